@@ -1,0 +1,70 @@
+//! What a site knows of the time.
+//!
+//! Two clocks, both in integer microseconds: the **wall** clock, which people agree on and which may step, and the
+//! **monotonic** clock, which never goes back but starts anew with every life. **ε** bounds each wall clock's distance
+//! from true time. Nothing that concerns who owns a token depends on either: clocks end holds (see [`crate::right`]),
+//! time retries and feed forecasts.
+//!
+//! Peers measure each other's wall clock by exchange, as NTP does: an offset that 2ε and half the round trip cannot
+//! explain is an error of one of the two clocks ([`Offset::excess`]). A site that disagrees so with a majority
+//! distrusts itself.
+
+/// The time of one input, in microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Now {
+    /// Microseconds since 1970 by the wall clock.
+    pub wall: i64,
+    /// Microseconds on the monotonic clock; comparable within one life only.
+    pub mono: u64,
+}
+
+/// One microsecond-clock second.
+pub const SECOND: u64 = 1_000_000;
+
+/// One millisecond.
+pub const MILLISECOND: u64 = 1_000;
+
+/// What one exchange told about a peer's wall clock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Offset {
+    /// Peer's clock minus ours, in microseconds.
+    pub offset: i64,
+    /// The round trip of the exchange, in microseconds; the offset is known to within half of it.
+    pub rtt: u64,
+}
+
+impl Offset {
+    /// From the four stamps of an exchange: `sent` and `received` by our clocks, `there` by the peer's wall clock.
+    /// The peer answers at once, so one stamp serves as its arrival and its departure.
+    pub fn measure(sent: Now, there: i64, received: Now) -> Self {
+        let rtt = received.mono.saturating_sub(sent.mono);
+        let middle = sent.wall.saturating_add((rtt / 2) as i64);
+        Self { offset: there.saturating_sub(middle), rtt }
+    }
+
+    /// By how much the offset exceeds what two clocks within `epsilon` of true time and this round trip can show.
+    /// Zero if nothing is wrong.
+    pub fn excess(&self, epsilon: u64) -> u64 {
+        self.offset.unsigned_abs().saturating_sub(2 * epsilon + self.rtt / 2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offset_is_blamed_on_a_clock_only_beyond_two_epsilon_and_half_the_round_trip() {
+        let sent = Now { wall: 1_000_000, mono: 50 };
+        let received = Now { wall: 1_080_000, mono: 80_050 };
+        let fair = Offset::measure(sent, 1_040_000, received);
+        assert_eq!((fair.offset, fair.rtt), (0, 80_000));
+        // A lopsided path looks like an offset of up to half the round trip.
+        assert_eq!(Offset::measure(sent, 1_080_000, received).excess(1_000), 0);
+        assert_eq!(Offset::measure(sent, 1_082_000, received).excess(1_000), 0);
+        assert_eq!(Offset::measure(sent, 1_082_001, received).excess(1_000), 1);
+        // A step of our own wall clock between the stamps does not spoil the round trip.
+        let stepped = Now { wall: 0, mono: 80_050 };
+        assert_eq!(Offset::measure(sent, 1_040_000, stepped).rtt, 80_000);
+    }
+}

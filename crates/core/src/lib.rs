@@ -1,0 +1,32 @@
+//! The protocols of Slackline, *sans-IO*: state machines that have no clock, socket, disk, thread or random source of
+//! their own. The same machine runs in the simulator (`slackline-sim`) and in the server (`slackline-server`).
+//!
+//! Read in this order; a chapter uses only the chapters above it:
+//!
+//! | module | what it is about |
+//! | --- | --- |
+//! | [`machine`] | the contract between a machine and its driver; batches, views, the release rule |
+//! | [`id`] | names of sites, lives, sessions, operations and grants |
+//! | [`clock`] | what a site knows of the time, of its clock's error, and of its peers' clocks |
+//! | [`codec`] | how rows are laid out in bytes |
+//! | [`stats`] | estimators of demand |
+//! | [`right`] | holds: rights over tokens that end by themselves |
+//! | [`avantan`] | the agreement by which sites move tokens |
+//! | [`session`] | operation ids: nothing takes effect twice, and outcomes can be asked for |
+//! | [`quota`] | one quota at one site: acquire, release, offers, gifts, forecasts |
+//! | [`node`] | all of it as one machine: routing, recovery, what is persisted where |
+//!
+//! # Glossary
+//!
+//! - **site**: one region's process for one lane; it runs one machine on one log.
+//! - **token**: a unit of a quota. Tokens are moved between sites, never made.
+//! - **free**: tokens that a site may spend at once. **Set aside** (held): tokens offered to a round, not to be spent
+//!   until the round's outcome is known.
+//! - **round**: one run of the Avantan agreement, which moves shares. **Gift**: a one-way move that needs no round.
+//! - **incarnation**: changes when a site's storage is new, lost or restored. **Life**: changes at every start.
+//! - **outcome**: how an operation ended: done, refused (why) or unknown.
+
+pub mod clock;
+pub mod codec;
+pub mod id;
+pub mod machine;
