@@ -12,6 +12,8 @@
 //! | [`stats`] | estimators of demand |
 //! | [`right`] | holds: rights over tokens that end by themselves |
 //! | [`avantan`] | the agreement by which sites move tokens |
+//! | [`api`] | what clients ask and are told |
+//! | [`peer`] | what sites say to each other |
 //! | [`session`] | operation ids: nothing takes effect twice, and outcomes can be asked for |
 //! | [`quota`] | one quota at one site: acquire, release, offers, gifts, forecasts |
 //! | [`node`] | all of it as one machine: routing, recovery, what is persisted where |
@@ -26,7 +28,10 @@
 //! - **incarnation**: changes when a site's storage is new, lost or restored. **Life**: changes at every start.
 //! - **outcome**: how an operation ended: done, refused (why) or unknown.
 
+pub mod api;
+pub mod avantan;
 pub mod clock;
 pub mod codec;
 pub mod id;
 pub mod machine;
+pub mod peer;

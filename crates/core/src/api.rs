@@ -1,0 +1,438 @@
+//! What clients ask of a site and what they are told; the vocabulary of the public interface.
+//!
+//! Every request that changes something is an [`Operation`] with an id; it ends as **done**, **refused** (why) or
+//! **unknown**. Refusals of operations are recorded like successes: an operation that was refused once never takes
+//! effect later. The few refusals that cannot be recorded say so ([`Refusal::is_recorded`]).
+
+use std::fmt;
+
+use crate::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId};
+
+/// The longest name of a quota, in bytes.
+pub const NAME_BYTES: usize = 256;
+/// The longest hold, in microseconds: 400 days.
+pub const HOLD_MICROS: u64 = 400 * 24 * 3600 * 1_000_000;
+/// The most operations in one batch.
+pub const BATCH_OPERATIONS: usize = 1024;
+/// The most operations of a session that may be without a forgotten outcome at a time.
+pub const SESSION_WINDOW: u64 = 1024;
+
+/// Whether grants are tracked singly, and until when.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Hold {
+    /// Only counted: no row is kept for the grant; it is released by amount, at any site.
+    #[default]
+    Counted,
+    /// Tracked without an end: released by its id, once, at the site that granted it.
+    Open,
+    /// Tracked for this long, in microseconds: the granting site takes the tokens back by itself when the time is up.
+    For(u64),
+}
+
+/// What may be done to quotas.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// Takes tokens.
+    Acquire {
+        /// The quota's name.
+        quota: String,
+        /// How many, at least 1.
+        amount: i64,
+        /// Whether the grant is tracked.
+        hold: Hold,
+    },
+    /// Gives tokens back, at any site.
+    Release {
+        /// The quota's name.
+        quota: String,
+        /// How many, at least 1.
+        amount: i64,
+    },
+    /// Gives one tracked grant back, at the site that granted it. A second time is refused.
+    ReleaseGrant {
+        /// The grant.
+        grant: GrantId,
+    },
+    /// Creates a quota. Creating it again with the same limit is done, with another one refused.
+    Create {
+        /// The quota's name: 1 to 256 bytes, no control characters.
+        quota: String,
+        /// How many tokens there are, at least 1.
+        limit: i64,
+    },
+    /// Deletes a quota, with all that is granted of it. Needs every site.
+    Delete {
+        /// The quota's name.
+        quota: String,
+    },
+}
+
+/// How an operation ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The tokens are the caller's.
+    Granted {
+        /// The grant's id; its number is a fence among the grants of that site.
+        grant: GrantId,
+        /// For a hold with an end: how long it lasts, in microseconds from when the request was *sent*.
+        lasts: Option<u64>,
+    },
+    /// The tokens are back.
+    Released {
+        /// How many.
+        amount: i64,
+    },
+    /// The quota exists, with this limit.
+    Created {
+        /// How many tokens there are.
+        limit: i64,
+    },
+    /// The quota is gone.
+    Deleted,
+    /// Nothing was done and nothing will be.
+    Refused(Refusal),
+    /// It may have been done or not; ask with the operation's id.
+    Unknown(Doubt),
+}
+
+/// A set of sites by their position in the lane's ascending list of members; a lane has at most 64.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct SiteSet(pub u64);
+
+impl SiteSet {
+    /// Adds the member at `position`.
+    pub fn insert(&mut self, position: usize) {
+        self.0 |= 1 << position;
+    }
+
+    /// Whether it has the member at `position`.
+    pub fn contains(self, position: usize) -> bool {
+        self.0 >> position & 1 == 1
+    }
+
+    /// The positions in it, ascending.
+    pub fn positions(self) -> impl Iterator<Item = usize> {
+        (0..64).filter(move |&position| self.contains(position))
+    }
+}
+
+/// Why nothing was done.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Refusal {
+    /// No quota has this name.
+    UnknownQuota,
+    /// The tokens are not to be had; these sites were asked.
+    Exhausted {
+        /// The members that the decision rests on.
+        asked: SiteSet,
+    },
+    /// The amount, the limit or the duration is out of range.
+    InvalidAmount,
+    /// The name is empty, too long, or has control characters.
+    InvalidName,
+    /// The quota exists with another limit.
+    LimitDiffers {
+        /// The limit that it has.
+        limit: i64,
+    },
+    /// More is released than could be out.
+    AboveOut {
+        /// What could be out at most, as far as this site can tell.
+        at_most: i64,
+    },
+    /// No such grant is out: it was released, its time is up, or it never was.
+    UnknownGrant,
+    /// The quota was deleted while the request waited.
+    QuotaDeleted,
+    /// A queue is at its bound.
+    Overloaded,
+    /// The request's time was up before tokens could be had.
+    DeadlinePassed,
+    /// Sites that it needs did not answer.
+    Unreachable {
+        /// The members that did not answer.
+        missing: SiteSet,
+    },
+    /// The caller asked what became of it before it was carried out, which refuses it for ever.
+    Withdrawn,
+    /// The id was used for an operation with other content.
+    OtherContent,
+    /// The site knows the session no more; open another. Not recorded.
+    SessionEnded,
+    /// The site is starting, rejoining or stopping. Not recorded.
+    NotReady,
+    /// The site's disk has no room. Not recorded.
+    StorageFull,
+}
+
+impl Refusal {
+    /// Whether the refusal is durable. One that is not is final only for a request that was sent no more than once.
+    pub fn is_recorded(self) -> bool {
+        !matches!(self, Refusal::SessionEnded | Refusal::NotReady | Refusal::StorageFull)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::UnknownQuota => f.write_str("no quota has this name"),
+            Refusal::Exhausted { .. } => f.write_str("exhausted: no site has enough tokens"),
+            Refusal::InvalidAmount => f.write_str(
+                "the amount is out of range: amounts and limits are 1 to 9223372036854775807, holds 1 ms to 400 days",
+            ),
+            Refusal::InvalidName => f.write_str("the name is not valid: use 1 to 256 bytes without control characters"),
+            Refusal::LimitDiffers { limit } => write!(f, "the quota exists with the limit {limit}"),
+            Refusal::AboveOut { at_most } => write!(f, "more than is out: at most {at_most} can be"),
+            Refusal::UnknownGrant => {
+                f.write_str("no such grant is out: it was released already, its time is up, or it never was")
+            }
+            Refusal::QuotaDeleted => f.write_str("the quota was deleted"),
+            Refusal::Overloaded => f.write_str("overloaded: a queue is full; try again later"),
+            Refusal::DeadlinePassed => f.write_str("the deadline passed before tokens could be had"),
+            Refusal::Unreachable { .. } => f.write_str("sites that this needs did not answer"),
+            Refusal::Withdrawn => f.write_str("withdrawn: it was asked about before it was carried out"),
+            Refusal::OtherContent => f.write_str("this operation id was used for another operation"),
+            Refusal::SessionEnded => f.write_str("the session has ended; open another"),
+            Refusal::NotReady => f.write_str("the site is not ready"),
+            Refusal::StorageFull => f.write_str("the site's disk is full; make room in its data directory"),
+        }
+    }
+}
+
+/// Why it is not known how an operation ended.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Doubt {
+    /// The id names another site, which cannot be reached from here.
+    SiteUnreachable,
+    /// The id names an earlier incarnation of its site, whose storage is lost.
+    IncarnationLost,
+    /// The outcome is no longer kept: the caller declared that it does not need it, or its session's time is over.
+    Forgotten,
+}
+
+impl fmt::Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Doubt::SiteUnreachable => "the site that must know cannot be reached",
+            Doubt::IncarnationLost => "the storage that knew is lost",
+            Doubt::Forgotten => "the outcome is no longer kept",
+        })
+    }
+}
+
+/// One operation of a batch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Submission {
+    /// Its number in the session, from 1.
+    pub sequence: u64,
+    /// How long it may wait for tokens, in microseconds from its arrival.
+    pub timeout: u64,
+    /// What is to be done.
+    pub operation: Operation,
+}
+
+/// Operations of one session that travel together. They are independent of each other.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Batch {
+    /// The only site that may carry them out.
+    pub site: SiteId,
+    /// Its incarnation when the session was opened.
+    pub incarnation: Incarnation,
+    /// The session.
+    pub session: SessionId,
+    /// The lowest sequence whose outcome the client still cares about; those below may be forgotten.
+    pub low: u64,
+    /// The operations, at most [`BATCH_OPERATIONS`].
+    pub operations: Vec<Submission>,
+}
+
+/// What a client asks of a site.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// Opens a session at this site.
+    Open,
+    /// Carries out operations.
+    Batch(Batch),
+    /// What became of an operation? If it is not known here, it never will be carried out.
+    Ask {
+        /// The operation.
+        operation: OperationId,
+    },
+    /// Ends a session whose outcomes nobody needs any more.
+    Close {
+        /// The session's site.
+        site: SiteId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// The session.
+        session: SessionId,
+    },
+    /// Counts a quota over all sites.
+    Show {
+        /// The quota's name.
+        quota: String,
+        /// How long to wait for the other sites, in microseconds.
+        timeout: u64,
+    },
+    /// The quotas that this site knows, in the order of their names.
+    List {
+        /// Names after this one.
+        after: String,
+        /// No more than this many, at most 1,000.
+        limit: u32,
+    },
+    /// How this site is.
+    Status,
+}
+
+/// An operation's sequence and its outcome.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answer {
+    /// The operation's number in the session.
+    pub sequence: u64,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// What a client is told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Response {
+    /// A session is open.
+    Opened {
+        /// The site.
+        site: SiteId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// The session's number.
+        session: SessionId,
+    },
+    /// The site cannot open a session.
+    NotOpened(Refusal),
+    /// Outcomes of a session's operations. Each batch is answered at once by one such response with what could be
+    /// answered at once (perhaps nothing); operations that have to wait follow in later ones.
+    Batch {
+        /// The session.
+        session: SessionId,
+        /// Outcomes, in any order.
+        answers: Vec<Answer>,
+    },
+    /// What became of an operation.
+    Asked {
+        /// The operation.
+        operation: OperationId,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// The session is closed.
+    Closed,
+    /// A quota's count.
+    Shown(Result<Shown, Refusal>),
+    /// Quotas.
+    Listed(Vec<Listed>),
+    /// The site's state.
+    Status(Status),
+}
+
+/// A quota, counted over all sites.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Shown {
+    /// Its name.
+    pub name: String,
+    /// How many tokens there are.
+    pub limit: i64,
+    /// How many are in use at least.
+    pub in_use_min: i64,
+    /// How many are in use at most; the same as the least when nothing moves.
+    pub in_use_max: i64,
+    /// What each site that answered has.
+    pub sites: Vec<ShownSite>,
+    /// Sites that did not answer in time.
+    pub missing: SiteSet,
+    /// Operations that sites answered on their own.
+    pub local: u64,
+    /// Rounds that moved tokens.
+    pub rebalances: u64,
+    /// Gifts sent.
+    pub gifts: u64,
+    /// Releases beyond what was acquired, as far as the sites can tell: some client released what it never had.
+    pub released_above: i64,
+}
+
+/// One site's share of a quota.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ShownSite {
+    /// The site.
+    pub site: SiteId,
+    /// Tokens there, those set aside included.
+    pub tokens: i64,
+    /// Tokens set aside for a round.
+    pub set_aside: i64,
+    /// The site's incarnation.
+    pub incarnation: Incarnation,
+}
+
+/// A quota as one site knows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// How many tokens there are.
+    pub limit: i64,
+    /// How many of them are at this site.
+    pub tokens: i64,
+}
+
+/// How far a site is on its way to serving.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Readiness {
+    /// New storage: waits to learn from the others whether it had a predecessor.
+    #[default]
+    Joining,
+    /// Known storage: waits for a majority to confirm that it is the newest copy.
+    Confirming,
+    /// Serves.
+    Ready,
+    /// The storage is older than what others have heard from this site, or its predecessor's is lost and too few others
+    /// can vouch for it: does not serve.
+    Stale,
+    /// Stopping: takes no more requests.
+    Draining,
+}
+
+/// What a site knows of another.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PeerStatus {
+    /// The site.
+    pub site: SiteId,
+    /// Whether it was heard from within the last few seconds.
+    pub up: bool,
+    /// The last measured round trip, in microseconds.
+    pub rtt: Option<u64>,
+    /// The last measured offset of its wall clock from ours, in microseconds.
+    pub offset: Option<i64>,
+}
+
+/// The state of a site.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Status {
+    /// The site.
+    pub site: SiteId,
+    /// Its incarnation.
+    pub incarnation: Incarnation,
+    /// Its life.
+    pub life: Life,
+    /// Whether it serves.
+    pub readiness: Readiness,
+    /// The bound that it assumes on its clock's error, in microseconds.
+    pub epsilon: u64,
+    /// The largest part of any peer's offset that ε and the round trip cannot explain, in microseconds.
+    pub clock_error: u64,
+    /// Whether a majority agrees with its clock.
+    pub clock_trusted: bool,
+    /// The other sites of its lane.
+    pub peers: Vec<PeerStatus>,
+    /// How many quotas it knows.
+    pub quotas: u64,
+    /// How many sessions are open.
+    pub sessions: u64,
+}

@@ -1,0 +1,558 @@
+//! Avantan: the agreement by which sites move tokens, in its majority version.
+//!
+//! Sites hold shares of one entity's tokens. When a site runs short it leads a **round**: it learns what each site
+//! offers and wants, computes what each shall hold afterwards, and has a majority accept that as the one value of the
+//! round's Paxos instance. Instances of an entity are numbered 1, 2, 3… without a gap; instance 1 creates the entity.
+//!
+//! ```text
+//!   leader        site B        site C          durable before it is sent
+//!     │─Election(t,b)─▶──────────▶│             own join: promise b, set tokens aside
+//!     │◀──Report──────│           │             promise b, set aside what the line offers
+//!     │◀──────────────────Report──│
+//!     │  value = reallocate(lines)
+//!     │─Accept(t,b,V)─▶──────────▶│             accepted = (b, V)
+//!     │◀──Accepted────│           │             accepted = (b, V)
+//!     │  majority: decided
+//!     │─Decided(t)────▶──────────▶│             applied = t, tokens moved, round over: one write
+//! ```
+//!
+//! # Glossary
+//!
+//! - **line**: what a site reports: how much it sets aside for the round, how much it keeps, what it wants.
+//! - **row**: one site's part of a value: (site, incarnation, share number, before, after). A value agrees on *results*,
+//!   so sites may differ in version, policy or forecast.
+//! - **share number**: counts the rounds that changed this share in this incarnation. A row is applied exactly when its
+//!   number is the share's, and applying counts it up: that is "exactly once".
+//! - **table**: for each site the last decided row that names it. It travels with elections and decisions, so a site
+//!   that missed instances catches up from the newest table alone.
+//!
+//! # Why it is safe
+//!
+//! - *Agreement*: within an instance it is single-decree Paxos; `promised` and `accepted` are durable per instance, and a
+//!   site takes part in instance t only after applying t-1.
+//! - *Set aside is set aside*: what a line offered is not spent until the instance is decided, or until its leader has
+//!   durably withdrawn the only ballot that the line was reported to. No time-out frees it.
+//! - *Exactly once*: at most one decided instance names a site and is not applied there, and the newest table has it.
+//! - *Conservation*: every acceptor checks that a value's rows add up to what they take, and that its own row is what it
+//!   offered.
+//! - *A lost disk*: a new incarnation neither votes nor offers until a decided instance has recorded it. That instance
+//!   was carried by a majority counted without the site, so every instance in which its forgotten votes could matter is
+//!   decided by then.
+//!
+//! # Where we depart from the paper (ICDE 2021, section 4.3)
+//!
+//! As printed the protocol breaks agreement and mints tokens: the reset after a decision erases what the recovery
+//! rules ask for. Ballots here live within a numbered instance; a decision carries the table; a new leader's offer is
+//! not given back by a time-out; Algorithm 2 is replaced (see [`reallocate()`]). Creation and deletion are values of the
+//! same sequence, so that two creators cannot both succeed.
+
+mod message;
+mod reallocate;
+mod state;
+
+pub use message::{Lifecycle, Line, Message, Row, Value};
+pub use reallocate::{Bound, reallocate};
+pub use state::{Ballot, Round, Settled, Share, Table};
+
+use crate::id::{Incarnation, SiteId};
+
+/// Who takes part: fixed for the life of a cluster.
+#[derive(Clone, Copy, Debug)]
+pub struct Membership<'a> {
+    /// The site that this machine is.
+    pub me: SiteId,
+    /// Its incarnation.
+    pub incarnation: Incarnation,
+    /// All sites of the lane, itself included, in ascending order.
+    pub members: &'a [SiteId],
+}
+
+impl Membership<'_> {
+    /// How many sites make a majority of all.
+    pub fn majority(&self) -> usize {
+        self.members.len() / 2 + 1
+    }
+
+    /// All members but this one.
+    pub fn others(&self) -> impl Iterator<Item = SiteId> + '_ {
+        self.members.iter().copied().filter(|site| *site != self.me)
+    }
+}
+
+/// Why a round is led.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Intent {
+    /// Move tokens to where they are wanted; also to finish what a silent leader began.
+    Move,
+    /// Create the entity with this limit.
+    Create {
+        /// How many tokens there shall be.
+        limit: i64,
+    },
+    /// Delete the entity; needs a line from every member.
+    Delete,
+}
+
+/// What a site is ready to say about its share when a round asks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Offer {
+    /// Tokens to keep out of the round and go on serving from; the rest is set aside.
+    pub kept: i64,
+    /// Tokens without which requests that wait here cannot be served.
+    pub needed: i64,
+    /// The level to hold afterwards, until the next epoch: `needed` and the forecast together, not the difference to
+    /// what is there.
+    pub wanted: i64,
+}
+
+/// What the site is doing in the current instance. Volatile: a restart is idle.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Role {
+    /// Nothing of its own under way (it may still be in another leader's round).
+    #[default]
+    Idle,
+    /// Asking for reports.
+    Electing {
+        /// Its ballot.
+        ballot: Ballot,
+        /// Why.
+        intent: Intent,
+        /// What came in, its own line first; one for each site, the first counts.
+        reports: Vec<Report>,
+    },
+    /// Asking for votes.
+    Collecting {
+        /// Its ballot.
+        ballot: Ballot,
+        /// The sites that accepted.
+        votes: Vec<SiteId>,
+    },
+}
+
+/// One site's answer to an election.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Report {
+    /// What it offers and wants.
+    pub line: Line,
+    /// The value that it has accepted in this instance, with its ballot.
+    pub accepted: Option<(Ballot, Value)>,
+    /// Whether the report is a promise. A new incarnation that is not yet recorded reports without one.
+    pub promises: bool,
+}
+
+/// What a step did, for the caller to persist and to send.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Step {
+    /// The durable state changed; it must be persisted before the messages leave.
+    pub changed: bool,
+    /// An instance was adopted: the share may have moved.
+    pub adopted: bool,
+    /// The message fitted no rule, or broke one.
+    pub ignored: bool,
+    /// To be sent.
+    pub sends: Vec<(SiteId, Message)>,
+}
+
+/// One entity's agreement at one site.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Avantan {
+    /// What survives a crash.
+    pub share: Share,
+    role: Role,
+    /// The highest ballot number that a refusal told of, a hint for the next ballot.
+    refused: u64,
+}
+
+impl Avantan {
+    /// The agreement as it was left on storage.
+    pub fn restore(share: Share) -> Self {
+        Self { share, role: Role::Idle, refused: 0 }
+    }
+
+    /// What this site is doing.
+    pub fn role(&self) -> &Role {
+        &self.role
+    }
+
+    /// Whether it has promised, offered or accepted anything in an instance that is not decided yet.
+    pub fn in_round(&self) -> bool {
+        self.share.round.is_some()
+    }
+
+    /// Whether this incarnation may vote and offer: the first may, a later one once a decided instance recorded it.
+    pub fn may_vote(&self, site: Membership) -> bool {
+        site.incarnation == Incarnation(1)
+            || self.share.table.settled(site.me).is_some_and(|last| last.row.incarnation == site.incarnation)
+    }
+
+    /// Leads: a new round, or a higher ballot of the round that the site is in. Does nothing where it may not vote.
+    pub fn start(&mut self, site: Membership, intent: Intent, offer: Offer, step: &mut Step) {
+        if !self.may_vote(site) {
+            step.ignored = true;
+            return;
+        }
+        let instance = self.share.applied + 1;
+        let promised = self.share.round.as_ref().map_or(0, |round| round.promised.number);
+        let ballot = Ballot { number: promised.max(self.refused) + 1, site: site.me };
+        let closing = intent == Intent::Delete;
+        let line = self.join(site, instance, ballot, closing, offer);
+        let accepted = self.share.round.as_ref().and_then(|round| round.accepted.clone());
+        self.role = Role::Electing { ballot, intent, reports: vec![Report { line, accepted, promises: true }] };
+        step.changed = true;
+        let election = Message::Election { instance, ballot, closing, table: self.share.table.clone() };
+        step.sends.extend(site.others().map(|to| (to, election.clone())));
+        self.build_if_all_reported(site, step);
+    }
+
+    /// Handles a message of this entity. `offer` is asked at most once, when a round wants a line.
+    pub fn handle(
+        &mut self,
+        site: Membership,
+        from: SiteId,
+        message: Message,
+        offer: impl FnOnce(&Share) -> Offer,
+        step: &mut Step,
+    ) {
+        match message {
+            // A leader asks for a promise and a line.
+            Message::Election { instance, ballot, closing, table } => {
+                // The table proves every instance before this one: never report a state from before it.
+                if instance > self.share.applied + 1 {
+                    self.adopt(site, instance - 1, table, step);
+                }
+                if instance <= self.share.applied {
+                    return self.tell_decided(from, step);
+                }
+                if !self.may_vote(site) {
+                    // Without a promise and with nothing set aside, only so that the leader can record us.
+                    let offer = offer(&self.share);
+                    let line = self.line(site, 0, offer);
+                    let report = Report { line, accepted: None, promises: false };
+                    return step.sends.push((from, Message::Report { instance, ballot, report }));
+                }
+                if let Some(round) = &self.share.round
+                    && ballot <= round.promised
+                {
+                    // The same election again: the first report may have been lost, and it still stands.
+                    if ballot == round.promised && ballot.site == from {
+                        let line = self.line(site, round.held, offer(&self.share));
+                        let report = Report { line, accepted: round.accepted.clone(), promises: true };
+                        return step.sends.push((from, Message::Report { instance, ballot, report }));
+                    }
+                    return step.sends.push((from, Message::Refuse { instance, promised: round.promised }));
+                }
+                if matches!(self.role, Role::Electing { .. }) {
+                    self.role = Role::Idle;
+                }
+                let offer = offer(&self.share);
+                let line = self.join(site, instance, ballot, closing, offer);
+                let accepted = self.share.round.as_ref().and_then(|round| round.accepted.clone());
+                let report = Report { line, accepted, promises: true };
+                step.changed = true;
+                step.sends.push((from, Message::Report { instance, ballot, report }));
+            }
+
+            // An answer to our election; the first of each site counts.
+            Message::Report { instance, ballot, report } => {
+                let expected = self.share.applied + 1;
+                let Role::Electing { ballot: ours, reports, .. } = &mut self.role else {
+                    step.ignored = true;
+                    return;
+                };
+                let known = reports.iter().any(|other| other.line.site == from);
+                if instance != expected || ballot != *ours || report.line.site != from || known {
+                    step.ignored = true;
+                    return;
+                }
+                reports.push(report);
+                let report = reports.last().expect("pushed above");
+                let sound = report.line.held >= 0
+                    && report.accepted.as_ref().is_none_or(|(_, value)| self.is_acceptable(site, value));
+                if !sound {
+                    let Role::Electing { reports, .. } = &mut self.role else { return };
+                    reports.pop();
+                    step.ignored = true;
+                    return;
+                }
+                self.build_if_all_reported(site, step);
+            }
+
+            // A leader asks for a vote.
+            Message::Accept { instance, ballot, value } => {
+                if instance <= self.share.applied {
+                    return self.tell_decided(from, step);
+                }
+                if instance > self.share.applied + 1 {
+                    return step.sends.push((from, Message::Behind { applied: self.share.applied }));
+                }
+                if !self.may_vote(site) {
+                    step.ignored = true;
+                    return;
+                }
+                if let Some(round) = &self.share.round
+                    && ballot < round.promised
+                {
+                    return step.sends.push((from, Message::Refuse { instance, promised: round.promised }));
+                }
+                if !self.is_acceptable(site, &value) {
+                    step.ignored = true;
+                    return;
+                }
+                // Not a member of the round: holds nothing, goes on serving, but votes.
+                let round = self.share.round.get_or_insert_with(|| Round::new(instance, ballot));
+                round.promised = ballot;
+                round.accepted = Some((ballot, value));
+                if matches!(&self.role, Role::Electing { ballot: ours, .. } | Role::Collecting { ballot: ours, .. } if *ours < ballot)
+                {
+                    self.role = Role::Idle;
+                }
+                step.changed = true;
+                step.sends.push((from, Message::Accepted { instance, ballot }));
+            }
+
+            // A vote for our value.
+            Message::Accepted { instance, ballot } => {
+                let expected = self.share.applied + 1;
+                let Role::Collecting { ballot: ours, votes } = &mut self.role else {
+                    step.ignored = true;
+                    return;
+                };
+                if instance != expected || ballot != *ours || votes.contains(&from) {
+                    step.ignored = true;
+                    return;
+                }
+                votes.push(from);
+                self.decide_if_chosen(site, step);
+            }
+
+            // Somebody promised a higher ballot.
+            Message::Refuse { instance, promised } => {
+                if instance != self.share.applied + 1 {
+                    step.ignored = true;
+                    return;
+                }
+                self.refused = self.refused.max(promised.number);
+                if matches!(&self.role, Role::Electing { ballot, .. } if *ballot < promised) {
+                    self.withdraw(site, step);
+                }
+            }
+
+            // The outcome, and the catch-up for whoever missed instances.
+            Message::Decided { instance, table } => self.adopt(site, instance, table, step),
+
+            // The leader of this ballot never built a value and never will at this ballot.
+            Message::Withdraw { instance, ballot } => {
+                let Some(round) = &mut self.share.round else {
+                    step.ignored = true;
+                    return;
+                };
+                // Only if our line was reported to that ballot alone is the report void now.
+                if round.instance == instance && round.promised == ballot && round.first == Some(ballot) {
+                    round.first = None;
+                    round.held = 0;
+                    round.closing = false;
+                    step.changed = true;
+                }
+            }
+
+            // A voter that missed instances asks for them.
+            Message::Behind { applied } => {
+                if applied < self.share.applied {
+                    self.tell_decided(from, step);
+                }
+            }
+        }
+    }
+
+    /// Builds the value once enough sites have reported; the caller says when to stop waiting for the rest. Without
+    /// promises from a majority, does nothing and says so.
+    pub fn build(&mut self, site: Membership, step: &mut Step) -> bool {
+        let Role::Electing { ballot, intent, reports } = &self.role else { return false };
+        let (ballot, intent) = (*ballot, *intent);
+        let round = self.share.round.as_ref().expect("an electing site has joined its own round");
+        assert_eq!(round.promised, ballot, "a site that promises another ballot stops electing");
+        if reports.iter().filter(|report| report.promises).count() < site.majority() {
+            return false;
+        }
+        // Paxos: if anything may have been chosen in this instance, it is the accepted value of the highest ballot.
+        let adopted = reports.iter().filter_map(|report| report.accepted.as_ref()).max_by_key(|(ballot, _)| *ballot);
+        let value = match adopted {
+            Some((_, value)) => value.clone(),
+            None => match self.propose(site, intent, reports) {
+                Some(value) if self.is_acceptable(site, &value) => value,
+                // The intent came to nothing (somebody else created it), or a report made no sense.
+                _ => {
+                    self.withdraw(site, step);
+                    return true;
+                }
+            },
+        };
+        let round = self.share.round.as_mut().expect("looked at above");
+        round.accepted = Some((ballot, value.clone()));
+        self.role = Role::Collecting { ballot, votes: vec![site.me] };
+        step.changed = true;
+        let accept = Message::Accept { instance: round.instance, ballot, value };
+        step.sends.extend(site.others().map(|to| (to, accept.clone())));
+        self.decide_if_chosen(site, step);
+        true
+    }
+
+    /// Asks again for the votes that are missing.
+    pub fn repeat(&self, site: Membership, step: &mut Step) {
+        let Some(round) = &self.share.round else { return };
+        match &self.role {
+            Role::Collecting { ballot, votes } => {
+                let Some((_, value)) = &round.accepted else { return };
+                for to in site.others().filter(|to| !votes.contains(to)) {
+                    let accept = Message::Accept { instance: round.instance, ballot: *ballot, value: value.clone() };
+                    step.sends.push((to, accept));
+                }
+            }
+            Role::Electing { ballot, intent, reports } => {
+                for to in site.others().filter(|to| !reports.iter().any(|report| report.line.site == *to)) {
+                    let election = Message::Election {
+                        instance: round.instance,
+                        ballot: *ballot,
+                        closing: *intent == Intent::Delete,
+                        table: self.share.table.clone(),
+                    };
+                    step.sends.push((to, election));
+                }
+            }
+            Role::Idle => {}
+        }
+    }
+
+    /// Gives up an election. Nothing was ever sent at this ballot but the election itself, so what was reported to it
+    /// alone is free again, here and everywhere.
+    pub fn withdraw(&mut self, site: Membership, step: &mut Step) {
+        let Role::Electing { ballot, .. } = self.role else { return };
+        self.role = Role::Idle;
+        let Some(round) = &mut self.share.round else { return };
+        if round.promised != ballot || round.accepted.as_ref().is_some_and(|(accepted, _)| *accepted == ballot) {
+            return;
+        }
+        if round.first == Some(ballot) {
+            round.first = None;
+            round.held = 0;
+            round.closing = false;
+        }
+        step.changed = true;
+        let withdraw = Message::Withdraw { instance: round.instance, ballot };
+        step.sends.extend(site.others().map(|to| (to, withdraw.clone())));
+    }
+
+    /// The message that brings `to` up to date.
+    pub fn tell_decided(&self, to: SiteId, step: &mut Step) {
+        step.sends.push((to, Message::Decided { instance: self.share.applied, table: self.share.table.clone() }));
+    }
+
+    /// Promises `ballot` and sets tokens aside, unless something is set aside for this instance already: a line once
+    /// reported stands for every ballot of the instance.
+    fn join(&mut self, site: Membership, instance: u64, ballot: Ballot, closing: bool, offer: Offer) -> Line {
+        let tokens = self.share.tokens;
+        let round = self.share.round.get_or_insert_with(|| Round::new(instance, ballot));
+        debug_assert_eq!(round.instance, instance);
+        round.promised = ballot;
+        if round.first.is_none() {
+            round.first = Some(ballot);
+            round.closing = closing;
+            round.held = if closing { tokens } else { tokens - offer.kept.clamp(0, tokens) };
+        }
+        let held = round.held;
+        self.line(site, held, offer)
+    }
+
+    fn line(&self, site: Membership, held: i64, offer: Offer) -> Line {
+        Line {
+            site: site.me,
+            incarnation: site.incarnation,
+            share: self.share.number,
+            held,
+            kept: self.share.tokens - held,
+            closing: self.share.round.as_ref().is_some_and(|round| round.closing),
+            needed: offer.needed,
+            wanted: offer.wanted,
+        }
+    }
+
+    fn build_if_all_reported(&mut self, site: Membership, step: &mut Step) {
+        if matches!(&self.role, Role::Electing { reports, .. } if reports.len() == site.members.len()) {
+            self.build(site, step);
+        }
+    }
+
+    /// The value for a fresh instance, or nothing if the intent makes no sense (any more).
+    fn propose(&self, site: Membership, intent: Intent, reports: &[Report]) -> Option<Value> {
+        let mut lines: Vec<Line> = reports.iter().map(|report| report.line.clone()).collect();
+        lines.sort_by_key(|line| line.site);
+        let exists = self.share.table.limit.is_some();
+        let (lifecycle, after) = match intent {
+            Intent::Move if exists => (Lifecycle::Keep, reallocate(&lines, Bound::Conserve)),
+            Intent::Create { limit } if !exists => {
+                (Lifecycle::Create { limit }, reallocate(&lines, Bound::Total(limit)))
+            }
+            // Everybody has set everything aside and refuses new grants, or there would be grants after the deletion.
+            Intent::Delete if exists => {
+                if lines.len() < site.members.len() || !lines.iter().all(|line| line.closing) {
+                    return None;
+                }
+                (Lifecycle::Delete, vec![0; lines.len()])
+            }
+            _ => return None,
+        };
+        let rows = lines
+            .iter()
+            .zip(after)
+            .map(|(line, after)| Row {
+                site: line.site,
+                incarnation: line.incarnation,
+                share: line.share,
+                before: line.held,
+                after,
+            })
+            .collect();
+        Some(Value { lifecycle, rows })
+    }
+
+    /// What an acceptor checks: the value fits the table before it, conserves, and names us with what we offered.
+    fn is_acceptable(&self, site: Membership, value: &Value) -> bool {
+        if !value.fits(&self.share.table, site.members) {
+            return false;
+        }
+        let Some(row) = value.rows.iter().find(|row| row.site == site.me) else { return true };
+        if row.incarnation != site.incarnation {
+            return row.incarnation < site.incarnation;
+        }
+        let offered = self.share.round.as_ref().filter(|round| round.first.is_some()).map_or(0, |round| round.held);
+        row.share == self.share.number && row.before == offered
+    }
+
+    fn decide_if_chosen(&mut self, site: Membership, step: &mut Step) {
+        let Role::Collecting { votes, .. } = &self.role else { return };
+        if votes.len() < site.majority() {
+            return;
+        }
+        let round = self.share.round.as_ref().expect("a collecting site is in a round");
+        let (_, value) = round.accepted.as_ref().expect("a collecting site has accepted its own value");
+        let instance = round.instance;
+        let table = self.share.table.after(instance, value);
+        self.adopt(site, instance, table.clone(), step);
+        let decided = Message::Decided { instance, table };
+        step.sends.extend(site.others().map(|to| (to, decided.clone())));
+    }
+
+    /// Takes over the outcome of every instance up to `instance`: applies the row that names this share, if it is the
+    /// next one, and forgets the round, in one write.
+    fn adopt(&mut self, site: Membership, instance: u64, table: Table, step: &mut Step) {
+        if instance <= self.share.applied {
+            step.ignored = true;
+            return;
+        }
+        self.share.adopt(site, instance, table);
+        self.role = Role::Idle;
+        self.refused = 0;
+        step.changed = true;
+        step.adopted = true;
+    }
+}

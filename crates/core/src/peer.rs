@@ -1,0 +1,181 @@
+//! What sites say to each other.
+
+use crate::api::{Request, Response};
+use crate::avantan;
+use crate::id::{Incarnation, Life, SiteId};
+
+/// A message between sites, with what every message tells of its sender.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PeerMessage {
+    /// The sender's incarnation; zero while it has none.
+    pub incarnation: Incarnation,
+    /// How far the sender's log had got: the number of its last batch. Receivers remember the highest; a site that comes
+    /// back with less has lost a part of its past.
+    pub position: u64,
+    /// What it says.
+    pub body: Body,
+}
+
+/// The bodies of messages between sites.
+///
+/// | body | from → to | meaning |
+/// | --- | --- | --- |
+/// | `Hello`, `Welcome` | starting site ↔ all | is my storage the newest you heard of, and which incarnation do you know? |
+/// | `Ping`, `Pong` | all ↔ all | liveness, round trip, clock offset, log position |
+/// | `Avantan` | see [`avantan::Message`] | one entity's agreement |
+/// | `Digests` | all → all | what a site has and wants of quotas; running totals of gifts |
+/// | `Lookup`, `NotKnown` | site ↔ all | does this quota exist? (A positive answer is `Avantan(Decided)`.) |
+/// | `Count`, `Counted` | site ↔ all | a quota's tally, for `quota show` |
+/// | `Relay`, `Relayed` | site ↔ site | a client's request about another site's operations, and the response |
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Body {
+    /// A site starts.
+    Hello {
+        /// Names this start; the answer repeats it.
+        nonce: u64,
+        /// Whether the storage has no incarnation yet.
+        is_new: bool,
+    },
+    /// Answers `Hello`.
+    Welcome {
+        /// The nonce of the question.
+        nonce: u64,
+        /// Whether the answering site has an incarnation itself.
+        established: bool,
+        /// The highest incarnation that it knows of the asking site; zero for none.
+        known: Incarnation,
+        /// The incarnation that it has noted for the asking site's new storage, if that is new; higher than any it knew.
+        noted: Incarnation,
+        /// The highest log position that it heard from the known incarnation.
+        position: u64,
+    },
+    /// Asks for a `Pong`.
+    Ping {
+        /// The sender's monotonic clock; the answer repeats it.
+        mono: u64,
+        /// The sender's wall clock, repeated too.
+        wall: i64,
+        /// The sender's life.
+        life: Life,
+    },
+    /// Answers a `Ping`.
+    Pong {
+        /// As asked.
+        mono: u64,
+        /// As asked.
+        wall: i64,
+        /// The answering site's wall clock.
+        there: i64,
+    },
+    /// A quota's agreement.
+    Avantan {
+        /// The quota's name.
+        quota: String,
+        /// The message.
+        message: avantan::Message,
+    },
+    /// What the sender has and wants, and the gifts between the two; at most [`DIGESTS`] of them.
+    Digests(Vec<Digest>),
+    /// Does this quota exist?
+    Lookup {
+        /// The quota's name.
+        quota: String,
+    },
+    /// No instance of this quota is decided here.
+    NotKnown {
+        /// The quota's name.
+        quota: String,
+    },
+    /// Asks for a tally.
+    Count {
+        /// Repeated in the answer.
+        token: u64,
+        /// The quota's name.
+        quota: String,
+    },
+    /// Answers `Count`.
+    Counted {
+        /// As asked.
+        token: u64,
+        /// The tally, if the quota exists here.
+        tally: Option<Tally>,
+    },
+    /// A client's request that another site must answer.
+    Relay {
+        /// Repeated in the answers.
+        token: u64,
+        /// The request.
+        request: Box<Request>,
+    },
+    /// A response to a relayed request; there may be several.
+    Relayed {
+        /// As asked.
+        token: u64,
+        /// The response.
+        response: Box<Response>,
+    },
+}
+
+/// The most digests in one message.
+pub const DIGESTS: usize = 512;
+
+/// What a site has and wants of one quota, as it tells another, and the running totals of gifts between the two.
+///
+/// The totals make gifts safe to lose, to repeat and to reorder: a donor's total only grows, and the receiver takes the
+/// highest it has seen. Each total belongs to an incarnation of both ends.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Digest {
+    /// The quota's name.
+    pub quota: String,
+    /// Its generation.
+    pub generation: u32,
+    /// The newest instance that the sender has applied.
+    pub applied: u64,
+    /// Tokens free at the sender.
+    pub free: i64,
+    /// Tokens that requests wait for at the sender, beyond what is free.
+    pub short: i64,
+    /// Demand forecast at the sender, in tokens a second.
+    pub rate: u64,
+    /// Everything that the sender has given to the receiver so far.
+    pub given: i64,
+    /// The receiver's incarnation that `given` is for.
+    pub given_to: Incarnation,
+    /// Everything that the sender has received from the receiver so far.
+    pub received: i64,
+    /// The receiver's incarnation that `received` is from.
+    pub received_from: Incarnation,
+}
+
+/// One site's count of one quota.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Tally {
+    /// The site.
+    pub site: SiteId,
+    /// The quota's generation.
+    pub generation: u32,
+    /// The limit.
+    pub limit: i64,
+    /// The newest instance applied.
+    pub applied: u64,
+    /// Whether a round is under way here.
+    pub in_round: bool,
+    /// Tokens here, those set aside included.
+    pub tokens: i64,
+    /// Tokens set aside.
+    pub held: i64,
+    /// All tokens ever granted here, in this generation and incarnation.
+    pub acquired: u128,
+    /// All tokens ever taken back here.
+    pub released: u128,
+    /// What was given to each member, by position.
+    pub given: Vec<(Incarnation, i64)>,
+    /// What was received from each member, by position.
+    pub received: Vec<(Incarnation, i64)>,
+    /// Operations answered without waiting for another site.
+    pub local: u64,
+    /// Rounds applied here that moved tokens.
+    pub rebalances: u64,
+    /// Gifts sent.
+    pub gifts: u64,
+}
