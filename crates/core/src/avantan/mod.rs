@@ -255,25 +255,18 @@ impl Avantan {
             // An answer to our election; the first of each site counts.
             Message::Report { instance, ballot, report } => {
                 let expected = self.share.applied + 1;
+                let sound = report.line.held >= 0
+                    && report.accepted.as_ref().is_none_or(|(_, value)| self.is_acceptable(site, value));
                 let Role::Electing { ballot: ours, reports, .. } = &mut self.role else {
                     step.ignored = true;
                     return;
                 };
                 let known = reports.iter().any(|other| other.line.site == from);
-                if instance != expected || ballot != *ours || report.line.site != from || known {
+                if instance != expected || ballot != *ours || report.line.site != from || known || !sound {
                     step.ignored = true;
                     return;
                 }
                 reports.push(report);
-                let report = reports.last().expect("pushed above");
-                let sound = report.line.held >= 0
-                    && report.accepted.as_ref().is_none_or(|(_, value)| self.is_acceptable(site, value));
-                if !sound {
-                    let Role::Electing { reports, .. } = &mut self.role else { return };
-                    reports.pop();
-                    step.ignored = true;
-                    return;
-                }
                 self.build_if_all_reported(site, step);
             }
 
