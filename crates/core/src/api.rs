@@ -283,6 +283,8 @@ pub enum Request {
     },
     /// How this site is.
     Status,
+    /// Stop taking requests, finish what waits, give the tokens away where that helps. Only the driver asks this.
+    Drain,
 }
 
 /// An operation's sequence and its outcome.
@@ -331,6 +333,8 @@ pub enum Response {
     Listed(Vec<Listed>),
     /// The site's state.
     Status(Status),
+    /// Nothing waits any more; the driver may stop the site.
+    Drained,
 }
 
 /// A quota, counted over all sites.

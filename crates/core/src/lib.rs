@@ -34,4 +34,5 @@ pub mod clock;
 pub mod codec;
 pub mod id;
 pub mod machine;
+pub mod node;
 pub mod peer;

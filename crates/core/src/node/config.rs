@@ -1,0 +1,72 @@
+//! What a node is told when it is opened, and why it may refuse to be.
+
+use std::fmt;
+
+use crate::clock::MILLISECOND;
+use crate::id::SiteId;
+use crate::machine::ReadError;
+
+/// What a node is told when it is opened.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The site that it is.
+    pub me: SiteId,
+    /// All sites of its lane, itself included; sorted when it is opened. At most 64.
+    pub members: Vec<SiteId>,
+    /// The bound on its wall clock's error, in microseconds.
+    pub epsilon: u64,
+    /// Whether tokens move between sites by gifts and rounds. Off only as a benchmark's baseline.
+    pub redistribute: bool,
+}
+
+impl Config {
+    /// The configuration of `me` among `members`, with the default ε of 10 ms.
+    pub fn new(me: SiteId, members: impl Into<Vec<SiteId>>) -> Self {
+        let mut members = members.into();
+        members.sort();
+        Self { me, members, epsilon: 10 * MILLISECOND, redistribute: true }
+    }
+}
+
+/// Why a node cannot be opened on its storage.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OpenError {
+    /// Storage could not be read.
+    Read(ReadError),
+    /// A row is not what this version writes.
+    Malformed {
+        /// The row's key.
+        key: Vec<u8>,
+    },
+    /// The storage belongs to another site.
+    OtherSite {
+        /// Whose it is.
+        owner: SiteId,
+    },
+    /// The configuration makes no sense.
+    Config(&'static str),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Read(error) => error.fmt(f),
+            OpenError::Malformed { key } => {
+                write!(
+                    f,
+                    "the row under the key {key:02x?} is damaged; restore the site from its peers with new storage"
+                )
+            }
+            OpenError::OtherSite { owner } => write!(f, "the storage belongs to site {owner}"),
+            OpenError::Config(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+impl From<ReadError> for OpenError {
+    fn from(error: ReadError) -> Self {
+        OpenError::Read(error)
+    }
+}

@@ -1,0 +1,44 @@
+//! What a node counts. Plain numbers: the driver turns them into whatever its monitoring speaks.
+
+/// Counters since the node was opened, and gauges.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Metrics {
+    /// Acquires granted at once.
+    pub granted_local: u64,
+    /// Acquires granted after waiting for tokens of other sites.
+    pub granted_waited: u64,
+    /// Acquires refused at once.
+    pub refused_local: u64,
+    /// Acquires refused after waiting.
+    pub refused_waited: u64,
+    /// Releases done, by amount or by grant.
+    pub released: u64,
+    /// Holds whose time was up.
+    pub expired: u64,
+    /// Operations refused for any other reason.
+    pub refused_other: u64,
+    /// Operations answered from the record of an earlier try.
+    pub repeated: u64,
+    /// Rounds led because requests waited.
+    pub rounds_reactive: u64,
+    /// Rounds led because a forecast said so.
+    pub rounds_proactive: u64,
+    /// Rounds led to finish what a silent leader began, or to record a new incarnation.
+    pub rounds_recovery: u64,
+    /// Rounds applied that moved tokens.
+    pub rebalances: u64,
+    /// Gifts sent.
+    pub gifts_sent: u64,
+    /// Gifts received.
+    pub gifts_received: u64,
+    /// Messages sent to other sites.
+    pub messages_sent: u64,
+    /// Messages that fitted no rule and were ignored.
+    pub ignored: u64,
+    /// Requests that now wait for tokens.
+    pub waiting: u64,
+    /// Sessions open now.
+    pub sessions: u64,
+    /// Quotas known now.
+    pub quotas: u64,
+}
