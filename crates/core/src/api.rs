@@ -208,6 +208,8 @@ pub enum Doubt {
     IncarnationLost,
     /// The outcome is no longer kept: the caller declared that it does not need it, or its session's time is over.
     Forgotten,
+    /// The sites are still agreeing on it; ask again.
+    Undecided,
 }
 
 impl fmt::Display for Doubt {
@@ -216,6 +218,7 @@ impl fmt::Display for Doubt {
             Doubt::SiteUnreachable => "the site that must know cannot be reached",
             Doubt::IncarnationLost => "the storage that knew is lost",
             Doubt::Forgotten => "the outcome is no longer kept",
+            Doubt::Undecided => "the sites are still agreeing on it; ask again",
         })
     }
 }

@@ -36,3 +36,6 @@ pub mod id;
 pub mod machine;
 pub mod node;
 pub mod peer;
+pub mod right;
+pub mod session;
+pub mod stats;

@@ -1,0 +1,61 @@
+//! Holds: rights over tokens that end by themselves.
+//!
+//! A client that holds tokens for a time may use them until its clock says that the time is up; the site that granted
+//! them, the *backer*, must not hand them to anybody else before. The two clocks differ, so each errs to its own cost:
+//! the holder counts from *before it sent* the request and stops ε early; the backer waits until **both** of its
+//! clocks say that the time is over ([`Term`]).
+//!
+//! The backer's second clock is its **uptime**: monotonic time, added up over lives, durable to within a second. It
+//! stands still while the site is down, so a crash makes tokens come back later by the time that the site was down,
+//! never earlier. Neither clock decides what exists: a grant's row is removed in the same write that gives the tokens
+//! back, whether a release or the clock was first.
+
+use crate::clock::Now;
+
+/// When a backer may take a hold as over.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Term {
+    /// The uptime that must have passed, in microseconds.
+    pub uptime: u64,
+    /// The wall-clock time that must have passed, in microseconds since 1970.
+    pub wall: i64,
+}
+
+impl Term {
+    /// The term of a right granted now for `duration` microseconds.
+    pub fn starting(now: Now, uptime: u64, duration: u64, epsilon: u64) -> Self {
+        Self {
+            uptime: uptime.saturating_add(duration).saturating_add(2 * epsilon),
+            wall: now.wall.saturating_add_unsigned(duration).saturating_add_unsigned(epsilon),
+        }
+    }
+
+    /// Whether both clocks are past it.
+    pub fn is_over(&self, now: Now, uptime: u64) -> bool {
+        uptime >= self.uptime && now.wall >= self.wall
+    }
+
+    /// The term to look at again when uptime has passed it but the wall clock has not (because it was set back).
+    pub fn postponed(&self, now: Now, uptime: u64) -> Self {
+        let missing = u64::try_from(self.wall.saturating_sub(now.wall)).unwrap_or(0);
+        Self { uptime: uptime.saturating_add(missing.max(1)), wall: self.wall }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hold_binds_its_backer_until_both_clocks_are_past_it() {
+        let now = Now { wall: 1_000_000, mono: 5 };
+        let term = Term::starting(now, 500, 60, 10);
+        assert_eq!(term, Term { uptime: 580, wall: 1_000_070 });
+        let at = |wall, uptime| term.is_over(Now { wall, mono: 0 }, uptime);
+        assert!(at(1_000_070, 580));
+        assert!(!at(1_000_069, 99_999), "the wall clock was set back");
+        assert!(!at(9_999_999, 579), "the wall clock was set forward");
+        let later = term.postponed(Now { wall: 1_000_050, mono: 0 }, 600);
+        assert_eq!(later, Term { uptime: 620, wall: 1_000_070 });
+    }
+}

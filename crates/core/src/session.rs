@@ -1,0 +1,463 @@
+//! Operation ids: nothing takes effect twice, and outcomes can be asked for.
+//!
+//! A client numbers its operations within a **session** that the site opened. The site keeps the outcomes of a window of
+//! at most [`SESSION_WINDOW`] operations above the mark that the client sends (the lowest sequence it still cares about),
+//! durably: each outcome is a row that is written together with what the operation did. A repeated operation is answered
+//! from the record. Asking about an operation that is not known refuses it for ever, durably, so the answer stays true.
+//!
+//! Memory is sessions times window, not rate times time. Sessions are numbered upwards from a durable mark, so after a
+//! restart or after the retention a number that is not known is a session that *ended*, never a new one. A session that
+//! left no row did nothing; whether one may have left rows that are forgotten by now is told by a second durable mark.
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+
+use crate::api::{Doubt, Operation, Outcome, Refusal, SESSION_WINDOW, SiteSet};
+use crate::clock::SECOND;
+use crate::codec::{Cursor, Malformed, put_i64, put_u64};
+use crate::id::{GrantId, Incarnation, SessionId, SiteId};
+use crate::machine::ClientId;
+
+/// The most sessions that a site keeps; opening one more is refused.
+pub const SESSIONS: usize = 100_000;
+/// How long the outcomes of a session that is silent are kept, in microseconds of the site's monotonic clock.
+pub const RETENTION: u64 = 600 * SECOND;
+/// Session numbers are reserved durably in blocks of this many.
+pub const BLOCK: u64 = 1024;
+
+/// What is known of one operation.
+#[derive(Clone, Debug)]
+enum State {
+    /// It waits for tokens or for an agreement; the answer goes to this client.
+    Waiting(ClientId),
+    /// It ended.
+    Ended(Outcome),
+}
+
+#[derive(Clone, Debug)]
+struct Slot {
+    sequence: u64,
+    digest: u64,
+    state: State,
+}
+
+/// What to do with a submitted operation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// It is new: carry it out, then record or suspend it.
+    Fresh,
+    /// It ended before, like this.
+    Known(Outcome),
+    /// It waits; the answer now goes to the client that repeated it.
+    Waiting,
+}
+
+/// One session's window.
+#[derive(Debug)]
+pub struct Session {
+    /// Operations below are forgotten.
+    low: u64,
+    /// Sequence modulo its length names the slot; the length is a power of two and at most the window.
+    slots: Vec<Option<Slot>>,
+    /// When it was last heard of, in monotonic microseconds.
+    touched: u64,
+    /// Whether a row was ever written.
+    durable: bool,
+}
+
+impl Session {
+    fn new(now: u64) -> Self {
+        Self { low: 1, slots: Vec::new(), touched: now, durable: false }
+    }
+
+    /// The lowest sequence whose outcome is kept.
+    pub fn low(&self) -> u64 {
+        self.low
+    }
+
+    /// The client no longer cares about operations below `low`.
+    pub fn raise(&mut self, low: u64, now: u64) {
+        self.low = self.low.max(low);
+        self.touched = now;
+    }
+
+    /// Judges a submitted operation.
+    #[inline]
+    pub fn judge(&mut self, sequence: u64, digest: u64, client: ClientId) -> Verdict {
+        if sequence < self.low {
+            return Verdict::Known(Outcome::Unknown(Doubt::Forgotten));
+        }
+        // A client that moves on without raising the mark raises it by what the window cannot hold.
+        if sequence - self.low >= SESSION_WINDOW {
+            self.low = sequence - SESSION_WINDOW + 1;
+        }
+        self.reach(sequence);
+        let mask = self.slots.len() as u64 - 1;
+        match &mut self.slots[(sequence & mask) as usize] {
+            Some(slot) if slot.sequence == sequence => match &mut slot.state {
+                // Whoever asked before it was carried out refused it, whatever its content.
+                State::Ended(outcome @ Outcome::Refused(Refusal::Withdrawn)) => Verdict::Known(outcome.clone()),
+                _ if slot.digest != digest => Verdict::Known(Outcome::Refused(Refusal::OtherContent)),
+                // The agreement was under way when the site stopped: carrying it out again is harmless.
+                State::Ended(Outcome::Unknown(Doubt::Undecided)) => Verdict::Fresh,
+                State::Ended(outcome) => Verdict::Known(outcome.clone()),
+                State::Waiting(waiting) => {
+                    *waiting = client;
+                    Verdict::Waiting
+                }
+            },
+            _ => Verdict::Fresh,
+        }
+    }
+
+    /// What is known of an operation; nothing if it never arrived.
+    pub fn look(&self, sequence: u64) -> Option<Known> {
+        if sequence < self.low {
+            return Some(Known::Ended(Outcome::Unknown(Doubt::Forgotten)));
+        }
+        let mask = (self.slots.len() as u64).checked_sub(1)?;
+        let slot = self.slots[(sequence & mask) as usize].as_ref().filter(|slot| slot.sequence == sequence)?;
+        Some(match &slot.state {
+            State::Waiting(client) => Known::Waiting(*client),
+            State::Ended(outcome) => Known::Ended(outcome.clone()),
+        })
+    }
+
+    /// Notes how an operation ended.
+    #[inline]
+    pub fn record(&mut self, sequence: u64, digest: u64, outcome: Outcome) {
+        self.durable = true;
+        self.place(Slot { sequence, digest, state: State::Ended(outcome) });
+    }
+
+    /// Notes that an operation waits.
+    pub fn suspend(&mut self, sequence: u64, digest: u64, client: ClientId) {
+        self.place(Slot { sequence, digest, state: State::Waiting(client) });
+    }
+
+    /// Ends a waiting operation; returns whom to answer and the digest to record, if it is still of interest.
+    pub fn resume(&mut self, sequence: u64, outcome: &Outcome) -> Option<(ClientId, u64)> {
+        let mask = (self.slots.len() as u64).checked_sub(1)?;
+        let slot = self.slots[(sequence & mask) as usize].as_mut().filter(|slot| slot.sequence == sequence)?;
+        let State::Waiting(client) = slot.state else { return None };
+        slot.state = State::Ended(outcome.clone());
+        self.durable = true;
+        Some((client, slot.digest))
+    }
+
+    /// The sequences that have a row, for its removal.
+    fn recorded(&self) -> impl Iterator<Item = u64> {
+        self.slots.iter().flatten().filter(|slot| matches!(slot.state, State::Ended(_))).map(|slot| slot.sequence)
+    }
+
+    fn place(&mut self, slot: Slot) {
+        self.reach(slot.sequence);
+        let mask = self.slots.len() as u64 - 1;
+        let sequence = slot.sequence;
+        self.slots[(sequence & mask) as usize] = Some(slot);
+    }
+
+    /// Makes room so that every sequence from the mark to this one has a slot of its own.
+    #[inline]
+    fn reach(&mut self, sequence: u64) {
+        let needed = (sequence.saturating_sub(self.low) + 1).min(SESSION_WINDOW);
+        if needed <= self.slots.len() as u64 {
+            return;
+        }
+        let length = needed.next_power_of_two().max(8);
+        let old = std::mem::replace(&mut self.slots, vec![None; length as usize]);
+        for slot in old.into_iter().flatten().filter(|slot| slot.sequence >= self.low) {
+            let at = (slot.sequence & (length - 1)) as usize;
+            self.slots[at] = Some(slot);
+        }
+    }
+}
+
+/// What a question about an operation finds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Known {
+    /// It waits.
+    Waiting(ClientId),
+    /// It ended.
+    Ended(Outcome),
+}
+
+/// All sessions of a site.
+#[derive(Debug)]
+pub struct Sessions {
+    open: FxHashMap<SessionId, Session>,
+    /// The number of the next session.
+    next: u64,
+    /// Numbers below are reserved durably.
+    reserved: u64,
+    /// Sessions up to this number may have left rows that are forgotten.
+    forgotten: u64,
+    /// Sessions in the order in which they may be due for retirement.
+    order: VecDeque<(u64, SessionId)>,
+}
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self::restore(1, 0)
+    }
+}
+
+/// What [`Sessions::open`] came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Opened {
+    /// Opened; the marks are unchanged.
+    Within(SessionId),
+    /// Opened; the marks must be persisted.
+    Reserving(SessionId),
+    /// The bound is reached.
+    Full,
+}
+
+impl Sessions {
+    /// The sessions of a site whose durable marks are these.
+    pub fn restore(reserved: u64, forgotten: u64) -> Self {
+        Self { open: FxHashMap::default(), next: reserved, reserved, forgotten, order: VecDeque::new() }
+    }
+
+    /// The durable marks: (reserved, forgotten).
+    pub fn marks(&self) -> (u64, u64) {
+        (self.reserved, self.forgotten)
+    }
+
+    /// How many are open.
+    pub fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Whether none is open.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Opens a session.
+    pub fn open(&mut self, now: u64) -> Opened {
+        if self.open.len() >= SESSIONS {
+            return Opened::Full;
+        }
+        let id = SessionId(self.next);
+        self.next += 1;
+        self.insert(id, Session::new(now));
+        if self.next <= self.reserved {
+            return Opened::Within(id);
+        }
+        self.reserved = self.next - 1 + BLOCK;
+        Opened::Reserving(id)
+    }
+
+    /// The session, if it is open.
+    #[inline]
+    pub fn find(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.open.get_mut(&id)
+    }
+
+    /// What is certain about operations of a session that is not open: it refused them all for ever, unless it may have
+    /// left rows that are forgotten.
+    pub fn verdict_on_ended(&self, id: SessionId) -> Outcome {
+        if id.0 <= self.forgotten { Outcome::Unknown(Doubt::Forgotten) } else { Outcome::Refused(Refusal::Withdrawn) }
+    }
+
+    /// Takes a row into the session that it belongs to, when the site starts.
+    pub fn restore_row(&mut self, id: SessionId, row: SessionRow, now: u64) {
+        if !self.open.contains_key(&id) {
+            self.insert(id, Session::new(now));
+        }
+        let session = self.open.get_mut(&id).expect("inserted above");
+        let raised = row.low.max((row.sequence + 1).saturating_sub(SESSION_WINDOW));
+        session.low = session.low.max(raised);
+        session.durable = true;
+        if row.sequence >= session.low {
+            session.record(row.sequence, row.digest, row.outcome);
+        }
+    }
+
+    /// Ends a session; returns the sequences whose rows are to be removed, if it was open.
+    pub fn close(&mut self, id: SessionId) -> Option<Vec<u64>> {
+        let session = self.open.remove(&id)?;
+        if session.durable {
+            self.forgotten = self.forgotten.max(id.0);
+        }
+        Some(session.recorded().collect())
+    }
+
+    /// A session whose retention is over, if there is one.
+    pub fn overdue(&mut self, now: u64) -> Option<SessionId> {
+        while let Some(&(at, id)) = self.order.front() {
+            if at > now {
+                return None;
+            }
+            self.order.pop_front();
+            let Some(session) = self.open.get(&id) else { continue };
+            if session.touched + RETENTION <= now {
+                return Some(id);
+            }
+            self.order.push_back((session.touched + RETENTION, id));
+        }
+        None
+    }
+
+    fn insert(&mut self, id: SessionId, session: Session) {
+        self.order.push_back((session.touched + RETENTION, id));
+        self.open.insert(id, session);
+    }
+}
+
+/// A digest of an operation's content, stable across restarts: FNV-1a over eight bytes at a time.
+#[inline]
+pub fn digest(operation: &Operation) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    let mut mix = |word: u64| hash = (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
+    let text = |text: &str, mix: &mut dyn FnMut(u64)| {
+        let mut chunks = text.as_bytes().chunks_exact(8);
+        for chunk in &mut chunks {
+            mix(u64::from_le_bytes(chunk.try_into().expect("eight bytes")));
+        }
+        let mut last = [0u8; 8];
+        last[..chunks.remainder().len()].copy_from_slice(chunks.remainder());
+        mix(u64::from_le_bytes(last));
+        mix(text.len() as u64);
+    };
+    match operation {
+        Operation::Acquire { quota, amount, hold } => {
+            mix(1);
+            text(quota, &mut mix);
+            mix(*amount as u64);
+            match hold {
+                crate::api::Hold::Counted => mix(0),
+                crate::api::Hold::Open => mix(1),
+                crate::api::Hold::For(micros) => {
+                    mix(2);
+                    mix(*micros);
+                }
+            }
+        }
+        Operation::Release { quota, amount } => {
+            mix(2);
+            text(quota, &mut mix);
+            mix(*amount as u64);
+        }
+        Operation::ReleaseGrant { grant } => {
+            mix(3);
+            mix(u64::from(grant.site.region) << 16 | u64::from(grant.site.lane));
+            mix(u64::from(grant.incarnation.0));
+            mix(grant.number);
+        }
+        Operation::Create { quota, limit } => {
+            mix(4);
+            text(quota, &mut mix);
+            mix(*limit as u64);
+        }
+        Operation::Delete { quota } => {
+            mix(5);
+            text(quota, &mut mix);
+        }
+    }
+    hash
+}
+
+/// One recorded outcome, as its row has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SessionRow {
+    /// The operation's sequence.
+    pub sequence: u64,
+    /// The session's mark at the time.
+    pub low: u64,
+    /// The digest of the operation's content.
+    pub digest: u64,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// Appends the row of an outcome.
+#[inline]
+pub fn encode_row(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, outcome: &Outcome) {
+    put_u64(out, sequence);
+    put_u64(out, sequence.saturating_sub(low));
+    out.extend_from_slice(&digest.to_le_bytes());
+    match outcome {
+        Outcome::Granted { grant, lasts } => {
+            out.push(0);
+            put_u64(out, grant.number);
+            put_u64(out, lasts.unwrap_or(0));
+        }
+        Outcome::Released { amount } => {
+            out.push(1);
+            put_i64(out, *amount);
+        }
+        Outcome::Created { limit } => {
+            out.push(2);
+            put_i64(out, *limit);
+        }
+        Outcome::Deleted => out.push(3),
+        Outcome::Refused(refusal) => {
+            out.push(4);
+            let (kind, detail) = match refusal {
+                Refusal::UnknownQuota => (0, 0),
+                Refusal::Exhausted { asked } => (1, asked.0),
+                Refusal::InvalidAmount => (2, 0),
+                Refusal::InvalidName => (3, 0),
+                Refusal::LimitDiffers { limit } => (4, *limit as u64),
+                Refusal::AboveOut { at_most } => (5, *at_most as u64),
+                Refusal::UnknownGrant => (6, 0),
+                Refusal::QuotaDeleted => (7, 0),
+                Refusal::Overloaded => (8, 0),
+                Refusal::DeadlinePassed => (9, 0),
+                Refusal::Unreachable { missing } => (10, missing.0),
+                Refusal::Withdrawn => (11, 0),
+                Refusal::OtherContent => (12, 0),
+                Refusal::SessionEnded | Refusal::NotReady | Refusal::StorageFull => {
+                    unreachable!("refusals that are not recorded have no row")
+                }
+            };
+            out.push(kind);
+            put_u64(out, detail);
+        }
+        Outcome::Unknown(_) => out.push(5),
+    }
+}
+
+/// Reads what [`encode_row`] wrote; grants are those of `site` in `incarnation`.
+pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Result<SessionRow, Malformed> {
+    let mut cursor = Cursor(bytes);
+    let sequence = cursor.u64()?;
+    let low = sequence.checked_sub(cursor.u64()?).ok_or(Malformed)?;
+    let digest = cursor.be_u64()?.swap_bytes();
+    let outcome = match cursor.u8()? {
+        0 => {
+            let grant = GrantId { site, incarnation, number: cursor.u64()? };
+            let lasts = cursor.u64()?;
+            Outcome::Granted { grant, lasts: (lasts > 0).then_some(lasts) }
+        }
+        1 => Outcome::Released { amount: cursor.i64()? },
+        2 => Outcome::Created { limit: cursor.i64()? },
+        3 => Outcome::Deleted,
+        4 => {
+            let (kind, detail) = (cursor.u8()?, cursor.u64()?);
+            Outcome::Refused(match kind {
+                0 => Refusal::UnknownQuota,
+                1 => Refusal::Exhausted { asked: SiteSet(detail) },
+                2 => Refusal::InvalidAmount,
+                3 => Refusal::InvalidName,
+                4 => Refusal::LimitDiffers { limit: detail as i64 },
+                5 => Refusal::AboveOut { at_most: detail as i64 },
+                6 => Refusal::UnknownGrant,
+                7 => Refusal::QuotaDeleted,
+                8 => Refusal::Overloaded,
+                9 => Refusal::DeadlinePassed,
+                10 => Refusal::Unreachable { missing: SiteSet(detail) },
+                11 => Refusal::Withdrawn,
+                12 => Refusal::OtherContent,
+                _ => return Err(Malformed),
+            })
+        }
+        5 => Outcome::Unknown(Doubt::Undecided),
+        _ => return Err(Malformed),
+    };
+    cursor.end()?;
+    Ok(SessionRow { sequence, low, digest, outcome })
+}

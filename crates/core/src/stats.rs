@@ -1,0 +1,114 @@
+//! Estimators: how fast a site's tokens are asked for, and a small seeded generator for back-offs.
+//!
+//! Forecasts decide when to move tokens, never who owns them, so this is the one place of `core` that uses `f64`.
+
+use crate::clock::SECOND;
+
+/// How fast demand is forgotten, in seconds: the time constant of the exponentially weighted mean.
+pub const MEMORY_SECONDS: f64 = 10.0;
+
+/// Demand for one quota at one site: an exponentially weighted mean of the tokens asked for per second, and of the
+/// size of one request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Demand {
+    asked: i64,
+    since: u64,
+    rate: f64,
+    size: f64,
+}
+
+impl Demand {
+    /// Starts observing at `now` (monotonic microseconds).
+    pub fn new(now: u64) -> Self {
+        Self { since: now, ..Self::default() }
+    }
+
+    /// Notes that `amount` tokens were asked for. On the hot path: two additions.
+    #[inline]
+    pub fn note(&mut self, amount: i64) {
+        self.asked = self.asked.saturating_add(amount);
+        // A mean that leans towards large requests, because those are the ones that do not fit.
+        let amount = amount as f64;
+        self.size += (amount - self.size) * if amount > self.size { 0.3 } else { 0.02 };
+    }
+
+    /// Folds what was noted since the last call into the mean.
+    pub fn fold(&mut self, now: u64) {
+        let seconds = now.saturating_sub(self.since) as f64 / SECOND as f64;
+        if seconds <= 0.0 {
+            return;
+        }
+        let weight = 1.0 - (-seconds / MEMORY_SECONDS).exp();
+        self.rate += (self.asked as f64 / seconds - self.rate) * weight;
+        self.asked = 0;
+        self.since = now;
+    }
+
+    /// Tokens a second, rounded.
+    pub fn rate(&self) -> u64 {
+        self.rate as u64
+    }
+
+    /// What is likely to be asked for within `micros`, rounded up.
+    pub fn forecast(&self, micros: u64) -> i64 {
+        (self.rate * micros as f64 / SECOND as f64).ceil() as i64
+    }
+
+    /// The size of a large but ordinary request.
+    pub fn request(&self) -> i64 {
+        self.size.ceil() as i64
+    }
+}
+
+/// A seeded generator (SplitMix64) for back-offs and nonces: same seed, same numbers.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// A generator.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number.
+    #[inline]
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `bound`, which is not zero. (The bias is below 2⁻³² for bounds below 2³².)
+    #[inline]
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// True once in `n` on average.
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn demand_approaches_a_constant_rate_and_forgets_it() {
+        let mut demand = Demand::new(0);
+        for tick in 1..=600u64 {
+            demand.note(100);
+            demand.fold(tick * SECOND / 10);
+        }
+        assert!((990..=1000).contains(&demand.rate()), "{}", demand.rate());
+        assert!((490..=500).contains(&demand.forecast(SECOND / 2)));
+        for tick in 601..=1200u64 {
+            demand.fold(tick * SECOND / 10);
+        }
+        assert!(demand.rate() <= 3, "{}", demand.rate());
+        assert_eq!(demand.request(), 100);
+    }
+}
