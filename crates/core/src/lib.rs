@@ -36,6 +36,8 @@ pub mod id;
 pub mod machine;
 pub mod node;
 pub mod peer;
+pub mod quota;
 pub mod right;
 pub mod session;
 pub mod stats;
+pub mod turn;

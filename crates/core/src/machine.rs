@@ -308,6 +308,11 @@ impl View {
         }
     }
 
+    /// Whether the working set named the range that starts with this key.
+    pub fn covers(&self, from: &[u8]) -> bool {
+        self.ranges.iter().any(|range| range.from == from)
+    }
+
     /// The rows of a range that the working set named by its first key.
     pub fn range(&self, from: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
         let range = self.ranges.iter().find(|range| range.from == from);

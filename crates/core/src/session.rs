@@ -146,6 +146,13 @@ impl Session {
         Some((client, slot.digest))
     }
 
+    /// The digest of a waiting or ended operation's content.
+    pub fn digest_of(&self, sequence: u64) -> Option<u64> {
+        let mask = (self.slots.len() as u64).checked_sub(1)?;
+        let slot = self.slots[(sequence & mask) as usize].as_ref();
+        slot.filter(|slot| slot.sequence == sequence).map(|slot| slot.digest)
+    }
+
     /// The sequences that have a row, for its removal.
     fn recorded(&self) -> impl Iterator<Item = u64> {
         self.slots.iter().flatten().filter(|slot| matches!(slot.state, State::Ended(_))).map(|slot| slot.sequence)
@@ -283,6 +290,17 @@ impl Sessions {
             self.forgotten = self.forgotten.max(id.0);
         }
         Some(session.recorded().collect())
+    }
+
+    /// The rows that there may be: session and slot.
+    pub fn rows(&self) -> Vec<(SessionId, u64)> {
+        let mut rows: Vec<_> = self
+            .open
+            .iter()
+            .flat_map(|(id, session)| session.recorded().map(|sequence| (*id, sequence % SESSION_WINDOW)))
+            .collect();
+        rows.sort_unstable();
+        rows
     }
 
     /// A session whose retention is over, if there is one.

@@ -1,0 +1,375 @@
+//! Lives and incarnations: how a site makes sure that it never acts on a past that is not its newest.
+//!
+//! Tokens, votes and outcomes belong to an **incarnation**: one storage, from when it was new until it is lost. Every
+//! message carries its sender's incarnation and log position; receivers remember the highest.
+//!
+//! - **New storage** *joins*: it draws a nonce, makes it durable, and asks all others what they know (`Hello`). Each
+//!   durably notes, for this nonce, an incarnation above all that it ever heard of or noted for this site, before it answers
+//!   (`Welcome`). The site takes the highest of the answers, once a majority of *all* has answered, counted without itself and
+//!   without those that are joining too; or once every other site has answered, which is how a new cluster starts. So
+//!   two storages of one site never get the same incarnation, and only the very first gets 1.
+//! - **Known storage** is *confirmed*: enough others (a majority, together with itself) say what they have heard. One that
+//!   knows a higher incarnation, or a log position beyond the end of this log, proves that this storage is an old copy.
+//!   It is then wiped, and the site joins with what is now new storage.
+//!
+//! A copy that is older than what was lost, but not older than anything that others have heard of, cannot be told from the
+//! truth; sites tell their position at least once a second.
+//!
+//! [`crate::avantan`] says why a new incarnation does not vote at once.
+
+use super::{Node, PING, next_life};
+use crate::api::Readiness;
+use crate::clock::{MILLISECOND, Now, Offset, SECOND};
+use crate::codec::{Cursor, Malformed, put_i64, put_u64};
+use crate::id::{Incarnation, Life, SiteId};
+use crate::machine::{Batch, Effect};
+use crate::peer::Body;
+use crate::quota::Quotas;
+use crate::session::Sessions;
+use crate::turn::{Peer, Turn};
+
+/// Tag of the row about the site itself.
+pub(super) const META: u8 = 0x01;
+/// Tag of the rows about peers.
+pub(super) const PEER: u8 = 0x02;
+/// The layout of rows that this version writes.
+const VERSION: u64 = 1;
+/// How often a question at the start is repeated.
+const HELLO: u64 = 300 * MILLISECOND;
+/// A peer's position is noted durably when it has moved on by this many batches, or after [`NOTE`].
+const NOTED: u64 = 64;
+/// How often peers' positions are noted durably at least, if they have moved at all.
+const NOTE: u64 = 30 * SECOND;
+/// How often the uptime is noted durably while holds are out.
+const UPTIME: u64 = SECOND;
+
+/// A site's storage through incarnations and lives.
+#[derive(Debug)]
+pub(super) struct Lineage {
+    pub(super) readiness: Readiness,
+    pub(super) incarnation: Incarnation,
+    pub(super) life: Life,
+    /// Names this storage while it joins.
+    nonce: u64,
+    opened: Now,
+    /// Uptime of all lives before this one.
+    uptime_before: u64,
+    uptime_noted: u64,
+    hello_at: u64,
+    note_at: u64,
+    welcomes: Vec<(usize, Welcome)>,
+    /// The row about the site has changed.
+    meta_dirty: bool,
+    /// The rows about these peers have changed, by position.
+    peers_dirty: u64,
+    /// Peers' positions as last noted.
+    noted: Vec<u64>,
+    stale: bool,
+    first_turn: bool,
+    marks: (u64, u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Welcome {
+    established: bool,
+    known: Incarnation,
+    noted: Incarnation,
+    position: u64,
+}
+
+impl Lineage {
+    pub(super) fn fresh(nonce: u64, now: Now) -> Self {
+        Self {
+            readiness: Readiness::Joining,
+            incarnation: Incarnation(0),
+            life: Life(1),
+            nonce,
+            opened: now,
+            uptime_before: 0,
+            uptime_noted: 0,
+            hello_at: now.mono,
+            note_at: now.mono + NOTE,
+            welcomes: Vec::new(),
+            meta_dirty: true,
+            peers_dirty: 0,
+            noted: Vec::new(),
+            stale: false,
+            first_turn: true,
+            marks: (1, 0),
+        }
+    }
+
+    /// Reads the row about the site. Returns whose storage it is, and the session marks.
+    pub(super) fn restore(&mut self, row: &[u8], now: Now) -> Result<(SiteId, (u64, u64)), Malformed> {
+        let mut cursor = Cursor(row);
+        if cursor.u64()? != VERSION {
+            return Err(Malformed);
+        }
+        let mut part = || u16::try_from(cursor.u64()?).map_err(|_| Malformed);
+        let site = SiteId { region: part()?, lane: part()? };
+        self.nonce = cursor.u64()?;
+        self.incarnation = Incarnation(cursor.u32()?);
+        self.life = next_life(Life(cursor.u64()?));
+        self.uptime_before = cursor.u64()?;
+        self.uptime_noted = self.uptime_before;
+        self.marks = (cursor.u64()?, cursor.u64()?);
+        cursor.end()?;
+        self.opened = now;
+        if self.incarnation > Incarnation(0) {
+            self.readiness = Readiness::Confirming;
+        }
+        Ok((site, self.marks))
+    }
+
+    /// Microseconds that the site has been up, over all lives of this storage.
+    pub(super) fn uptime(&self, now: Now) -> u64 {
+        self.uptime_before + now.mono.saturating_sub(self.opened.mono)
+    }
+
+    /// When the uptime will be that.
+    pub(super) fn mono_at(&self, uptime: u64) -> u64 {
+        self.opened.mono.saturating_add(uptime.saturating_sub(self.uptime_before))
+    }
+
+    pub(super) fn deadline(&self) -> u64 {
+        match self.readiness {
+            Readiness::Ready | Readiness::Draining if !self.first_turn => self.note_at,
+            Readiness::Ready | Readiness::Draining => 0,
+            _ => self.hello_at,
+        }
+    }
+
+    pub(super) fn touch_peer(&mut self, position: usize) {
+        self.peers_dirty |= 1 << position;
+    }
+
+    pub(super) fn is_dirty(&self) -> bool {
+        self.meta_dirty || self.peers_dirty != 0 || self.stale
+    }
+
+    pub(super) fn is_stale(&self) -> bool {
+        self.stale
+    }
+
+    pub(super) fn is_first_turn(&mut self) -> bool {
+        std::mem::take(&mut self.first_turn)
+    }
+
+    pub(super) fn note_marks(&mut self, marks: (u64, u64)) {
+        self.meta_dirty |= marks != self.marks;
+        self.marks = marks;
+    }
+
+    /// Writes the rows that have changed.
+    pub(super) fn persist(&mut self, turn: &mut Turn, marks: (u64, u64)) {
+        self.note_marks(marks);
+        if turn.next_due.is_some() && turn.uptime >= self.uptime_noted + UPTIME {
+            self.meta_dirty = true;
+        }
+        if std::mem::take(&mut self.meta_dirty) {
+            self.uptime_noted = turn.uptime;
+            self.put_meta(&mut turn.batch, turn.site.me, turn.uptime);
+        }
+        let dirty = std::mem::take(&mut self.peers_dirty);
+        for (position, peer) in turn.peers.iter().enumerate().filter(|(position, _)| dirty >> position & 1 == 1) {
+            put_peer(&mut turn.batch, position, peer);
+        }
+    }
+
+    fn put_meta(&self, batch: &mut Batch, me: SiteId, uptime: u64) {
+        let mut row = Vec::with_capacity(48);
+        put_u64(&mut row, VERSION);
+        put_u64(&mut row, u64::from(me.region));
+        put_u64(&mut row, u64::from(me.lane));
+        put_u64(&mut row, self.nonce);
+        put_u64(&mut row, u64::from(self.incarnation.0));
+        put_u64(&mut row, self.life.0);
+        put_u64(&mut row, uptime);
+        put_u64(&mut row, self.marks.0);
+        put_u64(&mut row, self.marks.1);
+        batch.put(&[META], &row);
+    }
+}
+
+fn put_peer(batch: &mut Batch, position: usize, peer: &Peer) {
+    let mut row = Vec::with_capacity(32);
+    put_i64(&mut row, i64::from(peer.site.region));
+    put_i64(&mut row, i64::from(peer.site.lane));
+    put_u64(&mut row, u64::from(peer.incarnation.0));
+    put_u64(&mut row, peer.position);
+    put_u64(&mut row, u64::from(peer.noted.0.0));
+    put_u64(&mut row, peer.noted.1);
+    batch.put(&[PEER, position as u8], &row);
+}
+
+/// Reads a row about a peer; one about a site that is no member is passed over.
+pub(super) fn restore_peer(peers: &mut [Peer], key: &[u8], value: &[u8]) -> Result<(), Malformed> {
+    if key.len() != 2 {
+        return Err(Malformed);
+    }
+    let mut cursor = Cursor(value);
+    let mut part = || u16::try_from(cursor.i64()?).map_err(|_| Malformed);
+    let site = SiteId { region: part()?, lane: part()? };
+    let (incarnation, position) = (Incarnation(cursor.u32()?), cursor.u64()?);
+    let noted = (Incarnation(cursor.u32()?), cursor.u64()?);
+    cursor.end()?;
+    if let Some(peer) = peers.iter_mut().find(|peer| peer.site == site) {
+        (peer.incarnation, peer.position, peer.noted) = (incarnation, position, noted);
+    }
+    Ok(())
+}
+
+impl Node {
+    /// Handles what concerns lives, liveness and clocks, whether or not the site serves yet; hands back all else.
+    pub(super) fn greet(&mut self, now: Now, from: usize, body: Body, sends: &mut Vec<(SiteId, Body)>) -> Option<Body> {
+        let to = self.peers[from].site;
+        match body {
+            // Another site starts. What it is told must be durable first, so that no other storage is told the same.
+            Body::Hello { nonce, is_new } => {
+                let peer = &mut self.peers[from];
+                let known = peer.incarnation.max(peer.noted.0);
+                if is_new && peer.noted.1 != nonce {
+                    peer.noted = (Incarnation(known.0 + 1), nonce);
+                    self.lineage.touch_peer(from);
+                }
+                let peer = &self.peers[from];
+                sends.push((
+                    to,
+                    Body::Welcome {
+                        nonce,
+                        established: self.lineage.incarnation > Incarnation(0),
+                        known,
+                        noted: peer.noted.0,
+                        position: peer.position,
+                    },
+                ));
+                None
+            }
+            Body::Welcome { nonce, established, known, noted, position } => {
+                if nonce == self.lineage.nonce {
+                    let welcome = Welcome { established, known, noted, position };
+                    self.lineage.welcomes.retain(|(peer, _)| *peer != from);
+                    self.lineage.welcomes.push((from, welcome));
+                    self.settle_lineage(now);
+                }
+                None
+            }
+            Body::Ping { mono, wall, life: _ } => {
+                sends.push((to, Body::Pong { mono, wall, there: now.wall }));
+                None
+            }
+            Body::Pong { mono, wall, there } => {
+                // An answer to an earlier life's ping would show an absurd round trip.
+                if mono >= self.lineage.opened.mono && mono <= now.mono {
+                    self.peers[from].offset = Some(Offset::measure(Now { wall, mono }, there, now));
+                }
+                None
+            }
+            other => Some(other),
+        }
+    }
+
+    /// Repeats questions, pings, and notes positions and uptime.
+    pub(super) fn tick_lineage(&mut self, now: Now, sends: &mut Vec<(SiteId, Body)>) {
+        self.settle_lineage(now);
+        let others: Vec<SiteId> = self.config.members.iter().copied().filter(|site| *site != self.config.me).collect();
+        let asking = !matches!(self.lineage.readiness, Readiness::Ready | Readiness::Draining);
+        if asking && now.mono >= self.lineage.hello_at {
+            self.lineage.hello_at = now.mono + HELLO;
+            let hello = Body::Hello { nonce: self.lineage.nonce, is_new: self.lineage.incarnation == Incarnation(0) };
+            sends.extend(others.iter().map(|&to| (to, hello.clone())));
+        }
+        if now.mono >= self.ping_at {
+            self.ping_at = now.mono + PING;
+            let ping = Body::Ping { mono: now.mono, wall: now.wall, life: self.lineage.life };
+            sends.extend(others.into_iter().map(|to| (to, ping.clone())));
+            if self.next_due.is_some() && self.lineage.uptime(now) >= self.lineage.uptime_noted + UPTIME {
+                self.lineage.meta_dirty = true;
+            }
+            self.note_positions(now);
+        }
+    }
+
+    fn note_positions(&mut self, now: Now) {
+        let due = now.mono >= self.lineage.note_at;
+        if due {
+            self.lineage.note_at = now.mono + NOTE;
+        }
+        self.lineage.noted.resize(self.peers.len(), 0);
+        for (at, peer) in self.peers.iter().enumerate() {
+            let moved = peer.position.saturating_sub(self.lineage.noted[at]);
+            // Noting is itself a batch, and so moves our own position: one for one of theirs would go on for ever.
+            if moved >= NOTED || (due && moved > 4) {
+                self.lineage.noted[at] = peer.position;
+                self.lineage.peers_dirty |= 1 << at;
+            }
+        }
+    }
+
+    /// Takes up an incarnation, or is confirmed in it, once enough others have answered.
+    fn settle_lineage(&mut self, now: Now) {
+        let lineage = &mut self.lineage;
+        let members = self.config.members.len();
+        let majority = members / 2 + 1;
+        match lineage.readiness {
+            Readiness::Joining | Readiness::Stale => {
+                let established = lineage.welcomes.iter().filter(|(_, welcome)| welcome.established).count();
+                let all = lineage.welcomes.len() == members - 1;
+                if established < majority && !all {
+                    return;
+                }
+                let highest = lineage.welcomes.iter().map(|(_, welcome)| welcome.noted).max();
+                lineage.incarnation = highest.unwrap_or(Incarnation(1));
+                lineage.readiness = Readiness::Ready;
+            }
+            Readiness::Confirming => {
+                let newer = lineage.welcomes.iter().any(|(_, welcome)| {
+                    welcome.known > lineage.incarnation
+                        || (welcome.known == lineage.incarnation && welcome.position > self.last)
+                });
+                if newer {
+                    lineage.stale = true;
+                    return;
+                }
+                if lineage.welcomes.len() + 1 < majority {
+                    return;
+                }
+                lineage.readiness = Readiness::Ready;
+            }
+            Readiness::Ready | Readiness::Draining => return,
+        }
+        lineage.meta_dirty = true;
+        lineage.first_turn = true;
+        lineage.note_at = now.mono + NOTE;
+        lineage.welcomes.clear();
+    }
+
+    /// The storage is an old copy: forgets all that it says, in one batch, and joins anew.
+    pub(super) fn begin_anew(&mut self, now: Now, out: &mut Vec<Effect<Self>>) {
+        let mut batch = Batch::new();
+        for at in 0..self.quotas.len() as u32 {
+            for key in crate::quota::keys(at) {
+                batch.delete(&key);
+            }
+        }
+        for (session, slot) in self.sessions.rows() {
+            batch.delete(&super::outcome_key(session, slot));
+        }
+        let marks = self.sessions.marks();
+        self.sessions = Sessions::restore(marks.0, marks.1);
+        self.quotas = Quotas::new();
+        self.next_due = None;
+        self.announcing.clear();
+        let uptime = self.lineage.uptime(now);
+        self.lineage = Lineage {
+            uptime_before: uptime,
+            life: self.lineage.life,
+            readiness: Readiness::Stale,
+            marks,
+            ..Lineage::fresh(self.rng.draw(), now)
+        };
+        self.lineage.meta_dirty = false;
+        self.lineage.put_meta(&mut batch, self.config.me, uptime);
+        self.emit(now, batch, Vec::new(), Vec::new(), out);
+    }
+}

@@ -1,0 +1,427 @@
+//! Quotas: tokens of a shared resource, spread over sites.
+//!
+//! Each site holds a share. An acquire that fits the free part of the share is granted at once, durably, at local
+//! latency; a release puts tokens back where it is made. Three things move tokens between sites:
+//!
+//! - **gifts** ([`share`]): a site whose free tokens exceed its part of all free tokens, by demand, gives some away, one
+//!   way. Most shortages are prevented, or ended, so.
+//! - **reactive rounds** ([`rounds`]): requests wait, and what peers said they have does not suffice or did not come.
+//! - **proactive rounds**: the forecast exceeds what is here while others have enough, and no gift comes.
+//!
+//! The books: over all sites, Σ tokens + Σ (given − received) + in use = limit, at every moment. `tokens` includes what is
+//! set aside for a round. Tokens of a lost incarnation count as in use.
+
+mod lookup;
+mod rounds;
+mod row;
+mod serve;
+mod share;
+mod tally;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+pub(crate) use row::keys;
+pub use row::{DUE, GRANT, QuotaRow, due_range, due_uptime, grant_key, is_quota_row};
+pub use tally::count;
+
+use crate::api::Hold;
+use crate::avantan::Avantan;
+use crate::clock::MILLISECOND;
+use crate::codec::Malformed;
+use crate::id::Incarnation;
+use crate::stats::Demand;
+use crate::turn::{Ticket, Turn};
+use lookup::Lookup;
+
+/// The most requests that may wait for tokens of one quota; one more is refused as overloaded.
+pub const WAITING_PER_QUOTA: usize = 10_000;
+/// The most requests that may wait at a site, over all quotas.
+pub const WAITING: usize = 100_000;
+/// The most quotas that a site knows, deleted ones included; creating one more is refused.
+pub const QUOTAS: usize = 4_000_000;
+/// How often an active quota looks after its share when tokens are scarce, in microseconds.
+pub const TICK: u64 = 50 * MILLISECOND;
+/// How often it does when they are not.
+pub const RELAXED_TICK: u64 = 200 * MILLISECOND;
+/// How long gifts are waited for before a round is led, in hundredths of the longest round trip.
+const SECOND_LOOK: u64 = 110;
+/// No timer.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+/// The quotas of a site.
+#[derive(Debug, Default)]
+pub struct Quotas {
+    list: Vec<Quota>,
+    names: FxHashMap<Arc<str>, u32>,
+    timers: BinaryHeap<Reverse<(u64, u32)>>,
+    dirty: Vec<u32>,
+    lookups: FxHashMap<String, Lookup>,
+    /// Requests that wait, over all quotas.
+    waiting: usize,
+    /// The number of the next grant.
+    next_grant: u64,
+}
+
+/// One quota at this site.
+#[derive(Debug)]
+pub struct Quota {
+    name: Arc<str>,
+    avantan: Avantan,
+    /// Tokens ever granted here in this generation and incarnation, and ever taken back.
+    acquired: u128,
+    released: u128,
+    /// Operations answered without waiting for another site.
+    local: u64,
+    /// The number of the last grant.
+    last_grant: u64,
+    rebalances: u64,
+    gifts: u64,
+    /// Running totals by member; empty until the first gift.
+    given: Vec<Total>,
+    received: Vec<Total>,
+    /// What only matters while something goes on; none for a quota at rest, so that many fit into memory.
+    activity: Option<Box<Activity>>,
+    /// The entry in the timers that counts.
+    wake: u64,
+    dirty: Dirty,
+}
+
+/// A running total of gifts, and the incarnation of the peer that it belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Total {
+    pub(crate) incarnation: Incarnation,
+    pub(crate) tokens: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Dirty {
+    #[default]
+    Clean,
+    /// The hot row: tokens and counters.
+    Hot,
+    /// Both rows.
+    All,
+}
+
+/// The volatile side of a quota that is in use.
+#[derive(Debug)]
+struct Activity {
+    demand: Demand,
+    waiting: VecDeque<Waiting>,
+    admin: VecDeque<Admin>,
+    /// Numbers waiting requests in the order of their arrival.
+    next_arrival: u64,
+    /// Requests that arrived before this one were counted in the line that was last reported.
+    offered: u64,
+    /// What each member last said of its share.
+    peers: Vec<PeerShare>,
+    /// When to look after the share.
+    tick_at: u64,
+    /// When to do something about the round, or about the shortage.
+    phase_at: u64,
+    /// When the round's present phase began.
+    phase_since: u64,
+    /// Whether peers were told of the present shortage and have had no time to answer it yet.
+    asked_for_gifts: bool,
+    /// No round is started before.
+    retry_at: u64,
+    /// How often rounds failed or ended in vain in a row.
+    failures: u32,
+    /// The earliest deadline of a request that waits.
+    deadline_at: u64,
+    /// When tokens last came from elsewhere.
+    fed_at: u64,
+    /// When demand, gifts or rounds were last seen.
+    active_at: u64,
+    /// A member's new incarnation is to be recorded.
+    record: bool,
+}
+
+/// A request that waits for tokens.
+#[derive(Debug)]
+struct Waiting {
+    ticket: Ticket,
+    arrival: u64,
+    amount: i64,
+    hold: Hold,
+    deadline: u64,
+    /// Rounds that ended without enough for it.
+    rounds: u32,
+}
+
+/// A creation or deletion that waits for its round.
+#[derive(Debug)]
+struct Admin {
+    ticket: Ticket,
+    /// The limit to create with; none deletes.
+    limit: Option<i64>,
+    deadline: u64,
+    /// Its row says "undecided", because a value that carries it out may have been accepted somewhere.
+    undecided: bool,
+}
+
+/// What a member last said of its share.
+#[derive(Clone, Copy, Debug, Default)]
+struct PeerShare {
+    free: i64,
+    short: i64,
+    rate: u64,
+    /// What it has received from us.
+    received: i64,
+    told: Told,
+}
+
+/// What we last told a member.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    free: i64,
+    short: i64,
+    rate: u64,
+    at: u64,
+    /// How often a gift was repeated without a sign of its arrival.
+    repeats: u32,
+}
+
+impl Activity {
+    fn new(now: u64, members: usize) -> Self {
+        Self {
+            demand: Demand::new(now),
+            waiting: VecDeque::new(),
+            admin: VecDeque::new(),
+            next_arrival: 0,
+            offered: 0,
+            peers: vec![PeerShare::default(); members],
+            tick_at: NEVER,
+            phase_at: NEVER,
+            phase_since: now,
+            asked_for_gifts: false,
+            retry_at: 0,
+            failures: 0,
+            deadline_at: NEVER,
+            fed_at: now,
+            active_at: now,
+            record: false,
+        }
+    }
+}
+
+impl Quota {
+    fn new(name: Arc<str>) -> Self {
+        Self {
+            name,
+            avantan: Avantan::default(),
+            acquired: 0,
+            released: 0,
+            local: 0,
+            last_grant: 0,
+            rebalances: 0,
+            gifts: 0,
+            given: Vec::new(),
+            received: Vec::new(),
+            activity: None,
+            wake: NEVER,
+            dirty: Dirty::Clean,
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Its agreement.
+    pub fn avantan(&self) -> &Avantan {
+        &self.avantan
+    }
+
+    /// The limit, if it exists.
+    pub fn limit(&self) -> Option<i64> {
+        self.avantan.share.table.limit
+    }
+
+    /// Tokens ever granted and ever taken back here.
+    pub fn used(&self) -> (u128, u128) {
+        (self.acquired, self.released)
+    }
+
+    /// The running total given to the member at `position`, and the member's incarnation that it is for.
+    pub fn given(&self, position: usize) -> (Incarnation, i64) {
+        self.given.get(position).map_or((Incarnation(0), 0), |total| (total.incarnation, total.tokens))
+    }
+
+    /// The running total received from the member at `position`, and the incarnation that gave it.
+    pub fn received(&self, position: usize) -> (Incarnation, i64) {
+        self.received.get(position).map_or((Incarnation(0), 0), |total| (total.incarnation, total.tokens))
+    }
+
+    #[inline]
+    fn activity(&mut self, turn: &Turn) -> &mut Activity {
+        if self.activity.is_none() {
+            let mut activity = Box::new(Activity::new(turn.now.mono, turn.peers.len()));
+            // Until the others say otherwise, they have what the last round left them with.
+            for (share, peer) in activity.peers.iter_mut().zip(turn.peers) {
+                let settled = self.avantan.share.table.settled(peer.site);
+                share.free = settled.map_or(0, |settled| settled.row.after);
+            }
+            self.activity = Some(activity);
+        }
+        self.activity.as_mut().expect("made above")
+    }
+}
+
+impl Quotas {
+    /// No quotas; grants are numbered from 1.
+    pub fn new() -> Self {
+        Self { next_grant: 1, ..Self::default() }
+    }
+
+    /// Takes in a row when the site starts: all that change with rounds first, in order, then those that change with
+    /// grants.
+    pub fn restore(&mut self, row: QuotaRow) -> Result<(), Malformed> {
+        match row {
+            QuotaRow::Cold(at, quota) => {
+                if at as usize != self.list.len() || self.names.contains_key(&quota.name) {
+                    return Err(Malformed);
+                }
+                self.names.insert(quota.name.clone(), at);
+                self.list.push(*quota);
+            }
+            QuotaRow::Hot { at, tokens, acquired, released, local, last_grant } => {
+                let quota = self.list.get_mut(at as usize).ok_or(Malformed)?;
+                quota.avantan.share.tokens = tokens;
+                (quota.acquired, quota.released) = (acquired, released);
+                (quota.local, quota.last_grant) = (local, last_grant);
+                self.next_grant = self.next_grant.max(last_grant + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// How many are known, deleted ones included.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether none is known.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// All quotas, deleted ones included, in the order in which the site met them.
+    pub fn iter(&self) -> impl Iterator<Item = &Quota> {
+        self.list.iter()
+    }
+
+    /// The quota of this name.
+    pub fn find(&self, name: &str) -> Option<&Quota> {
+        self.names.get(name).map(|&at| &self.list[at as usize])
+    }
+
+    /// How many requests wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting + self.lookups.values().map(Lookup::len).sum::<usize>()
+    }
+
+    /// Whether operations wait for an agreement.
+    pub fn has_admin(&self) -> bool {
+        self.list.iter().any(|quota| quota.activity.as_ref().is_some_and(|activity| !activity.admin.is_empty()))
+    }
+
+    /// When something is next to be done, in monotonic microseconds.
+    pub fn deadline(&self) -> Option<u64> {
+        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let lookup = self.lookups.values().map(Lookup::deadline).min();
+        timer.into_iter().chain(lookup).min()
+    }
+
+    fn position(&self, name: &str) -> Option<usize> {
+        self.names.get(name).map(|&at| at as usize)
+    }
+
+    /// The quota of this name, if it exists and is not deleted.
+    #[inline]
+    fn living(&self, name: &str) -> Option<usize> {
+        let at = *self.names.get(name)? as usize;
+        self.list[at].limit().map(|_| at)
+    }
+
+    /// The quota of this name, made if it is new; none past the bound.
+    fn position_or_new(&mut self, name: &str) -> Option<usize> {
+        if let Some(at) = self.position(name) {
+            return Some(at);
+        }
+        if self.list.len() >= QUOTAS || name.len() > crate::api::NAME_BYTES {
+            return None;
+        }
+        let name: Arc<str> = name.into();
+        let at = self.list.len();
+        self.list.push(Quota::new(name.clone()));
+        self.names.insert(name, at as u32);
+        Some(at)
+    }
+
+    #[inline]
+    fn touch(&mut self, at: usize, how: Dirty) {
+        let quota = &mut self.list[at];
+        match (quota.dirty, how) {
+            (Dirty::Clean, _) => {
+                quota.dirty = how;
+                self.dirty.push(at as u32);
+            }
+            (Dirty::Hot, Dirty::All) => quota.dirty = Dirty::All,
+            _ => {}
+        }
+    }
+
+    /// Sets the quota's timer to the earliest thing that it waits for.
+    #[inline]
+    fn schedule(&mut self, at: usize) {
+        let quota = &mut self.list[at];
+        let Some(activity) = &quota.activity else { return };
+        let wake = activity.tick_at.min(activity.phase_at).min(activity.deadline_at);
+        if wake < quota.wake {
+            quota.wake = wake;
+            self.timers.push(Reverse((wake, at as u32)));
+        }
+    }
+
+    /// Does what is due. At most [`WAKES`] quotas a turn; the rest are still due afterwards.
+    pub fn tick(&mut self, turn: &mut Turn) {
+        for _ in 0..WAKES {
+            let Some(&Reverse((at_time, at))) = self.timers.peek() else { break };
+            if at_time > turn.now.mono {
+                break;
+            }
+            self.timers.pop();
+            let at = at as usize;
+            // An entry that was overtaken by an earlier one no longer counts.
+            if self.list[at].wake != at_time {
+                continue;
+            }
+            self.list[at].wake = NEVER;
+            self.wake(turn, at);
+            self.schedule(at);
+        }
+        self.expire_lookups(turn);
+    }
+
+    /// Writes the rows of every quota that changed in this turn.
+    pub fn persist(&mut self, turn: &mut Turn) {
+        let mut scratch = Vec::with_capacity(64);
+        for at in self.dirty.drain(..) {
+            let quota = &mut self.list[at as usize];
+            row::put_hot(&mut turn.batch, &mut scratch, at, quota);
+            if quota.dirty == Dirty::All {
+                row::put_cold(&mut turn.batch, &mut scratch, at, quota);
+            }
+            quota.dirty = Dirty::Clean;
+        }
+    }
+}
+
+/// The most quotas that one tick looks after.
+pub const WAKES: usize = 1024;

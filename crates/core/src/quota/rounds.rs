@@ -1,0 +1,559 @@
+//! When a round is led, how long it is waited for, and what its outcome means for the requests that wait.
+//!
+//! | the site is | after | it |
+//! | --- | --- | --- |
+//! | short, and peers are known to have enough | one round trip | leads a round, if gifts have not ended the shortage |
+//! | short otherwise | at once | leads a round |
+//! | electing, a majority has promised | a grace for the rest, or when the offers cover the need | builds the value |
+//! | electing without a majority | three graces | withdraws, and tries again later |
+//! | collecting votes | twice the round trip, then ever more slowly | asks again |
+//! | in another leader's round, no outcome | a patience and a random delay | leads a higher ballot |
+
+use super::serve::created;
+use super::{Activity, Admin, Dirty, NEVER, Quotas, SECOND_LOOK};
+use crate::api::{Outcome, Refusal, SiteSet};
+use crate::avantan::{Intent, Message, Offer, Role, Step};
+use crate::clock::{MILLISECOND, SECOND};
+use crate::id::SiteId;
+use crate::peer::Body;
+use crate::turn::{Ticket, Turn};
+
+/// How far ahead a site asks for tokens in a round, in microseconds.
+const EPOCH: u64 = 5 * SECOND;
+/// The most operations that may wait for a quota's creation or deletion.
+const ADMIN: usize = 256;
+/// The longest back-off between rounds.
+const BACK_OFF: u64 = 2 * SECOND;
+
+/// Why a round is led, for the counters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Cause {
+    Reactive,
+    Proactive,
+    Recovery,
+}
+
+impl Quotas {
+    /// Handles a message of a quota's agreement.
+    pub fn message(&mut self, turn: &mut Turn, from: SiteId, quota: &str, message: Message) {
+        // A message that asks nothing of us and tells us nothing durable must not make us remember a name.
+        let creates = matches!(message, Message::Election { .. } | Message::Accept { .. } | Message::Decided { .. });
+        let at = if creates { self.position_or_new(quota) } else { self.position(quota) };
+        let Some(at) = at else {
+            turn.metrics.ignored += 1;
+            return;
+        };
+        let offer = self.offer(turn, at);
+        let before = self.standing(at);
+        let mut step = Step::default();
+        self.list[at].avantan.handle(turn.site, from, message, |_| offer, &mut step);
+        let now = turn.now.mono;
+        let reported = step.sends.iter().any(|(_, message)| matches!(message, Message::Report { .. }));
+        if reported && let Some(activity) = &mut self.list[at].activity {
+            activity.offered = activity.next_arrival;
+        }
+        let covered = self.is_covered(turn, at);
+        if covered {
+            self.list[at].avantan.build(turn.site, &mut step);
+        }
+        self.conclude_step(turn, at, before, step);
+
+        let quota = &mut self.list[at];
+        if quota.avantan.in_round() && *quota.avantan.role() == Role::Idle {
+            let patience = 4 * turn.longest_round_trip() + 200 * MILLISECOND;
+            let delay = patience + turn.jitter(patience);
+            let activity = self.list[at].activity(turn);
+            // Waiting anew with each sign of life from a leader.
+            activity.phase_at = now + delay;
+            activity.phase_since = now;
+        }
+        self.schedule(at);
+    }
+
+    /// Sets things going for the requests that wait.
+    pub(super) fn seek(&mut self, turn: &mut Turn, at: usize) {
+        let now = turn.now.mono;
+        let quota = &self.list[at];
+        let free = quota.avantan.share.free().max(0);
+        let (in_round, electing) = (quota.avantan.in_round(), *quota.avantan.role() != Role::Idle);
+        let Some(activity) = &quota.activity else { return };
+        if activity.waiting.is_empty() || in_round || electing || activity.asked_for_gifts {
+            return;
+        }
+        if now < activity.retry_at {
+            let retry_at = activity.retry_at;
+            let activity = self.list[at].activity(turn);
+            activity.phase_at = activity.phase_at.min(retry_at);
+            return;
+        }
+        let short = activity.needed().saturating_sub(free);
+        if activity.known_free(turn.position) >= short.saturating_add(short / 4) {
+            // Probably a gift from those who have it ends this sooner, and stops nobody.
+            let patience = turn.longest_round_trip() * SECOND_LOOK / 100 + 5 * MILLISECOND;
+            let activity = self.list[at].activity(turn);
+            activity.asked_for_gifts = true;
+            activity.phase_at = now + patience;
+            activity.phase_since = now;
+            let me = turn.position;
+            for peer in (0..turn.peers.len()).filter(|&peer| peer != me) {
+                self.tell(turn, at, peer);
+            }
+            return;
+        }
+        self.lead(turn, at, Intent::Move, Cause::Reactive);
+    }
+
+    /// Leads a round before requests have to wait, if the forecast says that they would and no gift comes.
+    pub(super) fn foresee(&mut self, turn: &mut Turn, at: usize) {
+        let now = turn.now.mono;
+        let quota = &self.list[at];
+        let Some(activity) = &quota.activity else { return };
+        let rate = activity.demand.rate();
+        let calm = activity.waiting.is_empty() && !quota.avantan.in_round() && now >= activity.retry_at;
+        if rate == 0 || !calm || !turn.config.redistribute || quota.limit().is_none() {
+            return;
+        }
+        let lacking = activity.demand.forecast(SECOND).max(activity.demand.request());
+        let elsewhere = activity.known_free(turn.position);
+        let starving = quota.avantan.share.free() < lacking && now >= activity.fed_at + SECOND;
+        if starving && elsewhere >= lacking.saturating_mul(2 * turn.peers.len() as i64) {
+            self.lead(turn, at, Intent::Move, Cause::Proactive);
+        }
+    }
+
+    /// Creates (with a limit) or deletes a quota by a round.
+    pub(super) fn administer(&mut self, turn: &mut Turn, at: usize, ticket: Ticket, limit: Option<i64>, timeout: u64) {
+        let deadline = turn.now.mono.saturating_add(timeout);
+        let activity = self.list[at].activity(turn);
+        if activity.admin.len() >= ADMIN {
+            turn.finished.push((ticket, Outcome::Refused(Refusal::Overloaded)));
+            return;
+        }
+        activity.admin.push_back(Admin { ticket, limit, deadline, undecided: false });
+        activity.deadline_at = activity.deadline_at.min(deadline);
+        self.lead_admin(turn, at);
+        self.schedule(at);
+    }
+
+    /// Leads the round that the first waiting creation or deletion needs, if none is under way.
+    fn lead_admin(&mut self, turn: &mut Turn, at: usize) {
+        let quota = &self.list[at];
+        let Some(first) = quota.activity.as_ref().and_then(|activity| activity.admin.front()) else { return };
+        let intent = first.limit.map_or(Intent::Delete, |limit| Intent::Create { limit });
+        let now = turn.now.mono;
+        let retry_at = quota.activity.as_ref().map_or(0, |activity| activity.retry_at);
+        if quota.avantan.in_round() || *quota.avantan.role() != Role::Idle {
+            return;
+        }
+        if now < retry_at {
+            let activity = self.list[at].activity(turn);
+            activity.phase_at = activity.phase_at.min(retry_at);
+            return;
+        }
+        self.lead(turn, at, intent, Cause::Reactive);
+    }
+
+    fn lead(&mut self, turn: &mut Turn, at: usize, intent: Intent, cause: Cause) {
+        if !self.list[at].avantan.may_vote(turn.site) {
+            // Not recorded yet: our digests make the others do it.
+            let retry = turn.now.mono + turn.longest_round_trip();
+            let activity = self.list[at].activity(turn);
+            activity.retry_at = retry;
+            activity.phase_at = activity.phase_at.min(retry);
+            activity.tick_at = activity.tick_at.min(retry);
+            return;
+        }
+        match cause {
+            Cause::Reactive => turn.metrics.rounds_reactive += 1,
+            Cause::Proactive => turn.metrics.rounds_proactive += 1,
+            Cause::Recovery => turn.metrics.rounds_recovery += 1,
+        }
+        let offer = self.offer(turn, at);
+        let before = self.standing(at);
+        let grace = grace(turn);
+        let now = turn.now.mono;
+        let mut step = Step::default();
+        self.list[at].avantan.start(turn.site, intent, offer, &mut step);
+        let activity = self.list[at].activity(turn);
+        activity.offered = activity.next_arrival;
+        activity.asked_for_gifts = false;
+        activity.phase_since = now;
+        activity.phase_at = now + grace;
+        self.conclude_step(turn, at, before, step);
+    }
+
+    /// What this site is ready to say to a round.
+    fn offer(&self, turn: &Turn, at: usize) -> Offer {
+        let quota = &self.list[at];
+        let Some(activity) = &quota.activity else { return Offer::default() };
+        let _ = turn;
+        let needed = activity.needed();
+        let soon = activity.demand.forecast(SECOND).max(activity.demand.request());
+        let free = quota.avantan.share.tokens;
+        // Where tokens are plenty, go on serving from some; where they are scarce, a remainder too small for a request
+        // serves nobody, and the round should have it.
+        let kept = if needed == 0 && free >= soon.saturating_mul(6) { soon.saturating_mul(2) } else { 0 };
+        Offer { kept, needed, wanted: needed.saturating_add(activity.demand.forecast(EPOCH)).saturating_add(soon) }
+    }
+
+    /// Does what is due for one quota.
+    pub(super) fn wake(&mut self, turn: &mut Turn, at: usize) {
+        let now = turn.now.mono;
+        let Some(activity) = &self.list[at].activity else { return };
+        let (tick, phase) = (activity.tick_at <= now, activity.phase_at <= now);
+        if activity.deadline_at <= now {
+            self.expire_waiting(turn, at);
+        }
+        if phase {
+            self.phase(turn, at);
+        }
+        if tick {
+            self.look_after(turn, at);
+        }
+    }
+
+    fn expire_waiting(&mut self, turn: &mut Turn, at: usize) {
+        let now = turn.now.mono;
+        let undecided = self.list[at].avantan.share.round.as_ref().is_some_and(|round| round.accepted.is_some());
+        let failed = self.unreachable(turn, at);
+        let Some(activity) = &mut self.list[at].activity else { return };
+        let mut expired = 0;
+        activity.waiting.retain(|request| {
+            let over = request.deadline <= now;
+            if over {
+                expired += 1;
+                turn.metrics.refused_waited += 1;
+                let refusal = if activity.failures > 0 && failed != SiteSet::default() {
+                    Refusal::Unreachable { missing: failed }
+                } else {
+                    Refusal::DeadlinePassed
+                };
+                turn.finished.push((request.ticket, Outcome::Refused(refusal)));
+            }
+            !over
+        });
+        self.waiting -= expired;
+        let activity = self.list[at].activity.as_mut().expect("looked at above");
+        let mut dropped = false;
+        activity.admin.retain(|admin| {
+            let over = admin.deadline <= now;
+            if over {
+                dropped = true;
+                // A value that carries it out may be accepted somewhere, or not: nobody can say yet.
+                let outcome = if undecided || admin.undecided {
+                    Outcome::Unknown(crate::api::Doubt::Undecided)
+                } else {
+                    Outcome::Refused(Refusal::Unreachable { missing: failed })
+                };
+                turn.finished.push((admin.ticket, outcome));
+            }
+            !over
+        });
+        activity.note_deadlines();
+        if dropped {
+            self.withdraw_admin_round(turn, at);
+        }
+    }
+
+    /// Members that do not answer.
+    fn unreachable(&self, turn: &Turn, at: usize) -> SiteSet {
+        let mut missing = SiteSet::default();
+        for (position, peer) in turn.peers.iter().enumerate().filter(|(position, _)| *position != turn.position) {
+            let reported = match self.list[at].avantan.role() {
+                Role::Electing { reports, .. } => reports.iter().any(|report| report.line.site == peer.site),
+                _ => false,
+            };
+            if !reported && !peer.is_up(turn.now) {
+                missing.insert(position);
+            }
+        }
+        missing
+    }
+
+    /// Gives up an election for a creation or deletion that nobody waits for any more.
+    fn withdraw_admin_round(&mut self, turn: &mut Turn, at: usize) {
+        let Role::Electing { intent, .. } = self.list[at].avantan.role() else { return };
+        let wanted = self.list[at].activity.as_ref().is_some_and(|activity| !activity.admin.is_empty());
+        if *intent != Intent::Move && !wanted {
+            let before = self.standing(at);
+            let mut step = Step::default();
+            self.list[at].avantan.withdraw(turn.site, &mut step);
+            self.conclude_step(turn, at, before, step);
+        }
+    }
+
+    /// Withdraws a creation or deletion whose value was never sent.
+    pub(super) fn withdraw_admin(&mut self, turn: &mut Turn, ticket: Ticket) -> bool {
+        for at in 0..self.list.len() {
+            let Some(activity) = &mut self.list[at].activity else { continue };
+            let before = activity.admin.len();
+            activity.admin.retain(|admin| admin.ticket != ticket || admin.undecided);
+            if activity.admin.len() < before {
+                activity.note_deadlines();
+                self.withdraw_admin_round(turn, at);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The time of the present phase is over.
+    fn phase(&mut self, turn: &mut Turn, at: usize) {
+        let now = turn.now.mono;
+        let grace = grace(turn);
+        let before = self.standing(at);
+        let mut step = Step::default();
+        let quota = &mut self.list[at];
+        let activity = quota.activity.as_mut().expect("a quota with a timer is active");
+        activity.phase_at = NEVER;
+        match quota.avantan.role() {
+            Role::Electing { .. } => {
+                if quota.avantan.build(turn.site, &mut step) {
+                    // Built, or withdrawn because it came to nothing.
+                } else if now < activity.phase_since + 3 * grace {
+                    quota.avantan.repeat(turn.site, &mut step);
+                    activity.phase_at = (activity.phase_since + 3 * grace).min(now + grace);
+                } else {
+                    quota.avantan.withdraw(turn.site, &mut step);
+                }
+            }
+            Role::Collecting { .. } => {
+                quota.avantan.repeat(turn.site, &mut step);
+                let waited = now.saturating_sub(activity.phase_since);
+                activity.phase_at = now + waited.clamp(2 * turn.longest_round_trip(), 2 * SECOND);
+            }
+            Role::Idle if quota.avantan.in_round() => {
+                self.lead(turn, at, Intent::Move, Cause::Recovery);
+                self.schedule(at);
+                return;
+            }
+            Role::Idle => {
+                if std::mem::take(&mut activity.record) && self.has_unrecorded(turn, at) {
+                    self.lead(turn, at, Intent::Move, Cause::Recovery);
+                } else if !self.list[at].activity.as_ref().is_some_and(|activity| activity.admin.is_empty()) {
+                    self.lead_admin(turn, at);
+                } else {
+                    let asked = self.list[at].activity.as_mut().is_some_and(|activity| {
+                        std::mem::take(&mut activity.asked_for_gifts) && !activity.waiting.is_empty()
+                    });
+                    if asked {
+                        self.lead(turn, at, Intent::Move, Cause::Reactive);
+                    } else {
+                        self.seek(turn, at);
+                    }
+                }
+                self.schedule(at);
+                return;
+            }
+        }
+        self.conclude_step(turn, at, before, step);
+        self.schedule(at);
+    }
+
+    fn has_unrecorded(&self, turn: &Turn, at: usize) -> bool {
+        let table = &self.list[at].avantan.share.table;
+        table.limit.is_some()
+            && turn.peers.iter().enumerate().any(|(position, peer)| {
+                let recorded = table.settled(peer.site).map_or(1, |last| last.row.incarnation.0);
+                position != turn.position && peer.incarnation.0 > recorded
+            })
+    }
+
+    /// Whether our election has promises from a majority whose offers cover what everybody needs: no use in waiting for
+    /// the rest.
+    fn is_covered(&self, turn: &Turn, at: usize) -> bool {
+        let Role::Electing { reports, intent: Intent::Move, .. } = self.list[at].avantan.role() else { return false };
+        let promises = reports.iter().filter(|report| report.promises).count();
+        let held: i128 = reports.iter().map(|report| i128::from(report.line.held)).sum();
+        let wanted: i128 = reports.iter().map(|report| i128::from(report.line.wanted)).sum();
+        promises >= turn.site.majority() && held >= wanted
+    }
+
+    /// What a later [`Quotas::conclude_step`] compares with.
+    fn standing(&self, at: usize) -> Standing {
+        let share = &self.list[at].avantan.share;
+        Standing {
+            generation: share.table.generation,
+            exists: share.table.limit.is_some(),
+            collecting: matches!(self.list[at].avantan.role(), Role::Collecting { .. }),
+            electing: matches!(self.list[at].avantan.role(), Role::Electing { .. }),
+        }
+    }
+
+    /// Carries out what a step of the agreement came to.
+    fn conclude_step(&mut self, turn: &mut Turn, at: usize, before: Standing, step: Step) {
+        let now = turn.now.mono;
+        turn.metrics.ignored += u64::from(step.ignored);
+        if step.changed {
+            self.touch(at, Dirty::All);
+        }
+        let quota = &mut self.list[at];
+        for (to, message) in step.sends {
+            turn.sends.push((to, Body::Avantan { quota: quota.name.to_string(), message }));
+        }
+        let collecting = matches!(quota.avantan.role(), Role::Collecting { .. });
+        if collecting && !before.collecting {
+            // A value is out: from here on a creation or deletion can no longer be taken back.
+            let accepted = quota.avantan.share.round.as_ref().and_then(|round| round.accepted.as_ref());
+            let lifecycle = accepted.map(|(_, value)| value.lifecycle);
+            let again = now + 2 * turn.longest_round_trip();
+            let activity = quota.activity(turn);
+            activity.phase_since = now;
+            activity.phase_at = again;
+            if !matches!(lifecycle, None | Some(crate::avantan::Lifecycle::Keep)) {
+                for admin in activity.admin.iter_mut().filter(|admin| !admin.undecided) {
+                    admin.undecided = true;
+                    turn.undecided.push(admin.ticket);
+                }
+            }
+        }
+        if step.adopted {
+            self.adopted(turn, at, before);
+        } else if before.electing && *quota.avantan.role() == Role::Idle {
+            self.failed(turn, at);
+        }
+    }
+
+    /// An election came to nothing.
+    fn failed(&mut self, turn: &mut Turn, at: usize) {
+        let in_round = self.list[at].avantan.in_round();
+        let back_off = turn.jitter(2 * turn.longest_round_trip());
+        let activity = self.list[at].activity(turn);
+        activity.failures += 1;
+        let pause = ((50 * MILLISECOND) << activity.failures.min(6)).min(BACK_OFF) + back_off;
+        activity.retry_at = turn.now.mono + pause;
+        let wanted = !activity.waiting.is_empty() || !activity.admin.is_empty() || in_round || activity.record;
+        activity.phase_at = if wanted { activity.retry_at } else { NEVER };
+    }
+
+    /// An instance was decided and applied.
+    fn adopted(&mut self, turn: &mut Turn, at: usize, before: Standing) {
+        let now = turn.now.mono;
+        let quota = &mut self.list[at];
+        let table = &quota.avantan.share.table;
+        if table.generation != before.generation || !(before.exists && table.limit.is_some()) {
+            // A new generation, or none: its books start empty.
+            (quota.acquired, quota.released) = (0, 0);
+            quota.given.clear();
+            quota.received.clear();
+        } else {
+            quota.rebalances += 1;
+            turn.metrics.rebalances += 1;
+        }
+        if quota.activity.is_some() || !quota.avantan.may_vote(turn.site) {
+            quota.activity(turn);
+        }
+        self.answer_lookup(turn, at);
+        if self.list[at].activity.is_none() {
+            return;
+        }
+        let quota = &mut self.list[at];
+        let (applied, table) = (quota.avantan.share.applied, quota.avantan.share.table.clone());
+        let activity = quota.activity.as_mut().expect("looked at above");
+        activity.phase_at = NEVER;
+        activity.fed_at = now;
+        activity.asked_for_gifts = false;
+        activity.tick_at = activity.tick_at.min(now + super::TICK);
+        // The rows tell what everybody has now; what they kept out of the round they still have.
+        let mut asked = SiteSet::default();
+        let mut named = false;
+        for (position, peer) in turn.peers.iter().enumerate() {
+            let Some(settled) = table.settled(peer.site).filter(|settled| settled.instance == applied) else {
+                continue;
+            };
+            asked.insert(position);
+            named |= position == turn.position;
+            let share = &mut activity.peers[position];
+            share.free = settled.row.after.saturating_add((share.free - settled.row.before).max(0));
+            share.short = 0;
+        }
+        self.serve(turn, at);
+        if named {
+            self.judge_waiting(turn, at, asked);
+        }
+        self.finish_admin(turn, at);
+        self.seek(turn, at);
+        self.lead_admin(turn, at);
+        if self.has_unrecorded(turn, at) {
+            let delay = turn.jitter(2 * turn.longest_round_trip());
+            let activity = self.list[at].activity(turn);
+            activity.record = true;
+            activity.phase_at = activity.phase_at.min(now + delay);
+        }
+        self.schedule(at);
+    }
+
+    /// Requests whose need the round knew and did not meet are refused, unless others are known to have enough now.
+    fn judge_waiting(&mut self, turn: &mut Turn, at: usize, asked: SiteSet) {
+        let quota = &mut self.list[at];
+        let free = quota.avantan.share.free().max(0);
+        let Some(activity) = &mut quota.activity else { return };
+        let offered = activity.offered;
+        let reachable = activity.known_free(turn.position).saturating_add(free);
+        let mut refused = 0;
+        for request in activity.waiting.iter_mut().filter(|request| request.arrival < offered) {
+            request.rounds += 1;
+        }
+        activity.waiting.retain(|request| {
+            let hopeless = request.rounds > 0 && (request.amount > reachable || request.rounds >= 4);
+            if hopeless {
+                refused += 1;
+                turn.metrics.refused_waited += 1;
+                turn.finished.push((request.ticket, Outcome::Refused(Refusal::Exhausted { asked })));
+            }
+            !hopeless
+        });
+        self.waiting -= refused;
+        if refused > 0 {
+            activity.failures += 1;
+            activity.retry_at = turn.now.mono + ((25 * MILLISECOND) << activity.failures.min(7)).min(BACK_OFF);
+        } else if activity.waiting.is_empty() {
+            activity.failures = 0;
+            activity.retry_at = 0;
+        }
+        activity.note_deadlines();
+    }
+
+    /// Answers creations and deletions that the decided instance settled.
+    fn finish_admin(&mut self, turn: &mut Turn, at: usize) {
+        let quota = &mut self.list[at];
+        let Some(mut activity) = quota.activity.take() else { return };
+        let exists = quota.limit().is_some();
+        activity.admin.retain(|admin| {
+            let outcome = match admin.limit {
+                Some(limit) => created(quota, limit),
+                None => (!exists).then_some(Outcome::Deleted),
+            };
+            let Some(outcome) = outcome else { return true };
+            turn.finished.push((admin.ticket, outcome));
+            false
+        });
+        activity.note_deadlines();
+        quota.activity = Some(activity);
+    }
+
+    /// Goes on with the rounds that this site was in when it stopped.
+    pub fn resume(&mut self, turn: &mut Turn) {
+        for at in 0..self.list.len() {
+            if self.list[at].avantan.in_round() {
+                let delay = turn.longest_round_trip() + turn.jitter(SECOND);
+                let activity: &mut Activity = self.list[at].activity(turn);
+                activity.phase_at = turn.now.mono + delay;
+                self.schedule(at);
+            }
+        }
+    }
+}
+
+/// How long a leader waits for reports once it may have a majority.
+fn grace(turn: &Turn) -> u64 {
+    turn.longest_round_trip() * 5 / 4 + 20 * MILLISECOND
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Standing {
+    generation: u32,
+    exists: bool,
+    collecting: bool,
+    electing: bool,
+}

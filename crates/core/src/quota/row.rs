@@ -1,0 +1,225 @@
+//! The rows of quotas and grants on storage.
+//!
+//! | key | value | kind |
+//! | --- | --- | --- |
+//! | `03` quota | name, agreement without tokens, totals of gifts, counters | resident |
+//! | `04` quota | tokens, counters that change with every grant | resident |
+//! | `80` incarnation, number | a tracked grant: quota, generation, amount, term | paged |
+//! | `81` uptime, incarnation, number | the same grant by the time when it may end: wall-clock term | paged |
+
+use super::{Quota, Total};
+use crate::avantan::Share;
+use crate::codec::{Cursor, Malformed, put_bytes, put_i64, put_u64, put_u128};
+use crate::id::Incarnation;
+use crate::machine::{Batch, KeyRange};
+use crate::right::Term;
+
+/// Tag of a quota's row that changes with rounds and gifts.
+pub(crate) const COLD: u8 = 0x03;
+/// Tag of a quota's row that changes with grants.
+pub(crate) const HOT: u8 = 0x04;
+/// Tag of tracked grants.
+pub const GRANT: u8 = 0x80;
+/// Tag of the index of grants by the time when they may end.
+pub const DUE: u8 = 0x81;
+
+/// Whether the key is that of a quota's row.
+pub fn is_quota_row(key: &[u8]) -> bool {
+    matches!(key.first(), Some(&COLD | &HOT))
+}
+
+fn quota_key(tag: u8, at: u32) -> [u8; 5] {
+    let id = at.to_be_bytes();
+    [tag, id[0], id[1], id[2], id[3]]
+}
+
+pub(super) fn put_hot(batch: &mut Batch, scratch: &mut Vec<u8>, at: u32, quota: &Quota) {
+    scratch.clear();
+    put_i64(scratch, quota.avantan.share.tokens);
+    put_u128(scratch, quota.acquired);
+    put_u128(scratch, quota.released);
+    put_u64(scratch, quota.local);
+    put_u64(scratch, quota.last_grant);
+    batch.put(&quota_key(HOT, at), scratch);
+}
+
+pub(super) fn put_cold(batch: &mut Batch, scratch: &mut Vec<u8>, at: u32, quota: &Quota) {
+    scratch.clear();
+    put_bytes(scratch, quota.name.as_bytes());
+    quota.avantan.share.encode(scratch);
+    for totals in [&quota.given, &quota.received] {
+        put_u64(scratch, totals.len() as u64);
+        for total in totals {
+            put_u64(scratch, u64::from(total.incarnation.0));
+            put_i64(scratch, total.tokens);
+        }
+    }
+    put_u64(scratch, quota.rebalances);
+    put_u64(scratch, quota.gifts);
+    batch.put(&quota_key(COLD, at), scratch);
+}
+
+/// One of a quota's rows, read back.
+#[derive(Debug)]
+pub enum QuotaRow {
+    /// The row that changes with rounds and gifts; its quota lacks the tokens.
+    Cold(u32, Box<Quota>),
+    /// The row that changes with grants.
+    Hot {
+        /// Which quota.
+        at: u32,
+        /// Tokens here.
+        tokens: i64,
+        /// Tokens ever granted.
+        acquired: u128,
+        /// Tokens ever taken back.
+        released: u128,
+        /// Operations answered without waiting.
+        local: u64,
+        /// The last grant's number.
+        last_grant: u64,
+    },
+}
+
+impl QuotaRow {
+    /// Reads a row whose key [`is_quota_row`].
+    pub fn decode(key: &[u8], value: &[u8]) -> Result<Self, Malformed> {
+        let id: [u8; 4] = key.get(1..).and_then(|id| id.try_into().ok()).ok_or(Malformed)?;
+        let at = u32::from_be_bytes(id);
+        let mut cursor = Cursor(value);
+        let row = if key[0] == HOT {
+            QuotaRow::Hot {
+                at,
+                tokens: cursor.i64()?,
+                acquired: cursor.u128()?,
+                released: cursor.u128()?,
+                local: cursor.u64()?,
+                last_grant: cursor.u64()?,
+            }
+        } else {
+            let name = std::str::from_utf8(cursor.bytes()?).map_err(|_| Malformed)?;
+            let mut quota = Quota::new(name.into());
+            quota.avantan = crate::avantan::Avantan::restore(Share::decode(&mut cursor, 0)?);
+            quota.given = read_totals(&mut cursor)?;
+            quota.received = read_totals(&mut cursor)?;
+            quota.rebalances = cursor.u64()?;
+            quota.gifts = cursor.u64()?;
+            QuotaRow::Cold(at, Box::new(quota))
+        };
+        cursor.end()?;
+        Ok(row)
+    }
+}
+
+fn read_totals(cursor: &mut Cursor) -> Result<Vec<Total>, Malformed> {
+    (0..cursor.u64()?).map(|_| Ok(Total { incarnation: Incarnation(cursor.u32()?), tokens: cursor.i64()? })).collect()
+}
+
+/// The keys of a quota's rows, for their removal.
+pub(crate) fn keys(at: u32) -> [[u8; 5]; 2] {
+    [quota_key(COLD, at), quota_key(HOT, at)]
+}
+
+/// The key of a tracked grant.
+pub fn grant_key(incarnation: Incarnation, number: u64) -> [u8; 13] {
+    let mut key = [GRANT; 13];
+    key[1..5].copy_from_slice(&incarnation.0.to_be_bytes());
+    key[5..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// A tracked grant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Grant {
+    pub(super) quota: u32,
+    pub(super) generation: u32,
+    pub(super) amount: i64,
+    /// None for one without an end.
+    pub(super) term: Option<Term>,
+}
+
+impl Grant {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(24);
+        put_u64(&mut out, u64::from(self.quota));
+        put_u64(&mut out, u64::from(self.generation));
+        put_i64(&mut out, self.amount);
+        if let Some(term) = self.term {
+            put_u64(&mut out, term.uptime);
+            put_i64(&mut out, term.wall);
+        }
+        out
+    }
+
+    pub(super) fn decode(value: &[u8]) -> Result<Self, Malformed> {
+        let mut cursor = Cursor(value);
+        let (quota, generation, amount) = (cursor.u32()?, cursor.u32()?, cursor.i64()?);
+        let term = match cursor.0.is_empty() {
+            true => None,
+            false => Some(Term { uptime: cursor.u64()?, wall: cursor.i64()? }),
+        };
+        cursor.end()?;
+        Ok(Self { quota, generation, amount, term })
+    }
+}
+
+/// The key of a grant in the index by time. Its value is the grant's.
+pub(super) fn due_key(uptime: u64, incarnation: Incarnation, number: u64) -> [u8; 21] {
+    let mut key = [DUE; 21];
+    key[1..9].copy_from_slice(&uptime.to_be_bytes());
+    key[9..13].copy_from_slice(&incarnation.0.to_be_bytes());
+    key[13..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// Reads back a key of the index by time: (uptime, incarnation, number).
+pub(super) fn read_due_key(key: &[u8]) -> Result<(u64, Incarnation, u64), Malformed> {
+    let mut cursor = Cursor(key.get(1..).ok_or(Malformed)?);
+    let uptime = cursor.be_u64()?;
+    let incarnation = (u32::from(cursor.be_u16()?) << 16) | u32::from(cursor.be_u16()?);
+    let number = cursor.be_u64()?;
+    cursor.end()?;
+    Ok((uptime, Incarnation(incarnation), number))
+}
+
+/// The uptime in a key of the index by time.
+pub fn due_uptime(key: &[u8]) -> Result<u64, Malformed> {
+    read_due_key(key).map(|(uptime, _, _)| uptime)
+}
+
+/// The first grants in the index by time: those that are due, and the one after them.
+pub fn due_range() -> KeyRange {
+    KeyRange { from: vec![DUE], to: vec![DUE + 1], limit: EXPIRIES + 1 }
+}
+
+/// The most holds that end in one turn.
+pub(super) const EXPIRIES: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_survive_the_way_through_bytes() {
+        let mut quota = Quota::new("gpus".into());
+        quota.avantan.share.tokens = 41;
+        quota.acquired = 1 << 90;
+        quota.last_grant = 7;
+        quota.given = vec![Total { incarnation: Incarnation(2), tokens: 9 }; 3];
+        let (mut batch, mut scratch) = (Batch::new(), Vec::new());
+        put_hot(&mut batch, &mut scratch, 5, &quota);
+        put_cold(&mut batch, &mut scratch, 5, &quota);
+        let rows: Vec<_> =
+            batch.iter().map(|(key, value)| QuotaRow::decode(key, value.expect("a put")).expect("sound")).collect();
+        assert!(
+            matches!(rows[0], QuotaRow::Hot { at: 5, tokens: 41, last_grant: 7, acquired, .. } if acquired == 1 << 90)
+        );
+        let QuotaRow::Cold(5, back) = &rows[1] else { panic!("the second row is the cold one") };
+        assert_eq!((&*back.name, &back.given), ("gpus", &quota.given));
+        let grant = Grant { quota: 1, generation: 2, amount: 3, term: Some(Term { uptime: 4, wall: -5 }) };
+        assert_eq!(Grant::decode(&grant.encode()), Ok(grant));
+        let open = Grant { term: None, ..grant };
+        assert_eq!(Grant::decode(&open.encode()), Ok(open));
+        assert_eq!(read_due_key(&due_key(9, Incarnation(70_000), 11)), Ok((9, Incarnation(70_000), 11)));
+    }
+}

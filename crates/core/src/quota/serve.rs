@@ -1,0 +1,329 @@
+//! Acquire, release, holds and their end: what a site does on its own, and what it does when tokens arrive.
+
+use super::row::{EXPIRIES, Grant, due_key, read_due_key};
+use super::{Activity, Dirty, Quota, Quotas, RELAXED_TICK, WAITING, WAITING_PER_QUOTA, Waiting, grant_key};
+use crate::api::{HOLD_MICROS, Hold, NAME_BYTES, Operation, Outcome, Refusal, SiteSet};
+use crate::clock::MILLISECOND;
+use crate::codec::Malformed;
+use crate::id::GrantId;
+use crate::machine::View;
+use crate::right::Term;
+use crate::turn::{Ticket, Turn};
+
+impl Quotas {
+    /// Carries out an operation, or lets it wait (`None`): its outcome then comes by [`Turn::finished`].
+    #[inline]
+    pub fn execute(
+        &mut self,
+        turn: &mut Turn,
+        view: &View,
+        ticket: Ticket,
+        operation: &Operation,
+        timeout: u64,
+    ) -> Option<Outcome> {
+        match operation {
+            Operation::Acquire { quota, amount, hold } => {
+                let Some(at) = self.living(quota) else {
+                    return self.unknown_name(turn, quota, ticket, operation, timeout);
+                };
+                self.acquire(turn, at, ticket, *amount, *hold, timeout)
+            }
+            Operation::Release { quota, amount } => {
+                let Some(at) = self.living(quota) else {
+                    return self.unknown_name(turn, quota, ticket, operation, timeout);
+                };
+                Some(self.release(turn, at, *amount))
+            }
+            Operation::ReleaseGrant { grant } => Some(self.release_grant(turn, view, *grant)),
+            Operation::Create { quota, limit } => {
+                let valid = !quota.is_empty() && quota.len() <= NAME_BYTES && !quota.chars().any(char::is_control);
+                if !valid {
+                    return Some(Outcome::Refused(Refusal::InvalidName));
+                }
+                if *limit < 1 {
+                    return Some(Outcome::Refused(Refusal::InvalidAmount));
+                }
+                let Some(at) = self.position_or_new(quota) else {
+                    return Some(Outcome::Refused(Refusal::Overloaded));
+                };
+                if let Some(outcome) = created(&self.list[at], *limit) {
+                    return Some(outcome);
+                }
+                self.administer(turn, at, ticket, Some(*limit), timeout);
+                None
+            }
+            Operation::Delete { quota } => {
+                let Some(at) = self.living(quota) else {
+                    return self.unknown_name(turn, quota, ticket, operation, timeout);
+                };
+                self.administer(turn, at, ticket, None, timeout);
+                None
+            }
+        }
+    }
+
+    /// Grants at once what fits the free tokens. What does not fit waits for tokens of other sites, unless it is known
+    /// that there are none.
+    #[inline]
+    fn acquire(
+        &mut self,
+        turn: &mut Turn,
+        at: usize,
+        ticket: Ticket,
+        amount: i64,
+        hold: Hold,
+        timeout: u64,
+    ) -> Option<Outcome> {
+        if amount < 1 || matches!(hold, Hold::For(micros) if !(MILLISECOND..=HOLD_MICROS).contains(&micros)) {
+            return Some(Outcome::Refused(Refusal::InvalidAmount));
+        }
+        let quota = &mut self.list[at];
+        let limit = quota.limit().expect("looked at by the caller");
+        let now = turn.now.mono;
+        let activity = quota.activity(turn);
+        activity.demand.note(amount);
+        if activity.tick_at > now + RELAXED_TICK {
+            activity.tick_at = now + RELAXED_TICK;
+            activity.active_at = now;
+            self.schedule(at);
+        }
+        let quota = &mut self.list[at];
+        if amount <= quota.avantan.share.free() {
+            turn.metrics.granted_local += 1;
+            quota.local += 1;
+            return Some(self.grant(turn, at, amount, hold));
+        }
+        let alone = !turn.config.redistribute || turn.peers.len() == 1;
+        let activity = quota.activity.as_mut().expect("made above");
+        // During the back-off nothing is asked again, unless somebody is known to have tokens again.
+        let hopeless = now < activity.retry_at
+            && activity.failures > 0
+            && activity.waiting.is_empty()
+            && quota.avantan.share.tokens.saturating_add(activity.known_free(turn.position)) < amount;
+        if alone || amount > limit || hopeless {
+            turn.metrics.refused_local += 1;
+            let mut asked = SiteSet::default();
+            asked.insert(turn.position);
+            if !alone && amount <= limit {
+                (0..turn.peers.len()).filter(|&peer| turn.peers[peer].is_up(turn.now)).for_each(|p| asked.insert(p));
+            }
+            return Some(Outcome::Refused(Refusal::Exhausted { asked }));
+        }
+        if activity.waiting.len() >= WAITING_PER_QUOTA || self.waiting >= WAITING {
+            return Some(Outcome::Refused(Refusal::Overloaded));
+        }
+        let deadline = now.saturating_add(timeout);
+        let arrival = activity.next_arrival;
+        activity.next_arrival += 1;
+        activity.waiting.push_back(Waiting { ticket, arrival, amount, hold, deadline, rounds: 0 });
+        activity.deadline_at = activity.deadline_at.min(deadline);
+        self.waiting += 1;
+        self.seek(turn, at);
+        self.schedule(at);
+        None
+    }
+
+    #[inline]
+    fn grant(&mut self, turn: &mut Turn, at: usize, amount: i64, hold: Hold) -> Outcome {
+        let number = self.next_grant;
+        self.next_grant += 1;
+        self.touch(at, Dirty::Hot);
+        let quota = &mut self.list[at];
+        quota.avantan.share.tokens -= amount;
+        assert!(quota.avantan.share.tokens >= quota.avantan.share.held(), "only free tokens are granted");
+        quota.acquired += amount as u128;
+        quota.last_grant = number;
+        let incarnation = turn.site.incarnation;
+        let generation = quota.avantan.share.table.generation;
+        let lasts = match hold {
+            Hold::Counted => None,
+            Hold::Open => {
+                let grant = Grant { quota: at as u32, generation, amount, term: None };
+                turn.batch.put(&grant_key(incarnation, number), &grant.encode());
+                None
+            }
+            Hold::For(micros) => {
+                let term = Term::starting(turn.now, turn.uptime, micros, turn.config.epsilon);
+                let value = Grant { quota: at as u32, generation, amount, term: Some(term) }.encode();
+                turn.batch.put(&grant_key(incarnation, number), &value);
+                turn.batch.put(&due_key(term.uptime, incarnation, number), &value);
+                turn.next_due = Some(turn.next_due.map_or(term.uptime, |due| due.min(term.uptime)));
+                Some(micros)
+            }
+        };
+        Outcome::Granted { grant: GrantId { site: turn.site.me, incarnation, number }, lasts }
+    }
+
+    fn release(&mut self, turn: &mut Turn, at: usize, amount: i64) -> Outcome {
+        let quota = &self.list[at];
+        let limit = quota.limit().expect("looked at by the caller");
+        if amount < 1 {
+            return Outcome::Refused(Refusal::InvalidAmount);
+        }
+        // Whatever is here is not out.
+        let at_most = (limit - quota.avantan.share.tokens).max(0);
+        if amount > at_most {
+            return Outcome::Refused(Refusal::AboveOut { at_most });
+        }
+        turn.metrics.released += 1;
+        self.list[at].local += 1;
+        self.take_back(turn, at, amount);
+        Outcome::Released { amount }
+    }
+
+    fn release_grant(&mut self, turn: &mut Turn, view: &View, id: GrantId) -> Outcome {
+        if id.site != turn.site.me || id.incarnation != turn.site.incarnation {
+            return Outcome::Refused(Refusal::UnknownGrant);
+        }
+        let key = grant_key(id.incarnation, id.number);
+        // The view is from before this turn, which may have released the grant already.
+        let gone = turn.removed.contains(&id.number);
+        let Some(grant) = view.get(&key).filter(|_| !gone).and_then(|value| Grant::decode(value).ok()) else {
+            return Outcome::Refused(Refusal::UnknownGrant);
+        };
+        turn.removed.insert(id.number);
+        self.remove_grant(turn, id.number, &grant);
+        let quota = &mut self.list[grant.quota as usize];
+        if quota.limit().is_none() || quota.avantan.share.table.generation != grant.generation {
+            return Outcome::Refused(Refusal::QuotaDeleted);
+        }
+        turn.metrics.released += 1;
+        quota.local += 1;
+        self.take_back(turn, grant.quota as usize, grant.amount);
+        Outcome::Released { amount: grant.amount }
+    }
+
+    /// Ends the holds that are due. Returns the uptime at which the next one may be.
+    pub fn expire(&mut self, turn: &mut Turn, view: &View) -> Result<Option<u64>, Malformed> {
+        for (ended, (key, value)) in view.range(&[super::DUE]).enumerate() {
+            let (uptime, incarnation, number) = read_due_key(key)?;
+            if uptime > turn.uptime || ended == EXPIRIES {
+                return Ok(Some(uptime.max(turn.uptime)));
+            }
+            let grant = Grant::decode(value)?;
+            let term = grant.term.ok_or(Malformed)?;
+            // An earlier incarnation's tokens are lost with it.
+            if incarnation != turn.site.incarnation {
+                turn.batch.delete(key);
+                turn.batch.delete(&grant_key(incarnation, number));
+                continue;
+            }
+            if !term.is_over(turn.now, turn.uptime) {
+                let later = Grant { term: Some(term.postponed(turn.now, turn.uptime)), ..grant };
+                let later_uptime = later.term.map_or(uptime, |term| term.uptime);
+                turn.batch.delete(key);
+                turn.batch.put(&due_key(later_uptime, incarnation, number), &later.encode());
+                turn.batch.put(&grant_key(incarnation, number), &later.encode());
+                turn.next_due = Some(turn.next_due.map_or(later_uptime, |due| due.min(later_uptime)));
+                continue;
+            }
+            self.remove_grant(turn, number, &grant);
+            let at = grant.quota as usize;
+            let quota = self.list.get(at).ok_or(Malformed)?;
+            if quota.limit().is_some() && quota.avantan.share.table.generation == grant.generation {
+                turn.metrics.expired += 1;
+                self.take_back(turn, at, grant.amount);
+            }
+        }
+        Ok(None)
+    }
+
+    fn remove_grant(&mut self, turn: &mut Turn, number: u64, grant: &Grant) {
+        turn.batch.delete(&grant_key(turn.site.incarnation, number));
+        if let Some(term) = grant.term {
+            turn.batch.delete(&due_key(term.uptime, turn.site.incarnation, number));
+        }
+    }
+
+    /// Puts tokens back into the share.
+    fn take_back(&mut self, turn: &mut Turn, at: usize, amount: i64) {
+        self.touch(at, Dirty::Hot);
+        let quota = &mut self.list[at];
+        // Beyond `i64` only if clients released what they never had; the books then show it.
+        quota.avantan.share.tokens = quota.avantan.share.tokens.saturating_add(amount);
+        quota.released += amount as u128;
+        if let Some(activity) = &mut quota.activity {
+            activity.failures = 0;
+            activity.retry_at = 0;
+            if activity.tick_at == super::NEVER {
+                activity.tick_at = turn.now.mono + RELAXED_TICK;
+                self.schedule(at);
+            }
+            self.serve(turn, at);
+        }
+    }
+
+    /// Grants what now fits to requests that wait, in the order of their arrival; a large one does not hold up the small
+    /// ones behind it, because what it waits for comes by a round that has its need.
+    pub(super) fn serve(&mut self, turn: &mut Turn, at: usize) {
+        let Some(activity) = &mut self.list[at].activity else { return };
+        if activity.waiting.is_empty() {
+            return;
+        }
+        let waiting = std::mem::take(&mut activity.waiting);
+        let mut left = std::collections::VecDeque::with_capacity(waiting.len());
+        for request in waiting {
+            let quota = &mut self.list[at];
+            if quota.limit().is_none() {
+                self.waiting -= 1;
+                turn.finished.push((request.ticket, Outcome::Refused(Refusal::QuotaDeleted)));
+            } else if request.amount <= quota.avantan.share.free() {
+                self.waiting -= 1;
+                turn.metrics.granted_waited += 1;
+                let outcome = self.grant(turn, at, request.amount, request.hold);
+                turn.finished.push((request.ticket, outcome));
+            } else {
+                left.push_back(request);
+            }
+        }
+        let activity = self.list[at].activity.as_mut().expect("looked at above");
+        activity.waiting = left;
+        activity.note_deadlines();
+        if activity.waiting.is_empty() {
+            activity.asked_for_gifts = false;
+        }
+    }
+
+    /// Withdraws an operation that waits; nothing was done for it, nor will be. False if that can no longer be said.
+    pub fn withdraw(&mut self, turn: &mut Turn, ticket: Ticket) -> bool {
+        for quota in self.list.iter_mut() {
+            let Some(activity) = &mut quota.activity else { continue };
+            let before = activity.waiting.len();
+            activity.waiting.retain(|request| request.ticket != ticket);
+            if activity.waiting.len() < before {
+                self.waiting -= 1;
+                return true;
+            }
+        }
+        self.withdraw_lookup(ticket) || self.withdraw_admin(turn, ticket)
+    }
+}
+
+impl Activity {
+    /// Free tokens of the other members, as far as they said.
+    pub(super) fn known_free(&self, me: usize) -> i64 {
+        let others = self.peers.iter().enumerate().filter(|(peer, _)| *peer != me);
+        others.fold(0i64, |sum, (_, peer)| sum.saturating_add(peer.free.max(0)))
+    }
+
+    /// Tokens that requests wait for.
+    pub(super) fn needed(&self) -> i64 {
+        self.waiting.iter().fold(0i64, |sum, request| sum.saturating_add(request.amount))
+    }
+
+    pub(super) fn note_deadlines(&mut self) {
+        let waiting = self.waiting.iter().map(|request| request.deadline);
+        let admin = self.admin.iter().map(|admin| admin.deadline);
+        self.deadline_at = waiting.chain(admin).min().unwrap_or(super::NEVER);
+    }
+}
+
+/// The outcome of creating a quota that exists.
+pub(super) fn created(quota: &Quota, limit: i64) -> Option<Outcome> {
+    let present = quota.limit()?;
+    Some(if present == limit {
+        Outcome::Created { limit }
+    } else {
+        Outcome::Refused(Refusal::LimitDiffers { limit: present })
+    })
+}

@@ -1,0 +1,363 @@
+//! Gifts: moving shares ahead of need, one way, with no round and no clock in their safety.
+//!
+//! A donor lowers its tokens durably, then tells the receiver the running total that it has given so far. The total only
+//! grows, is never acknowledged, and may be lost, repeated and reordered: the receiver takes the highest it has seen,
+//! durably, before it spends. Totals travel in **digests**, with what a site has free, what it is short of and how fast
+//! it is asked, so that every site can tell who is poor. A total belongs to one incarnation of each end.
+//!
+//! # Who gives, and how much
+//!
+//! All free tokens that are known of, T, are thought of as divided by weight: a site's demand rate and a floor, so that an
+//! idle site keeps some. A site with more than its part has a surplus, one with less a deficit. A donor covers of each
+//! deficit the part that its surplus is of all surpluses, so several donors together do not give too much. What it has
+//! given and the receiver has not reported yet counts as there already, which keeps gifts from chasing each other.
+//! A site that requests wait at says how much it is short; each other site then gives its part of that at once.
+
+use super::{Dirty, NEVER, PeerShare, Quotas, RELAXED_TICK, TICK, Told, Total};
+use crate::clock::{MILLISECOND, SECOND};
+use crate::id::Incarnation;
+use crate::peer::Digest;
+use crate::turn::Turn;
+
+/// A gift that has shown no sign of arrival is told again after twice the round trip, then ever more slowly up to this.
+const REPEAT: u64 = 5 * SECOND;
+/// A quota that nothing happened to for this long is put to rest.
+const REST: u64 = 60 * SECOND;
+/// The most quotas that one step of an announcement covers.
+const ANNOUNCED: usize = 256;
+
+impl Quotas {
+    /// Takes in what a member says of its share.
+    pub fn digest(&mut self, turn: &mut Turn, from: usize, digest: Digest) {
+        let sender = &turn.peers[from];
+        let (site, incarnation) = (sender.site, sender.incarnation);
+        let Some(at) = self.position(&digest.quota) else {
+            // A quota that we missed the creation of: ask for its table.
+            if digest.applied > 0 {
+                let message = crate::avantan::Message::Behind { applied: 0 };
+                turn.sends.push((site, crate::peer::Body::Avantan { quota: digest.quota, message }));
+            }
+            return;
+        };
+        let quota = &mut self.list[at];
+        let applied = quota.avantan.share.applied;
+        if digest.generation != quota.avantan.share.table.generation {
+            let message = if digest.applied > applied {
+                crate::avantan::Message::Behind { applied }
+            } else {
+                let table = quota.avantan.share.table.clone();
+                crate::avantan::Message::Decided { instance: applied, table }
+            };
+            turn.sends.push((site, crate::peer::Body::Avantan { quota: digest.quota, message }));
+            return;
+        }
+        if quota.limit().is_none() {
+            return;
+        }
+        let me = turn.site.incarnation;
+        if digest.given_to == me && digest.given > 0 {
+            self.receive(turn, at, from, incarnation, digest.given);
+        }
+        let quota = &mut self.list[at];
+        let recorded = quota.avantan.share.table.settled(site).map_or(Incarnation(1), |last| last.row.incarnation);
+        let activity = quota.activity(turn);
+        let known = &mut activity.peers[from];
+        let fresher = digest.free > known.free;
+        *known = PeerShare {
+            free: digest.free,
+            short: digest.short,
+            rate: digest.rate,
+            received: if digest.received_from == me { known.received.max(digest.received) } else { 0 },
+            told: known.told,
+        };
+        if fresher && !activity.waiting.is_empty() {
+            activity.retry_at = activity.retry_at.min(turn.now.mono);
+        }
+        if incarnation > recorded && !activity.record {
+            activity.record = true;
+            let delay = turn.jitter(2 * turn.longest_round_trip());
+            let activity = self.list[at].activity(turn);
+            activity.phase_at = activity.phase_at.min(turn.now.mono + delay);
+        }
+        self.balance(turn, at);
+        let activity = self.list[at].activity.as_mut().expect("made above");
+        if activity.tick_at == NEVER {
+            activity.tick_at = turn.now.mono + RELAXED_TICK;
+        }
+        self.schedule(at);
+    }
+
+    /// Takes the tokens that the donor's running total shows beyond what was received before.
+    fn receive(&mut self, turn: &mut Turn, at: usize, from: usize, donor: Incarnation, total: i64) {
+        let quota = &mut self.list[at];
+        let members = turn.peers.len();
+        quota.received.resize(members, Total::default());
+        let received = &mut quota.received[from];
+        if received.incarnation != donor {
+            if received.incarnation > donor {
+                return;
+            }
+            *received = Total { incarnation: donor, tokens: 0 };
+        }
+        let gift = total - received.tokens;
+        // Beyond `i64` only if clients released what they never had: then it stays with the donor's total.
+        let Some(tokens) = quota.avantan.share.tokens.checked_add(gift).filter(|_| gift > 0) else { return };
+        received.tokens = total;
+        quota.avantan.share.tokens = tokens;
+        turn.metrics.gifts_received += 1;
+        self.touch(at, Dirty::All);
+        let activity = self.list[at].activity(turn);
+        activity.fed_at = turn.now.mono;
+        activity.active_at = turn.now.mono;
+        activity.failures = 0;
+        // Tell the donor soon that it arrived.
+        activity.peers[from].told.at = 0;
+        activity.tick_at = activity.tick_at.min(turn.now.mono + TICK);
+        self.serve(turn, at);
+    }
+
+    /// Gives what this site should give, if anything.
+    pub(super) fn balance(&mut self, turn: &mut Turn, at: usize) {
+        let quota = &self.list[at];
+        let Some(activity) = &quota.activity else { return };
+        let free = quota.avantan.share.free();
+        let idle = quota.limit().is_none() || !turn.config.redistribute || !activity.waiting.is_empty();
+        if idle || free <= 0 {
+            return;
+        }
+        let me = turn.position;
+        let eligible = |peer: usize| {
+            peer != me && turn.peers[peer].is_up(turn.now) && turn.peers[peer].incarnation > Incarnation(0)
+        };
+        let has = |peer: usize| {
+            let share = &activity.peers[peer];
+            share.free.max(0).saturating_add(quota.under_way(turn, peer, share))
+        };
+        let members = 0..turn.peers.len();
+        let mut gifts = vec![0i64; turn.peers.len()];
+        let mut rest = free;
+
+        // Requests wait there: every site that has tokens gives its part of what is missing, if all of it can be had.
+        for poor in members.clone().filter(|&peer| eligible(peer) && activity.peers[peer].short > 0) {
+            let missing = activity.peers[poor].short - quota.under_way(turn, poor, &activity.peers[poor]);
+            let others = members.clone().filter(|&peer| eligible(peer) && peer != poor);
+            let elsewhere: i128 = others.map(|peer| i128::from(has(peer))).sum::<i128>() + i128::from(free);
+            if missing > 0 && i128::from(missing) <= elsewhere {
+                let part = (i128::from(missing) * i128::from(free) + elsewhere - 1) / elsewhere;
+                gifts[poor] = (part as i64).min(rest);
+                rest -= gifts[poor];
+            }
+        }
+
+        let rate = |peer: usize| if peer == me { activity.demand.rate() } else { activity.peers[peer].rate };
+        let counted: Vec<usize> = members.filter(|&peer| peer == me || eligible(peer)).collect();
+        let rates: u128 = counted.iter().map(|&peer| u128::from(rate(peer))).sum();
+        let floor = (rates / (4 * counted.len() as u128)).max(1);
+        let weights: u128 = rates + floor * counted.len() as u128;
+        let held = |peer: usize| if peer == me { rest } else { has(peer).saturating_add(gifts[peer]) };
+        let total: u128 = counted.iter().map(|&peer| held(peer).max(0) as u128).sum();
+        let part = |peer: usize| {
+            let weight = u128::from(rate(peer)) + floor;
+            // Both factors are below 2⁶⁸; shift so that the product fits.
+            ((total >> 4) * weight / weights.max(1) * 16).min(i64::MAX as u128) as i64
+        };
+        let surplus = rest - part(me);
+        if surplus > 0 {
+            let deficit = |peer: usize| {
+                let (part, held) = (part(peer), held(peer));
+                let missing = part.saturating_sub(held);
+                if missing > (part / 4).max(0) { missing } else { 0 }
+            };
+            let poor: Vec<(usize, i64)> = counted
+                .iter()
+                .filter(|&&peer| peer != me)
+                .map(|&peer| (peer, deficit(peer)))
+                .filter(|&(_, missing)| missing > 0)
+                .collect();
+            let deficits: i128 = poor.iter().map(|&(_, missing)| i128::from(missing)).sum();
+            let surpluses: i128 = counted.iter().map(|&peer| i128::from((held(peer) - part(peer)).max(0))).sum();
+            for (peer, missing) in poor {
+                let share = i128::from(missing) * i128::from(surplus) / surpluses.max(deficits).max(1);
+                gifts[peer] += (share as i64).min(rest);
+                rest -= (share as i64).min(rest);
+            }
+        }
+
+        for (peer, gift) in gifts.into_iter().enumerate().filter(|(_, gift)| *gift > 0) {
+            self.give(turn, at, peer, gift);
+        }
+    }
+
+    /// Lowers the tokens and raises the total, in one write; the total is told after it is durable.
+    fn give(&mut self, turn: &mut Turn, at: usize, peer: usize, gift: i64) {
+        let quota = &mut self.list[at];
+        assert!(gift > 0 && gift <= quota.avantan.share.free(), "only free tokens are given away");
+        quota.given.resize(turn.peers.len(), Total::default());
+        let receiver = turn.peers[peer].incarnation;
+        let total = &mut quota.given[peer];
+        if total.incarnation != receiver {
+            // What an earlier incarnation did not take is lost with it, and counts as in use.
+            *total = Total { incarnation: receiver, tokens: 0 };
+        }
+        let Some(tokens) = total.tokens.checked_add(gift) else { return };
+        total.tokens = tokens;
+        quota.avantan.share.tokens -= gift;
+        quota.gifts += 1;
+        turn.metrics.gifts_sent += 1;
+        self.touch(at, Dirty::All);
+        let now = turn.now.mono;
+        let activity = self.list[at].activity(turn);
+        activity.active_at = now;
+        activity.tick_at = activity.tick_at.min(now + RELAXED_TICK);
+        activity.peers[peer].told.repeats = 0;
+        self.tell(turn, at, peer);
+    }
+
+    /// Sends a digest.
+    pub(super) fn tell(&mut self, turn: &mut Turn, at: usize, peer: usize) {
+        let quota = &mut self.list[at];
+        let share = &quota.avantan.share;
+        let free = share.free();
+        let (given_to, given) = quota.given(peer);
+        let (received_from, received) = quota.received(peer);
+        let mut digest = Digest {
+            quota: quota.name.to_string(),
+            generation: share.table.generation,
+            applied: share.applied,
+            free,
+            short: 0,
+            rate: 0,
+            given,
+            given_to,
+            received,
+            received_from,
+        };
+        if let Some(activity) = &mut quota.activity {
+            digest.short = if activity.waiting.is_empty() { 0 } else { (activity.needed() - free.max(0)).max(0) };
+            digest.rate = activity.demand.rate();
+            let repeats = activity.peers[peer].told.repeats;
+            activity.peers[peer].told =
+                Told { free, short: digest.short, rate: digest.rate, at: turn.now.mono, repeats };
+        }
+        // The newest of this turn replaces any before it.
+        let digests = &mut turn.digests[peer];
+        digests.retain(|earlier| earlier.quota != digest.quota);
+        digests.push(digest);
+    }
+
+    /// Looks after the share: forecasts, gives, tells, and decides when to look again.
+    pub(super) fn look_after(&mut self, turn: &mut Turn, at: usize) {
+        let now = turn.now.mono;
+        if let Some(activity) = &mut self.list[at].activity {
+            activity.demand.fold(now);
+        }
+        self.balance(turn, at);
+        let quota = &self.list[at];
+        let Some(activity) = &quota.activity else { return };
+        let free = quota.avantan.share.free();
+        let rate = activity.demand.rate();
+        let short = if activity.waiting.is_empty() { 0 } else { (activity.needed() - free.max(0)).max(0) };
+        let total = activity.known_free(turn.position).saturating_add(free);
+        // Worth telling: an eighth of a site's part of all that is free.
+        let noticeable = (total / (8 * turn.peers.len() as i64)).max(1);
+        let patience = 2 * turn.longest_round_trip() + 100 * MILLISECOND;
+        let unrecorded = !quota.avantan.may_vote(turn.site);
+        let mut unsettled = false;
+        let mut tell = Vec::new();
+        for (peer, share) in activity.peers.iter().enumerate() {
+            if peer == turn.position || !turn.config.redistribute || quota.limit().is_none() {
+                continue;
+            }
+            let told = &share.told;
+            let pending = quota.under_way(turn, peer, share) > 0;
+            unsettled |= pending;
+            let news = (free - told.free).abs() >= noticeable
+                || (short > 0) != (told.short > 0)
+                || rate.abs_diff(told.rate) > (told.rate / 4).max(noticeable as u64 / 8).max(1);
+            let repeat = pending && now >= told.at + (patience << told.repeats.min(6)).min(REPEAT);
+            let greet = (unrecorded || (rate > 0 && told.at == 0)) && now >= told.at + SECOND;
+            if turn.peers[peer].is_up(turn.now) && (news || repeat || greet) {
+                tell.push((peer, repeat));
+            }
+        }
+        for (peer, repeat) in tell {
+            self.tell(turn, at, peer);
+            let activity = self.list[at].activity.as_mut().expect("looked at above");
+            activity.peers[peer].told.repeats += u32::from(repeat);
+        }
+        self.foresee(turn, at);
+
+        let quota = &mut self.list[at];
+        let in_round = quota.avantan.in_round();
+        let Some(activity) = &mut quota.activity else { return };
+        let busy = rate > 0 || unrecorded || !activity.waiting.is_empty() || !activity.admin.is_empty() || in_round;
+        if busy {
+            activity.active_at = now;
+        }
+        let scarce = total < activity.demand.forecast(4 * SECOND).max(4 * activity.demand.request());
+        activity.tick_at = now
+            + match () {
+                () if busy && scarce => TICK,
+                () if busy || now < activity.active_at + SECOND => RELAXED_TICK,
+                () if unsettled => SECOND,
+                () if now < activity.active_at + REST => REST,
+                () => {
+                    quota.activity = None;
+                    return;
+                }
+            };
+    }
+
+    /// Tells the member at `peer` the totals of gifts to it, of the quotas from `from` on; of all quotas if `everything`.
+    /// Returns where to go on.
+    pub fn announce(&mut self, turn: &mut Turn, peer: usize, from: usize, everything: bool) -> Option<usize> {
+        let mut told = 0;
+        for at in from..self.list.len() {
+            let quota = &self.list[at];
+            if quota.avantan.share.applied > 0 && (everything || quota.given(peer).1 > 0) {
+                self.tell(turn, at, peer);
+                told += 1;
+            }
+            if told == ANNOUNCED {
+                return Some(at + 1);
+            }
+        }
+        None
+    }
+
+    /// Gives every free token of the quotas from `from` on to the members that are up, before the site stops. Returns
+    /// where to go on.
+    pub fn give_away(&mut self, turn: &mut Turn, from: usize) -> Option<usize> {
+        let up: Vec<usize> = (0..turn.peers.len())
+            .filter(|&peer| peer != turn.position && turn.peers[peer].is_up(turn.now))
+            .filter(|&peer| turn.peers[peer].incarnation > Incarnation(0))
+            .collect();
+        if up.is_empty() || !turn.config.redistribute {
+            return None;
+        }
+        let end = (from + ANNOUNCED).min(self.list.len());
+        for at in from..end {
+            if self.list[at].limit().is_none() {
+                continue;
+            }
+            let free = self.list[at].avantan.share.free();
+            let each = free / up.len() as i64;
+            let extra = free % up.len() as i64;
+            for (order, &peer) in up.iter().enumerate() {
+                let gift = each + i64::from((order as i64) < extra);
+                if gift > 0 {
+                    self.give(turn, at, peer, gift);
+                }
+            }
+        }
+        (end < self.list.len()).then_some(end)
+    }
+}
+
+impl super::Quota {
+    /// Tokens given to the member's present incarnation that it has not reported yet.
+    fn under_way(&self, turn: &Turn, peer: usize, share: &PeerShare) -> i64 {
+        let (incarnation, given) = self.given(peer);
+        if incarnation == turn.peers[peer].incarnation { (given - share.received).max(0) } else { 0 }
+    }
+}

@@ -1,0 +1,122 @@
+//! Counting a quota over all sites: from two rounds of tallies to a number, or to an interval while something moves.
+//!
+//! Each site's totals of tokens granted (A) and taken back (R) only grow. Between the end of the first round of tallies
+//! and the start of the second, every site's A lies between its two readings, and so does its R; hence at any such
+//! moment ΣA₁ − ΣR₂ ≤ in use ≤ ΣA₂ − ΣR₁. When nothing is granted or taken back in between, both ends are the same.
+//! What a lost incarnation had granted is not in the totals: it shows as what the tokens do not account for.
+
+use super::Quotas;
+use crate::api::{Refusal, Shown, ShownSite, SiteSet};
+use crate::id::SiteId;
+use crate::peer::Tally;
+use crate::turn::Turn;
+
+impl Quotas {
+    /// This site's tally of a quota, if the quota exists here.
+    pub fn tally(&self, turn: &Turn, name: &str) -> Option<Tally> {
+        let quota = self.find(name)?;
+        let share = &quota.avantan.share;
+        let members = 0..turn.peers.len();
+        Some(Tally {
+            site: turn.site.me,
+            generation: share.table.generation,
+            limit: share.table.limit?,
+            applied: share.applied,
+            in_round: share.round.is_some(),
+            tokens: share.tokens,
+            held: share.held(),
+            acquired: quota.acquired,
+            released: quota.released,
+            given: members.clone().map(|peer| quota.given(peer)).collect(),
+            received: members.map(|peer| quota.received(peer)).collect(),
+            local: quota.local,
+            rebalances: quota.rebalances,
+            gifts: quota.gifts,
+        })
+    }
+}
+
+/// Counts from two rounds of tallies, by member; none where a member did not answer in time or does not know the quota.
+/// `incarnations` are those of the members that gave the second round.
+pub fn count(
+    name: &str,
+    members: &[SiteId],
+    first: &[Option<Tally>],
+    second: &[Option<Tally>],
+    incarnations: &[crate::id::Incarnation],
+) -> Result<Shown, Refusal> {
+    let newest = second.iter().flatten().max_by_key(|tally| (tally.generation, tally.applied));
+    let newest = newest.filter(|tally| tally.limit > 0).ok_or(Refusal::UnknownQuota)?.clone();
+    let (generation, limit) = (newest.generation, newest.limit);
+    // A site that does not know this generation has nothing of it.
+    let of_generation = |round: &[Option<Tally>]| -> Vec<Option<Tally>> {
+        let nothing = |site| Tally { site, generation, limit, ..Tally::default() };
+        let known = round.iter().map(|tally| {
+            tally.as_ref().map(|tally| if tally.generation == generation { tally.clone() } else { nothing(tally.site) })
+        });
+        known.collect()
+    };
+    let (first, second) = (&of_generation(first)[..], &of_generation(second)[..]);
+    let mut missing = SiteSet::default();
+    for (position, _) in members.iter().enumerate() {
+        if first[position].is_none() || second[position].is_none() {
+            missing.insert(position);
+        }
+    }
+    let signed = |value: u128| i128::try_from(value).unwrap_or(i128::MAX);
+    let sum = |round: &[Option<Tally>], part: &dyn Fn(&Tally) -> i128| -> i128 {
+        round.iter().flatten().map(part).fold(0i128, i128::saturating_add)
+    };
+    let acquired = |tally: &Tally| signed(tally.acquired);
+    let released = |tally: &Tally| signed(tally.released);
+    let least = sum(first, &acquired) - sum(second, &released);
+    let most = sum(second, &acquired) - sum(first, &released);
+
+    // Nothing is under way between sites: then tokens account for all that is not in use.
+    let settled = missing == SiteSet::default()
+        && second.iter().flatten().all(|tally| !tally.in_round && tally.applied == newest.applied)
+        && second.iter().flatten().enumerate().all(|(donor, tally)| {
+            tally.given.iter().enumerate().all(|(receiver, &(to, given))| {
+                let arrived = second[receiver].as_ref().and_then(|other| other.received.get(donor).copied());
+                given == 0 || to != incarnations[receiver] || arrived == Some((incarnations[donor], given))
+            })
+        });
+    let tokens = sum(second, &|tally| i128::from(tally.tokens));
+    let net = sum(second, &acquired) - sum(second, &released);
+    let reborn = incarnations.iter().any(|incarnation| incarnation.0 > 1);
+    let (mut least, mut most) = (least, most);
+    if settled && most == least {
+        // Includes what lost incarnations had granted or held.
+        let used = i128::from(limit) - tokens;
+        (least, most) = (used, used);
+    } else if reborn || missing != SiteSet::default() {
+        // What is not known to be free may be in use.
+        (least, most) = (least.clamp(0, i128::from(limit)), i128::from(limit) - tokens.min(i128::from(limit)));
+        least = if missing == SiteSet::default() { least } else { 0 };
+        most = most.max(least);
+    }
+    let spoiled = (-net).max(tokens - i128::from(limit)).max(0);
+    let clamp = |value: i128| value.clamp(0, i128::from(i64::MAX)) as i64;
+    Ok(Shown {
+        name: name.to_owned(),
+        limit,
+        in_use_min: clamp(least),
+        in_use_max: clamp(most),
+        sites: second
+            .iter()
+            .enumerate()
+            .filter_map(|(position, tally)| Some((position, tally.as_ref()?)))
+            .map(|(position, tally)| ShownSite {
+                site: tally.site,
+                tokens: tally.tokens,
+                set_aside: tally.held,
+                incarnation: incarnations[position],
+            })
+            .collect(),
+        missing,
+        local: second.iter().flatten().map(|tally| tally.local).sum(),
+        rebalances: second.iter().flatten().map(|tally| tally.rebalances).max().unwrap_or(0),
+        gifts: second.iter().flatten().map(|tally| tally.gifts).sum(),
+        released_above: clamp(spoiled),
+    })
+}

@@ -1,0 +1,98 @@
+//! What one call of `handle` works with: the time, the site, its peers, and where effects are gathered.
+
+use rustc_hash::FxHashSet;
+
+use crate::api::{Outcome, Response};
+use crate::avantan::Membership;
+use crate::clock::{MILLISECOND, Now, Offset, SECOND};
+use crate::id::{Incarnation, SessionId, SiteId};
+use crate::machine::{Batch, ClientId};
+use crate::node::{Config, Metrics};
+use crate::peer::{Body, Digest};
+use crate::stats::Rng;
+
+/// A peer that was not heard from for this long counts as down, in microseconds.
+pub const SILENCE: u64 = 4 * SECOND;
+
+/// What a site knows of another, by the other's position among the members.
+#[derive(Clone, Debug, Default)]
+pub struct Peer {
+    /// The site.
+    pub site: SiteId,
+    /// The highest incarnation heard of; zero for none.
+    pub incarnation: Incarnation,
+    /// The highest log position heard from that incarnation.
+    pub position: u64,
+    /// The incarnation noted for its newest storage, and that storage's nonce.
+    pub noted: (Incarnation, u64),
+    /// When it was last heard from, in this life's monotonic microseconds.
+    pub heard: Option<u64>,
+    /// The last exchange of clocks.
+    pub offset: Option<Offset>,
+}
+
+impl Peer {
+    /// Whether it was heard from lately.
+    pub fn is_up(&self, now: Now) -> bool {
+        self.heard.is_some_and(|heard| now.mono.saturating_sub(heard) < SILENCE)
+    }
+}
+
+/// Names a waiting operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ticket {
+    /// Its session.
+    pub session: SessionId,
+    /// Its sequence.
+    pub sequence: u64,
+}
+
+/// One call of `handle`.
+pub struct Turn<'a> {
+    /// The time.
+    pub now: Now,
+    /// The site's uptime over all lives, in microseconds.
+    pub uptime: u64,
+    /// The site and its members.
+    pub site: Membership<'a>,
+    /// The configuration.
+    pub config: &'a Config,
+    /// The members by position; this site's own entry is idle.
+    pub peers: &'a [Peer],
+    /// This site's position among the members.
+    pub position: usize,
+    /// The source of back-offs.
+    pub rng: &'a mut Rng,
+    /// Counters.
+    pub metrics: &'a mut Metrics,
+    /// What is to become durable.
+    pub batch: Batch,
+    /// What is to be sent.
+    pub sends: Vec<(SiteId, Body)>,
+    /// Digests to be sent, by member.
+    pub digests: Vec<Vec<Digest>>,
+    /// Waiting operations that have ended.
+    pub finished: Vec<(Ticket, Outcome)>,
+    /// Waiting operations of which it is not decided yet whether they take effect.
+    pub undecided: Vec<Ticket>,
+    /// Tracked grants released in this turn.
+    pub removed: FxHashSet<u64>,
+    /// What is to be answered besides.
+    pub responses: Vec<(ClientId, Response)>,
+    /// The earliest uptime at which a hold granted in this turn may end.
+    pub next_due: Option<u64>,
+}
+
+impl Turn<'_> {
+    /// The longest round trip to a peer that is up, in microseconds; a guess before anything was measured.
+    pub fn longest_round_trip(&self) -> u64 {
+        let measured = self.peers.iter().filter(|peer| peer.is_up(self.now));
+        let longest = measured.filter_map(|peer| peer.offset).map(|offset| offset.rtt).max();
+        longest.unwrap_or(200 * MILLISECOND).clamp(MILLISECOND, 2 * SECOND)
+    }
+
+    /// Up to `part` of `span`, at random: keeps rivals apart.
+    pub fn jitter(&mut self, span: u64) -> u64 {
+        self.rng.below(span.max(1))
+    }
+}
