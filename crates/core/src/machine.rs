@@ -123,6 +123,11 @@ impl Batch {
         Self::default()
     }
 
+    /// An empty batch that has room for this many encoded bytes.
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes), writes: 0 }
+    }
+
     /// Sets `key` to `value`.
     #[inline]
     pub fn put(&mut self, key: &[u8], value: &[u8]) {

@@ -133,7 +133,7 @@ impl Lineage {
 
     pub(super) fn deadline(&self) -> u64 {
         match self.readiness {
-            Readiness::Ready | Readiness::Draining if !self.first_turn => self.note_at,
+            Readiness::Ready | Readiness::Draining if !self.first_turn => u64::MAX,
             Readiness::Ready | Readiness::Draining => 0,
             _ => self.hello_at,
         }

@@ -38,7 +38,7 @@ use crate::avantan::Membership;
 use crate::clock::{MILLISECOND, Now, SECOND};
 use crate::id::{Incarnation, Life, OperationId, SessionId, SiteId};
 use crate::machine::{self, ClientId, Effect, Input, KeySet, Machine, Reader, Seq, View};
-use crate::peer::{Body, PeerMessage};
+use crate::peer::{Body, Digest, PeerMessage};
 use crate::quota::{DUE, QuotaRow, Quotas, due_range, grant_key, is_quota_row};
 use crate::session::{self, Known, Opened, Sessions, Verdict};
 use crate::stats::Rng;
@@ -57,6 +57,8 @@ const SWEPT: usize = 64;
 const EXPIRY_QUANTUM: u64 = 5 * MILLISECOND;
 /// How long a drain waits for requests that wait.
 const DRAIN: u64 = 5 * SECOND;
+/// What a turn's batch usually needs at most, in bytes.
+const TURN_BYTES: usize = 256;
 /// Tag of the rows of outcomes.
 const OUTCOME: u8 = 0x05;
 
@@ -83,6 +85,14 @@ pub struct Node {
     announcing: Vec<(usize, usize, bool)>,
     announce_at: u64,
     drain: Option<Drain>,
+    /// Buffers that turns use again, so that the hot path allocates little.
+    spare: Spare,
+}
+
+#[derive(Debug, Default)]
+struct Spare {
+    digests: Vec<Vec<Digest>>,
+    scratch: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -122,6 +132,7 @@ impl Node {
             announcing: Vec::new(),
             announce_at: 0,
             drain: None,
+            spare: Spare::default(),
             config,
             rng,
         };
@@ -320,6 +331,8 @@ impl Machine for Node {
             return;
         }
         let serving = self.is_serving();
+        let Spare { mut digests, mut scratch } = std::mem::take(&mut self.spare);
+        digests.resize(self.peers.len(), Vec::new());
         let Self { config, position, lineage, peers, sessions, quotas, counts, relays, rng, metrics, .. } = self;
         let mut turn = Turn {
             now,
@@ -330,16 +343,15 @@ impl Machine for Node {
             position: *position,
             rng,
             metrics,
-            batch: machine::Batch::new(),
+            batch: machine::Batch::with_capacity(TURN_BYTES),
             sends: early,
-            digests: vec![Vec::new(); peers.len()],
+            digests,
             finished: Vec::new(),
             undecided: Vec::new(),
             removed: FxHashSet::default(),
             responses: Vec::new(),
             next_due: None,
         };
-        let mut scratch = Vec::new();
         match input {
             Todo::Body(_, None) => {}
             Todo::Body(from, Some(body)) if serving => match body {
@@ -442,14 +454,14 @@ impl Machine for Node {
         turn.metrics.waiting = quotas.waiting() as u64;
         turn.metrics.sessions = sessions.len() as u64;
         turn.metrics.quotas = quotas.len() as u64;
-        let Turn { batch, mut sends, digests, responses, .. } = turn;
-        for (position, digests) in digests.into_iter().enumerate() {
-            let mut digests = digests.into_iter().peekable();
-            while digests.peek().is_some() {
-                let some = digests.by_ref().take(crate::peer::DIGESTS).collect();
-                sends.push((self.config.members[position], Body::Digests(some)));
+        let Turn { batch, mut sends, mut digests, responses, .. } = turn;
+        for (position, digests) in digests.iter_mut().enumerate() {
+            while !digests.is_empty() {
+                let rest = digests.split_off(digests.len().min(crate::peer::DIGESTS));
+                sends.push((self.config.members[position], Body::Digests(std::mem::replace(digests, rest))));
             }
         }
+        self.spare = Spare { digests, scratch };
         self.emit(now, batch, sends, responses, out);
     }
 

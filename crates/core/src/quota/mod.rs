@@ -64,6 +64,7 @@ pub struct Quotas {
     waiting: usize,
     /// The number of the next grant.
     next_grant: u64,
+    scratch: Vec<u8>,
 }
 
 /// One quota at this site.
@@ -411,7 +412,7 @@ impl Quotas {
 
     /// Writes the rows of every quota that changed in this turn.
     pub fn persist(&mut self, turn: &mut Turn) {
-        let mut scratch = Vec::with_capacity(64);
+        let mut scratch = std::mem::take(&mut self.scratch);
         for at in self.dirty.drain(..) {
             let quota = &mut self.list[at as usize];
             row::put_hot(&mut turn.batch, &mut scratch, at, quota);
@@ -420,8 +421,9 @@ impl Quotas {
             }
             quota.dirty = Dirty::Clean;
         }
+        self.scratch = scratch;
     }
 }
 
 /// The most quotas that one tick looks after.
-pub const WAKES: usize = 1024;
+pub const WAKES: usize = 64;

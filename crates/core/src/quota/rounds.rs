@@ -355,7 +355,7 @@ impl Quotas {
         table.limit.is_some()
             && turn.peers.iter().enumerate().any(|(position, peer)| {
                 let recorded = table.settled(peer.site).map_or(1, |last| last.row.incarnation.0);
-                position != turn.position && peer.incarnation.0 > recorded
+                position != turn.position && peer.is_up(turn.now) && peer.incarnation.0 > recorded
             })
     }
 
@@ -366,7 +366,8 @@ impl Quotas {
         let promises = reports.iter().filter(|report| report.promises).count();
         let held: i128 = reports.iter().map(|report| i128::from(report.line.held)).sum();
         let wanted: i128 = reports.iter().map(|report| i128::from(report.line.wanted)).sum();
-        promises >= turn.site.majority() && held >= wanted
+        // A new incarnation can be recorded only by a round that has its report.
+        promises >= turn.site.majority() && held >= wanted && !self.has_unrecorded(turn, at)
     }
 
     /// What a later [`Quotas::conclude_step`] compares with.
@@ -475,7 +476,8 @@ impl Quotas {
         self.seek(turn, at);
         self.lead_admin(turn, at);
         if self.has_unrecorded(turn, at) {
-            let delay = turn.jitter(2 * turn.longest_round_trip());
+            // It did not report in time; not at once again.
+            let delay = SECOND + turn.jitter(SECOND);
             let activity = self.list[at].activity(turn);
             activity.record = true;
             activity.phase_at = activity.phase_at.min(now + delay);

@@ -239,10 +239,12 @@ impl Quotas {
             activity.peers[peer].told =
                 Told { free, short: digest.short, rate: digest.rate, at: turn.now.mono, repeats };
         }
-        // The newest of this turn replaces any before it.
+        // The newest of this turn replaces one just before it; one further back does no harm.
         let digests = &mut turn.digests[peer];
-        digests.retain(|earlier| earlier.quota != digest.quota);
-        digests.push(digest);
+        match digests.iter_mut().rev().take(4).find(|earlier| earlier.quota == digest.quota) {
+            Some(earlier) => *earlier = digest,
+            None => digests.push(digest),
+        }
     }
 
     /// Looks after the share: forecasts, gives, tells, and decides when to look again.

@@ -1,0 +1,207 @@
+//! A few nodes on one thread: a network that delivers in order after a fixed delay, and disks that sync at once. Enough to
+//! write scenarios; the simulator does the rest.
+
+use std::collections::BTreeMap;
+
+use slackline_core::api::{Answer, Batch, Operation, Outcome, Request, Response, Shown, Submission};
+use slackline_core::clock::{MILLISECOND, Now};
+use slackline_core::id::{Incarnation, SessionId, SiteId};
+use slackline_core::machine::{ClientId, Effect, Input, Machine, Overlay, View};
+use slackline_core::node::{Config, Node};
+use slackline_core::peer::PeerMessage;
+
+/// One way between any two sites.
+pub(crate) const DELAY: u64 = 40 * MILLISECOND;
+
+pub(crate) struct Host {
+    pub(crate) node: Option<Node>,
+    pub(crate) rows: BTreeMap<Vec<u8>, Vec<u8>>,
+    batches: u64,
+    pub(crate) wall: i64,
+    pub(crate) session: Option<(SiteId, Incarnation, SessionId)>,
+    sequence: u64,
+}
+
+pub(crate) struct Cluster {
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) now: u64,
+    network: BTreeMap<(u64, u64), (usize, SiteId, PeerMessage)>,
+    sent: u64,
+    pub(crate) responses: Vec<(usize, ClientId, Response)>,
+    pub(crate) cut: Vec<(usize, usize)>,
+    seed: u64,
+}
+
+impl Host {
+    /// The disk is an older copy: its log is shorter.
+    pub(crate) fn forget_batches(&mut self, count: u64) {
+        self.batches -= count;
+    }
+}
+
+impl Cluster {
+    /// A cluster whose sites have joined.
+    pub(crate) fn new(sites: usize) -> Self {
+        let host = |_| Host { node: None, rows: BTreeMap::new(), batches: 0, wall: 1 << 50, session: None, sequence: 0 };
+        let mut cluster = Self {
+            hosts: (0..sites).map(host).collect(),
+            now: 1_000_000,
+            network: BTreeMap::new(),
+            sent: 0,
+            responses: Vec::new(),
+            cut: Vec::new(),
+            seed: 1,
+        };
+        (0..sites).for_each(|at| cluster.start(at));
+        cluster.run(500 * MILLISECOND);
+        cluster
+    }
+
+    pub(crate) fn site(at: usize) -> SiteId {
+        SiteId::new(at as u16, 0)
+    }
+
+    /// Starts a site on its rows.
+    pub(crate) fn start(&mut self, at: usize) {
+        let members: Vec<SiteId> = (0..self.hosts.len()).map(Self::site).collect();
+        self.seed += 1;
+        let now = self.clock(at);
+        let host = &mut self.hosts[at];
+        let config = Config::new(Self::site(at), members);
+        host.node = Some(Node::open(config, self.seed, host.batches, &host.rows, now).expect("rows are sound"));
+        host.session = None;
+    }
+
+    /// Kills a site; everything handed out so far is on its disk.
+    pub(crate) fn kill(&mut self, at: usize) {
+        self.hosts[at].node = None;
+    }
+
+    fn clock(&self, at: usize) -> Now {
+        Now { wall: self.hosts[at].wall + self.now as i64, mono: self.now }
+    }
+
+    pub(crate) fn feed(&mut self, at: usize, input: Input<Node>) {
+        let now = self.clock(at);
+        let host = &mut self.hosts[at];
+        let Some(node) = &mut host.node else { return };
+        let view = View::prepare(node.working_set(now, &input), &Overlay::default(), &host.rows).expect("in memory");
+        let mut out = Vec::new();
+        node.handle(now, input, &view, &mut out);
+        for effect in out {
+            match effect {
+                Effect::Persist(batch) => {
+                    host.batches += 1;
+                    for (key, value) in batch.iter() {
+                        match value {
+                            Some(value) => host.rows.insert(key.to_vec(), value.to_vec()),
+                            None => host.rows.remove(key),
+                        };
+                    }
+                }
+                Effect::Send { to, message } => {
+                    let to = to.region as usize;
+                    if !self.cut.contains(&(at, to)) {
+                        self.sent += 1;
+                        self.network.insert((self.now + DELAY, self.sent), (to, Self::site(at), message));
+                    }
+                }
+                Effect::Respond { client, response } => self.responses.push((at, client, response)),
+            }
+        }
+    }
+
+    /// Lets virtual time pass.
+    pub(crate) fn run(&mut self, span: u64) {
+        let end = self.now + span;
+        let mut at_once = 0;
+        loop {
+            let tick = (0..self.hosts.len())
+                .filter_map(|at| Some((self.hosts[at].node.as_ref()?.deadline()?.max(self.now), at)))
+                .min();
+            let message = self.network.first_key_value().map(|((at, order), _)| (*at, *order));
+            let next = tick.map(|(at, _)| at).into_iter().chain(message.map(|(at, _)| at)).min().unwrap_or(end);
+            if next > end {
+                break;
+            }
+            at_once = if self.now == next { at_once + 1 } else { 0 };
+            assert!(at_once < 10_000, "a site asks to be woken again and again: {tick:?} {:?}", self.hosts[tick.map_or(0, |t| t.1)].node);
+            self.now = next;
+            match (message, tick) {
+                (Some(key), _) if key.0 <= next => {
+                    let (to, from, message) = self.network.remove(&key).expect("looked at above");
+                    self.feed(to, Input::Message { from, message });
+                }
+                (_, Some((_, at))) => self.feed(at, Input::Tick),
+                _ => break,
+            }
+        }
+        self.now = end;
+    }
+
+    pub(crate) fn request(&mut self, at: usize, client: u64, request: Request) {
+        self.feed(at, Input::Request { client: ClientId(client), request });
+    }
+
+    fn session(&mut self, at: usize) -> (SiteId, Incarnation, SessionId) {
+        if let Some(session) = self.hosts[at].session {
+            return session;
+        }
+        self.request(at, 1, Request::Open);
+        let (_, _, response) = self.responses.pop().expect("opened at once");
+        let Response::Opened { site, incarnation, session } = response else { panic!("{response:?}") };
+        self.hosts[at].session = Some((site, incarnation, session));
+        self.hosts[at].sequence = 0;
+        (site, incarnation, session)
+    }
+
+    /// Submits an operation; returns its sequence.
+    pub(crate) fn submit(&mut self, at: usize, operation: Operation) -> u64 {
+        let (site, incarnation, session) = self.session(at);
+        self.hosts[at].sequence += 1;
+        let sequence = self.hosts[at].sequence;
+        let operations = vec![Submission { sequence, timeout: 2_000_000, operation }];
+        self.request(at, 1, Request::Batch(Batch { site, incarnation, session, low: 1, operations }));
+        sequence
+    }
+
+    /// The outcome of a submitted operation, if it is there.
+    pub(crate) fn outcome(&mut self, at: usize, sequence: u64) -> Option<Outcome> {
+        self.responses.iter().find_map(|(host, _, response)| match response {
+            Response::Batch { session, answers } if *host == at && Some(*session) == self.hosts[at].session.map(|s| s.2) => {
+                answers.iter().find(|answer| answer.sequence == sequence).map(|answer: &Answer| answer.outcome.clone())
+            }
+            _ => None,
+        })
+    }
+
+    /// Submits an operation and lets time pass until it has an outcome.
+    pub(crate) fn done(&mut self, at: usize, operation: Operation) -> Outcome {
+        let sequence = self.submit(at, operation);
+        for _ in 0..400 {
+            if let Some(outcome) = self.outcome(at, sequence) {
+                return outcome;
+            }
+            self.run(10 * MILLISECOND);
+        }
+        panic!("no outcome");
+    }
+
+    pub(crate) fn show(&mut self, at: usize, quota: &str) -> Shown {
+        self.request(at, 77, Request::Show { quota: quota.into(), timeout: 1_000_000 });
+        for _ in 0..200 {
+            let found = self.responses.iter().rposition(|(_, client, _)| *client == ClientId(77));
+            if let Some(found) = found {
+                let (_, _, Response::Shown(shown)) = self.responses.remove(found) else { panic!("asked to show") };
+                return shown.expect("the quota exists");
+            }
+            self.run(10 * MILLISECOND);
+        }
+        panic!("no answer");
+    }
+
+    pub(crate) fn tokens(&self, at: usize, quota: &str) -> i64 {
+        let node = self.hosts[at].node.as_ref().expect("runs");
+        node.quotas().find(quota).map_or(0, |quota| quota.avantan().share.tokens)
+    }
+}

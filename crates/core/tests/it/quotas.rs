@@ -1,0 +1,222 @@
+//! Scenarios of quotas, named subject_condition_outcome.
+
+use slackline_core::api::{Hold, Operation, Outcome, Readiness, Refusal, Request, Response};
+use slackline_core::clock::SECOND;
+use slackline_core::id::Incarnation;
+
+use crate::cluster::Cluster;
+
+fn create(limit: i64) -> Operation {
+    Operation::Create { quota: "gpus".into(), limit }
+}
+
+fn acquire(amount: i64) -> Operation {
+    Operation::Acquire { quota: "gpus".into(), amount, hold: Hold::Counted }
+}
+
+fn hold(amount: i64, hold: Hold) -> Operation {
+    Operation::Acquire { quota: "gpus".into(), amount, hold }
+}
+
+fn release(amount: i64) -> Operation {
+    Operation::Release { quota: "gpus".into(), amount }
+}
+
+fn granted(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Granted { .. })
+}
+
+#[test]
+fn quota_created_is_split_and_counted() {
+    let mut cluster = Cluster::new(3);
+    assert_eq!(cluster.done(0, create(100)), Outcome::Created { limit: 100 });
+    assert_eq!(cluster.done(1, create(100)), Outcome::Created { limit: 100 });
+    assert_eq!(cluster.done(2, create(7)), Outcome::Refused(Refusal::LimitDiffers { limit: 100 }));
+    assert_eq!((0..3).map(|at| cluster.tokens(at, "gpus")).collect::<Vec<_>>(), [34, 33, 33]);
+    assert!(granted(&cluster.done(1, acquire(3))));
+    let shown = cluster.show(2, "gpus");
+    assert_eq!((shown.limit, shown.in_use_min, shown.in_use_max, shown.local), (100, 3, 3, 1));
+}
+
+#[test]
+fn acquire_beyond_the_share_gets_tokens_of_others() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    assert!(granted(&cluster.done(0, acquire(80))));
+    assert!(granted(&cluster.done(2, acquire(10))));
+    let refused = cluster.done(1, acquire(1));
+    assert!(matches!(refused, Outcome::Refused(Refusal::Exhausted { .. })), "{refused:?}");
+    assert_eq!(cluster.done(1, release(90)), Outcome::Released { amount: 90 });
+    assert!(granted(&cluster.done(0, acquire(90))));
+    cluster.run(5 * SECOND);
+    let shown = cluster.show(1, "gpus");
+    assert_eq!((shown.in_use_min, shown.in_use_max), (90, 90));
+}
+
+#[test]
+fn name_unknown_everywhere_is_refused_and_one_missed_is_found() {
+    let mut cluster = Cluster::new(3);
+    assert_eq!(cluster.done(0, acquire(1)), Outcome::Refused(Refusal::UnknownQuota));
+    cluster.cut = vec![(0, 2), (1, 2), (2, 0), (2, 1)];
+    cluster.done(0, create(90));
+    cluster.cut.clear();
+    assert!(granted(&cluster.done(2, acquire(1))));
+}
+
+#[test]
+fn hold_ends_by_itself_once_also_across_a_restart() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(9));
+    assert!(granted(&cluster.done(0, hold(3, Hold::For(10 * SECOND)))));
+    let Outcome::Granted { grant, .. } = cluster.done(0, hold(2, Hold::For(10 * SECOND))) else { panic!() };
+    assert_eq!(cluster.done(0, Operation::ReleaseGrant { grant }), Outcome::Released { amount: 2 });
+    assert_eq!(cluster.done(0, Operation::ReleaseGrant { grant }), Outcome::Refused(Refusal::UnknownGrant));
+    cluster.run(4 * SECOND);
+    assert_eq!(cluster.show(0, "gpus").in_use_max, 3);
+    cluster.kill(0);
+    cluster.run(2 * SECOND);
+    cluster.start(0);
+    cluster.run(3 * SECOND);
+    assert_eq!(cluster.show(0, "gpus").in_use_max, 3, "the time that the site was down does not count");
+    cluster.run(9 * SECOND);
+    let shown = cluster.show(0, "gpus");
+    assert_eq!((shown.in_use_min, shown.in_use_max), (0, 0));
+}
+
+#[test]
+fn operation_repeated_is_answered_from_its_record_also_after_a_restart() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    let first = cluster.done(0, acquire(5));
+    let (site, incarnation, session) = cluster.hosts[0].session.expect("open");
+    cluster.kill(0);
+    cluster.start(0);
+    cluster.run(SECOND);
+    cluster.responses.clear();
+    let again = |operation| slackline_core::api::Batch {
+        site,
+        incarnation,
+        session,
+        low: 1,
+        operations: vec![slackline_core::api::Submission { sequence: 2, timeout: SECOND, operation }],
+    };
+    // By way of another site: it relays, it does not carry out.
+    cluster.request(1, 5, Request::Batch(again(acquire(5))));
+    cluster.run(SECOND);
+    cluster.request(0, 6, Request::Batch(again(acquire(6))));
+    let answers: Vec<Outcome> = cluster
+        .responses
+        .iter()
+        .filter_map(|(_, _, response)| match response {
+            Response::Batch { answers, .. } => answers.first().map(|answer| answer.outcome.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(answers, [first, Outcome::Refused(Refusal::OtherContent)]);
+    assert_eq!(cluster.show(1, "gpus").in_use_max, 5);
+}
+
+#[test]
+fn asking_about_an_operation_that_never_came_refuses_it_for_ever() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    let (site, incarnation, session) = cluster.hosts[0].session.expect("open");
+    let operation = slackline_core::id::OperationId { site, incarnation, session, sequence: 2 };
+    cluster.request(1, 5, Request::Ask { operation });
+    cluster.run(SECOND);
+    let withdrawn = Outcome::Refused(Refusal::Withdrawn);
+    assert!(cluster.responses.iter().any(|(at, _, response)| {
+        *at == 1 && *response == Response::Asked { operation, outcome: withdrawn.clone() }
+    }));
+    assert_eq!(cluster.done(0, acquire(5)), withdrawn);
+    assert_eq!(cluster.show(1, "gpus").in_use_max, 0);
+}
+
+#[test]
+fn site_without_its_disk_gets_a_new_incarnation_and_counts_as_spent() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    assert!(granted(&cluster.done(2, acquire(10))));
+    cluster.kill(2);
+    cluster.hosts[2].rows.clear();
+    cluster.run(SECOND);
+    cluster.start(2);
+    cluster.run(10 * SECOND);
+    let node = cluster.hosts[2].node.as_ref().expect("runs");
+    assert_eq!((node.readiness(), node.incarnation()), (Readiness::Ready, Incarnation(2)));
+    let shown = cluster.show(0, "gpus");
+    assert_eq!((shown.in_use_min, shown.in_use_max), (30, 30), "what it had counts as in use");
+    assert!(granted(&cluster.done(2, acquire(60))));
+    let refused = cluster.done(2, acquire(1));
+    assert!(matches!(refused, Outcome::Refused(Refusal::Exhausted { .. })));
+}
+
+#[test]
+fn old_copy_of_a_disk_is_noticed_and_wiped() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    let copy = cluster.hosts[2].rows.clone();
+    for _ in 0..10 {
+        assert!(granted(&cluster.done(2, acquire(1))));
+    }
+    cluster.run(3 * SECOND);
+    cluster.kill(2);
+    cluster.hosts[2].rows = copy;
+    cluster.hosts[2].forget_batches(10);
+    cluster.start(2);
+    cluster.run(10 * SECOND);
+    let node = cluster.hosts[2].node.as_ref().expect("runs");
+    assert_eq!((node.readiness(), node.incarnation()), (Readiness::Ready, Incarnation(2)));
+    assert_eq!(cluster.show(0, "gpus").in_use_max, 30);
+}
+
+#[test]
+fn quota_deleted_is_gone_everywhere_and_comes_back_as_a_new_generation() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    let Outcome::Granted { grant, .. } = cluster.done(1, hold(5, Hold::Open)) else { panic!() };
+    assert_eq!(cluster.done(2, Operation::Delete { quota: "gpus".into() }), Outcome::Deleted);
+    cluster.run(SECOND);
+    assert_eq!(cluster.done(0, acquire(1)), Outcome::Refused(Refusal::UnknownQuota));
+    assert_eq!(cluster.done(1, create(30)), Outcome::Created { limit: 30 });
+    assert_eq!(cluster.done(1, Operation::ReleaseGrant { grant }), Outcome::Refused(Refusal::QuotaDeleted));
+    let shown = cluster.show(0, "gpus");
+    assert_eq!((shown.limit, shown.in_use_max), (30, 0));
+    cluster.cut = vec![(0, 2), (2, 0)];
+    let outcome = cluster.done(1, Operation::Delete { quota: "gpus".into() });
+    assert_eq!(outcome, Outcome::Deleted, "the leader reaches every site");
+}
+
+#[test]
+fn create_without_a_majority_is_refused_and_never_takes_effect() {
+    let mut cluster = Cluster::new(3);
+    cluster.kill(1);
+    cluster.kill(2);
+    let outcome = cluster.done(0, create(90));
+    assert!(matches!(outcome, Outcome::Refused(Refusal::Unreachable { .. })), "{outcome:?}");
+    cluster.start(1);
+    cluster.start(2);
+    cluster.run(10 * SECOND);
+    assert_eq!(cluster.done(1, acquire(1)), Outcome::Refused(Refusal::UnknownQuota));
+}
+
+#[test]
+fn leader_killed_after_its_value_is_out_does_not_lose_tokens() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    for at in 1..3 {
+        let (from, _) = (at, ());
+        assert!(granted(&cluster.done(from, acquire(30))));
+    }
+    cluster.submit(1, acquire(20));
+    cluster.run(150_000);
+    cluster.kill(1);
+    cluster.run(20 * SECOND);
+    cluster.start(1);
+    cluster.run(20 * SECOND);
+    let shown = cluster.show(0, "gpus");
+    assert_eq!(shown.in_use_min, shown.in_use_max);
+    let free: i64 = shown.sites.iter().map(|site| site.tokens).sum();
+    assert_eq!(shown.in_use_max + free, 90);
+    assert!(shown.sites.iter().all(|site| site.set_aside == 0), "{shown:?}");
+}

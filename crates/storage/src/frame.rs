@@ -1,0 +1,195 @@
+//! How batches lie in a segment of the log.
+//!
+//! ```text
+//! block 0            block 1              block 2              block 3
+//! ┌────────────────┬─────────────────────────────────────────┬──────────────────
+//! │ header         │ frame frame frame fra│me frame 0 0 0 0 0│ frame 0 0 0 0 ...
+//! └────────────────┴─────────────────────────────────────────┴──────────────────
+//!                   └──── a group: one write, one sync ─────┘ └── the next one
+//! ```
+//!
+//! A *frame* is one batch: length (4 bytes, its top bit set in the frame that opens a group), checksum (4), seq (8), the
+//! batch's bytes, zeros up to a multiple of 8. All integers are little-endian. The checksum covers the number of the
+//! segment, the length, the seq and the bytes, so that a frame left over from an earlier use of the file never passes
+//! for a frame of this one.
+//!
+//! A *group* starts at a block border and is padded with zeros to one. No block is written twice, so a sync that fails or a
+//! power cut can spoil only what was never acknowledged. The blocks of a torn group reach the disk in any order; that is
+//! why only a frame that *opens* a group is evidence that all groups before it were synced.
+
+use std::ops::Range;
+
+use crc32fast::Hasher;
+use slackline_core::machine::Seq;
+
+/// The unit of writing, in bytes; groups start at multiples of it.
+pub(crate) const BLOCK: usize = 4096;
+
+/// Bytes of a frame before the batch.
+const HEADER: usize = 16;
+
+/// In the length of a frame: it opens a group.
+const OPENS: u32 = 1 << 31;
+
+/// No log holds as many batches as this: a frame with a number that far ahead is none. Where old data looks like a frame, as
+/// it will at some block borders of a segment that is used again, this spares the checksum of what seems to be megabytes.
+const FAR: u64 = 1 << 36;
+
+/// The bytes that a batch of `length` bytes takes up in a group, padding of the group not counted.
+pub(crate) fn frame_bytes(length: usize) -> usize {
+    (HEADER + length).next_multiple_of(8)
+}
+
+/// One batch found in a segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Frame {
+    /// Whether a group starts here.
+    pub(crate) opens: bool,
+    /// The batch's number.
+    pub(crate) seq: Seq,
+    /// Where the batch's bytes lie.
+    pub(crate) batch: Range<usize>,
+    /// Where the frame after it would start, in bytes from the start of the segment.
+    pub(crate) next: usize,
+}
+
+/// Appends a frame to a group that is being built; the first frame of a group opens it.
+pub(crate) fn write_frame(group: &mut Aligned, segment: u64, seq: Seq, bytes: &[u8]) {
+    let mut length = u32::try_from(bytes.len()).expect("a batch fits in a segment, which is below 2 GiB");
+    if group.as_slice().is_empty() {
+        length |= OPENS;
+    }
+    group.extend(&length.to_le_bytes());
+    group.extend(&checksum(segment, length, seq, bytes).to_le_bytes());
+    group.extend(&seq.to_le_bytes());
+    group.extend(bytes);
+    group.pad(8);
+}
+
+/// Reads the frame at `at` of a segment's bytes, if a valid one of this segment, not older than `oldest`, is there.
+pub(crate) fn read_frame(bytes: &[u8], at: usize, segment: u64, oldest: Seq) -> Option<Frame> {
+    let header = bytes.get(at..at + HEADER)?;
+    let length = u32_at(header, 0);
+    let seq = u64::from_le_bytes(header[8..16].try_into().expect("eight bytes"));
+    // Left-over frames are older: they are told apart before the checksum is worked out.
+    if seq < oldest || seq - oldest > FAR {
+        return None;
+    }
+    let end = at + HEADER + (length & !OPENS) as usize;
+    let batch = bytes.get(at + HEADER..end)?;
+    if u32_at(header, 4) != checksum(segment, length, seq, batch) {
+        return None;
+    }
+    Some(Frame { opens: length & OPENS != 0, seq, batch: at + HEADER..end, next: end.next_multiple_of(8) })
+}
+
+/// Where to look for the next frame when the one before ended at `at`: there, or, if padding starts there, at the next
+/// block border.
+pub(crate) fn skip_padding(bytes: &[u8], at: usize) -> usize {
+    // No batch has a length of zero inside a group's padding: an empty batch still has its seq and checksum, but to tell
+    // it from padding all sixteen bytes would have to be looked at, so that is what is done.
+    let header = &bytes[at.min(bytes.len())..(at + HEADER).min(bytes.len())];
+    let border = at.next_multiple_of(BLOCK);
+    let padding = header.len().min(border - at);
+    if header[..padding].iter().all(|byte| *byte == 0) { border } else { at }
+}
+
+fn checksum(segment: u64, length: u32, seq: Seq, bytes: &[u8]) -> u32 {
+    let mut prefix = [0; 20];
+    prefix[..8].copy_from_slice(&segment.to_le_bytes());
+    prefix[8..12].copy_from_slice(&length.to_le_bytes());
+    prefix[12..].copy_from_slice(&seq.to_le_bytes());
+    let mut hasher = Hasher::new();
+    hasher.update(&prefix);
+    hasher.update(bytes);
+    hasher.finalize()
+}
+
+/// The four bytes at `at`, as an integer.
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+/// Bytes that start at a multiple of [`BLOCK`] in memory, as writing past the page cache demands.
+pub(crate) struct Aligned {
+    bytes: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl Aligned {
+    /// An empty buffer with room for `capacity` bytes.
+    pub(crate) fn with_capacity(capacity: usize) -> Self {
+        let bytes = vec![0; capacity + BLOCK];
+        let start = bytes.as_ptr().align_offset(BLOCK);
+        assert!(start < BLOCK, "an address in bytes can always be aligned");
+        Self { bytes, start, length: 0 }
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.length]
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.length = 0;
+    }
+
+    pub(crate) fn extend(&mut self, more: &[u8]) {
+        let at = self.reserve(more.len());
+        self.bytes[at..at + more.len()].copy_from_slice(more);
+    }
+
+    /// Appends zeros up to a multiple of `unit` bytes.
+    pub(crate) fn pad(&mut self, unit: usize) {
+        let missing = self.length.next_multiple_of(unit) - self.length;
+        let at = self.reserve(missing);
+        self.bytes[at..at + missing].fill(0);
+    }
+
+    /// Makes the buffer longer by `more` bytes and tells where they start.
+    fn reserve(&mut self, more: usize) -> usize {
+        let end = self.start + self.length;
+        if end + more > self.bytes.len() {
+            let mut larger = Self::with_capacity((self.length + more).next_power_of_two());
+            larger.bytes[larger.start..larger.start + self.length].copy_from_slice(self.as_slice());
+            larger.length = self.length;
+            *self = larger;
+        }
+        self.length += more;
+        self.start + self.length - more
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frame_is_read_back_and_only_as_part_of_its_segment() {
+        let mut group = Aligned::with_capacity(8);
+        write_frame(&mut group, 7, 41, b"first");
+        write_frame(&mut group, 7, 42, b"");
+        write_frame(&mut group, 7, 43, &[9; 5000]);
+        group.pad(BLOCK);
+        let bytes = group.as_slice();
+        assert_eq!(bytes.as_ptr().align_offset(BLOCK), 0);
+        assert_eq!(bytes.len(), 2 * BLOCK);
+        let first = read_frame(bytes, 0, 7, 41).expect("whole");
+        assert_eq!((first.opens, first.seq, &bytes[first.batch]), (true, 41, &b"first"[..]));
+        let second = read_frame(bytes, skip_padding(bytes, first.next), 7, 0).expect("whole");
+        assert_eq!((second.opens, second.seq, second.batch.len()), (false, 42, 0));
+        let third = read_frame(bytes, skip_padding(bytes, second.next), 7, 0).expect("whole");
+        assert_eq!((third.seq, third.batch.len()), (43, 5000));
+        assert_eq!(skip_padding(bytes, third.next), 2 * BLOCK);
+        assert!(read_frame(bytes, 0, 8, 0).is_none(), "of another segment");
+        assert!(read_frame(bytes, 0, 7, 42).is_none(), "too old");
+        let mut far = Aligned::with_capacity(BLOCK);
+        write_frame(&mut far, 7, 1 << 40, b"first");
+        assert!(read_frame(far.as_slice(), 0, 7, 1).is_none(), "too far ahead");
+        for byte in (0..first.next - 3).chain(16..21) {
+            let mut spoilt = bytes.to_vec();
+            spoilt[byte] ^= 4;
+            assert!(read_frame(&spoilt, 0, 7, 0).is_none(), "byte {byte}");
+        }
+    }
+}

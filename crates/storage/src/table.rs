@@ -1,0 +1,309 @@
+//! The table: all rows of the batches absorbed so far, in a `redb` file.
+//!
+//! One write transaction takes in one segment of the log, together with two marks: the last batch that the table holds,
+//! and the first segment that it does not. A value is kept with a checksum of its key and itself. Reads go through
+//! a snapshot that is renewed after each transaction, so they never wait for one, even one that waits for disk space.
+
+use std::fs;
+use std::io;
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use crc32fast::Hasher;
+use redb::{
+    Builder, Database, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition,
+    WriteTransaction,
+};
+use slackline_core::machine::{ReadError, Reader, Row, Seq};
+
+use crate::error::OpenError;
+use crate::medium::{Disk, Medium, Role, remove_if_there, sync_directory};
+
+const ROWS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("rows");
+/// One row, under the empty key: the marks, with a checksum like any value.
+const MARKS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("marks");
+
+/// The bytes of a value's checksum, which stand after it.
+const CHECKSUM: usize = 4;
+
+/// How much of the log the table holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Marks {
+    /// The last batch that is in the table.
+    pub(crate) absorbed: Seq,
+    /// The first segment whose batches are not.
+    pub(crate) segment: u64,
+}
+
+/// The open table.
+pub(crate) struct Table {
+    path: PathBuf,
+    snapshot: RwLock<Snapshot>,
+    database: Database,
+    patience: Arc<Patience>,
+}
+
+type Snapshot = ReadOnlyTable<&'static [u8], &'static [u8]>;
+
+impl Table {
+    /// Opens the table, which is made if there is none. Until [`Patience::set_patient`], a full disk is an error.
+    pub(crate) fn open(path: &Path, medium: &Medium, cache_bytes: usize) -> Result<(Self, Marks), OpenError> {
+        let io = |source| OpenError::Io { action: "open", path: path.to_path_buf(), source };
+        let wrong = |error: redb::Error| table_error(path, error);
+        // A file that is only half made must not pass for a table: it gets its name when it is one.
+        let half_made = path.with_extension("tmp");
+        let is_new = !path.exists();
+        if is_new {
+            remove_if_there(&half_made).map_err(io)?;
+        }
+        let disk = Disk::open(if is_new { &half_made } else { path }, medium, Role::Table, false).map_err(io)?;
+        let patience = Arc::new(Patience::default());
+        let backend = Backend { disk, patience: Arc::clone(&patience) };
+        let database = Builder::new()
+            .set_cache_size(cache_bytes)
+            .create_with_backend(backend)
+            .map_err(|error| wrong(error.into()))?;
+        let marks = read_marks(&database).map_err(wrong)?;
+        if is_new {
+            fs::rename(&half_made, path).map_err(io)?;
+            sync_directory(path.parent().unwrap_or(Path::new("."))).map_err(io)?;
+        }
+        let snapshot = RwLock::new(snapshot(&database).map_err(wrong)?);
+        Ok((Self { path: path.to_path_buf(), snapshot, database, patience }, marks))
+    }
+
+    /// What the table does when the disk is full.
+    pub(crate) fn patience(&self) -> &Patience {
+        &self.patience
+    }
+
+    /// Takes in rows, which are sorted and name each key once (`None` removes it), and sets the marks. When it returns,
+    /// both are durable and are what is read.
+    pub(crate) fn absorb(&self, rows: &[(&[u8], Option<&[u8]>)], marks: Marks) -> Result<(), OpenError> {
+        self.write(rows, marks).map_err(|error| table_error(&self.path, error))
+    }
+
+    fn write(&self, rows: &[(&[u8], Option<&[u8]>)], marks: Marks) -> Result<(), redb::Error> {
+        let mut transaction = self.database.begin_write()?;
+        // The file is opened again after a crash without walking through all of it.
+        transaction.set_quick_repair(true);
+        {
+            let mut table = transaction.open_table(ROWS)?;
+            let mut stored = Vec::new();
+            for (key, value) in rows {
+                match value {
+                    Some(value) => {
+                        seal(&mut stored, key, value);
+                        table.insert(*key, &stored[..])?;
+                    }
+                    None => {
+                        table.remove(*key)?;
+                    }
+                }
+            }
+        }
+        write_marks(&transaction, marks)?;
+        transaction.commit()?;
+        let fresh = snapshot(&self.database)?;
+        *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        Ok(())
+    }
+
+    fn value(&self, key: &[u8], stored: &[u8]) -> Result<Vec<u8>, ReadError> {
+        unseal(key, stored).map(<[u8]>::to_vec).ok_or_else(|| ReadError(format!(
+            "the row under \"{}\" in table \"rows\" of {} has a wrong checksum: restore the whole data directory from a \
+             copy, or start the site with an empty one as having lost its disk",
+            key.escape_ascii(),
+            self.path.display(),
+        )))
+    }
+
+    fn unreadable(&self, error: impl Into<redb::Error>) -> ReadError {
+        ReadError(format!("table \"rows\" of {} cannot be read: {}", self.path.display(), error.into()))
+    }
+}
+
+impl Reader for Table {
+    fn read(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
+        let snapshot = self.snapshot.read().unwrap_or_else(PoisonError::into_inner);
+        let stored = ReadableTable::get(&*snapshot, key).map_err(|error| self.unreadable(error))?;
+        stored.map(|stored| self.value(key, stored.value())).transpose()
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<Row>, ReadError> {
+        if from >= to {
+            return Ok(Vec::new());
+        }
+        let snapshot = self.snapshot.read().unwrap_or_else(PoisonError::into_inner);
+        let bounds = (Bound::Included(from), Bound::Excluded(to));
+        let rows = ReadableTable::range::<&[u8]>(&*snapshot, bounds).map_err(|error| self.unreadable(error))?;
+        rows.take(limit)
+            .map(|row| {
+                let (key, stored) = row.map_err(|error| self.unreadable(error))?;
+                let value = self.value(key.value(), stored.value())?;
+                Ok((key.value().to_vec(), value))
+            })
+            .collect()
+    }
+}
+
+/// Writes a value as it is stored: itself, then a checksum of key and value. The key's length is part of the checksum,
+/// so that no byte can move between the two.
+fn seal(stored: &mut Vec<u8>, key: &[u8], value: &[u8]) {
+    stored.clear();
+    stored.extend_from_slice(value);
+    stored.extend_from_slice(&checksum(key, value).to_le_bytes());
+}
+
+/// The value that was stored, if its checksum is right.
+fn unseal<'a>(key: &[u8], stored: &'a [u8]) -> Option<&'a [u8]> {
+    let (value, sum) = stored.split_last_chunk::<CHECKSUM>()?;
+    (checksum(key, value).to_le_bytes() == *sum).then_some(value)
+}
+
+fn checksum(key: &[u8], value: &[u8]) -> u32 {
+    let mut hasher = Hasher::new();
+    hasher.update(&(key.len() as u64).to_le_bytes());
+    hasher.update(key);
+    hasher.update(value);
+    hasher.finalize()
+}
+
+fn snapshot(database: &Database) -> Result<Snapshot, redb::Error> {
+    Ok(database.begin_read()?.open_table(ROWS)?)
+}
+
+/// Reads the marks; makes both tables if there are none.
+fn read_marks(database: &Database) -> Result<Marks, redb::Error> {
+    let damaged = || redb::Error::Corrupted("the marks of what was absorbed have a wrong checksum".into());
+    match database.begin_read()?.open_table(MARKS) {
+        Ok(table) => {
+            let stored = ReadableTable::get(&table, &[][..])?.ok_or_else(damaged)?;
+            let marks = unseal(&[], stored.value()).ok_or_else(damaged)?;
+            let number = |at| u64::from_le_bytes(marks[at..at + 8].try_into().expect("eight bytes"));
+            Ok(Marks { absorbed: number(0), segment: number(8) })
+        }
+        Err(redb::TableError::TableDoesNotExist(_)) => {
+            let marks = Marks { absorbed: 0, segment: 1 };
+            let transaction = database.begin_write()?;
+            transaction.open_table(ROWS)?;
+            write_marks(&transaction, marks)?;
+            transaction.commit()?;
+            Ok(marks)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn write_marks(transaction: &WriteTransaction, marks: Marks) -> Result<(), redb::Error> {
+    let mut stored = Vec::new();
+    seal(&mut stored, &[], &[marks.absorbed.to_le_bytes(), marks.segment.to_le_bytes()].concat());
+    transaction.open_table(MARKS)?.insert(&[][..], &stored[..])?;
+    Ok(())
+}
+
+fn table_error(path: &Path, error: redb::Error) -> OpenError {
+    match error {
+        redb::Error::Io(error) if error.kind() == io::ErrorKind::StorageFull => {
+            OpenError::Full { path: path.to_path_buf(), bytes: 1 << 20 }
+        }
+        error => OpenError::Table { path: path.to_path_buf(), source: Box::new(error) },
+    }
+}
+
+/// The table's file, as `redb` sees it. What the file grows by is allocated at once, so that a full disk is met there
+/// and nowhere else; and there it is waited for, because `redb` gives up for good after an error.
+#[derive(Debug)]
+struct Backend {
+    disk: Disk,
+    patience: Arc<Patience>,
+}
+
+impl StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        self.disk.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.disk.read(offset, out)
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        let mut pause = Pause::default();
+        loop {
+            match self.disk.set_len(length) {
+                Err(error) if error.kind() == io::ErrorKind::StorageFull && self.patience.is_patient() => {
+                    if self.patience.wait(pause.next()) {
+                        return Err(error);
+                    }
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.disk.sync()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.disk.write(offset, data)
+    }
+}
+
+/// Whether to wait for disk space, and until when.
+#[derive(Debug, Default)]
+pub(crate) struct Patience {
+    patient: AtomicBool,
+    over: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Patience {
+    /// From now on a full disk is waited for.
+    pub(crate) fn set_patient(&self) {
+        self.patient.store(true, Ordering::Release);
+    }
+
+    /// Ends every wait, now and later.
+    pub(crate) fn end(&self) {
+        *self.over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.wake.notify_all();
+    }
+
+    fn is_patient(&self) -> bool {
+        self.patient.load(Ordering::Acquire)
+    }
+
+    /// Waits, and tells whether waiting is over.
+    fn wait(&self, pause: Duration) -> bool {
+        let over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.wake.wait_timeout_while(over, pause, |over| !*over);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// Growing pauses between attempts to get space.
+#[derive(Debug)]
+pub(crate) struct Pause(Duration);
+
+impl Default for Pause {
+    fn default() -> Self {
+        Self(Duration::from_millis(25))
+    }
+}
+
+impl Pause {
+    /// The longest pause.
+    const MOST: Duration = Duration::from_secs(2);
+
+    /// The pause to make now; the next one is twice as long.
+    pub(crate) fn next(&mut self) -> Duration {
+        let now = self.0;
+        self.0 = (now * 2).min(Self::MOST);
+        now
+    }
+}

@@ -1,0 +1,197 @@
+//! Torn tails are cut; damage is named.
+
+use std::path::Path;
+
+use slackline_core::machine::Batch;
+use slackline_storage::{OpenError, Options, Store};
+
+use crate::common::*;
+
+const BLOCK: usize = 4096;
+
+/// One segment that was not absorbed: groups of 1, 40, 100 and 300 batches.
+fn written(scratch: &Scratch) -> (Options, u64) {
+    let options = Options { segment_bytes: 256 << 10, ..small() };
+    let mut store = open(&scratch.site(), &options).unwrap();
+    let mut writer = store.writer().unwrap();
+    wait("segments to be ready", || segments(&scratch.site()).len() == 3);
+    fill(&mut *writer, 1..=1, 1, 25);
+    fill(&mut *writer, 2..=41, 40, 25);
+    fill(&mut *writer, 42..=141, 100, 25);
+    fill(&mut *writer, 142..=441, 300, 25);
+    drop((writer, store));
+    (options, 441)
+}
+
+/// Where each frame of a segment starts and ends.
+fn frames(bytes: &[u8]) -> Vec<(usize, usize)> {
+    let mut frames = Vec::new();
+    let mut at = BLOCK;
+    while at + 16 <= bytes.len() {
+        let length = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) & !(1 << 31);
+        if length == 0 {
+            if at.is_multiple_of(BLOCK) {
+                break;
+            }
+            at = at.next_multiple_of(BLOCK);
+            continue;
+        }
+        frames.push((at, at + 16 + length as usize));
+        at = (at + 16 + length as usize).next_multiple_of(8);
+    }
+    frames
+}
+
+fn open_with(
+    scratch: &Scratch,
+    saved: &Path,
+    options: &Options,
+    spoil: impl FnOnce(&mut Vec<u8>),
+) -> Result<u64, OpenError> {
+    copy(saved, &scratch.site());
+    let segment = segments(&scratch.site())[0].clone();
+    let mut bytes = std::fs::read(&segment).unwrap();
+    spoil(&mut bytes);
+    std::fs::write(&segment, bytes).unwrap();
+    let store = open(&scratch.site(), options)?;
+    assert_eq!(all(store.reader()), expected(store.last(), 25), "not a prefix");
+    Ok(store.last())
+}
+
+#[test]
+fn torn_last_group_is_cut_at_every_point() {
+    let scratch = Scratch::new("torn");
+    let (options, last) = written(&scratch);
+    let saved = scratch.0.join("saved");
+    copy(&scratch.site(), &saved);
+    let bytes = std::fs::read(&segments(&saved)[0]).unwrap();
+    let frames = frames(&bytes);
+    assert_eq!(frames.len() as u64, last);
+    let (start, end) = (frames[141].0, frames[440].1);
+    assert!(start.is_multiple_of(BLOCK) && end - start > 2 * BLOCK, "the last group spans blocks");
+    let mut lengths = std::collections::BTreeSet::new();
+    // A prime step, to meet every part of a frame without thousands of openings.
+    for cut in (start..end).step_by(211).chain([start + 1, end - 1, end]) {
+        let whole = frames.iter().filter(|(_, end)| *end <= cut).count() as u64;
+        let found = open_with(&scratch, &saved, &options, |bytes| bytes[cut..].fill(0)).unwrap();
+        assert_eq!(found, whole, "cut at {cut}");
+        lengths.insert(found);
+    }
+    assert!(lengths.len() > 30 && lengths.contains(&last) && lengths.contains(&141));
+    // Blocks of one write may reach the disk in any order: the first one lost, later ones there.
+    let found = open_with(&scratch, &saved, &options, |bytes| bytes[start..start + BLOCK].fill(0)).unwrap();
+    assert_eq!(found, 141);
+}
+
+#[test]
+fn flipped_bit_before_the_last_group_is_refused_with_its_place() {
+    let scratch = Scratch::new("flip");
+    let (options, _) = written(&scratch);
+    let saved = scratch.0.join("saved");
+    copy(&scratch.site(), &saved);
+    let name = segments(&saved)[0].file_name().unwrap().to_owned();
+    let frames = frames(&std::fs::read(&segments(&saved)[0]).unwrap());
+    for step in 0..48 {
+        let (start, end) = frames[(step * 37) % 141];
+        let byte = start + (step * 29) % (end - start);
+        let error = open_with(&scratch, &saved, &options, |bytes| bytes[byte] ^= 1 << (step % 8))
+            .err()
+            .unwrap_or_else(|| panic!("the flip at byte {byte} was not noticed"));
+        let OpenError::Damaged { path, at, .. } = &error else { panic!("{error}") };
+        assert_eq!((path.file_name().unwrap(), *at), (&*name, start as u64), "{error}");
+        assert!(error.to_string().contains("restore the whole data directory from a copy"), "{error}");
+    }
+    // The header.
+    for byte in [0, 9, 14, 21] {
+        let error = open_with(&scratch, &saved, &options, |bytes| bytes[byte] ^= 16).err().unwrap();
+        assert!(matches!(&error, OpenError::Damaged { at: 0, .. } | OpenError::NewerFormat { .. }), "{error}");
+    }
+    assert_eq!(open_with(&scratch, &saved, &options, |_| ()).unwrap(), 441);
+}
+
+/// A log of three segments none of which was absorbed: the table as it was before, links to the segments' files, and the
+/// headers that recycling may have changed since.
+fn three_segments(scratch: &Scratch) -> std::path::PathBuf {
+    let (site, kept) = (scratch.site(), scratch.0.join("kept"));
+    let mut store = open(&site, &small()).unwrap();
+    let mut writer = store.writer().unwrap();
+    wait("segments to be ready", || segments(&site).len() == 3);
+    copy(&site, &kept);
+    let links: Vec<_> = segments(&site)
+        .into_iter()
+        .map(|path| {
+            let link = scratch.0.join(path.file_name().unwrap());
+            std::fs::hard_link(&path, &link).unwrap();
+            link
+        })
+        .collect();
+    // Five of these fill a segment: 1 to 5, 6 to 10, 11.
+    for number in 1..=11u8 {
+        let mut batch = Batch::new();
+        batch.put(b"key", &vec![number; 12_000]);
+        append(&mut *writer, number.into(), &[batch]);
+    }
+    drop((writer, store));
+    for (path, link) in segments(&kept).iter().zip(links) {
+        let header = std::fs::read(path).unwrap()[..BLOCK].to_vec();
+        let mut bytes = std::fs::read(link).unwrap();
+        bytes[..BLOCK].copy_from_slice(&header);
+        std::fs::write(path, bytes).unwrap();
+    }
+    kept
+}
+
+#[test]
+fn damage_is_found_across_segments() {
+    let scratch = Scratch::new("across");
+    let kept = three_segments(&scratch);
+    copy(&kept, &scratch.site());
+    assert_eq!(open(&scratch.site(), &small()).unwrap().last(), 11);
+    let paths: Vec<_> =
+        segments(&kept).iter().map(|path| scratch.site().join("log").join(path.file_name().unwrap())).collect();
+    let options = small();
+    for (segment, block) in [(0, 1), (0, 4), (0, 13), (1, 1), (1, 7), (1, 13)] {
+        copy(&kept, &scratch.site());
+        let mut bytes = std::fs::read(&paths[segment]).unwrap();
+        bytes[block * BLOCK + 20] ^= 1;
+        std::fs::write(&paths[segment], bytes).unwrap();
+        let error = open(&scratch.site(), &options).err().unwrap();
+        let OpenError::Damaged { path, at, .. } = &error else { panic!("{error}") };
+        let group = 1 + (block - 1) / 3 * 3;
+        assert_eq!((path, *at), (&paths[segment], (group * BLOCK) as u64), "block {block}: {error}");
+    }
+    // In the last one it cannot be told from a torn write.
+    copy(&kept, &scratch.site());
+    let mut bytes = std::fs::read(&paths[2]).unwrap();
+    bytes[BLOCK + 20] ^= 1;
+    std::fs::write(&paths[2], bytes).unwrap();
+    assert_eq!(open(&scratch.site(), &options).unwrap().last(), 10);
+    // A segment in the middle that is not there.
+    copy(&kept, &scratch.site());
+    std::fs::remove_file(&paths[1]).unwrap();
+    assert!(matches!(open(&scratch.site(), &options), Err(OpenError::Missing { path }) if path == paths[1]));
+}
+
+#[test]
+fn flipped_bit_in_the_table_is_named_by_key() {
+    let scratch = Scratch::new("table");
+    let mut store = open(&scratch.site(), &small()).unwrap();
+    let mut writer = store.writer().unwrap();
+    fill(&mut *writer, 1..=2000, 50, 300);
+    drop((writer, store));
+    drop(open(&scratch.site(), &small()).unwrap());
+    let table = scratch.site().join("table.redb");
+    let mut bytes = std::fs::read(&table).unwrap();
+    let wanted = b"value of batch 00001925";
+    let places: Vec<usize> = (0..bytes.len() - wanted.len()).filter(|at| bytes[*at..].starts_with(wanted)).collect();
+    assert!(!places.is_empty());
+    for at in places {
+        bytes[at + 10] ^= 2;
+    }
+    std::fs::write(&table, bytes).unwrap();
+    let store = open(&scratch.site(), &small()).unwrap();
+    let error = store.reader().read(b"k0125").unwrap_err();
+    assert!(error.0.contains("k0125") && error.0.contains("\"rows\"") && error.0.contains("table.redb"), "{error}");
+    assert!(store.reader().scan(b"k0120", b"k0130", 100).is_err(), "a scan skips nothing");
+    assert!(store.reader().read(b"k0126").unwrap().is_some());
+}

@@ -1,0 +1,252 @@
+//! Full disks, failing syncs, power cuts.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use slackline_core::machine::Batch;
+use slackline_storage::{Embedded, Faults, LogWriter, Medium, OpenError, Options, Role, Store, WriteError};
+
+use crate::common::*;
+use crate::model::random_batch;
+
+fn lossy(faults: &Faults) -> Options {
+    Options { medium: Medium::Lossy(faults.clone()), ..small() }
+}
+
+/// Twenty rows under keys of their own, so that the table must grow.
+fn large(number: u64) -> Batch {
+    let mut batch = Batch::new();
+    (0..20).for_each(|row| batch.put(format!("{number:06}-{row}").as_bytes(), &[1; 100]));
+    batch
+}
+
+/// Appends until the log has no room and the table does not move any more: how many batches there are, and the refusal.
+fn write_until_full(store: &Embedded, writer: &mut dyn LogWriter) -> (u64, WriteError) {
+    let mut number = 0;
+    let mut still = (0, 0);
+    loop {
+        match writer.append(number + 1, &[large(number + 1)]) {
+            Ok(()) => number += 1,
+            Err(error) => {
+                still = (store.absorbed(), if still.0 == store.absorbed() { still.1 + 1 } else { 0 });
+                if still.1 == 50 {
+                    return (number, error);
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        assert!(number < 100_000, "the disk is never full");
+    }
+}
+
+#[test]
+fn full_disk_takes_the_room_away_and_gives_it_back() {
+    let scratch = Scratch::new("full");
+    let faults = Faults::new();
+    let options = Options { segments_most: 40, ..lossy(&faults) };
+    let mut store = open(&scratch.site(), &options).unwrap();
+    let mut writer = store.writer().unwrap();
+    wait("segments to be ready", || store.room() == 3 * (60 << 10));
+    faults.set_space(Some(0));
+    let before = store.room();
+    let (number, refused) = write_until_full(&store, &mut *writer);
+    assert!(matches!(refused, WriteError::NoRoom { .. }), "{refused}");
+    assert_eq!(store.room(), 0);
+    assert!(before > 0);
+    // Reading goes on, nothing was half written, and the writer is not spoilt.
+    let absorbed = store.absorbed();
+    assert_eq!(all(store.reader()).len() as u64, absorbed * 20);
+    assert!(absorbed < number, "the table grew on a full disk");
+    assert!(matches!(writer.append(number + 1, &[large(number + 1)]), Err(WriteError::NoRoom { .. })));
+    assert_eq!(store.last(), number);
+    faults.set_space(None);
+    wait("room", || store.room() >= 2 * (60 << 10));
+    writer.append(number + 1, &[large(number + 1)]).unwrap();
+    wait("absorption", || store.absorbed() > absorbed);
+    assert_eq!(store.failure(), None);
+    drop((writer, store));
+    let store = open(&scratch.site(), &lossy(&Faults::new())).unwrap();
+    assert_eq!(store.last(), number + 1);
+    assert_eq!(all(store.reader()).len() as u64, (number + 1) * 20);
+}
+
+#[test]
+fn closing_does_not_wait_for_a_full_disk() {
+    let scratch = Scratch::new("full-close");
+    let faults = Faults::new();
+    // Enough log that the table cannot take it in without growing.
+    let options = Options { segments_ahead: 12, segments_most: 14, ..lossy(&faults) };
+    let mut store = open(&scratch.site(), &options).unwrap();
+    let mut writer = store.writer().unwrap();
+    wait("segments to be ready", || store.room() == 13 * (60 << 10));
+    faults.set_space(Some(0));
+    let (number, _) = write_until_full(&store, &mut *writer);
+    let start = std::time::Instant::now();
+    drop((writer, store));
+    assert!(start.elapsed() < Duration::from_secs(2));
+    // A disk that is full when the store is opened: a clear refusal, and nothing lost.
+    let full = Faults::new();
+    full.set_space(Some(0));
+    let error = open(&scratch.site(), &lossy(&full)).err().expect("the table has to grow");
+    assert!(matches!(error, OpenError::Full { .. }), "{error}");
+    let store = open(&scratch.site(), &lossy(&Faults::new())).unwrap();
+    assert_eq!((store.last(), all(store.reader()).len() as u64), (number, number * 20));
+}
+
+#[test]
+fn failed_sync_stops_the_site_and_loses_only_what_was_not_acknowledged() {
+    let scratch = Scratch::new("sync");
+    let faults = Faults::new();
+    let mut store = open(&scratch.site(), &lossy(&faults)).unwrap();
+    let mut writer = store.writer().unwrap();
+    wait("segments to be ready", || store.room() == 3 * (60 << 10));
+    fill(&mut *writer, 1..=30, 10, 9);
+    faults.fail_sync(Role::Log);
+    let error = writer.append(31, &[numbered(31, 9)]).unwrap_err();
+    assert!(matches!(error, WriteError::Failed { .. }) && error.to_string().contains(".log"), "{error}");
+    let again = writer.append(31, &[numbered(31, 9)]).unwrap_err();
+    assert!(matches!(&again, WriteError::Stopped { why } if why.contains("injected")), "{again}");
+    assert_eq!((store.last(), store.room()), (30, 0));
+    assert!(store.failure().unwrap().contains("check the disk"));
+    drop((writer, store));
+    let store = open(&scratch.site(), &lossy(&Faults::new())).unwrap();
+    assert_eq!((store.last(), all(store.reader())), (30, expected(30, 9)));
+}
+
+#[test]
+fn short_write_leaves_a_prefix() {
+    for blocks in 0..4 {
+        let scratch = Scratch::new("short");
+        let faults = Faults::new();
+        let mut store = open(&scratch.site(), &lossy(&faults)).unwrap();
+        let mut writer = store.writer().unwrap();
+        wait("segments to be ready", || store.room() == 3 * (60 << 10));
+        fill(&mut *writer, 1..=10, 5, 9);
+        faults.short_write(blocks);
+        // Three blocks and a bit.
+        let batches: Vec<Batch> = (11..=300).map(|number| numbered(number, 9)).collect();
+        assert!(matches!(writer.append(11, &batches), Err(WriteError::Failed { .. })));
+        drop((writer, store));
+        let store = open(&scratch.site(), &lossy(&Faults::new())).unwrap();
+        let last = store.last();
+        assert!(if blocks == 0 { last == 10 } else { (11..300).contains(&last) }, "{blocks} blocks, {last} batches");
+        assert_eq!(all(store.reader()), expected(last, 9));
+    }
+}
+
+#[test]
+fn failed_sync_of_the_table_stops_the_site_and_loses_nothing() {
+    let scratch = Scratch::new("table-sync");
+    let faults = Faults::new();
+    let mut store = open(&scratch.site(), &lossy(&faults)).unwrap();
+    let mut writer = store.writer().unwrap();
+    faults.fail_sync(Role::Table);
+    let mut number = 0;
+    let error = loop {
+        match writer.append(number + 1, &[numbered(number + 1, 9)]) {
+            Ok(()) => number += 1,
+            Err(WriteError::NoRoom { .. }) => std::thread::sleep(Duration::from_millis(1)),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(&error, WriteError::Stopped { why } if why.contains("table.redb")), "{error}");
+    drop((writer, store));
+    let store = open(&scratch.site(), &lossy(&Faults::new())).unwrap();
+    assert_eq!((store.last(), all(store.reader())), (number, expected(number, 9)));
+}
+
+/// The power is cut in the middle of some sync, of the log or of the table, which reaches the disk in part: what was
+/// acknowledged is there, and what is there is a prefix.
+#[test]
+fn power_cut_in_any_sync_leaves_a_prefix_with_all_that_was_acknowledged() {
+    let mut unacknowledged = 0;
+    for seed in 0..60 {
+        let random = &mut Random(seed);
+        let scratch = Scratch::new("power");
+        let mut acknowledged = 0;
+        let mut rows = Rows::new();
+        for life in 0..3 {
+            let faults = Faults::new();
+            // 24 syncs or more are those of making a store.
+            faults.crash_in_sync(random.below(120), seed * 3 + life);
+            let mut states = vec![(acknowledged, rows.clone())];
+            if let Ok(mut store) = open(&scratch.site(), &lossy(&faults)) {
+                assert_eq!((store.last(), all(store.reader())), (acknowledged, rows.clone()), "seed {seed}");
+                let mut writer = store.writer().unwrap();
+                while !faults.is_crashed() {
+                    let batches: Vec<Batch> = (0..1 + random.below(40)).map(|_| random_batch(random)).collect();
+                    match writer.append(acknowledged + 1, &batches) {
+                        Err(WriteError::NoRoom { .. }) => continue,
+                        result => {
+                            states = vec![(acknowledged, rows.clone())];
+                            let mut number = acknowledged;
+                            for batch in &batches {
+                                apply(&mut rows, batch);
+                                number += 1;
+                                states.push((number, rows.clone()));
+                            }
+                            if result.is_err() {
+                                break;
+                            }
+                            acknowledged = number;
+                            states.drain(..states.len() - 1);
+                        }
+                    }
+                }
+            }
+            assert!(faults.is_crashed());
+            let store = match open(&scratch.site(), &lossy(&Faults::new())) {
+                Ok(store) => store,
+                Err(error) => panic!("seed {seed}, life {life}: {error}"),
+            };
+            let (found, expected) = states
+                .into_iter()
+                .find(|(number, _)| *number == store.last())
+                .unwrap_or_else(|| panic!("seed {seed}: {} is not a prefix after {acknowledged}", store.last()));
+            assert_eq!(all(store.reader()), expected, "seed {seed}");
+            unacknowledged += found - acknowledged;
+            (acknowledged, rows) = (found, expected);
+        }
+    }
+    assert!(unacknowledged > 0, "no sync was torn in the middle");
+}
+
+/// A process killed while it writes: everything it reported is there.
+#[test]
+fn killed_process_keeps_all_that_it_acknowledged() {
+    let scratch = Scratch::new("killed");
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "faults::child_that_is_killed", "--nocapture"])
+        .env("SLACKLINE_STORAGE_CHILD", scratch.site())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut reported = 0;
+    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        if let Some(number) = line.unwrap_or_default().strip_prefix("durable ") {
+            reported = number.parse().unwrap();
+        }
+        if reported > 3_000 {
+            child.kill().unwrap();
+            break;
+        }
+    }
+    child.wait().unwrap();
+    assert!(reported > 3_000, "the child did not write");
+    let store = open(&scratch.site(), &lossy(&Faults::new())).unwrap();
+    assert!(store.last() >= reported);
+    assert_eq!(all(store.reader()), expected(store.last(), 200));
+}
+
+/// Does nothing unless run by the test above.
+#[test]
+fn child_that_is_killed() {
+    let Some(site) = std::env::var_os("SLACKLINE_STORAGE_CHILD") else { return };
+    let mut store = open(site.as_ref(), &lossy(&Faults::new())).unwrap();
+    let mut writer = store.writer().unwrap();
+    for group in 0.. {
+        fill(&mut *writer, group * 10 + 1..=group * 10 + 10, 10, 200);
+        println!("durable {}", store.last());
+    }
+}
