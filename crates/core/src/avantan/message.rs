@@ -18,7 +18,7 @@ use crate::id::{Incarnation, SiteId};
 /// | `Behind` | voter → leader | instances are missing here: send `Decided` |
 ///
 /// Each may be lost, repeated and reordered; every handler is idempotent.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Message {
     /// Asks for a promise and a line.
     Election {
@@ -85,7 +85,7 @@ pub enum Message {
 }
 
 /// What a site reports to a round.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Line {
     /// Whose line it is.
     pub site: SiteId,
@@ -106,7 +106,7 @@ pub struct Line {
 }
 
 /// One site's part of a value.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Row {
     /// Whose row it is.
     pub site: SiteId,
@@ -121,7 +121,7 @@ pub struct Row {
 }
 
 /// What a round does to the entity itself.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Lifecycle {
     /// Nothing: tokens move.
     Keep,
@@ -135,7 +135,7 @@ pub enum Lifecycle {
 }
 
 /// What an instance decides.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Value {
     /// What happens to the entity.
     pub lifecycle: Lifecycle,

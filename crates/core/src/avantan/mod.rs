@@ -130,7 +130,7 @@ pub enum Role {
 }
 
 /// One site's answer to an election.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Report {
     /// What it offers and wants.
     pub line: Line,

@@ -15,7 +15,7 @@ pub struct Ballot {
 }
 
 /// The instance that this site has promised, offered or accepted something in.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Round {
     /// The instance; always the one after the last applied.
     pub instance: u64,
@@ -39,7 +39,7 @@ impl Round {
 }
 
 /// The last decided row that names a site.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Settled {
     /// The instance that decided it.
     pub instance: u64,
@@ -48,7 +48,7 @@ pub struct Settled {
 }
 
 /// What all decided instances came to.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Table {
     /// Counts the creations of this name.
     pub generation: u32,
@@ -100,7 +100,7 @@ impl Table {
 }
 
 /// One site's share of one entity. Every change is one atomic write.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Share {
     /// Tokens here, those set aside included.
     pub tokens: i64,

@@ -42,7 +42,8 @@ impl Host {
 impl Cluster {
     /// A cluster whose sites have joined.
     pub(crate) fn new(sites: usize) -> Self {
-        let host = |_| Host { node: None, rows: BTreeMap::new(), batches: 0, wall: 1 << 50, session: None, sequence: 0 };
+        let host =
+            |_| Host { node: None, rows: BTreeMap::new(), batches: 0, wall: 1 << 50, session: None, sequence: 0 };
         let mut cluster = Self {
             hosts: (0..sites).map(host).collect(),
             now: 1_000_000,
@@ -125,7 +126,11 @@ impl Cluster {
                 break;
             }
             at_once = if self.now == next { at_once + 1 } else { 0 };
-            assert!(at_once < 10_000, "a site asks to be woken again and again: {tick:?} {:?}", self.hosts[tick.map_or(0, |t| t.1)].node);
+            assert!(
+                at_once < 10_000,
+                "a site asks to be woken again and again: {tick:?} {:?}",
+                self.hosts[tick.map_or(0, |t| t.1)].node
+            );
             self.now = next;
             match (message, tick) {
                 (Some(key), _) if key.0 <= next => {
@@ -168,7 +173,9 @@ impl Cluster {
     /// The outcome of a submitted operation, if it is there.
     pub(crate) fn outcome(&mut self, at: usize, sequence: u64) -> Option<Outcome> {
         self.responses.iter().find_map(|(host, _, response)| match response {
-            Response::Batch { session, answers } if *host == at && Some(*session) == self.hosts[at].session.map(|s| s.2) => {
+            Response::Batch { session, answers }
+                if *host == at && Some(*session) == self.hosts[at].session.map(|s| s.2) =>
+            {
                 answers.iter().find(|answer| answer.sequence == sequence).map(|answer: &Answer| answer.outcome.clone())
             }
             _ => None,

@@ -1,0 +1,391 @@
+//! The model check of Avantan: [`slackline_core::avantan`] itself, not a copy of it, in every order of events.
+//!
+//! A state is three sites' agreements on one entity, the messages under way, and what was acquired. From each state every
+//! message may be delivered next, in any order, or never (so links lose and reorder); each site may start an election,
+//! build or withdraw, grant a token, crash (what is volatile is lost), or lose its disk (everything is lost, and it comes
+//! back with a new incarnation). Breadth-first, so that a counterexample is a shortest one.
+//!
+//! Properties:
+//!
+//! - **agreement**: all sites that applied an instance have the same table for it;
+//! - **conservation**: tokens here and there, decided moves that are not applied yet included, and what was acquired add up
+//!   to the limit (to at most the limit once a disk was lost: the tokens on it count as spent);
+//! - **own invariants**: no assertion of the product fails.
+//!
+//! Steps are atomic with their write, because the driver's release rule lets no message leave before it: a crash
+//! between the two is a message that is never delivered.
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use slackline_core::avantan::{Avantan, Intent, Membership, Message, Offer, Role, Row, Settled, Share, Step, Table};
+use slackline_core::id::{Incarnation, SiteId};
+use stateright::{Checker, Model, Property};
+
+/// What to explore.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// For the printed line.
+    pub name: &'static str,
+    /// Tokens at each site at the start.
+    pub tokens: Vec<i64>,
+    /// What a site keeps out of a round, if it has it.
+    pub kept: i64,
+    /// The highest ballot number in any instance.
+    pub ballots: u64,
+    /// The number of rounds.
+    pub rounds: u64,
+    /// How many tokens clients ask for in all.
+    pub acquires: u8,
+    /// How many crashes there may be.
+    pub crashes: u8,
+    /// How many disks may be lost.
+    pub losses: u8,
+    /// How many elections may be given up.
+    pub withdrawals: u8,
+    /// So many sites, from the first, may lead.
+    pub leaders: usize,
+}
+
+/// One site.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Site {
+    avantan: Avantan,
+    incarnation: Incarnation,
+}
+
+/// A message under way.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Envelope {
+    from: usize,
+    to: usize,
+    message: Message,
+}
+
+/// One state of the whole.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct State {
+    sites: Vec<Site>,
+    network: BTreeSet<Envelope>,
+    acquired: i64,
+    acquires: u8,
+    crashes: u8,
+    losses: u8,
+    withdrawals: u8,
+    /// The table that was first seen for each instance.
+    decided: Vec<(u64, Table)>,
+    disagreed: bool,
+    broken: bool,
+}
+
+/// What may happen next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// A message arrives.
+    Deliver(Envelope),
+    /// A site leads a round, or a higher ballot of the one that it is in.
+    Start(usize),
+    /// A leader stops waiting for reports.
+    Build(usize),
+    /// A leader gives up.
+    Withdraw(usize),
+    /// A client is granted a token.
+    Acquire(usize),
+    /// A site loses what is volatile.
+    Crash(usize),
+    /// A site loses everything, and comes back with a new incarnation.
+    LoseDisk(usize),
+}
+
+impl Setup {
+    fn members(&self) -> Vec<SiteId> {
+        (0..self.tokens.len()).map(|at| SiteId::new(at as u16, 0)).collect()
+    }
+
+    fn limit(&self) -> i64 {
+        self.tokens.iter().sum()
+    }
+
+    /// Explores until a property fails, everything is seen, or `most` states are.
+    pub fn explore(self, most: usize) -> Explored {
+        let setup = self.clone();
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let checker = self.checker().threads(threads).target_state_count(most).spawn_bfs().join();
+        let exhausted = checker.state_count() < most;
+        let violation = checker
+            .discoveries()
+            .into_iter()
+            .map(|(name, path)| Violation { property: name, trace: trace(&setup, path.into_actions()) })
+            .min_by_key(|violation| violation.trace.len());
+        Explored { name: setup.name, unique: checker.unique_state_count(), exhausted, violation }
+    }
+}
+
+/// What an exploration came to.
+#[derive(Debug)]
+pub struct Explored {
+    /// The setup's name.
+    pub name: &'static str,
+    /// Unique states seen.
+    pub unique: usize,
+    /// Whether there are no more.
+    pub exhausted: bool,
+    /// The shortest way found into a state that breaks a property.
+    pub violation: Option<Violation>,
+}
+
+/// A counterexample.
+#[derive(Debug)]
+pub struct Violation {
+    /// The property.
+    pub property: &'static str,
+    /// One line for each step.
+    pub trace: Vec<String>,
+}
+
+fn trace(setup: &Setup, actions: Vec<Action>) -> Vec<String> {
+    let mut state = setup.init_states().remove(0);
+    let mut lines = Vec::new();
+    for action in actions {
+        let text = match &action {
+            Action::Deliver(envelope) => {
+                format!("S{} → S{}  {}", envelope.from + 1, envelope.to + 1, brief(&envelope.message))
+            }
+            Action::Start(at) => format!("S{} starts an election", at + 1),
+            Action::Build(at) => format!("S{} stops waiting for reports", at + 1),
+            Action::Withdraw(at) => format!("S{} withdraws", at + 1),
+            Action::Acquire(at) => format!("S{} grants a token", at + 1),
+            Action::Crash(at) => format!("S{} crashes and restarts", at + 1),
+            Action::LoseDisk(at) => format!("S{} loses its disk and comes back new", at + 1),
+        };
+        let Some(next) = setup.next_state(&state, action) else { break };
+        state = next;
+        let tokens: Vec<String> = state
+            .sites
+            .iter()
+            .map(|site| format!("{}{}", site.avantan.share.tokens, if site.avantan.in_round() { "*" } else { "" }))
+            .collect();
+        lines.push(format!("{text:<78} tokens {} acquired {}", tokens.join(" "), state.acquired));
+    }
+    lines
+}
+
+fn brief(message: &Message) -> String {
+    match message {
+        Message::Election { instance, ballot, .. } => {
+            format!("Election({instance}, {}@{})", ballot.number, ballot.site)
+        }
+        Message::Report { instance, report, .. } => {
+            let accepted = if report.accepted.is_some() { ", has accepted" } else { "" };
+            let promise = if report.promises { "" } else { ", no promise" };
+            format!("Report({instance}, holds {}{accepted}{promise})", report.line.held)
+        }
+        Message::Accept { instance, value, .. } => {
+            let rows: Vec<String> =
+                value.rows.iter().map(|row| format!("S{}:{}→{}", row.site.region + 1, row.before, row.after)).collect();
+            format!("Accept({instance}, {})", rows.join(" "))
+        }
+        Message::Accepted { instance, .. } => format!("Accepted({instance})"),
+        Message::Refuse { instance, .. } => format!("Refuse({instance})"),
+        Message::Decided { instance, .. } => format!("Decided({instance})"),
+        Message::Withdraw { instance, .. } => format!("Withdraw({instance})"),
+        Message::Behind { applied } => format!("Behind({applied})"),
+    }
+}
+
+impl Model for Setup {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        // The entity exists: instance 1 created it with these tokens.
+        let row = |(at, &after): (usize, &i64)| Settled {
+            instance: 1,
+            row: Row { site: SiteId::new(at as u16, 0), incarnation: Incarnation(1), share: 0, before: 0, after },
+        };
+        let rows: Vec<Settled> = self.tokens.iter().enumerate().map(row).collect();
+        let table = Table::from_parts(1, 1, Some(self.limit()), rows);
+        let site = |&tokens: &i64| {
+            let share = Share { tokens, number: 1, applied: 1, table: table.clone(), round: None };
+            Site { avantan: Avantan::restore(share), incarnation: Incarnation(1) }
+        };
+        vec![State {
+            sites: self.tokens.iter().map(site).collect(),
+            network: BTreeSet::new(),
+            acquired: 0,
+            acquires: self.acquires,
+            crashes: self.crashes,
+            losses: self.losses,
+            withdrawals: self.withdrawals,
+            decided: Vec::new(),
+            disagreed: false,
+            broken: false,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.broken || state.disagreed {
+            return;
+        }
+        actions.extend(state.network.iter().cloned().map(Action::Deliver));
+        for (at, site) in state.sites.iter().enumerate() {
+            let share = &site.avantan.share;
+            let promised = share.round.as_ref().map_or(0, |round| round.promised.number);
+            if at < self.leaders && share.applied < 1 + self.rounds && promised < self.ballots {
+                actions.push(Action::Start(at));
+            }
+            if let Role::Electing { reports, .. } = site.avantan.role() {
+                let promises = reports.iter().filter(|report| report.promises).count();
+                if promises > self.tokens.len() / 2 {
+                    actions.push(Action::Build(at));
+                }
+                if state.withdrawals > 0 {
+                    actions.push(Action::Withdraw(at));
+                }
+            }
+            if state.acquires > 0 && share.free() > 0 {
+                actions.push(Action::Acquire(at));
+            }
+            // A crash of a site that has nothing volatile changes nothing.
+            if state.crashes > 0 && *site.avantan.role() != Role::Idle {
+                actions.push(Action::Crash(at));
+            }
+            if state.losses > 0 {
+                actions.push(Action::LoseDisk(at));
+            }
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = last.clone();
+        let members = self.members();
+        let step = |state: &mut State, at: usize, act: &dyn Fn(&mut Avantan, Membership, &mut Step)| {
+            let site = &mut state.sites[at];
+            let membership = Membership { me: members[at], incarnation: site.incarnation, members: &members };
+            let mut step = Step::default();
+            let sound = catch_unwind(AssertUnwindSafe(|| act(&mut site.avantan, membership, &mut step))).is_ok();
+            state.broken |= !sound;
+            for (to, message) in step.sends {
+                state.network.insert(Envelope { from: at, to: to.region as usize, message });
+            }
+            if step.adopted {
+                let share = &state.sites[at].avantan.share;
+                let instance = share.applied;
+                match state.decided.iter().find(|(known, _)| *known == instance) {
+                    Some((_, table)) => state.disagreed |= *table != share.table,
+                    None => {
+                        state.decided.push((instance, share.table.clone()));
+                        state.decided.sort_by_key(|(instance, _)| *instance);
+                    }
+                }
+            }
+        };
+        let offer = |share: &Share| Offer {
+            kept: self.kept.min(share.tokens),
+            needed: i64::from(share.tokens == 0),
+            wanted: i64::from(share.tokens == 0),
+        };
+        match action {
+            Action::Deliver(envelope) => {
+                state.network.remove(&envelope);
+                let Envelope { from, to, message } = envelope;
+                let from = members[from];
+                step(&mut state, to, &|avantan, site, step| {
+                    avantan.handle(site, from, message.clone(), offer, step);
+                });
+            }
+            Action::Start(at) => step(&mut state, at, &|avantan, site, step| {
+                let offer = offer(&avantan.share);
+                avantan.start(site, Intent::Move, offer, step);
+            }),
+            Action::Build(at) => step(&mut state, at, &|avantan, site, step| {
+                avantan.build(site, step);
+            }),
+            Action::Withdraw(at) => {
+                state.withdrawals -= 1;
+                step(&mut state, at, &|avantan, site, step| avantan.withdraw(site, step));
+            }
+            Action::Acquire(at) => {
+                state.sites[at].avantan.share.tokens -= 1;
+                state.acquired += 1;
+                state.acquires -= 1;
+            }
+            Action::Crash(at) => {
+                let share = state.sites[at].avantan.share.clone();
+                state.sites[at].avantan = Avantan::restore(share);
+                state.crashes -= 1;
+            }
+            Action::LoseDisk(at) => {
+                state.sites[at].avantan = Avantan::default();
+                state.sites[at].incarnation.0 += 1;
+                state.losses -= 1;
+            }
+        }
+        (state != *last).then_some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("agreement", |_, state: &State| !state.disagreed),
+            Property::always("conservation", |setup: &Setup, state: &State| {
+                // What is decided holds, even if the only site that knew it has lost its disk.
+                let newest = state.decided.last().map(|(_, table)| table);
+                let mut held = 0;
+                for (at, site) in state.sites.iter().enumerate() {
+                    let share = &site.avantan.share;
+                    held += share.tokens;
+                    if let Some(last) = newest.and_then(|table| table.settled(SiteId::new(at as u16, 0)))
+                        && last.row.incarnation == site.incarnation
+                        && last.row.share == share.number
+                    {
+                        held += last.row.after - last.row.before;
+                    }
+                }
+                let all = held + state.acquired;
+                if state.losses == setup.losses { all == setup.limit() } else { all <= setup.limit() }
+            }),
+            Property::always("own invariants", |_, state: &State| !state.broken),
+        ]
+    }
+
+    fn within_boundary(&self, state: &State) -> bool {
+        state.sites.iter().all(|site| {
+            let share = &site.avantan.share;
+            share.applied <= 1 + self.rounds
+                && share.round.as_ref().is_none_or(|round| round.promised.number <= self.ballots)
+        })
+    }
+}
+
+/// The setups that the project checks.
+pub fn setups() -> Vec<Setup> {
+    let base = Setup {
+        name: "two rounds, three ballots, one crash, two grants",
+        tokens: vec![0, 3, 0],
+        kept: 0,
+        ballots: 3,
+        rounds: 2,
+        acquires: 2,
+        crashes: 1,
+        losses: 0,
+        withdrawals: 2,
+        leaders: 3,
+    };
+    let narrow = Setup { leaders: 2, acquires: 1, withdrawals: 1, ballots: 2, ..base.clone() };
+    vec![
+        Setup { name: "two leaders, one withdrawal, one grant, no crash", crashes: 0, ..narrow.clone() },
+        Setup {
+            name: "two leaders with a ballot each, one round, one disk lost",
+            crashes: 0,
+            losses: 1,
+            acquires: 0,
+            withdrawals: 0,
+            rounds: 1,
+            ballots: 1,
+            ..narrow
+        },
+        base.clone(),
+        Setup { name: "the same, a part kept out of the offers", tokens: vec![0, 2, 2], kept: 1, ..base.clone() },
+        Setup { name: "two rounds, three ballots, one crash, one disk lost", acquires: 1, losses: 1, ..base },
+    ]
+}

@@ -1,0 +1,35 @@
+//! `slackline-model [STATES]`: explores every setup, up to so many states each (default 3,000,000), and prints what it saw.
+
+use std::process::ExitCode;
+
+use slackline_model::setups;
+
+fn main() -> ExitCode {
+    // A failed assertion of the product is a finding, and is printed as one.
+    std::panic::set_hook(Box::new(|_| {}));
+    let most = match std::env::args().nth(1).map(|states| states.parse()) {
+        None => 3_000_000,
+        Some(Ok(states)) => states,
+        Some(Err(_)) => {
+            eprintln!("usage: slackline-model [STATES]   (STATES is a number, 3000000 unless told)");
+            return ExitCode::from(2);
+        }
+    };
+    let mut failed = 0;
+    let setups = setups();
+    let count = setups.len();
+    for setup in setups {
+        let explored = setup.explore(most);
+        let reach = if explored.exhausted { "all of them" } else { "breadth-first, not exhausted" };
+        match explored.violation {
+            None => println!("{}: {} unique states ({reach}): holds", explored.name, explored.unique),
+            Some(violation) => {
+                failed += 1;
+                println!("{}: {} FAILS after {} steps:", explored.name, violation.property, violation.trace.len());
+                violation.trace.iter().enumerate().for_each(|(number, line)| println!("  {:>2}. {line}", number + 1));
+            }
+        }
+    }
+    println!("{} passed, {failed} failed", count - failed);
+    ExitCode::from(u8::from(failed > 0))
+}
