@@ -5,16 +5,18 @@
 //!
 //! | module | what it is about |
 //! | --- | --- |
-//! | [`machine`] | the contract between a machine and its driver; batches, views, the release rule |
 //! | [`id`] | names of sites, lives, sessions, operations and grants |
-//! | [`clock`] | what a site knows of the time, of its clock's error, and of its peers' clocks |
 //! | [`codec`] | how rows are laid out in bytes |
+//! | [`clock`] | what a site knows of the time, of its clock's error, and of its peers' clocks |
+//! | [`machine`] | the contract between a machine and its driver; batches, views, the release rule |
+//! | [`api`] | what clients ask and are told |
 //! | [`stats`] | estimators of demand |
 //! | [`right`] | holds: rights over tokens that end by themselves |
 //! | [`avantan`] | the agreement by which sites move tokens |
-//! | [`api`] | what clients ask and are told |
 //! | [`peer`] | what sites say to each other |
 //! | [`session`] | operation ids: nothing takes effect twice, and outcomes can be asked for |
+//! | [`config`], [`metrics`] | what a node is told when it is opened, and what it counts |
+//! | [`turn`] | what one call of `handle` works with |
 //! | [`quota`] | one quota at one site: acquire, release, offers, gifts, forecasts |
 //! | [`node`] | all of it as one machine: routing, recovery, what is persisted where |
 //!
@@ -32,8 +34,10 @@ pub mod api;
 pub mod avantan;
 pub mod clock;
 pub mod codec;
+pub mod config;
 pub mod id;
 pub mod machine;
+pub mod metrics;
 pub mod node;
 pub mod peer;
 pub mod quota;

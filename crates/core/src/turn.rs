@@ -5,9 +5,10 @@ use rustc_hash::FxHashSet;
 use crate::api::{Outcome, Response};
 use crate::avantan::Membership;
 use crate::clock::{MILLISECOND, Now, Offset, SECOND};
+use crate::config::Config;
 use crate::id::{Incarnation, SessionId, SiteId};
 use crate::machine::{Batch, ClientId};
-use crate::node::{Config, Metrics};
+use crate::metrics::Metrics;
 use crate::peer::{Body, Digest};
 use crate::stats::Rng;
 

@@ -19,16 +19,14 @@
 //! It never acts on its past without asking (see [`lives`](self)): storage without an incarnation *joins*, storage with
 //! one is *confirmed*, and only then does the site vote, offer, grant or answer for the outcomes of operations.
 
-mod config;
 mod counting;
 mod lives;
-mod metrics;
 mod relay;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-pub use config::{Config, OpenError};
-pub use metrics::Metrics;
+pub use crate::config::{Config, OpenError};
+pub use crate::metrics::Metrics;
 
 use crate::api::{
     Answer, BATCH_OPERATIONS, Batch, Doubt, Listed, Operation, Outcome, PeerStatus, Readiness, Refusal, Request,

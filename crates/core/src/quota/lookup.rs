@@ -1,5 +1,6 @@
 //! Names that this site does not know: it asks the others before it says that there is no such quota, because it may
-//! have missed the creation. A creation was accepted by a majority, so a majority that does not know the name settles it.
+//! have missed the creation. A creation was accepted by a majority, so a majority that neither knows the name nor has
+//! accepted its creation settles it.
 
 use super::Quotas;
 use crate::api::{NAME_BYTES, Operation, Outcome, Refusal, SiteSet};
@@ -60,8 +61,10 @@ impl Quotas {
             return refuse(Refusal::Overloaded);
         }
         lookup.waiting.push((ticket, operation.clone(), turn.now.mono.saturating_add(timeout)));
-        if lookup.retry_at == 0 {
+        // Answers to questions from before this operation say nothing of what it may know.
+        if lookup.retry_at == 0 || lookup.not_known != SiteSet::default() {
             lookup.retry_at = again;
+            lookup.not_known = SiteSet::default();
             ask(turn, name, SiteSet::default());
         }
         None
@@ -69,6 +72,9 @@ impl Quotas {
 
     /// Another site does not know the name either.
     pub fn not_known(&mut self, turn: &mut Turn, from: usize, name: &str) {
+        if self.may_be_created(name) {
+            return;
+        }
         let Some(lookup) = self.lookups.get_mut(name) else { return };
         lookup.not_known.insert(from);
         if lookup.not_known.positions().count() + 1 >= turn.site.majority() {
@@ -77,6 +83,13 @@ impl Quotas {
                 turn.finished.push((ticket, Outcome::Refused(Refusal::UnknownQuota)));
             }
         }
+    }
+
+    /// Whether this site has accepted a value for a quota that it does not know to exist.
+    fn may_be_created(&self, name: &str) -> bool {
+        let quota = self.find(name).filter(|quota| quota.limit().is_none());
+        let round = quota.and_then(|quota| quota.avantan.share.round.as_ref());
+        round.is_some_and(|round| round.accepted.is_some())
     }
 
     /// Answers another site's question about a name.
@@ -88,6 +101,8 @@ impl Quotas {
                 let message = crate::avantan::Message::Decided { instance: share.applied, table: share.table.clone() };
                 Body::Avantan { quota: name, message }
             }
+            // Its creation may be decided already: whoever decided it will tell.
+            None if self.may_be_created(&name) => return,
             None => Body::NotKnown { quota: name },
         };
         turn.sends.push((to, body));

@@ -1,0 +1,166 @@
+//! Planted bugs: each patch in `xtask/mutants` is applied to a copy of the checkout, which is built, and the ordinary sweep of
+//! the simulator (or the model check) must catch it, by the invariant that the patch names in advance.
+//!
+//! A patch starts with lines of the form `key: value`, then `---`, then the diff:
+//!
+//! - `bug`: what it does wrong, in a sentence;
+//! - `check`: `sweep` (within seeds 1..200) or `model`;
+//! - `invariant`: the name that the report must have; several, separated by `|`, where one bug may show as either.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use crate::root;
+
+/// The seeds within which the sweep must catch a bug.
+const SEEDS: &str = "1..200";
+
+struct Mutant {
+    name: String,
+    bug: String,
+    check: String,
+    invariants: Vec<String>,
+    diff: String,
+}
+
+/// Plants each bug (or those named); true if every one was caught as it should be.
+pub(crate) fn mutants(names: &[&str]) -> bool {
+    let mutants = match read(names) {
+        Ok(mutants) => mutants,
+        Err(error) => {
+            eprintln!("{error}");
+            return false;
+        }
+    };
+    let work = root().join("target/mutants");
+    let mut failed = 0;
+    println!("{:<34} {:<28} {:>6}  result", "mutant", "invariant", "time");
+    for mutant in &mutants {
+        let start = Instant::now();
+        let result = plant(mutant, &work);
+        let seconds = start.elapsed().as_secs();
+        let (good, text) = match result {
+            Ok(text) => (true, text),
+            Err(text) => (false, text),
+        };
+        failed += usize::from(!good);
+        println!(
+            "{:<34} {:<28} {seconds:>4} s  {}{text}",
+            mutant.name,
+            mutant.invariants.join("|"),
+            if good { "" } else { "FAILED: " }
+        );
+    }
+    println!("{} passed, {failed} failed", mutants.len() - failed);
+    failed == 0
+}
+
+fn read(names: &[&str]) -> Result<Vec<Mutant>, String> {
+    let folder = root().join("xtask/mutants");
+    let mut paths: Vec<PathBuf> = fs::read_dir(&folder)
+        .map_err(|error| format!("{}: {error}", folder.display()))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "patch"))
+        .collect();
+    paths.sort();
+    let mut mutants = Vec::new();
+    for path in paths {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        if names.is_empty() || names.contains(&name.as_str()) {
+            mutants.push(parse(
+                name,
+                &fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?,
+            )?);
+        }
+    }
+    match names.iter().find(|name| !mutants.iter().any(|mutant| mutant.name == **name)) {
+        Some(missing) => Err(format!("no mutant is called {missing}; see xtask/mutants")),
+        None => Ok(mutants),
+    }
+}
+
+fn parse(name: String, text: &str) -> Result<Mutant, String> {
+    let (header, diff) = text.split_once("\n---\n").ok_or(format!("{name}: no line `---` between header and diff"))?;
+    let field = |key: &str| {
+        let line = header.lines().find_map(|line| line.strip_prefix(&format!("{key}: ")));
+        line.map(str::to_owned).ok_or(format!("{name}: the header has no `{key}:`"))
+    };
+    Ok(Mutant {
+        bug: field("bug")?,
+        check: field("check")?,
+        invariants: field("invariant")?.split('|').map(|one| one.trim().to_owned()).collect(),
+        diff: diff.to_owned(),
+        name,
+    })
+}
+
+/// Builds a copy with the bug in it, and runs the check. What caught it, or why it was not caught.
+fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
+    let copy = work.join("source");
+    copy_checkout(&copy)?;
+    let patch = work.join("planted.patch");
+    fs::write(&patch, &mutant.diff).map_err(|error| format!("{}: {error}", patch.display()))?;
+    // A name of its own keeps git from taking the copy for a part of this checkout.
+    let applied = Command::new("git")
+        .args(["apply", "--unidiff-zero", "--whitespace=nowarn"])
+        .arg(&patch)
+        .current_dir(&copy)
+        .env("GIT_CEILING_DIRECTORIES", work)
+        .output()
+        .map_err(|error| format!("git does not start: {error}"))?;
+    if !applied.status.success() {
+        return Err(format!("the patch does not apply: {}", String::from_utf8_lossy(&applied.stderr).trim()));
+    }
+    let (package, binary) = match mutant.check.as_str() {
+        "sweep" => ("slackline-sim", "sweep"),
+        "model" => ("slackline-model", "slackline-model"),
+        other => return Err(format!("`check: {other}` is neither sweep nor model")),
+    };
+    let target = work.join("target");
+    let built = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
+        .args(["build", "--release", "--quiet", "-p", package, "--bin", binary])
+        .env("CARGO_TARGET_DIR", &target)
+        .current_dir(&copy)
+        .output()
+        .map_err(|error| format!("cargo does not start: {error}"))?;
+    if !built.status.success() {
+        return Err(format!("does not build: {}", String::from_utf8_lossy(&built.stderr).trim()));
+    }
+    let mut check = Command::new(target.join("release").join(binary));
+    if mutant.check == "sweep" {
+        check.args([SEEDS, "--stop-at-first"]);
+    }
+    let output = check.output().map_err(|error| format!("{binary} does not start: {error}"))?;
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        return Err(format!("NOT CAUGHT ({})", mutant.bug));
+    }
+    let finding = printed.lines().find(|line| line.contains("FAILS") || line.contains("violat")).unwrap_or_default();
+    if mutant.invariants.iter().any(|invariant| finding.contains(invariant.as_str())) {
+        Ok(finding.trim().chars().take(90).collect())
+    } else {
+        Err(format!("caught by another invariant: {}", finding.trim()))
+    }
+}
+
+/// Copies what git knows of, and leaves files alone that have not changed, so that little is built again.
+fn copy_checkout(copy: &Path) -> Result<(), String> {
+    let listed = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"])
+        .current_dir(root())
+        .output()
+        .map_err(|error| format!("git does not start: {error}"))?;
+    for name in listed.stdout.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let name = String::from_utf8_lossy(name).into_owned();
+        let Ok(content) = fs::read(root().join(&name)) else { continue };
+        let to = copy.join(&name);
+        if fs::read(&to).is_ok_and(|present| present == content) {
+            continue;
+        }
+        fs::create_dir_all(to.parent().unwrap_or(copy)).map_err(|error| format!("{}: {error}", to.display()))?;
+        fs::write(&to, content).map_err(|error| format!("{}: {error}", to.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! The layering: which crate may depend on which, which module of `core` may use which, and that files stay readable.
+//! ARCHITECTURE.md draws the same map.
+
+use std::fs;
+use std::path::Path;
+
+use crate::{cargo, root};
+
+/// Each crate with those of our own that it may depend on.
+const CRATES: &[(&str, &[&str])] = &[
+    ("slackline-core", &[]),
+    ("slackline-storage", &["slackline-core"]),
+    ("slackline-sim", &["slackline-core"]),
+    ("slackline-model", &["slackline-core"]),
+    ("slackline-wire", &["slackline-core"]),
+    ("slackline-server", &["slackline-core", "slackline-storage", "slackline-wire"]),
+    ("slackline", &["slackline-core", "slackline-wire"]),
+    (
+        "slackline-bench",
+        &["slackline-core", "slackline-storage", "slackline-sim", "slackline-wire", "slackline-server", "slackline"],
+    ),
+    (
+        "slackline-cli",
+        &["slackline-core", "slackline-sim", "slackline-wire", "slackline-server", "slackline", "slackline-bench"],
+    ),
+    ("xtask", &[]),
+];
+
+/// The chapters of `core`; each may use those before it.
+const CHAPTERS: &[&str] = &[
+    "id", "codec", "clock", "machine", "api", "stats", "right", "avantan", "peer", "session", "config", "metrics",
+    "turn", "quota", "node",
+];
+
+/// Crates that `core` must not know: it has no clock, socket, disk, thread or random source.
+const FORBIDDEN_IN_CORE: &[&str] =
+    &["std::time", "std::net", "std::fs", "std::thread", "tokio", "SystemTime", "Instant::now"];
+
+/// Lines that a source file may have before it should be two.
+const LINES: usize = 1200;
+
+/// What is not in order, a sentence each.
+pub(crate) fn tidy() -> Vec<String> {
+    let mut findings = Vec::new();
+    crates(&mut findings);
+    chapters(&mut findings);
+    lengths(&root(), &mut findings);
+    findings
+}
+
+fn crates(findings: &mut Vec<String>) {
+    let output = cargo().args(["metadata", "--format-version", "1", "--no-deps", "--offline"]).output();
+    let metadata = output.ok().and_then(|output| serde_json::from_slice::<serde_json::Value>(&output.stdout).ok());
+    let Some(metadata) = metadata else {
+        findings.push("cargo metadata does not answer".into());
+        return;
+    };
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        let name = package["name"].as_str().unwrap_or_default();
+        let Some((_, allowed)) = CRATES.iter().find(|(known, _)| *known == name) else {
+            findings.push(format!("{name}: not in the map of crates (xtask/src/tidy.rs, ARCHITECTURE.md)"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let uses = dependency["name"].as_str().unwrap_or_default();
+            let ours = CRATES.iter().any(|(known, _)| *known == uses);
+            // Tests may look at anything.
+            if ours && dependency["kind"].is_null() && !allowed.contains(&uses) {
+                findings.push(format!("{name}: must not depend on {uses}; dependencies point downwards only"));
+            }
+        }
+    }
+}
+
+fn chapters(findings: &mut Vec<String>) {
+    let source = root().join("crates/core/src");
+    for (order, chapter) in CHAPTERS.iter().enumerate() {
+        for file in files(&source, &|path| {
+            path == source.join(format!("{chapter}.rs")) || path.starts_with(source.join(chapter))
+        }) {
+            let text = fs::read_to_string(&file).unwrap_or_default();
+            let shown = file.strip_prefix(root()).unwrap_or(&file).display().to_string();
+            for (number, line) in text.lines().enumerate() {
+                let code = line.split("//").next().unwrap_or_default();
+                for (used, name) in CHAPTERS.iter().enumerate() {
+                    if used > order && code.contains(&format!("crate::{name}::")) {
+                        findings
+                            .push(format!("{shown}:{}: {chapter} must not use {name}, which comes later", number + 1));
+                    }
+                }
+                for forbidden in FORBIDDEN_IN_CORE.iter().filter(|forbidden| code.contains(**forbidden)) {
+                    findings.push(format!("{shown}:{}: core must not know {forbidden}", number + 1));
+                }
+            }
+        }
+    }
+    for entry in fs::read_dir(&source).into_iter().flatten().flatten() {
+        let name = entry.path().file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        if name != "lib" && !CHAPTERS.contains(&name.as_str()) {
+            findings.push(format!("crates/core/src/{name}: not in the list of chapters (xtask/src/tidy.rs)"));
+        }
+    }
+}
+
+fn lengths(root: &Path, findings: &mut Vec<String>) {
+    for file in files(root, &|path| path.extension().is_some_and(|extension| extension == "rs")) {
+        let lines = fs::read_to_string(&file).unwrap_or_default().lines().count();
+        if lines > LINES {
+            let shown = file.strip_prefix(root).unwrap_or(&file).display();
+            findings.push(format!("{shown}: {lines} lines; two files would read better"));
+        }
+    }
+}
+
+/// The files below `folder` that `wanted` wants, in order; what is built is passed over.
+fn files(folder: &Path, wanted: &dyn Fn(&Path) -> bool) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let name = entry.file_name();
+        if path.is_dir() && name != "target" && !name.to_string_lossy().starts_with('.') {
+            found.extend(files(&path, wanted));
+        } else if path.is_file() && wanted(&path) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_workspace_is_in_order() {
+        assert_eq!(super::tidy(), Vec::<String>::new());
+    }
+}
