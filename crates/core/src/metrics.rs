@@ -27,8 +27,12 @@ pub struct Metrics {
     pub rounds_recovery: u64,
     /// Rounds applied that moved tokens.
     pub rebalances: u64,
-    /// Gifts sent.
-    pub gifts_sent: u64,
+    /// Gifts sent because requests wait at the receiver.
+    pub gifts_asked: u64,
+    /// Gifts sent because the receiver has less than its part.
+    pub gifts_ahead: u64,
+    /// Gifts sent because this site stops.
+    pub gifts_leaving: u64,
     /// Gifts received.
     pub gifts_received: u64,
     /// Messages sent to other sites.
@@ -41,4 +45,11 @@ pub struct Metrics {
     pub sessions: u64,
     /// Quotas known now.
     pub quotas: u64,
+}
+
+impl Metrics {
+    /// Gifts sent, for any cause.
+    pub fn gifts_sent(&self) -> u64 {
+        self.gifts_asked + self.gifts_ahead + self.gifts_leaving
+    }
 }

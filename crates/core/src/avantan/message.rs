@@ -153,7 +153,8 @@ impl Value {
                 Some(last) if last.row.incarnation == row.incarnation => row.share == last.row.share + 1,
                 // A new incarnation starts with nothing; its predecessor's tokens count as spent.
                 Some(last) => row.incarnation > last.row.incarnation && row.share == 0 && row.before == 0,
-                None => row.share == 0 && row.before == 0,
+                // No round has named it yet; gifts it may have.
+                None => row.share == 0 && (row.before == 0 || row.incarnation == Incarnation(1)),
             };
             expected && row.before >= 0 && row.after >= 0 && members.contains(&row.site)
         });

@@ -33,6 +33,11 @@ struct Count {
 }
 
 impl Counts {
+    /// Names counts from here on: another number in each life.
+    pub(super) fn starting(from: u64) -> Self {
+        Self { next: from, ..Self::default() }
+    }
+
     pub(super) fn begin(&mut self, turn: &mut Turn, quotas: &Quotas, client: ClientId, quota: String, timeout: u64) {
         if self.open.len() >= COUNTS {
             turn.responses.push((client, Response::Shown(Err(Refusal::Overloaded))));

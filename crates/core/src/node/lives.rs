@@ -227,7 +227,10 @@ impl Node {
             // Another site starts. What it is told must be durable first, so that no other storage is told the same.
             Body::Hello { nonce, is_new } => {
                 let peer = &mut self.peers[from];
-                let known = peer.incarnation.max(peer.noted.0);
+                // What was noted for this very storage is no other storage's; it may be more than the storage took, if its
+                // question came late.
+                let own = !is_new && peer.noted.1 == nonce;
+                let known = if own { peer.incarnation } else { peer.incarnation.max(peer.noted.0) };
                 if is_new && peer.noted.1 != nonce {
                     peer.noted = (Incarnation(known.0 + 1), nonce);
                     self.lineage.touch_peer(from);

@@ -120,8 +120,8 @@ impl Node {
             peers,
             sessions: Sessions::default(),
             quotas: Quotas::new(),
-            counts: Counts::default(),
-            relays: Relays::default(),
+            counts: Counts::starting(rng.draw() >> 16),
+            relays: Relays::starting(rng.draw() >> 16),
             metrics: Metrics::default(),
             last,
             next_due: None,
@@ -250,7 +250,7 @@ impl Node {
     fn note_sender(&mut self, now: Now, from: usize, message: PeerMessage) -> Option<Body> {
         let greeting = matches!(message.body, Body::Hello { .. });
         let peer = &mut self.peers[from];
-        if message.incarnation < peer.incarnation.max(peer.noted.0) && !greeting && message.incarnation.0 > 0 {
+        if message.incarnation < peer.incarnation && !greeting && message.incarnation.0 > 0 {
             // An incarnation that is gone never acts again.
             self.metrics.ignored += 1;
             return None;

@@ -33,6 +33,12 @@ pub(super) fn is_relayed(client: ClientId) -> bool {
 }
 
 impl Relays {
+    /// Names requests from here on: another number in each life, or a late response of an earlier life would go to whoever
+    /// has its name now.
+    pub(super) fn starting(from: u64) -> Self {
+        Self { next: from, ..Self::default() }
+    }
+
     /// A request is passed on; the token for it, unless too many are.
     pub(super) fn begin(&mut self, now: Now, client: ClientId) -> Option<u64> {
         if self.sent.len() >= RELAYS || is_relayed(client) {

@@ -173,6 +173,8 @@ struct PeerShare {
     rate: u64,
     /// What it has received from us.
     received: i64,
+    /// When it said so.
+    told_at: u64,
     told: Told,
 }
 
@@ -362,6 +364,8 @@ impl Quotas {
         let at = self.list.len();
         self.list.push(Quota::new(name.clone()));
         self.names.insert(name, at as u32);
+        // Its rows are written even if nothing comes of it: rows are numbered without a gap.
+        self.touch(at, Dirty::All);
         Some(at)
     }
 

@@ -320,7 +320,7 @@ impl Quotas {
             Role::Collecting { .. } => {
                 quota.avantan.repeat(turn.site, &mut step);
                 let waited = now.saturating_sub(activity.phase_since);
-                activity.phase_at = now + waited.clamp(2 * turn.longest_round_trip(), 2 * SECOND);
+                activity.phase_at = now + waited.min(2 * SECOND).max(2 * turn.longest_round_trip());
             }
             Role::Idle if quota.avantan.in_round() => {
                 self.lead(turn, at, Intent::Move, Cause::Recovery);

@@ -3,12 +3,15 @@
 use super::row::{EXPIRIES, Grant, due_key, read_due_key};
 use super::{Activity, Dirty, Quota, Quotas, RELAXED_TICK, WAITING, WAITING_PER_QUOTA, Waiting, grant_key};
 use crate::api::{HOLD_MICROS, Hold, NAME_BYTES, Operation, Outcome, Refusal, SiteSet};
-use crate::clock::MILLISECOND;
+use crate::clock::{MILLISECOND, SECOND};
 use crate::codec::Malformed;
 use crate::id::GrantId;
 use crate::machine::View;
 use crate::right::Term;
 use crate::turn::{Ticket, Turn};
+
+/// How long what a member said of its free tokens may serve to refuse a request without asking again, in microseconds.
+const FRESH: u64 = SECOND;
 
 impl Quotas {
     /// Carries out an operation, or lets it wait (`None`): its outcome then comes by [`Turn::finished`].
@@ -95,11 +98,11 @@ impl Quotas {
         }
         let alone = !turn.config.redistribute || turn.peers.len() == 1;
         let activity = quota.activity.as_mut().expect("made above");
-        // During the back-off nothing is asked again, unless somebody is known to have tokens again.
-        let hopeless = now < activity.retry_at
-            && activity.failures > 0
-            && activity.waiting.is_empty()
-            && quota.avantan.share.tokens.saturating_add(activity.known_free(turn.position)) < amount;
+        // Nothing is asked again if the last round was in vain, or everybody said just now what they have, and all of it
+        // together is not enough for this request behind those that wait.
+        let all = quota.avantan.share.tokens.saturating_add(activity.known_free(turn.position));
+        let hopeless = all.saturating_sub(activity.needed()) < amount
+            && ((now < activity.retry_at && activity.failures > 0) || activity.is_informed(turn));
         if alone || amount > limit || hopeless {
             turn.metrics.refused_local += 1;
             let mut asked = SiteSet::default();
@@ -304,6 +307,13 @@ impl Activity {
     pub(super) fn known_free(&self, me: usize) -> i64 {
         let others = self.peers.iter().enumerate().filter(|(peer, _)| *peer != me);
         others.fold(0i64, |sum, (_, peer)| sum.saturating_add(peer.free.max(0)))
+    }
+
+    /// Whether every other member that is up told what it has within [`FRESH`].
+    fn is_informed(&self, turn: &Turn) -> bool {
+        let now = turn.now.mono;
+        let mut others = self.peers.iter().zip(turn.peers).enumerate().filter(|(at, _)| *at != turn.position);
+        others.all(|(_, (share, peer))| share.told_at + FRESH >= now && peer.is_up(turn.now))
     }
 
     /// Tokens that requests wait for.

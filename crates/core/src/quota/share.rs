@@ -68,6 +68,7 @@ impl Quotas {
             short: digest.short,
             rate: digest.rate,
             received: if digest.received_from == me { known.received.max(digest.received) } else { 0 },
+            told_at: turn.now.mono,
             told: known.told,
         };
         if fresher && !activity.waiting.is_empty() {
@@ -135,6 +136,7 @@ impl Quotas {
         };
         let members = 0..turn.peers.len();
         let mut gifts = vec![0i64; turn.peers.len()];
+        let mut asked = vec![false; turn.peers.len()];
         let mut rest = free;
 
         // Requests wait there: every site that has tokens gives its part of what is missing, if all of it can be had.
@@ -146,6 +148,7 @@ impl Quotas {
                 let part = (i128::from(missing) * i128::from(free) + elsewhere - 1) / elsewhere;
                 gifts[poor] = (part as i64).min(rest);
                 rest -= gifts[poor];
+                asked[poor] = true;
             }
         }
 
@@ -184,6 +187,8 @@ impl Quotas {
         }
 
         for (peer, gift) in gifts.into_iter().enumerate().filter(|(_, gift)| *gift > 0) {
+            turn.metrics.gifts_asked += u64::from(asked[peer]);
+            turn.metrics.gifts_ahead += u64::from(!asked[peer]);
             self.give(turn, at, peer, gift);
         }
     }
@@ -203,7 +208,6 @@ impl Quotas {
         total.tokens = tokens;
         quota.avantan.share.tokens -= gift;
         quota.gifts += 1;
-        turn.metrics.gifts_sent += 1;
         self.touch(at, Dirty::All);
         let now = turn.now.mono;
         let activity = self.list[at].activity(turn);
@@ -348,6 +352,7 @@ impl Quotas {
             for (order, &peer) in up.iter().enumerate() {
                 let gift = each + i64::from((order as i64) < extra);
                 if gift > 0 {
+                    turn.metrics.gifts_leaving += 1;
                     self.give(turn, at, peer, gift);
                 }
             }

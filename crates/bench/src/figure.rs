@@ -1,0 +1,253 @@
+//! Figures as SVG: lines over two axes, with a legend. Small enough to be written here rather than depended on.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+const WIDTH: f64 = 760.0;
+const HEIGHT: f64 = 440.0;
+/// Room for the labels of axes, the title and the legend: left, top, right, bottom.
+const MARGIN: (f64, f64, f64, f64) = (78.0, 78.0, 24.0, 56.0);
+/// Colours that people with any colour vision tell apart (Okabe and Ito).
+const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
+
+/// Lines over two axes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Figure {
+    /// The file's name, without its extension.
+    pub name: String,
+    /// What it shows, in a line.
+    pub title: String,
+    /// From left to right.
+    pub x: Axis,
+    /// From bottom to top.
+    pub y: Axis,
+    /// The lines.
+    pub series: Vec<Series>,
+}
+
+/// An axis.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Axis {
+    /// What it counts, with its unit.
+    pub label: String,
+    /// How.
+    pub scale: Scale,
+}
+
+/// How an axis counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scale {
+    /// Evenly, from zero.
+    Linear,
+    /// By powers of ten.
+    Log,
+    /// Shares of a whole, so that each nine takes as much room as the one before: 90 %, 99 %, 99.9 %.
+    Nines,
+}
+
+/// A line.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Series {
+    /// Its name in the legend.
+    pub name: String,
+    /// Its points, from left to right.
+    pub points: Vec<(f64, f64)>,
+    /// Whether it is only a mark to compare with.
+    pub is_reference: bool,
+}
+
+impl Axis {
+    /// An axis.
+    pub fn new(label: &str, scale: Scale) -> Self {
+        Self { label: label.into(), scale }
+    }
+}
+
+impl Series {
+    /// A line.
+    pub fn new(name: &str, points: Vec<(f64, f64)>) -> Self {
+        Self { name: name.into(), points, is_reference: false }
+    }
+
+    /// A dashed line to compare with.
+    pub fn reference(name: &str, points: Vec<(f64, f64)>) -> Self {
+        Self { name: name.into(), points, is_reference: true }
+    }
+}
+
+/// Draws figures into a directory, which is made if need be. Returns the files.
+pub fn draw_all(figures: &[Figure], directory: &Path) -> io::Result<Vec<PathBuf>> {
+    fs::create_dir_all(directory)?;
+    let draw = |figure: &Figure| {
+        let path = directory.join(format!("{}.svg", figure.name));
+        fs::write(&path, figure.to_svg())?;
+        Ok(path)
+    };
+    figures.iter().map(draw).collect()
+}
+
+impl Figure {
+    /// The figure as an SVG document.
+    pub fn to_svg(&self) -> String {
+        let (left, top, right, bottom) = MARGIN;
+        let (x, y) = (self.ruler(|point| point.0, self.x.scale), self.ruler(|point| point.1, self.y.scale));
+        let across = |value| left + x.place(value) * (WIDTH - left - right);
+        let up = |value| HEIGHT - bottom - y.place(value) * (HEIGHT - top - bottom);
+        let mut out = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
+             height=\"{HEIGHT}\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\" fill=\"#222\">\n\
+             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#fff\"/>\n\
+             <text x=\"{left}\" y=\"28\" font-size=\"17\" font-weight=\"bold\">{}</text>\n",
+            escape(&self.title)
+        );
+        for tick in y.ticks() {
+            let at = up(tick);
+            let _ = writeln!(out, "<path d=\"M{left:.1} {at:.1}H{:.1}\" stroke=\"#e3e3e3\"/>", WIDTH - right);
+            let label = y.label(tick);
+            let _ = writeln!(out, "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>", left - 8.0, at + 4.5);
+        }
+        for tick in x.ticks() {
+            let (at, floor) = (across(tick), HEIGHT - bottom);
+            let _ = writeln!(out, "<path d=\"M{at:.1} {floor:.1}v5\" stroke=\"#444\"/>");
+            let label = x.label(tick);
+            let _ = writeln!(out, "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}</text>", floor + 20.0);
+        }
+        let _ = writeln!(out, "<path d=\"M{left} {:.1}H{:.1}\" stroke=\"#444\"/>", HEIGHT - bottom, WIDTH - right);
+        let middle = (left + WIDTH - right) / 2.0;
+        let x_label = escape(&self.x.label);
+        let _ = writeln!(out, "<text x=\"{middle}\" y=\"{:.1}\" text-anchor=\"middle\">{x_label}</text>", HEIGHT - 14.0);
+        let (middle, y_label) = ((top + HEIGHT - bottom) / 2.0, escape(&self.y.label));
+        let _ = writeln!(
+            out,
+            "<text transform=\"translate(18 {middle}) rotate(-90)\" text-anchor=\"middle\">{y_label}</text>"
+        );
+        let mut legend = left;
+        for (order, series) in self.series.iter().enumerate() {
+            let colour = if series.is_reference { "#777" } else { COLOURS[order % COLOURS.len()] };
+            let dash = if series.is_reference { " stroke-dasharray=\"6 4\"" } else { "" };
+            let line = format!("fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" stroke-linejoin=\"round\"{dash}");
+            let points = series.points.iter().map(|&(x, y)| format!("{:.1} {:.1}", across(x), up(y)));
+            let path: Vec<String> = points.collect();
+            if !path.is_empty() {
+                let _ = writeln!(out, "<path d=\"M{}\" {line}/>", path.join("L"));
+            }
+            let _ = writeln!(out, "<path d=\"M{legend} 50h22\" {line}/>");
+            let _ = writeln!(out, "<text x=\"{}\" y=\"54.5\">{}</text>", legend + 28.0, escape(&series.name));
+            legend += 52.0 + 7.2 * series.name.chars().count() as f64;
+        }
+        out.push_str("</svg>\n");
+        out
+    }
+
+    fn ruler(&self, part: impl Fn(&(f64, f64)) -> f64, scale: Scale) -> Ruler {
+        let values: Vec<f64> = self.series.iter().flat_map(|series| series.points.iter().map(&part)).collect();
+        let positive = values.iter().copied().filter(|value| *value > 0.0);
+        let least = positive.fold(f64::INFINITY, f64::min);
+        let most = values.iter().copied().fold(0.0, f64::max);
+        match scale {
+            Scale::Linear => {
+                let step = nice(most.max(1e-9) / 5.0);
+                Ruler { scale, from: 0.0, to: (most.max(1e-9) / step).ceil() * step, step }
+            }
+            Scale::Log if least.is_finite() => {
+                let (from, to) = (least.log10().floor(), most.log10().ceil());
+                Ruler { scale, from, to: to.max(from + 1.0), step: 1.0 }
+            }
+            Scale::Log => Ruler { scale, from: 0.0, to: 1.0, step: 1.0 },
+            Scale::Nines => Ruler { scale, from: 0.0, to: NINES, step: 1.0 },
+        }
+    }
+}
+
+/// How many nines an axis of shares shows.
+const NINES: f64 = 4.0;
+
+/// Maps values to a part of an axis' length.
+struct Ruler {
+    scale: Scale,
+    from: f64,
+    to: f64,
+    step: f64,
+}
+
+impl Ruler {
+    fn place(&self, value: f64) -> f64 {
+        let value = match self.scale {
+            Scale::Linear => value,
+            Scale::Log => value.max(1e-300).log10(),
+            Scale::Nines => -(1.0 - value).max(1e-9).log10(),
+        };
+        ((value - self.from) / (self.to - self.from)).clamp(0.0, 1.0)
+    }
+
+    fn ticks(&self) -> Vec<f64> {
+        let count = ((self.to - self.from) / self.step).round() as i32;
+        let tick = |order: i32| {
+            let at = self.from + f64::from(order) * self.step;
+            match self.scale {
+                Scale::Linear => at,
+                Scale::Log => 10f64.powf(at),
+                Scale::Nines => 1.0 - 10f64.powf(-at),
+            }
+        };
+        (0..=count).map(tick).collect()
+    }
+
+    fn label(&self, tick: f64) -> String {
+        match self.scale {
+            Scale::Nines => {
+                let nines = (-(1.0 - tick).log10()).round() as usize;
+                format!("{:.*} %", nines.saturating_sub(2), 100.0 * tick)
+            }
+            Scale::Linear if tick >= 10_000.0 => format!("{} k", trim(tick / 1_000.0)),
+            _ => trim(tick),
+        }
+    }
+}
+
+/// The smallest of 1, 2 and 5 times a power of ten that is no less.
+fn nice(step: f64) -> f64 {
+    let power = 10f64.powf(step.log10().floor());
+    [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|nice| *nice >= step * 0.999).unwrap_or(step)
+}
+
+fn trim(value: f64) -> String {
+    let text = format!("{value:.6}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_begin_and_end_at_round_figures() {
+        let series = vec![Series::new("a < b", vec![(0.3, 0.0), (40.0, 731.0)])];
+        let axis = |scale| Axis::new("n", scale);
+        let figure =
+            Figure { name: "f".into(), title: "t".into(), x: axis(Scale::Log), y: axis(Scale::Linear), series };
+        let labels = |ruler: &Ruler| ruler.ticks().into_iter().map(|tick| ruler.label(tick)).collect::<Vec<_>>();
+        assert_eq!(labels(&figure.ruler(|point| point.0, Scale::Log)), ["0.1", "1", "10", "100"]);
+        assert_eq!(labels(&figure.ruler(|point| point.1, Scale::Linear)), ["0", "200", "400", "600", "800"]);
+        let nines = figure.ruler(|point| point.1, Scale::Nines);
+        assert_eq!(labels(&nines), ["0 %", "90 %", "99 %", "99.9 %", "99.99 %"]);
+        assert!((nines.place(0.99) - 0.5).abs() < 1e-9);
+        let svg = figure.to_svg();
+        assert!(svg.contains("a &lt; b") && !svg.contains("NaN") && !svg.contains("inf"));
+        assert_eq!(svg.matches("<svg").count(), svg.matches("</svg>").count());
+    }
+
+    #[test]
+    fn nothing_to_draw_is_drawn_without_nonsense() {
+        let series = vec![Series::reference("none", Vec::new())];
+        let x = Axis::new("x", Scale::Log);
+        let figure = Figure { name: "f".into(), title: "t".into(), x, y: Axis::new("y", Scale::Linear), series };
+        let svg = figure.to_svg();
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
+}

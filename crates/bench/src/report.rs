@@ -1,0 +1,285 @@
+//! What a benchmark prints: one JSON object, or a table of 80 columns that ends with the facts it rests on.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use slackline_sim::Costs;
+
+use crate::histogram::Histogram;
+
+/// The width of tables.
+const COLUMNS: usize = 80;
+
+/// Whether time was virtual.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Virtual time, by a cost model.
+    Sim,
+    /// Real time.
+    Live,
+}
+
+/// What one benchmark found. Serialized, it is the object that `--json` prints.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The workload's name.
+    pub workload: String,
+    /// Whether time was virtual.
+    pub mode: Mode,
+    /// What every random choice came from.
+    pub seed: u64,
+    /// `generated`, or `real: ` and what.
+    pub data: String,
+    /// The bound on each clock's error, in microseconds.
+    pub epsilon_us: u64,
+    /// What work costs in virtual time.
+    #[serde(serialize_with = "costs")]
+    pub cost_model: Option<Costs>,
+    /// One for each configuration.
+    pub runs: Vec<Run>,
+    /// Whether the data were checked after every run, and right.
+    pub verified: bool,
+    /// What else a reader must know: round trips, the paper's figures. Only in the table.
+    #[serde(skip)]
+    pub facts: Vec<(String, String)>,
+    /// What `--plot` draws. Not printed.
+    #[serde(skip)]
+    pub figures: Vec<crate::figure::Figure>,
+}
+
+/// One configuration's run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    /// The configuration's name.
+    pub config: String,
+    /// Operations done.
+    pub committed: u64,
+    /// Operations refused.
+    pub refused: u64,
+    /// Operations of which it is not known how they ended.
+    pub unknown: u64,
+    /// How long it took, in virtual time if the report is of a simulation.
+    pub duration_s: f64,
+    /// Operations done in a second of that time.
+    pub throughput_per_s: f64,
+    /// From when a client sends to when it knows the outcome.
+    pub latency_ms: Latency,
+    /// The share of acquires answered with no wide-area message awaited.
+    pub local_ratio: f64,
+    /// Rounds that moved tokens.
+    pub rebalances: u64,
+    /// One-way moves of tokens.
+    pub gifts: u64,
+    /// Promises taken back; quotas make none.
+    pub retracts: u64,
+    /// Messages between sites.
+    pub wan_messages: u64,
+    /// What only some benchmarks tell.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+/// Percentiles in milliseconds.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub struct Latency {
+    /// The median.
+    pub p50: f64,
+    /// Nine of ten are no longer.
+    pub p90: f64,
+    /// Nineteen of twenty.
+    pub p95: f64,
+    /// 99 of 100.
+    pub p99: f64,
+    /// 999 of 1,000.
+    pub p999: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+impl From<&Histogram> for Latency {
+    fn from(histogram: &Histogram) -> Self {
+        let at = |q| histogram.quantile(q) as f64 / 1e6;
+        Self { p50: at(0.5), p90: at(0.9), p95: at(0.95), p99: at(0.99), p999: at(0.999), max: at(1.0) }
+    }
+}
+
+impl Run {
+    /// A run of which nothing is known but its name.
+    pub fn new(config: impl Into<String>) -> Self {
+        Self {
+            config: config.into(),
+            committed: 0,
+            refused: 0,
+            unknown: 0,
+            duration_s: 0.0,
+            throughput_per_s: 0.0,
+            latency_ms: Latency::default(),
+            local_ratio: 1.0,
+            rebalances: 0,
+            gifts: 0,
+            retracts: 0,
+            wan_messages: 0,
+            more: Map::new(),
+        }
+    }
+
+    /// Sets the duration, and with it the throughput.
+    pub fn took(mut self, seconds: f64) -> Self {
+        self.duration_s = seconds;
+        self.throughput_per_s = if seconds > 0.0 { (self.committed as f64 / seconds).round() } else { 0.0 };
+        self
+    }
+
+    /// Adds a figure that only some benchmarks tell.
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.more.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// A figure that was added by [`Run::with`], as a number.
+    pub fn figure(&self, name: &str) -> Option<f64> {
+        self.more.get(name).and_then(Value::as_f64)
+    }
+}
+
+impl Report {
+    /// The run of this configuration.
+    pub fn run(&self, config: &str) -> Option<&Run> {
+        self.runs.iter().find(|run| run.config == config)
+    }
+
+    /// The object that `--json` prints.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("numbers and text, with text for keys")
+    }
+
+    /// Draws the figures into a directory as SVG, and returns the files.
+    pub fn plot(&self, directory: &std::path::Path) -> std::io::Result<Vec<std::path::PathBuf>> {
+        crate::figure::draw_all(&self.figures, directory)
+    }
+
+    /// The table, and below it the facts that it rests on.
+    pub fn to_table(&self) -> String {
+        let mut out = String::new();
+        let width = self.runs.iter().map(|run| run.config.len()).max().unwrap_or(0).max(6);
+        let _ = writeln!(out, "{:width$}  committed  refused unknown      per s  local  rounds   gifts", "");
+        for run in &self.runs {
+            let _ = writeln!(
+                out,
+                "{:width$} {:>10} {:>8} {:>7} {:>10} {:>6.3} {:>7} {:>7}",
+                run.config,
+                run.committed,
+                run.refused,
+                run.unknown,
+                run.throughput_per_s as u64,
+                run.local_ratio,
+                run.rebalances,
+                run.gifts
+            );
+        }
+        let _ = writeln!(out, "\n{:width$}    p50 ms     p90     p95     p99    p999     max  messages", "");
+        for run in &self.runs {
+            let latency = &run.latency_ms;
+            let _ = writeln!(
+                out,
+                "{:width$}  {} {} {} {} {} {} {:>9}",
+                run.config,
+                milliseconds(latency.p50, 8),
+                milliseconds(latency.p90, 7),
+                milliseconds(latency.p95, 7),
+                milliseconds(latency.p99, 7),
+                milliseconds(latency.p999, 7),
+                milliseconds(latency.max, 7),
+                run.wan_messages
+            );
+        }
+        for run in self.runs.iter().filter(|run| !run.more.is_empty()) {
+            let more: Vec<String> = run.more.iter().map(|(name, value)| format!("{name} {}", plain(value))).collect();
+            wrap(&mut out, &format!("\n{}: ", run.config), &more.join(", "));
+        }
+        out.push('\n');
+        let mode = match self.mode {
+            Mode::Sim => "simulated, virtual time",
+            Mode::Live => "live, real time",
+        };
+        let mut facts = vec![
+            ("workload".to_owned(), self.workload.clone()),
+            ("mode".to_owned(), mode.to_owned()),
+            ("seed".to_owned(), self.seed.to_string()),
+            ("data".to_owned(), self.data.clone()),
+            ("clock error".to_owned(), format!("at most {} µs (ε)", self.epsilon_us)),
+        ];
+        facts.extend(self.cost_model.map(|costs| ("cost model".to_owned(), cost_words(&costs))));
+        facts.extend(self.facts.iter().cloned());
+        let verified = if self.verified { "the books were checked after every run, and are right" } else { "NO" };
+        facts.push(("verified".to_owned(), verified.to_owned()));
+        for (name, fact) in &facts {
+            wrap(&mut out, &format!("{name:12} "), fact);
+        }
+        out
+    }
+}
+
+/// Appends `text`, in lines that begin below where the first began.
+fn wrap(out: &mut String, label: &str, text: &str) {
+    let indent = label.trim_start_matches('\n').chars().count();
+    out.push_str(label);
+    let mut column = indent;
+    for (order, word) in text.split(' ').enumerate() {
+        let width = word.chars().count();
+        if order > 0 && column + 1 + width > COLUMNS {
+            let _ = write!(out, "\n{:indent$}", "");
+            column = indent;
+        } else if order > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += width;
+    }
+    out.push('\n');
+}
+
+fn costs<S: serde::Serializer>(costs: &Option<Costs>, serializer: S) -> Result<S::Ok, S::Error> {
+    let object = |costs: &Costs| {
+        let Costs { input_ns, operation_ns, send_ns, byte_ns, sync_us, sync_byte_ns } = *costs;
+        serde_json::json!({
+            "input_ns": input_ns, "operation_ns": operation_ns, "send_ns": send_ns, "byte_ns": byte_ns,
+            "sync_us": sync_us, "sync_byte_ns": sync_byte_ns,
+        })
+    };
+    costs.as_ref().map(object).serialize(serializer)
+}
+
+fn cost_words(costs: &Costs) -> String {
+    let Costs { input_ns, operation_ns, send_ns, byte_ns, sync_us, sync_byte_ns } = costs;
+    format!(
+        "{input_ns} ns an input, {operation_ns} ns an operation, {send_ns} ns a message sent, {byte_ns} ns a byte logged; a \
+         sync {sync_us} µs and {sync_byte_ns} ns a byte"
+    )
+}
+
+/// Milliseconds with three significant digits.
+fn milliseconds(ms: f64, width: usize) -> String {
+    let digits = match ms {
+        _ if ms < 0.01 => 4,
+        _ if ms < 10.0 => 3,
+        _ if ms < 100.0 => 1,
+        _ => 0,
+    };
+    format!("{ms:>width$.digits$}")
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => match number.as_f64() {
+            Some(value) if value.fract() != 0.0 => format!("{value:.3}"),
+            Some(value) if number.is_f64() => format!("{value:.0}"),
+            _ => number.to_string(),
+        },
+        other => other.to_string(),
+    }
+}

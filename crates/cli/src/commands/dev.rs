@@ -1,0 +1,139 @@
+//! `slackline dev`: a whole cluster on one machine.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+use slackline_server::dev::FIRST_PORT;
+use slackline_server::{Dev as Cluster, DevConfig, DevError, RttTable, SiteHandle};
+
+use crate::end::{End, Finish};
+use crate::output::Table;
+
+/// How long to wait for the sites to find each other before saying so.
+const READY: Duration = Duration::from_secs(10);
+/// How long the sites may take to finish what runs.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Runs a whole cluster on this machine
+///
+/// Runs a whole cluster in one process: real gRPC over loopback, real storage, and between the sites the delays of a
+/// wide-area network. Ctrl-C drains it; the next start goes on with the same data.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline dev                                # us, eu and ap, data in ./slackline-data
+  slackline dev --sites 5 --data /tmp/slack
+  slackline dev --rtt my-network.csv --memory
+
+An RTT table has lines `from,to,rtt_ms`, like `us,eu,70.5`. Set RUST_LOG=info to see logs.")]
+pub(crate) struct Dev {
+    /// How many sites (regions): the first ones of the RTT table
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
+    sites: u16,
+    /// How many lanes: quotas are spread over them, each region has a site for each
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    lanes: u16,
+    /// Round trips between regions, as CSV; without, some regions of AWS
+    #[arg(long, value_name = "FILE")]
+    rtt: Option<PathBuf>,
+    /// Where the data are kept
+    #[arg(long, value_name = "DIR", default_value = "slackline-data", conflicts_with = "memory")]
+    data: PathBuf,
+    /// Keep nothing: the data are in memory, and end with the process
+    #[arg(long)]
+    memory: bool,
+    /// The first site's port; the others follow. 0 takes free ones
+    #[arg(long, value_name = "PORT", default_value_t = FIRST_PORT)]
+    port: u16,
+    /// Print one JSON object when the cluster runs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Dev {
+    pub(crate) fn run(self) -> Result<End, Finish> {
+        if std::env::var_os("RUST_LOG").is_some() {
+            slackline_server::init_logs();
+        }
+        let table = match &self.rtt {
+            Some(path) => RttTable::from_csv(path).map_err(|error| Finish::WrongUse(error.to_string()))?,
+            None => RttTable::aws(),
+        };
+        let regions = table.regions();
+        let Some(regions) = regions.get(..usize::from(self.sites)) else {
+            return Err(Finish::WrongUse(format!(
+                "--sites {}: the RTT table ({}) has only {} regions: {}",
+                self.sites,
+                table.source(),
+                regions.len(),
+                regions.join(", ")
+            )));
+        };
+        let config = DevConfig {
+            regions: regions.to_vec(),
+            lanes: self.lanes,
+            data: (!self.memory).then(|| self.data.clone()),
+            rtt: Some(table),
+            first_port: self.port,
+            ..DevConfig::default()
+        };
+        let cluster = Cluster::start(config).map_err(|error| match error {
+            DevError::Distance { .. } => Finish::WrongUse(error.to_string()),
+            error => Finish::Failed(error.to_string()),
+        })?;
+        let ready = cluster.wait_ready(READY);
+        self.announce(cluster.sites(), ready).print(self.json);
+        let ended = cluster.run_until_signal(DRAIN);
+        ended.map(|()| End::silent()).map_err(|error| Finish::Failed(error.to_string()))
+    }
+
+    fn announce(&self, sites: &[SiteHandle], ready: bool) -> End {
+        let data = if self.memory { None } else { Some(self.data.display().to_string()) };
+        let mut table = Table::new(&["SITE", "ADDRESS", "HEALTH AND METRICS"]);
+        let mut rows = Vec::new();
+        for site in sites {
+            let http = site.http_address().map(|address| address.to_string());
+            rows.push(json!({ "site": site.name(), "address": site.address().to_string(), "http": http }));
+            let pages = http.map_or("-".to_owned(), |http| format!("http://{http}/healthz, /metrics"));
+            table.row([site.name(), site.address().to_string(), pages]);
+        }
+        let json = json!({ "sites": rows, "data": data, "ready": ready });
+        let kept = data.map_or("data in memory".to_owned(), |data| format!("data in {data}"));
+        let late = if ready { "" } else { "\nNot every site serves yet; `status` tells which." };
+        let (program, connect) = (program(), connect(sites));
+        let (site, other) = (sites[0].name(), sites[sites.len() / 2].name());
+        let text = format!(
+            "A cluster of {} sites runs, {kept}.{late}\n\n{}\n\nTry in another terminal:\n  \
+             {program} quota create gpus --limit 5000{connect}\n  \
+             {program} quota acquire gpus 3 --site {other}{connect}\n  \
+             {program} quota acquire gpus 2 --site {site} --for 60s{connect}\n  \
+             {program} quota show gpus{connect}\n  \
+             {program} status{connect}\n\nCtrl-C ends it{}.",
+            sites.len(),
+            table.render(),
+            if self.memory { "" } else { "; the next start goes on with the same data" },
+        );
+        End::new(json, text)
+    }
+}
+
+/// How this program was called, for commands that can be copied.
+fn program() -> String {
+    let called = std::env::args().next().unwrap_or_default();
+    let here = std::env::current_dir().ok();
+    let shorter =
+        here.and_then(|here| PathBuf::from(&called).strip_prefix(here).map(|path| path.display().to_string()).ok());
+    match shorter {
+        Some(path) => path,
+        None if called.is_empty() => "slackline".to_owned(),
+        None => called,
+    }
+}
+
+/// How other commands find the cluster: nothing to say if it is where they look anyway.
+fn connect(sites: &[SiteHandle]) -> String {
+    let address = sites[0].address();
+    if address.port() == FIRST_PORT { String::new() } else { format!(" --connect {address}") }
+}

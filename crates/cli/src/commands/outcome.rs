@@ -1,0 +1,48 @@
+//! `slackline outcome`: what became of an operation?
+
+use clap::Args;
+use serde_json::json;
+use slackline::{Client, Effect};
+
+use crate::end::{End, Finish};
+use crate::session::Connection;
+
+/// Tells what became of an operation whose outcome is unknown
+///
+/// Tells what became of an operation whose outcome is unknown. Asking settles it: if its site has not seen it, the site
+/// refuses it for ever. Sites remember operations for ten minutes.
+#[derive(Args)]
+#[command(after_help = "Example:\n  slackline outcome eu-1-9-12")]
+pub(crate) struct Outcome {
+    /// The operation's id, as the command that made it printed it
+    operation: String,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Outcome {
+    pub(crate) fn run(self) -> Result<End, Finish> {
+        let name = self.operation;
+        self.connection.run(async move |client: Client| {
+            let operation = client
+                .topology()
+                .parse_operation(&name)
+                .map_err(|error| Finish::WrongUse(format!("{name}: {error}; ids of operations look like eu-1-9-12")))?;
+            let effect = client.outcome_of(operation).await.done()?;
+            let (effect, text) = match effect {
+                Effect::Granted { grant, .. } => {
+                    let grant = client.topology().grant_text(grant);
+                    (json!({ "granted": grant }), format!("granted: {grant}"))
+                }
+                Effect::Released { amount } => (json!({ "released": amount }), format!("released {amount}")),
+                Effect::Created { limit } => (json!({ "created": limit }), format!("created with {limit} tokens")),
+                Effect::Deleted => (json!("deleted"), "deleted".to_owned()),
+                _ => (json!("other"), "carried out".to_owned()),
+            };
+            Ok(End::new(json!({ "outcome": "done", "operation": name, "effect": effect }), text))
+        })
+    }
+}

@@ -1,0 +1,397 @@
+//! `slackline quota`: create, acquire, release, show, list, delete.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use slackline::{Client, Grant, Shown, Total};
+
+use crate::duration;
+use crate::end::{End, Finish};
+use crate::output::{Table, list};
+use crate::session::Connection;
+
+/// Creates and uses quotas
+#[derive(Args)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "\
+Example:
+  slackline quota create gpus --limit 5000
+  slackline quota acquire gpus 3 --site eu     # prints the grant's id, such as eu-1-17
+  slackline quota release --grant eu-1-17
+  slackline quota show gpus"
+)]
+pub(crate) struct Quota {
+    #[command(subcommand)]
+    command: QuotaCommand,
+}
+
+#[derive(Subcommand)]
+enum QuotaCommand {
+    Create(Create),
+    Acquire(Acquire),
+    Release(Release),
+    Show(Show),
+    List(List),
+    Delete(Delete),
+}
+
+impl Quota {
+    pub(crate) fn run(self) -> Result<End, Finish> {
+        match self.command {
+            QuotaCommand::Create(command) => command.run(),
+            QuotaCommand::Acquire(command) => command.run(),
+            QuotaCommand::Release(command) => command.run(),
+            QuotaCommand::Show(command) => command.run(),
+            QuotaCommand::List(command) => command.run(),
+            QuotaCommand::Delete(command) => command.run(),
+        }
+    }
+
+    pub(crate) fn is_json(&self) -> bool {
+        match &self.command {
+            QuotaCommand::Create(command) => command.json,
+            QuotaCommand::Acquire(command) => command.json,
+            QuotaCommand::Release(command) => command.json,
+            QuotaCommand::Show(command) => command.json,
+            QuotaCommand::List(command) => command.json,
+            QuotaCommand::Delete(command) => command.json,
+        }
+    }
+}
+
+/// Creates a quota
+///
+/// Creates a quota with so many tokens and spreads them over the sites. Creating it again with the same limit does
+/// nothing; with another limit it is refused.
+#[derive(Args)]
+#[command(after_help = "Example:\n  slackline quota create gpus --limit 5000")]
+struct Create {
+    /// The quota's name: 1 to 256 bytes, no control characters
+    #[arg(value_parser = name)]
+    name: String,
+    /// How many tokens there are, over all sites
+    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = amount)]
+    limit: i64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Create {
+    fn run(self) -> Result<End, Finish> {
+        let Self { name, limit, .. } = self;
+        self.connection.run(async move |client: Client| {
+            let limit = client.quota(&name).create(limit).await.done()?;
+            let json = json!({ "outcome": "done", "quota": name, "limit": limit });
+            Ok(End::new(json, format!("quota {name} has {limit} tokens")))
+        })
+    }
+}
+
+/// Takes tokens
+///
+/// Takes tokens of a quota. They are yours until you release them, by the grant's id that is printed or by amount; with
+/// --for, the site that granted them takes them back by itself when the time is up, also if it has crashed in between.
+///
+/// The fence that is printed rises with every grant of the site: a resource that remembers the highest one it has seen
+/// from a site can turn an older holder away.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline quota acquire gpus 3               # at the nearest site
+  slackline quota acquire gpus 3 --site eu
+  slackline quota acquire tokens 1200 --for 60s")]
+struct Acquire {
+    /// The quota's name
+    #[arg(value_parser = name)]
+    name: String,
+    /// How many tokens
+    #[arg(allow_negative_numbers = true, value_parser = amount)]
+    amount: i64,
+    /// The region to take them in, and nowhere else; the nearest one without
+    #[arg(long, value_name = "REGION")]
+    site: Option<String>,
+    /// Give them back by itself after this time, such as 60s or 2h (at most 400d)
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration::parse_hold)]
+    hold: Option<Duration>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Acquire {
+    fn run(self) -> Result<End, Finish> {
+        let Self { name, amount, site, hold, .. } = self;
+        self.connection.run(async move |client: Client| {
+            let mut call = client.quota(&name).acquire(amount).tracked();
+            if let Some(duration) = hold {
+                call = call.hold_for(duration);
+            }
+            if let Some(site) = &site {
+                call = call.at(site);
+            }
+            let grant = call.await.done()?;
+            Ok(granted(&grant))
+        })
+    }
+}
+
+fn granted(grant: &Grant) -> End {
+    let (amount, quota, site, id) = (grant.amount(), grant.quota(), grant.site(), grant.name());
+    let fence = grant.fence();
+    let left = grant.expires_at().map(|at| at.saturating_duration_since(Instant::now()));
+    let json = json!({
+        "outcome": "done",
+        "quota": quota,
+        "amount": amount,
+        "site": site,
+        "grant": id,
+        "fence": { "incarnation": fence.incarnation.0, "number": fence.number },
+        "expires_in_ms": left.map(|left| left.as_millis() as u64),
+    });
+    let end = match left {
+        Some(left) => format!("given back by itself in {:.1} s, or earlier with", left.as_secs_f64()),
+        None => "given back with".to_owned(),
+    };
+    let text = format!(
+        "granted {amount} of {quota} at {site}: {id} (fence {}.{})\n{end} `slackline quota release --grant {id}`",
+        fence.incarnation.0, fence.number
+    );
+    End::new(json, text)
+}
+
+/// Gives tokens back
+///
+/// Gives tokens back: a grant by its id, once, at the site that granted it; or an amount, at any site.
+#[derive(Args)]
+#[command(
+    override_usage = "slackline quota release <NAME> <AMOUNT> [OPTIONS]\n       slackline quota release --grant <ID> [OPTIONS]",
+    after_help = "\
+Examples:
+  slackline quota release --grant eu-1-17
+  slackline quota release gpus 3 --site ap"
+)]
+struct Release {
+    /// The quota's name
+    #[arg(value_parser = name, required_unless_present = "grant")]
+    name: Option<String>,
+    /// How many tokens
+    #[arg(allow_negative_numbers = true, value_parser = amount, required_unless_present = "grant")]
+    amount: Option<i64>,
+    /// The region to give them back in; the nearest one without
+    #[arg(long, value_name = "REGION", conflicts_with = "grant")]
+    site: Option<String>,
+    /// The grant to give back, as `quota acquire` printed it
+    #[arg(long, value_name = "ID", conflicts_with_all = ["name", "amount"])]
+    grant: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Release {
+    fn run(self) -> Result<End, Finish> {
+        let Self { name, amount, site, grant, .. } = self;
+        self.connection.run(async move |client: Client| {
+            if let Some(grant) = grant {
+                return release_grant(&client, &grant).await;
+            }
+            let (Some(name), Some(amount)) = (name, amount) else { unreachable!("required without a grant") };
+            let mut call = client.quota(&name).release(amount);
+            if let Some(site) = &site {
+                call = call.at(site);
+            }
+            let amount = call.await.done()?;
+            let json = json!({ "outcome": "done", "quota": name, "amount": amount });
+            Ok(End::new(json, format!("released {amount} of {name}")))
+        })
+    }
+}
+
+async fn release_grant(client: &Client, text: &str) -> Result<End, Finish> {
+    let grant = client.topology().parse_grant(text).map_err(|error| {
+        Finish::WrongUse(format!("--grant {text}: {error}; `slackline quota acquire` prints ids such as eu-1-17"))
+    })?;
+    let amount = client.release_grant(grant).await.done()?;
+    let json = json!({ "outcome": "done", "grant": text, "amount": amount });
+    Ok(End::new(json, format!("released {text}: {amount} tokens")))
+}
+
+/// Counts a quota over all sites
+///
+/// Counts a quota over all sites. The number in use is exact when nothing moves, and an interval otherwise.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline quota show gpus
+  slackline quota show gpus --json
+
+With --json:
+  {\"name\", \"limit\", \"in_use\", \"sites\": [{\"site\", \"tokens\", \"set_aside\", \"incarnation\"}],
+   \"missing\": [site, …], \"local\", \"rebalances\", \"gifts\", \"released_above\"}
+  in_use is a number, or {\"min\", \"max\"} while tokens move or a site does not answer.")]
+struct Show {
+    /// The quota's name
+    #[arg(value_parser = name)]
+    name: String,
+    /// The region to ask; the nearest one without
+    #[arg(long, value_name = "REGION")]
+    site: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Show {
+    fn run(self) -> Result<End, Finish> {
+        let Self { name, site, .. } = self;
+        self.connection.run(async move |client: Client| {
+            let mut quota = client.quota(&name);
+            if let Some(site) = &site {
+                quota = quota.at(site);
+            }
+            let shown = quota.show().await?;
+            Ok(End::new(shown_json(&shown), shown_text(&shown)))
+        })
+    }
+}
+
+fn shown_json(shown: &Shown) -> Value {
+    let sites = shown.sites.iter().map(|site| {
+        json!({
+            "site": site.site,
+            "tokens": site.tokens,
+            "set_aside": site.set_aside,
+            "incarnation": site.incarnation.0,
+        })
+    });
+    json!({
+        "name": shown.name,
+        "limit": shown.limit,
+        "in_use": total_json(shown.in_use),
+        "sites": sites.collect::<Vec<_>>(),
+        "missing": shown.missing,
+        "local": shown.local,
+        "rebalances": shown.rebalances,
+        "gifts": shown.gifts,
+        "released_above": shown.released_above,
+    })
+}
+
+fn total_json(total: Total) -> Value {
+    match total.exact() {
+        Some(exact) => json!(exact),
+        None => json!({ "min": total.min, "max": total.max }),
+    }
+}
+
+fn shown_text(shown: &Shown) -> String {
+    let in_use = match shown.in_use.exact() {
+        Some(exact) => exact.to_string(),
+        None => format!("{} to {}", shown.in_use.min, shown.in_use.max),
+    };
+    let mut text = format!("{}: {in_use} of {} in use\n\n", shown.name, shown.limit);
+    let mut table = Table::new(&["SITE", "#TOKENS", "#SET ASIDE", "#INCARNATION"]);
+    for site in &shown.sites {
+        let cells = [site.tokens.to_string(), site.set_aside.to_string(), site.incarnation.0.to_string()];
+        table.row(std::iter::once(site.site.clone()).chain(cells));
+    }
+    text.push_str(&table.render());
+    let _ = write!(
+        text,
+        "\n\n{} operations answered locally, {} rebalances, {} gifts",
+        shown.local, shown.rebalances, shown.gifts
+    );
+    if !shown.missing.is_empty() {
+        let _ = write!(text, "\nno answer from: {}", list(&shown.missing));
+    }
+    if shown.released_above > 0 {
+        let _ =
+            write!(text, "\n{} more were released than acquired: some client spoils the count", shown.released_above);
+    }
+    text
+}
+
+/// Lists all quotas
+#[derive(Args)]
+#[command(after_help = "Example:\n  slackline quota list")]
+struct List {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl List {
+    fn run(self) -> Result<End, Finish> {
+        self.connection.run(async |client: Client| {
+            let quotas = client.list().await?;
+            let rows = quotas.iter().map(
+                |quota| json!({ "name": quota.name, "limit": quota.limit, "tokens": quota.tokens, "site": quota.site }),
+            );
+            let json = json!({ "quotas": rows.collect::<Vec<_>>() });
+            if quotas.is_empty() {
+                return Ok(End::new(json, "no quotas; create one with `slackline quota create gpus --limit 5000`"));
+            }
+            let mut table = Table::new(&["NAME", "#LIMIT", "#TOKENS", "AT SITE"]);
+            for quota in quotas {
+                table.row([quota.name, quota.limit.to_string(), quota.tokens.to_string(), quota.site]);
+            }
+            Ok(End::new(json, table.render()))
+        })
+    }
+}
+
+/// Deletes a quota, with all that is granted of it
+///
+/// Deletes a quota, with all that is granted of it. Every site must be reachable.
+#[derive(Args)]
+#[command(after_help = "Example:\n  slackline quota delete gpus")]
+struct Delete {
+    /// The quota's name
+    #[arg(value_parser = name)]
+    name: String,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Delete {
+    fn run(self) -> Result<End, Finish> {
+        let name = self.name;
+        self.connection.run(async move |client: Client| {
+            client.quota(&name).delete().await.done()?;
+            Ok(End::new(json!({ "outcome": "done", "quota": name }), format!("quota {name} is deleted")))
+        })
+    }
+}
+
+/// Reads a quota's name.
+fn name(text: &str) -> Result<String, String> {
+    let valid = !text.is_empty() && text.len() <= 256 && !text.chars().any(char::is_control);
+    if valid {
+        Ok(text.to_owned())
+    } else {
+        Err("a quota's name has 1 to 256 bytes, without control characters".into())
+    }
+}
+
+/// Reads a number of tokens.
+fn amount(text: &str) -> Result<i64, String> {
+    let amount = text.parse::<i64>().ok().filter(|amount| *amount >= 1);
+    amount.ok_or_else(|| format!("a number of tokens is 1 to {}", i64::MAX))
+}

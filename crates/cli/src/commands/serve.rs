@@ -1,0 +1,65 @@
+//! `slackline serve`: one site of a production cluster.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+use slackline_server::{ConfigError, ServeConfig, Site, StartError};
+
+use crate::end::{End, Finish};
+
+/// Runs one site of a cluster
+///
+/// Runs one site, as its configuration file says. Sites in several places with matching files form a cluster. SIGTERM or
+/// Ctrl-C drains it: it takes no more requests, finishes what runs, gives tokens to the others where that helps, syncs,
+/// and exits with status 0.
+///
+/// RUST_LOG says what is logged, on standard error: error, warn, info (the default), debug.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  slackline serve --config site.toml
+
+A configuration, site.toml:
+  cluster = \"production\"
+  regions = [\"us\", \"eu\", \"ap\"]       # the same list at all sites
+  region = \"us\"                      # which of them this is
+  data = \"/var/lib/slackline/us\"
+  listen = \"0.0.0.0:7400\"
+  http = \"0.0.0.0:7500\"              # /healthz and /metrics
+
+  [[sites]]
+  region = \"us\"
+  address = \"us.example.net:7400\"
+
+  [[sites]]                          # and so on, for every site
+  region = \"eu\"
+  address = \"eu.example.net:7400\"")]
+pub(crate) struct Serve {
+    /// The configuration file, in TOML
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Print one JSON object when the site runs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Serve {
+    pub(crate) fn run(self) -> Result<End, Finish> {
+        slackline_server::init_logs();
+        let config = ServeConfig::read(&self.config).map_err(|error| explain_config(&error))?;
+        let site = Site::start(config.site()).map_err(|error| match error {
+            StartError::Config(error) => explain_config(&error),
+            error => Finish::Failed(error.to_string()),
+        })?;
+        let http = site.http_address().map(|address| address.to_string());
+        let json = json!({ "site": site.name(), "address": site.address().to_string(), "http": http });
+        End::new(json, format!("site {} listens on {}", site.name(), site.address())).print(self.json);
+        let ended = slackline_server::run_until_signal(vec![site], config.drain());
+        ended.map(|()| End::silent()).map_err(|error| Finish::Failed(error.to_string()))
+    }
+}
+
+fn explain_config(error: &ConfigError) -> Finish {
+    Finish::WrongUse(error.to_string())
+}

@@ -1,0 +1,123 @@
+//! `slackline status`: how every site is.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+use slackline::{Client, Readiness, SiteStatus};
+
+use crate::end::{End, Finish};
+use crate::output::Table;
+use crate::session::Connection;
+
+/// How long one site may take to answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Shows how every site is
+///
+/// Asks every site of the cluster how it is: whether it is up, whether it serves, how far its clock is off, and its
+/// round trips to the others. The exit status is 0 whatever the answers are.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline status
+  slackline status --json
+
+With --json:
+  {\"sites\": [{\"site\", \"address\", \"up\", \"ready\", \"clock_error_us\", \"rtt_ms\": {site: ms}}]}
+  and more; clock_error_us is null and rtt_ms empty for a site that is not up.")]
+pub(crate) struct Status {
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Status {
+    pub(crate) fn run(self) -> Result<End, Finish> {
+        let patience = self.connection.deadline.min(PATIENCE);
+        self.connection.run(async move |client: Client| {
+            let sites = client.status(patience).await;
+            let rows: Vec<Value> = sites.iter().map(|site| site_json(site, &client)).collect();
+            let json = json!({ "cluster": client.topology().cluster, "sites": rows });
+            Ok(End::new(json, text(&sites, &client)))
+        })
+    }
+}
+
+fn site_json(site: &SiteStatus, client: &Client) -> Value {
+    let state = site.state.as_ref();
+    let round_trips = site.peers().iter().filter_map(|peer| {
+        let micros = peer.rtt?;
+        Some((client.topology().name(peer.site), json!(micros as f64 / 1000.0)))
+    });
+    json!({
+        "site": site.site,
+        "address": site.address,
+        "up": site.is_up(),
+        "ready": site.is_ready(),
+        "readiness": readiness(site),
+        "incarnation": state.map(|state| state.incarnation.0),
+        "epsilon_us": state.map(|state| state.epsilon),
+        "clock_error_us": state.map(|state| state.clock_error),
+        "clock_trusted": state.map(|state| state.clock_trusted),
+        "quotas": state.map(|state| state.quotas),
+        "sessions": state.map(|state| state.sessions),
+        "rtt_ms": round_trips.collect::<Map<String, Value>>(),
+    })
+}
+
+fn readiness(site: &SiteStatus) -> &'static str {
+    match site.state.as_ref().map(|state| state.readiness) {
+        None => "down",
+        Some(Readiness::Joining) => "joining",
+        Some(Readiness::Confirming) => "confirming",
+        Some(Readiness::Ready) => "ready",
+        Some(Readiness::Stale) => "stale",
+        Some(Readiness::Draining) => "draining",
+    }
+}
+
+fn text(sites: &[SiteStatus], client: &Client) -> String {
+    let mut table = Table::new(&["SITE", "ADDRESS", "STATE", "#QUOTAS", "#SESSIONS", "#CLOCK ERROR"]);
+    for site in sites {
+        let number = |of: fn(&slackline::Status) -> u64| site.state.as_ref().map_or("-".into(), |s| of(s).to_string());
+        table.row([
+            site.site.clone(),
+            site.address.clone(),
+            readiness(site).to_owned(),
+            number(|state| state.quotas),
+            number(|state| state.sessions),
+            site.state.as_ref().map_or("-".into(), clock),
+        ]);
+    }
+    format!("{}{}", table.render(), round_trips(sites, client))
+}
+
+fn clock(state: &slackline::Status) -> String {
+    let distrusted = if state.clock_trusted { "" } else { " (!)" };
+    format!("{} us{distrusted}", state.clock_error)
+}
+
+/// The round trips, as a matrix if that fits the line, else nothing: `--json` has them.
+fn round_trips(sites: &[SiteStatus], client: &Client) -> String {
+    let names: Vec<&str> = sites.iter().map(|site| site.site.as_str()).collect();
+    let width = names.iter().map(|name| name.len().max(5) + 2).sum::<usize>();
+    if names.len() < 2 || width > 60 {
+        return String::new();
+    }
+    let columns: Vec<String> = names.iter().map(|name| format!("#{name}")).collect();
+    let mut columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+    columns.insert(0, "RTT, MS");
+    let mut table = Table::new(&columns);
+    for site in sites {
+        let mut row = vec![site.site.clone()];
+        for other in &names {
+            let peer = site.peers().iter().find(|peer| client.topology().name(peer.site) == *other);
+            row.push(peer.and_then(|peer| peer.rtt).map_or("-".into(), |micros| format!("{:.1}", micros as f64 / 1e3)));
+        }
+        table.row(row);
+    }
+    format!("\n\n{}", table.render())
+}

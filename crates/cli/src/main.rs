@@ -1,0 +1,125 @@
+//! `slackline`: runs sites, uses quotas, and has the tools around them. Each command is a module of [`commands`].
+
+mod commands;
+mod duration;
+mod end;
+mod output;
+mod session;
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::end::{End, Finish};
+
+/// Quotas that several regions share.
+///
+/// A quota is a number of tokens of a shared resource: seats, GPUs, model tokens per minute. It is spread over sites in
+/// several regions; each grants and takes back tokens on its own, at local latency, and the sites move tokens among each
+/// other. The limit is never exceeded.
+#[derive(Parser)]
+#[command(
+    name = "slackline",
+    version,
+    arg_required_else_help = true,
+    subcommand_required = true,
+    infer_subcommands = false,
+    max_term_width = 100,
+    after_help = "\
+A first tour, in two terminals:
+  slackline dev                                 # a cluster of three regions on this machine
+  slackline quota create gpus --limit 5000
+  slackline quota acquire gpus 3 --site eu
+  slackline quota show gpus
+
+Exit status: 0 done; 1 refused or failed; 2 wrong use; 3 unknown: it may have been done or not."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Dev(commands::dev::Dev),
+    Serve(commands::serve::Serve),
+    Quota(commands::quota::Quota),
+    Status(commands::status::Status),
+    Outcome(commands::outcome::Outcome),
+}
+
+impl Command {
+    fn run(self) -> Result<End, Finish> {
+        match self {
+            Command::Dev(command) => command.run(),
+            Command::Serve(command) => command.run(),
+            Command::Quota(command) => command.run(),
+            Command::Status(command) => command.run(),
+            Command::Outcome(command) => command.run(),
+        }
+    }
+
+    fn is_json(&self) -> bool {
+        match self {
+            Command::Dev(command) => command.json,
+            Command::Serve(command) => command.json,
+            Command::Quota(command) => command.is_json(),
+            Command::Status(command) => command.json,
+            Command::Outcome(command) => command.json,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => return wrong_use(&error),
+    };
+    let json = command.is_json();
+    match command.run() {
+        Ok(end) => {
+            end.print(json);
+            ExitCode::SUCCESS
+        }
+        Err(finish) => {
+            finish.print(json);
+            ExitCode::from(finish.status())
+        }
+    }
+}
+
+/// Help goes to standard output, a mistake to standard error in one line.
+fn wrong_use(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            print!("{error}");
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            eprint!("{error}");
+            ExitCode::from(2)
+        }
+        _ => {
+            let text = error.to_string();
+            let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+            let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
+            let problem = words.join(" ");
+            let problem = problem.split(" For more information").next().unwrap_or_default();
+            eprintln!("slackline: {}; see `{} --help`", problem.trim_start_matches("error: "), command_words());
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The words of the command line that name the command.
+fn command_words() -> String {
+    let mut command = Cli::command();
+    let mut words = vec!["slackline".to_owned()];
+    for word in std::env::args().skip(1) {
+        let Some(next) = command.find_subcommand(&word) else { break };
+        command = next.clone();
+        words.push(word);
+    }
+    words.join(" ")
+}

@@ -1,0 +1,326 @@
+//! Runs the real binary.
+
+mod process;
+
+use std::time::{Duration, Instant};
+
+use process::{Ended, Server, free_ports, slackline};
+use serde_json::{Value, json};
+
+/// How long things that must happen may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn dev(data: &std::path::Path) -> Server {
+    Server::start(&["dev", "--port", "0", "--json", "--data", data.to_str().expect("a path of this test")])
+}
+
+/// Repeats until `check` holds.
+fn eventually<T>(what: &str, mut attempt: impl FnMut() -> T, check: impl Fn(&T) -> bool) -> T
+where
+    T: std::fmt::Debug,
+{
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let found = attempt();
+        if check(&found) {
+            return found;
+        }
+        assert!(Instant::now() < until, "not in time: {what}: {found:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn show(server: &Server) -> Value {
+    server.run(&["quota", "show", "gpus", "--json"]).json()
+}
+
+fn tokens(shown: &Value) -> i64 {
+    let sites = shown["sites"].as_array().expect("sites");
+    sites.iter().map(|site| site["tokens"].as_i64().expect("a number")).sum()
+}
+
+#[test]
+fn help_has_an_example_for_every_command() {
+    for command in [
+        "",
+        "dev",
+        "serve",
+        "status",
+        "outcome",
+        "quota",
+        "quota create",
+        "quota acquire",
+        "quota release",
+        "quota show",
+        "quota list",
+        "quota delete",
+    ] {
+        let words: Vec<&str> = command.split_whitespace().chain(["--help"]).collect();
+        let help = slackline(&words);
+        assert_eq!(help.status, 0, "{command}");
+        assert!(help.stdout.contains(&format!("slackline {command}")), "{command}: {}", help.stdout);
+        assert!(help.stdout.contains("xample") || command.is_empty(), "{command} has no example");
+        assert!(help.stderr.is_empty());
+    }
+    assert!(slackline(&["--version"]).stdout.starts_with("slackline "));
+}
+
+#[test]
+fn wrong_use_is_one_line_and_status_2() {
+    for (words, says) in [
+        (&["quota", "acquire", "gpus", "0"][..], "1 to 9223372036854775807"),
+        (&["quota", "acquire", "gpus", "-3"], "1 to 9223372036854775807"),
+        (&["quota", "acquire", "gpus", "9223372036854775808"], "1 to 9223372036854775807"),
+        (&["quota", "acquire", "gpus", "three"], "1 to 9223372036854775807"),
+        (&["quota", "acquire", "gpus"], "<AMOUNT>"),
+        (&["quota", "acquire", "gpus", "1", "--for", "60"], "like 60s"),
+        (&["quota", "acquire", "gpus", "1", "--for", "401d"], "1ms to 400d"),
+        (&["quota", "create", "gpus"], "--limit"),
+        (&["quota", "create", "gpus", "--limit", "0"], "1 to 9223372036854775807"),
+        (&["quota", "create", "", "--limit", "1"], "1 to 256 bytes"),
+        (&["quota", "release"], "<NAME>"),
+        (&["quota", "release", "gpus", "1", "--grant", "eu-1-1"], "--grant"),
+        (&["quota", "frobnicate"], "frobnicate"),
+        (&["status", "--deadline", "0s"], "longer than nothing"),
+        (&["status", "--connect", "nonsense"], "host:port"),
+        (&["dev", "--sites", "0"], "1..=64"),
+        (&["dev", "--sites", "64", "--memory"], "regions"),
+        (&["dev", "--memory", "--data", "x"], "--memory"),
+        (&["dev", "--rtt", "/nonexistent.csv", "--memory"], "/nonexistent.csv"),
+        (&["serve"], "--config"),
+        (&["serve", "--config", "/nonexistent.toml"], "/nonexistent.toml"),
+    ] {
+        let ended = slackline(words);
+        assert_eq!(ended.status, 2, "{words:?}: {ended:?}");
+        assert!(ended.stderr.contains(says), "{words:?}: {}", ended.stderr);
+        assert_eq!(ended.stderr.lines().count(), 1, "{words:?}: {}", ended.stderr);
+        assert!(ended.stdout.is_empty());
+    }
+    let long = "x".repeat(257);
+    assert_eq!(slackline(&["quota", "show", &long]).status, 2);
+}
+
+#[test]
+fn wrong_config_key_is_named() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = folder.path().join("site.toml");
+    std::fs::write(&path, "cluster = \"a\"\nfrobnicate = 3\n").expect("written");
+    let ended = slackline(&["serve", "--config", path.to_str().expect("a path of this test")]);
+    assert_eq!((ended.status, ended.stderr.lines().count()), (2, 1));
+    assert!(ended.stderr.contains("frobnicate") && ended.stderr.contains("line 2"), "{}", ended.stderr);
+}
+
+#[test]
+fn no_cluster_is_a_failure_that_says_what_to_do() {
+    let address = format!("127.0.0.1:{}", free_ports(1)[0]);
+    let ended = slackline(&["quota", "list", "--json", "--connect", &address]);
+    assert_eq!((ended.status, ended.stderr.lines().count()), (1, 1));
+    assert!(ended.stderr.contains(&address) && ended.stderr.contains("slackline dev"), "{}", ended.stderr);
+    assert_eq!(ended.json()["outcome"], "failed");
+}
+
+#[test]
+fn dev_cluster_serves_quotas_end_to_end() {
+    let data = tempfile::tempdir().expect("a directory");
+    let cluster = dev(data.path());
+    let create = &["quota", "create", "gpus", "--limit", "5000"];
+    assert_eq!(cluster.run(create).status, 0);
+    assert_eq!(cluster.run(create).status, 0, "the same again is done");
+    let other = cluster.run(&["quota", "create", "gpus", "--limit", "6"]);
+    assert!(other.status == 1 && other.stderr.contains("5000"), "{other:?}");
+
+    let granted = cluster.run(&["quota", "acquire", "gpus", "3", "--site", "eu", "--json"]).json();
+    assert_eq!((&granted["site"], &granted["amount"]), (&json!("eu"), &json!(3)));
+    let grant = granted["grant"].as_str().expect("a grant").to_owned();
+    assert!(grant.starts_with("eu-1-"), "{grant}");
+    assert!(granted["fence"]["number"].as_u64().expect("a fence") > 0);
+    let shown = eventually("in use is exact", || show(&cluster), |shown| shown["in_use"] == json!(3));
+    assert_eq!((&shown["name"], &shown["limit"]), (&json!("gpus"), &json!(5000)));
+    assert_eq!(tokens(&shown), 4997);
+    assert_eq!(shown["missing"], json!([]));
+    for key in ["local", "rebalances", "gifts"] {
+        assert!(shown[key].is_u64(), "{key}");
+    }
+    for key in ["site", "tokens", "set_aside", "incarnation"] {
+        assert!(!shown["sites"][0][key].is_null(), "{key}");
+    }
+
+    assert_eq!(cluster.run(&["quota", "release", "--grant", &grant]).status, 0);
+    let again = cluster.run(&["quota", "release", "--grant", &grant, "--json"]);
+    assert_eq!((again.status, &again.json()["reason"]), (1, &json!("unknown_grant")));
+
+    let held = cluster.run(&["quota", "acquire", "gpus", "7", "--site", "ap", "--for", "1s", "--json"]).json();
+    assert!(held["expires_in_ms"].as_u64().expect("a hold") <= 1000);
+    eventually("the hold ends by itself", || show(&cluster), |shown| shown["in_use"] == json!(0));
+
+    let many = cluster.run(&["quota", "acquire", "gpus", "4000", "--site", "us"]);
+    assert_eq!(many.status, 0, "the others' tokens are moved there: {many:?}");
+    let exhausted = cluster.run(&["quota", "acquire", "gpus", "4000", "--site", "ap", "--json"]);
+    assert_eq!(exhausted.status, 1, "{exhausted:?}");
+    assert!(["exhausted", "deadline_passed"].contains(&exhausted.json()["reason"].as_str().expect("a reason")));
+    assert_eq!(cluster.run(&["quota", "release", "gpus", "4000", "--site", "ap"]).status, 0);
+
+    for (words, status, says) in [
+        (&["quota", "acquire", "nope", "1"][..], 1, "quota create"),
+        (&["quota", "show", "nope"], 1, "no quota"),
+        (&["quota", "acquire", "gpus", "1", "--site", "mars"], 2, "us, eu, ap"),
+        (&["quota", "release", "--grant", "mars-1-1"], 2, "us, eu, ap"),
+        (&["quota", "release", "--grant", "nonsense"], 2, "eu-1-17"),
+        (&["quota", "release", "gpus", "9000"], 1, "more than is out"),
+        (&["outcome", "nonsense"], 2, "eu-1-9-12"),
+    ] {
+        let ended = cluster.run(words);
+        assert_eq!(ended.status, status, "{words:?}: {ended:?}");
+        assert!(ended.stderr.contains(says) && ended.stderr.lines().count() == 1, "{words:?}: {}", ended.stderr);
+    }
+    let withdrawn = cluster.run(&["outcome", "eu-1-999999-1", "--json"]);
+    assert_eq!((withdrawn.status, &withdrawn.json()["reason"]), (1, &json!("withdrawn")));
+
+    assert_eq!(cluster.run(&["quota", "list", "--json"]).json()["quotas"][0]["name"], "gpus");
+    assert!(cluster.run(&["quota", "list"]).stdout.contains("gpus"));
+    assert!(cluster.run(&["quota", "show", "gpus"]).stdout.lines().all(|line| line.chars().count() <= 80));
+    assert_eq!(cluster.run(&["quota", "delete", "gpus"]).status, 0);
+    assert_eq!(cluster.run(&["quota", "list", "--json"]).json(), json!({ "quotas": [] }));
+}
+
+#[test]
+fn status_names_every_site() {
+    let data = tempfile::tempdir().expect("a directory");
+    let cluster = dev(data.path());
+    let status = eventually(
+        "round trips are measured",
+        || cluster.run(&["status", "--json"]).json(),
+        |status| {
+            status["sites"]
+                .as_array()
+                .is_some_and(|s| s.iter().all(|s| s["rtt_ms"].as_object().is_some_and(|r| r.len() == 2)))
+        },
+    );
+    for (site, name) in status["sites"].as_array().expect("sites").iter().zip(["us", "eu", "ap"]) {
+        assert_eq!((&site["site"], &site["up"], &site["ready"]), (&json!(name), &json!(true), &json!(true)));
+        assert!(site["clock_error_us"].is_u64() && site["address"].is_string());
+    }
+    // The delays are those of the table that the binary carries.
+    assert!(status["sites"][0]["rtt_ms"]["ap"].as_f64().expect("a number") > 50.0);
+    let table = cluster.run(&["status"]).stdout;
+    assert!(table.contains("ready") && table.lines().all(|line| line.chars().count() <= 80), "{table}");
+}
+
+#[test]
+fn dev_goes_on_where_it_stopped_also_after_kill_9() {
+    let data = tempfile::tempdir().expect("a directory");
+    let cluster = dev(data.path());
+    assert_eq!(cluster.run(&["quota", "create", "gpus", "--limit", "100"]).status, 0);
+    let granted = cluster.run(&["quota", "acquire", "gpus", "3", "--site", "eu", "--json"]).json();
+    let grant = granted["grant"].as_str().expect("a grant").to_owned();
+    cluster.kill();
+
+    let cluster = dev(data.path());
+    eventually("it is there again", || show(&cluster), |shown| shown["in_use"] == json!(3));
+    assert_eq!(cluster.run(&["quota", "release", "--grant", &grant]).status, 0);
+    assert_eq!(cluster.run(&["quota", "acquire", "gpus", "5", "--site", "us"]).status, 0);
+    let ended = cluster.interrupt();
+    assert_eq!(ended.status, 0, "{ended:?}");
+
+    let cluster = dev(data.path());
+    eventually("it is there again", || show(&cluster), |shown| shown["in_use"] == json!(5));
+    assert_eq!(cluster.run(&["quota", "release", "--grant", &grant]).status, 1, "a second time");
+}
+
+#[test]
+fn data_directory_in_use_is_refused() {
+    let data = tempfile::tempdir().expect("a directory");
+    let path = data.path().to_str().expect("a path of this test");
+    let cluster = dev(data.path());
+    let second = slackline(&["dev", "--port", "0", "--data", path]);
+    assert_eq!((second.status, second.stderr.lines().count()), (1, 1), "{second:?}");
+    assert!(second.stderr.contains(path), "{}", second.stderr);
+    assert_eq!(cluster.run(&["status"]).status, 0, "the first is not disturbed");
+}
+
+#[test]
+fn dev_in_memory_with_lanes_and_a_table_of_its_own() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let table = folder.path().join("rtt.csv");
+    std::fs::write(&table, "from,to,rtt_ms\nhere,there,10\n").expect("written");
+    let table = table.to_str().expect("a path of this test");
+    let cluster =
+        Server::start(&["dev", "--port", "0", "--json", "--memory", "--sites", "2", "--lanes", "2", "--rtt", table]);
+    let sites: Vec<_> = cluster.said["sites"].as_array().expect("sites").iter().map(|site| &site["site"]).collect();
+    assert_eq!(sites.len(), 4);
+    for name in ["a", "b", "c", "d"] {
+        assert_eq!(cluster.run(&["quota", "create", name, "--limit", "10"]).status, 0);
+        assert_eq!(cluster.run(&["quota", "acquire", name, "2", "--site", "there"]).status, 0);
+    }
+    assert_eq!(cluster.run(&["quota", "list", "--json"]).json()["quotas"].as_array().map(Vec::len), Some(4));
+    assert_eq!(cluster.interrupt().status, 0);
+}
+
+/// Configuration files for three sites on free ports.
+fn three_configs(folder: &std::path::Path) -> Vec<(String, String)> {
+    let regions = ["us", "eu", "ap"];
+    let ports = free_ports(3);
+    let sites: String = regions
+        .iter()
+        .zip(&ports)
+        .map(|(region, port)| format!("\n[[sites]]\nregion = \"{region}\"\naddress = \"127.0.0.1:{port}\"\n"))
+        .collect();
+    let config = |(region, port): (&&str, &u16)| {
+        let path = folder.join(format!("{region}.toml"));
+        let text = format!(
+            "cluster = \"test\"\nregions = [\"us\", \"eu\", \"ap\"]\nregion = \"{region}\"\ndata = {:?}\n\
+             listen = \"127.0.0.1:{port}\"\n{sites}",
+            folder.join(region)
+        );
+        std::fs::write(&path, text).expect("written");
+        (path.to_str().expect("a path of this test").to_owned(), format!("127.0.0.1:{port}"))
+    };
+    regions.iter().zip(&ports).map(config).collect()
+}
+
+#[test]
+fn three_serve_processes_form_a_cluster_and_survive_the_loss_of_one() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let configs = three_configs(folder.path());
+    let serve = |(path, address): &(String, String)| {
+        let mut server = Server::start(&["serve", "--json", "--config", path]);
+        server.connect = address.clone();
+        server
+    };
+    let mut servers: Vec<Server> = configs.iter().map(serve).collect();
+    let all_ready = |status: &Value| {
+        let sites = status["sites"].as_array();
+        sites.is_some_and(|sites| sites.len() == 3 && sites.iter().all(|site| site["ready"] == true))
+    };
+    eventually("all are ready", || servers[0].run(&["status", "--json"]).json(), all_ready);
+    assert_eq!(servers[0].run(&["quota", "create", "gpus", "--limit", "300"]).status, 0);
+    assert_eq!(servers[1].run(&["quota", "acquire", "gpus", "4", "--site", "ap"]).status, 0);
+
+    servers.pop().expect("three").kill();
+    let status = servers[0].run(&["status", "--json"]).json();
+    assert_eq!((&status["sites"][2]["site"], &status["sites"][2]["up"]), (&json!("ap"), &json!(false)));
+    let cut_off = servers[0].run(&["quota", "acquire", "gpus", "1", "--site", "ap", "--deadline", "1s", "--json"]);
+    assert_eq!((cut_off.status, &cut_off.json()["reason"]), (1, &json!("not_sent")), "{cut_off:?}");
+    assert_eq!(servers[0].run(&["quota", "acquire", "gpus", "1"]).status, 0, "the others go on");
+    let shown = servers[0].run(&["quota", "show", "gpus", "--deadline", "2s", "--json"]).json();
+    assert_eq!(shown["missing"], json!(["ap"]));
+    assert!(shown["in_use"]["min"].is_i64() && shown["in_use"]["max"].is_i64(), "{shown}");
+
+    servers.push(serve(&configs[2]));
+    eventually("it is back", || servers[0].run(&["status", "--json"]).json(), all_ready);
+    eventually("all are counted", || show(&servers[0]), |shown| shown["in_use"] == json!(5));
+    for server in servers {
+        let ended: Ended = server.terminate();
+        assert_eq!(ended.status, 0, "{ended:?}");
+    }
+}
+
+#[test]
+fn address_in_use_is_named() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let configs = three_configs(folder.path());
+    let _taken = std::net::TcpListener::bind(&configs[0].1).expect("its port is free");
+    let ended = slackline(&["serve", "--config", &configs[0].0]);
+    assert_eq!(ended.status, 1);
+    assert!(ended.stderr.lines().last().is_some_and(|line| line.contains(&configs[0].1)), "{}", ended.stderr);
+}

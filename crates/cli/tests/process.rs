@@ -1,0 +1,149 @@
+//! The binary as a process: run to its end, or kept running until the test is over.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// No process of a test runs longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A process that has ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ended {
+    /// Standard output, which must be one JSON object in one line.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        assert_eq!(self.stdout.lines().count(), 1, "{self:?}");
+        let value: Value = serde_json::from_str(&self.stdout).expect("JSON");
+        assert!(value.is_object());
+        value
+    }
+}
+
+fn command(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_slackline"));
+    command.args(words).env_remove("SLACKLINE_CONNECT").env_remove("RUST_LOG");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs the binary to its end.
+pub(crate) fn slackline(words: &[&str]) -> Ended {
+    ended(command(words).spawn().expect("the binary starts"))
+}
+
+fn ended(mut child: Child) -> Ended {
+    let read = |pipe: Option<Box<dyn Read + Send>>| {
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut text = String::new();
+            if let Some(mut pipe) = pipe {
+                pipe.read_to_string(&mut text).expect("text");
+            }
+            let _ = sender.send(text);
+        });
+        receiver
+    };
+    let stdout = read(child.stdout.take().map(|pipe| Box::new(pipe) as _));
+    let stderr = read(child.stderr.take().map(|pipe| Box::new(pipe) as _));
+    let until = Instant::now() + PATIENCE;
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("a child of this process") {
+            break status;
+        }
+        if Instant::now() >= until {
+            child.kill().expect("a child of this process");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    Ended {
+        status: status.code().unwrap_or(-1),
+        stdout: stdout.recv().expect("its reader ends"),
+        stderr: stderr.recv().expect("its reader ends"),
+    }
+}
+
+/// A process that runs until the test is over; killed then at the latest.
+pub(crate) struct Server {
+    child: Option<Child>,
+    /// What it said when it was up.
+    pub(crate) said: Value,
+    /// Where it is reached.
+    pub(crate) connect: String,
+}
+
+impl Server {
+    /// Starts the binary and waits until it has printed its JSON object.
+    pub(crate) fn start(words: &[&str]) -> Self {
+        let mut child = command(words).stderr(Stdio::inherit()).spawn().expect("the binary starts");
+        let stdout = child.stdout.take().expect("piped");
+        let mut server = Self { child: Some(child), said: Value::Null, connect: String::new() };
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            let _ = BufReader::new(stdout).read_line(&mut line);
+            let _ = sender.send(line);
+        });
+        let line = receiver.recv_timeout(PATIENCE).expect("it comes up in time");
+        server.said = serde_json::from_str(&line).expect("JSON");
+        if let Some(address) = server.said["sites"][0]["address"].as_str() {
+            server.connect = address.to_owned();
+        }
+        server
+    }
+
+    /// Runs a command against it.
+    pub(crate) fn run(&self, words: &[&str]) -> Ended {
+        let mut command = command(words);
+        ended(command.env("SLACKLINE_CONNECT", &self.connect).spawn().expect("the binary starts"))
+    }
+
+    /// Ends it as a crash would.
+    pub(crate) fn kill(mut self) {
+        let mut child = self.child.take().expect("it runs");
+        child.kill().expect("a child of this process");
+        child.wait().expect("a child of this process");
+    }
+
+    /// Ends it as Ctrl-C would.
+    pub(crate) fn interrupt(self) -> Ended {
+        self.signal("-INT")
+    }
+
+    /// Ends it as a service manager would.
+    pub(crate) fn terminate(self) -> Ended {
+        self.signal("-TERM")
+    }
+
+    fn signal(mut self, signal: &str) -> Ended {
+        let child = self.child.take().expect("it runs");
+        let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill is there");
+        assert!(sent.success());
+        ended(child)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Ports of this machine that nobody listens at.
+pub(crate) fn free_ports(count: usize) -> Vec<u16> {
+    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
+    listeners.iter().map(|listener| listener.local_addr().expect("bound").port()).collect()
+}

@@ -1,0 +1,934 @@
+//! What a client has under way at one site: calls, sessions, and what may be sent next. No socket, no clock, no task:
+//! [`crate::link`] feeds it and carries out what it asks.
+//!
+//! # The life of a call
+//!
+//! ```text
+//!             submit                next_request                 answers
+//!   caller ───────────▶ fresh ─────────────────────▶ sent ─────────────────────▶ done, refused, unknown
+//!                         │   session and sequence     │  ▲
+//!      connection lost,   │   are given here           │  │ connection is back: the same id again,
+//!      not pinned         ▼                            ▼  │ until the deadline
+//!                    not taken                      in doubt ──── deadline ────▶ unknown(id)
+//!               (another site, new id)                 │
+//!                                                      └── `retry_elsewhere`: watched; given back if granted
+//! ```
+//!
+//! # Rules
+//!
+//! 1. An id is given when a call first leaves, so a call that never left may go elsewhere.
+//! 2. A call that left is sent again only to the same site, under the same id.
+//! 3. A refusal that the site did not record is final only for a call that left once; otherwise the site is asked what
+//!    became of it, which settles it for ever.
+//! 4. **One batch in flight**: calls that come while a batch is under way travel together in the next one, as soon as the
+//!    site has given its first answer. Calls that wait for tokens at the site hold nothing up.
+//! 5. A session holds at most 1,024 sequences from the lowest that somebody cares about. Calls that wait long use that
+//!    window up; then another session is opened.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use slackline_core::api::{
+    Answer, BATCH_OPERATIONS, Batch, Doubt, Hold, Operation, Outcome, Refusal, Request, SESSION_WINDOW, Submission,
+};
+use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId, SiteId};
+
+/// The most calls that wait to be sent to one site; more are refused as overloaded.
+pub(crate) const FRESH: usize = 65_536;
+/// The most sessions at one site, so at most 65,536 calls wait there for tokens.
+const SESSIONS: usize = 64;
+/// How long an unwatched call, or one whose outcome was reported as unknown, is remembered: half the time that the
+/// site keeps it, so that it can be asked about.
+pub(crate) const WATCH: Duration = Duration::from_secs(300);
+/// The most operations reported as unknown that hold their session's mark back; the oldest are let go.
+const DOUBTS: usize = 4096;
+/// When a site that is not ready is tried again.
+const NOT_READY_PAUSE: Duration = Duration::from_millis(50);
+/// A batch that has no answer after this long: the connection is as good as dead.
+pub(crate) const STALLED: Duration = Duration::from_secs(10);
+
+/// What a caller wants done.
+#[derive(Clone, Debug)]
+pub(crate) enum Act {
+    Acquire { quota: Arc<str>, amount: i64, hold: Hold },
+    Release { quota: Arc<str>, amount: i64 },
+    ReleaseGrant { grant: GrantId },
+    Create { quota: Arc<str>, limit: i64 },
+    Delete { quota: Arc<str> },
+}
+
+impl Act {
+    fn operation(&self) -> Operation {
+        match self {
+            Act::Acquire { quota, amount, hold } => {
+                Operation::Acquire { quota: String::from(&**quota), amount: *amount, hold: *hold }
+            }
+            Act::Release { quota, amount } => Operation::Release { quota: String::from(&**quota), amount: *amount },
+            Act::ReleaseGrant { grant } => Operation::ReleaseGrant { grant: *grant },
+            Act::Create { quota, limit } => Operation::Create { quota: String::from(&**quota), limit: *limit },
+            Act::Delete { quota } => Operation::Delete { quota: String::from(&**quota) },
+        }
+    }
+
+    /// What undoes it, if it was granted.
+    fn undo(&self, outcome: &Outcome) -> Option<Act> {
+        let (Act::Acquire { quota, amount, hold }, Outcome::Granted { grant, .. }) = (self, outcome) else {
+            return None;
+        };
+        Some(match hold {
+            Hold::Counted => Act::Release { quota: quota.clone(), amount: *amount },
+            Hold::Open | Hold::For(_) => Act::ReleaseGrant { grant: *grant },
+        })
+    }
+
+    fn is_acquire(&self) -> bool {
+        matches!(self, Act::Acquire { .. })
+    }
+
+    fn is_release(&self) -> bool {
+        matches!(self, Act::Release { .. } | Act::ReleaseGrant { .. })
+    }
+}
+
+/// How a call is to be treated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// When the caller wants to know.
+    pub(crate) deadline: Instant,
+    /// Whether only this site will do.
+    pub(crate) pinned: bool,
+    /// Whether a call in doubt is to be issued again elsewhere, and watched here.
+    pub(crate) retry_elsewhere: bool,
+}
+
+/// What a caller is told.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    /// The site's answer.
+    Answered(Outcome),
+    /// It never left, or the site surely did not and will not carry it out: it may be issued elsewhere.
+    NotTaken(NotTaken),
+    /// Its deadline passed, and it may have been carried out.
+    InDoubt,
+    /// It is in doubt and now watched here; issue it elsewhere.
+    Watched,
+}
+
+/// Why a call was not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NotTaken {
+    /// The site cannot be reached.
+    Unreachable,
+    /// Too many calls wait here.
+    Overloaded,
+    /// The deadline passed before it could leave.
+    DeadlinePassed,
+    /// The client was closed.
+    Closed,
+    /// The site refused it, without a trace or for ever.
+    Refused(Refusal),
+}
+
+/// A finished call.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) reply: Reply,
+    pub(crate) act: Act,
+    /// The id that it had; none if it never left.
+    pub(crate) id: Option<OperationId>,
+    /// When it first left.
+    pub(crate) sent_at: Option<Instant>,
+}
+
+/// Names a call until its caller has taken the reply or gone away.
+pub(crate) type CallKey = usize;
+
+#[derive(Debug)]
+struct Call {
+    act: Act,
+    terms: Terms,
+    id: Option<OperationId>,
+    sent_at: Option<Instant>,
+    times_sent: u32,
+    /// Whether `fresh` or `parked` holds its key, so that the slot must not be used again yet.
+    queued: bool,
+    audience: Audience,
+}
+
+#[derive(Debug)]
+enum Audience {
+    /// A caller waits.
+    Waiting(Option<Waker>),
+    /// The caller has not fetched this yet.
+    Told(Reply),
+    /// Nobody waits; what it is granted is given back.
+    Gone,
+    /// Nobody waits, but it is to be carried out: a release.
+    Detached,
+}
+
+#[derive(Debug)]
+struct Session {
+    id: SessionId,
+    incarnation: Incarnation,
+    /// The sequence of the first entry; all before are settled.
+    low: u64,
+    entries: VecDeque<Entry>,
+    ended: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Entry {
+    Settled,
+    Call(CallKey),
+    /// Reported as unknown; somebody may still ask.
+    Doubt,
+}
+
+impl Session {
+    fn room(&self) -> usize {
+        if self.ended { 0 } else { SESSION_WINDOW as usize - self.entries.len() }
+    }
+
+    fn entry(&mut self, sequence: u64) -> Option<&mut Entry> {
+        let offset = sequence.checked_sub(self.low)?;
+        self.entries.get_mut(usize::try_from(offset).ok()?)
+    }
+
+    fn settle(&mut self, sequence: u64) {
+        if let Some(entry) = self.entry(sequence) {
+            *entry = Entry::Settled;
+        }
+        while self.entries.front() == Some(&Entry::Settled) {
+            self.entries.pop_front();
+            self.low += 1;
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Parked {
+    /// To be sent again, under a new id.
+    Call(CallKey),
+    /// To be asked about again.
+    Ask(OperationId),
+    /// A session is to be opened, if one is still wanted.
+    Open,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Book {
+    site: SiteId,
+    calls: Vec<Option<Call>>,
+    free: Vec<CallKey>,
+    fresh: VecDeque<CallKey>,
+    sessions: Vec<Session>,
+    /// Opens, questions and closes; they go before batches.
+    outbox: VecDeque<Request>,
+    resend: VecDeque<(SessionId, u64)>,
+    parked: Vec<(Instant, Parked)>,
+    doubts: VecDeque<(Instant, SessionId, u64)>,
+    /// Counts the streams, so that one that is over sends nothing more.
+    stream: u64,
+    connected: bool,
+    /// Whether another site relays, which can carry operations of known sessions only.
+    relayed: bool,
+    opening: bool,
+    /// The session and the time of the batch under way.
+    in_flight: Option<(SessionId, Instant)>,
+    round_trip: Duration,
+    /// Nothing falls due before this.
+    sweep_at: Option<Instant>,
+    closed: bool,
+    /// Wakes whoever sends; taken when there is something to send.
+    pub(crate) sender: Option<Waker>,
+}
+
+impl Book {
+    pub(crate) fn new(site: SiteId) -> Self {
+        Self {
+            site,
+            calls: Vec::new(),
+            free: Vec::new(),
+            fresh: VecDeque::new(),
+            sessions: Vec::new(),
+            outbox: VecDeque::new(),
+            resend: VecDeque::new(),
+            parked: Vec::new(),
+            doubts: VecDeque::new(),
+            stream: 0,
+            connected: false,
+            relayed: false,
+            opening: false,
+            in_flight: None,
+            round_trip: Duration::ZERO,
+            sweep_at: None,
+            closed: false,
+            sender: None,
+        }
+    }
+
+    // What callers do.
+
+    /// Takes a call in. Its caller polls it with the key until it has the reply, or drops it.
+    pub(crate) fn submit(&mut self, act: Act, terms: Terms) -> Result<CallKey, (NotTaken, Act)> {
+        if self.closed {
+            return Err((NotTaken::Closed, act));
+        }
+        if self.fresh.len() >= FRESH {
+            return Err((NotTaken::Overloaded, act));
+        }
+        Ok(self.enqueue(act, terms, Audience::Waiting(None)))
+    }
+
+    /// Fetches the reply of a call, or leaves a waker for it.
+    pub(crate) fn poll(&mut self, key: CallKey, waker: &Waker) -> Option<Finished> {
+        let call = self.calls[key].as_mut().expect("a caller's key names its call until it is taken");
+        match &mut call.audience {
+            Audience::Waiting(Some(known)) if known.will_wake(waker) => None,
+            Audience::Waiting(slot) => {
+                *slot = Some(waker.clone());
+                None
+            }
+            Audience::Told(_) => Some(self.take(key)),
+            Audience::Gone | Audience::Detached => unreachable!("its caller went away"),
+        }
+    }
+
+    /// The caller goes away without the reply. An acquire that has left is watched, and given back if it is granted; a
+    /// release goes on; anything else that has not left is forgotten.
+    pub(crate) fn abandon(&mut self, key: CallKey, now: Instant) {
+        let call = self.calls[key].as_mut().expect("a caller's key names its call until it is taken");
+        if let Audience::Told(_) = call.audience {
+            let Finished { reply, act, .. } = self.take(key);
+            if let Reply::Answered(outcome) = reply {
+                self.give_back(&act, &outcome, now);
+            }
+            return;
+        }
+        if call.act.is_release() {
+            call.audience = Audience::Detached;
+            return;
+        }
+        call.audience = Audience::Gone;
+        if let Some(operation) = call.id {
+            call.terms.deadline = now + WATCH;
+            // If it waits for tokens, asking about it ends that. If it was granted by now, the answer says so.
+            if self.connected && call.act.is_acquire() {
+                self.outbox.push_back(Request::Ask { operation });
+            }
+        }
+    }
+
+    // What is to be sent.
+
+    /// Whether [`Book::next_request`] would give something.
+    pub(crate) fn has_something_to_send(&self) -> bool {
+        self.connected
+            && (!self.outbox.is_empty()
+                || self.in_flight.is_none()
+                    && (!self.resend.is_empty()
+                        || self.has_fresh()
+                            && (self.wants_session() || self.sessions.iter().any(|session| session.room() > 0))))
+    }
+
+    /// The next message to the site.
+    pub(crate) fn next_request(&mut self, now: Instant) -> Option<Request> {
+        if !self.connected {
+            return None;
+        }
+        if self.in_flight.is_none() && self.wants_session() {
+            self.opening = true;
+            self.outbox.push_back(Request::Open);
+        }
+        if let Some(request) = self.outbox.pop_front() {
+            return Some(request);
+        }
+        if self.in_flight.is_some() {
+            return None;
+        }
+        let batch = self.repeated_batch(now).or_else(|| self.fresh_batch(now))?;
+        self.in_flight = Some((batch.session, now));
+        Some(Request::Batch(batch))
+    }
+
+    // What happens.
+
+    /// Whether a session is open that can be used.
+    pub(crate) fn has_session(&self) -> bool {
+        self.sessions.iter().any(|session| !session.ended)
+    }
+
+    /// A stream is about to be opened; names it.
+    pub(crate) fn next_stream(&mut self) -> u64 {
+        self.stream += 1;
+        self.stream
+    }
+
+    /// Whether `stream` is the newest.
+    pub(crate) fn is_current(&self, stream: u64) -> bool {
+        self.stream == stream
+    }
+
+    /// The stream to the site is open, or to another site that relays.
+    pub(crate) fn connected(&mut self, relayed: bool) {
+        self.connected = true;
+        self.relayed = relayed;
+        self.opening = false;
+        self.in_flight = None;
+        if !relayed && self.sessions.iter().all(|session| session.ended) {
+            self.opening = true;
+            self.outbox.push_back(Request::Open);
+        }
+        // Rule 2: what left, and has no answer, leaves again as it was. What nobody waits for is asked about instead,
+        // which refuses it for ever if the site has not seen it.
+        for (index, sequence) in self.outstanding() {
+            let session = &mut self.sessions[index];
+            let Some(Entry::Call(key)) = session.entry(sequence).copied() else { continue };
+            let id = session.id;
+            let call = self.calls[key].as_ref().expect("an entry names a live call");
+            match call.audience {
+                Audience::Gone if call.act.is_acquire() => self.ask(index, sequence),
+                Audience::Gone => {
+                    session.settle(sequence);
+                    self.vacate(key);
+                }
+                _ => self.resend.push_back((id, sequence)),
+            }
+        }
+    }
+
+    /// The site cannot be reached, or the stream broke: calls that have not left may go elsewhere (rule 1).
+    pub(crate) fn disconnected(&mut self, wakers: &mut Vec<Waker>) {
+        self.connected = false;
+        self.opening = false;
+        self.in_flight = None;
+        self.outbox.clear();
+        self.resend.clear();
+        self.turn_away(NotTaken::Unreachable, wakers);
+        for (index, sequence) in self.outstanding() {
+            let session = &mut self.sessions[index];
+            let Some(Entry::Call(key)) = session.entry(sequence).copied() else { continue };
+            let call = self.calls[key].as_ref().expect("an entry names a live call");
+            if call.terms.retry_elsewhere && matches!(call.audience, Audience::Waiting(_)) && call.act.is_acquire() {
+                self.watch(index, sequence, key, wakers);
+            }
+        }
+        self.parked.retain(|(_, parked)| matches!(parked, Parked::Call(_)));
+    }
+
+    /// Calls that have not left, and need not leave from here, may go elsewhere.
+    pub(crate) fn turn_away(&mut self, why: NotTaken, wakers: &mut Vec<Waker>) {
+        for _ in 0..self.fresh.len() {
+            let Some(key) = self.fresh.pop_front() else { break };
+            let call = self.calls[key].as_mut().expect("a queued key names a live call");
+            match call.audience {
+                Audience::Waiting(_) if !call.terms.pinned => {
+                    call.queued = false;
+                    self.tell(key, Reply::NotTaken(why), wakers);
+                }
+                Audience::Waiting(_) | Audience::Detached => self.fresh.push_back(key),
+                Audience::Told(_) => call.queued = false,
+                Audience::Gone => self.vacate(key),
+            }
+        }
+    }
+
+    /// The site opened a session.
+    pub(crate) fn opened(&mut self, incarnation: Incarnation, id: SessionId) {
+        self.opening = false;
+        self.sessions.push(Session { id, incarnation, low: 1, entries: VecDeque::new(), ended: false });
+    }
+
+    /// The site would not open a session.
+    pub(crate) fn not_opened(&mut self, refusal: Refusal, now: Instant, wakers: &mut Vec<Waker>) {
+        // `opening` stays, so that it is not asked again at once.
+        self.park(now + NOT_READY_PAUSE, Parked::Open);
+        if self.sessions.iter().all(|session| session.ended) {
+            self.turn_away(NotTaken::Refused(refusal), wakers);
+        }
+    }
+
+    /// The site answered a batch, or operations of an earlier one. Returns whether a relay lost the site.
+    pub(crate) fn answers(
+        &mut self,
+        id: SessionId,
+        answers: Vec<Answer>,
+        now: Instant,
+        wakers: &mut Vec<Waker>,
+    ) -> bool {
+        if let Some((session, since)) = self.in_flight
+            && session == id
+        {
+            self.in_flight = None;
+            let sample = now.saturating_duration_since(since);
+            self.round_trip = if self.round_trip.is_zero() { sample } else { (self.round_trip * 7 + sample) / 8 };
+        }
+        let Some(index) = self.session(id) else { return false };
+        let mut lost = false;
+        for Answer { sequence, outcome } in answers {
+            let Some(Entry::Call(key)) = self.sessions[index].entry(sequence).copied() else { continue };
+            lost |= outcome == Outcome::Unknown(Doubt::SiteUnreachable);
+            self.answered(index, sequence, key, outcome, now, wakers);
+        }
+        self.forget_ended_sessions();
+        lost
+    }
+
+    /// The site says what became of an operation.
+    pub(crate) fn asked(&mut self, operation: OperationId, outcome: Outcome, now: Instant, wakers: &mut Vec<Waker>) {
+        let Some(index) = self.session(operation.session) else { return };
+        let sequence = operation.sequence;
+        let Some(Entry::Call(key)) = self.sessions[index].entry(sequence).copied() else { return };
+        let reply = match outcome {
+            Outcome::Unknown(Doubt::SiteUnreachable | Doubt::Undecided)
+            | Outcome::Refused(Refusal::NotReady | Refusal::StorageFull) => {
+                self.park(now + NOT_READY_PAUSE, Parked::Ask(operation));
+                return;
+            }
+            Outcome::Refused(Refusal::Withdrawn) => Reply::NotTaken(NotTaken::Refused(Refusal::Withdrawn)),
+            // The session's outcomes are gone, so it cannot be known.
+            Outcome::Refused(Refusal::SessionEnded) => Reply::Answered(Outcome::Unknown(Doubt::Forgotten)),
+            outcome => Reply::Answered(outcome),
+        };
+        self.sessions[index].settle(sequence);
+        self.finish(key, reply, now, wakers);
+        self.forget_ended_sessions();
+    }
+
+    /// Tells callers whose deadline has passed, and takes up again what was put off. Returns when to come again.
+    pub(crate) fn sweep(&mut self, now: Instant, wakers: &mut Vec<Waker>) -> Option<Instant> {
+        self.unpark(now);
+        let mut next: Option<Instant> = None;
+        for key in 0..self.calls.len() {
+            let Some(call) = &mut self.calls[key] else { continue };
+            if matches!(call.audience, Audience::Told(_)) {
+                continue;
+            }
+            if call.terms.deadline <= now {
+                self.overdue(key, now, wakers);
+            } else {
+                next = Some(next.map_or(call.terms.deadline, |at| at.min(call.terms.deadline)));
+            }
+        }
+        while self.doubts.front().is_some_and(|(until, ..)| *until <= now) {
+            self.let_go_of_oldest_doubt();
+        }
+        let parked = self.parked.iter().map(|(at, _)| *at).min();
+        let stalled = self.in_flight.map(|(_, since)| since + STALLED);
+        self.sweep_at = [next, parked, stalled].into_iter().flatten().min();
+        self.sweep_at
+    }
+
+    /// When [`Book::sweep`] wants to be called next.
+    pub(crate) fn sweep_at(&self) -> Option<Instant> {
+        self.sweep_at
+    }
+
+    /// Whether the batch under way has been without an answer for too long.
+    pub(crate) fn is_stalled(&self, now: Instant) -> bool {
+        self.in_flight.is_some_and(|(_, since)| now >= since + STALLED)
+    }
+
+    /// Whether anything needs a connection.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.fresh.is_empty() || self.has_outstanding() || !self.parked.is_empty()
+    }
+
+    /// Whether something has left and has no answer yet, or has to be done here and nowhere else.
+    pub(crate) fn has_outstanding(&self) -> bool {
+        self.sessions.iter().any(|session| session.entries.iter().any(|entry| matches!(entry, Entry::Call(_))))
+    }
+
+    /// Whether a site that relays could help: there is a session, and something for it that only this site can do.
+    pub(crate) fn could_be_relayed(&self) -> bool {
+        self.has_session() && (self.has_outstanding() || self.fresh.iter().any(|key| self.may_be_relayed(*key)))
+    }
+
+    /// How many sessions are open.
+    #[cfg(test)]
+    fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Takes no more calls and tells the waiting ones. Sessions whose outcomes nobody can still want are to be closed;
+    /// returns how many these are.
+    pub(crate) fn close(&mut self, wakers: &mut Vec<Waker>) -> usize {
+        self.closed = true;
+        for key in 0..self.calls.len() {
+            let Some(call) = &self.calls[key] else { continue };
+            if let Audience::Waiting(_) = call.audience {
+                let reply = match call.times_sent {
+                    0 => Reply::NotTaken(NotTaken::Closed),
+                    _ => Reply::InDoubt,
+                };
+                self.tell(key, reply, wakers);
+            }
+        }
+        self.fresh.clear();
+        let (site, before) = (self.site, self.outbox.len());
+        let finished = self.sessions.iter().filter(|session| session.entries.is_empty() && !session.ended);
+        self.outbox.extend(finished.map(|session| Request::Close {
+            site,
+            incarnation: session.incarnation,
+            session: session.id,
+        }));
+        self.outbox.len() - before
+    }
+
+    // Private from here.
+
+    fn enqueue(&mut self, act: Act, terms: Terms, audience: Audience) -> CallKey {
+        let call = Call { act, terms, id: None, sent_at: None, times_sent: 0, queued: true, audience };
+        self.note_due(terms.deadline);
+        let key = self.occupy(call);
+        self.fresh.push_back(key);
+        key
+    }
+
+    fn note_due(&mut self, at: Instant) {
+        if self.sweep_at.is_none_or(|known| at < known) {
+            self.sweep_at = Some(at);
+        }
+    }
+
+    fn occupy(&mut self, call: Call) -> CallKey {
+        match self.free.pop() {
+            Some(key) => {
+                self.calls[key] = Some(call);
+                key
+            }
+            None => {
+                self.calls.push(Some(call));
+                self.calls.len() - 1
+            }
+        }
+    }
+
+    fn vacate(&mut self, key: CallKey) {
+        self.calls[key] = None;
+        self.free.push(key);
+    }
+
+    fn take(&mut self, key: CallKey) -> Finished {
+        let call = self.calls[key].as_mut().expect("a caller's key names its call until it is taken");
+        let audience = std::mem::replace(&mut call.audience, Audience::Gone);
+        let Audience::Told(reply) = audience else { unreachable!("taken before it was told") };
+        if call.queued {
+            // Its key still lies in a queue, which vacates the slot when it comes upon it.
+            return Finished { reply, act: call.act.clone(), id: call.id, sent_at: call.sent_at };
+        }
+        let call = self.calls[key].take().expect("looked at above");
+        self.free.push(key);
+        Finished { reply, act: call.act, id: call.id, sent_at: call.sent_at }
+    }
+
+    fn session(&self, id: SessionId) -> Option<usize> {
+        self.sessions.iter().position(|session| session.id == id)
+    }
+
+    /// Whether a call that has not left is worth sending through another site, which may turn a call that nobody has seen
+    /// into one that is in doubt: only what can be done nowhere else.
+    fn may_be_relayed(&self, key: CallKey) -> bool {
+        let call = self.calls[key].as_ref();
+        call.is_some_and(|call| matches!(call.act, Act::ReleaseGrant { .. }))
+    }
+
+    /// Whether a call that has not left may leave now.
+    fn has_fresh(&self) -> bool {
+        match self.relayed {
+            false => !self.fresh.is_empty(),
+            true => self.fresh.iter().any(|key| self.may_be_relayed(*key)),
+        }
+    }
+
+    /// Rule 5: whether the sessions' windows are too full for what waits.
+    fn wants_session(&self) -> bool {
+        let live = self.sessions.iter().filter(|session| !session.ended);
+        let best = live.map(Session::room).max().unwrap_or(0);
+        !self.relayed
+            && !self.opening
+            && best < self.fresh.len().min(BATCH_OPERATIONS / 2)
+            && self.sessions.len() < SESSIONS
+    }
+
+    /// The index of each session with the sequences that have left and have no answer.
+    fn outstanding(&self) -> Vec<(usize, u64)> {
+        let mut found = Vec::new();
+        for (index, session) in self.sessions.iter().enumerate() {
+            for (sequence, entry) in (session.low..).zip(&session.entries) {
+                if matches!(entry, Entry::Call(_)) {
+                    found.push((index, sequence));
+                }
+            }
+        }
+        found
+    }
+
+    fn repeated_batch(&mut self, now: Instant) -> Option<Batch> {
+        let mut operations = Vec::new();
+        let mut chosen = None;
+        while let Some(&(id, sequence)) = self.resend.front() {
+            if chosen.is_some_and(|chosen| chosen != id) || operations.len() == BATCH_OPERATIONS {
+                break;
+            }
+            self.resend.pop_front();
+            let Some(index) = self.session(id) else { continue };
+            let Some(Entry::Call(key)) = self.sessions[index].entry(sequence).copied() else { continue };
+            chosen = Some(id);
+            operations.push(self.submission(key, sequence, now));
+        }
+        let session = &self.sessions[self.session(chosen?)?];
+        Some(Batch {
+            site: self.site,
+            incarnation: session.incarnation,
+            session: session.id,
+            low: session.low,
+            operations,
+        })
+    }
+
+    fn fresh_batch(&mut self, now: Instant) -> Option<Batch> {
+        let candidates = self.sessions.iter().enumerate();
+        let (index, session) = candidates.max_by_key(|(_, session)| session.room())?;
+        let room = session.room().min(BATCH_OPERATIONS);
+        if room == 0 {
+            return None;
+        }
+        let mut operations = Vec::with_capacity(room.min(self.fresh.len()));
+        for _ in 0..self.fresh.len() {
+            if operations.len() == room {
+                break;
+            }
+            let Some(key) = self.fresh.pop_front() else { break };
+            if self.relayed && !self.may_be_relayed(key) {
+                self.fresh.push_back(key);
+                continue;
+            }
+            let call = self.calls[key].as_mut().expect("a queued key names a live call");
+            call.queued = false;
+            match call.audience {
+                // It was told that its deadline passed, and will be taken.
+                Audience::Told(_) => continue,
+                Audience::Gone => {
+                    self.vacate(key);
+                    continue;
+                }
+                Audience::Waiting(_) | Audience::Detached => {}
+            }
+            let session = &mut self.sessions[index];
+            let sequence = session.low + session.entries.len() as u64;
+            session.entries.push_back(Entry::Call(key));
+            let incarnation = session.incarnation;
+            call.id = Some(OperationId { site: self.site, incarnation, session: session.id, sequence });
+            operations.push(self.submission(key, sequence, now));
+        }
+        if operations.is_empty() {
+            return None;
+        }
+        let Session { id, incarnation, low, .. } = self.sessions[index];
+        Some(Batch { site: self.site, incarnation, session: id, low, operations })
+    }
+
+    fn submission(&mut self, key: CallKey, sequence: u64, now: Instant) -> Submission {
+        let round_trip = self.round_trip;
+        let call = self.calls[key].as_mut().expect("an entry names a live call");
+        call.times_sent += 1;
+        call.sent_at.get_or_insert(now);
+        // The site gives up a little before the caller does, so that its answer arrives in time.
+        let left = call.terms.deadline.saturating_duration_since(now);
+        let margin = round_trip + (left / 8).min(Duration::from_millis(50));
+        let timeout = left.saturating_sub(margin).as_micros();
+        Submission {
+            sequence,
+            timeout: u64::try_from(timeout).unwrap_or(u64::MAX).max(1),
+            operation: call.act.operation(),
+        }
+    }
+
+    fn answered(
+        &mut self,
+        index: usize,
+        sequence: u64,
+        key: CallKey,
+        outcome: Outcome,
+        now: Instant,
+        wakers: &mut Vec<Waker>,
+    ) {
+        let call = self.calls[key].as_mut().expect("an entry names a live call");
+        let reply = match outcome {
+            Outcome::Refused(refusal) if !refusal.is_recorded() => {
+                if refusal == Refusal::SessionEnded {
+                    self.sessions[index].ended = true;
+                }
+                if call.times_sent > 1 {
+                    // Rule 3: an earlier copy may have been carried out.
+                    self.ask(index, sequence);
+                    return;
+                }
+                self.sessions[index].settle(sequence);
+                self.not_taken(key, refusal, now, wakers);
+                return;
+            }
+            // A relay could not reach the site: still in doubt. The link is told to find another way.
+            Outcome::Unknown(Doubt::SiteUnreachable) => return,
+            // The sites are agreeing on it, and will soon know.
+            Outcome::Unknown(Doubt::Undecided) => {
+                if let Some(operation) = call.id {
+                    self.park(now + NOT_READY_PAUSE, Parked::Ask(operation));
+                }
+                return;
+            }
+            // Somebody asked about it first; it is settled that it has no effect.
+            Outcome::Refused(Refusal::Withdrawn) => Reply::NotTaken(NotTaken::Refused(Refusal::Withdrawn)),
+            Outcome::Unknown(doubt) => {
+                self.sessions[index].ended |= doubt == Doubt::IncarnationLost;
+                Reply::Answered(outcome)
+            }
+            outcome => Reply::Answered(outcome),
+        };
+        self.sessions[index].settle(sequence);
+        self.finish(key, reply, now, wakers);
+    }
+
+    /// The site surely did not carry out the only copy that was sent.
+    fn not_taken(&mut self, key: CallKey, refusal: Refusal, now: Instant, wakers: &mut Vec<Waker>) {
+        let call = self.calls[key].as_mut().expect("an entry names a live call");
+        let stays = call.terms.pinned || matches!(call.audience, Audience::Detached);
+        match refusal {
+            _ if matches!(call.audience, Audience::Gone) => self.vacate(key),
+            Refusal::SessionEnded => {
+                (call.id, call.times_sent, call.sent_at, call.queued) = (None, 0, None, true);
+                self.fresh.push_front(key);
+            }
+            Refusal::NotReady if stays => {
+                (call.id, call.times_sent, call.sent_at, call.queued) = (None, 0, None, true);
+                self.park(now + NOT_READY_PAUSE, Parked::Call(key));
+            }
+            refusal => self.finish(key, Reply::NotTaken(NotTaken::Refused(refusal)), now, wakers),
+        }
+    }
+
+    fn finish(&mut self, key: CallKey, reply: Reply, now: Instant, wakers: &mut Vec<Waker>) {
+        let call = self.calls[key].as_ref().expect("an entry names a live call");
+        match call.audience {
+            Audience::Waiting(_) => self.tell(key, reply, wakers),
+            Audience::Told(_) => unreachable!("told twice"),
+            Audience::Detached => self.vacate(key),
+            Audience::Gone => {
+                let act = call.act.clone();
+                self.vacate(key);
+                if let Reply::Answered(outcome) = reply {
+                    self.give_back(&act, &outcome, now);
+                }
+            }
+        }
+    }
+
+    fn tell(&mut self, key: CallKey, reply: Reply, wakers: &mut Vec<Waker>) {
+        let call = self.calls[key].as_mut().expect("told once, while it lives");
+        if let Audience::Waiting(Some(waker)) = std::mem::replace(&mut call.audience, Audience::Told(reply)) {
+            wakers.push(waker);
+        }
+    }
+
+    fn give_back(&mut self, act: &Act, outcome: &Outcome, now: Instant) {
+        if let Some(undo) = act.undo(outcome) {
+            let terms = Terms { deadline: now + WATCH, pinned: true, retry_elsewhere: false };
+            self.enqueue(undo, terms, Audience::Detached);
+        }
+    }
+
+    fn ask(&mut self, index: usize, sequence: u64) {
+        let session = &self.sessions[index];
+        let operation =
+            OperationId { site: self.site, incarnation: session.incarnation, session: session.id, sequence };
+        self.outbox.push_back(Request::Ask { operation });
+    }
+
+    /// Leaves a call that is in doubt behind under watch, and tells its caller to go elsewhere.
+    fn watch(&mut self, index: usize, sequence: u64, key: CallKey, wakers: &mut Vec<Waker>) {
+        let call = self.calls[key].as_ref().expect("an entry names a live call");
+        let terms = Terms { deadline: call.terms.deadline + WATCH, pinned: true, retry_elsewhere: false };
+        let watched = Call {
+            act: call.act.clone(),
+            terms,
+            id: call.id,
+            sent_at: call.sent_at,
+            times_sent: call.times_sent,
+            queued: false,
+            audience: Audience::Gone,
+        };
+        let watched = self.occupy(watched);
+        if let Some(entry) = self.sessions[index].entry(sequence) {
+            *entry = Entry::Call(watched);
+        }
+        self.tell(key, Reply::Watched, wakers);
+    }
+
+    fn park(&mut self, until: Instant, parked: Parked) {
+        self.note_due(until);
+        self.parked.push((until, parked));
+    }
+
+    fn unpark(&mut self, now: Instant) {
+        for index in (0..self.parked.len()).rev() {
+            if self.parked[index].0 > now {
+                continue;
+            }
+            match self.parked.swap_remove(index).1 {
+                Parked::Call(key) => self.fresh.push_back(key),
+                Parked::Ask(operation) if self.connected => self.outbox.push_back(Request::Ask { operation }),
+                // The next connection asks about everything that is in doubt.
+                Parked::Ask(_) => {}
+                Parked::Open => self.opening = false,
+            }
+        }
+    }
+
+    fn overdue(&mut self, key: CallKey, now: Instant, wakers: &mut Vec<Waker>) {
+        let call = self.calls[key].as_mut().expect("the sweep looked at it");
+        let waits = matches!(call.audience, Audience::Waiting(_));
+        match call.id {
+            None if waits => self.tell(key, Reply::NotTaken(NotTaken::DeadlinePassed), wakers),
+            // Whoever has its key in a queue vacates it.
+            None => call.audience = Audience::Gone,
+            Some(id) => {
+                let index = self.session(id.session);
+                if waits {
+                    // Never silently reissued: the caller learns the id, and may ask as long as the site remembers.
+                    self.tell(key, Reply::InDoubt, wakers);
+                    if let Some(entry) = index.and_then(|index| self.sessions[index].entry(id.sequence)) {
+                        *entry = Entry::Doubt;
+                        self.doubts.push_back((now + WATCH, id.session, id.sequence));
+                    }
+                    if self.doubts.len() > DOUBTS {
+                        self.let_go_of_oldest_doubt();
+                    }
+                } else {
+                    if let Some(index) = index {
+                        self.sessions[index].settle(id.sequence);
+                    }
+                    self.vacate(key);
+                }
+            }
+        }
+    }
+
+    fn let_go_of_oldest_doubt(&mut self) {
+        let Some((_, id, sequence)) = self.doubts.pop_front() else { return };
+        if let Some(index) = self.session(id) {
+            self.sessions[index].settle(sequence);
+        }
+    }
+
+    fn forget_ended_sessions(&mut self) {
+        self.sessions.retain(|session| !session.ended || !session.entries.is_empty());
+    }
+}
+
+#[cfg(test)]
+mod tests;

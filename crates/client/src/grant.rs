@@ -1,0 +1,104 @@
+//! Tokens that a caller has.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use slackline_core::id::{GrantId, Incarnation};
+
+use crate::book::Act;
+use crate::call::{Call, Place, Release};
+use crate::client::Client;
+
+/// Tokens of a quota that are the caller's until it releases them, or until their time is up.
+///
+/// Dropping it gives nothing back: tokens are held until they are released or their time is up, not as long as a variable
+/// lives. One that is only counted need not be kept: [`Quota::release`](crate::Quota::release) does as well.
+#[derive(Clone, Debug)]
+pub struct Grant {
+    client: Client,
+    id: GrantId,
+    quota: Arc<str>,
+    amount: i64,
+    tracked: bool,
+    expires_at: Option<Instant>,
+}
+
+/// A number that rises with every grant of a site, also across restarts and the loss of its disk. An outside resource
+/// that remembers the highest fence it has seen **from a site** can turn an older holder away.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Fence {
+    /// The site's incarnation.
+    pub incarnation: Incarnation,
+    /// The grant's number within it.
+    pub number: u64,
+}
+
+impl Grant {
+    pub(crate) fn new(
+        client: Client,
+        id: GrantId,
+        quota: Arc<str>,
+        amount: i64,
+        tracked: bool,
+        expires_at: Option<Instant>,
+    ) -> Self {
+        Self { client, id, quota, amount, tracked, expires_at }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> GrantId {
+        self.id
+    }
+
+    /// Its id as it is written for people, such as `eu-1-17`.
+    pub fn name(&self) -> String {
+        self.client.topology().grant_text(self.id)
+    }
+
+    /// Its fence among the grants of [`Grant::site`].
+    pub fn fence(&self) -> Fence {
+        Fence { incarnation: self.id.incarnation, number: self.id.number }
+    }
+
+    /// The name of the site that granted it.
+    pub fn site(&self) -> String {
+        self.client.topology().name(self.id.site)
+    }
+
+    /// The quota's name.
+    pub fn quota(&self) -> &str {
+        &self.quota
+    }
+
+    /// How many tokens.
+    pub fn amount(&self) -> i64 {
+        self.amount
+    }
+
+    /// Whether it can be released by its id, once.
+    pub fn is_tracked(&self) -> bool {
+        self.tracked
+    }
+
+    /// For a hold with an end: the instant from which the tokens are no longer the caller's. Counted from before the
+    /// request was sent, less the error of the site's clock, so the site never takes them back earlier.
+    pub fn expires_at(&self) -> Option<Instant> {
+        self.expires_at
+    }
+
+    /// For a hold with an end: how much of it is left.
+    pub fn remaining(&self) -> Option<Duration> {
+        self.expires_at.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// Gives the tokens back. A tracked grant goes back to the site that granted it, through another one if need be; one
+    /// that is only counted goes to the nearest site. Returns how many tokens are back.
+    pub fn release(&self) -> Call<Release> {
+        let (lane, client) = (self.id.site.lane, self.client.clone());
+        if self.tracked {
+            Call::new(client, lane, Act::ReleaseGrant { grant: self.id }, Place::Site(self.id.site))
+        } else {
+            Call::new(client, lane, Act::Release { quota: self.quota.clone(), amount: self.amount }, Place::Nearest)
+        }
+    }
+}

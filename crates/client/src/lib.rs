@@ -1,0 +1,67 @@
+//! Quotas that several regions share: the client of Slackline.
+//!
+//! A **quota** is a number of tokens of a shared resource: seats, GPUs, model tokens per minute. It is spread over sites
+//! in several regions; each grants and takes back tokens on its own, at local latency, and the sites move tokens among
+//! each other. The limit is never exceeded.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use slackline::Client;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // One address would do; the other sites are learned from it, and the nearest is used.
+//! let client = Client::connect(["127.0.0.1:7400"]).await?;
+//! let gpus = client.quota("gpus");
+//! gpus.create(5000).await.done()?;
+//!
+//! // Tokens that are the caller's until it gives them back.
+//! let grant = gpus.acquire(3).tracked().await.done()?;
+//! println!("granted {} by {}, fence {:?}", grant.name(), grant.site(), grant.fence());
+//! grant.release().await.done()?;
+//!
+//! // Tokens for a minute: the site takes them back by itself, also if this program crashes.
+//! let grant = gpus.acquire(3).hold_for(Duration::from_secs(60)).at("eu").await.done()?;
+//! println!("{:?} left; in use: {:?}", grant.remaining(), gpus.total().await?);
+//! client.close().await;
+//! # Ok(()) }
+//! ```
+//!
+//! # Outcomes
+//!
+//! Every call has a deadline and an operation id, and ends as an [`Outcome`]: [done](Outcome::Done),
+//! [refused](Outcome::Refused) or [unknown](Outcome::Unknown). Unknown is not an error that can be retried blindly: the
+//! call may have taken effect. [`Client::outcome_of`] settles it.
+//!
+//! # Where calls go
+//!
+//! To the nearest site that can be reached, or to the region that the call [names](Call::at). A call that has not been
+//! sent yet fails over to another site. A call that *was* sent, and whose answer the connection took with it, is sent
+//! again to the same site under the same id, which cannot take effect twice, until its deadline; then it is unknown. It
+//! is never silently issued elsewhere, unless the call [asks for that](Call::retry_elsewhere).
+//!
+//! # Many calls at once
+//!
+//! Calls of one client to one site share a stream. While a batch is under way, new calls gather; when the site has
+//! answered, they go as the next batch. A thousand concurrent callers therefore cost little more than one. Bounds, per
+//! site: 65,536 calls may wait to be sent, 65,536 may wait there for tokens; beyond that calls are refused as
+//! [overloaded](Reason::Overloaded).
+
+mod book;
+mod call;
+mod client;
+mod grant;
+mod link;
+mod outcome;
+mod quota;
+mod topology;
+
+pub use call::{Acquire, Call, Calling, Create, Delete, Kind, Release, ReleaseGrant};
+pub use client::{Client, DEFAULT_DEADLINE, Effect, Listed, Options, SiteStatus};
+pub use grant::{Fence, Grant};
+pub use outcome::{ConnectError, NotDone, Outcome, ReadError, Reason, Refused, Unknown, WhyUnknown};
+pub use quota::{Quota, Shown, ShownSite, Total};
+pub use slackline_core::api::{PeerStatus, Readiness, Status};
+pub use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId};
+pub use slackline_wire::lane_of;
+pub use topology::{ParseNameError, Site, Topology};

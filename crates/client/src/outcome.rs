@@ -1,0 +1,326 @@
+//! How calls end: done, refused or unknown.
+
+use std::fmt;
+use std::time::Duration;
+
+use slackline_core::api::{Doubt, Refusal};
+use slackline_core::id::OperationId;
+
+use crate::book::NotTaken;
+use crate::topology::Topology;
+
+/// How a call ended. There are three ways, and a program has to deal with each:
+///
+/// - **done**: it took effect, durably;
+/// - **refused**: it did not take effect, and never will;
+/// - **unknown**: it may have taken effect or not. [`Client::outcome_of`](crate::Client::outcome_of) asks the one site
+///   that knows, as soon as that can be reached.
+///
+/// [`Outcome::done`] makes a `Result` of it, for `?`.
+#[must_use = "a call may have been refused, or its outcome may be unknown"]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome<T> {
+    /// It took effect.
+    Done(T),
+    /// It did not, and never will.
+    Refused(Refused),
+    /// It may have taken effect or not.
+    Unknown(Unknown),
+}
+
+impl<T> Outcome<T> {
+    /// What was done, or why that is not to be had.
+    pub fn done(self) -> Result<T, NotDone> {
+        match self {
+            Outcome::Done(value) => Ok(value),
+            Outcome::Refused(refused) => Err(NotDone::Refused(refused)),
+            Outcome::Unknown(unknown) => Err(NotDone::Unknown(unknown)),
+        }
+    }
+
+    /// Whether it took effect.
+    pub fn is_done(&self) -> bool {
+        matches!(self, Outcome::Done(_))
+    }
+
+    /// Whether it was refused.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Outcome::Refused(_))
+    }
+
+    /// Whether it is not known how it ended.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Outcome::Unknown(_))
+    }
+
+    /// Why it was refused, if it was.
+    pub fn refusal(&self) -> Option<&Reason> {
+        match self {
+            Outcome::Refused(refused) => Some(&refused.reason),
+            _ => None,
+        }
+    }
+
+    /// The same outcome with another value.
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Outcome<U> {
+        match self {
+            Outcome::Done(value) => Outcome::Done(change(value)),
+            Outcome::Refused(refused) => Outcome::Refused(refused),
+            Outcome::Unknown(unknown) => Outcome::Unknown(unknown),
+        }
+    }
+}
+
+/// A call was not done, as far as is known.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NotDone {
+    /// It did not take effect, and never will.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// It may have taken effect or not.
+    #[error(transparent)]
+    Unknown(#[from] Unknown),
+}
+
+/// A call did not take effect, and never will.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("refused: {reason}")]
+pub struct Refused {
+    /// Why.
+    pub reason: Reason,
+    /// The operation's id; none if it never left this client.
+    pub operation: Option<OperationId>,
+}
+
+/// It is not known whether a call took effect.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("unknown: operation {name} may or may not have been carried out: {why}")]
+pub struct Unknown {
+    /// The operation's id, to be asked about.
+    pub operation: OperationId,
+    /// The id as it is written for people, such as `eu-1-9-12`.
+    pub name: String,
+    /// Why it is not known.
+    pub why: WhyUnknown,
+}
+
+/// Why it is not known whether a call took effect.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum WhyUnknown {
+    /// The site did not answer before the deadline. Ask later.
+    DeadlinePassed,
+    /// The one site that knows cannot be reached. Ask later.
+    SiteUnreachable,
+    /// The storage that knew is lost. Nobody will ever know.
+    IncarnationLost,
+    /// The outcome is no longer kept: it is older than the site remembers.
+    Forgotten,
+    /// The sites are still agreeing on it. Ask later.
+    Undecided,
+    /// The site's answer made no sense to this client.
+    Senseless,
+    /// The client was closed while the call was under way.
+    Closed,
+}
+
+impl fmt::Display for WhyUnknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            WhyUnknown::DeadlinePassed => "its site did not answer before the deadline",
+            WhyUnknown::SiteUnreachable => "the one site that knows cannot be reached",
+            WhyUnknown::IncarnationLost => "the storage that knew is lost",
+            WhyUnknown::Forgotten => "the outcome is no longer kept",
+            WhyUnknown::Undecided => "the sites are still agreeing on it",
+            WhyUnknown::Senseless => "the site's answer made no sense; is its version newer than this client's?",
+            WhyUnknown::Closed => "the client was closed while it was under way",
+        })
+    }
+}
+
+impl From<Doubt> for WhyUnknown {
+    fn from(doubt: Doubt) -> Self {
+        match doubt {
+            Doubt::SiteUnreachable => WhyUnknown::SiteUnreachable,
+            Doubt::IncarnationLost => WhyUnknown::IncarnationLost,
+            Doubt::Forgotten => WhyUnknown::Forgotten,
+            Doubt::Undecided => WhyUnknown::Undecided,
+        }
+    }
+}
+
+/// Why a call did not take effect.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Reason {
+    /// No quota has this name.
+    UnknownQuota,
+    /// The tokens are not to be had.
+    Exhausted {
+        /// The sites that were asked.
+        asked: Vec<String>,
+    },
+    /// The amount, the limit or the duration is out of range: amounts and limits are at least 1, holds 1 ms to 400 days.
+    InvalidAmount,
+    /// The name is empty, longer than 256 bytes, or has control characters.
+    InvalidName,
+    /// The quota exists with another limit.
+    LimitDiffers {
+        /// The limit that it has.
+        limit: i64,
+    },
+    /// More is released than could be out.
+    AboveOut {
+        /// What could be out at most, as far as the site can tell.
+        at_most: i64,
+    },
+    /// No such grant is out: it was released, its time is up, or it never was.
+    UnknownGrant,
+    /// The quota was deleted while the request waited.
+    QuotaDeleted,
+    /// A queue is at its bound, at the site or in this client.
+    Overloaded,
+    /// The time was up before tokens could be had.
+    DeadlinePassed,
+    /// Sites that it needs did not answer.
+    Unreachable {
+        /// The sites that did not answer.
+        missing: Vec<String>,
+    },
+    /// Somebody asked what became of it before it was carried out, which refuses it for ever.
+    Withdrawn,
+    /// Its id was used for something else.
+    OtherContent,
+    /// The site is starting, rejoining or stopping, and went on doing so until the deadline.
+    NotReady,
+    /// The site's disk has no room.
+    StorageFull,
+    /// It never left this client: no site that would do could be reached before the deadline.
+    NotSent {
+        /// The sites that would have done.
+        sites: Vec<String>,
+    },
+    /// The cluster has no region of this name.
+    UnknownRegion {
+        /// The name.
+        region: String,
+        /// The regions that there are.
+        known: Vec<String>,
+    },
+    /// The client was closed before it could be sent.
+    Closed,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::UnknownQuota => f.write_str("no quota has this name"),
+            Reason::Exhausted { asked } if asked.is_empty() => f.write_str("exhausted: there are not enough tokens"),
+            Reason::Exhausted { asked } => {
+                write!(f, "exhausted: there are not enough tokens (sites asked: {})", asked.join(", "))
+            }
+            Reason::InvalidAmount => Refusal::InvalidAmount.fmt(f),
+            Reason::InvalidName => Refusal::InvalidName.fmt(f),
+            Reason::LimitDiffers { limit } => write!(f, "the quota exists already, with the limit {limit}"),
+            Reason::AboveOut { at_most } => write!(f, "more than is out: at most {at_most} can be released"),
+            Reason::UnknownGrant => Refusal::UnknownGrant.fmt(f),
+            Reason::QuotaDeleted => Refusal::QuotaDeleted.fmt(f),
+            Reason::Overloaded => Refusal::Overloaded.fmt(f),
+            Reason::DeadlinePassed => Refusal::DeadlinePassed.fmt(f),
+            Reason::Unreachable { missing } => {
+                write!(f, "sites that this needs did not answer: {}", missing.join(", "))
+            }
+            Reason::Withdrawn => Refusal::Withdrawn.fmt(f),
+            Reason::OtherContent => Refusal::OtherContent.fmt(f),
+            Reason::NotReady => f.write_str("the site is not ready; `slackline status` tells more"),
+            Reason::StorageFull => Refusal::StorageFull.fmt(f),
+            Reason::NotSent { sites } => {
+                write!(f, "not sent: no connection to {} before the deadline", sites.join(", "))
+            }
+            Reason::UnknownRegion { region, known } => {
+                write!(f, "no region is named \"{region}\"; there are {}", known.join(", "))
+            }
+            Reason::Closed => f.write_str("the client was closed"),
+        }
+    }
+}
+
+impl Reason {
+    pub(crate) fn of(refusal: Refusal, lane: u16, topology: &Topology) -> Self {
+        match refusal {
+            Refusal::UnknownQuota => Reason::UnknownQuota,
+            Refusal::Exhausted { asked } => Reason::Exhausted { asked: topology.names(asked, lane) },
+            Refusal::InvalidAmount => Reason::InvalidAmount,
+            Refusal::InvalidName => Reason::InvalidName,
+            Refusal::LimitDiffers { limit } => Reason::LimitDiffers { limit },
+            Refusal::AboveOut { at_most } => Reason::AboveOut { at_most },
+            Refusal::UnknownGrant => Reason::UnknownGrant,
+            Refusal::QuotaDeleted => Reason::QuotaDeleted,
+            Refusal::Overloaded => Reason::Overloaded,
+            Refusal::DeadlinePassed => Reason::DeadlinePassed,
+            Refusal::Unreachable { missing } => Reason::Unreachable { missing: topology.names(missing, lane) },
+            Refusal::Withdrawn => Reason::Withdrawn,
+            Refusal::OtherContent => Reason::OtherContent,
+            // A session that ends is replaced, so this is a site that ended every one until the deadline.
+            Refusal::SessionEnded | Refusal::NotReady => Reason::NotReady,
+            Refusal::StorageFull => Reason::StorageFull,
+        }
+    }
+
+    /// `sites` are those that would have done.
+    pub(crate) fn not_taken(why: NotTaken, lane: u16, sites: Vec<String>, topology: &Topology) -> Self {
+        match why {
+            NotTaken::Unreachable | NotTaken::DeadlinePassed => Reason::NotSent { sites },
+            NotTaken::Overloaded => Reason::Overloaded,
+            NotTaken::Closed => Reason::Closed,
+            NotTaken::Refused(refusal) => Reason::of(refusal, lane, topology),
+        }
+    }
+}
+
+/// Something could not be read: a count, a list, a state.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The site refuses to say.
+    #[error("refused: {0}")]
+    Refused(Reason),
+    /// No site that could tell has answered in time.
+    #[error("no answer from {site} within {waited:?}: {why}")]
+    Unreachable {
+        /// The site, or sites.
+        site: String,
+        /// How long it was tried.
+        waited: Duration,
+        /// What went wrong last.
+        why: String,
+    },
+}
+
+/// The client could not be set up.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// No address was given.
+    #[error("no address was given; name at least one site as host:port")]
+    NoAddress,
+    /// An address cannot be read.
+    #[error("\"{0}\" is not an address; write host:port")]
+    InvalidAddress(String),
+    /// None of the sites answered.
+    #[error("no site answers at {addresses}: {why}")]
+    Unreachable {
+        /// The addresses that were tried.
+        addresses: String,
+        /// What went wrong at the last of them.
+        why: String,
+    },
+    /// The preferred region does not exist.
+    #[error("no region is named \"{region}\"; there are {}", known.join(", "))]
+    UnknownRegion {
+        /// The name.
+        region: String,
+        /// The regions that there are.
+        known: Vec<String>,
+    },
+}

@@ -1,0 +1,201 @@
+//! One quota: acquire, release, create, delete, count.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use slackline_core::api::{self, Hold, NAME_BYTES, Refusal};
+use slackline_core::id::Incarnation;
+use slackline_wire::v1;
+
+use crate::book::Act;
+use crate::call::{Acquire, Call, Create, Delete, Place, Release};
+use crate::client::{Client, senseless};
+use crate::link;
+use crate::outcome::{ReadError, Reason};
+
+/// A quota of a cluster, by name. Cheap to clone.
+///
+/// ```no_run
+/// # async fn example(client: slackline::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+/// use slackline::{Outcome, Reason};
+///
+/// let gpus = client.quota("gpus");
+/// match gpus.acquire(3).hold_for(Duration::from_secs(60)).await {
+///     Outcome::Done(grant) => println!("{} of {} until {:?}", grant.amount(), grant.quota(), grant.expires_at()),
+///     Outcome::Refused(refused) if matches!(refused.reason, Reason::Exhausted { .. }) => println!("come again later"),
+///     Outcome::Refused(refused) => return Err(refused.into()),
+///     // It may have been granted: ask, which settles it.
+///     Outcome::Unknown(unknown) => println!("{:?}", client.outcome_of(unknown.operation).await),
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Quota {
+    client: Client,
+    name: Arc<str>,
+    lane: u16,
+    place: Place,
+}
+
+impl Quota {
+    pub(crate) fn new(client: Client, name: Arc<str>, lane: u16) -> Self {
+        Self { client, name, lane, place: Place::Nearest }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The same quota, used in this region and nowhere else. A single call can be sent there with [`Call::at`].
+    pub fn at(mut self, region: &str) -> Self {
+        self.place = self.client.place(region);
+        self
+    }
+
+    /// Takes tokens. Unless the call says otherwise they are only counted: any release of as many, by anyone at any
+    /// site, gives them back.
+    pub fn acquire(&self, amount: i64) -> Call<Acquire> {
+        self.call(Act::Acquire { quota: self.name.clone(), amount, hold: Hold::Counted })
+    }
+
+    /// Gives tokens back by amount.
+    pub fn release(&self, amount: i64) -> Call<Release> {
+        self.call(Act::Release { quota: self.name.clone(), amount })
+    }
+
+    /// Creates the quota with so many tokens. Creating it again with the same limit is done, with another one refused.
+    pub fn create(&self, limit: i64) -> Call<Create> {
+        self.call(Act::Create { quota: self.name.clone(), limit })
+    }
+
+    /// Deletes the quota, with all that is granted of it. Needs every site.
+    pub fn delete(&self) -> Call<Delete> {
+        self.call(Act::Delete { quota: self.name.clone() })
+    }
+
+    /// How many tokens are in use, over all sites.
+    ///
+    /// # Errors
+    ///
+    /// See [`Quota::show`].
+    pub async fn total(&self) -> Result<Total, ReadError> {
+        Ok(self.show().await?.in_use)
+    }
+
+    /// Counts the quota over all sites, within the client's deadline.
+    ///
+    /// # Errors
+    ///
+    /// There is no such quota, or no site answers.
+    pub async fn show(&self) -> Result<Shown, ReadError> {
+        self.show_within(self.client.shared.deadline).await
+    }
+
+    /// As [`Quota::show`], within this time. Sites that have not answered by then are [`Shown::missing`].
+    pub async fn show_within(&self, deadline: Duration) -> Result<Shown, ReadError> {
+        let refused = |refusal| ReadError::Refused(Reason::of(refusal, self.lane, self.client.topology()));
+        if self.name.is_empty() || self.name.len() > NAME_BYTES {
+            return Err(refused(Refusal::InvalidName));
+        }
+        if let Some(reason) = self.client.no_such_place(&self.place) {
+            return Err(ReadError::Refused(reason));
+        }
+        // The site waits for the others for half as long as we wait for it.
+        let timeout_us = u64::try_from((deadline / 4).as_micros()).unwrap_or(u64::MAX);
+        let request = v1::ShowQuotaRequest { quota: self.name.to_string(), timeout_us };
+        let ask = |channel| {
+            let request = request.clone();
+            async move { link::stub(channel).show_quota(request).await }
+        };
+        let (reply, site) = self.client.read(self.lane, &self.place, deadline, ask).await?;
+        match Result::<api::Shown, Refusal>::try_from(reply) {
+            Ok(Ok(shown)) => Ok(Shown::new(shown, site, self.lane, &self.client)),
+            Ok(Err(refusal)) => Err(refused(refusal)),
+            Err(error) => Err(senseless(&site, error)),
+        }
+    }
+
+    fn call<K: crate::call::Kind>(&self, act: Act) -> Call<K> {
+        Call::new(self.client.clone(), self.lane, act, self.place.clone())
+    }
+}
+
+/// How many tokens are in use: at least `min`, at most `max`, and the same when nothing moves.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Total {
+    /// At least this many.
+    pub min: i64,
+    /// At most this many.
+    pub max: i64,
+}
+
+impl Total {
+    /// The number, if it is known exactly.
+    pub fn exact(self) -> Option<i64> {
+        (self.min == self.max).then_some(self.min)
+    }
+}
+
+/// A quota, counted over all sites.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Shown {
+    /// Its name.
+    pub name: String,
+    /// How many tokens there are.
+    pub limit: i64,
+    /// How many are in use.
+    pub in_use: Total,
+    /// What each site that answered has.
+    pub sites: Vec<ShownSite>,
+    /// The sites that did not answer in time.
+    pub missing: Vec<String>,
+    /// Operations that sites answered on their own.
+    pub local: u64,
+    /// Rounds that moved tokens.
+    pub rebalances: u64,
+    /// Gifts sent.
+    pub gifts: u64,
+    /// Releases beyond what was acquired, as far as the sites can tell: some client released what it never had.
+    pub released_above: i64,
+    /// The site that counted.
+    pub counted_by: String,
+}
+
+/// One site's share of a quota.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ShownSite {
+    /// The site's name.
+    pub site: String,
+    /// Tokens there, those set aside included.
+    pub tokens: i64,
+    /// Tokens set aside for a round.
+    pub set_aside: i64,
+    /// The site's incarnation.
+    pub incarnation: Incarnation,
+}
+
+impl Shown {
+    fn new(shown: api::Shown, counted_by: String, lane: u16, client: &Client) -> Self {
+        let topology = client.topology();
+        let site = |row: api::ShownSite| ShownSite {
+            site: topology.name(row.site),
+            tokens: row.tokens,
+            set_aside: row.set_aside,
+            incarnation: row.incarnation,
+        };
+        Self {
+            name: shown.name,
+            limit: shown.limit,
+            in_use: Total { min: shown.in_use_min, max: shown.in_use_max },
+            sites: shown.sites.into_iter().map(site).collect(),
+            missing: topology.names(shown.missing, lane),
+            local: shown.local,
+            rebalances: shown.rebalances,
+            gifts: shown.gifts,
+            released_above: shown.released_above,
+            counted_by,
+        }
+    }
+}

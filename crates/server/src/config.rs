@@ -1,0 +1,264 @@
+//! What a site is told when it starts, and the file that says so.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, io};
+
+use serde::Deserialize;
+use slackline_core::id::SiteId;
+use slackline_storage::Options;
+
+use crate::topology::{Topology, site_name};
+
+/// The most regions of a cluster: a lane has at most 64 members.
+const REGIONS: usize = 64;
+/// The longest name of a cluster or a region, in bytes.
+const NAME_BYTES: usize = 64;
+/// The largest ε that makes sense, in microseconds.
+const EPSILON: u64 = 10_000_000;
+
+/// The configuration file of `slackline serve`: one site of a cluster. `site.example.toml` in this crate's folder explains
+/// each key.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServeConfig {
+    /// The cluster's name; the same at all its sites.
+    pub cluster: String,
+    /// The names of the regions, the same list in the same order at all sites.
+    pub regions: Vec<String>,
+    /// This site's region.
+    pub region: String,
+    /// This site's lane.
+    #[serde(default)]
+    pub lane: u16,
+    /// Where the site keeps its data.
+    pub data: PathBuf,
+    /// Where clients and other sites reach this site: `host:port` to listen on.
+    pub listen: String,
+    /// Where `/healthz` and `/metrics` are served: `host:port`. Without, they are not.
+    pub http: Option<String>,
+    /// Every site of the cluster, this one included.
+    pub sites: Vec<SiteAddress>,
+    /// The bound on this machine's clock error, in microseconds.
+    pub epsilon_us: Option<u64>,
+    /// How long a stopping site may take to finish what runs, in seconds.
+    #[serde(default = "ServeConfig::default_drain")]
+    pub drain_seconds: u64,
+}
+
+/// Where one site is.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SiteAddress {
+    /// The name of its region.
+    pub region: String,
+    /// Its lane.
+    #[serde(default)]
+    pub lane: u16,
+    /// Where it is reached, as `host:port`.
+    pub address: String,
+}
+
+/// A configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {}: {source}; give the path of a TOML file", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file is not what it should be.
+    #[error("{} line {line}: {problem}", .path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong there; names the key.
+        problem: String,
+    },
+    /// A value makes no sense.
+    #[error("the configuration's `{key}` cannot be: {problem}")]
+    Value {
+        /// The key.
+        key: &'static str,
+        /// What is wrong with its value.
+        problem: String,
+    },
+}
+
+impl ServeConfig {
+    /// Reads a configuration file.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let path = path.as_ref();
+        let text = fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        Self::parse(&text, path)
+    }
+
+    /// Reads a configuration from text; `path` is for the errors.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let config: Self = toml::from_str(text).map_err(|error| {
+            let start = error.span().map_or(0, |span| span.start.min(text.len()));
+            let line = text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count() + 1;
+            let problem = error.message().trim().replace('\n', "; ");
+            ConfigError::Parse { path: path.to_owned(), line, problem }
+        })?;
+        config.site().topology()?;
+        Ok(config)
+    }
+
+    /// The site that the file describes.
+    pub fn site(&self) -> SiteConfig {
+        SiteConfig {
+            cluster: self.cluster.clone(),
+            regions: self.regions.clone(),
+            region: self.region.clone(),
+            lane: self.lane,
+            sites: self.sites.clone(),
+            storage: Storage::Directory(self.data.clone()),
+            storage_options: Options::default(),
+            listen: Listen::On(self.listen.clone()),
+            http: self.http.clone().map(Listen::On),
+            epsilon: self.epsilon_us,
+            redistribute: true,
+            delays: BTreeMap::new(),
+        }
+    }
+
+    /// How long a stopping site may take to finish what runs.
+    pub fn drain(&self) -> Duration {
+        Duration::from_secs(self.drain_seconds)
+    }
+
+    fn default_drain() -> u64 {
+        10
+    }
+}
+
+/// What a site is told when it starts.
+#[derive(Debug)]
+pub struct SiteConfig {
+    /// The cluster's name; the same at all its sites.
+    pub cluster: String,
+    /// The names of the regions, the same list in the same order at all sites.
+    pub regions: Vec<String>,
+    /// This site's region.
+    pub region: String,
+    /// This site's lane.
+    pub lane: u16,
+    /// Every site of the cluster, this one included.
+    pub sites: Vec<SiteAddress>,
+    /// Where it keeps its data.
+    pub storage: Storage,
+    /// How the embedded engine uses disk and memory.
+    pub storage_options: Options,
+    /// Where it listens for clients and other sites.
+    pub listen: Listen,
+    /// Where it serves `/healthz` and `/metrics`, if anywhere.
+    pub http: Option<Listen>,
+    /// The bound on its clock's error, in microseconds; without, the operating system's estimate or 10 ms.
+    pub epsilon: Option<u64>,
+    /// Whether tokens move between sites. Off only as a benchmark's baseline.
+    pub redistribute: bool,
+    /// One-way delays put in before messages to other sites leave, to stand for the distance.
+    pub delays: BTreeMap<SiteId, Duration>,
+}
+
+/// Where a site keeps its data.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Storage {
+    /// In a directory of its own.
+    Directory(PathBuf),
+    /// In memory, until it stops.
+    Memory,
+}
+
+/// Where to listen.
+#[derive(Debug)]
+pub enum Listen {
+    /// At this `host:port`; port 0 is any free one.
+    On(String),
+    /// At a socket that is bound already.
+    Bound(TcpListener),
+}
+
+impl SiteConfig {
+    /// The map of the cluster, checked.
+    pub(crate) fn topology(&self) -> Result<Topology, ConfigError> {
+        check_name("cluster", &self.cluster)?;
+        check_regions(&self.regions)?;
+        if self.epsilon.is_some_and(|epsilon| !(1..=EPSILON).contains(&epsilon)) {
+            return Err(value("epsilon_us", format!("it must be 1 to {EPSILON} microseconds")));
+        }
+        let mut sites = BTreeMap::new();
+        for site in &self.sites {
+            let id = self.id("sites", &site.region, site.lane)?;
+            check_address("sites", &site.address)?;
+            if sites.insert(id, site.address.clone()).is_some() {
+                return Err(value("sites", format!("region {:?} has lane {} twice", site.region, site.lane)));
+            }
+        }
+        let lanes: BTreeSet<u16> = sites.keys().map(|site| site.lane).collect();
+        let lanes = u16::try_from(lanes.len().max(1)).unwrap_or(u16::MAX);
+        for region in &self.regions {
+            for lane in 0..lanes {
+                if !sites.contains_key(&self.id("sites", region, lane)?) {
+                    let site = site_name(region, lane, lanes);
+                    return Err(value("sites", format!("site {site} is missing: each region needs each lane from 0")));
+                }
+            }
+        }
+        let me = self.id("region", &self.region, self.lane)?;
+        if !sites.contains_key(&me) {
+            return Err(value("lane", format!("no site in `sites` has lane {}", self.lane)));
+        }
+        Ok(Topology { cluster: self.cluster.clone(), me, regions: self.regions.clone(), lanes, sites })
+    }
+
+    fn id(&self, key: &'static str, region: &str, lane: u16) -> Result<SiteId, ConfigError> {
+        let position = self.regions.iter().position(|known| known == region);
+        let position = position.ok_or_else(|| {
+            value(key, format!("region {region:?} is not in `regions`, which are {}", self.regions.join(", ")))
+        })?;
+        Ok(SiteId::new(position as u16, lane))
+    }
+}
+
+fn check_regions(regions: &[String]) -> Result<(), ConfigError> {
+    if regions.is_empty() || regions.len() > REGIONS {
+        return Err(value("regions", format!("there must be 1 to {REGIONS} of them")));
+    }
+    for (position, region) in regions.iter().enumerate() {
+        check_name("regions", region)?;
+        if regions[..position].contains(region) {
+            return Err(value("regions", format!("{region:?} stands there twice")));
+        }
+    }
+    Ok(())
+}
+
+fn check_name(key: &'static str, name: &str) -> Result<(), ConfigError> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_' || c == '.';
+    if name.is_empty() || name.len() > NAME_BYTES || !name.chars().all(fits) {
+        return Err(value(key, format!("{name:?} is not 1 to {NAME_BYTES} letters, digits, '-', '_' or '.'")));
+    }
+    Ok(())
+}
+
+fn check_address(key: &'static str, address: &str) -> Result<(), ConfigError> {
+    let port =
+        address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse::<u16>().ok());
+    match port {
+        Some(_) => Ok(()),
+        None => Err(value(key, format!("{address:?} is not an address like \"eu.example.net:7400\""))),
+    }
+}
+
+fn value(key: &'static str, problem: String) -> ConfigError {
+    ConfigError::Value { key, problem }
+}

@@ -1,0 +1,256 @@
+//! A whole cluster in one process: real gRPC over loopback, real storage, each site on threads of its own, and the
+//! distances between regions put in by the links.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
+
+use slackline_core::clock::MILLISECOND;
+use slackline_core::id::SiteId;
+use slackline_storage::Options;
+use slackline_wire::rtt::RttTable;
+use tracing::info;
+
+use crate::config::{Listen, SiteAddress, SiteConfig, Storage};
+use crate::signal::run_until_signal;
+use crate::site::{RunError, Site, SiteHandle, StartError};
+use crate::topology::site_name;
+
+/// ε of a cluster in one process, where all sites read the same clock, in microseconds.
+pub const DEV_EPSILON: u64 = MILLISECOND;
+/// The ports are sought from here on; those of HTTP a hundred higher.
+pub const FIRST_PORT: u16 = 7400;
+/// The file in the data directory that remembers the ports.
+const PORTS_FILE: &str = "ports";
+
+/// What a cluster in one process is like.
+#[derive(Clone, Debug)]
+pub struct DevConfig {
+    /// The names of its regions; each must be in the table.
+    pub regions: Vec<String>,
+    /// How many lanes each region has.
+    pub lanes: u16,
+    /// Where the sites keep their data, each in a directory below; in memory without.
+    pub data: Option<PathBuf>,
+    /// The round trips between regions; without, no delay is put in.
+    pub rtt: Option<RttTable>,
+    /// The bound on clock errors, in microseconds.
+    pub epsilon: u64,
+    /// Where ports are sought first; 0 takes any free ones.
+    pub first_port: u16,
+    /// Whether tokens move between sites. Off only as a benchmark's baseline.
+    pub redistribute: bool,
+}
+
+impl Default for DevConfig {
+    /// Three AWS regions, one lane, data under `./slackline-data`.
+    fn default() -> Self {
+        let rtt = RttTable::aws();
+        Self {
+            regions: rtt.regions()[..3].to_vec(),
+            lanes: 1,
+            data: Some(PathBuf::from("slackline-data")),
+            rtt: Some(rtt),
+            epsilon: DEV_EPSILON,
+            first_port: FIRST_PORT,
+            redistribute: true,
+        }
+    }
+}
+
+/// A cluster could not be started. Nothing runs.
+#[derive(Debug, thiserror::Error)]
+pub enum DevError {
+    /// A site could not be started.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// A round trip is not known.
+    #[error("the RTT table ({source}) has no time from {from:?} to {to:?}; add a line, or choose among its regions: {known}", source = .table)]
+    Distance {
+        /// Where the table comes from.
+        table: String,
+        /// One region.
+        from: String,
+        /// The other one.
+        to: String,
+        /// The regions that the table has.
+        known: String,
+    },
+    /// No port is free.
+    #[error("cannot listen on any port of 127.0.0.1: {0}")]
+    Port(io::Error),
+    /// The data directory holds a cluster of other sites.
+    #[error(
+        "{} holds a cluster of the sites {found}, not {wanted}: start it with those, or use another data directory",
+        .data.display()
+    )]
+    OtherSites {
+        /// The data directory.
+        data: PathBuf,
+        /// The sites that it holds.
+        found: String,
+        /// The sites that were asked for.
+        wanted: String,
+    },
+    /// The data directory cannot be written.
+    #[error("cannot write {}: {source}; choose another data directory", .path.display())]
+    Data {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A running cluster. Dropping it drains it.
+#[derive(Debug)]
+pub struct Dev {
+    sites: Vec<SiteHandle>,
+}
+
+impl Dev {
+    /// Starts every site. Returns when all can be reached.
+    pub fn start(config: DevConfig) -> Result<Self, DevError> {
+        let delays = delays(&config)?;
+        if let Some(data) = &config.data {
+            fs::create_dir_all(data).map_err(|source| DevError::Data { path: data.clone(), source })?;
+        }
+        let names: Vec<String> = ids(&config).map(|(_, region, lane)| site_name(region, lane, config.lanes)).collect();
+        let (sockets, ports) = open_sockets(&config, &names)?;
+        let mut addresses = Vec::new();
+        for ((_, region, lane), (grpc, _)) in ids(&config).zip(&sockets) {
+            let address = grpc.local_addr().map_err(DevError::Port)?.to_string();
+            addresses.push(SiteAddress { region: region.to_owned(), lane, address });
+        }
+        let mut sites = Vec::new();
+        for (((id, region, lane), name), (grpc, http)) in ids(&config).zip(&names).zip(sockets) {
+            let from_here = delays.iter().filter(|((from, _), _)| *from == id);
+            let site = SiteConfig {
+                cluster: "dev".to_owned(),
+                regions: config.regions.clone(),
+                region: region.to_owned(),
+                lane,
+                sites: addresses.clone(),
+                storage: match &config.data {
+                    Some(data) => Storage::Directory(data.join(name.replace(':', "-"))),
+                    None => Storage::Memory,
+                },
+                storage_options: Options::default(),
+                listen: Listen::Bound(grpc),
+                http: Some(Listen::Bound(http)),
+                epsilon: Some(config.epsilon),
+                redistribute: config.redistribute,
+                delays: from_here.map(|((_, to), delay)| (*to, *delay)).collect(),
+            };
+            sites.push(Site::start(site)?);
+        }
+        // Only now is the data ours: a second cluster on it must not change what the first one has written.
+        if let Some(path) = config.data.map(|data| data.join(PORTS_FILE)) {
+            fs::write(&path, ports).map_err(|source| DevError::Data { path, source })?;
+        }
+        info!(sites = sites.len(), "the cluster runs");
+        Ok(Self { sites })
+    }
+
+    /// The sites, in ascending order of (region, lane).
+    pub fn sites(&self) -> &[SiteHandle] {
+        &self.sites
+    }
+
+    /// Waits until every site serves, for no longer than `timeout`. Returns whether all do.
+    pub fn wait_ready(&self, timeout: Duration) -> bool {
+        let give_up = Instant::now() + timeout;
+        self.sites.iter().all(|site| site.wait_ready(give_up.saturating_duration_since(Instant::now())))
+    }
+
+    /// Takes one site out of the cluster, to stop it alone.
+    pub fn take(&mut self, position: usize) -> SiteHandle {
+        self.sites.remove(position)
+    }
+
+    /// Drains every site, for no longer than `timeout`.
+    pub fn drain(self, timeout: Duration) -> Result<(), RunError> {
+        for site in &self.sites {
+            site.start_drain(timeout);
+        }
+        thread::scope(|scope| {
+            let joins: Vec<_> = self.sites.into_iter().map(|site| scope.spawn(move || site.drain(timeout))).collect();
+            joins.into_iter().flat_map(|join| join.join()).collect()
+        })
+    }
+
+    /// Runs until Ctrl-C or SIGTERM, then drains for no longer than `timeout`.
+    pub fn run_until_signal(self, timeout: Duration) -> Result<(), RunError> {
+        run_until_signal(self.sites, timeout)
+    }
+}
+
+/// Every site, in ascending order, with its region's name and its lane.
+fn ids(config: &DevConfig) -> impl Iterator<Item = (SiteId, &str, u16)> {
+    config.regions.iter().enumerate().flat_map(|(position, region)| {
+        (0..config.lanes.max(1)).map(move |lane| (SiteId::new(position as u16, lane), region.as_str(), lane))
+    })
+}
+
+/// One-way delays from each site to each other.
+fn delays(config: &DevConfig) -> Result<BTreeMap<(SiteId, SiteId), Duration>, DevError> {
+    let mut delays = BTreeMap::new();
+    let Some(table) = &config.rtt else { return Ok(delays) };
+    for (from, from_region, _) in ids(config) {
+        for (to, to_region, _) in ids(config).filter(|(to, ..)| *to != from) {
+            let rtt = table.rtt(from_region, to_region).ok_or_else(|| DevError::Distance {
+                table: table.source().to_owned(),
+                from: from_region.to_owned(),
+                to: to_region.to_owned(),
+                known: table.regions().join(", "),
+            })?;
+            delays.insert((from, to), rtt / 2);
+        }
+    }
+    Ok(delays)
+}
+
+/// A site's sockets, for gRPC and for HTTP.
+type Sockets = (TcpListener, TcpListener);
+
+/// The sockets of each site, for gRPC and HTTP: at the ports that the data directory remembers, else from the first port
+/// on, else anywhere. With them comes what the data directory is to remember.
+fn open_sockets(config: &DevConfig, names: &[String]) -> Result<(Vec<Sockets>, String), DevError> {
+    let remembered = config.data.as_ref().map(|data| read_ports(&data.join(PORTS_FILE))).unwrap_or_default();
+    if !remembered.is_empty() && !remembered.iter().map(|(name, _)| name).eq(names) {
+        // Who is a member is fixed for the life of a cluster: tokens would be lost, or votes counted wrongly.
+        let found = remembered.into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
+        let data = config.data.clone().unwrap_or_default();
+        return Err(DevError::OtherSites { data, found, wanted: names.join(", ") });
+    }
+    let mut sockets = Vec::new();
+    let mut text = String::from("# The ports of each site: name, gRPC, HTTP. Delete this file to choose them anew.\n");
+    for (position, name) in names.iter().enumerate() {
+        let offset = position as u16;
+        let first = |above: u16| if config.first_port == 0 { 0 } else { config.first_port + above + offset };
+        let (grpc, http) = remembered.get(position).map_or((first(0), first(100)), |(_, ports)| *ports);
+        let pair = (open_socket(grpc)?, open_socket(http)?);
+        let port = |listener: &TcpListener| listener.local_addr().map(|address| address.port()).map_err(DevError::Port);
+        let _ = writeln!(text, "{name} {} {}", port(&pair.0)?, port(&pair.1)?);
+        sockets.push(pair);
+    }
+    Ok((sockets, text))
+}
+
+fn open_socket(port: u16) -> Result<TcpListener, DevError> {
+    TcpListener::bind(("127.0.0.1", port)).or_else(|_| TcpListener::bind(("127.0.0.1", 0))).map_err(DevError::Port)
+}
+
+/// The ports in the file; what makes no sense there is as if it were not there.
+fn read_ports(path: &Path) -> Vec<(String, (u16, u16))> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let entry = |line: &str| {
+        let mut words = line.split_whitespace();
+        let name = words.next()?.to_owned();
+        Some((name, (words.next()?.parse().ok()?, words.next()?.parse().ok()?)))
+    };
+    text.lines().filter(|line| !line.starts_with('#')).filter_map(entry).collect()
+}

@@ -1,0 +1,384 @@
+//! Drives one site's machine: takes inputs in, keeps the release rule, shares syncs.
+//!
+//! ```text
+//!   links ──messages──▶ ┌─────────┐          ┌────────┐ group ┌────────────┐
+//!   streams ─requests─▶ │ mailbox │─▶ turn ─▶│ gather │──────▶│ log thread │
+//!   timer ──────ticks─▶ └─────────┘   │      └────────┘       └─────┬──────┘
+//!                                      ▼                             │ synced
+//!                              gate: held until durable ◀────────────┘
+//!                                      │
+//!                                      ▼ responses, messages
+//! ```
+//!
+//! A *turn* takes what has arrived, messages of other sites first, handles each input, and hands the batches that came
+//! of it to the log thread if that is idle. While it syncs one group, the next one gathers: so syncs are shared, and the
+//! busier the site, the more share one.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use slackline_core::api::{Answer, Doubt, Outcome, Refusal, Request, Response};
+use slackline_core::id::SiteId;
+use slackline_core::machine::{
+    Batch, ClientId, Effect, Gate, Input, Machine, Overlay, ReadError, STALL_BOUND, Seq, View,
+};
+use slackline_core::node::{self, Node};
+use slackline_storage::{Store, WriteError};
+use tracing::warn;
+
+use crate::clock::Clock;
+use crate::link::Outbox;
+use crate::log::Log;
+use crate::mailbox::{DRIVER, Mailbox, weight};
+use crate::metrics::{Gauges, SyncTimes};
+
+/// The most operations that one turn handles before it looks at the log and at messages again.
+const TURN_OPERATIONS: usize = 2_048;
+/// The most messages of other sites that one turn handles.
+const TURN_MESSAGES: usize = 1_024;
+/// The most bytes of batches that may gather while a group is synced; no request is handled beyond it.
+const GATHER_BYTES: usize = 8 << 20;
+/// Room on the disk that is kept for the agreement with other sites: below it, requests that write are refused; below half
+/// of it, messages are dropped and ticks postponed too. In bytes.
+pub(crate) const STORAGE_RESERVE: u64 = 8 << 20;
+/// How long a tick that found no room is postponed.
+const NO_ROOM_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long the last sync may take when the time to drain is over.
+const FINAL_SYNC: Duration = Duration::from_secs(2);
+
+/// Why a site's machine had to stop.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The process was held up between the clock and the first effect.
+    #[error("the process was held up for {millis} ms")]
+    Stalled {
+        /// How long.
+        millis: u64,
+    },
+    /// Batches could not be made durable.
+    #[error(transparent)]
+    Sync(#[from] WriteError),
+    /// Storage could not be read.
+    #[error("storage could not be read: {0}")]
+    Read(#[from] ReadError),
+}
+
+/// What an engine drives, and with what.
+pub(crate) struct Parts {
+    pub(crate) config: node::Config,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) outboxes: BTreeMap<SiteId, Arc<Outbox>>,
+    pub(crate) gauges: Arc<Mutex<Gauges>>,
+    pub(crate) sync_times: Arc<SyncTimes>,
+}
+
+/// One site's machine with its storage, for one life.
+pub(crate) struct Engine {
+    node: Node,
+    gate: Gate<Node>,
+    overlay: Overlay,
+    // Before the store: the log's writer is closed first.
+    log: Log,
+    store: Box<dyn Store>,
+    clock: Clock,
+    parts: Arc<Parts>,
+    /// Batches that wait for the log, and the number of the first.
+    gathered: Vec<Batch>,
+    gathered_first: Seq,
+    gathered_bytes: usize,
+    /// Bytes of the group that is being synced.
+    syncing_bytes: usize,
+    effects: Vec<Effect<Node>>,
+    released: Vec<Effect<Node>>,
+    responses: Vec<(ClientId, Response)>,
+    nothing: View,
+    tick_not_before: Option<Instant>,
+    drain: Drain,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Drain {
+    No,
+    Asked,
+    Done,
+}
+
+/// What to do after a turn.
+enum After {
+    /// More has arrived.
+    GoOn,
+    /// Wait for something to arrive.
+    Wait,
+}
+
+impl Engine {
+    /// Opens the machine on its storage.
+    pub(crate) fn open(parts: Arc<Parts>, mut store: Box<dyn Store>, name: &str) -> Result<Self, OpenFailure> {
+        let clock = Clock::start();
+        let last = store.last();
+        let seed = RandomState::new().hash_one(name);
+        let node = Node::open(parts.config.clone(), seed, last, store.reader(), clock.now())?;
+        let writer = store.writer().ok_or(OpenFailure::NoWriter)?;
+        let log = Log::start(writer, name, Arc::clone(&parts.mailbox))?;
+        Ok(Self {
+            node,
+            gate: Gate::new(last),
+            overlay: Overlay::default(),
+            log,
+            store,
+            clock,
+            parts,
+            gathered: Vec::new(),
+            gathered_first: last + 1,
+            gathered_bytes: 0,
+            syncing_bytes: 0,
+            effects: Vec::new(),
+            released: Vec::new(),
+            responses: Vec::new(),
+            nothing: View::empty(),
+            tick_not_before: None,
+            drain: Drain::No,
+        })
+    }
+
+    /// Runs until `stop` is over; then the machine is drained (for no longer than `stop` said) and everything that was
+    /// handed out is synced.
+    pub(crate) async fn run(&mut self, stop: impl Future<Output = Duration>) -> Result<(), Failure> {
+        let parts = Arc::clone(&self.parts);
+        let mut stop = pin!(stop);
+        let mut give_up: Option<Instant> = None;
+        let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
+        loop {
+            let after = self.turn()?;
+            self.publish();
+            let over = give_up.is_some_and(|at| Instant::now() >= at);
+            if (self.drain == Drain::Done || over) && self.gathered.is_empty() && !self.log.is_busy() {
+                return Ok(());
+            }
+            if give_up.is_some_and(|at| Instant::now() >= at + FINAL_SYNC) {
+                warn!("the last sync does not end; what it was for has been told to nobody");
+                return Ok(());
+            }
+            if matches!(after, After::GoOn) {
+                tokio::task::yield_now().await;
+                continue;
+            }
+            let wake_at =
+                self.deadline().into_iter().chain(give_up.map(|at| if over { at + FINAL_SYNC } else { at })).min();
+            if let Some(wake_at) = wake_at
+                && timer.deadline() != wake_at.into()
+            {
+                timer.as_mut().reset(wake_at.into());
+            }
+            tokio::select! {
+                biased;
+                () = parts.mailbox.wake.notified() => {}
+                () = &mut timer, if wake_at.is_some() => {}
+                most = &mut stop, if give_up.is_none() => {
+                    give_up = Some(Instant::now() + most);
+                    self.start_drain()?;
+                }
+            }
+        }
+    }
+
+    /// Closes the machine and gives its storage back.
+    pub(crate) fn close(self) -> Box<dyn Store> {
+        drop(self.log);
+        self.store
+    }
+
+    /// Handles what has arrived, up to a bound.
+    fn turn(&mut self) -> Result<After, Failure> {
+        self.take_synced()?;
+        let parts = Arc::clone(&self.parts);
+        let mailbox = &parts.mailbox;
+
+        // Other sites first: behind a queue of requests, an agreement would stand still everywhere.
+        for _ in 0..TURN_MESSAGES {
+            let Some((from, message)) = mailbox.next_message() else { break };
+            if self.room() >= STORAGE_RESERVE / 2 {
+                self.handle(Input::Message { from, message })?;
+            }
+        }
+        self.tick_if_due()?;
+        let mut operations = 0;
+        while operations < TURN_OPERATIONS && self.gathered_bytes < GATHER_BYTES {
+            let Some((client, request)) = mailbox.next_request() else { break };
+            operations += weight(&request);
+            if self.room() < STORAGE_RESERVE
+                && let Some(refused) = refuse_for_room(&request)
+            {
+                self.responses.push((client, refused));
+                continue;
+            }
+            self.handle(Input::Request { client, request })?;
+        }
+        self.submit();
+        self.release();
+        let blocked = self.gathered_bytes >= GATHER_BYTES;
+        Ok(if blocked || mailbox.is_empty() { After::Wait } else { After::GoOn })
+    }
+
+    fn handle(&mut self, input: Input<Node>) -> Result<(), Failure> {
+        let mut now = self.clock.now();
+        let needed = self.node.working_set(now, &input);
+        let prepared;
+        let view = if needed.is_empty() {
+            &self.nothing
+        } else {
+            prepared = View::prepare(needed, &self.overlay, self.store.reader())?;
+            now = self.clock.now();
+            &prepared
+        };
+        self.node.handle(now, input, view, &mut self.effects);
+        if self.effects.is_empty() {
+            return Ok(());
+        }
+        // A machine that was held up acts on a time that is long over: what it decided must not leave.
+        let held_up = self.clock.mono() - now.mono;
+        if held_up > STALL_BOUND {
+            return Err(Failure::Stalled { millis: held_up / 1_000 });
+        }
+        let Self { gate, effects, overlay, gathered, gathered_bytes, released, .. } = self;
+        gate.admit(
+            effects,
+            |seq, batch| {
+                overlay.apply::<Node>(seq, &batch);
+                *gathered_bytes += batch.as_bytes().len();
+                gathered.push(batch);
+            },
+            |effect| released.push(effect),
+        );
+        Ok(())
+    }
+
+    /// Lets out what waited for the group that is durable now.
+    fn take_synced(&mut self) -> Result<(), Failure> {
+        let Some(result) = self.log.poll() else { return Ok(()) };
+        let synced = result?;
+        self.parts.sync_times.observe(synced.took);
+        self.syncing_bytes = 0;
+        let released = &mut self.released;
+        self.gate.durable(synced.last, |effect| released.push(effect));
+        if !self.overlay.is_empty() {
+            self.overlay.retire(self.store.absorbed());
+        }
+        // The disk need not wait for what the responses cost.
+        self.submit();
+        self.release();
+        Ok(())
+    }
+
+    /// Starts a sync of what has gathered, if none is under way.
+    fn submit(&mut self) {
+        if self.gathered.is_empty() || self.log.is_busy() {
+            return;
+        }
+        let count = self.gathered.len() as Seq;
+        self.log.submit(self.gathered_first, &mut self.gathered);
+        self.gathered_first += count;
+        self.syncing_bytes = std::mem::take(&mut self.gathered_bytes);
+    }
+
+    /// Sends and answers what may leave.
+    fn release(&mut self) {
+        for effect in self.released.drain(..) {
+            match effect {
+                Effect::Send { to, message } => {
+                    if let Some(outbox) = self.parts.outboxes.get(&to) {
+                        outbox.send(message);
+                    }
+                }
+                Effect::Respond { client: DRIVER, response } => {
+                    if response == Response::Drained {
+                        self.drain = Drain::Done;
+                    }
+                }
+                Effect::Respond { client, response } => self.responses.push((client, response)),
+                Effect::Persist(_) => unreachable!("the gate hands batches to `persist`"),
+            }
+        }
+        self.parts.mailbox.deliver(&mut self.responses);
+    }
+
+    fn start_drain(&mut self) -> Result<(), Failure> {
+        self.parts.mailbox.drain();
+        if self.drain == Drain::No {
+            self.drain = Drain::Asked;
+            self.handle(Input::Request { client: DRIVER, request: Request::Drain })?;
+            self.release();
+        }
+        Ok(())
+    }
+
+    fn tick_if_due(&mut self) -> Result<(), Failure> {
+        let due = self.node.deadline().is_some_and(|deadline| deadline <= self.clock.mono());
+        if !due || self.tick_not_before.is_some_and(|at| Instant::now() < at) {
+            return Ok(());
+        }
+        self.tick_not_before = None;
+        if self.room() < STORAGE_RESERVE / 2 {
+            self.tick_not_before = Some(Instant::now() + NO_ROOM_PAUSE);
+            return Ok(());
+        }
+        self.handle(Input::Tick)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let deadline = self.clock.instant(self.node.deadline()?);
+        Some(self.tick_not_before.map_or(deadline, |at| deadline.max(at)))
+    }
+
+    /// Bytes of log that are left when everything handed out so far is written.
+    fn room(&self) -> u64 {
+        // Each batch has a few bytes beside it, and a group is rounded up to whole blocks.
+        let overhead = 32 * self.gathered.len() + 2 * 4096;
+        self.store.room().saturating_sub((self.gathered_bytes + self.syncing_bytes + overhead) as u64)
+    }
+
+    /// Shows the outside how the machine is.
+    fn publish(&self) {
+        let mut gauges = self.parts.gauges.lock().unwrap_or_else(PoisonError::into_inner);
+        gauges.node = *self.node.metrics();
+        gauges.waiting_for_sync = self.gate.waiting();
+        gauges.room = self.store.room();
+        gauges.overlay_rows = self.overlay.len();
+    }
+}
+
+/// The answer to a request that would write where there is no room; nothing for one that only reads.
+fn refuse_for_room(request: &Request) -> Option<Response> {
+    match request {
+        Request::Batch(batch) => {
+            let outcome = Outcome::Refused(Refusal::StorageFull);
+            let refused = |sequence| Answer { sequence, outcome: outcome.clone() };
+            let answers = batch.operations.iter().map(|submission| refused(submission.sequence)).collect();
+            Some(Response::Batch { session: batch.session, answers })
+        }
+        Request::Open => Some(Response::NotOpened(Refusal::StorageFull)),
+        // It may have been done long ago, so this is not the place to call it refused.
+        Request::Ask { operation } => {
+            warn!(%operation, "no room on the disk to note that an operation was asked about");
+            Some(Response::Asked { operation: *operation, outcome: Outcome::Unknown(Doubt::Undecided) })
+        }
+        Request::Close { .. } => Some(Response::Closed),
+        Request::Show { .. } | Request::List { .. } | Request::Status | Request::Drain => None,
+    }
+}
+
+/// Why a machine could not be opened on its storage.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenFailure {
+    #[error(transparent)]
+    Node(#[from] node::OpenError),
+    #[error("the log's thread cannot be started: {0}")]
+    Thread(#[from] std::io::Error),
+    #[error("the storage gives no writer for its log")]
+    NoWriter,
+}

@@ -1,0 +1,50 @@
+//! Runs Slackline sites: the tokio driver of [`slackline_core::node::Node`].
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`config`] | what a site is told when it starts, and the file of `slackline serve` |
+//! | [`site`] | one site: its threads, from start to stop |
+//! | [`dev`] | a whole cluster in one process |
+//! | [`signal`] | running until Ctrl-C or SIGTERM; logs |
+//! | `engine` | drives the machine: inputs, the release rule, shared syncs |
+//! | `log` | the thread that syncs |
+//! | `mailbox` | the queues between the network and the machine, and their bounds |
+//! | `service` | the public gRPC service |
+//! | `link` | links between sites |
+//! | `http`, `metrics` | `/healthz` and `/metrics` |
+//! | `topology`, `clock` | the cluster's map; the clocks of a life |
+//!
+//! # Threads
+//!
+//! A site is two threads. One runs everything, sockets, protocols and the machine, on a single-threaded runtime: a hand-over
+//! between threads costs more than what most inputs cost. The other one syncs the log. A request's way: the connection's
+//! task decodes a batch and puts it into the mailbox; the machine handles it; the log thread syncs; the stream's task
+//! encodes the responses. Nothing on that way is done once for each operation but decoding, handling and encoding it.
+//!
+//! # Bounds
+//!
+//! Each queue's bound stands where the queue is declared. A stream is read on only while there is room for its requests;
+//! a unary call that finds none is answered RESOURCE_EXHAUSTED; messages between sites are dropped, the oldest first, and
+//! counted.
+
+mod clock;
+pub mod config;
+pub mod dev;
+mod engine;
+mod http;
+mod link;
+mod log;
+mod mailbox;
+mod metrics;
+mod service;
+pub mod signal;
+pub mod site;
+mod topology;
+
+pub use clock::DEFAULT_EPSILON;
+pub use config::{ConfigError, Listen, ServeConfig, SiteAddress, SiteConfig, Storage};
+pub use dev::{Dev, DevConfig, DevError};
+pub use signal::{init_logs, run_until_signal};
+pub use site::{RunError, Site, SiteHandle, StartError};
+pub use slackline_storage::Options as StorageOptions;
+pub use slackline_wire::rtt::{RttError, RttTable};

@@ -1,0 +1,391 @@
+//! Links between sites.
+//!
+//! Each site dials each other site of its lane and keeps one stream, on which its messages flow; what the other says
+//! comes on the stream that the other dialled. A link loses messages when it breaks and when its queue is full, and
+//! the protocols expect no better. While a link is down its queue is emptied at each failed attempt, so that what
+//! arrives after a long silence is news and not history.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::{Duration, Instant};
+
+use prost::Message;
+use slackline_core::id::SiteId;
+use slackline_core::peer::PeerMessage;
+use slackline_wire::internal::peer_client::PeerClient;
+use slackline_wire::internal::peer_server::Peer;
+use slackline_wire::internal::{Link, LinkFrame, LinkReply, Linked};
+use slackline_wire::{FRAME_MESSAGES, LINK_VERSIONS};
+use tokio::time::Sleep;
+use tokio_stream::Stream;
+use tonic::transport::Endpoint;
+use tonic::{Request, Response, Status, Streaming};
+use tracing::{debug, info, warn};
+
+use crate::mailbox::Mailbox;
+use crate::topology::Topology;
+
+/// The most messages that wait to be sent to one peer; beyond it the oldest is dropped.
+const OUTBOX_MESSAGES: usize = 16_384;
+/// A frame is closed when its messages take up this much, in bytes; one more message stays far below [`LINK_BYTES`].
+const FRAME_BYTES: usize = 512 << 10;
+/// The largest frame that a site takes, in bytes.
+pub(crate) const LINK_BYTES: usize = 4 << 20;
+/// How long to try to connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// A silent link is probed this often, and given up after as long without an answer.
+const KEEP_ALIVE: Duration = Duration::from_secs(3);
+/// Waits between attempts grow from the first to the second, each with up to half of it added by chance.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// What waits to be sent to one peer.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    /// The peer.
+    pub(crate) to: SiteId,
+    /// Put in by us between sending and leaving, to stand for the distance.
+    delay: Duration,
+    state: Mutex<Waiting>,
+}
+
+#[derive(Default, Debug)]
+struct Waiting {
+    queue: VecDeque<(Instant, PeerMessage)>,
+    linked: bool,
+    waker: Option<Waker>,
+    dropped: u64,
+}
+
+/// The state of a link, for the metrics.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LinkState {
+    pub(crate) to: SiteId,
+    pub(crate) linked: bool,
+    pub(crate) queued: usize,
+    pub(crate) dropped: u64,
+}
+
+impl Outbox {
+    pub(crate) fn new(to: SiteId, delay: Duration) -> Self {
+        Self { to, delay, state: Mutex::default() }
+    }
+
+    /// Queues a message.
+    pub(crate) fn send(&self, message: PeerMessage) {
+        let due = Instant::now() + self.delay;
+        let mut state = self.state();
+        if state.queue.len() >= OUTBOX_MESSAGES {
+            state.queue.pop_front();
+            state.dropped += 1;
+        }
+        state.queue.push_back((due, message));
+        if let Some(waker) = state.waker.take() {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn state_of_link(&self) -> LinkState {
+        let state = self.state();
+        LinkState { to: self.to, linked: state.linked, queued: state.queue.len(), dropped: state.dropped }
+    }
+
+    /// Whether nothing waits that could still be sent.
+    pub(crate) fn is_flushed(&self) -> bool {
+        let state = self.state();
+        !state.linked || state.queue.is_empty()
+    }
+
+    fn set_linked(&self, linked: bool) {
+        let mut state = self.state();
+        state.linked = linked;
+        if !linked {
+            state.dropped += state.queue.len() as u64;
+            state.queue.clear();
+        }
+        if let Some(waker) = state.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, Waiting> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps a link to one peer for as long as it runs.
+pub(crate) async fn keep(topology: Arc<Topology>, outbox: Arc<Outbox>) {
+    let address = topology.address(outbox.to).to_owned();
+    let peer = topology.name(outbox.to);
+    let mut pause = BACK_OFF.0;
+    let mut last_problem = String::new();
+    loop {
+        let start = Instant::now();
+        let status = match run(&topology, &outbox, &address).await {
+            Ok(()) => Status::unavailable("the peer ended the link"),
+            Err(status) => status,
+        };
+        outbox.set_linked(false);
+        let problem = status.message().to_owned();
+        // The same problem again and again is not news.
+        if problem != last_problem {
+            warn!(%peer, %address, %problem, "no link; trying again");
+            last_problem = problem;
+        } else {
+            debug!(%peer, %address, "still no link");
+        }
+        if start.elapsed() > KEEP_ALIVE {
+            pause = BACK_OFF.0;
+            last_problem.clear();
+        }
+        tokio::time::sleep(pause + jitter(pause / 2)).await;
+        pause = (pause * 2).min(BACK_OFF.1);
+    }
+}
+
+/// Connects, introduces us, and sends until the link breaks.
+async fn run(topology: &Topology, outbox: &Arc<Outbox>, address: &str) -> Result<(), Status> {
+    let unusable = |error: tonic::transport::Error| Status::unavailable(describe(&error));
+    let channel = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(unusable)?
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(KEEP_ALIVE)
+        .keep_alive_while_idle(true)
+        .connect()
+        .await
+        .map_err(unusable)?;
+    let introduction = Link {
+        version_min: *LINK_VERSIONS.start(),
+        version_max: *LINK_VERSIONS.end(),
+        cluster: topology.cluster.clone(),
+        from: Some(topology.me.into()),
+        to: Some(outbox.to.into()),
+        regions: topology.regions.clone(),
+    };
+    let frames = Frames { introduction: Some(introduction), outbox: Arc::clone(outbox), timer: None };
+    let mut replies = PeerClient::new(channel).link(frames).await?.into_inner();
+    let reply = replies.message().await?;
+    let version = reply.and_then(|reply| reply.linked).map(|linked| linked.version);
+    if !version.is_some_and(|version| LINK_VERSIONS.contains(&version)) {
+        return Err(Status::failed_precondition(
+            "the peer answered with a version of the protocol that we do not speak",
+        ));
+    }
+    outbox.set_linked(true);
+    info!(peer = %topology.name(outbox.to), %address, "linked");
+    while replies.message().await?.is_some() {}
+    Ok(())
+}
+
+/// The innermost cause, which is the one that says something.
+fn describe(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
+/// A random time up to `most`.
+fn jitter(most: Duration) -> Duration {
+    let random = RandomState::new().hash_one(0) as u32;
+    most * (random >> 16) / (1 << 16)
+}
+
+/// The frames that we send on a link.
+struct Frames {
+    introduction: Option<Link>,
+    outbox: Arc<Outbox>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Stream for Frames {
+    type Item = LinkFrame;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<LinkFrame>> {
+        let this = self.get_mut();
+        if let Some(link) = this.introduction.take() {
+            return Poll::Ready(Some(LinkFrame { link: Some(link), messages: Vec::new() }));
+        }
+        loop {
+            if let Some(timer) = &mut this.timer {
+                ready!(timer.as_mut().poll(context));
+                this.timer = None;
+            }
+            let now = Instant::now();
+            let mut state = this.outbox.state();
+            if !state.linked || state.queue.is_empty() {
+                state.waker = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+            if let Some((due, _)) = state.queue.front()
+                && *due > now
+            {
+                this.timer = Some(Box::pin(tokio::time::sleep_until((*due).into())));
+                continue;
+            }
+            return Poll::Ready(Some(LinkFrame { link: None, messages: due_messages(&mut state, now) }));
+        }
+    }
+}
+
+fn due_messages(state: &mut Waiting, now: Instant) -> Vec<slackline_wire::internal::PeerMessage> {
+    let mut messages = Vec::new();
+    let mut bytes = 0;
+    while messages.len() < FRAME_MESSAGES
+        && bytes < FRAME_BYTES
+        && state.queue.front().is_some_and(|(due, _)| *due <= now)
+    {
+        let Some((_, message)) = state.queue.pop_front() else { break };
+        let message = slackline_wire::internal::PeerMessage::from(message);
+        bytes += message.encoded_len();
+        messages.push(message);
+    }
+    messages
+}
+
+/// Takes links that other sites dial.
+#[derive(Debug)]
+pub(crate) struct PeerService {
+    pub(crate) topology: Arc<Topology>,
+    pub(crate) mailbox: Arc<Mailbox>,
+}
+
+#[tonic::async_trait]
+impl Peer for PeerService {
+    type LinkStream = Taken;
+
+    async fn link(&self, request: Request<Streaming<LinkFrame>>) -> Result<Response<Taken>, Status> {
+        let mut frames = request.into_inner();
+        let introduction = frames.message().await?.and_then(|frame| frame.link);
+        let introduction =
+            introduction.ok_or_else(|| Status::invalid_argument("the first frame has no introduction"))?;
+        let (from, version) = check(&self.topology, introduction)?;
+        let linked = Some(LinkReply { linked: Some(Linked { version }) });
+        Ok(Response::new(Taken { from, linked, frames, mailbox: Arc::clone(&self.mailbox) }))
+    }
+}
+
+/// Whether we want this link: who it is from and the version to speak.
+fn check(topology: &Topology, link: Link) -> Result<(SiteId, u32), Status> {
+    let refuse = |why: String| Err(Status::failed_precondition(why));
+    let site = |site: Option<slackline_wire::v1::SiteId>| site.and_then(|site| SiteId::try_from(site).ok());
+    let (Some(from), Some(to)) = (site(link.from), site(link.to)) else {
+        return Err(Status::invalid_argument("the introduction does not name both sites"));
+    };
+    if link.cluster != topology.cluster {
+        return refuse(format!(
+            "this site belongs to cluster {:?} and you to {:?}: correct the address or the cluster's name",
+            topology.cluster, link.cluster
+        ));
+    }
+    if link.regions != topology.regions {
+        return refuse(format!(
+            "this site has the regions {:?} and you {:?}: all sites need the same list in the same order",
+            topology.regions, link.regions
+        ));
+    }
+    if to != topology.me {
+        return refuse(format!(
+            "this is site {}, and you look for {}: correct the addresses in `sites`",
+            topology.name(topology.me),
+            topology.name(to)
+        ));
+    }
+    if from == topology.me || !topology.members().any(|member| member == from) {
+        return refuse(format!("site {} is not a peer of site {}", topology.name(from), topology.name(topology.me)));
+    }
+    let version = link.version_max.min(*LINK_VERSIONS.end());
+    if version < link.version_min.max(*LINK_VERSIONS.start()) {
+        return refuse(format!(
+            "this site speaks the versions {} to {} of the protocol between sites and you {} to {}: upgrade one version \
+             at a time",
+            LINK_VERSIONS.start(),
+            LINK_VERSIONS.end(),
+            link.version_min,
+            link.version_max
+        ));
+    }
+    Ok((from, version))
+}
+
+/// A link that another site dialled. Polling it takes the frames in.
+pub(crate) struct Taken {
+    from: SiteId,
+    linked: Option<LinkReply>,
+    frames: Streaming<LinkFrame>,
+    mailbox: Arc<Mailbox>,
+}
+
+impl Stream for Taken {
+    type Item = Result<LinkReply, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        if let Some(linked) = this.linked.take() {
+            return Poll::Ready(Some(Ok(linked)));
+        }
+        while let Some(frame) = ready!(Pin::new(&mut this.frames).poll_next(context)) {
+            let frame = match frame {
+                Ok(frame) => frame,
+                Err(status) => return Poll::Ready(Some(Err(status))),
+            };
+            for message in frame.messages {
+                match PeerMessage::try_from(message) {
+                    Ok(message) => this.mailbox.tell(this.from, message),
+                    Err(invalid) => warn!(from = %this.from, %invalid, "a message makes no sense and is ignored"),
+                }
+            }
+        }
+        Poll::Ready(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn topology() -> Topology {
+        let regions = vec!["us".to_owned(), "eu".to_owned()];
+        Topology {
+            cluster: "shop".to_owned(),
+            me: SiteId::new(0, 0),
+            regions,
+            lanes: 1,
+            sites: [(SiteId::new(0, 0), "a:1".to_owned()), (SiteId::new(1, 0), "b:1".to_owned())].into(),
+        }
+    }
+
+    fn link() -> Link {
+        Link {
+            version_min: 1,
+            version_max: 1,
+            cluster: "shop".to_owned(),
+            from: Some(SiteId::new(1, 0).into()),
+            to: Some(SiteId::new(0, 0).into()),
+            regions: topology().regions,
+        }
+    }
+
+    #[test]
+    fn link_takes_the_highest_version_that_both_speak() {
+        let newer = Link { version_min: 1, version_max: 2, ..link() };
+        assert_eq!(check(&topology(), newer).expect("one version overlaps"), (SiteId::new(1, 0), 1));
+    }
+
+    #[test]
+    fn link_is_refused_with_what_differs() {
+        let refused = |link: Link| check(&topology(), link).expect_err("must be refused").message().to_owned();
+        assert!(refused(Link { cluster: "other".to_owned(), ..link() }).contains("\"shop\""));
+        assert!(refused(Link { version_min: 2, version_max: 3, ..link() }).contains("versions 1 to 1"));
+        assert!(refused(Link { to: Some(SiteId::new(1, 0).into()), ..link() }).contains("this is site us"));
+        assert!(refused(Link { from: Some(SiteId::new(0, 0).into()), ..link() }).contains("not a peer"));
+        assert!(refused(Link { from: Some(SiteId::new(7, 0).into()), ..link() }).contains("not a peer"));
+        assert!(refused(Link { regions: vec!["eu".to_owned(), "us".to_owned()], ..link() }).contains("same order"));
+        assert!(refused(Link { from: None, ..link() }).contains("both sites"));
+    }
+}

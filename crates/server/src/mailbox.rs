@@ -1,0 +1,313 @@
+//! What waits between the network and the machine.
+//!
+//! Everything of a site but its log runs on one thread, so the locks here are never contended; they are there because
+//! the gRPC library wants services that could move between threads.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use rustc_hash::FxHashMap;
+use slackline_core::api::{Request, Response};
+use slackline_core::id::SiteId;
+use slackline_core::machine::ClientId;
+use slackline_core::peer::PeerMessage;
+use tokio::sync::Notify;
+use tonic::Status;
+
+/// The most operations (or other requests) of clients that wait for the machine. At the bound a stream is not read on and a
+/// unary call is answered RESOURCE_EXHAUSTED.
+pub(crate) const QUEUE_OPERATIONS: usize = 16_384;
+/// The most messages of other sites that wait for the machine; beyond it the oldest is dropped, as the network may do.
+pub(crate) const QUEUE_MESSAGES: usize = 16_384;
+/// The most session streams and unary calls of one site at a time.
+pub(crate) const CLIENTS: usize = 16_384;
+
+/// The driver itself, as a client of its own machine.
+pub(crate) const DRIVER: ClientId = ClientId(0);
+
+/// The queues in front of one site's machine.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    queues: Mutex<Queues>,
+    clients: Mutex<FxHashMap<ClientId, Arc<Client>>>,
+    /// Wakes the machine.
+    pub(crate) wake: Notify,
+}
+
+#[derive(Debug)]
+struct Queues {
+    messages: VecDeque<(SiteId, PeerMessage)>,
+    messages_dropped: u64,
+    requests: VecDeque<(ClientId, Request)>,
+    operations: usize,
+    waiting: Vec<Waker>,
+    next_client: u64,
+    phase: Phase,
+}
+
+/// Whether clients may ask.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// They may.
+    Open,
+    /// Not any more; what was asked is being finished.
+    Draining,
+    /// The machine is gone.
+    Stopped,
+}
+
+/// How full the queues are.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Lengths {
+    pub(crate) messages: usize,
+    pub(crate) messages_dropped: u64,
+    pub(crate) operations: usize,
+    pub(crate) clients: usize,
+}
+
+impl Mailbox {
+    pub(crate) fn new() -> Self {
+        let queues = Queues {
+            messages: VecDeque::new(),
+            messages_dropped: 0,
+            requests: VecDeque::new(),
+            operations: 0,
+            waiting: Vec::new(),
+            next_client: DRIVER.0 + 1,
+            phase: Phase::Open,
+        };
+        Self { queues: Mutex::new(queues), clients: Mutex::default(), wake: Notify::new() }
+    }
+
+    // From the network.
+
+    /// A new client: a stream or a unary call. Fails with what to tell it.
+    pub(crate) fn register(self: &Arc<Self>) -> Result<Registration, Status> {
+        let mut queues = self.queues();
+        if queues.phase != Phase::Open {
+            return Err(stopping());
+        }
+        let mut clients = self.clients();
+        if clients.len() >= CLIENTS {
+            return Err(overloaded());
+        }
+        let id = ClientId(queues.next_client);
+        queues.next_client += 1;
+        let client = Arc::new(Client::default());
+        clients.insert(id, Arc::clone(&client));
+        Ok(Registration { id, client, mailbox: Arc::clone(self) })
+    }
+
+    /// Queues a request, unless the queue is full: then it comes back, and the waker is woken when there is room.
+    pub(crate) fn ask(&self, client: ClientId, request: Request, waker: Option<&Waker>) -> Result<(), Request> {
+        let mut queues = self.queues();
+        if queues.operations >= QUEUE_OPERATIONS {
+            if let Some(waker) = waker
+                && !queues.waiting.iter().any(|waiting| waiting.will_wake(waker))
+            {
+                queues.waiting.push(waker.clone());
+            }
+            return Err(request);
+        }
+        queues.operations += weight(&request);
+        queues.requests.push_back((client, request));
+        drop(queues);
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    /// Queues a message of another site.
+    pub(crate) fn tell(&self, from: SiteId, message: PeerMessage) {
+        let mut queues = self.queues();
+        if queues.messages.len() >= QUEUE_MESSAGES {
+            queues.messages.pop_front();
+            queues.messages_dropped += 1;
+        }
+        queues.messages.push_back((from, message));
+        drop(queues);
+        self.wake.notify_one();
+    }
+
+    // From the machine's side.
+
+    pub(crate) fn next_message(&self) -> Option<(SiteId, PeerMessage)> {
+        self.queues().messages.pop_front()
+    }
+
+    /// The next request, and whom to wake because there is room again.
+    pub(crate) fn next_request(&self) -> Option<(ClientId, Request)> {
+        let mut queues = self.queues();
+        let (client, request) = queues.requests.pop_front()?;
+        queues.operations -= weight(&request);
+        if queues.operations < QUEUE_OPERATIONS / 2 {
+            queues.waiting.drain(..).for_each(Waker::wake);
+        }
+        Some((client, request))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        let queues = self.queues();
+        queues.messages.is_empty() && queues.requests.is_empty()
+    }
+
+    /// Hands responses to their clients; those whose client is gone fall away.
+    pub(crate) fn deliver(&self, responses: &mut Vec<(ClientId, Response)>) {
+        if responses.is_empty() {
+            return;
+        }
+        let clients = self.clients();
+        for (id, response) in responses.drain(..) {
+            if let Some(client) = clients.get(&id) {
+                client.deliver(response);
+            }
+        }
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        self.queues().phase
+    }
+
+    /// No request is taken from now on.
+    pub(crate) fn drain(&self) {
+        let mut queues = self.queues();
+        if queues.phase == Phase::Open {
+            queues.phase = Phase::Draining;
+        }
+        drop(queues);
+        self.clients().values().for_each(|client| client.wake());
+        self.wake.notify_one();
+    }
+
+    /// Forgets everything that waits and ends every stream and call. What they had asked is unknown to them.
+    pub(crate) fn hang_up(&self, phase: Phase) {
+        let mut queues = self.queues();
+        queues.phase = phase;
+        queues.messages.clear();
+        queues.requests.clear();
+        queues.operations = 0;
+        queues.waiting.drain(..).for_each(Waker::wake);
+        drop(queues);
+        self.clients().values().for_each(|client| client.end());
+    }
+
+    pub(crate) fn lengths(&self) -> Lengths {
+        let queues = self.queues();
+        Lengths {
+            messages: queues.messages.len(),
+            messages_dropped: queues.messages_dropped,
+            operations: queues.operations,
+            clients: self.clients().len(),
+        }
+    }
+
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn clients(&self) -> MutexGuard<'_, FxHashMap<ClientId, Arc<Client>>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How much of the queue a request takes up.
+pub(crate) fn weight(request: &Request) -> usize {
+    match request {
+        Request::Batch(batch) => batch.operations.len().max(1),
+        _ => 1,
+    }
+}
+
+/// What a client is told when a queue is full.
+pub(crate) fn overloaded() -> Status {
+    Status::resource_exhausted("overloaded: a queue of the site is full; nothing was done, try again later")
+}
+
+/// What a client is told when the site stops.
+pub(crate) fn stopping() -> Status {
+    Status::unavailable("the site is stopping; use another site, or try again later")
+}
+
+/// One stream's or call's place in the mailbox, as long as the value lives.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    pub(crate) id: ClientId,
+    client: Arc<Client>,
+    mailbox: Arc<Mailbox>,
+}
+
+impl Registration {
+    pub(crate) fn mailbox(&self) -> &Mailbox {
+        &self.mailbox
+    }
+
+    /// The next response, if there is one; an error if there will be none.
+    pub(crate) fn poll(&self, context: &Context) -> Poll<Result<Response, Status>> {
+        self.client.poll(context)
+    }
+
+    /// How many responses wait to be sent.
+    pub(crate) fn backlog(&self) -> usize {
+        self.client.state().replies.len()
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.mailbox.clients().remove(&self.id);
+    }
+}
+
+/// The responses that wait to be sent to one client.
+#[derive(Default, Debug)]
+struct Client {
+    state: Mutex<Replies>,
+}
+
+#[derive(Default, Debug)]
+struct Replies {
+    replies: VecDeque<Response>,
+    waker: Option<Waker>,
+    ended: bool,
+}
+
+impl Client {
+    fn deliver(&self, response: Response) {
+        let mut state = self.state();
+        state.replies.push_back(response);
+        if let Some(waker) = state.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn poll(&self, context: &Context) -> Poll<Result<Response, Status>> {
+        let mut state = self.state();
+        if let Some(response) = state.replies.pop_front() {
+            return Poll::Ready(Ok(response));
+        }
+        if state.ended {
+            return Poll::Ready(Err(Status::unavailable(
+                "the site stopped before it could answer; repeat the operation with its id, or ask for its outcome",
+            )));
+        }
+        if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            state.waker = Some(context.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.state().waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn end(&self) {
+        self.state().ended = true;
+        self.wake();
+    }
+
+    fn state(&self) -> MutexGuard<'_, Replies> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

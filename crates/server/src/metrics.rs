@@ -1,0 +1,253 @@
+//! What a site counts, as Prometheus text.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use slackline_core::api::{Listed, Status};
+use slackline_core::node;
+
+use crate::link::{LinkState, Outbox};
+use crate::mailbox::{Lengths, Mailbox};
+use crate::topology::Topology;
+
+/// The upper ends of the buckets for the times of a sync, in seconds.
+const SYNC_BUCKETS: [f64; 14] =
+    [25e-6, 50e-6, 100e-6, 200e-6, 400e-6, 800e-6, 1.6e-3, 3.2e-3, 6.4e-3, 12.8e-3, 25.6e-3, 0.1, 0.4, 1.6];
+
+/// What the engine shows of itself after each turn.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Gauges {
+    pub(crate) node: node::Metrics,
+    pub(crate) waiting_for_sync: usize,
+    pub(crate) room: u64,
+    pub(crate) overlay_rows: usize,
+}
+
+/// How long syncs took.
+#[derive(Debug)]
+pub(crate) struct SyncTimes(Histogram);
+
+impl SyncTimes {
+    pub(crate) fn new() -> Self {
+        Self(Histogram::new(SYNC_BUCKETS))
+    }
+
+    pub(crate) fn observe(&self, took: Duration) {
+        self.0.observe(took.as_secs_f64());
+    }
+}
+
+/// Where the figures come from.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    pub(crate) topology: Arc<Topology>,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) outboxes: Vec<Arc<Outbox>>,
+    pub(crate) gauges: Arc<Mutex<Gauges>>,
+    pub(crate) sync_times: Arc<SyncTimes>,
+}
+
+/// Writes the metrics of one moment. `status` and `quotas` are what the machine said when it was asked just now.
+pub(crate) fn render(sources: &Sources, status: Option<Status>, quotas: Vec<Listed>) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("slackline");
+    registry.register_collector(Box::new(Snapshot {
+        gauges: *sources.gauges.lock().unwrap_or_else(PoisonError::into_inner),
+        lengths: sources.mailbox.lengths(),
+        links: sources.outboxes.iter().map(|outbox| outbox.state_of_link()).collect(),
+        topology: Arc::clone(&sources.topology),
+        status,
+        quotas,
+    }));
+    registry.register("sync_seconds", "How long syncs of the log took", sources.sync_times.0.clone());
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+/// One moment's figures.
+#[derive(Debug)]
+struct Snapshot {
+    gauges: Gauges,
+    lengths: Lengths,
+    links: Vec<LinkState>,
+    topology: Arc<Topology>,
+    status: Option<Status>,
+    quotas: Vec<Listed>,
+}
+
+impl Collector for Snapshot {
+    fn encode(&self, encoder: DescriptorEncoder) -> fmt::Result {
+        let mut page = Page(encoder);
+        self.encode_site(&mut page)?;
+        self.encode_operations(&mut page)?;
+        self.encode_queues(&mut page)?;
+        self.encode_clock_and_peers(&mut page)?;
+        self.encode_quotas(&mut page)
+    }
+}
+
+impl Snapshot {
+    fn encode_site(&self, page: &mut Page) -> fmt::Result {
+        let labels = [
+            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("cluster", self.topology.cluster.clone()),
+            ("site", self.topology.name(self.topology.me)),
+        ];
+        page.gauges("build_info", "What runs here", [(labels, 1)])?;
+        if let Some(status) = &self.status {
+            let ready = status.readiness == slackline_core::api::Readiness::Ready;
+            page.gauge("ready", "Whether the site serves", i64::from(ready))?;
+            page.gauge("incarnation", "The site's incarnation", status.incarnation.0.into())?;
+            page.gauge("life", "The site's life", signed(status.life.0))?;
+        }
+        Ok(())
+    }
+
+    fn encode_operations(&self, page: &mut Page) -> fmt::Result {
+        let node = &self.gauges.node;
+        let acquires = [
+            ([("outcome", "granted"), ("waited", "no")], node.granted_local),
+            ([("outcome", "granted"), ("waited", "yes")], node.granted_waited),
+            ([("outcome", "refused"), ("waited", "no")], node.refused_local),
+            ([("outcome", "refused"), ("waited", "yes")], node.refused_waited),
+        ];
+        page.counters("acquires", "Acquires by outcome, and whether they waited for tokens of other sites", acquires)?;
+        let operations = [
+            ([("outcome", "granted")], node.granted_local + node.granted_waited),
+            ([("outcome", "released")], node.released),
+            ([("outcome", "exhausted")], node.refused_local + node.refused_waited),
+            ([("outcome", "refused")], node.refused_other),
+            ([("outcome", "repeated")], node.repeated),
+        ];
+        page.counters("requests", "Operations by outcome", operations)?;
+        page.counter("holds_expired", "Holds whose time was up", node.expired)?;
+        let rounds = [
+            ([("cause", "reactive")], node.rounds_reactive),
+            ([("cause", "proactive")], node.rounds_proactive),
+            ([("cause", "recovery")], node.rounds_recovery),
+        ];
+        page.counters("rounds", "Rounds led here, by cause", rounds)?;
+        page.counter("rebalances", "Rounds applied here that moved tokens", node.rebalances)?;
+        let gifts = [
+            ([("cause", "asked")], node.gifts_asked),
+            ([("cause", "ahead")], node.gifts_ahead),
+            ([("cause", "leaving")], node.gifts_leaving),
+        ];
+        page.counters("gifts_sent", "Gifts of tokens sent, by cause", gifts)?;
+        page.counter("gifts_received", "Gifts of tokens received", node.gifts_received)?;
+        page.counter("messages_sent", "Messages handed out for other sites", node.messages_sent)?;
+        page.counter("messages_ignored", "Messages that fitted no rule", node.ignored)?;
+        page.gauge("quotas", "Quotas known here", signed(node.quotas))?;
+        page.gauge("sessions", "Sessions open here", signed(node.sessions))
+    }
+
+    fn encode_queues(&self, page: &mut Page) -> fmt::Result {
+        let lengths = [
+            ([("queue", "requests")], signed(self.lengths.operations as u64)),
+            ([("queue", "messages")], signed(self.lengths.messages as u64)),
+            ([("queue", "waiting_for_tokens")], signed(self.gauges.node.waiting)),
+            ([("queue", "waiting_for_sync")], signed(self.gauges.waiting_for_sync as u64)),
+        ];
+        page.gauges("queue_length", "What waits, by queue", lengths)?;
+        page.gauge("clients", "Streams and calls of clients", signed(self.lengths.clients as u64))?;
+        page.counter(
+            "messages_dropped",
+            "Messages of other sites dropped at a full queue",
+            self.lengths.messages_dropped,
+        )?;
+        page.gauge("storage_room_bytes", "Bytes of log that are certain to be there", signed(self.gauges.room))?;
+        page.gauge("overlay_rows", "Rows that storage has not absorbed yet", signed(self.gauges.overlay_rows as u64))
+    }
+
+    fn encode_clock_and_peers(&self, page: &mut Page) -> fmt::Result {
+        let to = |link: &LinkState| [("peer", self.topology.name(link.to))];
+        let links = self.links.iter();
+        page.gauges(
+            "link_up",
+            "Whether our link to the peer stands",
+            links.clone().map(|l| (to(l), i64::from(l.linked))),
+        )?;
+        page.gauges("link_queue_length", "Messages that wait to be sent", {
+            links.clone().map(|l| (to(l), signed(l.queued as u64)))
+        })?;
+        page.counters("link_dropped", "Messages dropped before they were sent", links.map(|l| (to(l), l.dropped)))?;
+        let Some(status) = &self.status else { return Ok(()) };
+        page.gauge("clock_epsilon_microseconds", "The bound assumed on this clock's error", signed(status.epsilon))?;
+        page.gauge(
+            "clock_error_microseconds",
+            "The largest part of a peer's offset that epsilon and the round trip cannot explain",
+            signed(status.clock_error),
+        )?;
+        page.gauge("clock_trusted", "Whether a majority agrees with this clock", i64::from(status.clock_trusted))?;
+        let peers = || status.peers.iter().map(|peer| ([("peer", self.topology.name(peer.site))], peer));
+        page.gauges("peer_up", "Whether the peer was heard from lately", peers().map(|(l, p)| (l, i64::from(p.up))))?;
+        let rtts = peers().filter_map(|(labels, peer)| Some((labels, signed(peer.rtt?))));
+        page.gauges("peer_rtt_microseconds", "The last measured round trip", rtts)?;
+        let offsets = peers().filter_map(|(labels, peer)| Some((labels, peer.offset?)));
+        page.gauges("peer_offset_microseconds", "The last measured offset of the peer's clock", offsets)
+    }
+
+    fn encode_quotas(&self, page: &mut Page) -> fmt::Result {
+        let quotas = || self.quotas.iter().map(|quota| ([("quota", quota.name.clone())], quota));
+        page.gauges("tokens", "Tokens of a quota at this site", quotas().map(|(labels, q)| (labels, q.tokens)))?;
+        page.gauges("limit", "Tokens of a quota at all sites", quotas().map(|(labels, q)| (labels, q.limit)))
+    }
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Writes one metric after the other.
+struct Page<'a>(DescriptorEncoder<'a>);
+
+impl Page<'_> {
+    fn gauge(&mut self, name: &str, help: &str, value: i64) -> fmt::Result {
+        let encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        ConstGauge::new(value).encode(encoder)
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let encoder = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        ConstCounter::new(value).encode(encoder)
+    }
+
+    fn gauges<L: fmt::Display, const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = ([(&'static str, L); N], i64)>,
+    ) -> fmt::Result {
+        let encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        family(encoder, values.into_iter().map(|(labels, value)| (labels, ConstGauge::new(value))))
+    }
+
+    fn counters<L: fmt::Display, const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = ([(&'static str, L); N], u64)>,
+    ) -> fmt::Result {
+        let encoder = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        family(encoder, values.into_iter().map(|(labels, value)| (labels, ConstCounter::new(value))))
+    }
+}
+
+fn family<L: fmt::Display, const N: usize>(
+    mut encoder: MetricEncoder,
+    values: impl Iterator<Item = ([(&'static str, L); N], impl EncodeMetric)>,
+) -> fmt::Result {
+    for (labels, value) in values {
+        let labels: Vec<(&str, String)> = labels.into_iter().map(|(key, value)| (key, value.to_string())).collect();
+        value.encode(encoder.encode_family(&labels)?)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,287 @@
+//! The public gRPC service.
+//!
+//! The stream is its own reader: polling it for replies takes in what the client has sent, so that a batch goes from the
+//! connection to the machine without a task of its own. A stream is not read on while the machine's queue is full or the
+//! client does not take its replies; that is the back-pressure.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use slackline_core::api::{Batch, Operation, Request, Response};
+use slackline_wire::v1::slackline_server::Slackline;
+use slackline_wire::{Invalid, lane_of, v1};
+use tokio_stream::Stream;
+use tonic::{Status, Streaming};
+
+use crate::mailbox::{Mailbox, Phase, Registration, overloaded, stopping, weight};
+use crate::topology::Topology;
+
+/// The most replies that wait for one stream's client to take them; beyond it the stream is not read on.
+const STREAM_REPLIES: usize = 4_096;
+
+/// Answers clients.
+#[derive(Debug)]
+pub(crate) struct ClientService {
+    pub(crate) topology: Arc<Topology>,
+    pub(crate) mailbox: Arc<Mailbox>,
+}
+
+type Answer<T> = Result<tonic::Response<T>, Status>;
+
+#[tonic::async_trait]
+impl Slackline for ClientService {
+    type SessionStream = SessionStream;
+
+    async fn session(&self, request: tonic::Request<Streaming<v1::SessionRequest>>) -> Answer<SessionStream> {
+        let registration = self.mailbox.register()?;
+        Ok(tonic::Response::new(SessionStream {
+            topology: Arc::clone(&self.topology),
+            requests: Some(request.into_inner()),
+            registration,
+            held_back: None,
+            outstanding: 0,
+        }))
+    }
+
+    async fn open_session(&self, _: tonic::Request<v1::OpenSessionRequest>) -> Answer<v1::Opened> {
+        match call(&self.mailbox, Request::Open).await? {
+            Response::Opened { site, incarnation, session } => Ok(tonic::Response::new(v1::Opened {
+                site: Some(site.into()),
+                incarnation: incarnation.0,
+                session: session.0,
+            })),
+            Response::NotOpened(refusal) => Err(Status::unavailable(refusal.to_string())),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn close_session(&self, request: tonic::Request<v1::Close>) -> Answer<v1::Closed> {
+        let request = Request::try_from(request.into_inner()).map_err(invalid)?;
+        match call(&self.mailbox, request).await? {
+            Response::Closed => Ok(tonic::Response::new(v1::Closed {})),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn acquire(&self, request: tonic::Request<v1::AcquireRequest>) -> Answer<v1::OutcomeReply> {
+        self.operate(request.into_inner()).await
+    }
+
+    async fn release(&self, request: tonic::Request<v1::ReleaseRequest>) -> Answer<v1::OutcomeReply> {
+        self.operate(request.into_inner()).await
+    }
+
+    async fn release_grant(&self, request: tonic::Request<v1::ReleaseGrantRequest>) -> Answer<v1::OutcomeReply> {
+        self.operate(request.into_inner()).await
+    }
+
+    async fn create_quota(&self, request: tonic::Request<v1::CreateQuotaRequest>) -> Answer<v1::OutcomeReply> {
+        self.operate(request.into_inner()).await
+    }
+
+    async fn delete_quota(&self, request: tonic::Request<v1::DeleteQuotaRequest>) -> Answer<v1::OutcomeReply> {
+        self.operate(request.into_inner()).await
+    }
+
+    async fn outcome_of(&self, request: tonic::Request<v1::Ask>) -> Answer<v1::OutcomeReply> {
+        let request = Request::try_from(request.into_inner()).map_err(invalid)?;
+        match call(&self.mailbox, request).await? {
+            Response::Asked { operation, outcome } => Ok(tonic::Response::new((operation, outcome).into())),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn show_quota(&self, request: tonic::Request<v1::ShowQuotaRequest>) -> Answer<v1::ShowQuotaReply> {
+        let request = request.into_inner();
+        check_lane(&self.topology, &request.quota)?;
+        match call(&self.mailbox, request.into()).await? {
+            Response::Shown(shown) => Ok(tonic::Response::new(shown.into())),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn list_quotas(&self, request: tonic::Request<v1::ListQuotasRequest>) -> Answer<v1::ListQuotasReply> {
+        match call(&self.mailbox, request.into_inner().into()).await? {
+            Response::Listed(quotas) => Ok(tonic::Response::new(quotas.into())),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn status(&self, _: tonic::Request<v1::StatusRequest>) -> Answer<v1::StatusReply> {
+        match call(&self.mailbox, Request::Status).await? {
+            Response::Status(status) => Ok(tonic::Response::new(status.into())),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn topology(&self, _: tonic::Request<v1::TopologyRequest>) -> Answer<v1::TopologyReply> {
+        Ok(tonic::Response::new(self.topology.reply()))
+    }
+}
+
+impl ClientService {
+    /// Carries out a unary operation: a batch of one.
+    async fn operate<T>(&self, request: T) -> Answer<v1::OutcomeReply>
+    where
+        Batch: TryFrom<T, Error = Invalid>,
+    {
+        let batch = Batch::try_from(request).map_err(invalid)?;
+        check_lanes(&self.topology, &batch)?;
+        let (site, incarnation, session) = (batch.site, batch.incarnation, batch.session);
+        match call(&self.mailbox, Request::Batch(batch)).await? {
+            Response::Batch { answers, .. } => match answers.into_iter().next() {
+                Some(answer) => {
+                    let sequence = answer.sequence;
+                    let id = slackline_core::id::OperationId { site, incarnation, session, sequence };
+                    Ok(tonic::Response::new((id, answer.outcome).into()))
+                }
+                None => Err(Status::internal("an answer got lost; ask for the operation's outcome")),
+            },
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+/// Asks the machine one thing and waits for the answer.
+pub(crate) async fn call(mailbox: &Arc<Mailbox>, request: Request) -> Result<Response, Status> {
+    let registration = mailbox.register()?;
+    mailbox.ask(registration.id, request, None).map_err(|_| overloaded())?;
+    loop {
+        match poll_fn(|context| registration.poll(context)).await? {
+            // The operation waits; its outcome follows.
+            Response::Batch { answers, .. } if answers.is_empty() => {}
+            response => return Ok(response),
+        }
+    }
+}
+
+fn invalid(invalid: Invalid) -> Status {
+    Status::invalid_argument(invalid.to_string())
+}
+
+fn unexpected(response: &Response) -> Status {
+    Status::internal(format!("the site answered with something else: {response:?}"))
+}
+
+/// Whether every quota of a batch lives in this site's lane.
+fn check_lanes(topology: &Topology, batch: &Batch) -> Result<(), Status> {
+    if topology.lanes == 1 {
+        return Ok(());
+    }
+    for submission in &batch.operations {
+        match &submission.operation {
+            Operation::Acquire { quota, .. }
+            | Operation::Release { quota, .. }
+            | Operation::Create { quota, .. }
+            | Operation::Delete { quota } => check_lane(topology, quota)?,
+            Operation::ReleaseGrant { .. } => {}
+        }
+    }
+    Ok(())
+}
+
+fn check_lane(topology: &Topology, quota: &str) -> Result<(), Status> {
+    let lane = lane_of(quota, topology.lanes);
+    if lane == topology.me.lane {
+        return Ok(());
+    }
+    Err(Status::invalid_argument(format!(
+        "quota {quota:?} lives in lane {lane}, and this is a site of lane {}: ask a site of that lane (see Topology)",
+        topology.me.lane
+    )))
+}
+
+/// A session stream, seen from the side of its replies.
+pub(crate) struct SessionStream {
+    topology: Arc<Topology>,
+    /// Gone when the client has sent its last request.
+    requests: Option<Streaming<v1::SessionRequest>>,
+    registration: Registration,
+    /// A request that found the machine's queue full.
+    held_back: Option<Request>,
+    /// Answers owed for what was asked.
+    outstanding: usize,
+}
+
+impl Stream for SessionStream {
+    type Item = Result<v1::SessionReply, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        if let Err(status) = this.take_requests(context) {
+            return Poll::Ready(Some(Err(status)));
+        }
+        match this.registration.poll(context) {
+            Poll::Ready(Ok(response)) => {
+                this.outstanding = this.outstanding.saturating_sub(answers(&response));
+                Poll::Ready(Some(response.try_into().map_err(|error: Invalid| Status::internal(error.to_string()))))
+            }
+            Poll::Ready(Err(status)) => Poll::Ready(Some(Err(status))),
+            // Everything was asked and everything answered.
+            Poll::Pending if this.requests.is_none() && this.outstanding == 0 => Poll::Ready(None),
+            Poll::Pending if this.outstanding == 0 && this.registration.mailbox().phase() != Phase::Open => {
+                Poll::Ready(Some(Err(stopping())))
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl SessionStream {
+    /// Hands what the client has sent to the machine, as far as there is room.
+    fn take_requests(&mut self, context: &mut Context) -> Result<(), Status> {
+        if let Some(request) = self.held_back.take()
+            && !self.ask(request, context)
+        {
+            return Ok(());
+        }
+        while self.registration.backlog() < STREAM_REPLIES {
+            let Some(requests) = &mut self.requests else { return Ok(()) };
+            if self.registration.mailbox().phase() != Phase::Open {
+                return Ok(());
+            }
+            match Pin::new(requests).poll_next(context) {
+                Poll::Ready(Some(Ok(message))) => {
+                    let request = Request::try_from(message).map_err(invalid)?;
+                    if let Request::Batch(batch) = &request {
+                        check_lanes(&self.topology, batch)?;
+                    }
+                    self.outstanding += answers_owed(&request);
+                    if !self.ask(request, context) {
+                        return Ok(());
+                    }
+                }
+                Poll::Ready(Some(Err(status))) => return Err(status),
+                Poll::Ready(None) => self.requests = None,
+                Poll::Pending => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, request: Request, context: &Context) -> bool {
+        match self.registration.mailbox().ask(self.registration.id, request, Some(context.waker())) {
+            Ok(()) => true,
+            Err(request) => {
+                self.held_back = Some(request);
+                false
+            }
+        }
+    }
+}
+
+fn answers_owed(request: &Request) -> usize {
+    match request {
+        Request::Batch(batch) => batch.operations.len(),
+        _ => weight(request),
+    }
+}
+
+fn answers(response: &Response) -> usize {
+    match response {
+        Response::Batch { answers, .. } => answers.len(),
+        _ => 1,
+    }
+}

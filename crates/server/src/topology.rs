@@ -1,0 +1,60 @@
+//! The cluster's map: regions by position, lanes, and where each site is.
+
+use std::collections::BTreeMap;
+
+use slackline_core::id::SiteId;
+use slackline_wire::v1::{TopologyReply, TopologySite};
+
+/// The cluster's map, as one site has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Topology {
+    pub(crate) cluster: String,
+    pub(crate) me: SiteId,
+    pub(crate) regions: Vec<String>,
+    pub(crate) lanes: u16,
+    /// Every site's address.
+    pub(crate) sites: BTreeMap<SiteId, String>,
+}
+
+impl Topology {
+    /// The sites of this site's lane, itself included, in ascending order.
+    pub(crate) fn members(&self) -> impl Iterator<Item = SiteId> + '_ {
+        self.sites.keys().copied().filter(|site| site.lane == self.me.lane)
+    }
+
+    /// Where a site of the cluster is.
+    pub(crate) fn address(&self, site: SiteId) -> &str {
+        self.sites.get(&site).map_or("", String::as_str)
+    }
+
+    /// The name of a site, for people: its region, and its lane if there are several.
+    pub(crate) fn name(&self, site: SiteId) -> String {
+        site_name(&self.region(site), site.lane, self.lanes)
+    }
+
+    /// The name of a site's region.
+    pub(crate) fn region(&self, site: SiteId) -> String {
+        self.regions.get(usize::from(site.region)).cloned().unwrap_or_else(|| site.region.to_string())
+    }
+
+    pub(crate) fn reply(&self) -> TopologyReply {
+        let site = |(site, address): (&SiteId, &String)| TopologySite {
+            site: Some((*site).into()),
+            region: self.region(*site),
+            lane: site.lane.into(),
+            address: address.clone(),
+        };
+        TopologyReply {
+            cluster: self.cluster.clone(),
+            site: Some(self.me.into()),
+            regions: self.regions.clone(),
+            lanes: self.lanes.into(),
+            sites: self.sites.iter().map(site).collect(),
+        }
+    }
+}
+
+/// The name of a site, for people.
+pub(crate) fn site_name(region: &str, lane: u16, lanes: u16) -> String {
+    if lanes == 1 { region.to_owned() } else { format!("{region}:{lane}") }
+}

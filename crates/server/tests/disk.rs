@@ -1,0 +1,115 @@
+//! A disk that is full, and one that fails.
+
+use std::path::Path;
+use std::time::Duration;
+
+use slackline_server::{Listen, RunError, ServeConfig, Site, SiteHandle, Storage, StorageOptions};
+use slackline_storage::{Faults, Medium, Role};
+use slackline_wire::v1;
+use slackline_wire::v1::outcome::Result as Outcome;
+
+use crate::support::{Client, block_on, outcomes};
+
+const ALONE: &str = r#"
+cluster = "test"
+regions = ["us"]
+region = "us"
+data = "unused"
+listen = "127.0.0.1:0"
+sites = [{ region = "us", address = "127.0.0.1:1" }]
+"#;
+
+/// A cluster of one site, on a disk that can be told to fail.
+fn site(directory: &Path, faults: &Faults) -> SiteHandle {
+    let mut config = ServeConfig::parse(ALONE, Path::new("site.toml")).expect("a configuration").site();
+    config.storage = Storage::Directory(directory.to_owned());
+    config.storage_options = StorageOptions {
+        segment_bytes: 1 << 20,
+        segments_ahead: 10,
+        segments_most: 14,
+        medium: Medium::Lossy(faults.clone()),
+        ..StorageOptions::default()
+    };
+    config.listen = Listen::On("127.0.0.1:0".to_owned());
+    let site = Site::start(config).expect("starts");
+    assert!(site.wait_ready(Duration::from_secs(10)));
+    site
+}
+
+fn is_full(outcome: &v1::Outcome) -> bool {
+    match &outcome.result {
+        Some(Outcome::Granted(_)) => false,
+        Some(Outcome::Refused(refusal)) if refusal.reason() == v1::Reason::StorageFull => true,
+        other => panic!("neither granted nor full: {other:?}"),
+    }
+}
+
+fn tracked(mut request: v1::SessionRequest) -> v1::SessionRequest {
+    if let Some(v1::session_request::Request::Batch(batch)) = &mut request.request {
+        batch.operations.iter_mut().for_each(|operation| operation.set_hold(v1::Hold::Open));
+    }
+    request
+}
+
+#[test]
+fn full_disk_refuses_before_it_is_half_written_and_serves_again_with_room() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let faults = Faults::new();
+    let site = site(directory.path(), &faults);
+    block_on(async {
+        let mut client = Client::connect(&site).await;
+        client.create("seats", 1 << 40).await;
+        let (requests, mut replies) = client.stream().await;
+        faults.set_space(Some(0));
+        let mut granted = 0;
+        loop {
+            // Tracked grants each have a row, so that the table needs more and more room.
+            requests.send(tracked(client.batch("seats", 500))).await.expect("the stream is open");
+            let answered = outcomes(replies.message().await.expect("no error").expect("a reply"));
+            assert_eq!(answered.len(), 500);
+            if answered.iter().any(is_full) {
+                assert!(answered.iter().all(is_full), "one batch has one fate");
+                break;
+            }
+            granted += 500;
+        }
+        // Reading still works, and nothing of what was refused was done.
+        assert_eq!(client.show("seats").await.in_use_max, granted);
+        faults.set_space(None);
+        loop {
+            requests.send(client.batch("seats", 1)).await.expect("the stream is open");
+            let answered = outcomes(replies.message().await.expect("no error").expect("a reply"));
+            if !is_full(&answered[0]) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(client.show("seats").await.in_use_max, granted + 1);
+    });
+    site.drain(Duration::from_secs(5)).expect("drains");
+}
+
+#[test]
+fn failed_sync_stops_the_site_and_acknowledges_nothing_of_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let faults = Faults::new();
+    let first = site(directory.path(), &faults);
+    block_on(async {
+        let mut client = Client::connect(&first).await;
+        client.create("seats", 100).await;
+        assert!(matches!(client.acquire("seats", 5).await, Outcome::Granted(_)));
+        faults.fail_sync(Role::Log);
+        let request = client.acquire_request("seats", 7);
+        let error = client.rpc.acquire(request).await.expect_err("not durable, so not acknowledged");
+        assert_eq!(error.code(), tonic::Code::Unavailable, "{error}");
+    });
+    let error = first.drain(Duration::from_secs(5)).expect_err("it stopped by itself");
+    assert!(matches!(error, RunError::Sync { .. }) && error.to_string().starts_with("site us stopped: "), "{error}");
+
+    let again = site(directory.path(), &Faults::new());
+    block_on(async {
+        let mut client = Client::connect(&again).await;
+        assert_eq!(client.show("seats").await.in_use_max, 5);
+    });
+    again.drain(Duration::from_secs(5)).expect("drains");
+}

@@ -1,0 +1,106 @@
+//! Health and metrics.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+use slackline_server::{Listen, ServeConfig, Site, SiteHandle, Storage};
+use slackline_wire::v1::outcome::Result as Outcome;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+
+use crate::support::{Client, block_on, channel, cluster};
+
+fn fetch(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("HTTP is served");
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: site\r\nconnection: close\r\n\r\n").expect("sent");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("received");
+    text
+}
+
+fn http(site: &SiteHandle, path: &str) -> String {
+    fetch(site.http_address().expect("HTTP is configured"), path)
+}
+
+#[test]
+fn site_reports_health_and_metrics() {
+    let dev = cluster(&["us", "eu", "ap"], 1);
+    let site = &dev.sites()[0];
+    block_on(async {
+        let mut client = Client::connect(site).await;
+        client.create("se\"ats", 30).await;
+        for _ in 0..3 {
+            assert!(matches!(client.acquire("se\"ats", 1).await, Outcome::Granted(_)));
+        }
+    });
+    let health = http(site, "/healthz");
+    assert!(health.starts_with("HTTP/1.1 200") && health.ends_with("{\"live\":true,\"ready\":true}\n"), "{health}");
+    let metrics = http(site, "/metrics");
+    for expected in [
+        "slackline_acquires_total{outcome=\"granted\",waited=\"no\"} 3\n",
+        "slackline_requests_total{outcome=\"granted\"} 3\n",
+        "slackline_limit{quota=\"se\\\"ats\"} 30\n",
+        "slackline_rounds_total{cause=\"proactive\"}",
+        "slackline_gifts_total{direction=\"sent\"}",
+        "slackline_sync_seconds_bucket{le=\"+Inf\"}",
+        "slackline_queue_length{queue=\"requests\"}",
+        "slackline_clock_error_microseconds ",
+        "slackline_clock_epsilon_microseconds 1000\n",
+        "slackline_link_up{peer=\"ap\"} 1\n",
+        "slackline_peer_up{peer=\"eu\"} 1\n",
+        "slackline_build_info{version=",
+        "# EOF\n",
+    ] {
+        assert!(metrics.contains(expected), "{expected} is missing in:\n{metrics}");
+    }
+    assert!(http(site, "/nothing").starts_with("HTTP/1.1 404"));
+    dev.drain(Duration::from_secs(5)).expect("drains");
+}
+
+#[test]
+fn site_alone_is_live_but_not_ready() {
+    let example = include_str!("../site.example.toml");
+    let file = ServeConfig::parse(example, Path::new("site.toml")).expect("the example is right");
+    let mut config = file.site();
+    config.storage = Storage::Memory;
+    config.listen = Listen::On("127.0.0.1:0".to_owned());
+    config.http = Some(Listen::On("127.0.0.1:0".to_owned()));
+    config.sites.iter_mut().for_each(|site| site.address = "127.0.0.1:1".to_owned());
+    let site = Site::start(config).expect("starts");
+    assert!(!site.wait_ready(Duration::from_millis(300)));
+    let health = http(&site, "/healthz");
+    assert!(health.starts_with("HTTP/1.1 503") && health.contains("\"ready\":false"), "{health}");
+    assert!(http(&site, "/metrics").contains("slackline_link_up{peer=\"eu\"} 0\n"));
+    let address = site.http_address().expect("HTTP is configured");
+    site.drain(Duration::from_secs(5)).expect("drains");
+    assert!(TcpStream::connect(address).is_err(), "a drained site listens no more");
+}
+
+#[test]
+fn stock_tools_find_health_and_the_service() {
+    let dev = cluster(&["us"], 1);
+    block_on(async {
+        let channel = channel(&dev.sites()[0]).await;
+        let mut health = HealthClient::new(channel.clone());
+        for service in ["", "slackline.v1.Slackline"] {
+            let reply = health.check(HealthCheckRequest { service: service.to_owned() }).await.expect("an answer");
+            assert_eq!(reply.into_inner().status, 1, "serving");
+        }
+        let request = ServerReflectionRequest {
+            host: String::new(),
+            message_request: Some(MessageRequest::ListServices(String::new())),
+        };
+        let replies = ServerReflectionClient::new(channel).server_reflection_info(tokio_stream::once(request)).await;
+        let reply = replies.expect("an answer").into_inner().message().await.expect("no error").expect("a reply");
+        let Some(MessageResponse::ListServicesResponse(list)) = reply.message_response else { panic!("{reply:?}") };
+        let names: Vec<String> = list.service.into_iter().map(|service| service.name).collect();
+        assert!(names.contains(&"slackline.v1.Slackline".to_owned()), "{names:?}");
+    });
+    dev.drain(Duration::from_secs(5)).expect("drains");
+}

@@ -1,0 +1,190 @@
+//! The cluster at rest is looked at: it must serve everywhere, and its books must be exact.
+
+use slackline_core::api::{Hold, Operation, Refusal, Request, Shown};
+use slackline_core::clock::SECOND;
+
+use crate::clients::Purpose;
+use crate::invariants::{holds, liveness};
+use crate::run::{Phase, Simulation};
+use crate::world::World;
+
+/// How long clients may take, after the last fault has ended, to settle what is in doubt and to give back what they hold.
+const SETTLING: u64 = 240 * SECOND;
+/// How long the cluster is left alone before its books are looked at: longer than any hold, and than any gift takes.
+const REST: u64 = 20 * SECOND;
+/// How long a hold may take to come back after its time, with clocks that were wrong for a while.
+const LATE: u64 = 15 * SECOND;
+/// How long one site may take to answer in the audit.
+const STEP: u64 = 25 * SECOND;
+
+/// With more free tokens than this, not all of them can be had at one site.
+const PLENTY: i64 = 200;
+
+/// What the audit has to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Task {
+    /// All free tokens of a quota are acquired at a site, and given back.
+    Acquire { book: usize, site: usize },
+    /// A site counts a quota.
+    Show { book: usize, site: usize },
+}
+
+/// How far the audit is.
+#[derive(Debug, Default)]
+pub(crate) struct Audit {
+    pub(crate) healed_at: u64,
+    resting_until: u64,
+    tasks: Vec<Task>,
+    current: Option<(Task, u64, Option<u32>)>,
+    pub(crate) book: usize,
+    amount: i64,
+    done: bool,
+    shown: bool,
+}
+
+impl Simulation {
+    /// Whether clients take too long.
+    pub(crate) fn check_settling(&mut self, world: &World) {
+        if self.phase == Phase::Healing && world.now() > self.audit.healed_at + SETTLING {
+            for site in 0..world.len() {
+                let readiness = world.node(site).map_or_else(Default::default, |node| node.readiness());
+                self.oracle.blame(liveness::NAME, liveness::check_ready(readiness), &format!("site {site}"));
+            }
+            let what = format!("clients still wait for: {}", self.clients_wait_for());
+            self.oracle.blame(liveness::NAME, Err(what), "all sites");
+        }
+    }
+
+    pub(crate) fn begin_audit(&mut self, world: &World) {
+        self.audit.resting_until = world.now() + REST;
+        self.trace(world, format_args!("clients are done"));
+    }
+
+    pub(crate) fn go_on_with_audit(&mut self, world: &mut World) {
+        let now = world.now();
+        if now < self.audit.resting_until {
+            return;
+        }
+        if self.audit.tasks.is_empty() && self.audit.current.is_none() {
+            if self.audit.done {
+                self.oracle.conserve_all();
+                self.phase = Phase::Over;
+                return world.stop();
+            }
+            self.look_at_rest(world);
+            self.audit.done = true;
+        }
+        if let Some((task, since, op)) = self.audit.current {
+            if !self.is_answered(task, op) {
+                if now > since + STEP {
+                    self.blame_silence(task);
+                }
+                return;
+            }
+            self.audit.current = None;
+        }
+        let Some(task) = self.audit.tasks.pop() else { return };
+        self.begin_task(world, task);
+    }
+
+    fn look_at_rest(&mut self, world: &mut World) {
+        self.oracle.conserve_all();
+        self.oracle.check_holds(world.now(), LATE);
+        for site in 0..world.len() {
+            let readiness = world.node(site).map_or_else(Default::default, |node| node.readiness());
+            self.oracle.blame(liveness::NAME, liveness::check_ready(readiness), &format!("site {site}"));
+        }
+        let no_loss = self.oracle.lost.is_empty();
+        for book in (0..self.oracle.books.len()).rev() {
+            let name = self.oracle.books[book].name.clone();
+            let Ok(Some((_, sums))) = self.oracle.sums(book) else { continue };
+            for site in 0..world.len() {
+                let quota = world.node(site).and_then(|node| node.quotas().find(&name));
+                let in_round = quota.is_some_and(|quota| quota.avantan().in_round());
+                let about = format!("quota {name} at site {site}");
+                self.oracle.blame(liveness::NAME, liveness::check_rest(in_round, sums), &about);
+            }
+            if no_loss {
+                let found = liveness::check_returned(sums.in_use, 0);
+                self.oracle.blame(liveness::NAME, found, &format!("quota {name}"));
+            }
+            // Those of the end of the run stand for all that were made on the way.
+            if name.starts_with("late") && book + 3 < self.oracle.books.len() {
+                continue;
+            }
+            self.audit.tasks.extend((0..world.len()).map(|site| Task::Show { book, site }));
+            self.audit.tasks.extend((0..world.len()).map(|site| Task::Acquire { book, site }));
+        }
+    }
+
+    fn begin_task(&mut self, world: &mut World, task: Task) {
+        let now = world.now();
+        self.audit.shown = false;
+        match task {
+            Task::Show { book, site } => {
+                let quota = self.oracle.books[book].name.clone();
+                let request = Request::Show { quota, timeout: 5 * SECOND };
+                self.ask_site(world, now, site, Purpose::Audit { book, site }, request);
+                self.audit.current = Some((task, now, None));
+            }
+            Task::Acquire { book, site } => {
+                let Ok(Some((_, sums))) = self.oracle.sums(book) else { return };
+                let all = i64::try_from(sums.tokens + sums.under_way).unwrap_or(i64::MAX);
+                // Sites keep some tokens out of a round to go on serving from, if they have plenty.
+                let amount = if all > PLENTY { all / 4 * 3 } else { all };
+                if amount == 0 {
+                    return;
+                }
+                (self.audit.book, self.audit.amount) = (book, amount);
+                let quota = self.oracle.books[book].name.clone();
+                let operation = Operation::Acquire { quota, amount, hold: Hold::Counted };
+                // The client whose position is the site's is at home there.
+                match self.submit_for_audit(world, site, operation) {
+                    Some(op) => self.audit.current = Some((task, now, Some(op))),
+                    None => self.audit.tasks.push(task),
+                }
+            }
+        }
+    }
+
+    /// The audit's acquire was granted: gives the tokens back at the same site.
+    pub(crate) fn audit_granted(&mut self, world: &mut World, op: u32, hold: usize, amount: i64) {
+        let quota = self.oracle.books[self.audit.book].name.clone();
+        let site = self.oracle.ops[op as usize].site;
+        self.oracle.let_go(world.now(), hold, amount);
+        let release = self.submit_for_audit(world, site, Operation::Release { quota, amount });
+        if let Some((Task::Acquire { .. }, _, current)) = &mut self.audit.current {
+            *current = release;
+        }
+    }
+
+    pub(crate) fn audited_show(&mut self, book: usize, site: usize, shown: Result<Shown, Refusal>) {
+        self.audit.shown = true;
+        let Ok(Some((_, sums))) = self.oracle.sums(book) else { return };
+        let about = format!("quota {} at site {site}", self.oracle.books[book].name);
+        self.oracle.blame(liveness::NAME, liveness::check_shown(shown.ok().as_ref(), sums), &about);
+        let _ = holds::NAME;
+    }
+
+    fn is_answered(&mut self, task: Task, op: Option<u32>) -> bool {
+        let Task::Acquire { book, site } = task else { return self.audit.shown };
+        let Some(op) = op else { return false };
+        let known = &self.oracle.ops[op as usize];
+        if let (Operation::Acquire { .. }, Some(told)) = (&known.operation, &known.told) {
+            let found = liveness::check_granted(self.audit.amount, Some(told));
+            let about = format!("quota {} at site {site}", self.oracle.books[book].name);
+            self.oracle.blame(liveness::NAME, found, &about);
+        }
+        self.oracle.ops[op as usize].told.is_some()
+    }
+
+    fn blame_silence(&mut self, task: Task) {
+        let (Task::Acquire { book, site } | Task::Show { book, site }) = task;
+        let about = format!("quota {} at site {site}", self.oracle.books[book].name);
+        let found = match task {
+            Task::Acquire { .. } => liveness::check_granted(self.audit.amount, None),
+            Task::Show { .. } => Err("show is not answered".to_owned()),
+        };
+        self.oracle.blame(liveness::NAME, found, &about);
+    }
+}

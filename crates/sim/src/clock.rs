@@ -1,0 +1,106 @@
+//! The clocks of one site, as functions of true time: a wall clock with an offset and a drift that may step, and a
+//! monotonic one that may drift and starts anew with every life.
+
+use slackline_core::clock::Now;
+
+/// What the wall clocks show at the start of a run: microseconds since 1970.
+const EPOCH: i64 = 1_700_000_000_000_000;
+/// Parts in which drift is counted.
+const MILLION: i128 = 1_000_000;
+
+/// One site's clocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    /// The true time from which drift is counted.
+    since: u64,
+    wall: i64,
+    mono: u64,
+    wall_drift: i64,
+    mono_drift: i64,
+}
+
+impl Clock {
+    /// Clocks without error.
+    pub(crate) fn new() -> Self {
+        Self { since: 0, wall: EPOCH, mono: 0, wall_drift: 0, mono_drift: 0 }
+    }
+
+    /// What they show at `now`.
+    #[inline]
+    pub(crate) fn read(&self, now: u64) -> Now {
+        let passed = now - self.since;
+        if self.wall_drift == 0 && self.mono_drift == 0 {
+            return Now { wall: self.wall + passed as i64, mono: self.mono + passed };
+        }
+        let drifted = |drift: i64| i128::from(passed) + i128::from(passed) * i128::from(drift) / MILLION;
+        Now {
+            wall: self.wall + drifted(self.wall_drift) as i64,
+            mono: self.mono + drifted(self.mono_drift).max(0) as u64,
+        }
+    }
+
+    /// The first true time, not before `now`, at which the monotonic clock shows at least `mono`.
+    #[inline]
+    pub(crate) fn when(&self, now: u64, mono: u64) -> u64 {
+        let missing = mono.saturating_sub(self.read(now).mono);
+        if self.mono_drift == 0 || missing == 0 {
+            return now.saturating_add(missing);
+        }
+        let ahead = i128::from(missing) * MILLION / (MILLION + i128::from(self.mono_drift)) + 1;
+        now.saturating_add(ahead.min(i128::from(u64::MAX / 2)) as u64)
+    }
+
+    /// The wall clock's error at `now`.
+    pub(crate) fn error(&self, now: u64) -> i64 {
+        self.read(now).wall - EPOCH - now as i64
+    }
+
+    /// A new life: the monotonic clock starts anew.
+    pub(crate) fn restart(&mut self, now: u64, mono: u64) {
+        self.rebase(now);
+        self.mono = mono;
+    }
+
+    /// The wall clock is set to be this far from true time, and to drift by so many millionths.
+    pub(crate) fn set_wall(&mut self, now: u64, error: i64, drift: i64) {
+        self.rebase(now);
+        self.wall = EPOCH + now as i64 + error;
+        self.wall_drift = drift;
+    }
+
+    /// The monotonic clock drifts by so many millionths from here on.
+    pub(crate) fn set_mono_drift(&mut self, now: u64, drift: i64) {
+        self.rebase(now);
+        self.mono_drift = drift;
+    }
+
+    fn rebase(&mut self, now: u64) {
+        let shown = self.read(now);
+        (self.since, self.wall, self.mono) = (now, shown.wall, shown.mono);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deadline_is_met_by_the_clock_that_drifts() {
+        for drift in [-300, -1, 0, 1, 250, 100_000] {
+            let mut clock = Clock::new();
+            clock.set_mono_drift(1_000, drift);
+            let at = clock.when(2_000, 10_000_000);
+            assert!(clock.read(at).mono >= 10_000_000, "{drift}");
+            assert!(clock.read(at - 3).mono < 10_000_000, "{drift}");
+        }
+    }
+
+    #[test]
+    fn wall_clock_steps_and_drifts_without_moving_the_monotonic_one() {
+        let mut clock = Clock::new();
+        clock.set_wall(5_000_000, -2_000, 100);
+        assert_eq!(clock.error(5_000_000), -2_000);
+        assert_eq!(clock.error(15_000_000), -1_000);
+        assert_eq!(clock.read(15_000_000).mono, 15_000_000);
+    }
+}

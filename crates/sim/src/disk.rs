@@ -1,0 +1,153 @@
+//! One site's disk: a log of atomic batches. A batch is handed out, then being synced, then durable; what is handed out
+//! during a sync goes into the next one. The table of rows is folded from the log only when somebody needs it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use slackline_core::machine::{Batch, Machine, Overlay, Seq};
+use slackline_core::node::Node;
+
+/// Rows by key.
+pub(crate) type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// The log is folded into the table when it has this many durable batches.
+const FOLD: u64 = 512;
+
+/// A copy of a disk: the rows, and the number of the last batch in them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Copy {
+    pub(crate) rows: Rows,
+    pub(crate) last: Seq,
+}
+
+#[derive(Debug)]
+pub(crate) struct Disk {
+    rows: Rows,
+    folded: Seq,
+    /// The batches after `folded`, durable or not.
+    log: VecDeque<Batch>,
+    durable: Seq,
+    /// Bytes handed out since the last sync began.
+    waiting_bytes: u64,
+    /// Whether rows that only a restart reads are kept.
+    keeps_resident: bool,
+}
+
+impl Disk {
+    pub(crate) fn new(keeps_resident: bool) -> Self {
+        Self::from_copy(Copy::default(), keeps_resident)
+    }
+
+    pub(crate) fn from_copy(copy: Copy, keeps_resident: bool) -> Self {
+        Self {
+            rows: copy.rows,
+            folded: copy.last,
+            log: VecDeque::new(),
+            durable: copy.last,
+            waiting_bytes: 0,
+            keeps_resident,
+        }
+    }
+
+    /// The rows that were folded; newer ones are in the overlay.
+    pub(crate) fn rows(&self) -> &Rows {
+        &self.rows
+    }
+
+    pub(crate) fn durable(&self) -> Seq {
+        self.durable
+    }
+
+    pub(crate) fn issued(&self) -> Seq {
+        self.folded + self.log.len() as u64
+    }
+
+    #[inline]
+    pub(crate) fn append(&mut self, batch: Batch) {
+        self.waiting_bytes += batch.as_bytes().len() as u64;
+        self.log.push_back(batch);
+    }
+
+    /// Everything handed out so far goes into one sync: its last batch and its bytes.
+    pub(crate) fn begin_sync(&mut self) -> (Seq, u64) {
+        (self.issued(), std::mem::take(&mut self.waiting_bytes))
+    }
+
+    /// Batches up to `seq` are durable.
+    pub(crate) fn finish_sync(&mut self, seq: Seq, overlay: &mut Overlay) {
+        self.durable = seq;
+        if self.durable - self.folded >= FOLD {
+            self.fold(self.durable);
+            overlay.retire(self.folded);
+        }
+    }
+
+    /// The batches after `from`, with their numbers; those before may be folded.
+    pub(crate) fn batches(&self, from: Seq, to: Seq) -> impl Iterator<Item = (Seq, &Batch)> {
+        assert!(from >= self.folded);
+        (from + 1..=to).map(|seq| (seq, &self.log[(seq - self.folded) as usize - 1]))
+    }
+
+    /// The site crashed: batches after `last` are lost, those up to it are durable.
+    pub(crate) fn crash(&mut self, last: Seq) {
+        assert!(last >= self.durable, "a crash loses nothing that was synced");
+        self.log.truncate((last - self.folded) as usize);
+        self.durable = last;
+        self.waiting_bytes = 0;
+        self.fold(last);
+    }
+
+    /// A copy of what is durable now.
+    pub(crate) fn copy(&mut self, overlay: &mut Overlay) -> Copy {
+        self.fold(self.durable);
+        overlay.retire(self.folded);
+        Copy { rows: self.rows.clone(), last: self.durable }
+    }
+
+    fn fold(&mut self, to: Seq) {
+        for batch in self.log.drain(..(to - self.folded) as usize) {
+            for (key, value) in batch.iter() {
+                if !self.keeps_resident && !Node::is_paged(key) {
+                    continue;
+                }
+                match value {
+                    Some(value) => match self.rows.get_mut(key) {
+                        Some(row) => {
+                            row.clear();
+                            row.extend_from_slice(value);
+                        }
+                        None => drop(self.rows.insert(key.to_vec(), value.to_vec())),
+                    },
+                    None => drop(self.rows.remove(key)),
+                }
+            }
+        }
+        self.folded = to;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(key: u8, value: u8) -> Batch {
+        let mut batch = Batch::new();
+        batch.put(&[key], &[value]);
+        batch
+    }
+
+    #[test]
+    fn crash_keeps_a_prefix_that_has_everything_synced() {
+        let mut disk = Disk::new(true);
+        let mut overlay = Overlay::default();
+        for number in 1..=5 {
+            disk.append(batch(number, number));
+        }
+        assert_eq!(disk.begin_sync(), (5, 20));
+        disk.append(batch(6, 6));
+        disk.append(batch(7, 7));
+        disk.finish_sync(5, &mut overlay);
+        assert_eq!((disk.durable(), disk.issued()), (5, 7));
+        disk.crash(6);
+        assert_eq!((disk.durable(), disk.issued(), disk.rows().len()), (6, 6, 6));
+    }
+}

@@ -1,0 +1,498 @@
+//! What goes wrong: a seeded plan of faults, each of which ends by itself or at the healing.
+//!
+//! Faults are *fair*: what the product does not promise to survive does not happen. At most one disk is lost at a time,
+//! and the next only after every quota has recorded the new incarnation; an old copy is restored only if every other site
+//! has heard of something newer, because nobody could notice otherwise; of a site's two clocks at most one errs beyond ε.
+
+use slackline_core::api::{Readiness, Request};
+use slackline_core::clock::{MILLISECOND, SECOND};
+use slackline_core::machine::STALL_BOUND;
+
+use crate::clients::Purpose;
+use crate::disk::Copy;
+use crate::kinds::{self, PERSISTING};
+use crate::network::Weather;
+use crate::run::{Simulation, Timer};
+use crate::world::{After, Keep, World};
+
+/// Before this nothing goes wrong, so that there is something to go wrong with.
+const FIRST: u64 = 4 * SECOND;
+/// The bound on wall clocks' errors that sites are told, in microseconds.
+pub(crate) const EPSILON: i64 = 10_000;
+
+/// What goes on all the time while faults strike.
+const DRIZZLE: Weather =
+    Weather { loss: 4_000, duplication: 4_000, reordering: 8_000, detour: 300 * MILLISECOND, jitter: 100 };
+/// What is left after the healing.
+const CALM: Weather = Weather { loss: 0, duplication: 0, reordering: 0, detour: 0, jitter: 50 };
+
+/// A fault that goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fault {
+    Cut { from: usize, to: usize },
+    CutAll { site: usize, inwards: bool, outwards: bool },
+    Split { side: u64 },
+    Slow { from: usize, to: usize, by: u64 },
+    Loss,
+    Duplication,
+    Reordering,
+    SlowDisk { site: usize },
+    Clock { site: usize },
+}
+
+/// Something that happens to a site at a certain input.
+#[derive(Clone, Copy, Debug)]
+struct Hazard {
+    /// The name of a kind of input whose handling persists; none for any input.
+    at: Option<&'static str>,
+    after: After,
+}
+
+#[derive(Debug)]
+pub(crate) struct Faults {
+    pub(crate) struck: u64,
+    planned: u64,
+    active: Vec<Option<Fault>>,
+    hazards: Vec<Option<Hazard>>,
+    /// Crashes at a persist point that are still to be recovered from.
+    recovering: Vec<Option<&'static str>>,
+    copies: Vec<Vec<(slackline_core::id::Incarnation, Copy)>>,
+    /// A site whose disk was lost or restored, until every quota has recorded its new incarnation.
+    reborn: Option<usize>,
+    /// An old copy is in place and not noticed yet: the others must not forget what they heard.
+    impostor: Option<usize>,
+    /// Restarts are due then.
+    down_for: Vec<u64>,
+    swizzled: Vec<usize>,
+    healed: bool,
+    /// Whether it is the monotonic clock that may err much at a site; else it is the wall clock.
+    errs_mono: Vec<bool>,
+}
+
+impl Faults {
+    pub(crate) fn new(sites: usize) -> Self {
+        Self {
+            struck: 0,
+            planned: 0,
+            active: Vec::new(),
+            hazards: vec![None; sites],
+            recovering: vec![None; sites],
+            copies: vec![Vec::new(); sites],
+            reborn: None,
+            impostor: None,
+            down_for: vec![SECOND; sites],
+            swizzled: Vec::new(),
+            healed: false,
+            errs_mono: vec![false; sites],
+        }
+    }
+
+    pub(crate) fn down_for(&self, site: usize) -> u64 {
+        self.down_for[site]
+    }
+
+    /// A site has a new incarnation.
+    pub(crate) fn rejoined(&mut self, site: usize) {
+        if self.impostor == Some(site) {
+            self.impostor = None;
+        }
+    }
+}
+
+impl Simulation {
+    pub(crate) fn plan_faults(&mut self, world: &mut World) {
+        *world.weather() = DRIZZLE;
+        for site in 0..world.len() {
+            // Honest clocks are not exact.
+            let error = self.rng.below(EPSILON as u64) as i64 - EPSILON / 2;
+            world.clock(site).set_wall(0, error, 0);
+            world.clock(site).set_mono_drift(0, self.rng.below(100) as i64 - 50);
+            self.faults.errs_mono[site] = self.rng.one_in(2);
+            let at = 3 * SECOND + self.rng.below(6 * SECOND);
+            world.wake_at(at, Timer::Copy(site).token());
+        }
+        self.faults.planned = self.options.faults + self.rng.below(self.options.faults / 2 + 1);
+        world.wake_at(FIRST + self.rng.below(2 * SECOND), Timer::Strike.token());
+    }
+
+    /// Whether the time of faults is over: all have struck, and clients have little left to do.
+    pub(crate) fn faults_are_over(&self, _world: &World) -> bool {
+        self.faults.struck >= self.faults.planned && self.submitted + self.options.operations / 10 >= self.options.operations
+    }
+
+    pub(crate) fn take_copy(&mut self, world: &mut World, site: usize) {
+        if self.faults.healed {
+            return;
+        }
+        if let Some(node) = world.node(site)
+            && node.readiness() == Readiness::Ready
+            && self.rng.one_in(2)
+        {
+            let incarnation = node.incarnation();
+            let copy = world.copy(site);
+            let copies = &mut self.faults.copies[site];
+            if copies.len() == 2 {
+                copies.remove(0);
+            }
+            copies.push((incarnation, copy));
+        }
+        world.wake_at(world.now() + 5 * SECOND + self.rng.below(15 * SECOND), Timer::Copy(site).token());
+    }
+
+    /// The next fault strikes.
+    pub(crate) fn strike(&mut self, world: &mut World) {
+        if self.faults.healed {
+            return;
+        }
+        for _ in 0..20 {
+            if self.try_strike(world) {
+                self.faults.struck += 1;
+                break;
+            }
+        }
+        let pause = 200 * MILLISECOND + self.rng.below(5 * SECOND);
+        world.wake_at(world.now() + pause, Timer::Strike.token());
+    }
+
+    fn try_strike(&mut self, world: &mut World) -> bool {
+        let now = world.now();
+        self.settle_reborn(world);
+        let sites = world.len();
+        let site = self.rng.below(sites as u64) as usize;
+        let other = (site + 1 + self.rng.below(sites as u64 - 1) as usize) % sites;
+        let up = world.node(site).is_some();
+        let ready = world.node(site).is_some_and(|node| node.readiness() == Readiness::Ready);
+        let fragile = self.faults.impostor.is_some();
+        let lasts = 300 * MILLISECOND + self.rng.below(7 * SECOND);
+        match self.rng.below(25) {
+            // A crash at some moment, or at a persist point of a certain kind, with a part of what was not synced.
+            0..=2 if up && !fragile => {
+                let keep = self.keep();
+                self.faults.down_for[site] = 50 * MILLISECOND + self.rng.below(4 * SECOND);
+                self.crash(world, site, keep);
+                self.probe_crash(keep);
+            }
+            3..=8 if up && !fragile && self.faults.hazards[site].is_none() => {
+                let keep = self.keep();
+                let at = PERSISTING[self.rng.below(PERSISTING.len() as u64) as usize];
+                self.faults.down_for[site] = 50 * MILLISECOND + self.rng.below(3 * SECOND);
+                self.faults.hazards[site] = Some(Hazard { at: Some(at), after: After::Crash(keep) });
+                self.trace(world, format_args!("site {site} will crash at a persist of {at}"));
+            }
+            9 if ready && !fragile && self.faults.reborn.is_none() && self.is_calm_for_loss(world, site) => {
+                self.faults.down_for[site] = 300 * MILLISECOND + self.rng.below(3 * SECOND);
+                self.crash(world, site, Keep::Everything);
+                self.oracle.lose(site);
+                world.lose_disk(site);
+                self.faults.reborn = Some(site);
+                self.faults.copies[site].clear();
+                self.probes.hit("fault: disk lost");
+                self.trace(world, format_args!("site {site} has lost its disk"));
+            }
+            10 if ready && !fragile && self.faults.reborn.is_none() && self.is_calm_for_loss(world, site) => {
+                let Some(copy) = self.fair_copy(world, site) else { return false };
+                self.faults.down_for[site] = 300 * MILLISECOND + self.rng.below(2 * SECOND);
+                self.faults.hazards.fill(None);
+                self.crash(world, site, Keep::Everything);
+                self.oracle.lose(site);
+                self.trace(world, format_args!("site {site} has a copy of its disk that ends at batch {}", copy.last));
+                world.restore(site, copy);
+                self.faults.reborn = Some(site);
+                self.faults.impostor = Some(site);
+                self.faults.copies[site].clear();
+                self.probes.hit("fault: old copy restored");
+            }
+            11 if up => {
+                let until = now + 100 * MILLISECOND + self.rng.below(8 * SECOND);
+                world.freeze(site, until);
+                self.probes.hit("fault: pause");
+                self.trace(world, format_args!("site {site} stands still until {until}"));
+            }
+            12 if up && !fragile && self.faults.hazards[site].is_none() => {
+                let long = self.rng.one_in(2);
+                let pause = if long { STALL_BOUND + self.rng.below(SECOND) + 1 } else { self.rng.below(STALL_BOUND) };
+                self.faults.down_for[site] = 0;
+                let at = if self.rng.one_in(2) { Some(PERSISTING[self.rng.below(17) as usize]) } else { None };
+                self.faults.hazards[site] = Some(Hazard { at, after: After::Stall(pause) });
+                self.trace(world, format_args!("site {site} will stall {pause} us"));
+            }
+            13 => {
+                let error = self.rng.below(2 * EPSILON as u64) as i64 - EPSILON;
+                world.clock(site).set_wall(now, error, 0);
+                self.probes.hit("fault: wall clock within epsilon");
+            }
+            14 if !self.errs(site) && !self.faults.errs_mono[site] => {
+                // Its monotonic clock goes right in all the run.
+                let error = (20_000 + self.rng.below(20 * SECOND)) as i64;
+                let error = if self.rng.one_in(2) { error } else { -error };
+                let drift = if self.rng.one_in(3) { self.rng.below(2_000) as i64 - 1_000 } else { 0 };
+                world.clock(site).set_wall(now, error, drift);
+                self.begin(world, Fault::Clock { site }, lasts + 3 * SECOND);
+                self.probes.hit("fault: wall clock beyond epsilon");
+                self.trace(world, format_args!("site {site}: wall clock {error} us off, drifts {drift} ppm"));
+            }
+            15 if !self.errs(site) && self.faults.errs_mono[site] => {
+                // Its wall clock goes right in all the run.
+                let drift = self.rng.below(200_000) as i64 - 100_000;
+                world.clock(site).set_mono_drift(now, drift);
+                world.reschedule(site);
+                self.begin(world, Fault::Clock { site }, lasts + 3 * SECOND);
+                self.probes.hit("fault: monotonic drift");
+                self.trace(world, format_args!("site {site}: monotonic clock drifts {drift} ppm"));
+            }
+            16 => {
+                self.begin(world, Fault::Cut { from: site, to: other }, lasts);
+                self.probes.hit("fault: one-way partition");
+            }
+            17 => {
+                self.begin(world, Fault::Cut { from: site, to: other }, lasts);
+                self.begin(world, Fault::Cut { from: other, to: site }, lasts);
+                self.probes.hit("fault: partial partition");
+            }
+            18 => {
+                let both = self.rng.below(3);
+                let fault = Fault::CutAll { site, inwards: both != 1, outwards: both != 2 };
+                self.begin(world, fault, lasts);
+                self.probes.hit("fault: site isolated");
+            }
+            19 if sites > 3 || self.rng.one_in(3) => {
+                let side = 1 + self.rng.below((1 << sites) - 2);
+                self.begin(world, Fault::Split { side }, lasts);
+                self.probes.hit("fault: split");
+            }
+            20 if self.faults.swizzled.is_empty() => {
+                let mut order: Vec<usize> = (0..sites).collect();
+                for at in (1..sites).rev() {
+                    order.swap(at, self.rng.below(at as u64 + 1) as usize);
+                }
+                for (at, &site) in order.iter().enumerate() {
+                    let when = now + at as u64 * (300 * MILLISECOND);
+                    world.wake_at(when, Timer::Swizzle(site).token());
+                }
+                self.faults.swizzled = order;
+                self.probes.hit("fault: swizzle");
+            }
+            21 => {
+                let by = 100 * MILLISECOND + self.rng.below(SECOND);
+                self.begin(world, Fault::Slow { from: site, to: other, by }, lasts);
+                self.probes.hit("fault: slow link");
+            }
+            22 => {
+                let (fault, name) = match self.rng.below(3) {
+                    0 => (Fault::Loss, "fault: loss burst"),
+                    1 => (Fault::Duplication, "fault: duplication burst"),
+                    _ => (Fault::Reordering, "fault: reordering burst"),
+                };
+                self.begin(world, fault, lasts);
+                self.probes.hit(name);
+            }
+            23 => {
+                self.begin(world, Fault::SlowDisk { site }, lasts);
+                self.probes.hit("fault: slow disk");
+            }
+            24 if ready && !fragile => {
+                self.faults.down_for[site] = 100 * MILLISECOND + self.rng.below(2 * SECOND);
+                self.ask_site(world, now, site, Purpose::Drain { site }, Request::Drain);
+                self.probes.hit("fault: drain and restart");
+                self.trace(world, format_args!("site {site} is to drain"));
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn keep(&mut self) -> Keep {
+        match self.rng.below(3) {
+            0 => Keep::Nothing,
+            1 => Keep::Everything,
+            _ => Keep::Some(self.rng.draw()),
+        }
+    }
+
+    fn probe_crash(&mut self, keep: Keep) {
+        self.probes.hit(match keep {
+            Keep::Nothing => "fault: crash, unsynced lost",
+            Keep::Everything => "fault: crash, unsynced kept",
+            Keep::Some(_) => "fault: crash, unsynced partly kept",
+        });
+    }
+
+    fn errs(&self, site: usize) -> bool {
+        self.faults.active.iter().flatten().any(|fault| *fault == Fault::Clock { site })
+    }
+
+    /// Whether all the others are there, so that a loss of this disk leaves more than enough.
+    fn is_calm_for_loss(&self, world: &World, site: usize) -> bool {
+        let others = (0..world.len()).filter(|other| *other != site);
+        others.into_iter().all(|other| world.node(other).is_some_and(|node| node.readiness() == Readiness::Ready))
+    }
+
+    /// Forgets that a site was reborn, once every quota has recorded its incarnation.
+    fn settle_reborn(&mut self, world: &World) {
+        let Some(site) = self.faults.reborn else { return };
+        let incarnation = self.oracle.present(site);
+        let serves = world.node(site).is_some_and(|node| node.readiness() == Readiness::Ready);
+        let recorded = self.oracle.books.iter().all(|book| {
+            let Some((instance, table)) = book.decisions.newest() else { return true };
+            let row = table.settled(self.members[site]).is_some_and(|last| last.row.incarnation == incarnation);
+            // And everybody knows.
+            let known = (0..world.len()).all(|other| {
+                let quota = world.node(other).and_then(|node| node.quotas().find(&book.name));
+                quota.is_some_and(|quota| quota.avantan().share.applied == instance)
+            });
+            (row || table.limit.is_none()) && known
+        });
+        if serves && recorded && incarnation.0 > 0 {
+            self.faults.reborn = None;
+            self.probes.hit("round: new incarnation recorded");
+        }
+    }
+
+    /// A copy that every other site knows to be old.
+    fn fair_copy(&mut self, world: &World, site: usize) -> Option<Copy> {
+        let incarnation = world.node(site)?.incarnation();
+        let heard = (0..world.len()).filter(|other| *other != site).map(|other| {
+            let peer = world.node(other).map(|node| &node.peers()[site]);
+            peer.filter(|peer| peer.incarnation == incarnation).map_or(0, |peer| peer.position)
+        });
+        let heard = heard.min().unwrap_or(0);
+        let copies = std::mem::take(&mut self.faults.copies[site]);
+        copies.into_iter().find(|(of, copy)| *of == incarnation && copy.last < heard).map(|(_, copy)| copy)
+    }
+
+    fn crash(&mut self, world: &mut World, site: usize, keep: Keep) {
+        self.trace(world, format_args!("site {site} crashes, {keep:?} of what is not synced is kept"));
+        self.count_metrics(world, site);
+        world.crash(self, site, keep);
+        use crate::world::Host;
+        self.crashed(world, site, 0);
+    }
+
+    /// What happens to a site that has just handled an input of this kind.
+    pub(crate) fn hazard(&mut self, world: &mut World, site: usize, kind: usize, persists: bool) -> After {
+        let Some(hazard) = self.faults.hazards[site] else { return After::Go };
+        let name = kinds::input_name(kind);
+        if hazard.at.is_some_and(|at| !persists || at != name) {
+            return After::Go;
+        }
+        self.faults.hazards[site] = None;
+        self.count_metrics(world, site);
+        match hazard.after {
+            After::Crash(keep) => {
+                self.probe_crash(keep);
+                self.faults.recovering[site] = Some(name);
+            }
+            After::Stall(pause) if pause > STALL_BOUND => self.probes.hit("fault: stall past the bound"),
+            _ => self.probes.hit("fault: pause between clock and effect"),
+        }
+        self.trace(world, format_args!("site {site}: {:?} at {name}", hazard.after));
+        hazard.after
+    }
+
+    pub(crate) fn restart(&mut self, world: &mut World, site: usize) {
+        if world.node(site).is_some() {
+            return;
+        }
+        world.start(site);
+        if let Some(at) = self.faults.recovering[site].take() {
+            self.probes.recovered(at);
+        }
+        self.started(world, site);
+    }
+
+    /// A site says that it may be stopped.
+    pub(crate) fn drained(&mut self, world: &mut World, site: usize) {
+        if world.node(site).is_none_or(|node| node.readiness() != Readiness::Draining) {
+            return;
+        }
+        self.probes.hit("site: drained");
+        self.crash(world, site, Keep::Everything);
+    }
+
+    /// Isolates a site, and later, in another order, joins it again.
+    pub(crate) fn swizzle(&mut self, world: &mut World, site: usize) {
+        if self.faults.healed {
+            return;
+        }
+        let lasts = 800 * MILLISECOND + self.rng.below(3 * SECOND);
+        self.begin(world, Fault::CutAll { site, inwards: true, outwards: true }, lasts);
+        self.faults.swizzled.retain(|other| *other != site);
+    }
+
+    fn begin(&mut self, world: &mut World, fault: Fault, lasts: u64) {
+        self.trace(world, format_args!("{fault:?} for {lasts} us"));
+        self.apply(world, fault, true);
+        let at = self.faults.active.len();
+        self.faults.active.push(Some(fault));
+        world.wake_at(world.now() + lasts, Timer::Mend(at).token());
+    }
+
+    pub(crate) fn mend(&mut self, world: &mut World, at: usize) {
+        let Some(fault) = self.faults.active[at].take() else { return };
+        self.trace(world, format_args!("{fault:?} ends"));
+        self.apply(world, fault, false);
+    }
+
+    fn apply(&mut self, world: &mut World, fault: Fault, begins: bool) {
+        let sites = world.len();
+        let now = world.now();
+        let mut cut = |from: usize, to: usize| {
+            let link = world.link(from, to);
+            link.cut = if begins { link.cut + 1 } else { link.cut - 1 };
+        };
+        match fault {
+            Fault::Cut { from, to } => cut(from, to),
+            Fault::CutAll { site, inwards, outwards } => {
+                for other in (0..sites).filter(|other| *other != site) {
+                    if inwards {
+                        cut(other, site);
+                    }
+                    if outwards {
+                        cut(site, other);
+                    }
+                }
+            }
+            Fault::Split { side } => {
+                for from in 0..sites {
+                    (0..sites).filter(|to| side >> from & 1 != side >> to & 1).for_each(|to| cut(from, to));
+                }
+            }
+            Fault::Slow { from, to, by } => world.link(from, to).slow = if begins { by } else { 0 },
+            Fault::Loss => world.weather().loss = if begins { 200_000 } else { DRIZZLE.loss },
+            Fault::Duplication => world.weather().duplication = if begins { 300_000 } else { DRIZZLE.duplication },
+            Fault::Reordering => world.weather().reordering = if begins { 300_000 } else { DRIZZLE.reordering },
+            Fault::SlowDisk { site } => {
+                let more = if begins { 20 * MILLISECOND + self.rng.below(300 * MILLISECOND) } else { 0 };
+                world.slow_disk(site, more);
+            }
+            Fault::Clock { site } => {
+                if !begins {
+                    let error = self.rng.below(EPSILON as u64) as i64 - EPSILON / 2;
+                    world.clock(site).set_wall(now, error, 0);
+                    world.clock(site).set_mono_drift(now, self.rng.below(100) as i64 - 50);
+                    world.reschedule(site);
+                }
+            }
+        }
+    }
+
+    /// Everything that is wrong ends.
+    pub(crate) fn heal(&mut self, world: &mut World) {
+        self.trace(world, format_args!("healing"));
+        self.faults.healed = true;
+        for at in 0..self.faults.active.len() {
+            self.mend(world, at);
+        }
+        self.faults.hazards.fill(None);
+        *world.weather() = CALM;
+        for site in 0..world.len() {
+            let error = self.rng.below(EPSILON as u64) as i64 - EPSILON / 2;
+            let now = world.now();
+            world.clock(site).set_wall(now, error, 0);
+            if world.node(site).is_none() {
+                self.restart(world, site);
+            }
+        }
+        self.audit.healed_at = world.now();
+    }
+}

@@ -1,0 +1,69 @@
+//! Liveness after healing: within a bounded time all sites serve, no round is stuck, gifts have arrived, every site gets
+//! tokens that are free anywhere, and `show` is exact.
+
+use slackline_core::api::{Outcome, Readiness, Shown};
+
+use super::conservation::Sums;
+
+/// The invariant's name.
+pub const NAME: &str = "liveness after healing";
+
+/// A site serves.
+pub fn check_ready(readiness: Readiness) -> Result<(), String> {
+    if readiness == Readiness::Ready { Ok(()) } else { Err(format!("it is {readiness:?}")) }
+}
+
+/// Nothing moves: no round is under way, no gift on its way.
+pub fn check_rest(in_round: bool, sums: Sums) -> Result<(), String> {
+    if in_round {
+        return Err("a round is stuck".to_owned());
+    }
+    if sums.under_way != 0 {
+        return Err(format!("gifts of {} tokens never arrived", sums.under_way));
+    }
+    Ok(())
+}
+
+/// An acquire that fits the free tokens of all sites is granted at any site.
+pub fn check_granted(amount: i64, answer: Option<&Outcome>) -> Result<(), String> {
+    match answer {
+        Some(Outcome::Granted { .. }) => Ok(()),
+        Some(other) => Err(format!("{amount} tokens are free, and asking for them ends as {other:?}")),
+        None => Err(format!("{amount} tokens are free, and asking for them is not answered")),
+    }
+}
+
+/// `show` tells exactly what is in use; what lost incarnations had counts as in use.
+pub fn check_shown(shown: Option<&Shown>, sums: Sums) -> Result<(), String> {
+    let Some(shown) = shown else { return Err("show is not answered".to_owned()) };
+    let in_use = sums.in_use + sums.lost;
+    if (i128::from(shown.in_use_min), i128::from(shown.in_use_max)) != (in_use, in_use) {
+        return Err(format!("{in_use} tokens are in use, and show says {shown:?}"));
+    }
+    Ok(())
+}
+
+/// Clients have given everything back; only what lost incarnations had is still in use.
+pub fn check_returned(in_use: i128, in_doubt: i128) -> Result<(), String> {
+    if in_use != in_doubt {
+        return Err(format!("{in_use} tokens are in use, and clients hold or doubt {in_doubt}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use slackline_core::api::Refusal;
+
+    #[test]
+    fn what_is_stuck_is_noticed() {
+        assert!(check_ready(Readiness::Confirming).is_err());
+        assert!(check_rest(true, Sums::default()).is_err());
+        assert!(check_rest(false, Sums { under_way: 1, ..Sums::default() }).is_err());
+        assert!(check_granted(3, None).is_err());
+        assert!(check_granted(3, Some(&Outcome::Refused(Refusal::DeadlinePassed))).is_err());
+        assert!(check_shown(None, Sums::default()).is_err());
+        assert!(check_returned(4, 0).is_err());
+    }
+}

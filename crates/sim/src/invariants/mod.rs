@@ -1,0 +1,34 @@
+//! What must hold in every run, one property a file. Each is plain data and functions, so that its test can show it a
+//! broken state.
+
+pub mod agreement;
+pub mod answers;
+pub mod conservation;
+pub mod holds;
+pub mod limit;
+pub mod liveness;
+pub mod once;
+pub mod release;
+pub mod survival;
+
+/// An invariant that did not hold.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation {
+    /// Which one.
+    pub invariant: &'static str,
+    /// What was seen.
+    pub what: String,
+}
+
+impl Violation {
+    /// Names the invariant that a check says does not hold.
+    pub fn of(invariant: &'static str) -> impl Fn(String) -> Violation {
+        move |what| Violation { invariant, what }
+    }
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.invariant, self.what)
+    }
+}

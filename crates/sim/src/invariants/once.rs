@@ -1,0 +1,58 @@
+//! An operation id takes effect at most once, and not at all if it was refused or withdrawn.
+
+use slackline_core::api::{Doubt, Outcome};
+
+/// The invariant's name.
+pub const NAME: &str = "an operation takes effect once";
+
+/// Whether the outcome is that something was done.
+pub fn is_done(outcome: &Outcome) -> bool {
+    !matches!(outcome, Outcome::Refused(_) | Outcome::Unknown(_))
+}
+
+/// Judges an outcome that became durable, against the one that was durable before and the one that the client was told.
+pub fn check(durable: Option<&Outcome>, told: Option<&Outcome>, new: &Outcome) -> Result<(), String> {
+    if let Some(told @ Outcome::Refused(_)) = told
+        && is_done(new)
+    {
+        return Err(format!("was refused to its client as {told:?}, and carried out as {new:?}"));
+    }
+    match durable {
+        None | Some(Outcome::Unknown(Doubt::Undecided)) => Ok(()),
+        Some(before) => Err(format!("ended as {before:?}, and again as {new:?}")),
+    }
+}
+
+/// Judges a site's counters against the sum of what its recorded outcomes did.
+pub fn check_counters(counters: (u128, u128), outcomes: (u128, u128)) -> Result<(), String> {
+    if counters == outcomes {
+        return Ok(());
+    }
+    Err(format!(
+        "the site counts {} tokens granted and {} taken back, its recorded outcomes come to {} and {}",
+        counters.0, counters.1, outcomes.0, outcomes.1
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use slackline_core::api::Refusal;
+
+    #[test]
+    fn second_effect_and_effect_of_a_refused_operation_are_noticed() {
+        let released = Outcome::Released { amount: 3 };
+        let withdrawn = Outcome::Refused(Refusal::Withdrawn);
+        assert_eq!(check(None, None, &released), Ok(()));
+        assert_eq!(check(Some(&Outcome::Unknown(Doubt::Undecided)), None, &released), Ok(()));
+        assert!(check(Some(&released), None, &released).is_err());
+        assert!(check(Some(&withdrawn), None, &released).is_err());
+        assert!(check(None, Some(&withdrawn), &released).is_err());
+    }
+
+    #[test]
+    fn effect_without_a_record_is_noticed() {
+        assert_eq!(check_counters((5, 3), (5, 3)), Ok(()));
+        assert!(check_counters((6, 3), (5, 3)).is_err());
+    }
+}

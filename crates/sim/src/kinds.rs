@@ -1,0 +1,76 @@
+//! Kinds of messages, inputs and persist points, for probes and for faults that strike at one of them.
+
+use slackline_core::api::Request;
+use slackline_core::avantan;
+use slackline_core::machine::Input;
+use slackline_core::node::Node;
+use slackline_core::peer::Body;
+
+/// Names of the kinds of messages, by [`message`].
+pub(crate) const MESSAGES: [&str; 19] = [
+    "Hello", "Welcome", "Ping", "Pong", "Election", "Report", "Accept", "Accepted", "Refuse", "Decided", "Withdraw",
+    "Behind", "Digests", "Lookup", "NotKnown", "Count", "Counted", "Relay", "Relayed",
+];
+
+/// Names of the kinds of inputs, by [`input`]: those of messages, then these.
+pub(crate) const INPUTS: [&str; 9] =
+    ["Tick", "Open", "Batch", "Ask", "Close", "Show", "List", "Status", "Drain"];
+
+/// The kind of a message.
+#[inline]
+pub(crate) fn message(body: &Body) -> usize {
+    match body {
+        Body::Hello { .. } => 0,
+        Body::Welcome { .. } => 1,
+        Body::Ping { .. } => 2,
+        Body::Pong { .. } => 3,
+        Body::Avantan { message, .. } => match message {
+            avantan::Message::Election { .. } => 4,
+            avantan::Message::Report { .. } => 5,
+            avantan::Message::Accept { .. } => 6,
+            avantan::Message::Accepted { .. } => 7,
+            avantan::Message::Refuse { .. } => 8,
+            avantan::Message::Decided { .. } => 9,
+            avantan::Message::Withdraw { .. } => 10,
+            avantan::Message::Behind { .. } => 11,
+        },
+        Body::Digests(_) => 12,
+        Body::Lookup { .. } => 13,
+        Body::NotKnown { .. } => 14,
+        Body::Count { .. } => 15,
+        Body::Counted { .. } => 16,
+        Body::Relay { .. } => 17,
+        Body::Relayed { .. } => 18,
+    }
+}
+
+/// The kind of an input.
+#[inline]
+pub(crate) fn input(input: &Input<Node>) -> usize {
+    MESSAGES.len()
+        + match input {
+            Input::Message { message: from_peer, .. } => return message(&from_peer.body),
+            Input::Tick => 0,
+            Input::Request { request, .. } => match request {
+                Request::Open => 1,
+                Request::Batch(_) => 2,
+                Request::Ask { .. } => 3,
+                Request::Close { .. } => 4,
+                Request::Show { .. } => 5,
+                Request::List { .. } => 6,
+                Request::Status => 7,
+                Request::Drain => 8,
+            },
+        }
+}
+
+/// The name of a kind of input.
+pub(crate) fn input_name(kind: usize) -> &'static str {
+    if kind < MESSAGES.len() { MESSAGES[kind] } else { INPUTS[kind - MESSAGES.len()] }
+}
+
+/// The kinds of inputs whose handling hands out a batch.
+pub(crate) const PERSISTING: [&str; 17] = [
+    "Hello", "Welcome", "Election", "Report", "Accept", "Accepted", "Refuse", "Decided", "Withdraw", "Digests",
+    "NotKnown", "Relay", "Tick", "Open", "Batch", "Ask", "Close",
+];

@@ -1,0 +1,48 @@
+//! Deterministic simulation of Slackline: the very machine that serves, in virtual time, with everything going wrong that
+//! it must survive. The same seed gives the same run, byte for byte.
+//!
+//! | module | what it is about |
+//! | --- | --- |
+//! | [`world`] | sites, clocks, disks and a network in virtual time, for whoever has a workload |
+//! | [`invariants`] | what must hold in every run, one property a file |
+//! | `oracle` | what is durable, what clients were told, where every token is |
+//! | `clients` | the workload, by the public rules for ids, sessions and doubt |
+//! | `faults` | what goes wrong, and what would not be fair |
+//! | `audit` | the cluster at rest after the healing |
+//! | `probes` | what a sweep must have come across |
+//! | `run`, `sweep` | one seed, many seeds |
+//!
+//! # Glossary
+//!
+//! - **host**: whoever uses a world: the hunt for bugs here, a benchmark elsewhere.
+//! - **book**: all that the oracle knows of one quota. **Account**: what one incarnation of one site has of it.
+//! - **told**: the definitive answer that a client was given. **Durable**: what its site has on disk.
+//! - **hazard**: a fault that waits for an input of a certain kind.
+
+mod audit;
+mod clients;
+mod clock;
+mod costs;
+mod disk;
+mod faults;
+pub mod invariants;
+mod kinds;
+mod network;
+mod oracle;
+mod probes;
+mod queue;
+mod run;
+mod sweep;
+pub mod world;
+
+pub use costs::Costs;
+pub use invariants::Violation;
+pub use network::Fate;
+pub use probes::{Probes, Table};
+pub use run::{Report, RunOptions, run};
+pub use sweep::{SweepReport, sweep};
+
+/// Where panics end the process, nobody can catch those of a run: prints the seed and ends the process with status 1.
+pub fn exit_on_panic() {
+    run::exit_on_panic();
+}

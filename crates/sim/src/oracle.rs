@@ -1,0 +1,613 @@
+//! What sites have made durable, what clients were told, and where every token is: the simulator's own truth, against
+//! which the invariants are judged.
+//!
+//! Batches are read when they are handed out, and count when they are durable; those that a crash loses never count.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+
+use slackline_core::api::{Doubt, Hold, Operation, Outcome};
+use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId, SiteId};
+use slackline_core::machine::{Batch, Seq};
+use slackline_core::node::Node;
+use slackline_core::quota::{GRANT, Quota};
+use slackline_core::session::{decode_row, digest};
+
+use crate::faults::EPSILON;
+use crate::invariants::agreement::{self, Decisions};
+use crate::invariants::conservation::{self, Account, Sums};
+use crate::invariants::holds::{self, Tracked};
+use crate::invariants::once::is_done;
+use crate::invariants::{Violation, limit, once};
+
+/// Tag of the rows of outcomes, as the node writes them.
+const OUTCOME: u8 = 0x05;
+/// Tags of the rows of quotas.
+const COLD: u8 = 0x03;
+const HOT: u8 = 0x04;
+
+/// One operation of a client.
+#[derive(Debug)]
+pub(crate) struct Op {
+    pub(crate) id: OperationId,
+    pub(crate) site: usize,
+    pub(crate) operation: Operation,
+    pub(crate) timeout: u64,
+    /// The quota, if the oracle keeps books of it.
+    pub(crate) book: Option<usize>,
+    /// When it was first sent.
+    pub(crate) first_sent: u64,
+    /// How often it was sent, relayed or not.
+    pub(crate) sent: u32,
+    pub(crate) relayed: bool,
+    /// The definitive answer that its client was given.
+    pub(crate) told: Option<Outcome>,
+    /// The outcome that its site has durably.
+    pub(crate) durable: Option<Outcome>,
+    /// The generation that it was granted of.
+    pub(crate) generation: u32,
+    pub(crate) tracked: Option<Tracked>,
+}
+
+/// Tokens that a client believes to hold.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    book: usize,
+    generation: u32,
+    amount: i64,
+    active: bool,
+}
+
+/// What a counting client may be told: the least and the most that was in use since it asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watch {
+    pub(crate) request: u64,
+    generation: u32,
+    pub(crate) least: i128,
+    pub(crate) most: i128,
+}
+
+/// All that is known of one quota.
+#[derive(Debug)]
+pub(crate) struct Book {
+    pub(crate) name: String,
+    pub(crate) decisions: Decisions,
+    /// The account of each site's present incarnation.
+    pub(crate) live: Vec<Option<Account>>,
+    pub(crate) lost: Vec<Account>,
+    /// What recorded outcomes granted and took back, by site, incarnation and generation.
+    used: BTreeMap<(usize, Incarnation, u32), (u128, u128)>,
+    /// What is durably in use, by generation.
+    pub(crate) in_use: BTreeMap<u32, i128>,
+    /// What clients believe to hold, by generation.
+    pub(crate) held: BTreeMap<u32, i128>,
+    pub(crate) watches: Vec<Watch>,
+    /// When its creation was first acknowledged, if nobody ever asked for its deletion.
+    pub(crate) created: Option<u64>,
+    pub(crate) deletable: bool,
+}
+
+#[derive(Debug)]
+enum Change {
+    Outcome { op: u32, outcome: Outcome, generation: u32 },
+    Ended { number: u64, released: bool },
+    Counters { book: usize, generation: u32, granted: u128, taken_back: u128 },
+}
+
+#[derive(Debug)]
+struct Handed {
+    seq: Seq,
+    at: u64,
+    incarnation: Incarnation,
+    changes: Vec<Change>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Oracle {
+    members: Vec<SiteId>,
+    pub(crate) ops: Vec<Op>,
+    /// Operations by session; sequence 1 first.
+    pub(crate) sessions: BTreeMap<(usize, Incarnation, SessionId), Vec<u32>>,
+    grants: BTreeMap<(usize, Incarnation, u64), u32>,
+    pub(crate) books: Vec<Book>,
+    names: BTreeMap<String, usize>,
+    handed: Vec<VecDeque<Handed>>,
+    pub(crate) lost: BTreeSet<(usize, Incarnation)>,
+    /// The incarnation of each site whose account is the live one.
+    present: Vec<Incarnation>,
+    holds: Vec<Held>,
+    ends: BinaryHeap<Reverse<(u64, usize)>>,
+    touched: Vec<u32>,
+    pub(crate) conserved: u64,
+    pub(crate) violation: Option<Violation>,
+}
+
+impl Oracle {
+    pub(crate) fn new(members: &[SiteId]) -> Self {
+        Self {
+            members: members.to_vec(),
+            ops: Vec::new(),
+            sessions: BTreeMap::new(),
+            grants: BTreeMap::new(),
+            books: Vec::new(),
+            names: BTreeMap::new(),
+            handed: members.iter().map(|_| VecDeque::new()).collect(),
+            lost: BTreeSet::new(),
+            present: vec![Incarnation(0); members.len()],
+            holds: Vec::new(),
+            ends: BinaryHeap::new(),
+            touched: Vec::new(),
+            conserved: 0,
+            violation: None,
+        }
+    }
+
+    pub(crate) fn blame(&mut self, invariant: &'static str, found: Result<(), String>, about: &str) {
+        if let Err(what) = found
+            && self.violation.is_none()
+        {
+            self.violation = Some(Violation { invariant, what: format!("{about}: {what}") });
+        }
+    }
+
+    /// The book of a quota, opened if it is new.
+    pub(crate) fn book(&mut self, name: &str) -> usize {
+        if let Some(&at) = self.names.get(name) {
+            return at;
+        }
+        let at = self.books.len();
+        self.names.insert(name.to_owned(), at);
+        self.books.push(Book {
+            name: name.to_owned(),
+            decisions: Decisions::default(),
+            live: vec![None; self.members.len()],
+            lost: Vec::new(),
+            used: BTreeMap::new(),
+            in_use: BTreeMap::new(),
+            held: BTreeMap::new(),
+            watches: Vec::new(),
+            created: None,
+            deletable: false,
+        });
+        (0..self.members.len()).filter(|site| self.present[*site].0 > 0).collect::<Vec<_>>().into_iter().for_each(|site| self.fill(site));
+        at
+    }
+
+    /// A site has handled an input and hands out this batch.
+    pub(crate) fn handed_out(&mut self, now: u64, site: usize, seq: Seq, node: &Node, batch: &Batch) {
+        let incarnation = node.incarnation();
+        if self.lost.contains(&(site, incarnation)) {
+            // An old copy may say hello, and nothing else.
+            let acts = batch.iter().any(|(key, value)| matches!(key[0], COLD | HOT | OUTCOME) && value.is_some());
+            let found = if acts { Err("a lost incarnation acts".to_owned()) } else { Ok(()) };
+            self.blame(once::NAME, found, &format!("site {site}"));
+            return self.handed[site].push_back(Handed { seq, at: now, incarnation, changes: Vec::new() });
+        }
+        let mut changes = Vec::new();
+        let mut ended: Vec<u64> = Vec::new();
+        let mut released: Vec<u64> = Vec::new();
+        self.touched.clear();
+        for (key, value) in batch.iter() {
+            match key[0] {
+                COLD | HOT if value.is_some() => {
+                    let at = u32::from_be_bytes([key[1], key[2], key[3], key[4]]);
+                    if !self.touched.contains(&at) {
+                        self.touched.push(at);
+                    }
+                }
+                OUTCOME => {
+                    let Some(value) = value else { continue };
+                    let session = SessionId(u64::from_be_bytes(key[1..9].try_into().expect("a key of this length")));
+                    let row = decode_row(value, self.members[site], incarnation).expect("a row that was just written");
+                    let of_session = self.sessions.get(&(site, incarnation, session));
+                    let op = of_session.and_then(|ops| ops.get(row.sequence as usize - 1)).copied();
+                    let Some(op) = op else {
+                        let about = format!("site {site}, session {}, operation {}", session.0, row.sequence);
+                        let what = format!("nobody submitted it there, and it ended as {:?}", row.outcome);
+                        self.blame(once::NAME, Err(what), &about);
+                        continue;
+                    };
+                    let known = &self.ops[op as usize];
+                    if is_done(&row.outcome) && row.digest != digest(&known.operation) {
+                        let about = known.id.to_string();
+                        self.blame(once::NAME, Err("other content was carried out under its id".to_owned()), &about);
+                        continue;
+                    }
+                    if let Operation::ReleaseGrant { grant } = known.operation {
+                        released.push(grant.number);
+                    }
+                    changes.push(Change::Outcome { op, outcome: row.outcome, generation: 0 });
+                }
+                GRANT if value.is_none() => {
+                    let of = u32::from_be_bytes([key[1], key[2], key[3], key[4]]);
+                    let number = u64::from_be_bytes(key[5..13].try_into().expect("a key of this length"));
+                    if Incarnation(of) == incarnation {
+                        ended.push(number);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let touched = std::mem::take(&mut self.touched);
+        for &at in &touched {
+            let quota = node.quotas().iter().nth(at as usize).expect("a quota that was just written");
+            let book = self.refresh(site, incarnation, quota);
+            let generation = quota.avantan().share.table.generation;
+            let (granted, taken_back) = quota.used();
+            // A quota that is deleted counts nothing any more.
+            if quota.limit().is_some() {
+                changes.push(Change::Counters { book, generation, granted, taken_back });
+            }
+            self.conserve(book);
+        }
+        self.touched = touched;
+        for change in &mut changes {
+            let Change::Outcome { op, generation, .. } = change else { continue };
+            let book = self.book_of(*op);
+            let account = book.and_then(|book| self.books[book].live[site].as_ref());
+            *generation = account.map_or(0, |account| account.generation);
+        }
+        changes.extend(
+            ended.into_iter().map(|number| Change::Ended { number, released: released.contains(&number) }),
+        );
+        self.handed[site].push_back(Handed { seq, at: now, incarnation, changes });
+    }
+
+    /// The book that an operation moves tokens of.
+    pub(crate) fn book_of(&self, op: u32) -> Option<usize> {
+        let op = &self.ops[op as usize];
+        match &op.operation {
+            Operation::ReleaseGrant { grant } => self.grant(*grant).and_then(|granted| self.ops[granted as usize].book),
+            _ => op.book,
+        }
+    }
+
+    /// The operation that was granted this.
+    pub(crate) fn grant(&self, grant: GrantId) -> Option<u32> {
+        let site = self.members.binary_search(&grant.site).ok()?;
+        self.grants.get(&(site, grant.incarnation, grant.number)).copied()
+    }
+
+    /// A batch is durable.
+    pub(crate) fn durable(&mut self, site: usize, seq: Seq) {
+        let Some(handed) = self.handed[site].pop_front() else { return };
+        assert_eq!(handed.seq, seq, "batches become durable in order");
+        let incarnation = handed.incarnation;
+        let mut moved: Vec<(usize, u32)> = Vec::new();
+        let counters = handed.changes.iter().filter_map(|change| match change {
+            Change::Counters { book, generation, .. } => Some((*book, *generation)),
+            _ => None,
+        });
+        let counted: Vec<(usize, u32)> = counters.collect();
+        for change in &handed.changes {
+            match change {
+                Change::Outcome { op, outcome, generation } => {
+                    self.outcome(site, incarnation, *op, outcome, *generation, &mut moved);
+                }
+                Change::Ended { number, released } => {
+                    self.ended(site, incarnation, *number, *released, handed.at, &counted, &mut moved);
+                }
+                Change::Counters { .. } => {}
+            }
+        }
+        for change in &handed.changes {
+            let Change::Counters { book, generation, granted, taken_back } = change else { continue };
+            let outcomes = self.books[*book].used.get(&(site, incarnation, *generation)).copied().unwrap_or_default();
+            let found = once::check_counters((*granted, *taken_back), outcomes);
+            let about = format!("quota {} at site {site}", self.books[*book].name);
+            // Taking back what nothing accounts for is what a hold does that ends twice.
+            let invariant = if *granted == outcomes.0 { holds::NAME } else { once::NAME };
+            self.blame(invariant, found, &about);
+        }
+        for (book, generation) in moved {
+            let book = &mut self.books[book];
+            let in_use = book.in_use.get(&generation).copied().unwrap_or(0);
+            for watch in book.watches.iter_mut().filter(|watch| watch.generation == generation) {
+                watch.least = watch.least.min(in_use);
+                watch.most = watch.most.max(in_use);
+            }
+            let Some((_, table)) = book.decisions.newest() else { continue };
+            let Some(of) = table.limit.filter(|_| table.generation == generation) else { continue };
+            let found = limit::check(in_use, of, "the sites'");
+            let about = format!("quota {}", book.name);
+            self.blame(limit::NAME, found, &about);
+        }
+    }
+
+    fn outcome(
+        &mut self,
+        site: usize,
+        incarnation: Incarnation,
+        at: u32,
+        outcome: &Outcome,
+        generation: u32,
+        moved: &mut Vec<(usize, u32)>,
+    ) {
+        let book = self.book_of(at);
+        let op = &mut self.ops[at as usize];
+        let found = once::check(op.durable.as_ref(), op.told.as_ref(), outcome);
+        let about = op.id.to_string();
+        op.durable = Some(outcome.clone());
+        op.generation = generation;
+        let mut used = (0, 0);
+        match (&op.operation, outcome) {
+            (Operation::Acquire { amount, hold, .. }, Outcome::Granted { grant, lasts }) => {
+                used.0 = *amount as u128;
+                if *hold != Hold::Counted {
+                    // Holders count from when they sent the request, and stop early by what clocks may err.
+                    let until = lasts.map(|lasts| op.first_sent + lasts.saturating_sub(EPSILON as u64));
+                    op.tracked = Some(Tracked { until, ended: false });
+                    self.grants.insert((site, incarnation, grant.number), at);
+                }
+            }
+            (_, Outcome::Released { amount }) => used.1 = *amount as u128,
+            _ => {}
+        }
+        self.blame(once::NAME, found, &about);
+        if let Some(book) = book.filter(|_| used != (0, 0)) {
+            self.count(site, incarnation, book, generation, used);
+            moved.push((book, generation));
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what is known of one end")]
+    fn ended(
+        &mut self,
+        site: usize,
+        incarnation: Incarnation,
+        number: u64,
+        released: bool,
+        at: u64,
+        counted: &[(usize, u32)],
+        moved: &mut Vec<(usize, u32)>,
+    ) {
+        let Some(&granted) = self.grants.get(&(site, incarnation, number)) else {
+            let about = format!("site {site}, grant {number}");
+            return self.blame(holds::NAME, Err("a grant ended that nobody was given".to_owned()), &about);
+        };
+        let op = &mut self.ops[granted as usize];
+        let tracked = op.tracked.as_mut().expect("a tracked grant");
+        let found = holds::check_end(tracked, at, released);
+        tracked.ended = true;
+        let about = op.id.to_string();
+        let (book, generation) = (op.book, op.generation);
+        let amount = match op.operation {
+            Operation::Acquire { amount, .. } => amount as u128,
+            _ => 0,
+        };
+        self.blame(holds::NAME, found, &about);
+        // A quota that is deleted, or created anew since, takes nothing back; one that does, hands out its counters.
+        let Some(book) = book.filter(|book| !released && counted.contains(&(*book, generation))) else { return };
+        self.count(site, incarnation, book, generation, (0, amount));
+        moved.push((book, generation));
+    }
+
+    fn count(&mut self, site: usize, incarnation: Incarnation, book: usize, generation: u32, used: (u128, u128)) {
+        let book = &mut self.books[book];
+        let sums = book.used.entry((site, incarnation, generation)).or_default();
+        sums.0 += used.0;
+        sums.1 += used.1;
+        *book.in_use.entry(generation).or_default() += used.0 as i128 - used.1 as i128;
+    }
+
+    /// Looks at a site's share of a quota anew.
+    fn refresh(&mut self, site: usize, incarnation: Incarnation, quota: &Quota) -> usize {
+        let at = self.book(quota.name());
+        let members = self.members.len();
+        let book = &mut self.books[at];
+        let share = &quota.avantan().share;
+        let generation = share.table.generation;
+        let before = book.live[site].take().filter(|a| a.incarnation == incarnation && a.generation == generation);
+        let exists = share.table.limit.is_some();
+        // Totals that belong to an incarnation of the peer that is gone are dropped by the node, and kept here.
+        let totals = |now: &dyn Fn(usize) -> (Incarnation, i64), kept: Option<&Vec<(usize, Incarnation, i64)>>| {
+            let mut all = Vec::new();
+            for peer in 0..members {
+                let (of, tokens) = now(peer);
+                let kept = kept.into_iter().flatten().filter(|total| exists && total.0 == peer && total.1 < of);
+                all.extend(kept.copied());
+                if tokens > 0 {
+                    all.push((peer, of, tokens));
+                }
+            }
+            all
+        };
+        let (granted, taken_back) = quota.used();
+        let account = Account {
+            site: self.members[site],
+            incarnation,
+            applied: share.applied,
+            number: share.number,
+            generation,
+            tokens: share.tokens,
+            held: share.held(),
+            granted,
+            taken_back,
+            given: totals(&|peer| quota.given(peer), before.as_ref().map(|account| &account.given)),
+            received: totals(&|peer| quota.received(peer), before.as_ref().map(|account| &account.received)),
+        };
+        let found = book.decisions.note(share.applied, &share.table);
+        book.live[site] = Some(account);
+        let about = format!("quota {} at site {site}", quota.name());
+        self.blame(agreement::NAME, found, &about);
+        at
+    }
+
+    /// Where a quota's tokens are.
+    pub(crate) fn sums(&self, book: usize) -> Result<Option<(i64, Sums)>, String> {
+        let book = &self.books[book];
+        let accounts: Vec<&Account> = book.live.iter().flatten().chain(&book.lost).collect();
+        let is_live = |account: &Account| {
+            let site = self.members.binary_search(&account.site).unwrap_or(usize::MAX);
+            !self.lost.contains(&(site, account.incarnation))
+        };
+        conservation::sum(&book.decisions, &accounts, &self.members, is_live)
+    }
+
+    fn conserve(&mut self, book: usize) {
+        self.conserved += 1;
+        let found = self.sums(book).and_then(|sums| match sums {
+            Some((limit, sums)) => conservation::check(limit, sums),
+            None => Ok(()),
+        });
+        if found.is_err() {
+            let accounts: Vec<String> =
+                self.books[book].live.iter().flatten().chain(&self.books[book].lost).map(|a| format!("\n  {a:?}")).collect();
+            let newest = format!("\n  {:?}", self.books[book].decisions.newest());
+            let about = format!("quota {}", self.books[book].name);
+            let found = found.map_err(|what| format!("{what}{}{newest}", accounts.concat()));
+            self.blame(conservation::NAME, found, &about);
+        }
+    }
+
+    /// Checks every quota.
+    pub(crate) fn conserve_all(&mut self) {
+        (0..self.books.len()).for_each(|book| self.conserve(book));
+    }
+
+    /// A site crashed: only what its disk has counts, which `rest` is opened on.
+    pub(crate) fn crashed(&mut self, site: usize, rest: &Node) {
+        self.handed[site].clear();
+        if rest.incarnation() != self.present[site] {
+            return;
+        }
+        for book in &mut self.books {
+            let known = rest.quotas().find(&book.name).is_some();
+            if !known {
+                book.live[site] = None;
+            }
+        }
+        let mut books = Vec::new();
+        for quota in rest.quotas().iter() {
+            books.push(self.refresh(site, rest.incarnation(), quota));
+        }
+        self.fill(site);
+        self.conserve_all();
+    }
+
+    /// The site's present incarnation is lost, with all that its disk had; nothing that the site says counts until it
+    /// has a new one.
+    pub(crate) fn lose(&mut self, site: usize) {
+        let incarnation = self.present[site];
+        self.lost.insert((site, incarnation));
+        for book in &mut self.books {
+            book.lost.extend(book.live[site].take());
+        }
+        self.present[site] = Incarnation(0);
+    }
+
+    /// Takes note of the incarnation in which a site handles inputs.
+    pub(crate) fn seen(&mut self, site: usize, incarnation: Incarnation) -> bool {
+        if incarnation == self.present[site] || incarnation.0 == 0 || self.lost.contains(&(site, incarnation)) {
+            return false;
+        }
+        self.present[site] = incarnation;
+        self.fill(site);
+        true
+    }
+
+    /// A site that has not met a quota has nothing of it.
+    fn fill(&mut self, site: usize) {
+        let (id, incarnation) = (self.members[site], self.present[site]);
+        for book in self.books.iter_mut().filter(|book| book.live[site].is_none()) {
+            book.live[site] = Some(Account { site: id, incarnation, ..Account::default() });
+        }
+    }
+
+    pub(crate) fn present(&self, site: usize) -> Incarnation {
+        self.present[site]
+    }
+
+    /// A client believes to hold tokens from now on, until it says otherwise or until a true time.
+    pub(crate) fn hold(&mut self, now: u64, op: u32, amount: i64, until: Option<u64>) -> usize {
+        self.end_holds(now);
+        let at = self.holds.len();
+        let generation = self.ops[op as usize].generation;
+        let book = self.ops[op as usize].book.expect("a grant is of a quota");
+        let active = until.is_none_or(|until| until > now);
+        self.holds.push(Held { book, generation, amount, active });
+        if !active {
+            return at;
+        }
+        let of_book = &mut self.books[book];
+        let held = of_book.held.entry(generation).or_default();
+        *held += i128::from(amount);
+        let held = *held;
+        if let Some(until) = until {
+            self.ends.push(Reverse((until, at)));
+        }
+        let table = of_book.decisions.newest().map(|(_, table)| table);
+        if let Some(of) = table.filter(|table| table.generation == generation).and_then(|table| table.limit) {
+            let about = format!("quota {}, at {}", of_book.name, self.ops[op as usize].id);
+            self.blame(limit::NAME, limit::check(held, of, "the clients'"), &about);
+        }
+        at
+    }
+
+    /// The client no longer uses a part of what it held.
+    pub(crate) fn let_go(&mut self, now: u64, hold: usize, amount: i64) {
+        self.end_holds(now);
+        let held = &mut self.holds[hold];
+        if !held.active {
+            return;
+        }
+        held.amount -= amount;
+        held.active = held.amount > 0;
+        *self.books[held.book].held.entry(held.generation).or_default() -= i128::from(amount);
+    }
+
+    fn end_holds(&mut self, now: u64) {
+        while let Some(&Reverse((until, at))) = self.ends.peek() {
+            if until > now {
+                return;
+            }
+            self.ends.pop();
+            let held = &mut self.holds[at];
+            if std::mem::take(&mut held.active) {
+                *self.books[held.book].held.entry(held.generation).or_default() -= i128::from(held.amount);
+            }
+        }
+    }
+
+    /// A client asks for a count.
+    pub(crate) fn watch(&mut self, book: usize, request: u64) {
+        let book = &mut self.books[book];
+        let generation = book.decisions.newest().map_or(0, |(_, table)| table.generation);
+        let in_use = book.in_use.get(&generation).copied().unwrap_or(0);
+        book.watches.push(Watch { request, generation, least: in_use, most: in_use });
+    }
+
+    /// What may be told to a client that asked for a count; none if the quota was created anew in between.
+    pub(crate) fn unwatch(&mut self, book: usize, request: u64) -> Option<Watch> {
+        let book = &mut self.books[book];
+        let at = book.watches.iter().position(|watch| watch.request == request)?;
+        let watch = book.watches.swap_remove(at);
+        let (_, table) = book.decisions.newest()?;
+        (table.generation == watch.generation && table.limit.is_some()).then_some(watch)
+    }
+
+    /// Whether the session has an outcome durably that its client still cares about.
+    pub(crate) fn recorded(&self, site: usize, incarnation: Incarnation, session: SessionId, low: u64) -> bool {
+        let ops = self.sessions.get(&(site, incarnation, session));
+        let cared = ops.into_iter().flatten().skip(low.saturating_sub(1) as usize);
+        cared.into_iter().any(|&op| {
+            self.ops[op as usize].durable.as_ref().is_some_and(|o| *o != Outcome::Unknown(Doubt::Undecided))
+        })
+    }
+
+    /// Tracked grants that should be over.
+    pub(crate) fn check_holds(&mut self, now: u64, patience: u64) {
+        let mut late = Vec::new();
+        for (&(site, incarnation, _), &op) in &self.grants {
+            let op = &self.ops[op as usize];
+            let deleted = op.book.is_some_and(|book| self.books[book].deletable);
+            if self.lost.contains(&(site, incarnation)) || deleted {
+                continue;
+            }
+            if let Some(tracked) = &op.tracked {
+                late.push((op.id.to_string(), holds::check_rest(tracked, now, patience)));
+            }
+        }
+        late.into_iter().for_each(|(about, found)| self.blame(holds::NAME, found, &about));
+    }
+}

@@ -1,0 +1,189 @@
+//! Probes: named counters of what a run came across. A sweep fails if one was hit in too few seeds, because then what
+//! it stands for is hardly tested.
+
+use std::fmt;
+
+use crate::kinds::{MESSAGES, PERSISTING};
+
+/// Everything that a sweep must come across, besides what is made of message kinds and persist points.
+const NAMED: &[&str] = &[
+    // Faults.
+    "fault: crash, unsynced lost",
+    "fault: crash, unsynced partly kept",
+    "fault: crash, unsynced kept",
+    "fault: disk lost",
+    "fault: old copy restored",
+    "fault: pause",
+    "fault: pause between clock and effect",
+    "fault: stall past the bound",
+    "fault: wall clock within epsilon",
+    "fault: wall clock beyond epsilon",
+    "fault: monotonic drift",
+    "fault: one-way partition",
+    "fault: partial partition",
+    "fault: site isolated",
+    "fault: split",
+    "fault: swizzle",
+    "fault: slow link",
+    "fault: loss burst",
+    "fault: duplication burst",
+    "fault: reordering burst",
+    "fault: slow disk",
+    "fault: drain and restart",
+    // Sites.
+    "site: joins as the first incarnation",
+    "site: joins as a later incarnation",
+    "site: confirmed",
+    "site: old copy noticed",
+    "site: drained",
+    "site: clock distrusted",
+    "site: restarted in a round",
+    "site: restarted with an accepted value",
+    // Rounds.
+    "round: reactive",
+    "round: proactive",
+    "round: recovery",
+    "round: tokens moved",
+    "round: rivals",
+    "round: withdrawn",
+    "round: offer freed by a withdrawal",
+    "round: accepted value reported",
+    "round: accepted value taken up",
+    "round: report without a promise",
+    "round: new incarnation recorded",
+    "round: caught up over a gap",
+    "round: grants while tokens are set aside",
+    "round: release while tokens are set aside",
+    // Gifts.
+    "gift: sent",
+    "gift: received",
+    "gift: to an incarnation that is lost",
+    "gift: total told again",
+    // Operations.
+    "operation: granted at once",
+    "operation: granted after waiting",
+    "operation: released by amount",
+    "operation: released by grant",
+    "operation: hold ended by itself",
+    "operation: answered from the record",
+    "operation: created",
+    "operation: deleted",
+    "operation: deleted and created again",
+    "operation: waits for a name that then exists",
+    "refused: unknown quota",
+    "refused: exhausted",
+    "refused: invalid amount",
+    "refused: invalid name",
+    "refused: limit differs",
+    "refused: above what is out",
+    "refused: unknown grant",
+    "refused: quota deleted",
+    "refused: deadline passed",
+    "refused: unreachable",
+    "refused: withdrawn",
+    "refused: other content",
+    "refused: session ended",
+    "refused: not ready",
+    "unknown: site unreachable",
+    "unknown: incarnation lost",
+    "unknown: forgotten",
+    "unknown: undecided",
+    "unknown: resolved by asking",
+    // Clients.
+    "client: repeats",
+    "client: repeats through another site",
+    "client: asks",
+    "client: asks through another site",
+    "client: asks before sending",
+    "client: fails over",
+    "client: closes a session",
+    "client: releases twice",
+    "client: reuses an id",
+    "client: asks about what was answered",
+    "show: exact",
+    "show: an interval",
+    "show: sites missing",
+];
+
+/// The fates of messages that are counted by kind.
+const FATES: [&str; 3] = ["lost", "duplicated", "reordered"];
+
+/// Counters of one run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Probes {
+    counts: Vec<u64>,
+}
+
+impl Default for Probes {
+    fn default() -> Self {
+        Self { counts: vec![0; NAMED.len() + MESSAGES.len() * FATES.len() + PERSISTING.len()] }
+    }
+}
+
+impl Probes {
+    pub(crate) fn hit(&mut self, name: &str) {
+        self.add(name, 1);
+    }
+
+    pub(crate) fn add(&mut self, name: &str, times: u64) {
+        let at = NAMED.iter().position(|known| *known == name);
+        self.counts[at.unwrap_or_else(|| panic!("no probe is called {name}"))] += times;
+    }
+
+    /// A message of this kind was lost (0), duplicated (1) or reordered (2).
+    pub(crate) fn message(&mut self, kind: usize, fate: usize) {
+        self.counts[NAMED.len() + kind * FATES.len() + fate] += 1;
+    }
+
+    /// A site crashed when it handed out a batch for an input of this kind, and was started again.
+    pub(crate) fn recovered(&mut self, input: &str) {
+        if let Some(at) = PERSISTING.iter().position(|known| *known == input) {
+            self.counts[NAMED.len() + MESSAGES.len() * FATES.len() + at] += 1;
+        }
+    }
+
+    /// Names and counts.
+    pub fn iter(&self) -> impl Iterator<Item = (String, u64)> {
+        let messages = MESSAGES.iter().flat_map(|kind| FATES.iter().map(move |fate| format!("{fate}: {kind}")));
+        let recoveries = PERSISTING.iter().map(|input| format!("recovered at the persist of: {input}"));
+        let names = NAMED.iter().map(|name| (*name).to_owned()).chain(messages).chain(recoveries);
+        names.zip(self.counts.iter().copied())
+    }
+}
+
+/// In how many runs each probe was hit, and how often over all of them.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    /// Runs counted.
+    pub runs: u64,
+    rows: Vec<(String, u64, u64)>,
+}
+
+impl Table {
+    /// Counts one run.
+    pub fn add(&mut self, probes: &Probes) {
+        self.runs += 1;
+        if self.rows.is_empty() {
+            self.rows = probes.iter().map(|(name, _)| (name, 0, 0)).collect();
+        }
+        for (row, (_, count)) in self.rows.iter_mut().zip(probes.iter()) {
+            row.1 += u64::from(count > 0);
+            row.2 += count;
+        }
+    }
+
+    /// The probes that were hit in fewer than `seeds` runs.
+    pub fn missed(&self, seeds: u64) -> impl Iterator<Item = &str> {
+        self.rows.iter().filter(move |(_, runs, _)| *runs < seeds).map(|(name, _, _)| &name[..])
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:<58} {:>7} {:>13}", "probe", "seeds", "hits")?;
+        for (name, runs, hits) in &self.rows {
+            writeln!(f, "{name:<58} {runs:>7} {hits:>13}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,581 @@
+//! One run: sites, clients, faults and checks, all from one seed.
+//!
+//! A run has three phases. In the first, clients work and faults strike. Then every fault ends (*healing*), and clients
+//! go on until they have sent all their operations, settle what is in doubt and give back what they hold. Last, the
+//! cluster at rest is *audited*: it must serve at every site and its books must be exact.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use slackline_core::api::{Readiness, Request, Response};
+use slackline_core::avantan::{self, Role};
+use slackline_core::clock::{Now, SECOND};
+use slackline_core::id::{Incarnation, SiteId};
+use slackline_core::machine::{Batch, ClientId, Effect, Input, Seq};
+use slackline_core::node::{Metrics, Node};
+use slackline_core::peer::{Body, PeerMessage};
+use slackline_core::stats::Rng;
+
+use crate::audit::Audit;
+use crate::clients::{Client, Purpose};
+use crate::costs::Costs;
+use crate::faults::Faults;
+use crate::invariants::{Violation, answers, release, survival};
+use crate::kinds;
+use crate::network::Fate;
+use crate::oracle::Oracle;
+use crate::probes::Probes;
+use crate::world::{After, Host, Options, World};
+
+/// How much a run does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RunOptions {
+    /// Operations that clients send, at least.
+    pub operations: u64,
+    /// Faults that strike, at least.
+    pub faults: u64,
+    /// Whether every event is printed to standard output as one line.
+    pub trace: bool,
+}
+
+impl Default for RunOptions {
+    fn default() -> Self {
+        Self { operations: 20_000, faults: 20, trace: false }
+    }
+}
+
+/// What came of a run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// The first invariant that did not hold.
+    pub violation: Option<Violation>,
+    /// What the run came across.
+    pub probes: Probes,
+    /// Sites.
+    pub sites: usize,
+    /// Inputs handled by all sites.
+    pub inputs: u64,
+    /// Operations sent by clients, repetitions not counted.
+    pub operations: u64,
+    /// Faults that struck.
+    pub faults: u64,
+    /// How often conservation was checked.
+    pub checks: u64,
+    /// Virtual time, in microseconds.
+    pub duration: u64,
+    /// Of all that happened: the same seed gives the same.
+    pub digest: u64,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, count) in self.probes.iter().filter(|(_, count)| *count > 0) {
+            writeln!(f, "{name:<58} {count:>13}")?;
+        }
+        writeln!(
+            f,
+            "seed {}: {} sites, {} inputs, {} operations, {} faults, {} checks of the books, {} ms, digest {:016x}",
+            self.seed,
+            self.sites,
+            self.inputs,
+            self.operations,
+            self.faults,
+            self.checks,
+            self.duration / 1000,
+            self.digest
+        )?;
+        match &self.violation {
+            Some(violation) => writeln!(f, "seed {}: {violation}", self.seed),
+            None => Ok(()),
+        }
+    }
+}
+
+thread_local! {
+    /// The seed that this thread runs.
+    static SEED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A panic prints its seed and ends the process with status 1.
+pub(crate) fn exit_on_panic() {
+    std::panic::set_hook(Box::new(|info| {
+        let at = info.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();
+        eprintln!("seed {}: assertion{at}: {}", SEED.get(), message_of(info.payload()));
+        std::process::exit(1);
+    }));
+}
+
+/// Runs one seed.
+pub fn run(seed: u64, options: RunOptions) -> Report {
+    SEED.set(seed);
+    let mut simulation = None;
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        let (world, made) = Simulation::new(seed, options);
+        let world = simulation.insert((world, made));
+        world.1.go(&mut world.0);
+    }));
+    let (world, mut simulation) = simulation.expect("a simulation is made before anything can fail");
+    if let Err(panic) = ended {
+        simulation.oracle.violation = Some(Violation { invariant: "assertion", what: message_of(&*panic) });
+    }
+    Report {
+        seed,
+        violation: simulation.oracle.violation,
+        probes: simulation.probes,
+        sites: world.len(),
+        inputs: world.inputs(),
+        operations: simulation.submitted,
+        faults: simulation.faults.struck,
+        checks: simulation.oracle.conserved,
+        duration: world.now(),
+        digest: simulation.digest,
+    }
+}
+
+/// What a panic says.
+pub(crate) fn message_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without a message".to_owned())
+}
+
+/// What a timer of the simulation is for; its token.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Timer {
+    /// A client acts.
+    Client(usize),
+    /// A response reaches its client.
+    Mail(usize),
+    /// A fault strikes.
+    Strike,
+    /// A fault ends.
+    Mend(usize),
+    /// A site that is down is started.
+    Restart(usize),
+    /// A step of a swizzle.
+    Swizzle(usize),
+    /// A copy of a disk is taken.
+    Copy(usize),
+    /// Phases end.
+    Phase,
+}
+
+impl Timer {
+    pub(crate) fn token(self) -> u64 {
+        let (kind, of) = match self {
+            Timer::Client(of) => (0, of),
+            Timer::Mail(of) => (1, of),
+            Timer::Strike => (2, 0),
+            Timer::Mend(of) => (3, of),
+            Timer::Restart(of) => (4, of),
+            Timer::Swizzle(of) => (5, of),
+            Timer::Copy(of) => (6, of),
+            Timer::Phase => (7, 0),
+        };
+        kind << 56 | of as u64
+    }
+
+    fn of_token(token: u64) -> Self {
+        let of = (token & ((1 << 56) - 1)) as usize;
+        match token >> 56 {
+            0 => Timer::Client(of),
+            1 => Timer::Mail(of),
+            2 => Timer::Strike,
+            3 => Timer::Mend(of),
+            4 => Timer::Restart(of),
+            5 => Timer::Swizzle(of),
+            6 => Timer::Copy(of),
+            _ => Timer::Phase,
+        }
+    }
+}
+
+/// Where a run is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// Faults strike.
+    Faults,
+    /// All faults are over; clients finish.
+    Healing,
+    /// The cluster at rest is looked at.
+    Audit,
+    /// The end.
+    Over,
+}
+
+/// What a site was when it was last looked at.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    readiness: Readiness,
+    metrics: Metrics,
+    kind: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Simulation {
+    pub(crate) options: RunOptions,
+    pub(crate) rng: Rng,
+    pub(crate) members: Vec<SiteId>,
+    pub(crate) oracle: Oracle,
+    pub(crate) probes: Probes,
+    pub(crate) clients: Vec<Client>,
+    /// What each request was for; the client ids that sites see are positions here.
+    pub(crate) requests: Vec<Purpose>,
+    pub(crate) mail: Vec<Option<(ClientId, Response)>>,
+    pub(crate) free_mail: Vec<usize>,
+    pub(crate) faults: Faults,
+    pub(crate) audit: Audit,
+    pub(crate) phase: Phase,
+    pub(crate) submitted: u64,
+    /// How fast clients work, in thousandths.
+    pub(crate) pace: u64,
+    seen: Vec<Seen>,
+    digest: u64,
+}
+
+impl Simulation {
+    fn new(seed: u64, options: RunOptions) -> (World, Self) {
+        let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x736c_6163);
+        let sites = if rng.one_in(3) { 5 } else { 3 };
+        // From neighbours to antipodes, not the same in every run.
+        let scale = 1 + rng.below(3);
+        let mut rtt = vec![vec![0; sites]; sites];
+        for from in 0..sites {
+            for to in 0..from {
+                let one = (5_000 + rng.below(80_000)) * scale;
+                rtt[from][to] = one;
+                rtt[to][from] = one;
+            }
+        }
+        let costs = Costs { sync_us: [50, 200, 2_000, 8_000][rng.below(4) as usize], ..Costs::default() };
+        let world_options =
+            Options { rtt, costs, epsilon: 10_000, redistribute: true, seed: rng.draw(), restarts: true };
+        let world = World::new(world_options);
+        let members: Vec<SiteId> = (0..sites).map(|site| world.id(site)).collect();
+        let simulation = Self {
+            options,
+            oracle: Oracle::new(&members),
+            probes: Probes::default(),
+            clients: (0..sites * 4).map(|at| Client::new(at % sites, sites)).collect(),
+            requests: vec![Purpose::None],
+            mail: Vec::new(),
+            free_mail: Vec::new(),
+            faults: Faults::new(sites),
+            audit: Audit::default(),
+            phase: Phase::Faults,
+            submitted: 0,
+            pace: 1000,
+            seen: vec![Seen::default(); sites],
+            digest: 0xcbf2_9ce4_8422_2325,
+            members,
+            rng,
+        };
+        (world, simulation)
+    }
+
+    fn go(&mut self, world: &mut World) {
+        self.plan_faults(world);
+        self.open_books(world);
+        for client in 0..self.clients.len() {
+            let at = 300_000 + self.rng.below(500_000);
+            world.wake_at(at, Timer::Client(client).token());
+        }
+        world.wake_at(SECOND, Timer::Phase.token());
+        while self.phase != Phase::Over && self.oracle.violation.is_none() {
+            let until = world.now() + 3600 * SECOND;
+            world.run(self, until);
+        }
+        for site in 0..world.len() {
+            self.count_metrics(world, site);
+        }
+    }
+
+    /// Looks whether the present phase is over.
+    fn look_at_phase(&mut self, world: &mut World) {
+        match self.phase {
+            Phase::Faults if self.faults_are_over(world) => {
+                self.heal(world);
+                self.phase = Phase::Healing;
+            }
+            Phase::Healing if self.clients_are_done(world) => {
+                self.phase = Phase::Audit;
+                self.begin_audit(world);
+            }
+            Phase::Healing => self.check_settling(world),
+            Phase::Audit => self.go_on_with_audit(world),
+            Phase::Over => return world.stop(),
+            _ => {}
+        }
+        world.wake_at(world.now() + SECOND / 4, Timer::Phase.token());
+    }
+
+    pub(crate) fn mix(&mut self, word: u64) {
+        self.digest = (self.digest ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
+    }
+
+    pub(crate) fn trace(&self, world: &World, line: std::fmt::Arguments) {
+        if self.options.trace {
+            println!("{:>13} {line}", world.now());
+        }
+    }
+
+    /// Adds what a life of a site counted to the probes. To be called before the node goes.
+    pub(crate) fn count_metrics(&mut self, world: &World, site: usize) {
+        let Some(node) = world.node(site) else { return };
+        let metrics = *node.metrics();
+        let before = std::mem::replace(&mut self.seen[site].metrics, metrics);
+        let mut add = |name, now: u64, before: u64| self.probes.add(name, now.saturating_sub(before));
+        add("operation: granted at once", metrics.granted_local, before.granted_local);
+        add("operation: granted after waiting", metrics.granted_waited, before.granted_waited);
+        add("operation: hold ended by itself", metrics.expired, before.expired);
+        add("operation: answered from the record", metrics.repeated, before.repeated);
+        add("round: reactive", metrics.rounds_reactive, before.rounds_reactive);
+        add("round: proactive", metrics.rounds_proactive, before.rounds_proactive);
+        add("round: recovery", metrics.rounds_recovery, before.rounds_recovery);
+        add("round: tokens moved", metrics.rebalances, before.rebalances);
+        add("gift: sent", metrics.gifts_sent(), before.gifts_sent());
+        add("gift: received", metrics.gifts_received, before.gifts_received);
+    }
+
+    /// Looks at how far a site is on its way to serving.
+    fn note_readiness(&mut self, world: &mut World, site: usize) {
+        let Some(node) = world.node(site) else { return };
+        let (readiness, incarnation) = (node.readiness(), node.incarnation());
+        let before = std::mem::replace(&mut self.seen[site].readiness, readiness);
+        if before == readiness {
+            return;
+        }
+        match (before, readiness) {
+            (Readiness::Joining | Readiness::Stale, Readiness::Ready) if incarnation == Incarnation(1) => {
+                self.probes.hit("site: joins as the first incarnation");
+            }
+            (Readiness::Joining | Readiness::Stale, Readiness::Ready) => {
+                self.probes.hit("site: joins as a later incarnation");
+            }
+            (Readiness::Confirming, Readiness::Ready) => self.probes.hit("site: confirmed"),
+            (_, Readiness::Stale) => self.probes.hit("site: old copy noticed"),
+            _ => {}
+        }
+        self.trace(world, format_args!("site {site} is {readiness:?} in incarnation {}", incarnation.0));
+    }
+
+    /// A site was started.
+    pub(crate) fn started(&mut self, world: &mut World, site: usize) {
+        let node = world.node(site).expect("it was just started");
+        self.seen[site] = Seen { readiness: node.readiness(), ..Seen::default() };
+        let in_round = node.quotas().iter().any(|quota| quota.avantan().in_round());
+        let round = |quota: &slackline_core::quota::Quota| quota.avantan().share.round.clone();
+        let accepted = node.quotas().iter().filter_map(round).any(|round| round.accepted.is_some());
+        if in_round {
+            self.probes.hit("site: restarted in a round");
+        }
+        if accepted {
+            self.probes.hit("site: restarted with an accepted value");
+        }
+        self.trace(world, format_args!("site {site} starts as {:?}", self.seen[site].readiness));
+    }
+
+    /// Probes of the agreement that show before an input is handled.
+    fn probe_input(&mut self, node: &Node, input: &Input<Node>) {
+        let Input::Message { message: PeerMessage { body, .. }, .. } = input else { return };
+        let Body::Avantan { quota, message } = body else { return };
+        let Some(quota) = node.quotas().find(quota) else { return };
+        let share = &quota.avantan().share;
+        match message {
+            avantan::Message::Election { instance, .. } | avantan::Message::Decided { instance, .. }
+                if *instance > share.applied + 2 =>
+            {
+                self.probes.hit("round: caught up over a gap");
+            }
+            avantan::Message::Election { ballot, .. } => {
+                let electing = matches!(quota.avantan().role(), Role::Electing { .. });
+                if electing && share.round.as_ref().is_some_and(|round| round.promised < *ballot) {
+                    self.probes.hit("round: rivals");
+                }
+            }
+            avantan::Message::Withdraw { instance, ballot } => {
+                self.probes.hit("round: withdrawn");
+                let frees = share.round.as_ref().is_some_and(|round| {
+                    round.instance == *instance
+                        && round.promised == *ballot
+                        && round.first == Some(*ballot)
+                        && round.held > 0
+                });
+                if frees {
+                    self.probes.hit("round: offer freed by a withdrawal");
+                }
+            }
+            avantan::Message::Report { report, .. } => {
+                if report.accepted.is_some() && matches!(quota.avantan().role(), Role::Electing { .. }) {
+                    self.probes.hit("round: accepted value taken up");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn probe_effect(&mut self, effect: &Effect<Node>) {
+        let Effect::Send { message, .. } = effect else { return };
+        if let Body::Avantan { message: avantan::Message::Report { report, .. }, .. } = &message.body {
+            if report.accepted.is_some() {
+                self.probes.hit("round: accepted value reported");
+            }
+            if !report.promises {
+                self.probes.hit("round: report without a promise");
+            }
+        }
+    }
+}
+
+impl Host for Simulation {
+    const WATCHES: bool = true;
+
+    fn wake(&mut self, world: &mut World, token: u64) {
+        match Timer::of_token(token) {
+            Timer::Client(client) => self.client_acts(world, client),
+            Timer::Mail(slot) => {
+                let (client, response) = self.mail[slot].take().expect("mail is delivered once");
+                self.free_mail.push(slot);
+                self.mix(world.now() ^ client.0);
+                self.delivered(world, client, response);
+            }
+            Timer::Strike => self.strike(world),
+            Timer::Mend(fault) => self.mend(world, fault),
+            Timer::Restart(site) => self.restart(world, site),
+            Timer::Swizzle(site) => self.swizzle(world, site),
+            Timer::Copy(site) => self.take_copy(world, site),
+            Timer::Phase => self.look_at_phase(world),
+        }
+        if self.oracle.violation.is_some() {
+            world.stop();
+        }
+    }
+
+    fn respond(&mut self, world: &mut World, site: usize, client: ClientId, response: Response) {
+        self.trace(world, format_args!("site {site} responds to request {}: {response:?}", client.0));
+        self.mail_out(world, site, client, response);
+    }
+
+    fn before(&mut self, world: &World, site: usize, now: Now, input: &Input<Node>) {
+        let kind = kinds::input(input);
+        self.seen[site].kind = kind;
+        self.mix(world.now() << 16 ^ (site as u64) << 8 ^ kind as u64);
+        self.mix(now.wall as u64);
+        if let Some(node) = world.node(site) {
+            self.probe_input(node, input);
+        }
+        if self.options.trace {
+            match input {
+                Input::Tick => self.trace(world, format_args!("site {site} ticks")),
+                Input::Message { from, message } => self.trace(world, format_args!("site {site} ◀ {from} {message:?}")),
+                Input::Request { client, request } => {
+                    self.trace(world, format_args!("site {site} is asked {}: {request:?}", client.0));
+                }
+            }
+        }
+    }
+
+    fn after(&mut self, world: &mut World, site: usize, effects: &[Effect<Node>]) -> After {
+        let node = world.node(site).expect("it has just handled an input");
+        if self.oracle.seen(site, node.incarnation()) {
+            self.faults.rejoined(site);
+        }
+        self.mix(effects.len() as u64);
+        let mut persists = false;
+        for effect in effects {
+            match effect {
+                Effect::Persist(batch) => {
+                    persists = true;
+                    let bytes = batch.as_bytes();
+                    self.mix(bytes.iter().fold(bytes.len() as u64, |sum, &byte| sum.rotate_left(7) ^ u64::from(byte)));
+                    let seq = world.log(site).1 + 1;
+                    self.oracle.handed_out(world.now(), site, seq, node, batch);
+                }
+                _ => self.probe_effect(effect),
+            }
+            if self.options.trace {
+                self.trace(world, format_args!("  site {site} → {effect:?}"));
+            }
+        }
+        self.note_readiness(world, site);
+        if self.oracle.violation.is_some() {
+            world.stop();
+        }
+        self.hazard(world, site, self.seen[site].kind, persists)
+    }
+
+    fn durable(&mut self, _now: u64, site: usize, seq: Seq, _batch: &Batch) {
+        self.oracle.durable(site, seq);
+    }
+
+    fn release(&mut self, site: usize, durable: Seq, effect: &Effect<Node>) {
+        match effect {
+            Effect::Send { message, .. } => {
+                let found = release::check(message.position, durable);
+                self.oracle.blame(release::NAME, found, &format!("site {site}"));
+            }
+            Effect::Respond { client, response: Response::Batch { answers, .. } } => {
+                let Purpose::Batch { site: about, incarnation, session, .. } = self.requests[client.0 as usize] else {
+                    return;
+                };
+                if about != site {
+                    return;
+                }
+                for answer in answers {
+                    let ops = self.oracle.sessions.get(&(site, incarnation, session));
+                    let Some(&op) = ops.and_then(|ops| ops.get(answer.sequence as usize - 1)) else { continue };
+                    self.check_durable(op, &answer.outcome);
+                }
+            }
+            Effect::Respond { response: Response::Asked { operation, outcome }, .. } => {
+                if self.members[site] != operation.site {
+                    return;
+                }
+                let ops = self.oracle.sessions.get(&(site, operation.incarnation, operation.session));
+                if let Some(&op) = ops.and_then(|ops| ops.get(operation.sequence as usize - 1)) {
+                    self.check_durable(op, outcome);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn fate(&mut self, message: &PeerMessage, fate: Fate) {
+        let kind = kinds::message(&message.body);
+        match fate {
+            Fate::Sent => {}
+            Fate::Lost => self.probes.message(kind, 0),
+            Fate::Duplicated => self.probes.message(kind, 1),
+            Fate::Reordered => self.probes.message(kind, 2),
+        }
+    }
+
+    fn crashed(&mut self, world: &mut World, site: usize, pause: u64) {
+        let rest = world.at_rest(site);
+        self.oracle.crashed(site, &rest);
+        let after = pause.max(self.faults.down_for(site));
+        self.trace(world, format_args!("site {site} is down for {after} us"));
+        world.wake_at(world.now() + after, Timer::Restart(site).token());
+    }
+}
+
+impl Simulation {
+    fn check_durable(&mut self, op: u32, outcome: &slackline_core::api::Outcome) {
+        let known = &self.oracle.ops[op as usize];
+        let about = known.id.to_string();
+        let found = survival::check_answer(known.durable.as_ref(), outcome);
+        self.oracle.blame(survival::NAME, found, &about);
+        let _ = answers::NAME;
+    }
+
+    /// Asks a site something; `at` is when the request gets there.
+    pub(crate) fn ask_site(&mut self, world: &mut World, at: u64, site: usize, purpose: Purpose, request: Request) -> u64 {
+        let id = self.requests.len() as u64;
+        self.requests.push(purpose);
+        world.request(at, site, ClientId(id), request);
+        id
+    }
+}

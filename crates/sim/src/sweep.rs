@@ -1,0 +1,117 @@
+//! Many seeds, on several threads.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::probes::Table;
+use crate::run::{Report, RunOptions, run};
+
+/// A probe must be hit in this many of each [`SEEDS_EACH`] seeds.
+const SEEDS_HIT: u64 = 5;
+const SEEDS_EACH: u64 = 200;
+
+/// What came of a sweep.
+#[derive(Clone, Debug)]
+pub struct SweepReport {
+    /// The seeds.
+    pub seeds: Range<u64>,
+    /// Runs in which an invariant did not hold, by seed.
+    pub failures: Vec<Report>,
+    /// How often each probe was hit.
+    pub table: Table,
+    /// Inputs handled, over all runs.
+    pub inputs: u64,
+    /// Operations sent, over all runs.
+    pub operations: u64,
+    /// Faults that struck, over all runs.
+    pub faults: u64,
+    /// Virtual time, in microseconds.
+    pub virtual_time: u64,
+    /// Real time.
+    pub elapsed: Duration,
+}
+
+impl SweepReport {
+    /// The probes that were hit in too few seeds. Fewer than 200 seeds are judged for what they are, and fewer than 40 not
+    /// at all.
+    pub fn missed(&self) -> Vec<&str> {
+        self.table.missed(self.table.runs * SEEDS_HIT / SEEDS_EACH).collect()
+    }
+
+    /// Whether nothing was found and every probe was hit often enough.
+    pub fn is_clean(&self) -> bool {
+        self.failures.is_empty() && self.missed().is_empty()
+    }
+}
+
+/// Runs every seed of a range on so many threads. `progress` is told of each run that ends, in any order; when it answers
+/// false, no more runs are begun.
+pub fn sweep(
+    seeds: Range<u64>,
+    threads: usize,
+    options: RunOptions,
+    progress: impl Fn(&Report) -> bool + Sync,
+) -> SweepReport {
+    let began = Instant::now();
+    let next = AtomicU64::new(seeds.start);
+    let reports = Mutex::new(Vec::new());
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return;
+            }
+            let report = run(seed, options);
+            if !progress(&report) {
+                next.store(seeds.end, Ordering::Relaxed);
+            }
+            reports.lock().expect("no run ends while it holds the lock").push(report);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(work);
+        }
+    });
+    let mut reports = reports.into_inner().expect("no run ends while it holds the lock");
+    reports.sort_by_key(|report| report.seed);
+    let mut table = Table::default();
+    reports.iter().for_each(|report| table.add(&report.probes));
+    SweepReport {
+        seeds,
+        inputs: reports.iter().map(|report| report.inputs).sum(),
+        operations: reports.iter().map(|report| report.operations).sum(),
+        faults: reports.iter().map(|report| report.faults).sum(),
+        virtual_time: reports.iter().map(|report| report.duration).sum(),
+        failures: reports.into_iter().filter(|report| report.violation.is_some()).collect(),
+        table,
+        elapsed: began.elapsed(),
+    }
+}
+
+impl fmt::Display for SweepReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.table)?;
+        writeln!(
+            f,
+            "{} runs: {} inputs, {} operations, {} faults, {} s of virtual time in {:.1} s",
+            self.table.runs,
+            self.inputs,
+            self.operations,
+            self.faults,
+            self.virtual_time / 1_000_000,
+            self.elapsed.as_secs_f64()
+        )?;
+        for report in &self.failures {
+            let what = report.violation.as_ref().map(ToString::to_string).unwrap_or_default();
+            writeln!(f, "seed {}: {what}", report.seed)?;
+        }
+        for name in self.missed() {
+            writeln!(f, "hardly tested: {name}")?;
+        }
+        Ok(())
+    }
+}

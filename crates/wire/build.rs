@@ -1,0 +1,18 @@
+//! Compiles the protocol definitions with a compiler in Rust, so that nothing but a Rust toolchain is needed.
+
+use std::path::PathBuf;
+use std::{env, error, fs};
+
+use prost::Message;
+
+fn main() -> Result<(), Box<dyn error::Error>> {
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    let files = ["slackline/v1/slackline.proto", "slackline/internal/v1/peer.proto"];
+    let descriptors = protox::compile(files, ["proto"])?;
+    // What gRPC reflection hands out: the public interface alone.
+    let public = protox::compile(&files[..1], ["proto"])?;
+    fs::write(out.join("slackline_v1.bin"), public.encode_to_vec())?;
+    tonic_prost_build::configure().compile_fds(descriptors)?;
+    println!("cargo:rerun-if-changed=proto");
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! Round-trip times between regions: built-in tables, and tables read from a file.
+//!
+//! The built-in figures are rounded means measured between the regions of two cloud providers by the fantoch project
+//! (github.com/vitorenesduarte/fantoch). They delay messages where a whole cluster runs on one machine.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, io};
+
+/// A round trip longer than this is taken for a mistake in the table, in milliseconds.
+const LONGEST_MS: f64 = 60_000.0;
+/// The round trip inside a region where the table does not say.
+const INSIDE: Duration = Duration::from_micros(300);
+
+/// Round-trip times between regions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RttTable {
+    source: String,
+    regions: Vec<String>,
+    /// By position of both regions, row by row.
+    times: Vec<Option<Duration>>,
+}
+
+/// A table of round-trip times cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RttError {
+    /// The file cannot be read.
+    #[error("cannot read the RTT table {}: {source}; give the path of a CSV file with lines `from,to,rtt_ms`", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A line is not what it should be.
+    #[error("{} line {line}: {problem}; each line must read `from,to,rtt_ms`, like `us,eu,70.5`", .path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The file has no line.
+    #[error("{} has no round-trip time; write lines `from,to,rtt_ms`", .0.display())]
+    Empty(PathBuf),
+}
+
+impl RttTable {
+    /// Five AWS regions: `us` (us-east-1), `eu` (eu-west-1), `ap` (ap-northeast-1), `sa` (sa-east-1) and `oc`
+    /// (ap-southeast-2).
+    pub fn aws() -> Self {
+        Self::built_in(
+            "AWS us-east-1, eu-west-1, ap-northeast-1, sa-east-1, ap-southeast-2; rounded means measured by the fantoch project",
+            ["us", "eu", "ap", "sa", "oc"],
+            [
+                [0, 70, 152, 113, 198],
+                [70, 0, 204, 184, 254],
+                [152, 204, 0, 268, 104],
+                [113, 184, 268, 0, 309],
+                [198, 254, 104, 309, 0],
+            ],
+        )
+    }
+
+    /// Five GCP regions: us-west1, asia-east2, europe-west2, australia-southeast1 and southamerica-east1.
+    pub fn gcp() -> Self {
+        Self::built_in(
+            "GCP us-west1, asia-east2, europe-west2, australia-southeast1, southamerica-east1; rounded means measured by \
+             the fantoch project",
+            ["us-west1", "asia-east2", "europe-west2", "australia-southeast1", "southamerica-east1"],
+            [
+                [0, 131, 126, 161, 172],
+                [131, 0, 260, 128, 302],
+                [126, 260, 0, 266, 203],
+                [161, 128, 266, 0, 303],
+                [172, 302, 203, 303, 0],
+            ],
+        )
+    }
+
+    /// Reads lines `from,to,rtt_ms`; a first line `from,to,rtt_ms`, empty lines and lines that begin with `#` are
+    /// skipped. A direction that is not given is as long as the other one.
+    pub fn from_csv(path: impl AsRef<Path>) -> Result<Self, RttError> {
+        let path = path.as_ref();
+        let text = fs::read_to_string(path).map_err(|source| RttError::Read { path: path.to_owned(), source })?;
+        let mut regions: Vec<String> = Vec::new();
+        let mut entries = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            let line_number = index + 1;
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') || (line_number == 1 && line == "from,to,rtt_ms") {
+                continue;
+            }
+            let (from, to, rtt) = parse_line(line).map_err(|problem| RttError::Line {
+                path: path.to_owned(),
+                line: line_number,
+                problem,
+            })?;
+            let mut position = |name: &str| {
+                regions.iter().position(|region| region == name).unwrap_or_else(|| {
+                    regions.push(name.to_owned());
+                    regions.len() - 1
+                })
+            };
+            entries.push((position(from), position(to), rtt));
+        }
+        if entries.is_empty() {
+            return Err(RttError::Empty(path.to_owned()));
+        }
+        let mut table = Self { source: path.display().to_string(), times: vec![None; regions.len().pow(2)], regions };
+        let width = table.regions.len();
+        for &(from, to, rtt) in &entries {
+            table.times[to * width + from] = Some(rtt);
+        }
+        for &(from, to, rtt) in &entries {
+            table.times[from * width + to] = Some(rtt);
+        }
+        Ok(table)
+    }
+
+    fn built_in<const N: usize>(source: &str, regions: [&str; N], times: [[u64; N]; N]) -> Self {
+        let times = times.iter().flatten().map(|&ms| (ms > 0).then(|| Duration::from_millis(ms))).collect();
+        Self { source: source.to_owned(), regions: regions.map(str::to_owned).to_vec(), times }
+    }
+
+    /// Where the figures come from, for reports.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The names of the regions, in the table's order.
+    pub fn regions(&self) -> &[String] {
+        &self.regions
+    }
+
+    /// The round trip between two regions, if the table knows both.
+    pub fn rtt(&self, from: &str, to: &str) -> Option<Duration> {
+        let position = |name: &str| self.regions.iter().position(|region| region == name);
+        let (from, to) = (position(from)?, position(to)?);
+        let given = self.times[from * self.regions.len() + to];
+        if from == to { Some(given.unwrap_or(INSIDE)) } else { given }
+    }
+}
+
+fn parse_line(line: &str) -> Result<(&str, &str, Duration), String> {
+    let fields: Vec<&str> = line.split(',').map(str::trim).collect();
+    let [from, to, rtt] = fields[..] else {
+        return Err(format!("there are {} fields, not 3", fields.len()));
+    };
+    if from.is_empty() || to.is_empty() {
+        return Err("the name of a region is empty".to_owned());
+    }
+    let ms: f64 = rtt.parse().map_err(|_| format!("{rtt:?} is not a number"))?;
+    if !(0.0..=LONGEST_MS).contains(&ms) {
+        return Err(format!("{rtt} ms is not between 0 and {LONGEST_MS}"));
+    }
+    Ok((from, to, Duration::from_micros((ms * 1_000.0).round() as u64)))
+}

@@ -1,0 +1,360 @@
+//! Random values of everything that travels, from a seed.
+
+use slackline_core::api::{
+    Answer, Batch, Doubt, Hold, Listed, Operation, Outcome, PeerStatus, Readiness, Refusal, Request, Response, Shown,
+    ShownSite, SiteSet, Status, Submission,
+};
+use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, Report, Row, Settled, Table, Value};
+use slackline_core::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId};
+use slackline_core::peer::{Body, Digest, PeerMessage, Tally};
+
+/// A small generator of random values.
+pub(crate) struct Generator(u64);
+
+/// How many kinds of each value there are, so that a test can go through them all.
+pub(crate) const REQUESTS: u64 = 8;
+pub(crate) const RESPONSES: u64 = 9;
+pub(crate) const BODIES: u64 = 12;
+
+impl Generator {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// SplitMix64.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    fn flag(&mut self) -> bool {
+        self.below(2) == 0
+    }
+
+    /// Small, large and extreme numbers.
+    fn number(&mut self) -> u64 {
+        match self.below(4) {
+            0 => self.below(3),
+            1 => self.below(1_000),
+            2 => u64::MAX - self.below(2),
+            _ => self.next(),
+        }
+    }
+
+    fn amount(&mut self) -> i64 {
+        match self.below(5) {
+            0 => i64::MIN,
+            1 => i64::MAX,
+            _ => self.number() as i64,
+        }
+    }
+
+    fn incarnation(&mut self) -> Incarnation {
+        Incarnation(self.number() as u32)
+    }
+
+    fn site(&mut self) -> SiteId {
+        SiteId::new(self.number() as u16, self.number() as u16)
+    }
+
+    fn name(&mut self) -> String {
+        let characters = ['a', 'Z', '0', '-', '\0', '"', 'é', '😀'];
+        (0..self.below(6)).map(|_| characters[self.below(8) as usize]).collect()
+    }
+
+    fn several<T>(&mut self, most: u64, mut one: impl FnMut(&mut Self) -> T) -> Vec<T> {
+        (0..self.below(most + 1)).map(|_| one(self)).collect()
+    }
+
+    fn grant(&mut self) -> GrantId {
+        GrantId { site: self.site(), incarnation: self.incarnation(), number: self.number() }
+    }
+
+    fn operation_id(&mut self) -> OperationId {
+        OperationId {
+            site: self.site(),
+            incarnation: self.incarnation(),
+            session: SessionId(self.number()),
+            sequence: self.number(),
+        }
+    }
+
+    fn operation(&mut self) -> Operation {
+        let (quota, amount) = (self.name(), self.amount());
+        match self.below(7) {
+            0 => Operation::Acquire { quota, amount, hold: Hold::Counted },
+            1 => Operation::Acquire { quota, amount, hold: Hold::Open },
+            2 => Operation::Acquire { quota, amount, hold: Hold::For(self.number()) },
+            3 => Operation::Release { quota, amount },
+            4 => Operation::ReleaseGrant { grant: self.grant() },
+            5 => Operation::Create { quota, limit: amount },
+            _ => Operation::Delete { quota },
+        }
+    }
+
+    pub(crate) fn batch(&mut self) -> Batch {
+        Batch {
+            site: self.site(),
+            incarnation: self.incarnation(),
+            session: SessionId(self.number()),
+            low: self.number(),
+            operations: self.several(8, |random| Submission {
+                sequence: random.number(),
+                timeout: random.number(),
+                operation: random.operation(),
+            }),
+        }
+    }
+
+    pub(crate) fn request(&mut self, kind: u64) -> Request {
+        match kind {
+            0 => Request::Open,
+            1 => Request::Batch(self.batch()),
+            2 => Request::Ask { operation: self.operation_id() },
+            3 => {
+                let (site, incarnation) = (self.site(), self.incarnation());
+                Request::Close { site, incarnation, session: SessionId(self.number()) }
+            }
+            4 => Request::Show { quota: self.name(), timeout: self.number() },
+            5 => Request::List { after: self.name(), limit: self.number() as u32 },
+            6 => Request::Status,
+            _ => Request::Drain,
+        }
+    }
+
+    fn refusal(&mut self) -> Refusal {
+        match self.below(16) {
+            0 => Refusal::UnknownQuota,
+            1 => Refusal::Exhausted { asked: SiteSet(self.number()) },
+            2 => Refusal::InvalidAmount,
+            3 => Refusal::InvalidName,
+            4 => Refusal::LimitDiffers { limit: self.amount() },
+            5 => Refusal::AboveOut { at_most: self.amount() },
+            6 => Refusal::UnknownGrant,
+            7 => Refusal::QuotaDeleted,
+            8 => Refusal::Overloaded,
+            9 => Refusal::DeadlinePassed,
+            10 => Refusal::Unreachable { missing: SiteSet(self.number()) },
+            11 => Refusal::Withdrawn,
+            12 => Refusal::OtherContent,
+            13 => Refusal::SessionEnded,
+            14 => Refusal::NotReady,
+            _ => Refusal::StorageFull,
+        }
+    }
+
+    fn outcome(&mut self) -> Outcome {
+        match self.below(9) {
+            0 => Outcome::Granted { grant: self.grant(), lasts: None },
+            1 => Outcome::Granted { grant: self.grant(), lasts: Some(self.number()) },
+            2 => Outcome::Released { amount: self.amount() },
+            3 => Outcome::Created { limit: self.amount() },
+            4 => Outcome::Deleted,
+            5 => {
+                let doubts = [Doubt::SiteUnreachable, Doubt::IncarnationLost, Doubt::Forgotten, Doubt::Undecided];
+                Outcome::Unknown(doubts[self.below(4) as usize])
+            }
+            _ => Outcome::Refused(self.refusal()),
+        }
+    }
+
+    pub(crate) fn response(&mut self, kind: u64) -> Response {
+        match kind {
+            0 => {
+                let (site, incarnation) = (self.site(), self.incarnation());
+                Response::Opened { site, incarnation, session: SessionId(self.number()) }
+            }
+            1 => Response::NotOpened(self.refusal()),
+            2 => Response::Batch {
+                session: SessionId(self.number()),
+                answers: self.several(8, |random| Answer { sequence: random.number(), outcome: random.outcome() }),
+            },
+            3 => Response::Asked { operation: self.operation_id(), outcome: self.outcome() },
+            4 => Response::Closed,
+            5 if self.flag() => Response::Shown(Err(self.refusal())),
+            5 => Response::Shown(Ok(self.shown())),
+            6 => Response::Listed(self.several(5, |random| Listed {
+                name: random.name(),
+                limit: random.amount(),
+                tokens: random.amount(),
+            })),
+            7 => Response::Status(self.status()),
+            _ => Response::Drained,
+        }
+    }
+
+    fn shown(&mut self) -> Shown {
+        Shown {
+            name: self.name(),
+            limit: self.amount(),
+            in_use_min: self.amount(),
+            in_use_max: self.amount(),
+            sites: self.several(5, |random| ShownSite {
+                site: random.site(),
+                tokens: random.amount(),
+                set_aside: random.amount(),
+                incarnation: random.incarnation(),
+            }),
+            missing: SiteSet(self.number()),
+            local: self.number(),
+            rebalances: self.number(),
+            gifts: self.number(),
+            released_above: self.amount(),
+        }
+    }
+
+    fn status(&mut self) -> Status {
+        let readiness =
+            [Readiness::Joining, Readiness::Confirming, Readiness::Ready, Readiness::Stale, Readiness::Draining];
+        Status {
+            site: self.site(),
+            incarnation: self.incarnation(),
+            life: Life(self.number()),
+            readiness: readiness[self.below(5) as usize],
+            epsilon: self.number(),
+            clock_error: self.number(),
+            clock_trusted: self.flag(),
+            peers: self.several(4, |random| PeerStatus {
+                site: random.site(),
+                up: random.flag(),
+                rtt: random.flag().then(|| random.number()),
+                offset: random.flag().then(|| random.amount()),
+            }),
+            quotas: self.number(),
+            sessions: self.number(),
+        }
+    }
+
+    fn ballot(&mut self) -> Ballot {
+        Ballot { number: self.number(), site: self.site() }
+    }
+
+    fn row(&mut self) -> Row {
+        Row {
+            site: self.site(),
+            incarnation: self.incarnation(),
+            share: self.number(),
+            before: self.amount(),
+            after: self.amount(),
+        }
+    }
+
+    fn value(&mut self) -> Value {
+        let lifecycle = match self.below(3) {
+            0 => Lifecycle::Keep,
+            1 => Lifecycle::Create { limit: self.amount() },
+            _ => Lifecycle::Delete,
+        };
+        Value { lifecycle, rows: self.several(5, Self::row) }
+    }
+
+    fn table(&mut self) -> Table {
+        let mut rows = self.several(5, |random| Settled { instance: random.number(), row: random.row() });
+        rows.sort_by_key(|settled| settled.row.site);
+        rows.dedup_by_key(|settled| settled.row.site);
+        let limit = self.flag().then(|| self.amount().saturating_abs().max(1));
+        Table::from_parts(self.number() as u32, self.number(), limit, rows)
+    }
+
+    fn avantan(&mut self) -> Message {
+        let (instance, ballot) = (self.number(), self.ballot());
+        match self.below(8) {
+            0 => Message::Election { instance, ballot, closing: self.flag(), table: self.table() },
+            1 => {
+                let line = Line {
+                    site: self.site(),
+                    incarnation: self.incarnation(),
+                    share: self.number(),
+                    held: self.amount(),
+                    kept: self.amount(),
+                    closing: self.flag(),
+                    needed: self.amount(),
+                    wanted: self.amount(),
+                };
+                let accepted = self.flag().then(|| (self.ballot(), self.value()));
+                Message::Report { instance, ballot, report: Report { line, accepted, promises: self.flag() } }
+            }
+            2 => Message::Accept { instance, ballot, value: self.value() },
+            3 => Message::Accepted { instance, ballot },
+            4 => Message::Refuse { instance, promised: ballot },
+            5 => Message::Decided { instance, table: self.table() },
+            6 => Message::Withdraw { instance, ballot },
+            _ => Message::Behind { applied: instance },
+        }
+    }
+
+    fn digest(&mut self) -> Digest {
+        Digest {
+            quota: self.name(),
+            generation: self.number() as u32,
+            applied: self.number(),
+            free: self.amount(),
+            short: self.amount(),
+            rate: self.number(),
+            given: self.amount(),
+            given_to: self.incarnation(),
+            received: self.amount(),
+            received_from: self.incarnation(),
+        }
+    }
+
+    fn wide(&mut self) -> u128 {
+        u128::from(self.number()) << 64 | u128::from(self.number())
+    }
+
+    fn tally(&mut self) -> Tally {
+        Tally {
+            site: self.site(),
+            generation: self.number() as u32,
+            limit: self.amount(),
+            applied: self.number(),
+            in_round: self.flag(),
+            tokens: self.amount(),
+            held: self.amount(),
+            acquired: self.wide(),
+            released: self.wide(),
+            given: self.several(4, |random| (random.incarnation(), random.amount())),
+            received: self.several(4, |random| (random.incarnation(), random.amount())),
+            local: self.number(),
+            rebalances: self.number(),
+            gifts: self.number(),
+        }
+    }
+
+    pub(crate) fn message(&mut self, kind: u64) -> PeerMessage {
+        let body = match kind {
+            0 => Body::Hello { nonce: self.number(), is_new: self.flag() },
+            1 => Body::Welcome {
+                nonce: self.number(),
+                established: self.flag(),
+                known: self.incarnation(),
+                noted: self.incarnation(),
+                position: self.number(),
+            },
+            2 => Body::Ping { mono: self.number(), wall: self.amount(), life: Life(self.number()) },
+            3 => Body::Pong { mono: self.number(), wall: self.amount(), there: self.amount() },
+            4 => Body::Avantan { quota: self.name(), message: self.avantan() },
+            5 => Body::Digests(self.several(5, Self::digest)),
+            6 => Body::Lookup { quota: self.name() },
+            7 => Body::NotKnown { quota: self.name() },
+            8 => Body::Count { token: self.number(), quota: self.name() },
+            9 => Body::Counted { token: self.number(), tally: self.flag().then(|| self.tally()) },
+            10 => {
+                let kind = self.below(REQUESTS);
+                Body::Relay { token: self.number(), request: Box::new(self.request(kind)) }
+            }
+            _ => {
+                let kind = self.below(RESPONSES);
+                Body::Relayed { token: self.number(), response: Box::new(self.response(kind)) }
+            }
+        };
+        PeerMessage { incarnation: self.incarnation(), position: self.number(), body }
+    }
+}
