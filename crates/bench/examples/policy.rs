@@ -3,10 +3,10 @@
 
 use std::path::PathBuf;
 
+use slackline_bench::demand;
 use slackline_bench::quota::{Limit, Prepared, choose_limit, play};
 use slackline_bench::rtt::{Matrix, Rtt};
 use slackline_bench::trace::{Format, Trace};
-use slackline_bench::demand;
 use slackline_sim::Costs;
 
 const SITES: usize = 5;
@@ -23,7 +23,10 @@ fn main() {
         traces.push((path.into(), format.parse().unwrap_or_else(|error| panic!("{error}"))));
     }
     let matrix = Matrix::new(&Rtt::Gcp, SITES).unwrap_or_else(|error| panic!("{error}"));
-    println!("{:24} {:>6} seed  local   none  refused central  ratio  none  gifts rounds messages  p99 ms Minputs/s", "trace", "limit");
+    println!(
+        "{:24} {:>6} seed  local   none  refused central  ratio  none  gifts rounds messages  p99 ms Minputs/s",
+        "trace", "limit"
+    );
     for factor in [1.05, 1.0] {
         for (path, format) in &traces {
             let trace = Trace::read(path, *format).unwrap_or_else(|error| panic!("{error}"));
@@ -56,6 +59,10 @@ fn one(name: &str, mut trace: Trace, factor: f64, seed: u64, matrix: &Matrix) {
         ours.wan_messages,
         ours.latency_ms.p99,
         figure(&ours, "sim_inputs_per_s") / 1e6,
-        if figure(&ours, "refused_of_central") <= 1.15 && ours.local_ratio >= if factor > 1.0 { 0.95 } else { 0.92 } { "ok" } else { "MISS" },
+        if figure(&ours, "refused_of_central") <= 1.15 && ours.local_ratio >= if factor > 1.0 { 0.95 } else { 0.92 } {
+            "ok"
+        } else {
+            "MISS"
+        },
     );
 }

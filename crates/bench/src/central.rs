@@ -134,7 +134,8 @@ mod tests {
             let in_use = live.sum::<i64>() - released;
             match event.kind {
                 Kind::End { job } => {
-                    let begun = |&&at: &&usize| matches!(trace.events[at].kind, Kind::Begin { job: of, .. } if of == job);
+                    let begun =
+                        |&&at: &&usize| matches!(trace.events[at].kind, Kind::Begin { job: of, .. } if of == job);
                     tally.released += granted.iter().filter(begun).count() as u64;
                 }
                 Kind::Release { amount } if amount <= in_use => {

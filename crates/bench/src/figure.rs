@@ -105,18 +105,21 @@ impl Figure {
             let at = up(tick);
             let _ = writeln!(out, "<path d=\"M{left:.1} {at:.1}H{:.1}\" stroke=\"#e3e3e3\"/>", WIDTH - right);
             let label = y.label(tick);
-            let _ = writeln!(out, "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>", left - 8.0, at + 4.5);
+            let _ =
+                writeln!(out, "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>", left - 8.0, at + 4.5);
         }
         for tick in x.ticks() {
             let (at, floor) = (across(tick), HEIGHT - bottom);
             let _ = writeln!(out, "<path d=\"M{at:.1} {floor:.1}v5\" stroke=\"#444\"/>");
             let label = x.label(tick);
-            let _ = writeln!(out, "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}</text>", floor + 20.0);
+            let _ =
+                writeln!(out, "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}</text>", floor + 20.0);
         }
         let _ = writeln!(out, "<path d=\"M{left} {:.1}H{:.1}\" stroke=\"#444\"/>", HEIGHT - bottom, WIDTH - right);
         let middle = (left + WIDTH - right) / 2.0;
         let x_label = escape(&self.x.label);
-        let _ = writeln!(out, "<text x=\"{middle}\" y=\"{:.1}\" text-anchor=\"middle\">{x_label}</text>", HEIGHT - 14.0);
+        let _ =
+            writeln!(out, "<text x=\"{middle}\" y=\"{:.1}\" text-anchor=\"middle\">{x_label}</text>", HEIGHT - 14.0);
         let (middle, y_label) = ((top + HEIGHT - bottom) / 2.0, escape(&self.y.label));
         let _ = writeln!(
             out,

@@ -3,21 +3,34 @@
 //! | module | what it is about |
 //! | --- | --- |
 //! | [`handle`] | `bench core`: the machine alone, as fast as it goes on one core |
+//! | [`hot`] | `bench hot`: one quota that never runs out, one site, many callers |
+//! | [`footprint`] | `bench footprint`: what many quotas cost one site |
 //! | [`quota`] | `bench quota`: a trace of demand against one quota that regions share |
 //! | [`trace`], [`demand`] | what is replayed: files, generators |
 //! | [`central`] | what is compared with: one ideal counter |
 //! | [`rtt`] | round trips between sites |
+//! | [`live`] | real sites to measure |
 //! | [`report`] | what every benchmark prints |
-//! | [`histogram`] | latencies |
+//! | [`figure`], [`histogram`] | what `--plot` draws; latencies |
 //! | [`zipf`] | popularity |
 
 pub mod central;
 pub mod demand;
 pub mod figure;
+pub mod footprint;
 pub mod handle;
 pub mod histogram;
+pub mod hot;
+pub mod live;
 pub mod quota;
 pub mod report;
 pub mod rtt;
 pub mod trace;
 pub mod zipf;
+
+/// The one in the middle by some measure, of at least one; of an even number the lower.
+fn median<T>(mut all: Vec<T>, measure: impl Fn(&T) -> f64) -> T {
+    all.sort_by(|one, other| measure(one).total_cmp(&measure(other)));
+    let middle = (all.len() - 1) / 2;
+    all.swap_remove(middle)
+}

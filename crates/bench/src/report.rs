@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use slackline_sim::Costs;
 
+use crate::figure::{Axis, Figure, Scale, Series};
 use crate::histogram::Histogram;
 
 /// The width of tables.
@@ -46,7 +47,7 @@ pub struct Report {
     pub facts: Vec<(String, String)>,
     /// What `--plot` draws. Not printed.
     #[serde(skip)]
-    pub figures: Vec<crate::figure::Figure>,
+    pub figures: Vec<Figure>,
 }
 
 /// One configuration's run.
@@ -128,7 +129,8 @@ impl Run {
     /// Sets the duration, and with it the throughput.
     pub fn took(mut self, seconds: f64) -> Self {
         self.duration_s = seconds;
-        self.throughput_per_s = if seconds > 0.0 { (self.committed as f64 / seconds).round() } else { 0.0 };
+        let per_second = if seconds > 0.0 { self.committed as f64 / seconds } else { 0.0 };
+        self.throughput_per_s = (per_second * 100.0).round() / 100.0;
         self
     }
 
@@ -219,6 +221,25 @@ impl Report {
             wrap(&mut out, &format!("{name:12} "), fact);
         }
         out
+    }
+}
+
+/// The share of operations that a latency covers.
+pub(crate) fn latency_figure<'a>(name: &str, runs: impl Iterator<Item = (&'a str, &'a Histogram)>) -> Figure {
+    let line = |histogram: &Histogram| {
+        let mut points: Vec<_> =
+            histogram.shares().into_iter().map(|(nanos, share)| (nanos as f64 / 1e6, share)).collect();
+        if let Some(&(first, _)) = points.first() {
+            points.insert(0, (first, 0.0));
+        }
+        points
+    };
+    Figure {
+        name: name.into(),
+        title: "Operations answered within a time".into(),
+        x: Axis::new("latency in milliseconds", Scale::Log),
+        y: Axis::new("share of operations", Scale::Nines),
+        series: runs.map(|(name, histogram)| Series::new(name, line(histogram))).collect(),
     }
 }
 

@@ -47,31 +47,20 @@ pub struct Matrix {
     pub regions: Vec<String>,
     /// Microseconds, row by row.
     micros: Vec<u64>,
-    /// Where the figures come from.
-    pub source: String,
+    /// The table itself.
+    pub table: RttTable,
 }
 
 /// A table of round trips does not do.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum MatrixError {
     /// It cannot be read.
-    Table(RttError),
+    #[error(transparent)]
+    Table(#[from] RttError),
     /// It lacks a pair of regions.
+    #[error("the RTT table has no time between {0} and {1}; add a line `{0},{1},` and milliseconds")]
     Missing(String, String),
 }
-
-impl fmt::Display for MatrixError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Table(error) => error.fmt(f),
-            Self::Missing(from, to) => {
-                write!(f, "the RTT table has no time between {from} and {to}; add a line `{from},{to},` and milliseconds")
-            }
-        }
-    }
-}
-
-impl std::error::Error for MatrixError {}
 
 impl Matrix {
     /// The round trips between the first `sites` regions of a table.
@@ -79,7 +68,7 @@ impl Matrix {
         let table = match rtt {
             Rtt::Aws => RttTable::aws(),
             Rtt::Gcp => RttTable::gcp(),
-            Rtt::File(path) => RttTable::from_csv(path).map_err(MatrixError::Table)?,
+            Rtt::File(path) => RttTable::from_csv(path)?,
         };
         let regions: Vec<String> = table.regions().iter().cycle().take(sites).cloned().collect();
         let mut micros = Vec::with_capacity(sites * sites);
@@ -89,7 +78,7 @@ impl Matrix {
                 micros.push(time.as_micros() as u64);
             }
         }
-        Ok(Self { regions, micros, source: table.source().to_owned() })
+        Ok(Self { regions, micros, table })
     }
 
     /// How many sites there are.
@@ -109,7 +98,7 @@ impl Matrix {
         let times: Vec<u64> = pairs.map(|(from, to)| self.micros(from, to)).collect();
         let ms = |micros: Option<&u64>| *micros.unwrap_or(&0) as f64 / 1e3;
         let (shortest, longest) = (ms(times.iter().min()), ms(times.iter().max()));
-        format!("{shortest} to {longest} ms between {} ({})", self.regions.join(", "), self.source)
+        format!("{shortest} to {longest} ms between {} ({})", self.regions.join(", "), self.table.source())
     }
 }
 

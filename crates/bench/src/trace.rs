@@ -91,9 +91,10 @@ pub struct Trace {
 }
 
 /// A trace cannot be used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be read.
+    #[error("cannot read the trace {}: {source}; give the path of a readable file", .path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -101,6 +102,7 @@ pub enum TraceError {
         source: std::io::Error,
     },
     /// A line is not what its format wants.
+    #[error("{} line {line}: {problem}; a line must read {expected}", .path.display())]
     Line {
         /// The file.
         path: PathBuf,
@@ -112,27 +114,8 @@ pub enum TraceError {
         expected: &'static str,
     },
     /// The file asks for nothing.
+    #[error("the trace {} asks for no tokens; give one that does", .0.display())]
     Empty(PathBuf),
-}
-
-impl fmt::Display for TraceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Read { path, source } => {
-                write!(f, "cannot read the trace {}: {source}; give the path of a readable file", path.display())
-            }
-            Self::Line { path, line, problem, expected } => {
-                write!(f, "{} line {line}: {problem}; a line must read {expected}", path.display())
-            }
-            Self::Empty(path) => write!(f, "the trace {} asks for no tokens; give one that does", path.display()),
-        }
-    }
-}
-
-impl std::error::Error for TraceError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        if let Self::Read { source, .. } = self { Some(source) } else { None }
-    }
 }
 
 impl FromStr for Format {
@@ -168,8 +151,10 @@ impl Trace {
     }
 
     fn parse(text: &str, path: &Path, name: &str, format: Format) -> Result<Self, TraceError> {
-        let (expected, parse): (_, fn(&mut Gathered, &str) -> Result<(), String>) = match format {
-            Format::AzureLlm => ("`2023-11-16 18:15:46.6805900,374,44`: time, context tokens, generated tokens", azure_llm),
+        let (expected, parse): (_, ParseLine) = match format {
+            Format::AzureLlm => {
+                ("`2023-11-16 18:15:46.6805900,374,44`: time, context tokens, generated tokens", azure_llm)
+            }
             Format::Openb => ("as its header line says, with num_gpu, creation_time and deletion_time", openb),
             Format::Events => ("`12.5,0,acquire,3`: seconds, site or nothing, acquire or release, tokens", events),
         };
@@ -239,6 +224,9 @@ fn mix(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
+/// Takes in one line.
+type ParseLine = fn(&mut Gathered, &str) -> Result<(), String>;
+
 /// What was read so far. Times are absolute, in microseconds, and may be in any order.
 #[derive(Default)]
 struct Gathered {
@@ -256,7 +244,10 @@ impl Gathered {
 }
 
 fn azure_llm(gathered: &mut Gathered, line: &str) -> Result<(), String> {
-    if gathered.events.is_empty() && gathered.skipped == 0 && line.eq_ignore_ascii_case("TIMESTAMP,ContextTokens,GeneratedTokens") {
+    if gathered.events.is_empty()
+        && gathered.skipped == 0
+        && line.eq_ignore_ascii_case("TIMESTAMP,ContextTokens,GeneratedTokens")
+    {
         return Ok(());
     }
     let fields: Vec<&str> = line.split(',').map(str::trim).collect();
@@ -392,11 +383,14 @@ mod tests {
         let trace = parse(text, Format::AzureLlm).expect("well formed");
         let holds: Vec<_> = trace.events.iter().map(|event| (event.at, event.kind)).collect();
         let leap = (104 * 86_400) * 1_000_000 + 819_410;
-        assert_eq!(holds, [
-            (0, Kind::Hold { amount: 418, micros: 60_000_000 }),
-            (1_500_000, Kind::Hold { amount: 10, micros: 60_000_000 }),
-            (leap, Kind::Hold { amount: 2, micros: 60_000_000 }),
-        ]);
+        assert_eq!(
+            holds,
+            [
+                (0, Kind::Hold { amount: 418, micros: 60_000_000 }),
+                (1_500_000, Kind::Hold { amount: 10, micros: 60_000_000 }),
+                (leap, Kind::Hold { amount: 2, micros: 60_000_000 }),
+            ]
+        );
         assert_eq!((trace.skipped, trace.data.as_str()), (1, "real: trace.csv, azure-llm"));
     }
 
@@ -405,12 +399,15 @@ mod tests {
         let text = "name,num_gpu,creation_time,deletion_time\np0,2,10,20\np1,0,11,12\np2,1,5,10\n";
         let trace = parse(text, Format::Openb).expect("well formed");
         let kinds: Vec<_> = trace.events.iter().map(|event| (event.at / 1_000_000, event.kind)).collect();
-        assert_eq!(kinds, [
-            (0, Kind::Begin { amount: 1, job: 1 }),
-            (5, Kind::End { job: 1 }),
-            (5, Kind::Begin { amount: 2, job: 0 }),
-            (15, Kind::End { job: 0 }),
-        ]);
+        assert_eq!(
+            kinds,
+            [
+                (0, Kind::Begin { amount: 1, job: 1 }),
+                (5, Kind::End { job: 1 }),
+                (5, Kind::Begin { amount: 2, job: 0 }),
+                (15, Kind::End { job: 0 }),
+            ]
+        );
         assert_eq!((trace.skipped, trace.jobs, trace.acquires()), (1, 2, 2));
     }
 
@@ -432,7 +429,8 @@ mod tests {
 
     #[test]
     fn speed_makes_holds_shorter_too() {
-        let mut trace = parse("2023-11-16 18:15:46,1,1\n2023-11-16 18:16:46,1,1", Format::AzureLlm).expect("well formed");
+        let mut trace =
+            parse("2023-11-16 18:15:46,1,1\n2023-11-16 18:16:46,1,1", Format::AzureLlm).expect("well formed");
         trace.speed_up(20.0);
         assert_eq!(trace.events[1].at, 3_000_000);
         assert_eq!(trace.events[1].kind, Kind::Hold { amount: 2, micros: 3_000_000 });
@@ -441,7 +439,11 @@ mod tests {
     #[test]
     fn malformed_lines_are_named_with_their_file_and_number() {
         let cases = [
-            (Format::AzureLlm, "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,3", "line 2: there are 2 fields, not 3"),
+            (
+                Format::AzureLlm,
+                "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,3",
+                "line 2: there are 2 fields, not 3",
+            ),
             (Format::AzureLlm, "2023-11-16 18:15,3,4", "line 1: \"2023-11-16 18:15\" is not a time"),
             (Format::AzureLlm, "2023-13-16 18:15:46,3,4", "line 1: \"2023-13-16 18:15:46\" is not a time"),
             (Format::AzureLlm, "2023-11-16 18:15:46,-3,4", "line 1: \"-3\" is not a number of tokens"),

@@ -43,6 +43,11 @@ pub enum OpenError {
         /// Whose it is.
         owner: SiteId,
     },
+    /// The storage was written by a newer version.
+    Newer {
+        /// The layout of rows that it has.
+        version: u64,
+    },
     /// The configuration makes no sense.
     Config(&'static str),
 }
@@ -58,6 +63,12 @@ impl fmt::Display for OpenError {
                 )
             }
             OpenError::OtherSite { owner } => write!(f, "the storage belongs to site {owner}"),
+            OpenError::Newer { version } => {
+                write!(
+                    f,
+                    "the storage has rows of layout {version}, which is newer than this program; run the newer one"
+                )
+            }
             OpenError::Config(why) => f.write_str(why),
         }
     }

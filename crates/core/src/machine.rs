@@ -313,6 +313,11 @@ impl View {
         }
     }
 
+    /// The ranges that the working set named, in its order.
+    pub fn ranges(&self) -> &[KeyRange] {
+        &self.ranges
+    }
+
     /// Whether the working set named the range that starts with this key.
     pub fn covers(&self, from: &[u8]) -> bool {
         self.ranges.iter().any(|range| range.from == from)

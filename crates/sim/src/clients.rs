@@ -51,6 +51,8 @@ pub(crate) struct Client {
     /// Operations without a definitive answer, and when to do something about each.
     open: Vec<Open>,
     holdings: Vec<Holding>,
+    /// Sessions in which nothing new is sent, by site.
+    retired: Vec<(usize, Session)>,
     burst_until: u64,
 }
 
@@ -131,6 +133,7 @@ impl Client {
             sites: vec![Site::default(); sites],
             open: Vec::new(),
             holdings: Vec::new(),
+            retired: Vec::new(),
             burst_until: 0,
         }
     }
@@ -163,6 +166,7 @@ impl Simulation {
     pub(crate) fn client_acts(&mut self, world: &mut World, at: usize) {
         let now = world.now();
         self.see_to_open(world, at);
+        self.close_retired(world, at);
         let finishing = self.submitted >= self.options.operations;
         if self.phase != Phase::Audit {
             self.release_due(world, at, finishing);
@@ -208,7 +212,7 @@ impl Simulation {
             0 => self.ask_before_sending(world, at, site),
             1..=3 => self.ask_again(world, at, site),
             4 => self.reuse_id(world, at, site),
-            5 => self.close_session(world, at, site),
+            5 | 11 => self.retire_session(world, at, site),
             6..=8 => self.show(world, at, site),
             9 => {
                 let after = KINDS[self.rng.below(7) as usize].name.to_owned();
@@ -318,6 +322,10 @@ impl Simulation {
 
     /// Gives an operation an id and puts it into the next batch.
     fn submit(&mut self, world: &World, at: usize, site: usize, operation: Operation, timeout: u64) -> Option<u32> {
+        let session = self.clients[at].sites[site].session?;
+        if session.next - session.low >= WINDOW {
+            self.raise_low(at, site);
+        }
         let client = &mut self.clients[at].sites[site];
         let session = client.session.as_mut()?;
         if session.next - session.low >= WINDOW || client.outbox.len() >= api::BATCH_OPERATIONS {
@@ -434,7 +442,7 @@ impl Simulation {
             low += 1;
         }
         // Not always as soon as it could.
-        if self.rng.one_in(3)
+        if (self.rng.one_in(3) || session.next - session.low >= WINDOW)
             && let Some(session) = &mut self.clients[at].sites[site].session
         {
             session.low = low;
@@ -563,11 +571,11 @@ impl Simulation {
 
     /// Asks about an operation that it then sends: it must not be carried out.
     fn ask_before_sending(&mut self, world: &mut World, at: usize, site: usize) {
+        self.flush(world, at, site);
         let Some(session) = self.clients[at].sites[site].session else { return };
         if session.next - session.low >= WINDOW {
             return;
         }
-        self.flush(world, at, site);
         self.probes.hit("client: asks before sending");
         let operation = Operation::Acquire { quota: PLENTY.name.to_owned(), amount: 1, hold: Hold::Counted };
         let op = self.register(world, site, session.incarnation, session.id, session.next, operation, SECOND);
@@ -625,19 +633,25 @@ impl Simulation {
         self.send_batch(world, at, site, site, id.incarnation, id.session, low, vec![submission], true);
     }
 
-    fn close_session(&mut self, world: &mut World, at: usize, site: usize) {
+    /// Sends nothing new in a session; it is closed when everything in it is answered.
+    fn retire_session(&mut self, world: &mut World, at: usize, site: usize) {
         self.flush(world, at, site);
-        let Some(session) = self.clients[at].sites[site].session else { return };
-        let ops = &self.oracle.sessions[&(site, session.incarnation, session.id)];
-        if ops.iter().any(|&op| self.oracle.ops[op as usize].told.is_none()) {
-            return;
-        }
-        let last = ops.last().copied();
+        let session = self.clients[at].sites[site].session.take();
+        self.clients[at].retired.extend(session.map(|session| (site, session)));
+    }
+
+    /// Closes a retired session of which nothing is in doubt any more, and asks about an operation of it afterwards.
+    fn close_retired(&mut self, world: &mut World, at: usize) {
+        let answered = |&(site, session): &(usize, Session)| {
+            let ops = &self.oracle.sessions[&(site, session.incarnation, session.id)];
+            ops.iter().all(|&op| self.oracle.ops[op as usize].told.is_some())
+        };
+        let Some(position) = self.clients[at].retired.iter().position(answered) else { return };
+        let (site, session) = self.clients[at].retired.swap_remove(position);
+        let last = self.oracle.sessions[&(site, session.incarnation, session.id)].last().copied();
         self.probes.hit("client: closes a session");
-        self.clients[at].sites[site].session = None;
-        let (incarnation, id) = (session.incarnation, session.id);
         let arrives = world.now() + self.latency(world, at, site);
-        let request = Request::Close { site: self.members[site], incarnation, session: id };
+        let request = Request::Close { site: self.members[site], incarnation: session.incarnation, session: session.id };
         self.ask_site(world, arrives, site, Purpose::Close, request);
         if let Some(op) = last {
             let operation = self.oracle.ops[op as usize].id;
@@ -661,7 +675,8 @@ impl Simulation {
             _ => site,
         };
         let delay = self.latency(world, at, site);
-        if self.client_loses() {
+        let of_driver = matches!(self.requests[client.0 as usize], Purpose::Drain { .. });
+        if self.client_loses() && !of_driver {
             return;
         }
         let slot = self.free_mail.pop().unwrap_or_else(|| {
@@ -706,7 +721,7 @@ impl Simulation {
                 self.answered_with(world, client.unwrap_or(0), op, outcome, true);
             }
             (Purpose::Show { book }, Response::Shown(shown)) => self.shown(client.0, book, shown),
-            (Purpose::Audit { book, site }, Response::Shown(shown)) => self.audited_show(book, site, shown),
+            (Purpose::Audit { book, site }, Response::Shown(shown)) => self.audited_show(world, book, site, shown),
             (Purpose::Drain { site }, Response::Drained) => self.drained(world, site),
             (Purpose::Look, Response::Status(status)) => {
                 if !status.clock_trusted {

@@ -51,7 +51,8 @@ impl Clock {
     }
 
     /// The wall clock's error at `now`.
-    pub(crate) fn error(&self, now: u64) -> i64 {
+    #[cfg(test)]
+    fn error(&self, now: u64) -> i64 {
         self.read(now).wall - EPOCH - now as i64
     }
 

@@ -5,7 +5,9 @@
 //! has heard of something newer, because nobody could notice otherwise; of a site's two clocks at most one errs beyond ε.
 
 use slackline_core::api::{Readiness, Request};
+use slackline_core::avantan::Table;
 use slackline_core::clock::{MILLISECOND, SECOND};
+use slackline_core::id::Incarnation;
 use slackline_core::machine::STALL_BOUND;
 
 use crate::clients::Purpose;
@@ -56,7 +58,7 @@ pub(crate) struct Faults {
     hazards: Vec<Option<Hazard>>,
     /// Crashes at a persist point that are still to be recovered from.
     recovering: Vec<Option<&'static str>>,
-    copies: Vec<Vec<(slackline_core::id::Incarnation, Copy)>>,
+    copies: Vec<Vec<(Incarnation, Copy)>>,
     /// A site whose disk was lost or restored, until every quota has recorded its new incarnation.
     reborn: Option<usize>,
     /// An old copy is in place and not noticed yet: the others must not forget what they heard.
@@ -321,10 +323,19 @@ impl Simulation {
         self.faults.active.iter().flatten().any(|fault| *fault == Fault::Clock { site })
     }
 
-    /// Whether all the others are there, so that a loss of this disk leaves more than enough.
+    /// Whether all the others are there and may vote in every quota, so that a loss of this disk leaves more than enough.
     fn is_calm_for_loss(&self, world: &World, site: usize) -> bool {
         let others = (0..world.len()).filter(|other| *other != site);
-        others.into_iter().all(|other| world.node(other).is_some_and(|node| node.readiness() == Readiness::Ready))
+        others.into_iter().all(|other| {
+            let incarnation = self.oracle.present(other);
+            let serves = world.node(other).is_some_and(|node| node.readiness() == Readiness::Ready);
+            let votes = |table: &Table| {
+                incarnation == Incarnation(1)
+                    || table.settled(self.members[other]).is_some_and(|last| last.row.incarnation == incarnation)
+            };
+            let tables = self.oracle.books.iter().filter_map(|book| book.decisions.newest());
+            serves && tables.into_iter().all(|(_, table)| votes(table))
+        })
     }
 
     /// Forgets that a site was reborn, once every quota has recorded its incarnation.

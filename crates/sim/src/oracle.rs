@@ -52,6 +52,7 @@ pub(crate) struct Op {
 /// Tokens that a client believes to hold.
 #[derive(Clone, Copy, Debug)]
 struct Held {
+    op: u32,
     book: usize,
     generation: u32,
     amount: i64,
@@ -119,6 +120,10 @@ pub(crate) struct Oracle {
     ends: BinaryHeap<Reverse<(u64, usize)>>,
     touched: Vec<u32>,
     pub(crate) conserved: u64,
+    /// Shares that granted, and that took back, while some of their tokens were set aside.
+    pub(crate) moved_aside: (u64, u64),
+    /// Gifts that were under way to an incarnation when it was lost.
+    pub(crate) lost_gifts: u64,
     pub(crate) violation: Option<Violation>,
 }
 
@@ -138,6 +143,8 @@ impl Oracle {
             ends: BinaryHeap::new(),
             touched: Vec::new(),
             conserved: 0,
+            moved_aside: (0, 0),
+            lost_gifts: 0,
             violation: None,
         }
     }
@@ -426,6 +433,10 @@ impl Oracle {
             given: totals(&|peer| quota.given(peer), before.as_ref().map(|account| &account.given)),
             received: totals(&|peer| quota.received(peer), before.as_ref().map(|account| &account.received)),
         };
+        if let Some(before) = before.filter(|before| before.held > 0 && account.held > 0) {
+            self.moved_aside.0 += u64::from(account.granted > before.granted);
+            self.moved_aside.1 += u64::from(account.taken_back > before.taken_back);
+        }
         let found = book.decisions.note(share.applied, &share.table);
         book.live[site] = Some(account);
         let about = format!("quota {} at site {site}", quota.name());
@@ -451,13 +462,17 @@ impl Oracle {
             None => Ok(()),
         });
         if found.is_err() {
-            let accounts: Vec<String> =
-                self.books[book].live.iter().flatten().chain(&self.books[book].lost).map(|a| format!("\n  {a:?}")).collect();
-            let newest = format!("\n  {:?}", self.books[book].decisions.newest());
             let about = format!("quota {}", self.books[book].name);
-            let found = found.map_err(|what| format!("{what}{}{newest}", accounts.concat()));
+            let found = found.map_err(|what| what + &self.accounts(book));
             self.blame(conservation::NAME, found, &about);
         }
+    }
+
+    /// Everything that is known of a quota, for whoever has to find out what went wrong with it.
+    pub(crate) fn accounts(&self, book: usize) -> String {
+        let book = &self.books[book];
+        let accounts = book.live.iter().flatten().chain(&book.lost).map(|account| format!("\n  {account:?}"));
+        accounts.collect::<String>() + &format!("\n  {:?}", book.decisions.newest())
     }
 
     /// Checks every quota.
@@ -490,6 +505,18 @@ impl Oracle {
     pub(crate) fn lose(&mut self, site: usize) {
         let incarnation = self.present[site];
         self.lost.insert((site, incarnation));
+        for book in &self.books {
+            let arrived = |donor: usize| {
+                let account = book.live[site].as_ref();
+                let mut totals = account.into_iter().flat_map(|account| &account.received);
+                totals.find(|total| total.0 == donor).map_or(0, |total| total.2)
+            };
+            let donors = book.live.iter().enumerate().filter_map(|(donor, account)| Some((donor, account.as_ref()?)));
+            for (donor, account) in donors {
+                let given = account.given.iter().find(|total| total.0 == site && total.1 == incarnation);
+                self.lost_gifts += u64::from(given.is_some_and(|total| total.2 > arrived(donor)));
+            }
+        }
         for book in &mut self.books {
             book.lost.extend(book.live[site].take());
         }
@@ -525,7 +552,7 @@ impl Oracle {
         let generation = self.ops[op as usize].generation;
         let book = self.ops[op as usize].book.expect("a grant is of a quota");
         let active = until.is_none_or(|until| until > now);
-        self.holds.push(Held { book, generation, amount, active });
+        self.holds.push(Held { op, book, generation, amount, active });
         if !active {
             return at;
         }
@@ -539,9 +566,16 @@ impl Oracle {
         let table = of_book.decisions.newest().map(|(_, table)| table);
         if let Some(of) = table.filter(|table| table.generation == generation).and_then(|table| table.limit) {
             let about = format!("quota {}, at {}", of_book.name, self.ops[op as usize].id);
-            self.blame(limit::NAME, limit::check(held, of, "the clients'"), &about);
+            let found = limit::check(held, of, "the clients'").map_err(|what| what + &self.holders(book));
+            self.blame(limit::NAME, found, &about);
         }
         at
+    }
+
+    /// Who believes to hold tokens of a quota.
+    fn holders(&self, book: usize) -> String {
+        let active = self.holds.iter().filter(|held| held.active && held.book == book);
+        active.map(|held| format!("\n  {held:?} by {}", self.ops[held.op as usize].id)).collect()
     }
 
     /// The client no longer uses a part of what it held.

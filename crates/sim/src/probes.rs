@@ -103,6 +103,8 @@ const NAMED: &[&str] = &[
     "show: exact",
     "show: an interval",
     "show: sites missing",
+    "audit: granted at a second try",
+    "audit: counted at a second try",
 ];
 
 /// The fates of messages that are counted by kind.

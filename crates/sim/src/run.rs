@@ -15,14 +15,14 @@ use slackline_core::clock::{Now, SECOND};
 use slackline_core::id::{Incarnation, SiteId};
 use slackline_core::machine::{Batch, ClientId, Effect, Input, Seq};
 use slackline_core::node::{Metrics, Node};
-use slackline_core::peer::{Body, PeerMessage};
+use slackline_core::peer::{Body, Digest, PeerMessage};
 use slackline_core::stats::Rng;
 
 use crate::audit::Audit;
 use crate::clients::{Client, Purpose};
 use crate::costs::Costs;
 use crate::faults::Faults;
-use crate::invariants::{Violation, answers, release, survival};
+use crate::invariants::{Violation, release, survival};
 use crate::kinds;
 use crate::network::Fate;
 use crate::oracle::Oracle;
@@ -233,6 +233,8 @@ pub(crate) struct Simulation {
     /// How fast clients work, in thousandths.
     pub(crate) pace: u64,
     seen: Vec<Seen>,
+    /// The input that is being handled tells a site of a quota that it did not know.
+    meets_quota: bool,
     digest: u64,
 }
 
@@ -269,6 +271,7 @@ impl Simulation {
             submitted: 0,
             pace: 1000,
             seen: vec![Seen::default(); sites],
+            meets_quota: false,
             digest: 0xcbf2_9ce4_8422_2325,
             members,
             rng,
@@ -291,6 +294,9 @@ impl Simulation {
         for site in 0..world.len() {
             self.count_metrics(world, site);
         }
+        self.probes.add("round: grants while tokens are set aside", self.oracle.moved_aside.0);
+        self.probes.add("round: release while tokens are set aside", self.oracle.moved_aside.1);
+        self.probes.add("gift: to an incarnation that is lost", self.oracle.lost_gifts);
     }
 
     /// Looks whether the present phase is over.
@@ -380,9 +386,18 @@ impl Simulation {
 
     /// Probes of the agreement that show before an input is handled.
     fn probe_input(&mut self, node: &Node, input: &Input<Node>) {
-        let Input::Message { message: PeerMessage { body, .. }, .. } = input else { return };
+        let Input::Message { from, message: PeerMessage { body, .. } } = input else { return };
+        if let Body::Digests(digests) = body {
+            let from = self.members.binary_search(from).unwrap_or(usize::MAX);
+            let known = |digest: &Digest| node.quotas().find(&digest.quota).map(|quota| quota.received(from).1);
+            let again = digests.iter().filter(|digest| digest.given > 0 && known(digest) == Some(digest.given)).count();
+            self.probes.add("gift: total told again", again as u64);
+        }
         let Body::Avantan { quota, message } = body else { return };
-        let Some(quota) = node.quotas().find(quota) else { return };
+        let Some(quota) = node.quotas().find(quota) else {
+            self.meets_quota = matches!(message, avantan::Message::Decided { .. });
+            return;
+        };
         let share = &quota.avantan().share;
         match message {
             avantan::Message::Election { instance, .. } | avantan::Message::Decided { instance, .. }
@@ -484,6 +499,11 @@ impl Host for Simulation {
             self.faults.rejoined(site);
         }
         self.mix(effects.len() as u64);
+        if std::mem::take(&mut self.meets_quota)
+            && effects.iter().any(|effect| matches!(effect, Effect::Respond { response: Response::Batch { .. }, .. }))
+        {
+            self.probes.hit("operation: waits for a name that then exists");
+        }
         let mut persists = false;
         for effect in effects {
             match effect {
@@ -568,7 +588,6 @@ impl Simulation {
         let about = known.id.to_string();
         let found = survival::check_answer(known.durable.as_ref(), outcome);
         self.oracle.blame(survival::NAME, found, &about);
-        let _ = answers::NAME;
     }
 
     /// Asks a site something; `at` is when the request gets there.

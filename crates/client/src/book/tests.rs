@@ -135,6 +135,22 @@ fn calls_during_a_batch_travel_together_in_the_next() {
 }
 
 #[test]
+fn crowd_travels_in_two_halves() {
+    let mut script = Script::connected();
+    for _ in 0..600 {
+        script.submit(acquire(1));
+    }
+    let halves = [script.batch().expect("one"), script.batch().expect("and another")].map(|half| half.operations.len());
+    assert_eq!(halves, [300, 300]);
+    for _ in 0..600 {
+        script.submit(acquire(1));
+    }
+    assert_eq!(script.batch(), None, "no more than two");
+    script.answer(1, &[]);
+    assert_eq!(script.batch().expect("one has its answer").operations.len(), 424, "what the window has room for");
+}
+
+#[test]
 fn calls_that_wait_at_the_site_hold_nothing_up() {
     let mut script = Script::connected();
     let slow = script.submit(acquire(1000));

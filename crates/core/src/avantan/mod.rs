@@ -174,9 +174,10 @@ impl Avantan {
         &self.role
     }
 
-    /// Whether it has promised, offered or accepted anything in an instance that is not decided yet.
+    /// Whether it has offered or accepted something in an instance that is not decided yet: only the outcome, or the
+    /// withdrawal of the one ballot that it offered to, ends that. A mere promise binds nothing.
     pub fn in_round(&self) -> bool {
-        self.share.round.is_some()
+        self.share.round.as_ref().is_some_and(|round| round.first.is_some() || round.accepted.is_some())
     }
 
     /// Whether this incarnation may vote and offer: the first may, a later one once a decided instance recorded it.

@@ -33,7 +33,7 @@ pub(super) const META: u8 = 0x01;
 /// Tag of the rows about peers.
 pub(super) const PEER: u8 = 0x02;
 /// The layout of rows that this version writes.
-const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 1;
 /// How often a question at the start is repeated.
 const HELLO: u64 = 300 * MILLISECOND;
 /// A peer's position is noted durably when it has moved on by this many batches, or after [`NOTE`].
@@ -200,6 +200,11 @@ fn put_peer(batch: &mut Batch, position: usize, peer: &Peer) {
     put_u64(&mut row, u64::from(peer.noted.0.0));
     put_u64(&mut row, peer.noted.1);
     batch.put(&[PEER, position as u8], &row);
+}
+
+/// The layout of rows that the row about the site tells.
+pub(super) fn layout_of(row: &[u8]) -> Result<u64, Malformed> {
+    Cursor(row).u64()
 }
 
 /// Reads a row about a peer; one about a site that is no member is passed over.

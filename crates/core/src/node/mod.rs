@@ -37,7 +37,7 @@ use crate::clock::{MILLISECOND, Now, SECOND};
 use crate::id::{Incarnation, Life, OperationId, SessionId, SiteId};
 use crate::machine::{self, ClientId, Effect, Input, KeySet, Machine, Reader, Seq, View};
 use crate::peer::{Body, Digest, PeerMessage};
-use crate::quota::{DUE, QuotaRow, Quotas, due_range, grant_key, is_quota_row};
+use crate::quota::{DUE, QuotaRow, Quotas, due_ranges, grant_key, is_quota_row};
 use crate::session::{self, Known, Opened, Sessions, Verdict};
 use crate::stats::Rng;
 use crate::turn::{Peer, Ticket, Turn};
@@ -200,6 +200,11 @@ impl Node {
         const PAGE: usize = 4096;
         let malformed = |key: &[u8]| OpenError::Malformed { key: key.to_vec() };
         let Some(meta) = reader.read(&[lives::META])? else { return Ok(()) };
+        if let Ok(version) = lives::layout_of(&meta)
+            && version > lives::VERSION
+        {
+            return Err(OpenError::Newer { version });
+        }
         let (owner, marks) = self.lineage.restore(&meta, now).map_err(|_| malformed(&[lives::META]))?;
         if owner != self.config.me {
             return Err(OpenError::OtherSite { owner });
@@ -284,7 +289,7 @@ impl Machine for Node {
         let request = match input {
             Input::Tick => {
                 if self.is_serving() && self.next_due.is_some_and(|due| due <= self.lineage.uptime(now)) {
-                    needed.ranges.push(due_range());
+                    needed.ranges.extend(due_ranges(self.lineage.uptime(now)));
                 }
                 return needed;
             }

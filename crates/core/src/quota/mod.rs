@@ -25,7 +25,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 pub(crate) use row::keys;
-pub use row::{DUE, GRANT, QuotaRow, due_range, due_uptime, grant_key, is_quota_row};
+pub use row::{DUE, GRANT, QuotaRow, due_ranges, due_uptime, grant_key, is_quota_row};
 pub use tally::count;
 
 use crate::api::Hold;
@@ -173,8 +173,6 @@ struct PeerShare {
     rate: u64,
     /// What it has received from us.
     received: i64,
-    /// When it said so.
-    told_at: u64,
     told: Told,
 }
 

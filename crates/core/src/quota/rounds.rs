@@ -124,12 +124,16 @@ impl Quotas {
     /// Creates (with a limit) or deletes a quota by a round.
     pub(super) fn administer(&mut self, turn: &mut Turn, at: usize, ticket: Ticket, limit: Option<i64>, timeout: u64) {
         let deadline = turn.now.mono.saturating_add(timeout);
+        // An earlier try of the same operation may have got a value accepted: then it cannot be taken back either.
+        let round = self.list[at].avantan.share.round.as_ref();
+        let accepted = round.and_then(|round| round.accepted.as_ref());
+        let undecided = accepted.is_some_and(|(_, value)| value.lifecycle != crate::avantan::Lifecycle::Keep);
         let activity = self.list[at].activity(turn);
         if activity.admin.len() >= ADMIN {
             turn.finished.push((ticket, Outcome::Refused(Refusal::Overloaded)));
             return;
         }
-        activity.admin.push_back(Admin { ticket, limit, deadline, undecided: false });
+        activity.admin.push_back(Admin { ticket, limit, deadline, undecided });
         activity.deadline_at = activity.deadline_at.min(deadline);
         self.lead_admin(turn, at);
         self.schedule(at);
@@ -190,9 +194,10 @@ impl Quotas {
         let needed = activity.needed();
         let soon = activity.demand.forecast(SECOND).max(activity.demand.request());
         let free = quota.avantan.share.tokens;
-        // Where tokens are plenty, go on serving from some; where they are scarce, a remainder too small for a request
-        // serves nobody, and the round should have it.
-        let kept = if needed == 0 && free >= soon.saturating_mul(6) { soon.saturating_mul(2) } else { 0 };
+        // Goes on serving from some while the round lasts; where requests wait, the round should have it all.
+        // Never more than half of it, and nothing without demand, or there would be tokens that nobody can reach.
+        let keeps = needed == 0 && activity.demand.rate() > 0;
+        let kept = if keeps { soon.saturating_mul(2).min(free / 2) } else { 0 };
         Offer { kept, needed, wanted: needed.saturating_add(activity.demand.forecast(EPOCH)).saturating_add(soon) }
     }
 
@@ -444,9 +449,8 @@ impl Quotas {
         if quota.activity.is_some() || !quota.avantan.may_vote(turn.site) {
             quota.activity(turn);
         }
-        self.answer_lookup(turn, at);
         if self.list[at].activity.is_none() {
-            return;
+            return self.answer_lookup(turn, at);
         }
         let quota = &mut self.list[at];
         let (applied, table) = (quota.avantan.share.applied, quota.avantan.share.table.clone());
@@ -473,6 +477,8 @@ impl Quotas {
             self.judge_waiting(turn, at, asked);
         }
         self.finish_admin(turn, at);
+        // Only now: what waited for the name was not known to the round that is over.
+        self.answer_lookup(turn, at);
         self.seek(turn, at);
         self.lead_admin(turn, at);
         if self.has_unrecorded(turn, at) {
@@ -507,11 +513,12 @@ impl Quotas {
         });
         self.waiting -= refused;
         if refused > 0 {
-            activity.failures += 1;
+            // Long ago is not in a row.
+            let in_a_row = turn.now.mono < activity.retry_at + BACK_OFF;
+            activity.failures = if in_a_row { activity.failures + 1 } else { 1 };
             activity.retry_at = turn.now.mono + ((25 * MILLISECOND) << activity.failures.min(7)).min(BACK_OFF);
         } else if activity.waiting.is_empty() {
-            activity.failures = 0;
-            activity.retry_at = 0;
+            activity.failures /= 2;
         }
         activity.note_deadlines();
     }

@@ -187,9 +187,14 @@ pub fn due_uptime(key: &[u8]) -> Result<u64, Malformed> {
     read_due_key(key).map(|(uptime, _, _)| uptime)
 }
 
-/// The first grants in the index by time: those that are due, and the one after them.
-pub fn due_range() -> KeyRange {
-    KeyRange { from: vec![DUE], to: vec![DUE + 1], limit: EXPIRIES + 1 }
+/// What ends at this uptime or before, and the first that ends after it: two ranges of the index by time, in this order.
+pub fn due_ranges(uptime: u64) -> [KeyRange; 2] {
+    let mut after = vec![DUE];
+    after.extend_from_slice(&uptime.saturating_add(1).to_be_bytes());
+    [
+        KeyRange { from: vec![DUE], to: after.clone(), limit: EXPIRIES },
+        KeyRange { from: after, to: vec![DUE + 1], limit: 1 },
+    ]
 }
 
 /// The most holds that end in one turn.

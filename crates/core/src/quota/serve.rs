@@ -1,17 +1,17 @@
 //! Acquire, release, holds and their end: what a site does on its own, and what it does when tokens arrive.
 
-use super::row::{EXPIRIES, Grant, due_key, read_due_key};
+use super::row::{EXPIRIES, Grant, due_key, due_uptime, read_due_key};
 use super::{Activity, Dirty, Quota, Quotas, RELAXED_TICK, WAITING, WAITING_PER_QUOTA, Waiting, grant_key};
 use crate::api::{HOLD_MICROS, Hold, NAME_BYTES, Operation, Outcome, Refusal, SiteSet};
-use crate::clock::{MILLISECOND, SECOND};
+use crate::clock::MILLISECOND;
 use crate::codec::Malformed;
 use crate::id::GrantId;
 use crate::machine::View;
 use crate::right::Term;
 use crate::turn::{Ticket, Turn};
 
-/// How long what a member said of its free tokens may serve to refuse a request without asking again, in microseconds.
-const FRESH: u64 = SECOND;
+/// So many rounds in a row must have ended in vain before requests are refused without asking again.
+const IN_VAIN: u32 = 1;
 
 impl Quotas {
     /// Carries out an operation, or lets it wait (`None`): its outcome then comes by [`Turn::finished`].
@@ -98,11 +98,11 @@ impl Quotas {
         }
         let alone = !turn.config.redistribute || turn.peers.len() == 1;
         let activity = quota.activity.as_mut().expect("made above");
-        // Nothing is asked again if the last round was in vain, or everybody said just now what they have, and all of it
-        // together is not enough for this request behind those that wait.
+        // After a round in vain nothing is asked again for a while, unless what others have said since is enough for this
+        // request behind those that wait.
         let all = quota.avantan.share.tokens.saturating_add(activity.known_free(turn.position));
-        let hopeless = all.saturating_sub(activity.needed()) < amount
-            && ((now < activity.retry_at && activity.failures > 0) || activity.is_informed(turn));
+        let in_vain = now < activity.retry_at && activity.failures >= IN_VAIN;
+        let hopeless = in_vain && all.saturating_sub(activity.needed()) < amount;
         if alone || amount > limit || hopeless {
             turn.metrics.refused_local += 1;
             let mut asked = SiteSet::default();
@@ -196,13 +196,14 @@ impl Quotas {
         Outcome::Released { amount: grant.amount }
     }
 
-    /// Ends the holds that are due. Returns the uptime at which the next one may be.
+    /// Ends the holds in the first of the ranges that [`super::due_ranges`] named. Returns the uptime at which the next one
+    /// may end.
     pub fn expire(&mut self, turn: &mut Turn, view: &View) -> Result<Option<u64>, Malformed> {
-        for (ended, (key, value)) in view.range(&[super::DUE]).enumerate() {
-            let (uptime, incarnation, number) = read_due_key(key)?;
-            if uptime > turn.uptime || ended == EXPIRIES {
-                return Ok(Some(uptime.max(turn.uptime)));
-            }
+        let [due, after] = view.ranges() else { return Ok(None) };
+        let mut ended = 0;
+        for (key, value) in view.range(&due.from) {
+            let (_, incarnation, number) = read_due_key(key)?;
+            ended += 1;
             let grant = Grant::decode(value)?;
             let term = grant.term.ok_or(Malformed)?;
             // An earlier incarnation's tokens are lost with it.
@@ -213,7 +214,7 @@ impl Quotas {
             }
             if !term.is_over(turn.now, turn.uptime) {
                 let later = Grant { term: Some(term.postponed(turn.now, turn.uptime)), ..grant };
-                let later_uptime = later.term.map_or(uptime, |term| term.uptime);
+                let later_uptime = later.term.map_or(turn.uptime, |term| term.uptime);
                 turn.batch.delete(key);
                 turn.batch.put(&due_key(later_uptime, incarnation, number), &later.encode());
                 turn.batch.put(&grant_key(incarnation, number), &later.encode());
@@ -228,7 +229,11 @@ impl Quotas {
                 self.take_back(turn, at, grant.amount);
             }
         }
-        Ok(None)
+        // A full range may have left some behind.
+        if ended == EXPIRIES {
+            return Ok(Some(turn.uptime));
+        }
+        view.range(&after.from).next().map(|(key, _)| due_uptime(key)).transpose()
     }
 
     fn remove_grant(&mut self, turn: &mut Turn, number: u64, grant: &Grant) {
@@ -246,8 +251,6 @@ impl Quotas {
         quota.avantan.share.tokens = quota.avantan.share.tokens.saturating_add(amount);
         quota.released += amount as u128;
         if let Some(activity) = &mut quota.activity {
-            activity.failures = 0;
-            activity.retry_at = 0;
             if activity.tick_at == super::NEVER {
                 activity.tick_at = turn.now.mono + RELAXED_TICK;
                 self.schedule(at);
@@ -307,13 +310,6 @@ impl Activity {
     pub(super) fn known_free(&self, me: usize) -> i64 {
         let others = self.peers.iter().enumerate().filter(|(peer, _)| *peer != me);
         others.fold(0i64, |sum, (_, peer)| sum.saturating_add(peer.free.max(0)))
-    }
-
-    /// Whether every other member that is up told what it has within [`FRESH`].
-    fn is_informed(&self, turn: &Turn) -> bool {
-        let now = turn.now.mono;
-        let mut others = self.peers.iter().zip(turn.peers).enumerate().filter(|(at, _)| *at != turn.position);
-        others.all(|(_, (share, peer))| share.told_at + FRESH >= now && peer.is_up(turn.now))
     }
 
     /// Tokens that requests wait for.

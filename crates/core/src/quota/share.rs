@@ -21,6 +21,9 @@ use crate::turn::Turn;
 
 /// A gift that has shown no sign of arrival is told again after twice the round trip, then ever more slowly up to this.
 const REPEAT: u64 = 5 * SECOND;
+/// A member that has been told nothing for this long is answered when it tells of a gift. Longer than any round trip, or
+/// two members would answer each other for ever.
+const ACKNOWLEDGED: u64 = 4 * SECOND;
 /// A quota that nothing happened to for this long is put to rest.
 const REST: u64 = 60 * SECOND;
 /// The most quotas that one step of an announcement covers.
@@ -60,6 +63,8 @@ impl Quotas {
         }
         let quota = &mut self.list[at];
         let recorded = quota.avantan.share.table.settled(site).map_or(Incarnation(1), |last| last.row.incarnation);
+        let in_round = quota.avantan.in_round();
+        let free = quota.avantan.share.free().max(0);
         let activity = quota.activity(turn);
         let known = &mut activity.peers[from];
         let fresher = digest.free > known.free;
@@ -68,17 +73,33 @@ impl Quotas {
             short: digest.short,
             rate: digest.rate,
             received: if digest.received_from == me { known.received.max(digest.received) } else { 0 },
-            told_at: turn.now.mono,
             told: known.told,
         };
-        if fresher && !activity.waiting.is_empty() {
-            activity.retry_at = activity.retry_at.min(turn.now.mono);
+        // News: what waits may be served after all.
+        if fresher && !activity.waiting.is_empty() && activity.retry_at > turn.now.mono {
+            let least = activity.waiting.iter().map(|request| request.amount).min().unwrap_or(0);
+            if activity.known_free(turn.position).saturating_add(free) >= least {
+                activity.retry_at = turn.now.mono;
+                activity.phase_at = activity.phase_at.min(turn.now.mono);
+            }
+        }
+        // A donor that goes on telling of a gift does not know that it arrived.
+        let silent = turn.now.mono.saturating_sub(activity.peers[from].told.at);
+        let doubts = digest.given_to == me && digest.given > 0 && silent >= ACKNOWLEDGED;
+        // Nor does one that missed a decision without being in its round know that there was one.
+        let behind = digest.applied < applied && silent >= SECOND;
+        if digest.applied > applied && !in_round {
+            let message = crate::avantan::Message::Behind { applied };
+            turn.sends.push((site, crate::peer::Body::Avantan { quota: digest.quota, message }));
         }
         if incarnation > recorded && !activity.record {
             activity.record = true;
             let delay = turn.jitter(2 * turn.longest_round_trip());
             let activity = self.list[at].activity(turn);
             activity.phase_at = activity.phase_at.min(turn.now.mono + delay);
+        }
+        if doubts || behind {
+            self.tell(turn, at, from);
         }
         self.balance(turn, at);
         let activity = self.list[at].activity.as_mut().expect("made above");
@@ -110,7 +131,6 @@ impl Quotas {
         let activity = self.list[at].activity(turn);
         activity.fed_at = turn.now.mono;
         activity.active_at = turn.now.mono;
-        activity.failures = 0;
         // Tell the donor soon that it arrived.
         activity.peers[from].told.at = 0;
         activity.tick_at = activity.tick_at.min(turn.now.mono + TICK);
@@ -320,7 +340,14 @@ impl Quotas {
         let mut told = 0;
         for at in from..self.list.len() {
             let quota = &self.list[at];
-            if quota.avantan.share.applied > 0 && (everything || quota.given(peer).1 > 0) {
+            let given = quota.given(peer).1 > 0;
+            if quota.avantan.share.applied > 0 && (everything || given) {
+                if given {
+                    // It is told again until its receiver says that it has it.
+                    let activity = self.list[at].activity(turn);
+                    activity.tick_at = activity.tick_at.min(turn.now.mono + SECOND);
+                    self.schedule(at);
+                }
                 self.tell(turn, at, peer);
                 told += 1;
             }

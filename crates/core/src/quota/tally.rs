@@ -90,10 +90,9 @@ pub fn count(
         let used = i128::from(limit) - tokens;
         (least, most) = (used, used);
     } else if reborn || missing != SiteSet::default() {
-        // What is not known to be free may be in use.
-        (least, most) = (least.clamp(0, i128::from(limit)), i128::from(limit) - tokens.min(i128::from(limit)));
-        least = if missing == SiteSet::default() { least } else { 0 };
-        most = most.max(least);
+        // Tokens that move between two readings are read twice or not at all, and nobody knows what a lost incarnation
+        // had granted: then only the limit is certain.
+        (least, most) = (0, i128::from(limit));
     }
     let spoiled = (-net).max(tokens - i128::from(limit)).max(0);
     let clamp = |value: i128| value.clamp(0, i128::from(i64::MAX)) as i64;

@@ -1,4 +1,5 @@
-//! The tests of the protocols: golden scripts, oracles, and the model check.
+//! The tests of the protocols: scenarios and oracles; the model check is a crate of its own.
 
 mod cluster;
 mod quotas;
+mod reallocation;

@@ -34,9 +34,6 @@ pub fn check(told: Option<&Outcome>, answer: &Outcome, standing: Standing) -> Re
         Outcome::Unknown(Doubt::Forgotten) if !standing.forgotten && !standing.lost => {
             Err("was forgotten while its client cared".to_owned())
         }
-        Outcome::Unknown(Doubt::Undecided) if told.is_some() && !standing.lost => {
-            Err(format!("ended as {told:?}, and is said to be undecided"))
-        }
         answer if is_definitive(answer) => match told {
             Some(told) if is_definitive(told) && told != answer => Err(format!("was answered {told:?}, and then {answer:?}")),
             _ => Ok(()),
@@ -71,7 +68,6 @@ mod tests {
         assert!(check(None, &Outcome::Unknown(Doubt::Forgotten), cares).is_err());
         let forgotten = Standing { forgotten: true, ..cares };
         assert_eq!(check(Some(&released), &Outcome::Unknown(Doubt::Forgotten), forgotten), Ok(()));
-        assert!(check(Some(&released), &Outcome::Unknown(Doubt::Undecided), cares).is_err());
         assert!(check_known(Some(5), 6, &Outcome::Refused(Refusal::UnknownQuota)).is_err());
         assert_eq!(check_known(Some(5), 4, &Outcome::Refused(Refusal::UnknownQuota)), Ok(()));
     }

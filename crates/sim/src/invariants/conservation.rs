@@ -4,7 +4,7 @@
 //! Σ tokens + Σ (granted − taken back) + Σ changes decided and not applied + Σ (given − received) = limit
 //!
 //! Tokens that are set aside are among a site's tokens, so they count once. A site that is down counts with what its
-//! disk has. The tokens of a lost incarnation, and gifts to it that it never got, stay in the sum for ever.
+//! disk has. The tokens of a lost incarnation, and gifts from it and to it that never arrived, stay in the sum for ever.
 
 use super::agreement::Decisions;
 use slackline_core::id::{Incarnation, SiteId};
@@ -48,7 +48,7 @@ pub struct Sums {
     pub under_way: i128,
     /// Granted and not taken back, at all incarnations.
     pub in_use: i128,
-    /// At lost incarnations, or under way to them.
+    /// At lost incarnations, or under way from or to them.
     pub lost: i128,
 }
 
@@ -87,8 +87,8 @@ pub fn sum(
                     ));
                 }
                 let under_way = i128::from(given - received);
-                // A receiver that nobody has heard of as alive is lost.
-                if receiver.is_some_and(|receiver| is_live(receiver)) {
+                // A donor that is lost tells nobody of its gifts any more, and one that is lost gets none.
+                if live && receiver.is_some_and(|receiver| is_live(receiver)) {
                     sums.under_way += under_way;
                 } else {
                     sums.lost += under_way;

@@ -1,0 +1,289 @@
+//! `bench hot`: one quota that never runs out, one site, one client with many callers, each with one call in flight.
+//!
+//! Every call has a fresh operation id, and every grant is durable before it is told. Live, the server is a process of its
+//! own on a real disk; each process has one thread for its network and its machine. The client sends a batch while
+//! none is under way.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use slackline::{Client, Outcome as Answered, Quota};
+use slackline_core::api::{
+    BATCH_OPERATIONS, Batch, Hold, Operation, Outcome, Readiness, Request, Response, Submission,
+};
+use slackline_core::id::{Incarnation, SessionId, SiteId};
+use slackline_core::machine::ClientId;
+use slackline_sim::Costs;
+use slackline_sim::world::{Host, Options, World};
+
+use crate::histogram::Histogram;
+use crate::live::{LiveError, Scratch, Server};
+use crate::median;
+use crate::report::{Latency, Mode, Report, Run, latency_figure};
+
+/// What `bench hot` is told.
+#[derive(Clone, Debug)]
+pub struct HotOptions {
+    /// How many callers there are; one run for each number.
+    pub callers: Vec<usize>,
+    /// How long each round lasts.
+    pub round: Duration,
+    /// How many rounds there are; the one with the median throughput is reported.
+    pub rounds: usize,
+    /// What every random choice comes from.
+    pub seed: u64,
+    /// Where to measure for real; none for virtual time.
+    pub live: Option<Live>,
+}
+
+/// Where to measure for real.
+#[derive(Clone, Debug)]
+pub struct Live {
+    /// The binary that has `serve`. Without one the server is on threads of this process, which is only good for tests.
+    pub binary: Option<PathBuf>,
+    /// The data lie in a directory that is made below this one and removed.
+    pub directory: PathBuf,
+}
+
+impl Default for HotOptions {
+    fn default() -> Self {
+        Self { callers: vec![64], round: Duration::from_secs(2), rounds: 5, seed: 1, live: None }
+    }
+}
+
+/// The quota's name.
+const NAME: &str = "hot";
+/// More than all the rounds take.
+const LIMIT: i64 = 1 << 50;
+/// Time before the first round that is not counted.
+const WARM: Duration = Duration::from_secs(1);
+/// A round trip over loopback, for virtual time, in microseconds.
+const LOOPBACK: u64 = 20;
+/// The bound on the clock's error that a simulated site is told, in microseconds.
+const EPSILON: u64 = 10_000;
+
+/// Runs `bench hot`.
+///
+/// # Panics
+///
+/// If simulated books are wrong afterwards.
+pub fn hot(options: &HotOptions) -> Result<Report, LiveError> {
+    let mut facts = vec![
+        ("rounds".to_owned(), format!("the median of {} of {} s each", options.rounds, options.round.as_secs_f64())),
+        ("paper".to_owned(), "Samya gives no figure for one site alone".to_owned()),
+    ];
+    let mut runs = Vec::new();
+    for &callers in &options.callers {
+        runs.push(match &options.live {
+            Some(live) => {
+                let (run, file_system) = measure(options, live, callers)?;
+                facts.retain(|(name, _)| name != "disk");
+                facts.push(("disk".to_owned(), format!("{file_system}, {}", live.directory.display())));
+                run
+            }
+            None => simulate(options, callers),
+        });
+    }
+    let live = options.live.is_some();
+    Ok(Report {
+        workload: "hot".into(),
+        mode: if live { Mode::Live } else { Mode::Sim },
+        seed: options.seed,
+        data: "generated".into(),
+        epsilon_us: EPSILON,
+        cost_model: (!live).then(Costs::default),
+        figures: vec![latency_figure(
+            "hot-latency",
+            runs.iter().map(|(run, latencies)| (run.config.as_str(), latencies)),
+        )],
+        runs: runs.into_iter().map(|(run, _)| run).collect(),
+        verified: true,
+        facts,
+    })
+}
+
+/// One round's grants.
+struct Round {
+    seconds: f64,
+    granted: u64,
+    latencies: Histogram,
+    syncs: u64,
+}
+
+/// The round with the median throughput, as a run.
+fn report(callers: usize, rounds: Vec<Round>) -> (Run, Histogram) {
+    let speed = |round: &Round| round.granted as f64 / round.seconds;
+    let speeds: Vec<u64> = rounds.iter().map(|round| speed(round) as u64).collect();
+    let Round { seconds, granted, latencies, syncs } = median(rounds, speed);
+    let mut run = Run::new(format!("callers-{callers}"));
+    run.committed = granted;
+    run.latency_ms = Latency::from(&latencies);
+    (run.took(seconds).with("callers", callers).with("syncs", syncs).with("rounds_per_s", speeds), latencies)
+}
+
+fn measure(options: &HotOptions, live: &Live, callers: usize) -> Result<((Run, Histogram), String), LiveError> {
+    let scratch = Scratch::below(&live.directory)?;
+    if live.binary.is_some() {
+        scratch.refuse_memory()?;
+    }
+    let server = Server::start(live.binary.as_deref(), &scratch.path().join("site"))?;
+    server.wait_ready()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime =
+        runtime.map_err(|source| LiveError::System { action: "start the client's runtime".into(), source })?;
+    let rounds = runtime.block_on(drive(options, &server, callers))?;
+    Ok((report(callers, rounds), scratch.file_system.clone()))
+}
+
+async fn drive(options: &HotOptions, server: &Server, callers: usize) -> Result<Vec<Round>, LiveError> {
+    let client = Client::connect([server.address.to_string()]).await.map_err(failed)?;
+    let quota = client.quota(NAME);
+    quota.create(LIMIT).await.done().map_err(failed)?;
+    let mut total = 0;
+    let warm = round(&quota, callers, WARM.min(options.round)).await?;
+    total += warm.0;
+    let mut rounds = Vec::with_capacity(options.rounds);
+    for _ in 0..options.rounds {
+        let before = server.metric("slackline_sync_seconds_count")?;
+        let began = Instant::now();
+        let (granted, latencies) = round(&quota, callers, options.round).await?;
+        let seconds = began.elapsed().as_secs_f64();
+        let syncs = server.metric("slackline_sync_seconds_count")? - before;
+        total += granted;
+        rounds.push(Round { seconds, granted, latencies, syncs: syncs as u64 });
+    }
+    let shown = quota.show().await.map_err(failed)?;
+    if shown.in_use.exact() != Some(total as i64) {
+        let in_use = shown.in_use;
+        return Err(LiveError::Failed(format!(
+            "{total} grants were told, but the books have {in_use:?}; this is a bug"
+        )));
+    }
+    client.close().await;
+    Ok(rounds)
+}
+
+/// All callers call for this long. Returns the grants, all of them, and their latencies.
+async fn round(quota: &Quota, callers: usize, length: Duration) -> Result<(u64, Histogram), LiveError> {
+    let latencies = Arc::new(Mutex::new(Histogram::default()));
+    let end = Instant::now() + length;
+    let call = |_| tokio::spawn(caller(quota.clone(), Arc::clone(&latencies), end));
+    let calls: Vec<_> = (0..callers).map(call).collect();
+    for call in calls {
+        call.await.map_err(failed)??;
+    }
+    let latencies = Arc::into_inner(latencies).expect("every caller has ended").into_inner().expect("none panicked");
+    Ok((latencies.count(), latencies))
+}
+
+/// One caller: acquires one token after the other.
+async fn caller(quota: Quota, latencies: Arc<Mutex<Histogram>>, end: Instant) -> Result<(), LiveError> {
+    let mut began = Instant::now();
+    while began < end {
+        match quota.acquire(1).await {
+            Answered::Done(_) => {}
+            other => return Err(LiveError::Failed(format!("an acquire was not granted: {other:?}"))),
+        }
+        let ended = Instant::now();
+        latencies.lock().expect("none panicked").note((ended - began).as_nanos() as u64);
+        began = ended;
+    }
+    Ok(())
+}
+
+fn failed(error: impl std::fmt::Display) -> LiveError {
+    LiveError::Failed(error.to_string())
+}
+
+/// The client of a simulated site: a batch is sent while none is under way.
+struct Callers {
+    count: usize,
+    session: Option<(SiteId, Incarnation, SessionId)>,
+    next: u64,
+    sent: u64,
+    created: bool,
+    granted: u64,
+    latencies: Histogram,
+}
+
+const CLIENT: ClientId = ClientId(1);
+
+impl Callers {
+    fn submit(&mut self, world: &mut World, operations: Vec<Operation>) {
+        let (site, incarnation, session) = self.session.expect("opened first");
+        let low = self.next;
+        let submission =
+            |(order, operation)| Submission { sequence: low + order as u64, timeout: 1_000_000, operation };
+        let operations: Vec<_> = operations.into_iter().enumerate().map(submission).collect();
+        self.next += operations.len() as u64;
+        let batch = Batch { site, incarnation, session, low, operations };
+        world.request(world.now() + LOOPBACK / 2, 0, CLIENT, Request::Batch(batch));
+    }
+}
+
+impl Host for Callers {
+    /// Every caller calls.
+    fn wake(&mut self, world: &mut World, _: u64) {
+        self.sent = world.now();
+        let acquire = || Operation::Acquire { quota: NAME.into(), amount: 1, hold: Hold::Counted };
+        self.submit(world, (0..self.count).map(|_| acquire()).collect());
+    }
+
+    fn respond(&mut self, world: &mut World, _: usize, _: ClientId, response: Response) {
+        match response {
+            Response::Opened { site, incarnation, session } => self.session = Some((site, incarnation, session)),
+            Response::Batch { answers, .. } => {
+                let is_grant = |outcome: &Outcome| matches!(outcome, Outcome::Granted { .. });
+                let granted = answers.iter().filter(|answer| is_grant(&answer.outcome)).count() as u64;
+                self.created |= answers.iter().any(|answer| matches!(answer.outcome, Outcome::Created { .. }));
+                self.granted += granted;
+                if granted > 0 {
+                    let back = world.now() + LOOPBACK / 2;
+                    self.latencies.note_many((back - self.sent) * 1_000, granted);
+                    world.wake_at(back, 0);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn simulate(options: &HotOptions, callers: usize) -> (Run, Histogram) {
+    let mut world = World::new(Options { epsilon: EPSILON, ..Options::uniform(1, 0, options.seed) });
+    let mut host = Callers {
+        count: callers.min(BATCH_OPERATIONS),
+        session: None,
+        next: 1,
+        sent: 0,
+        created: false,
+        granted: 0,
+        latencies: Histogram::default(),
+    };
+    let pass = |world: &mut World, host: &mut Callers, micros: u64| world.run(host, world.now() + micros);
+    while world.node(0).is_none_or(|node| node.readiness() != Readiness::Ready) {
+        pass(&mut world, &mut host, 10_000);
+    }
+    world.request(world.now(), 0, CLIENT, Request::Open);
+    pass(&mut world, &mut host, 10_000);
+    host.submit(&mut world, vec![Operation::Create { quota: NAME.into(), limit: LIMIT }]);
+    pass(&mut world, &mut host, 100_000);
+    assert!(host.created, "the quota must be created");
+    world.wake_at(world.now(), 0);
+    let mut rounds = Vec::with_capacity(options.rounds);
+    let (inputs, clock) = (world.inputs(), Instant::now());
+    for _ in 0..options.rounds {
+        let (granted, syncs) = (host.granted, world.syncs());
+        pass(&mut world, &mut host, options.round.as_micros() as u64);
+        let latencies = std::mem::take(&mut host.latencies);
+        let (granted, syncs) = (host.granted - granted, world.syncs() - syncs);
+        rounds.push(Round { seconds: options.round.as_secs_f64(), granted, latencies, syncs });
+    }
+    let speed = (world.inputs() - inputs) as f64 / clock.elapsed().as_secs_f64();
+    // What is under way is answered; the last answers make callers call again, and those calls are under way for ever.
+    let booked = world.node(0).and_then(|node| node.quotas().find(NAME)).map_or(0, |quota| quota.used().0);
+    let (least, most) = (u128::from(host.granted), u128::from(host.granted) + host.count as u128);
+    assert!((least..=most).contains(&booked), "{booked} tokens are booked, {} grants were told", host.granted);
+    let (run, latencies) = report(callers, rounds);
+    (run.with("sim_inputs_per_s", speed as u64), latencies)
+}

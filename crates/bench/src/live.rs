@@ -1,0 +1,266 @@
+//! Real sites to measure: where their data lie, and one server in a process of its own.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use slackline_server::{ServeConfig, Site, SiteHandle};
+
+/// How long a server may take to serve, or to stop.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often it is asked whether it serves.
+const LOOK: Duration = Duration::from_millis(2);
+/// File systems that keep nothing when the power goes.
+const VOLATILE: [&str; 4] = ["tmpfs", "ramfs", "devtmpfs", "hugetlbfs"];
+
+/// Real sites cannot be run, or do not do what they should.
+#[derive(Debug, thiserror::Error)]
+pub enum LiveError {
+    /// The data would lie in memory.
+    #[error("{} is on {kind}, which is memory: durable grants cannot be measured there; use --data with a directory on a disk", .path.display())]
+    InMemory {
+        /// The directory.
+        path: PathBuf,
+        /// The file system.
+        kind: String,
+    },
+    /// The operating system refuses something.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was tried.
+        action: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A site or its client failed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl LiveError {
+    fn system(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let action = action.into();
+        move |source| Self::System { action, source }
+    }
+}
+
+/// A directory of its own for one benchmark's data. Removed when dropped.
+#[derive(Debug)]
+pub struct Scratch {
+    path: PathBuf,
+    /// The type of the file system.
+    pub file_system: String,
+}
+
+impl Scratch {
+    /// A new directory below `parent`.
+    pub fn below(parent: &Path) -> Result<Self, LiveError> {
+        let path = parent.join(format!("slackline-bench-{}", std::process::id()));
+        let taken = || (0..).map(|number| path.with_extension(number.to_string())).find(|path| !path.exists());
+        let path = if path.exists() { taken().unwrap_or(path) } else { path };
+        fs::create_dir_all(&path).map_err(LiveError::system(format!("create {}", path.display())))?;
+        let path = path.canonicalize().map_err(LiveError::system(format!("look at {}", path.display())))?;
+        let file_system = file_system(&path);
+        Ok(Self { path, file_system })
+    }
+
+    /// An error if the directory is in memory, where a sync makes nothing durable.
+    pub fn refuse_memory(&self) -> Result<(), LiveError> {
+        if !VOLATILE.contains(&self.file_system.as_str()) {
+            return Ok(());
+        }
+        let path = self.path.parent().unwrap_or(&self.path).to_owned();
+        Err(LiveError::InMemory { path, kind: self.file_system.clone() })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed is left; nothing depends on it.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// The type of the file system that holds a path, as the operating system's list of mounts names it.
+fn file_system(path: &Path) -> String {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mount_of(&mounts, path).unwrap_or("unknown").to_owned()
+}
+
+/// The type of the mount with the longest path that leads to `path`; of equal ones the last, which hides the others.
+fn mount_of<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
+    let mount = |line: &'a str| {
+        let (place, kind) = line.split_once(" - ")?;
+        let place = place.split(' ').nth(4)?.replace("\\040", " ");
+        path.starts_with(&place).then(|| (place.len(), kind.split(' ').next().unwrap_or_default()))
+    };
+    mounts.lines().filter_map(mount).max_by_key(|(length, _)| *length).map(|(_, kind)| kind)
+}
+
+/// A cluster of one site, in a process of its own (`slackline serve`) or, for tests, on threads of this one.
+#[derive(Debug)]
+pub struct Server {
+    running: Running,
+    /// Where it serves clients.
+    pub address: SocketAddr,
+    http: SocketAddr,
+    started: Instant,
+}
+
+#[derive(Debug)]
+enum Running {
+    Process(Child),
+    /// Only kept: when it is dropped, the site stops.
+    Threads {
+        _site: SiteHandle,
+    },
+}
+
+impl Server {
+    /// Starts a server on the data in a directory, which is made if it is not there: `binary`, or without one threads.
+    pub fn start(binary: Option<&Path>, directory: &Path) -> Result<Self, LiveError> {
+        let (address, http) = (free_address()?, free_address()?);
+        let text = format!(
+            "cluster = \"bench\"\nregions = [\"here\"]\nregion = \"here\"\ndata = {:?}\nlisten = \"{address}\"\n\
+             http = \"{http}\"\n[[sites]]\nregion = \"here\"\naddress = \"{address}\"\n",
+            directory.display().to_string()
+        );
+        let file = directory.with_extension("toml");
+        fs::write(&file, &text).map_err(LiveError::system(format!("write {}", file.display())))?;
+        let started = Instant::now();
+        let running = match binary {
+            Some(binary) => Running::Process(start_process(binary, &file)?),
+            None => {
+                let config = ServeConfig::parse(&text, &file).map_err(|error| LiveError::Failed(error.to_string()))?;
+                let site = Site::start(config.site()).map_err(|error| LiveError::Failed(error.to_string()))?;
+                Running::Threads { _site: site }
+            }
+        };
+        Ok(Self { running, address, http, started })
+    }
+
+    /// Waits until it serves. Returns how long that took from its start.
+    pub fn wait_ready(&self) -> Result<Duration, LiveError> {
+        while self.started.elapsed() < PATIENCE {
+            if get(self.http, "/healthz").is_ok_and(|reply| reply.starts_with("HTTP/1.1 200")) {
+                return Ok(self.started.elapsed());
+            }
+            thread::sleep(LOOK);
+        }
+        Err(LiveError::Failed(format!("the server did not become ready within {} s", PATIENCE.as_secs())))
+    }
+
+    /// The sum of a metric over its labels.
+    pub fn metric(&self, name: &str) -> Result<f64, LiveError> {
+        metric(self.http, name)
+    }
+
+    /// Bytes of memory that the process has now.
+    pub fn resident_bytes(&self) -> Result<u64, LiveError> {
+        let id = match &self.running {
+            Running::Process(child) => child.id(),
+            Running::Threads { .. } => std::process::id(),
+        };
+        let path = format!("/proc/{id}/status");
+        let status = fs::read_to_string(&path).map_err(LiveError::system(format!("read {path}")))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kibibytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+        kibibytes.map(|kibibytes| kibibytes * 1024).ok_or_else(|| LiveError::Failed(format!("{path} has no VmRSS")))
+    }
+}
+
+/// A process ends as by `kill -9`; threads drain.
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Running::Process(child) = &mut self.running {
+            // It may have ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Starts `slackline serve` and waits until it listens.
+fn start_process(binary: &Path, config: &Path) -> Result<Child, LiveError> {
+    let mut child = Command::new(binary)
+        .args(["serve", "--json", "--config"])
+        .arg(config)
+        .env("RUST_LOG", "warn")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(LiveError::system(format!("start {}", binary.display())))?;
+    // The first line says that it listens; none, that it has ended.
+    let mut line = String::new();
+    let output = child.stdout.take().map(BufReader::new);
+    let read = output.map(|mut output| output.read_line(&mut line)).transpose();
+    if read.map_err(LiveError::system("read from the server"))?.unwrap_or(0) == 0 {
+        let _ = child.wait();
+        return Err(LiveError::Failed("the server did not start; its message is above".into()));
+    }
+    Ok(child)
+}
+
+/// The sum of a metric over its labels, from the `/metrics` of a site.
+pub fn metric(http: SocketAddr, name: &str) -> Result<f64, LiveError> {
+    let page = get(http, "/metrics").map_err(LiveError::system("read /metrics"))?;
+    let value = |line: &str| {
+        let rest = line.strip_prefix(name)?;
+        if !rest.starts_with(['{', ' ']) {
+            return None;
+        }
+        rest.rsplit(' ').next()?.parse::<f64>().ok()
+    };
+    let values: Vec<f64> = page.lines().filter_map(value).collect();
+    if values.is_empty() {
+        return Err(LiveError::Failed(format!("/metrics has no {name}")));
+    }
+    Ok(values.into_iter().sum())
+}
+
+fn free_address() -> Result<SocketAddr, LiveError> {
+    let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    listener.map_err(LiveError::system("find a free port of 127.0.0.1"))
+}
+
+/// A page over HTTP, with its head.
+fn get(address: SocketAddr, path: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    let mut reply = Vec::new();
+    stream.read_to_end(&mut reply)?;
+    Ok(String::from_utf8_lossy(&reply).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_lies_on_the_mount_with_the_longest_name() {
+        let mounts = "1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 0:1 / /tmp rw,x shared:4 - tmpfs tmpfs rw\n\
+                      3 1 8:2 / /tmp/a\\040b rw - xfs /dev/b rw\n4 1 8:2 / /tmpfile rw - btrfs /dev/c rw\n";
+        let kind = |path: &str| mount_of(mounts, Path::new(path));
+        assert_eq!((kind("/home"), kind("/tmp/x"), kind("/tmp/a b/c")), (Some("ext4"), Some("tmpfs"), Some("xfs")));
+        assert_eq!((kind("/tmpfile/x"), kind("/tmpf")), (Some("btrfs"), Some("ext4")));
+    }
+
+    #[test]
+    fn memory_is_refused() {
+        let shm = Path::new("/dev/shm");
+        if file_system(shm) == "tmpfs" {
+            let scratch = Scratch::below(shm).expect("a directory can be made");
+            let error = scratch.refuse_memory().expect_err("tmpfs is memory").to_string();
+            assert!(error.contains("/dev/shm is on tmpfs, which is memory"), "{error}");
+        }
+    }
+}

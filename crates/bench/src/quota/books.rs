@@ -1,0 +1,160 @@
+//! What the clients of a run know, and whether the sites' books say the same.
+
+use slackline_core::node::Node;
+
+use super::{NAME, Prepared};
+use crate::histogram::Histogram;
+use crate::report::{Latency, Run};
+use crate::trace::{Kind, Trace};
+
+/// Into how many parts figures divide a trace's time.
+pub(super) const PARTS: usize = 240;
+
+/// How many operations ended in which way, and what clients know of each site.
+pub(super) struct Books {
+    granted: u64,
+    refused: u64,
+    released: u64,
+    refused_releases: u64,
+    /// Operations of which it is not known how they ended.
+    pub(super) unknown: u64,
+    /// Acquires that were answered with nothing awaited.
+    pub(super) local: u64,
+    pub(super) latencies: Histogram,
+    /// What was granted and given back, by site.
+    sites: Vec<Ledger>,
+    /// What happened when, by part of the trace's time.
+    pub(super) timeline: Vec<Moment>,
+    /// The trace's time, in microseconds.
+    length: u64,
+}
+
+/// What the clients of one site were granted and gave back, in tokens.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ledger {
+    granted: u128,
+    released: u128,
+    /// Granted for a time.
+    held: u128,
+}
+
+/// What happened in one part of a trace's time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Moment {
+    /// Acquires refused.
+    pub(super) refused: u64,
+    /// Tokens in use at its end.
+    pub(super) in_use: i128,
+}
+
+/// What figures need of a run.
+pub(super) struct Drawn {
+    pub(super) latencies: Histogram,
+    pub(super) timeline: Vec<Moment>,
+}
+
+impl Books {
+    pub(super) fn new(trace: &Trace, sites: usize) -> Self {
+        Self {
+            granted: 0,
+            refused: 0,
+            released: 0,
+            refused_releases: 0,
+            unknown: 0,
+            local: 0,
+            latencies: Histogram::default(),
+            sites: vec![Ledger::default(); sites],
+            timeline: vec![Moment::default(); PARTS],
+            length: trace.length(),
+        }
+    }
+
+    /// The part of the trace's time that a moment belongs to.
+    pub(super) fn moment(&mut self, at: u64) -> &mut Moment {
+        let part = u128::from(at) * PARTS as u128 / (u128::from(self.length) + 1);
+        &mut self.timeline[part as usize]
+    }
+
+    pub(super) fn note_granted(&mut self, site: usize, kind: Kind) {
+        let amount = kind.wanted().expect("only an acquire is granted") as u128;
+        self.granted += 1;
+        self.sites[site].granted += amount;
+        if let Kind::Hold { .. } = kind {
+            self.sites[site].held += amount;
+        }
+    }
+
+    pub(super) fn note_released(&mut self, site: usize, amount: i64) {
+        self.released += 1;
+        self.sites[site].released += amount as u128;
+    }
+
+    pub(super) fn note_refused(&mut self, at: u64, is_acquire: bool) {
+        match is_acquire {
+            true => {
+                self.refused += 1;
+                self.moment(at).refused += 1;
+            }
+            false => self.refused_releases += 1,
+        }
+    }
+
+    /// The run's figures, as far as clients know them.
+    pub(super) fn run(&self, name: &str, prepared: &Prepared, seconds: f64) -> Run {
+        let mut run = Run::new(name);
+        run.committed = self.granted + self.released;
+        run.refused = self.refused + self.refused_releases;
+        run.unknown = self.unknown;
+        run.latency_ms = Latency::from(&self.latencies);
+        run.local_ratio = self.local as f64 / prepared.trace.acquires().max(1) as f64;
+        let of_central = self.refused as f64 / prepared.central.refused.max(1) as f64;
+        run.took(seconds)
+            .with("limit", prepared.limit)
+            .with("refused_acquires", self.refused)
+            .with("refused_of_central", (of_central * 1e4).round() / 1e4)
+    }
+
+    pub(super) fn drawn(self) -> Drawn {
+        Drawn { latencies: self.latencies, timeline: self.timeline }
+    }
+
+    /// Tokens that the clients have when every hold has ended.
+    pub(super) fn in_use(&self) -> i128 {
+        self.sites.iter().map(|site| site.granted as i128 - site.released as i128 - site.held as i128).sum()
+    }
+
+    /// When every hold has ended and nothing is under way: each site's books must agree with what its clients know, and all
+    /// together with the limit.
+    pub(super) fn audit(&self, nodes: &[&Node], limit: i64) -> Result<(), String> {
+        let (mut tokens, mut under_way) = (0i128, 0i128);
+        for (site, (node, ledger)) in nodes.iter().zip(&self.sites).enumerate() {
+            let quota = node.quotas().find(NAME).ok_or_else(|| format!("site {site} does not know the quota"))?;
+            let (granted, back) = quota.used();
+            let known = (ledger.granted, ledger.released + ledger.held);
+            if (granted, back) != known {
+                return Err(format!(
+                    "site {site} has granted {granted} tokens and taken back {back}, but its clients know of {} and {}",
+                    known.0, known.1
+                ));
+            }
+            tokens += i128::from(quota.avantan().share.tokens);
+            under_way += (0..nodes.len())
+                .filter_map(|to| nodes[to].quotas().find(NAME).map(|there| (to, there)))
+                .map(|(to, there)| i128::from(quota.given(to).1 - there.received(site).1))
+                .sum::<i128>();
+        }
+        let in_use = self.in_use();
+        if tokens + under_way + in_use != i128::from(limit) {
+            return Err(format!(
+                "{tokens} tokens at the sites, {under_way} under way between them and {in_use} in use are not {limit}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Tokens in use by the books of all sites.
+pub(super) fn booked<'a>(nodes: impl Iterator<Item = &'a Node>) -> i128 {
+    let used = |node: &Node| node.quotas().find(NAME).map_or((0, 0), |quota| quota.used());
+    nodes.map(used).map(|(acquired, released)| acquired as i128 - released as i128).sum()
+}

@@ -1,0 +1,415 @@
+//! A trace played to sites in virtual time.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use slackline_core::api::{
+    Batch, Hold, Operation, Outcome, Readiness, Request, Response, SESSION_WINDOW, Shown, Submission,
+};
+use slackline_core::clock::SECOND;
+use slackline_core::id::{GrantId, Incarnation, SessionId, SiteId};
+use slackline_core::machine::ClientId;
+use slackline_core::node::{Metrics, Node};
+use slackline_core::quota::Quota;
+use slackline_sim::Costs;
+use slackline_sim::world::{Host, Options, World};
+
+use super::books::{Books, Drawn, booked};
+use super::{EPSILON, NAME, Prepared, QuotaError, TIMEOUT};
+use crate::report::Run;
+use crate::rtt::Matrix;
+use crate::trace::{Event, Kind, Trace};
+
+/// Sessions of each site's client; one has room for [`SESSION_WINDOW`] operations on their way.
+const SESSIONS: usize = 32;
+/// The client that opens sessions, creates the quota and asks for totals.
+const ADMIN: ClientId = ClientId(1 << 62);
+/// The longest that sites may take to become ready, or to come to rest, in microseconds.
+const REST: u64 = 120 * SECOND;
+
+/// Plays events to sites in virtual time, and checks the books.
+pub fn play(
+    prepared: &Prepared,
+    matrix: &Matrix,
+    costs: Costs,
+    seed: u64,
+    redistribute: bool,
+) -> Result<Run, QuotaError> {
+    play_and_draw(prepared, matrix, costs, seed, redistribute).map(|(run, _)| run)
+}
+
+pub(super) fn play_and_draw(
+    prepared: &Prepared,
+    matrix: &Matrix,
+    costs: Costs,
+    seed: u64,
+    redistribute: bool,
+) -> Result<(Run, Drawn), QuotaError> {
+    let name = super::config_name(redistribute);
+    let wrong = |what| QuotaError::Books { config: name.into(), what };
+    let mut play = Play::prepare(prepared, matrix, costs, seed, redistribute);
+    let sum = |play: &Play, part: fn(&Metrics) -> u64| play.nodes().map(|node| part(node.metrics())).sum::<u64>();
+    let counts = |play: &Play| {
+        let (reactive, proactive) = (sum(play, |m| m.rounds_reactive), sum(play, |m| m.rounds_proactive));
+        [play.world.inputs(), play.world.wan_messages(), play.world.syncs(), reactive, proactive]
+    };
+    let before = counts(&play);
+    let clock = Instant::now();
+    play.play().map_err(wrong)?;
+    let elapsed = clock.elapsed().as_secs_f64();
+    let mut after = counts(&play);
+    after.iter_mut().zip(before).for_each(|(after, before)| *after -= before);
+    let [inputs, sent, syncs, reactive, proactive] = after;
+    let shown = play.verify().map_err(wrong)?;
+
+    let players = play.players;
+    let mut run = players.books.run(name, prepared, (players.last_answer - players.began) as f64 / SECOND as f64);
+    run.rebalances = shown.rebalances;
+    run.gifts = shown.gifts;
+    run.wan_messages = sent;
+    let run = run
+        .with("rounds_reactive", reactive)
+        .with("rounds_proactive", proactive)
+        .with("syncs", syncs)
+        .with("sim_inputs_per_s", (inputs as f64 / elapsed) as u64);
+    Ok((run, players.books.drawn()))
+}
+
+/// One configuration at play.
+struct Play<'a> {
+    world: World,
+    players: Players<'a>,
+    limit: i64,
+}
+
+/// The clients of all sites, and what they know.
+struct Players<'a> {
+    trace: &'a Trace,
+    /// Round trip between a client and its site in microseconds, by site.
+    near: Vec<u64>,
+    clients: Vec<SiteClient>,
+    /// By event.
+    asked: Vec<Asked>,
+    /// By job.
+    jobs: Vec<Job>,
+    began: u64,
+    last_answer: u64,
+    /// Operations on their way.
+    open: usize,
+    /// When the last hold ends.
+    held_until: u64,
+    books: Books,
+    /// The last response to [`ADMIN`].
+    told: Option<Response>,
+}
+
+/// A site's client.
+#[derive(Debug, Default)]
+struct SiteClient {
+    sessions: Vec<Session>,
+    current: usize,
+}
+
+#[derive(Debug)]
+struct Session {
+    site: SiteId,
+    incarnation: Incarnation,
+    id: SessionId,
+    /// The lowest sequence whose outcome is awaited.
+    low: u64,
+    /// From `low` on: whether it is answered.
+    answered: VecDeque<bool>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Asked {
+    sent: u64,
+    session: u16,
+    waited: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Job {
+    state: JobState,
+    /// The event that ends it, if that came before its grant.
+    ended: Option<u32>,
+}
+
+#[derive(Clone, Copy, Default)]
+enum JobState {
+    #[default]
+    Asked,
+    Granted(GrantId),
+    Over,
+}
+
+impl<'a> Play<'a> {
+    fn prepare(prepared: &'a Prepared, matrix: &Matrix, costs: Costs, seed: u64, redistribute: bool) -> Self {
+        let sites = matrix.sites();
+        let row = |from: usize| (0..sites).map(|to| matrix.micros(from, to)).collect();
+        let rtt = (0..sites).map(row).collect();
+        let world = World::new(Options { rtt, costs, epsilon: EPSILON, redistribute, seed, restarts: false });
+        let players = Players {
+            trace: &prepared.trace,
+            near: (0..sites).map(|site| matrix.micros(site, site)).collect(),
+            clients: (0..sites).map(|_| SiteClient::default()).collect(),
+            asked: vec![Asked::default(); prepared.trace.events.len()],
+            jobs: vec![Job::default(); prepared.trace.jobs as usize],
+            began: 0,
+            last_answer: 0,
+            open: 0,
+            held_until: 0,
+            books: Books::new(&prepared.trace, sites),
+            told: None,
+        };
+        let mut play = Self { world, players, limit: prepared.limit };
+        play.settle();
+        (0..sites).for_each(|site| play.open_sessions(site));
+        play.create();
+        play
+    }
+
+    fn nodes(&self) -> impl Iterator<Item = &Node> {
+        (0..self.world.len()).map(|site| self.world.node(site).expect("no site fails here"))
+    }
+
+    fn advance(&mut self, until: u64) {
+        self.world.run(&mut self.players, until);
+    }
+
+    /// Lets time pass until every site serves.
+    fn settle(&mut self) {
+        while !self.nodes().all(|node| node.readiness() == Readiness::Ready) {
+            assert!(self.world.now() < REST, "the sites must become ready");
+            self.advance(self.world.now() + SECOND / 10);
+        }
+    }
+
+    /// Asks a site as [`ADMIN`], and lets time pass until there is an answer.
+    fn ask(&mut self, site: usize, request: Request) -> Response {
+        self.world.request(self.world.now(), site, ADMIN, request);
+        let patience = self.world.now() + REST;
+        loop {
+            match self.players.told.take() {
+                Some(Response::Batch { answers, .. }) if answers.is_empty() => {}
+                Some(response) => return response,
+                None => {}
+            }
+            assert!(self.world.now() < patience, "a site that is asked must answer");
+            self.advance(self.world.now() + SECOND / 1_000);
+        }
+    }
+
+    fn open_sessions(&mut self, site: usize) {
+        for _ in 0..SESSIONS {
+            match self.ask(site, Request::Open) {
+                Response::Opened { site: id, incarnation, session } => {
+                    let session = Session { site: id, incarnation, id: session, low: 1, answered: VecDeque::new() };
+                    self.players.clients[site].sessions.push(session);
+                }
+                other => panic!("a ready site opens sessions, and does not say {other:?}"),
+            }
+        }
+    }
+
+    /// Creates the quota at the first site, and waits until every site has its share.
+    fn create(&mut self) {
+        let operation = Operation::Create { quota: NAME.into(), limit: self.limit };
+        let request = self.players.clients[0].sessions[0].submit(operation, 10_000_000);
+        match self.ask(0, request) {
+            Response::Batch { answers, .. } => {
+                assert_eq!(answers[0].outcome, Outcome::Created { limit: self.limit }, "the quota must be created");
+                self.players.clients[0].sessions[0].answer(answers[0].sequence);
+            }
+            other => panic!("a creation is answered, and not by {other:?}"),
+        }
+        self.advance(self.world.now() + 2 * SECOND);
+        self.players.began = self.world.now();
+        self.players.last_answer = self.world.now();
+    }
+
+    /// Plays all events, and waits for all answers.
+    fn play(&mut self) -> Result<(), String> {
+        let (trace, began) = (self.players.trace, self.players.began);
+        for (order, event) in trace.events.iter().enumerate() {
+            self.advance(began + event.at);
+            self.players.happen(&mut self.world, order, event.site.expect("every event has its place"), event.kind);
+            if order % 1024 == 0 {
+                self.never_above_the_limit()?;
+            }
+            self.players.books.moment(event.at).in_use = booked(self.nodes());
+        }
+        let patience = self.world.now() + TIMEOUT + 60 * SECOND;
+        while self.players.open > 0 && self.world.now() < patience {
+            self.advance(self.world.now() + SECOND / 10);
+        }
+        match self.players.open {
+            0 => Ok(()),
+            open => Err(format!("{open} operations were never answered")),
+        }
+    }
+
+    fn never_above_the_limit(&self) -> Result<(), String> {
+        let in_use = booked(self.nodes());
+        if in_use > i128::from(self.limit) {
+            return Err(format!("{in_use} tokens are in use of a limit of {}", self.limit));
+        }
+        Ok(())
+    }
+
+    /// Lets all holds end and all gifts arrive; then the books must agree: each site's with what its clients know, and all
+    /// together with the limit.
+    fn verify(&mut self) -> Result<Shown, String> {
+        self.never_above_the_limit()?;
+        self.advance(self.world.now().max(self.players.held_until) + 2 * SECOND);
+        let patience = self.world.now() + REST;
+        while !self.is_at_rest() {
+            if self.world.now() > patience {
+                return Err("tokens are still under way minutes after the last request".into());
+            }
+            self.advance(self.world.now() + SECOND);
+        }
+        let nodes: Vec<&Node> = self.nodes().collect();
+        self.players.books.audit(&nodes, self.limit)?;
+        let shown = match self.ask(0, Request::Show { quota: NAME.into(), timeout: 5_000_000 }) {
+            Response::Shown(shown) => shown.map_err(|refusal| format!("`show` is refused: {refusal}"))?,
+            other => return Err(format!("`show` is answered by {other:?}")),
+        };
+        let in_use = self.players.books.in_use();
+        if (i128::from(shown.in_use_min), i128::from(shown.in_use_max)) != (in_use, in_use) {
+            return Err(format!("`show` says {} to {} in use, not {in_use}", shown.in_use_min, shown.in_use_max));
+        }
+        Ok(shown)
+    }
+
+    /// Whether no gift and no round is under way.
+    fn is_at_rest(&self) -> bool {
+        let quotas: Option<Vec<&Quota>> = self.nodes().map(|node| node.quotas().find(NAME)).collect();
+        let Some(quotas) = quotas else { return false };
+        let newest = quotas.iter().map(|quota| quota.avantan().share.applied).max();
+        quotas.iter().enumerate().all(|(from, here)| {
+            let share = &here.avantan().share;
+            let arrived = quotas.iter().enumerate().all(|(to, there)| there.received(from).1 == here.given(to).1);
+            share.round.is_none() && Some(share.applied) == newest && arrived
+        })
+    }
+}
+
+impl Host for Players<'_> {
+    fn wake(&mut self, _: &mut World, _: u64) {}
+
+    fn respond(&mut self, world: &mut World, site: usize, client: ClientId, response: Response) {
+        if client == ADMIN {
+            self.told = Some(response);
+            return;
+        }
+        let Response::Batch { answers, .. } = response else { return };
+        let order = client.0 as usize;
+        match answers.into_iter().next() {
+            None => self.asked[order].waited = true,
+            Some(answer) => {
+                let session = usize::from(self.asked[order].session);
+                self.clients[site].sessions[session].answer(answer.sequence);
+                self.answered(world, order, site, answer.outcome);
+            }
+        }
+    }
+}
+
+impl Players<'_> {
+    fn happen(&mut self, world: &mut World, order: usize, site: usize, kind: Kind) {
+        let quota = || NAME.to_owned();
+        let operation = match kind {
+            Kind::Acquire { amount } => Operation::Acquire { quota: quota(), amount, hold: Hold::Counted },
+            Kind::Hold { amount, micros } => Operation::Acquire { quota: quota(), amount, hold: Hold::For(micros) },
+            Kind::Begin { amount, .. } => Operation::Acquire { quota: quota(), amount, hold: Hold::Open },
+            Kind::Release { amount } => Operation::Release { quota: quota(), amount },
+            Kind::End { job } => {
+                let job = &mut self.jobs[job as usize];
+                match job.state {
+                    JobState::Granted(grant) => {
+                        job.state = JobState::Over;
+                        Operation::ReleaseGrant { grant }
+                    }
+                    // A job that waits gives back when it is granted; one that was refused has nothing to give back.
+                    JobState::Asked => {
+                        job.ended = Some(order as u32);
+                        return;
+                    }
+                    JobState::Over => return,
+                }
+            }
+        };
+        self.submit(world, order, site, operation);
+    }
+
+    fn submit(&mut self, world: &mut World, order: usize, site: usize, operation: Operation) {
+        let client = &mut self.clients[site];
+        let mut turns = (0..SESSIONS).map(|turn| (client.current + turn) % SESSIONS);
+        let free = turns.find(|&session| (client.sessions[session].answered.len() as u64) < SESSION_WINDOW);
+        let Some(session) = free else {
+            // The client is overloaded: nothing is sent.
+            self.books.note_refused(self.trace.events[order].at, matches!(operation, Operation::Acquire { .. }));
+            return;
+        };
+        client.current = session;
+        let request = client.sessions[session].submit(operation, TIMEOUT);
+        self.asked[order] = Asked { sent: world.now(), session: session as u16, waited: false };
+        self.open += 1;
+        world.request(world.now(), site, ClientId(order as u64), request);
+    }
+
+    fn answered(&mut self, world: &mut World, order: usize, site: usize, outcome: Outcome) {
+        let Event { kind, at, .. } = self.trace.events[order];
+        let Asked { sent, waited, .. } = self.asked[order];
+        let now = world.now();
+        let is_acquire = kind.wanted().is_some();
+        self.open -= 1;
+        self.last_answer = now;
+        self.books.latencies.note((now - sent + self.near[site]) * 1_000);
+        self.books.local += u64::from(is_acquire && !waited);
+        match outcome {
+            Outcome::Granted { grant, .. } => {
+                self.books.note_granted(site, kind);
+                match kind {
+                    Kind::Hold { micros, .. } => self.held_until = self.held_until.max(now + micros),
+                    Kind::Begin { job, .. } => {
+                        let job = &mut self.jobs[job as usize];
+                        job.state = JobState::Granted(grant);
+                        if let Some(end) = job.ended {
+                            job.state = JobState::Over;
+                            self.submit(world, end as usize, site, Operation::ReleaseGrant { grant });
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            Outcome::Released { amount } => self.books.note_released(site, amount),
+            Outcome::Refused(_) => {
+                self.books.note_refused(at, is_acquire);
+                if let Kind::Begin { job, .. } = kind {
+                    self.jobs[job as usize].state = JobState::Over;
+                }
+            }
+            Outcome::Unknown(_) | Outcome::Created { .. } | Outcome::Deleted => self.books.unknown += 1,
+        }
+    }
+}
+
+impl Session {
+    fn submit(&mut self, operation: Operation, timeout: u64) -> Request {
+        let sequence = self.low + self.answered.len() as u64;
+        self.answered.push_back(false);
+        let operations = vec![Submission { sequence, timeout, operation }];
+        let Self { site, incarnation, id, low, .. } = *self;
+        Request::Batch(Batch { site, incarnation, session: id, low, operations })
+    }
+
+    fn answer(&mut self, sequence: u64) {
+        self.answered[(sequence - self.low) as usize] = true;
+        while self.answered.front() == Some(&true) {
+            self.answered.pop_front();
+            self.low += 1;
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! A trace played to real sites: real storage and gRPC over loopback, with the distances put in by the links.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use slackline::{Client, Grant, Options, Outcome, Quota};
+use slackline_core::clock::Now;
+use slackline_core::node::{Config, Node};
+use slackline_server::{Dev, DevConfig};
+use slackline_storage::{Embedded, Identity, Store};
+use tokio::task::JoinSet;
+
+use super::books::{Books, Drawn};
+use super::{EPSILON, NAME, Prepared, QuotaError, TIMEOUT};
+use crate::live::{LiveError, Scratch, metric};
+use crate::report::Run;
+use crate::rtt::Matrix;
+use crate::trace::{Event, Kind};
+
+/// How long sites may take to become ready, to come to rest, or to stop.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Plays events to real sites in real time, stops them, and checks the books on their disks.
+pub(super) fn play(
+    prepared: &Prepared,
+    matrix: &Matrix,
+    directory: &Path,
+    redistribute: bool,
+) -> Result<(Run, Drawn), QuotaError> {
+    if matrix.sites() > matrix.table.regions().len() {
+        let known = matrix.table.regions().len();
+        return Err(QuotaError::Option(format!("the RTT table has {known} regions: use --sites {known} or fewer")));
+    }
+    let name = super::config_name(redistribute);
+    let scratch = Scratch::below(directory)?;
+    let data = scratch.path().join("sites");
+    let cluster = Dev::start(DevConfig {
+        regions: matrix.regions.clone(),
+        lanes: 1,
+        data: Some(data.clone()),
+        rtt: Some(matrix.table.clone()),
+        epsilon: EPSILON,
+        first_port: 0,
+        redistribute,
+    });
+    let cluster = cluster.map_err(failed)?;
+    if !cluster.wait_ready(PATIENCE) {
+        return Err(LiveError::Failed("the sites did not become ready".into()).into());
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let (mut books, seconds, shown) = runtime.block_on(drive(prepared, matrix, &cluster))?;
+    let total = |name: &str| -> Result<f64, LiveError> {
+        let pages = cluster.sites().iter().filter_map(|site| site.http_address());
+        pages.map(|http| metric(http, name)).sum()
+    };
+    let sent = total("slackline_messages_sent_total")?;
+    let syncs = total("slackline_sync_seconds_count")?;
+    books.local = local_acquires(&cluster)?;
+    cluster.drain(Duration::from_secs(10)).map_err(failed)?;
+    let wrong = |what| QuotaError::Books { config: name.into(), what };
+    audit_disks(&books, matrix, &data, prepared.limit).map_err(wrong)?;
+
+    let mut run = books.run(name, prepared, seconds);
+    (run.rebalances, run.gifts, run.wan_messages) = (shown.rebalances, shown.gifts, sent as u64);
+    let run = run.with("syncs", syncs as u64).with("file_system", scratch.file_system.clone());
+    Ok((run, books.drawn()))
+}
+
+/// What the clients of all sites share.
+struct Shared {
+    books: Mutex<Books>,
+    jobs: Mutex<BTreeMap<u32, Job>>,
+}
+
+/// A job whose acquire was sent, or that ended.
+enum Job {
+    Asked,
+    Granted(Grant),
+    /// It ended before its acquire was answered.
+    Ended,
+    Over,
+}
+
+/// Plays the events, waits until every hold has ended, and counts.
+async fn drive(
+    prepared: &Prepared,
+    matrix: &Matrix,
+    cluster: &Dev,
+) -> Result<(Books, f64, slackline::Shown), QuotaError> {
+    let sites = matrix.sites();
+    let mut quotas = Vec::with_capacity(sites);
+    for (site, region) in cluster.sites().iter().zip(&matrix.regions) {
+        let options = Options { region: Some(region.clone()), ..Options::default() };
+        let client = Client::connect_with([site.address().to_string()], options).await.map_err(failed)?;
+        quotas.push(client.quota(NAME).at(region));
+    }
+    quotas[0].create(prepared.limit).await.done().map_err(failed)?;
+    // Every site hears of the quota.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+
+    let shared =
+        Arc::new(Shared { books: Mutex::new(Books::new(&prepared.trace, sites)), jobs: Mutex::new(BTreeMap::new()) });
+    let began = Instant::now();
+    let mut calls = JoinSet::new();
+    let mut held_until = began;
+    for &event in &prepared.trace.events {
+        tokio::time::sleep_until((began + Duration::from_micros(event.at)).into()).await;
+        let site = event.site.expect("every event has its place");
+        if let Kind::Hold { micros, .. } = event.kind {
+            held_until = Instant::now() + Duration::from_micros(micros + TIMEOUT);
+        }
+        calls.spawn(one(Arc::clone(&shared), quotas[site].clone(), site, event));
+        while calls.try_join_next().is_some() {}
+    }
+    while calls.join_next().await.is_some() {}
+    let seconds = began.elapsed().as_secs_f64();
+    // Holds end a little after their time, and gifts need to arrive.
+    tokio::time::sleep_until((held_until.max(Instant::now()) + Duration::from_secs(2)).into()).await;
+    let shared = Arc::into_inner(shared).expect("every call has ended");
+    let books = shared.books.into_inner().expect("no call panicked");
+    let shown = count(&quotas[0], &books).await?;
+    Ok((books, seconds, shown))
+}
+
+/// One event, from when it happens to its answer.
+async fn one(shared: Arc<Shared>, quota: Quota, site: usize, event: Event) {
+    let sent = Instant::now();
+    let deadline = Duration::from_micros(TIMEOUT);
+    let outcome = match event.kind {
+        Kind::Acquire { amount } => quota.acquire(amount).deadline(deadline).await,
+        Kind::Hold { amount, micros } => {
+            quota.acquire(amount).hold_for(Duration::from_micros(micros)).deadline(deadline).await
+        }
+        Kind::Begin { amount, job } => {
+            shared.jobs.lock().expect("no call panicked").insert(job, Job::Asked);
+            quota.acquire(amount).tracked().deadline(deadline).await
+        }
+        Kind::Release { amount } => {
+            return shared.note_release(site, event, sent, quota.release(amount).deadline(deadline).await);
+        }
+        Kind::End { job } => {
+            let ended = match shared.jobs.lock().expect("no call panicked").get_mut(&job) {
+                Some(state @ Job::Asked) => std::mem::replace(state, Job::Ended),
+                Some(state) => std::mem::replace(state, Job::Over),
+                None => Job::Over,
+            };
+            let Job::Granted(grant) = ended else { return };
+            return shared.note_release(site, event, sent, grant.release().await);
+        }
+    };
+    {
+        let mut books = shared.books.lock().expect("no call panicked");
+        books.latencies.note(sent.elapsed().as_nanos() as u64);
+        match &outcome {
+            Outcome::Done(_) => books.note_granted(site, event.kind),
+            Outcome::Refused(_) => books.note_refused(event.at, true),
+            Outcome::Unknown(_) => books.unknown += 1,
+        }
+    }
+    let Kind::Begin { job, .. } = event.kind else { return };
+    let granted = match outcome {
+        Outcome::Done(grant) => Job::Granted(grant),
+        _ => Job::Over,
+    };
+    let before = shared.jobs.lock().expect("no call panicked").insert(job, granted);
+    if let Some(Job::Ended) = before {
+        let granted = shared.jobs.lock().expect("no call panicked").insert(job, Job::Over);
+        if let Some(Job::Granted(grant)) = granted {
+            shared.note_release(site, event, Instant::now(), grant.release().await);
+        }
+    }
+}
+
+impl Shared {
+    fn note_release(&self, site: usize, event: Event, sent: Instant, outcome: Outcome<i64>) {
+        let mut books = self.books.lock().expect("no call panicked");
+        books.latencies.note(sent.elapsed().as_nanos() as u64);
+        match outcome {
+            Outcome::Done(amount) => books.note_released(site, amount),
+            Outcome::Refused(_) => books.note_refused(event.at, false),
+            Outcome::Unknown(_) => books.unknown += 1,
+        }
+    }
+}
+
+/// Counts the quota over all sites, again until nothing moves.
+async fn count(quota: &Quota, books: &Books) -> Result<slackline::Shown, QuotaError> {
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        let shown = quota.show().await.map_err(failed)?;
+        let exact = shown.in_use.exact().map(i128::from);
+        if exact == Some(books.in_use()) || books.unknown > 0 {
+            return Ok(shown);
+        }
+        if Instant::now() > give_up {
+            let what = format!("`show` says {:?} in use, not {}", shown.in_use, books.in_use());
+            return Err(QuotaError::Books { config: "live".into(), what });
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// Acquires that their site answered in the turn in which they arrived.
+fn local_acquires(cluster: &Dev) -> Result<u64, LiveError> {
+    let mut local = 0.0;
+    for http in cluster.sites().iter().filter_map(|site| site.http_address()) {
+        for outcome in ["granted", "refused"] {
+            local += metric(http, &format!("slackline_acquires_total{{outcome=\"{outcome}\",waited=\"no\"}}"))?;
+        }
+    }
+    Ok(local as u64)
+}
+
+/// Opens the disks of sites that have stopped, and checks what is on them.
+fn audit_disks(books: &Books, matrix: &Matrix, data: &Path, limit: i64) -> Result<(), String> {
+    if books.unknown > 0 {
+        return Err(format!("{} operations ended as unknown where nothing fails", books.unknown));
+    }
+    let members: Vec<_> = (0..matrix.sites() as u16).map(|region| slackline::SiteId { region, lane: 0 }).collect();
+    let mut nodes = Vec::new();
+    for (&me, region) in members.iter().zip(&matrix.regions) {
+        let identity = Identity { cluster: "dev".into(), site: region.clone() };
+        let store = Embedded::open(&data.join(region), &identity, slackline_storage::Options::default());
+        let store = store.map_err(|error| error.to_string())?;
+        let node = Node::open(Config::new(me, members.clone()), 1, store.last(), store.reader(), Now::default());
+        nodes.push(node.map_err(|error| error.to_string())?);
+        store.close();
+    }
+    books.audit(&nodes.iter().collect::<Vec<_>>(), limit)
+}
+
+fn failed(error: impl std::fmt::Display) -> QuotaError {
+    QuotaError::Live(LiveError::Failed(error.to_string()))
+}

@@ -1,0 +1,215 @@
+//! Every workload, tiny: that it runs, and that its result is checked and makes sense.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+use slackline_bench::footprint::{FootprintOptions, footprint};
+use slackline_bench::handle::{CoreOptions, core};
+use slackline_bench::hot::{HotOptions, Live, hot};
+use slackline_bench::quota::{Limit, QuotaOptions, choose_limit, play, quota};
+use slackline_bench::report::{Report, Run};
+use slackline_bench::rtt::{Matrix, Rtt};
+use slackline_bench::trace::Format;
+use slackline_bench::{central, demand};
+use slackline_sim::Costs;
+
+/// A directory for data on the disk that the tests are built on.
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).to_owned()
+}
+
+/// A file in it.
+fn file(name: &str, text: &str) -> PathBuf {
+    let path = directory().join(format!("{}-{name}", std::process::id()));
+    std::fs::write(&path, text).expect("the directory can be written");
+    path
+}
+
+fn run<'a>(report: &'a Report, config: &str) -> &'a Run {
+    report.run(config).unwrap_or_else(|| panic!("no run {config}"))
+}
+
+fn figure(run: &Run, name: &str) -> f64 {
+    run.figure(name).unwrap_or_else(|| panic!("no figure {name} in {}", run.config))
+}
+
+/// What every report must be: one object with the keys of its definition in their order, and a narrow table.
+fn is_well_formed(report: &Report) {
+    let json = report.to_json();
+    let object: Value = serde_json::from_str(&json).expect("one JSON object");
+    let keys = ["workload", "mode", "seed", "data", "epsilon_us", "cost_model", "runs", "verified"];
+    let places: Vec<_> = keys.map(|key| json.find(&format!("\"{key}\":"))).to_vec();
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{json}");
+    assert_eq!(object.as_object().map(|object| object.len()), Some(keys.len()));
+    assert_eq!(object["verified"], Value::Bool(true));
+    for run in object["runs"].as_array().expect("a list") {
+        for key in ["config", "committed", "refused", "unknown", "duration_s", "throughput_per_s", "local_ratio"] {
+            assert!(!run[key].is_null(), "{key} is missing in {run}");
+        }
+        for key in ["rebalances", "gifts", "retracts", "wan_messages"] {
+            assert!(run[key].is_u64(), "{key} is missing in {run}");
+        }
+        for key in ["p50", "p90", "p95", "p99", "p999", "max"] {
+            assert!(run["latency_ms"][key].is_f64(), "{key} is missing in {run}");
+        }
+    }
+    let table = report.to_table();
+    let widest = table.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+    assert!(widest <= 80, "{widest} columns:\n{table}");
+    assert!(table.contains("seed") && table.contains("verified"), "{table}");
+}
+
+#[test]
+fn core_grants_every_acquire_it_is_asked_for() {
+    let report =
+        core(&CoreOptions { quotas: 300, acquires: 5_000, rounds: 3, batches: vec![1, 64], ..CoreOptions::default() });
+    is_well_formed(&report);
+    for config in ["batch-1", "batch-64"] {
+        let run = run(&report, config);
+        assert_eq!((run.committed, run.refused, run.unknown), (5_000, 0, 0));
+        assert!(figure(run, "logged_bytes_per_acquire") > 20.0);
+    }
+}
+
+#[test]
+fn quota_on_generated_demand_beats_the_run_without_redistribution() {
+    let options = QuotaOptions { events: Some(40_000), limit: Limit::Auto(1.05), ..QuotaOptions::default() };
+    let report = quota(&options).expect("it runs");
+    is_well_formed(&report);
+    let (ours, without, central) =
+        (run(&report, "slackline"), run(&report, "no-redistribution"), run(&report, "central"));
+    assert!(ours.local_ratio > 0.9 && ours.local_ratio < 1.0, "{}", ours.local_ratio);
+    assert!(figure(without, "refused_acquires") > 5.0 * figure(ours, "refused_acquires").max(1.0));
+    assert_eq!((without.local_ratio, without.gifts, without.rebalances), (1.0, 0, 0));
+    assert!(ours.gifts > 0 && figure(ours, "sim_inputs_per_s") > 0.0);
+    assert_eq!(figure(central, "limit"), (figure(central, "tight_limit") * 1.05).round());
+    // The same seed gives the same run, but for how long it really took.
+    let timeless = |run: &Run| Run { more: serde_json::Map::new(), ..run.clone() };
+    let again = quota(&options).expect("it runs");
+    assert_eq!(format!("{:?}", timeless(ours)), format!("{:?}", timeless(run(&again, "slackline"))));
+}
+
+#[test]
+fn quota_draws_its_figures() {
+    let report = quota(&QuotaOptions { events: Some(4_000), sites: 3, ..QuotaOptions::default() }).expect("it runs");
+    let files = report.plot(&directory().join("figures")).expect("the directory can be written");
+    assert_eq!(files.len(), 3);
+    for file in files {
+        let svg = std::fs::read_to_string(&file).expect("it was drawn");
+        assert!(svg.starts_with("<svg") && svg.contains("slackline") && !svg.contains("NaN"), "{}", file.display());
+    }
+}
+
+#[test]
+fn quota_replays_every_format() {
+    let llm: String = (0..600)
+        .map(|n| format!("2023-11-16 18:{:02}:{:02}.5,{},{}\n", 15 + n / 60, n % 60, 300 + n * 37 % 900, n % 50))
+        .collect();
+    let pods: String = (0..300).map(|n| format!("p{n},{},{},{}\n", n % 4, n * 3, n * 3 + 40 + n * 17 % 200)).collect();
+    let events: String = (0..300).map(|n| format!("{n},{},acquire,3\n{n}.5,,release,2\n", n % 3)).collect();
+    let cases = [
+        (Format::AzureLlm, format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{llm}")),
+        (Format::Openb, format!("name,num_gpu,creation_time,deletion_time\n{pods}")),
+        (Format::Events, format!("time_s,site,op,amount\n{events}")),
+    ];
+    for (format, text) in cases {
+        let path = file(&format!("{format}.csv"), &text);
+        let trace = Some((path.clone(), format));
+        let options =
+            QuotaOptions { trace, sites: 3, rtt: Rtt::Aws, limit: Limit::Auto(1.0), ..QuotaOptions::default() };
+        let report = quota(&options).unwrap_or_else(|error| panic!("{format}: {error}"));
+        std::fs::remove_file(path).expect("it was written");
+        is_well_formed(&report);
+        assert!(report.data.starts_with("real: ") && report.data.ends_with(&format!(", {format}")), "{}", report.data);
+        let ours = run(&report, "slackline");
+        assert!(ours.committed > 200 && ours.unknown == 0, "{format}: {ours:?}");
+    }
+}
+
+#[test]
+fn quota_refuses_what_makes_no_sense_in_one_sentence() {
+    let error = |options: QuotaOptions| quota(&options).expect_err("refused").to_string();
+    let options = QuotaOptions::default;
+    assert!(error(QuotaOptions { sites: 0, ..options() }).contains("--sites"));
+    assert!(error(QuotaOptions { speed: 0.0, ..options() }).contains("--speed"));
+    assert!(error(QuotaOptions { events: Some(0), ..options() }).contains("--events"));
+    assert!(
+        error(QuotaOptions { trace: Some(("nowhere.csv".into(), Format::Events)), ..options() })
+            .contains("nowhere.csv")
+    );
+    assert!(error(QuotaOptions { rtt: Rtt::File("nowhere.csv".into()), ..options() }).contains("nowhere.csv"));
+    for wrong in ["", "auto:", "auto:0", "auto:x", "0", "-3", "1.5"] {
+        assert!(wrong.parse::<Limit>().expect_err(wrong).contains("is not a limit"));
+    }
+    assert_eq!(("auto:1.05".parse(), "5000".parse()), (Ok(Limit::Auto(1.05)), Ok(Limit::Tokens(5000))));
+}
+
+/// What the acceptance asks of real traces, of a look-alike of the burstier one.
+#[test]
+fn bursty_demand_is_served_locally_and_hardly_refused_more_than_centrally() {
+    let matrix = Matrix::new(&Rtt::Gcp, 5).expect("built in");
+    for (factor, least) in [(1.05, 0.95), (1.0, 0.92)] {
+        let mut trace = demand::bursty(3_000, 1);
+        trace.place(5, 1);
+        let prepared = choose_limit(trace, Limit::Auto(factor));
+        assert_eq!(prepared.central, central::replay(&prepared.trace, prepared.limit));
+        let play = |redistribute| play(&prepared, &matrix, Costs::default(), 1, redistribute).expect("the books hold");
+        let (ours, without) = (play(true), play(false));
+        assert!(ours.local_ratio >= least, "{factor}: {}", ours.local_ratio);
+        assert!(figure(&ours, "refused_of_central") <= 1.15, "{factor}: {:?}", ours.more);
+        assert!(figure(&without, "refused_of_central") > 1.15, "{factor}: {:?}", without.more);
+    }
+}
+
+#[test]
+fn hot_simulated_is_faster_with_more_callers() {
+    let options = HotOptions { callers: vec![1, 64], round: Duration::from_millis(50), ..HotOptions::default() };
+    let report = hot(&options).expect("it runs");
+    is_well_formed(&report);
+    let (one, many) = (run(&report, "callers-1"), run(&report, "callers-64"));
+    assert!(many.throughput_per_s > 20.0 * one.throughput_per_s, "{one:?} {many:?}");
+    assert!(one.latency_ms.p50 > 0.12 && figure(one, "syncs") > 100.0, "{one:?}");
+}
+
+#[test]
+fn hot_live_has_every_grant_in_the_books() {
+    let live = Some(Live { binary: None, directory: directory() });
+    let options =
+        HotOptions { callers: vec![16], round: Duration::from_millis(200), rounds: 3, live, ..HotOptions::default() };
+    let report = hot(&options).expect("it runs");
+    is_well_formed(&report);
+    let run = run(&report, "callers-16");
+    assert!(run.committed > 100 && figure(run, "syncs") > 1.0, "{run:?}");
+    assert!(report.facts.iter().any(|(name, _)| name == "disk"));
+}
+
+#[test]
+fn footprint_finds_every_quota_again() {
+    let options =
+        FootprintOptions { quotas: 200, ..FootprintOptions::new(Live { binary: None, directory: directory() }) };
+    let report = footprint(&options).expect("it runs");
+    is_well_formed(&report);
+    let run = run(&report, "slackline");
+    assert!(figure(run, "rss_mb") > 1.0 && figure(run, "ready_s") < 30.0, "{run:?}");
+}
+
+#[test]
+fn quota_live_has_the_same_books_on_every_disk() {
+    let mut text = String::from("num_gpu,creation_time,deletion_time\n");
+    (0..120).for_each(|n| text += &format!("{},{},{}\n", 1 + n % 3, n, n + 20));
+    let path = file("live.csv", &text);
+    let options = QuotaOptions {
+        trace: Some((path.clone(), Format::Openb)),
+        sites: 3,
+        rtt: Rtt::Aws,
+        speed: 100.0,
+        live: Some(directory()),
+        ..QuotaOptions::default()
+    };
+    let report = quota(&options).expect("it runs");
+    std::fs::remove_file(path).expect("it was written");
+    is_well_formed(&report);
+    let ours = run(&report, "slackline");
+    assert!(ours.committed > 150 && ours.unknown == 0 && figure(ours, "syncs") > 1.0, "{ours:?}");
+}
