@@ -62,13 +62,14 @@ pub struct Session {
     slots: Vec<Option<Slot>>,
     /// When it was last heard of, in monotonic microseconds.
     touched: u64,
-    /// Whether a row was ever written.
-    durable: bool,
+    /// The highest sequence that a row was written for; zero for none. Rows of forgotten operations stay on storage until
+    /// others take their slots, or the session ends.
+    highest: u64,
 }
 
 impl Session {
     fn new(now: u64) -> Self {
-        Self { low: 1, slots: Vec::new(), touched: now, durable: false }
+        Self { low: 1, slots: Vec::new(), touched: now, highest: 0 }
     }
 
     /// The lowest sequence whose outcome is kept.
@@ -88,11 +89,7 @@ impl Session {
         if sequence < self.low {
             return Verdict::Known(Outcome::Unknown(Doubt::Forgotten));
         }
-        // A client that moves on without raising the mark raises it by what the window cannot hold.
-        if sequence - self.low >= SESSION_WINDOW {
-            self.low = sequence - SESSION_WINDOW + 1;
-        }
-        self.reach(sequence);
+        self.make_room(sequence);
         let mask = self.slots.len() as u64 - 1;
         match &mut self.slots[(sequence & mask) as usize] {
             Some(slot) if slot.sequence == sequence => match &mut slot.state {
@@ -111,6 +108,16 @@ impl Session {
         }
     }
 
+    /// Makes room for an operation in the window. A client that moves on without raising the mark raises it by what the window
+    /// cannot hold.
+    #[inline]
+    pub fn make_room(&mut self, sequence: u64) {
+        if sequence.saturating_sub(self.low) >= SESSION_WINDOW {
+            self.low = sequence - SESSION_WINDOW + 1;
+        }
+        self.reach(sequence);
+    }
+
     /// What is known of an operation; nothing if it never arrived.
     pub fn look(&self, sequence: u64) -> Option<Known> {
         if sequence < self.low {
@@ -127,7 +134,7 @@ impl Session {
     /// Notes how an operation ended.
     #[inline]
     pub fn record(&mut self, sequence: u64, digest: u64, outcome: Outcome) {
-        self.durable = true;
+        self.highest = self.highest.max(sequence);
         self.place(Slot { sequence, digest, state: State::Ended(outcome) });
     }
 
@@ -142,7 +149,7 @@ impl Session {
         let slot = self.slots[(sequence & mask) as usize].as_mut().filter(|slot| slot.sequence == sequence)?;
         let State::Waiting(client) = slot.state else { return None };
         slot.state = State::Ended(outcome.clone());
-        self.durable = true;
+        self.highest = self.highest.max(sequence);
         Some((client, slot.digest))
     }
 
@@ -153,9 +160,15 @@ impl Session {
         slot.filter(|slot| slot.sequence == sequence).map(|slot| slot.digest)
     }
 
-    /// The sequences that have a row, for its removal.
-    fn recorded(&self) -> impl Iterator<Item = u64> {
-        self.slots.iter().flatten().filter(|slot| matches!(slot.state, State::Ended(_))).map(|slot| slot.sequence)
+    /// Notes that a row was written for an operation that still waits.
+    pub fn note_row(&mut self, sequence: u64) {
+        self.highest = self.highest.max(sequence);
+    }
+
+    /// The slots that may have a row, for its removal.
+    fn written(&self) -> impl Iterator<Item = u64> + use<> {
+        let all = self.highest >= SESSION_WINDOW;
+        u64::from(!all)..if all { SESSION_WINDOW } else { self.highest + 1 }
     }
 
     fn place(&mut self, slot: Slot) {
@@ -277,19 +290,19 @@ impl Sessions {
         let session = self.open.get_mut(&id).expect("inserted above");
         let raised = row.low.max((row.sequence + 1).saturating_sub(SESSION_WINDOW));
         session.low = session.low.max(raised);
-        session.durable = true;
+        session.highest = session.highest.max(row.sequence);
         if row.sequence >= session.low {
             session.record(row.sequence, row.digest, row.outcome);
         }
     }
 
-    /// Ends a session; returns the sequences whose rows are to be removed, if it was open.
+    /// Ends a session; returns the slots whose rows are to be removed, if it was open.
     pub fn close(&mut self, id: SessionId) -> Option<Vec<u64>> {
         let session = self.open.remove(&id)?;
-        if session.durable {
+        if session.highest > 0 {
             self.forgotten = self.forgotten.max(id.0);
         }
-        Some(session.recorded().collect())
+        Some(session.written().collect())
     }
 
     /// The rows that there may be: session and slot.
@@ -297,7 +310,7 @@ impl Sessions {
         let mut rows: Vec<_> = self
             .open
             .iter()
-            .flat_map(|(id, session)| session.recorded().map(|sequence| (*id, sequence % SESSION_WINDOW)))
+            .flat_map(|(id, session)| session.written().map(|slot| (*id, slot)))
             .collect();
         rows.sort_unstable();
         rows

@@ -138,7 +138,8 @@ impl Simulation {
                 self.oracle.blame(liveness::NAME, found, &about);
             }
             if no_loss {
-                let found = liveness::check_returned(sums.in_use, 0);
+                let found = liveness::check_returned(sums.in_use, self.oracle.in_doubt(book));
+                let found = found.map_err(|what| what + &self.oracle.differences(book));
                 self.oracle.blame(liveness::NAME, found, &format!("quota {name}"));
             }
         }

@@ -775,7 +775,9 @@ impl Simulation {
         let low = current.map(|session| session.low);
         let standing = Standing {
             lost: self.oracle.lost.contains(&(site, id.incarnation)),
-            forgotten: low.is_none_or(|low| id.sequence < low),
+            // A session that left no record may be taken for one whose records are forgotten.
+            forgotten: low.is_none_or(|low| id.sequence < low)
+                || !self.oracle.recorded(site, id.incarnation, id.session, 1),
         };
         let found = answers::check(known.told.as_ref(), &outcome, standing);
         let survived = survival::check_answer(known.durable.as_ref(), &outcome);
@@ -938,7 +940,10 @@ impl Simulation {
         if tracked.ended || tracked.until.is_some_and(|until| until <= now) {
             return;
         }
-        if self.clients[at].holdings.iter().any(|holding| holding.grant == grant) {
+        // Another release of the same grant may still be carried out.
+        let releases = |open: &Open| self.oracle.ops[open.op as usize].operation == Operation::ReleaseGrant { grant };
+        let client = &self.clients[at];
+        if client.holdings.iter().any(|holding| holding.grant == grant) || client.open.iter().any(releases) {
             return;
         }
         let hold = self.oracle.hold(now, op, amount, tracked.until);

@@ -572,6 +572,33 @@ impl Oracle {
         at
     }
 
+    /// Operations on a quota of which sites and clients do not think the same.
+    pub(crate) fn differences(&self, book: usize) -> String {
+        let differ = self.ops.iter().enumerate().filter(|(at, op)| {
+            self.book_of(*at as u32) == Some(book)
+                && op.durable.as_ref().is_some_and(is_done)
+                && op.told.as_ref() != op.durable.as_ref()
+        });
+        differ.map(|(_, op)| format!("\n  {op:?}")).collect()
+    }
+
+    /// Tokens of a quota of which clients were told that nobody knows what became of them.
+    pub(crate) fn in_doubt(&self, book: usize) -> i128 {
+        let doubted = self.ops.iter().enumerate().filter(|(at, op)| {
+            matches!(op.told, Some(Outcome::Unknown(_))) && self.book_of(*at as u32) == Some(book)
+        });
+        let amount = |op: &Op| match &op.operation {
+            Operation::Acquire { amount, .. } | Operation::Release { amount, .. } => i128::from(*amount),
+            Operation::ReleaseGrant { grant } => {
+                let granted = self.grant(*grant).map(|granted| &self.ops[granted as usize].operation);
+                let Some(Operation::Acquire { amount, .. }) = granted else { return 0 };
+                i128::from(*amount)
+            }
+            _ => 0,
+        };
+        doubted.map(|(_, op)| amount(op)).sum()
+    }
+
     /// Who believes to hold tokens of a quota.
     fn holders(&self, book: usize) -> String {
         let active = self.holds.iter().filter(|held| held.active && held.book == book);

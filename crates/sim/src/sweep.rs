@@ -97,14 +97,11 @@ impl fmt::Display for SweepReport {
         write!(f, "{}", self.table)?;
         writeln!(
             f,
-            "{} runs: {} inputs, {} operations, {} faults, {} s of virtual time in {:.1} s",
-            self.table.runs,
-            self.inputs,
-            self.operations,
-            self.faults,
-            self.virtual_time / 1_000_000,
-            self.elapsed.as_secs_f64()
+            "{} runs: {} inputs, {} operations, {} faults",
+            self.table.runs, self.inputs, self.operations, self.faults
         )?;
+        let virtual_seconds = self.virtual_time / 1_000_000;
+        writeln!(f, "{virtual_seconds} s of virtual time in {:.1} s", self.elapsed.as_secs_f64())?;
         for report in &self.failures {
             let what = report.violation.as_ref().map(ToString::to_string).unwrap_or_default();
             writeln!(f, "seed {}: {what}", report.seed)?;

@@ -75,6 +75,11 @@ impl Books {
         &mut self.timeline[part as usize]
     }
 
+    /// When the parts of the trace's time end.
+    pub(super) fn ends(&self) -> Vec<u64> {
+        (1..=PARTS as u128).map(|part| (u128::from(self.length) * part / PARTS as u128) as u64).collect()
+    }
+
     pub(super) fn note_granted(&mut self, site: usize, kind: Kind) {
         let amount = kind.wanted().expect("only an acquire is granted") as u128;
         self.granted += 1;

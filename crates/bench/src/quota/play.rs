@@ -231,13 +231,22 @@ impl<'a> Play<'a> {
     /// Plays all events, and waits for all answers.
     fn play(&mut self) -> Result<(), String> {
         let (trace, began) = (self.players.trace, self.players.began);
+        let ends = self.players.books.ends();
+        let mut parts = ends.into_iter().enumerate().peekable();
         for (order, event) in trace.events.iter().enumerate() {
+            while let Some((part, end)) = parts.next_if(|(_, end)| *end <= event.at) {
+                self.advance(began + end);
+                self.players.books.timeline[part].in_use = self.never_above_the_limit()?;
+            }
             self.advance(began + event.at);
             self.players.happen(&mut self.world, order, event.site.expect("every event has its place"), event.kind);
-            if order % 1024 == 0 {
+            if order % 64 == 0 {
                 self.never_above_the_limit()?;
             }
-            self.players.books.moment(event.at).in_use = booked(self.nodes());
+        }
+        for (part, end) in parts {
+            self.advance(began + end);
+            self.players.books.timeline[part].in_use = self.never_above_the_limit()?;
         }
         let patience = self.world.now() + TIMEOUT + 60 * SECOND;
         while self.players.open > 0 && self.world.now() < patience {
@@ -249,12 +258,13 @@ impl<'a> Play<'a> {
         }
     }
 
-    fn never_above_the_limit(&self) -> Result<(), String> {
+    /// Tokens in use by the books of all sites, which must not be more than there are.
+    fn never_above_the_limit(&self) -> Result<i128, String> {
         let in_use = booked(self.nodes());
         if in_use > i128::from(self.limit) {
             return Err(format!("{in_use} tokens are in use of a limit of {}", self.limit));
         }
-        Ok(())
+        Ok(in_use)
     }
 
     /// Lets all holds end and all gifts arrive; then the books must agree: each site's with what its clients know, and all

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::api::Refusal;
-use crate::api::Response;
+use crate::api::{Refusal, Response};
+use crate::avantan::Message;
 use crate::clock::MILLISECOND;
 use crate::machine::ClientId;
 use crate::peer::{Body, Tally};
@@ -76,10 +76,13 @@ impl Counts {
     fn complete(&mut self, turn: &mut Turn, quotas: &Quotas, mut count: Count) {
         match count.first.take() {
             None => {
+                self.bring_up_to_date(turn, quotas, &count);
                 count.first = Some(std::mem::take(&mut count.tallies));
                 self.ask(turn, quotas, count);
             }
             Some(first) => {
+                // Our own share may have caught up since we asked.
+                count.tallies[turn.position] = Some(quotas.tally(turn, &count.quota).unwrap_or(nothing(turn.site.me)));
                 let incarnations: Vec<_> = turn
                     .peers
                     .iter()
@@ -90,6 +93,22 @@ impl Counts {
                     super::counting::count(&count.quota, turn.site.members, &first, &count.tallies, &incarnations);
                 turn.responses.push((count.client, Response::Shown(shown)));
             }
+        }
+    }
+
+    /// Sites that missed instances get them before the second round of tallies, so that a quota at rest is counted exactly.
+    fn bring_up_to_date(&self, turn: &mut Turn, quotas: &Quotas, count: &Count) {
+        let ours = quotas.find(&count.quota).map(|quota| &quota.avantan().share);
+        let applied = ours.map_or(0, |share| share.applied);
+        for tally in count.tallies.iter().flatten().filter(|tally| tally.site != turn.site.me) {
+            let message = match ours {
+                Some(share) if tally.applied < applied => {
+                    Message::Decided { instance: applied, table: share.table.clone() }
+                }
+                _ if tally.applied > applied => Message::Behind { applied },
+                _ => continue,
+            };
+            turn.sends.push((tally.site, Body::Avantan { quota: count.quota.clone(), message }));
         }
     }
 

@@ -232,14 +232,16 @@ impl Node {
             // Another site starts. What it is told must be durable first, so that no other storage is told the same.
             Body::Hello { nonce, is_new } => {
                 let peer = &mut self.peers[from];
-                // What was noted for this very storage is no other storage's; it may be more than the storage took, if its
-                // question came late.
-                let own = !is_new && peer.noted.1 == nonce;
-                let known = if own { peer.incarnation } else { peer.incarnation.max(peer.noted.0) };
-                if is_new && peer.noted.1 != nonce {
+                let known = peer.incarnation.max(peer.noted.0);
+                // A storage that asks as a new one after it took up what was noted for it is an old copy of itself.
+                let is_noted = peer.noted.1 == nonce && peer.incarnation < peer.noted.0;
+                if is_new && !is_noted {
                     peer.noted = (Incarnation(known.0 + 1), nonce);
                     self.lineage.touch_peer(from);
                 }
+                // What was noted for this very storage is no other storage's; it may be more than the storage took, if its
+                // question came late.
+                let known = if peer.noted.1 == nonce { peer.incarnation } else { known };
                 let peer = &self.peers[from];
                 sends.push((
                     to,

@@ -712,6 +712,7 @@ fn ask(
             withdrawn
         }
         None => {
+            session.make_room(operation.sequence);
             put_outcome(&mut turn.batch, scratch, ticket, session.low(), 0, &withdrawn);
             session.record(operation.sequence, 0, withdrawn.clone());
             withdrawn
@@ -721,11 +722,8 @@ fn ask(
 
 /// Ends a session and removes its rows.
 fn close(turn: &mut Turn, lineage: &mut Lineage, sessions: &mut Sessions, id: SessionId) {
-    let Some(sequences) = sessions.close(id) else { return };
+    let Some(slots) = sessions.close(id) else { return };
     lineage.note_marks(sessions.marks());
-    let mut slots: Vec<u64> = sequences.into_iter().map(|sequence| sequence % SESSION_WINDOW).collect();
-    slots.sort_unstable();
-    slots.dedup();
     for slot in slots {
         turn.batch.delete(&outcome_key(id, slot));
     }
@@ -737,6 +735,7 @@ fn finish(turn: &mut Turn, sessions: &mut Sessions, scratch: &mut Vec<u8>) {
         let Some(session) = sessions.find(ticket.session) else { continue };
         let digest = session.digest_of(ticket.sequence).unwrap_or(0);
         let undecided = Outcome::Unknown(Doubt::Undecided);
+        session.note_row(ticket.sequence);
         put_outcome(&mut turn.batch, scratch, ticket, session.low(), digest, &undecided);
     }
     let mut answers: FxHashMap<(ClientId, SessionId), Vec<Answer>> = FxHashMap::default();

@@ -22,7 +22,7 @@ impl Quotas {
             generation: share.table.generation,
             limit: share.table.limit?,
             applied: share.applied,
-            in_round: share.round.is_some(),
+            in_round: quota.avantan.in_round(),
             tokens: share.tokens,
             held: share.held(),
             acquired: quota.acquired,
