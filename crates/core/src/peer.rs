@@ -25,6 +25,7 @@ pub struct PeerMessage {
 /// | `Avantan` | see [`avantan::Message`] | one entity's agreement |
 /// | `Digests` | all → all | what a site has and wants of quotas; running totals of gifts |
 /// | `Lookup`, `NotKnown` | site ↔ all | does this quota exist? (A positive answer is `Avantan(Decided)`.) |
+/// | `Younger` | site → new incarnation | no vote of your predecessor can have been counted in this quota |
 /// | `Count`, `Counted` | site ↔ all | a quota's tally, for `quota show` |
 /// | `Relay`, `Relayed` | site ↔ site | a client's request about another site's operations, and the response |
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -83,6 +84,11 @@ pub enum Body {
     },
     /// No instance of this quota is decided here.
     NotKnown {
+        /// The quota's name.
+        quota: String,
+    },
+    /// All that is known of this quota here is from after the receiver's incarnation was noted.
+    Younger {
         /// The quota's name.
         quota: String,
     },

@@ -206,7 +206,7 @@ impl Model for Setup {
         let rows: Vec<Settled> = self.tokens.iter().enumerate().map(row).collect();
         let table = Table::from_parts(1, 1, Some(self.limit()), rows);
         let site = |&tokens: &i64| {
-            let share = Share { tokens, number: 1, applied: 1, table: table.clone(), round: None };
+            let share = Share { tokens, number: 1, applied: 1, table: table.clone(), ..Share::default() };
             Site { avantan: Avantan::restore(share), incarnation: Incarnation(1) }
         };
         vec![State {

@@ -9,8 +9,9 @@ use slackline_core::node::Node;
 /// Rows by key.
 pub(crate) type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The log is folded into the table when it has this many durable batches.
-const FOLD: u64 = 512;
+/// The log is folded into the table when it has this many durable batches. Few, because rows that are deleted and not yet
+/// folded are read and passed over by every scan.
+const FOLD: u64 = 32;
 
 /// A copy of a disk: the rows, and the number of the last batch in them.
 #[derive(Clone, Debug, Default)]

@@ -1,7 +1,8 @@
 //! What goes wrong: a seeded plan of faults, each of which ends by itself or at the healing.
 //!
 //! Faults are *fair*: what the product does not promise to survive does not happen. At most one disk is lost at a time,
-//! and the next only after every quota has recorded the new incarnation; an old copy is restored only if every other site
+//! and the next only after every quota has recorded the new incarnation, and never the disks of a majority in one run; an
+//! old copy is restored only if every other site
 //! has heard of something newer, because nobody could notice otherwise; of a site's two clocks at most one errs beyond ε.
 
 use slackline_core::api::{Readiness, Request};
@@ -325,6 +326,12 @@ impl Simulation {
 
     /// Whether all the others are there and may vote in every quota, so that a loss of this disk leaves more than enough.
     fn is_calm_for_loss(&self, world: &World, site: usize) -> bool {
+        // A later incarnation votes in no quota that does not exist yet: a majority must be left that was never lost, or
+        // nothing can be created any more.
+        let reborn = (0..world.len()).filter(|other| *other == site || self.oracle.present(*other) > Incarnation(1));
+        if reborn.count() > (world.len() - 1) / 2 {
+            return false;
+        }
         let others = (0..world.len()).filter(|other| *other != site);
         others.into_iter().all(|other| {
             let incarnation = self.oracle.present(other);

@@ -26,6 +26,7 @@ impl From<PeerMessage> for internal::PeerMessage {
             }
             Body::Lookup { quota } => Kind::Lookup(quota),
             Body::NotKnown { quota } => Kind::NotKnown(quota),
+            Body::Younger { quota } => Kind::Younger(quota),
             Body::Count { token, quota } => Kind::Count(internal::Count { token, quota }),
             Body::Counted { token, tally } => Kind::Counted(internal::Counted { token, tally: tally.map(Into::into) }),
             Body::Relay { token, request } => Kind::Relay(internal::Relay { token, request: Some((*request).into()) }),
@@ -61,6 +62,7 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
             Kind::Digests(digests) => Body::Digests(convert_all(digests.digests, DIGESTS, "digests")?),
             Kind::Lookup(quota) => Body::Lookup { quota },
             Kind::NotKnown(quota) => Body::NotKnown { quota },
+            Kind::Younger(quota) => Body::Younger { quota },
             Kind::Count(count) => Body::Count { token: count.token, quota: count.quota },
             Kind::Counted(counted) => {
                 let tally = counted.tally.map(Tally::try_from).transpose();

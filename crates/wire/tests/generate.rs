@@ -350,6 +350,7 @@ impl Generator {
                 let kind = self.below(REQUESTS);
                 Body::Relay { token: self.number(), request: Box::new(self.request(kind)) }
             }
+            11 => Body::Younger { quota: self.name() },
             _ => {
                 let kind = self.below(RESPONSES);
                 Body::Relayed { token: self.number(), response: Box::new(self.response(kind)) }

@@ -11,6 +11,7 @@ use slackline_core::id::{GrantId, Incarnation, SessionId, SiteId};
 use slackline_core::machine::ClientId;
 use slackline_core::node::{Metrics, Node};
 use slackline_core::quota::Quota;
+use slackline_core::session::RETENTION;
 use slackline_sim::Costs;
 use slackline_sim::world::{Host, Options, World};
 
@@ -20,10 +21,12 @@ use crate::report::Run;
 use crate::rtt::Matrix;
 use crate::trace::{Event, Kind, Trace};
 
-/// Sessions of each site's client; one has room for [`SESSION_WINDOW`] operations on their way.
-const SESSIONS: usize = 32;
-/// The client that opens sessions, creates the quota and asks for totals.
+/// The client that creates the quota and asks for totals.
 const ADMIN: ClientId = ClientId(1 << 62);
+/// The clients of sites, when they open sessions.
+const OPENER: ClientId = ClientId(ADMIN.0 + 1);
+/// A session that was silent for this long is not used again, because its site may have ended it, in microseconds.
+const STALE: u64 = RETENTION / 2;
 /// The longest that sites may take to become ready, or to come to rest, in microseconds.
 const REST: u64 = 120 * SECOND;
 
@@ -103,11 +106,13 @@ struct Players<'a> {
     told: Option<Response>,
 }
 
-/// A site's client.
+/// A site's client. It opens a session when those that it has are stale, or have no room.
 #[derive(Debug, Default)]
 struct SiteClient {
     sessions: Vec<Session>,
-    current: usize,
+    is_opening: bool,
+    /// Operations, by their event, that wait for a session.
+    queue: VecDeque<(usize, Operation)>,
 }
 
 #[derive(Debug)]
@@ -119,12 +124,14 @@ struct Session {
     low: u64,
     /// From `low` on: whether it is answered.
     answered: VecDeque<bool>,
+    /// When it was last used.
+    used: u64,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Asked {
     sent: u64,
-    session: u16,
+    session: SessionId,
     waited: bool,
 }
 
@@ -164,7 +171,6 @@ impl<'a> Play<'a> {
         };
         let mut play = Self { world, players, limit: prepared.limit };
         play.settle();
-        (0..sites).for_each(|site| play.open_sessions(site));
         play.create();
         play
     }
@@ -200,26 +206,17 @@ impl<'a> Play<'a> {
         }
     }
 
-    fn open_sessions(&mut self, site: usize) {
-        for _ in 0..SESSIONS {
-            match self.ask(site, Request::Open) {
-                Response::Opened { site: id, incarnation, session } => {
-                    let session = Session { site: id, incarnation, id: session, low: 1, answered: VecDeque::new() };
-                    self.players.clients[site].sessions.push(session);
-                }
-                other => panic!("a ready site opens sessions, and does not say {other:?}"),
-            }
-        }
-    }
-
     /// Creates the quota at the first site, and waits until every site has its share.
     fn create(&mut self) {
+        let mut session = match self.ask(0, Request::Open) {
+            Response::Opened { site, incarnation, session } => Session::new(site, incarnation, session),
+            other => panic!("a ready site opens sessions, and does not say {other:?}"),
+        };
         let operation = Operation::Create { quota: NAME.into(), limit: self.limit };
-        let request = self.players.clients[0].sessions[0].submit(operation, 10_000_000);
+        let request = session.submit(operation, 10 * SECOND, self.world.now());
         match self.ask(0, request) {
             Response::Batch { answers, .. } => {
                 assert_eq!(answers[0].outcome, Outcome::Created { limit: self.limit }, "the quota must be created");
-                self.players.clients[0].sessions[0].answer(answers[0].sequence);
             }
             other => panic!("a creation is answered, and not by {other:?}"),
         }
@@ -309,19 +306,31 @@ impl Host for Players<'_> {
     fn wake(&mut self, _: &mut World, _: u64) {}
 
     fn respond(&mut self, world: &mut World, site: usize, client: ClientId, response: Response) {
-        if client == ADMIN {
-            self.told = Some(response);
-            return;
-        }
-        let Response::Batch { answers, .. } = response else { return };
-        let order = client.0 as usize;
-        match answers.into_iter().next() {
-            None => self.asked[order].waited = true,
-            Some(answer) => {
-                let session = usize::from(self.asked[order].session);
-                self.clients[site].sessions[session].answer(answer.sequence);
-                self.answered(world, order, site, answer.outcome);
+        match (client, response) {
+            (ADMIN, response) => self.told = Some(response),
+            (OPENER, Response::Opened { site: id, incarnation, session }) => {
+                let client = &mut self.clients[site];
+                client.is_opening = false;
+                client.sessions.push(Session::new(id, incarnation, session));
+                self.send(world, site);
             }
+            (client, Response::Batch { session, answers }) => {
+                let order = client.0 as usize;
+                let Some(answer) = answers.into_iter().next() else {
+                    self.asked[order].waited = true;
+                    return;
+                };
+                assert_eq!(session, self.asked[order].session);
+                let client = &mut self.clients[site];
+                if let Some(session) = client.sessions.iter_mut().find(|open| open.id == session) {
+                    session.answer(answer.sequence);
+                }
+                self.answered(world, order, site, answer.outcome);
+                if !self.clients[site].queue.is_empty() {
+                    self.send(world, site);
+                }
+            }
+            (_, other) => panic!("not asked for: {other:?}"),
         }
     }
 }
@@ -354,19 +363,32 @@ impl Players<'_> {
     }
 
     fn submit(&mut self, world: &mut World, order: usize, site: usize, operation: Operation) {
-        let client = &mut self.clients[site];
-        let mut turns = (0..SESSIONS).map(|turn| (client.current + turn) % SESSIONS);
-        let free = turns.find(|&session| (client.sessions[session].answered.len() as u64) < SESSION_WINDOW);
-        let Some(session) = free else {
-            // The client is overloaded: nothing is sent.
-            self.books.note_refused(self.trace.events[order].at, matches!(operation, Operation::Acquire { .. }));
-            return;
-        };
-        client.current = session;
-        let request = client.sessions[session].submit(operation, TIMEOUT);
-        self.asked[order] = Asked { sent: world.now(), session: session as u16, waited: false };
+        self.asked[order] = Asked { sent: world.now(), ..Asked::default() };
         self.open += 1;
-        world.request(world.now(), site, ClientId(order as u64), request);
+        self.clients[site].queue.push_back((order, operation));
+        self.send(world, site);
+    }
+
+    /// Sends what waits, as far as there are sessions with room; otherwise opens one.
+    fn send(&mut self, world: &mut World, site: usize) {
+        let now = world.now();
+        let client = &mut self.clients[site];
+        while let Some((order, operation)) = client.queue.pop_front() {
+            let usable = |session: &Session| {
+                (session.answered.len() as u64) < SESSION_WINDOW && now < session.used.saturating_add(STALE)
+            };
+            let Some(session) = client.sessions.iter_mut().find(|session| usable(session)) else {
+                client.queue.push_front((order, operation));
+                client.sessions.retain(|session| !session.answered.is_empty());
+                if !client.is_opening {
+                    client.is_opening = true;
+                    world.request(now, site, OPENER, Request::Open);
+                }
+                return;
+            };
+            self.asked[order].session = session.id;
+            world.request(now, site, ClientId(order as u64), session.submit(operation, TIMEOUT, now));
+        }
     }
 
     fn answered(&mut self, world: &mut World, order: usize, site: usize, outcome: Outcome) {
@@ -407,9 +429,14 @@ impl Players<'_> {
 }
 
 impl Session {
-    fn submit(&mut self, operation: Operation, timeout: u64) -> Request {
+    fn new(site: SiteId, incarnation: Incarnation, id: SessionId) -> Self {
+        Self { site, incarnation, id, low: 1, answered: VecDeque::new(), used: u64::MAX }
+    }
+
+    fn submit(&mut self, operation: Operation, timeout: u64, now: u64) -> Request {
         let sequence = self.low + self.answered.len() as u64;
         self.answered.push_back(false);
+        self.used = now;
         let operations = vec![Submission { sequence, timeout, operation }];
         let Self { site, incarnation, id, low, .. } = *self;
         Request::Batch(Batch { site, incarnation, session: id, low, operations })

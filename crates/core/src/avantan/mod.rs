@@ -37,7 +37,9 @@
 //!   offered.
 //! - *A lost disk*: a new incarnation neither votes nor offers until a decided instance has recorded it. That instance
 //!   was carried by a majority counted without the site, so every instance in which its forgotten votes could matter is
-//!   decided by then.
+//!   decided by then. An entity of which nothing is decided yet has no such instance: in its first instance a new
+//!   incarnation votes once every other site has said that it knew nothing of the entity when it noted the incarnation
+//!   ([`Share::fresh`]), so no vote of a predecessor can have been counted.
 //!
 //! # Where we depart from the paper (ICDE 2021, section 4.3)
 //!
@@ -180,10 +182,12 @@ impl Avantan {
         self.share.round.as_ref().is_some_and(|round| round.first.is_some() || round.accepted.is_some())
     }
 
-    /// Whether this incarnation may vote and offer: the first may, a later one once a decided instance recorded it.
+    /// Whether this incarnation may vote and offer: the first may, a later one once a decided instance recorded it, or
+    /// before anything is decided, once it is known to be younger than the entity.
     pub fn may_vote(&self, site: Membership) -> bool {
         site.incarnation == Incarnation(1)
             || self.share.table.settled(site.me).is_some_and(|last| last.row.incarnation == site.incarnation)
+            || (self.share.applied == 0 && self.share.fresh == site.incarnation)
     }
 
     /// Leads: a new round, or a higher ballot of the round that the site is in. Does nothing where it may not vote.

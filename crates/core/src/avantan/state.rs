@@ -112,6 +112,8 @@ pub struct Share {
     pub table: Table,
     /// The instance under way, if this site has a part in it.
     pub round: Option<Round>,
+    /// The incarnation of this site that every other site has said to be too young to have had a part in instance 1.
+    pub fresh: Incarnation,
 }
 
 impl Share {
@@ -162,6 +164,7 @@ impl Share {
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_u64(out, self.number);
         put_u64(out, self.applied);
+        put_u64(out, u64::from(self.fresh.0));
         put_table(out, &self.table);
         match &self.round {
             None => out.push(0),
@@ -185,7 +188,8 @@ impl Share {
 
     /// Reads what [`Share::encode`] wrote; `tokens` comes from the hot row.
     pub fn decode(cursor: &mut Cursor, tokens: i64) -> Result<Self, Malformed> {
-        let (number, applied, table) = (cursor.u64()?, cursor.u64()?, read_table(cursor)?);
+        let (number, applied) = (cursor.u64()?, cursor.u64()?);
+        let (fresh, table) = (Incarnation(cursor.u32()?), read_table(cursor)?);
         let kind = cursor.u8()?;
         let round = match kind {
             0 => None,
@@ -203,7 +207,7 @@ impl Share {
             }
             _ => return Err(Malformed),
         };
-        Ok(Self { tokens, number, applied, table, round })
+        Ok(Self { tokens, number, applied, table, round, fresh })
     }
 }
 

@@ -362,6 +362,7 @@ impl Machine for Node {
                 Body::Digests(digests) => digests.into_iter().for_each(|digest| quotas.digest(&mut turn, from, digest)),
                 Body::Lookup { quota } => quotas.look_up(&mut turn, from, quota),
                 Body::NotKnown { quota } => quotas.not_known(&mut turn, from, &quota),
+                Body::Younger { quota } => quotas.younger(&mut turn, from, &quota),
                 Body::Count { token, quota } => {
                     let tally = quotas.tally(&turn, &quota);
                     turn.sends.push((peers[from].site, Body::Counted { token, tally }));

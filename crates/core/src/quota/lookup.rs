@@ -2,7 +2,7 @@
 //! have missed the creation. A creation was accepted by a majority, so a majority that neither knows the name nor has
 //! accepted its creation settles it.
 
-use super::Quotas;
+use super::{Dirty, Quotas};
 use crate::api::{NAME_BYTES, Operation, Outcome, Refusal, SiteSet};
 use crate::clock::MILLISECOND;
 use crate::machine::View;
@@ -95,6 +95,9 @@ impl Quotas {
     /// Answers another site's question about a name.
     pub fn look_up(&self, turn: &mut Turn, from: usize, name: String) {
         let to = turn.peers[from].site;
+        if self.is_younger_than(turn, &name, from) {
+            turn.sends.push((to, Body::Younger { quota: name.clone() }));
+        }
         let body = match self.find(&name).filter(|quota| quota.limit().is_some()) {
             Some(quota) => {
                 let share = &quota.avantan.share;
@@ -106,6 +109,39 @@ impl Quotas {
             None => Body::NotKnown { quota: name },
         };
         turn.sends.push((to, body));
+    }
+
+    /// Asks the others whether they knew anything of the quota when they noted this site's incarnation. If none did, no
+    /// vote of a predecessor can have been counted in the quota's first instance, and this incarnation may vote in it.
+    pub(super) fn ask_whether_younger(&mut self, turn: &mut Turn, at: usize) {
+        let quota = &mut self.list[at];
+        if quota.avantan.share.applied > 0 || quota.avantan.may_vote(turn.site) {
+            return;
+        }
+        let name = quota.name.clone();
+        let answered = quota.activity(turn).fresh;
+        ask(turn, &name, answered);
+    }
+
+    /// Another site knew nothing of the quota when it noted this site's incarnation.
+    pub fn younger(&mut self, turn: &mut Turn, from: usize, name: &str) {
+        let Some(at) = self.position(name) else { return };
+        let activity = self.list[at].activity(turn);
+        activity.fresh.insert(from);
+        let all = activity.fresh.positions().count() + 1 == turn.peers.len();
+        let share = &mut self.list[at].avantan.share;
+        if all && share.applied == 0 && share.fresh != turn.site.incarnation {
+            share.fresh = turn.site.incarnation;
+            self.touch(at, Dirty::All);
+            self.schedule(at);
+        }
+    }
+
+    /// Whether all that this site knows of the quota is from after it noted the member's incarnation.
+    fn is_younger_than(&self, turn: &Turn, name: &str, member: usize) -> bool {
+        let Some(quota) = self.find(name) else { return true };
+        let noted = turn.peers[member].incarnation.max(turn.peers[member].noted.0);
+        quota.avantan.share.applied == 0 && quota.born.get(member).is_some_and(|born| *born >= noted)
     }
 
     /// The quota exists now: carries out what waited for its name.

@@ -28,7 +28,7 @@ pub(crate) use row::keys;
 pub use row::{DUE, GRANT, QuotaRow, due_ranges, due_uptime, grant_key, is_quota_row};
 pub use tally::count;
 
-use crate::api::Hold;
+use crate::api::{Hold, SiteSet};
 use crate::avantan::Avantan;
 use crate::clock::MILLISECOND;
 use crate::codec::Malformed;
@@ -84,6 +84,8 @@ pub struct Quota {
     /// Running totals by member; empty until the first gift.
     given: Vec<Total>,
     received: Vec<Total>,
+    /// The members' incarnations when this site first heard of the quota; kept until its first instance is decided.
+    born: Vec<Incarnation>,
     /// What only matters while something goes on; none for a quota at rest, so that many fit into memory.
     activity: Option<Box<Activity>>,
     /// The entry in the timers that counts.
@@ -140,6 +142,8 @@ struct Activity {
     active_at: u64,
     /// A member's new incarnation is to be recorded.
     record: bool,
+    /// Members that have said that this site's incarnation is older than what they know of the quota.
+    fresh: SiteSet,
 }
 
 /// A request that waits for tokens.
@@ -206,6 +210,7 @@ impl Activity {
             fed_at: now,
             active_at: now,
             record: false,
+            fresh: SiteSet::default(),
         }
     }
 }
@@ -223,6 +228,7 @@ impl Quota {
             gifts: 0,
             given: Vec::new(),
             received: Vec::new(),
+            born: Vec::new(),
             activity: None,
             wake: NEVER,
             dirty: Dirty::Clean,
@@ -351,7 +357,7 @@ impl Quotas {
     }
 
     /// The quota of this name, made if it is new; none past the bound.
-    fn position_or_new(&mut self, name: &str) -> Option<usize> {
+    fn position_or_new(&mut self, turn: &Turn, name: &str) -> Option<usize> {
         if let Some(at) = self.position(name) {
             return Some(at);
         }
@@ -360,7 +366,9 @@ impl Quotas {
         }
         let name: Arc<str> = name.into();
         let at = self.list.len();
-        self.list.push(Quota::new(name.clone()));
+        let mut quota = Quota::new(name.clone());
+        quota.born = turn.peers.iter().map(|peer| peer.incarnation.max(peer.noted.0)).collect();
+        self.list.push(quota);
         self.names.insert(name, at as u32);
         // Its rows are written even if nothing comes of it: rows are numbered without a gap.
         self.touch(at, Dirty::All);

@@ -46,7 +46,7 @@ impl Quotas {
                 if *limit < 1 {
                     return Some(Outcome::Refused(Refusal::InvalidAmount));
                 }
-                let Some(at) = self.position_or_new(quota) else {
+                let Some(at) = self.position_or_new(turn, quota) else {
                     return Some(Outcome::Refused(Refusal::Overloaded));
                 };
                 if let Some(outcome) = created(&self.list[at], *limit) {

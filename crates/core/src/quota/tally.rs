@@ -77,8 +77,11 @@ pub fn count(
         && second.iter().flatten().all(|tally| !tally.in_round && tally.applied == newest.applied)
         && second.iter().flatten().enumerate().all(|(donor, tally)| {
             tally.given.iter().enumerate().all(|(receiver, &(to, given))| {
+                // The readings are of different moments: one may show a gift that the other does not know of, either way.
                 let arrived = second[receiver].as_ref().and_then(|other| other.received.get(donor).copied());
-                given == 0 || to != incarnations[receiver] || arrived == Some((incarnations[donor], given))
+                let arrived = arrived.filter(|(from, _)| *from == incarnations[donor]).map_or(0, |(_, tokens)| tokens);
+                let sent = if to == incarnations[receiver] { given } else { 0 };
+                donor == receiver || arrived == sent
             })
         });
     let tokens = sum(second, &|tally| i128::from(tally.tokens));
