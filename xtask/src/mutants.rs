@@ -137,7 +137,7 @@ fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
     if output.status.success() {
         return Err(format!("NOT CAUGHT ({})", mutant.bug));
     }
-    let finding = printed.lines().find(|line| line.contains("FAILS") || line.contains("violat")).unwrap_or_default();
+    let finding = printed.lines().find(|line| line.starts_with("seed ") || line.contains("FAILS")).unwrap_or_default();
     if mutant.invariants.iter().any(|invariant| finding.contains(invariant.as_str())) {
         Ok(finding.trim().chars().take(90).collect())
     } else {

@@ -14,7 +14,7 @@ pub(crate) struct Generator(u64);
 /// How many kinds of each value there are, so that a test can go through them all.
 pub(crate) const REQUESTS: u64 = 8;
 pub(crate) const RESPONSES: u64 = 9;
-pub(crate) const BODIES: u64 = 12;
+pub(crate) const BODIES: u64 = 13;
 
 impl Generator {
     pub(crate) fn new(seed: u64) -> Self {
