@@ -38,6 +38,8 @@ pub(crate) enum Finish {
     Unknown(Unknown),
     /// It could not be tried, or did not get an answer.
     Failed(String),
+    /// It was tried, found wanting, and has printed its report already.
+    Said(String),
     /// The command line makes no sense.
     WrongUse(String),
 }
@@ -45,7 +47,7 @@ pub(crate) enum Finish {
 impl Finish {
     pub(crate) fn status(&self) -> u8 {
         match self {
-            Finish::Refused(_) | Finish::Failed(_) => 1,
+            Finish::Refused(_) | Finish::Failed(_) | Finish::Said(_) => 1,
             Finish::WrongUse(_) => 2,
             Finish::Unknown(_) => 3,
         }
@@ -54,7 +56,7 @@ impl Finish {
     /// One line on standard error, and with `--json` one object on standard output.
     pub(crate) fn print(&self, json: bool) {
         eprintln!("slackline: {}", self.sentence());
-        if json {
+        if json && !matches!(self, Finish::Said(_)) {
             println!("{}", self.json());
         }
     }
@@ -63,7 +65,7 @@ impl Finish {
         match self {
             Finish::Refused(refused) => format!("{refused}{}", advice(&refused.reason)),
             Finish::Unknown(unknown) => format!("{unknown}; `slackline outcome {}` settles it", unknown.name),
-            Finish::Failed(problem) | Finish::WrongUse(problem) => one_line(problem),
+            Finish::Failed(problem) | Finish::Said(problem) | Finish::WrongUse(problem) => one_line(problem),
         }
     }
 
@@ -75,7 +77,7 @@ impl Finish {
             Finish::Unknown(unknown) => {
                 json!({ "outcome": "unknown", "operation": unknown.name, "message": self.sentence() })
             }
-            Finish::Failed(_) => json!({ "outcome": "failed", "message": self.sentence() }),
+            Finish::Failed(_) | Finish::Said(_) => json!({ "outcome": "failed", "message": self.sentence() }),
             Finish::WrongUse(_) => json!({ "outcome": "wrong use", "message": self.sentence() }),
         }
     }

@@ -47,6 +47,8 @@ enum Command {
     Quota(commands::quota::Quota),
     Status(commands::status::Status),
     Outcome(commands::outcome::Outcome),
+    Sim(commands::sim::Sim),
+    Bench(commands::bench::Bench),
 }
 
 impl Command {
@@ -57,6 +59,8 @@ impl Command {
             Command::Quota(command) => command.run(),
             Command::Status(command) => command.run(),
             Command::Outcome(command) => command.run(),
+            Command::Sim(command) => command.run(),
+            Command::Bench(command) => command.run(),
         }
     }
 
@@ -67,6 +71,8 @@ impl Command {
             Command::Quota(command) => command.is_json(),
             Command::Status(command) => command.json,
             Command::Outcome(command) => command.json,
+            Command::Sim(command) => command.json,
+            Command::Bench(command) => command.is_json(),
         }
     }
 }

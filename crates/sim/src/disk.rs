@@ -62,10 +62,17 @@ impl Disk {
         self.folded + self.log.len() as u64
     }
 
+    /// Takes a batch. One that no restart will read is absorbed at once, and needs no overlay.
     #[inline]
-    pub(crate) fn append(&mut self, batch: Batch) {
+    pub(crate) fn append(&mut self, batch: Batch, overlay: &mut Overlay) {
         self.waiting_bytes += batch.as_bytes().len() as u64;
-        self.log.push_back(batch);
+        if self.keeps_resident {
+            overlay.apply::<Node>(self.issued() + 1, &batch);
+            self.log.push_back(batch);
+        } else {
+            absorb(&mut self.rows, &batch, Node::is_paged);
+            self.folded += 1;
+        }
     }
 
     /// Everything handed out so far goes into one sync: its last batch and its bytes.
@@ -76,7 +83,7 @@ impl Disk {
     /// Batches up to `seq` are durable.
     pub(crate) fn finish_sync(&mut self, seq: Seq, overlay: &mut Overlay) {
         self.durable = seq;
-        if self.durable - self.folded >= FOLD {
+        if self.durable.saturating_sub(self.folded) >= FOLD {
             self.fold(self.durable);
             overlay.retire(self.folded);
         }
@@ -106,23 +113,25 @@ impl Disk {
 
     fn fold(&mut self, to: Seq) {
         for batch in self.log.drain(..(to - self.folded) as usize) {
-            for (key, value) in batch.iter() {
-                if !self.keeps_resident && !Node::is_paged(key) {
-                    continue;
-                }
-                match value {
-                    Some(value) => match self.rows.get_mut(key) {
-                        Some(row) => {
-                            row.clear();
-                            row.extend_from_slice(value);
-                        }
-                        None => drop(self.rows.insert(key.to_vec(), value.to_vec())),
-                    },
-                    None => drop(self.rows.remove(key)),
-                }
-            }
+            absorb(&mut self.rows, &batch, |_| true);
         }
         self.folded = to;
+    }
+}
+
+/// Applies the writes of a batch to the rows, of those keys that are wanted.
+fn absorb(rows: &mut Rows, batch: &Batch, wanted: impl Fn(&[u8]) -> bool) {
+    for (key, value) in batch.iter().filter(|(key, _)| wanted(key)) {
+        match value {
+            Some(value) => match rows.get_mut(key) {
+                Some(row) => {
+                    row.clear();
+                    row.extend_from_slice(value);
+                }
+                None => drop(rows.insert(key.to_vec(), value.to_vec())),
+            },
+            None => drop(rows.remove(key)),
+        }
     }
 }
 
@@ -141,11 +150,11 @@ mod tests {
         let mut disk = Disk::new(true);
         let mut overlay = Overlay::default();
         for number in 1..=5 {
-            disk.append(batch(number, number));
+            disk.append(batch(number, number), &mut overlay);
         }
         assert_eq!(disk.begin_sync(), (5, 20));
-        disk.append(batch(6, 6));
-        disk.append(batch(7, 7));
+        disk.append(batch(6, 6), &mut overlay);
+        disk.append(batch(7, 7), &mut overlay);
         disk.finish_sync(5, &mut overlay);
         assert_eq!((disk.durable(), disk.issued()), (5, 7));
         disk.crash(6);

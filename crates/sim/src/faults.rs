@@ -1,9 +1,9 @@
 //! What goes wrong: a seeded plan of faults, each of which ends by itself or at the healing.
 //!
 //! Faults are *fair*: what the product does not promise to survive does not happen. At most one disk is lost at a time,
-//! and the next only after every quota has recorded the new incarnation, and never the disks of a majority in one run; an
-//! old copy is restored only if every other site
-//! has heard of something newer, because nobody could notice otherwise; of a site's two clocks at most one errs beyond ε.
+//! the next only after every quota has recorded the new incarnation, and never the disks of a majority in one run; an
+//! old copy is restored only if every other site has heard of something newer, because nobody could notice otherwise; of a
+//! site's two clocks at most one errs beyond ε.
 
 use slackline_core::api::{Readiness, Request};
 use slackline_core::avantan::Table;

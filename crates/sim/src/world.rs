@@ -75,7 +75,7 @@ pub trait Host: Sized {
         After::Go
     }
 
-    /// A batch is durable.
+    /// A batch is durable. Only in a world whose sites can be restarted.
     fn durable(&mut self, _now: u64, _site: usize, _seq: Seq, _batch: &Batch) {}
 
     /// A message or response leaves a site whose log is durable up to `durable`.
@@ -549,10 +549,9 @@ impl World {
         let mut bytes = 0;
         let Site { gate, overlay, disk, .. } = at;
         let sends = effects.len() as u64;
-        let persist = |seq, batch: Batch| {
-            overlay.apply::<Node>(seq, &batch);
+        let persist = |_, batch: Batch| {
             bytes += batch.as_bytes().len() as u64;
-            disk.append(batch);
+            disk.append(batch, overlay);
         };
         gate.admit(&mut effects, persist, |effect| released.push(effect));
         self.effects = effects;
@@ -596,7 +595,7 @@ impl World {
             return self.queue.push(at.frozen_until, event);
         }
         self.syncs += 1;
-        if H::WATCHES {
+        if H::WATCHES && self.options.restarts {
             at.disk.batches(at.disk.durable(), seq).for_each(|(seq, batch)| host.durable(self.now, site, seq, batch));
         }
         let mut released = std::mem::take(&mut self.released);

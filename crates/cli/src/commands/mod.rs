@@ -1,7 +1,9 @@
 //! One module for each command: its options, its help, and what it does.
 
+pub(crate) mod bench;
 pub(crate) mod dev;
 pub(crate) mod outcome;
 pub(crate) mod quota;
 pub(crate) mod serve;
+pub(crate) mod sim;
 pub(crate) mod status;

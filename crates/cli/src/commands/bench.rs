@@ -1,0 +1,212 @@
+//! `slackline bench`: workloads, simulated or against real sites.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use slackline_bench::footprint::{FootprintOptions, footprint};
+use slackline_bench::handle::{CoreOptions, core};
+use slackline_bench::hot::{HotOptions, Live, hot};
+use slackline_bench::quota::{Limit, QuotaOptions, quota};
+use slackline_bench::report::Report;
+use slackline_bench::rtt::Rtt;
+use slackline_bench::trace::Format;
+
+use crate::end::{End, Finish};
+
+/// Measures: a workload, in virtual time or against real sites
+///
+/// Every workload is seeded, and the books are verified after every run. A table is printed, or with --json one object.
+#[derive(Args)]
+pub(crate) struct Bench {
+    #[command(subcommand)]
+    workload: Workload,
+}
+
+#[derive(Subcommand)]
+enum Workload {
+    Quota(QuotaBench),
+    Hot(HotBench),
+    Core(CoreBench),
+    Footprint(FootprintBench),
+}
+
+/// How the result is shown
+#[derive(Args)]
+struct Shown {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Draw the figures as SVG into this directory
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
+    /// What every random choice comes from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+/// Replays demand against one quota that regions share
+///
+/// Runs the product, and the same with redistribution switched off; refusals are compared with those of one ideal central
+/// counter.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline bench quota                                    # generated, nearly periodic demand
+  slackline bench quota --trace azure_llm_conv.csv --format azure-llm --limit auto:1
+  slackline bench quota --live --sites 3 --events 2000 --speed 20")]
+struct QuotaBench {
+    /// Replay this file
+    #[arg(long, value_name = "FILE", requires = "format")]
+    trace: Option<PathBuf>,
+    /// The file's layout: azure-llm, openb or events
+    #[arg(long, value_name = "FORMAT", requires = "trace")]
+    format: Option<Format>,
+    /// Tokens, or auto:F for F times the smallest limit at which one central counter refuses under 1 %
+    #[arg(long, value_name = "N|auto:F", default_value = "auto:1.05")]
+    limit: Limit,
+    /// How many sites
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=64))]
+    sites: u8,
+    /// Round trips: aws, gcp, or a CSV file with from,to,rtt_ms
+    #[arg(long, value_name = "TABLE", default_value = "gcp")]
+    rtt: Rtt,
+    /// Replay so many times faster than it happened
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    speed: f64,
+    /// Only so many events
+    #[arg(long, value_name = "N")]
+    events: Option<usize>,
+    /// Real sites in real time, on this machine
+    #[arg(long)]
+    live: bool,
+    #[command(flatten)]
+    shown: Shown,
+}
+
+/// One quota that never runs out, at one site: how many durable grants a second
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline bench hot --live                    # a server in a process of its own, 64 callers
+  slackline bench hot --live --callers 1")]
+struct HotBench {
+    /// Callers, one call in flight each
+    #[arg(long, value_name = "N", default_value = "64", value_delimiter = ',')]
+    callers: Vec<usize>,
+    /// A real server in a process of its own, with its data below this directory
+    #[arg(long)]
+    live: bool,
+    #[command(flatten)]
+    shown: Shown,
+}
+
+/// The machine alone: how many acquires a second on one core
+#[derive(Args)]
+struct CoreBench {
+    /// How many acquires each round carries out
+    #[arg(long, value_name = "N", default_value_t = 2_000_000)]
+    acquires: u64,
+    /// How many quotas
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    quotas: usize,
+    #[command(flatten)]
+    shown: Shown,
+}
+
+/// What many quotas cost one site: memory, and the time of a restart
+#[derive(Args)]
+struct FootprintBench {
+    /// How many quotas
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    quotas: usize,
+    #[command(flatten)]
+    shown: Shown,
+}
+
+impl Bench {
+    pub(crate) fn is_json(&self) -> bool {
+        match &self.workload {
+            Workload::Quota(bench) => bench.shown.json,
+            Workload::Hot(bench) => bench.shown.json,
+            Workload::Core(bench) => bench.shown.json,
+            Workload::Footprint(bench) => bench.shown.json,
+        }
+    }
+
+    pub(crate) fn run(self) -> Result<End, Finish> {
+        match self.workload {
+            Workload::Quota(bench) => {
+                if !(0.001..=1e9).contains(&bench.speed) {
+                    return Err(Finish::WrongUse("--speed is a factor from 0.001 to 1000000000".into()));
+                }
+                let options = QuotaOptions {
+                    trace: bench.trace.zip(bench.format),
+                    limit: bench.limit,
+                    sites: usize::from(bench.sites),
+                    rtt: bench.rtt,
+                    speed: bench.speed,
+                    events: bench.events,
+                    seed: bench.shown.seed,
+                    live: bench.live.then(|| PathBuf::from(".")),
+                };
+                let report = quota(&options).map_err(|error| Finish::Failed(error.to_string()))?;
+                show(report, bench.shown)
+            }
+            Workload::Hot(bench) => {
+                if bench.callers.iter().any(|callers| !(1..=4096).contains(callers)) {
+                    return Err(Finish::WrongUse("--callers is a number from 1 to 4096".into()));
+                }
+                let live = if bench.live { Some(here()?) } else { None };
+                let options =
+                    HotOptions { callers: bench.callers, seed: bench.shown.seed, live, ..HotOptions::default() };
+                show(hot(&options).map_err(|error| Finish::Failed(error.to_string()))?, bench.shown)
+            }
+            Workload::Core(bench) => {
+                if bench.acquires < 1 || bench.quotas < 1 {
+                    return Err(Finish::WrongUse("--acquires and --quotas are at least 1".into()));
+                }
+                let options = CoreOptions {
+                    quotas: bench.quotas,
+                    acquires: bench.acquires,
+                    seed: bench.shown.seed,
+                    ..CoreOptions::default()
+                };
+                show(core(&options), bench.shown)
+            }
+            Workload::Footprint(bench) => {
+                if bench.quotas < 1 {
+                    return Err(Finish::WrongUse("--quotas is at least 1".into()));
+                }
+                let options =
+                    FootprintOptions { quotas: bench.quotas, seed: bench.shown.seed, ..FootprintOptions::new(here()?) };
+                show(footprint(&options).map_err(|error| Finish::Failed(error.to_string()))?, bench.shown)
+            }
+        }
+    }
+}
+
+/// This binary serves, with its data below the working directory.
+fn here() -> Result<Live, Finish> {
+    let binary = std::env::current_exe().map_err(|error| Finish::Failed(format!("this binary: {error}")))?;
+    Ok(Live { binary: Some(binary), directory: PathBuf::from(".") })
+}
+
+fn show(report: Report, shown: Shown) -> Result<End, Finish> {
+    let mut text = report.to_table().trim_end().to_owned();
+    if let Some(directory) = &shown.plot {
+        let drawn = report.plot(directory);
+        let drawn = drawn.map_err(|error| Finish::Failed(format!("{}: {error}", directory.display())))?;
+        for path in drawn {
+            text.push_str(&format!("\ndrawn: {}", path.display()));
+        }
+    }
+    if shown.json {
+        println!("{}", report.to_json());
+    } else {
+        println!("{text}");
+    }
+    match report.verified {
+        true => Ok(End::silent()),
+        false => Err(Finish::Said("the books are wrong; see the report".into())),
+    }
+}
