@@ -307,11 +307,8 @@ impl Sessions {
 
     /// The rows that there may be: session and slot.
     pub fn rows(&self) -> Vec<(SessionId, u64)> {
-        let mut rows: Vec<_> = self
-            .open
-            .iter()
-            .flat_map(|(id, session)| session.written().map(|slot| (*id, slot)))
-            .collect();
+        let mut rows: Vec<_> =
+            self.open.iter().flat_map(|(id, session)| session.written().map(|slot| (*id, slot))).collect();
         rows.sort_unstable();
         rows
     }

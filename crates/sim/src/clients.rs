@@ -4,9 +4,7 @@
 //! They are well-behaved: they release only what they hold, and use a hold for a time only until ε before that time is
 //! over, counted from when they sent the request.
 
-use slackline_core::api::{
-    self, Answer, Doubt, Hold, Operation, Outcome, Refusal, Request, Response, Submission,
-};
+use slackline_core::api::{self, Answer, Doubt, Hold, Operation, Outcome, Refusal, Request, Response, Submission};
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId};
 use slackline_core::machine::ClientId;
@@ -109,8 +107,7 @@ struct Kind {
     held: u64,
 }
 
-const PLENTY: Kind =
-    Kind { name: "plenty", limit: 1_000_000, most: 20, weight: 22, open: 10, timed: 20, held: 4_000 };
+const PLENTY: Kind = Kind { name: "plenty", limit: 1_000_000, most: 20, weight: 22, open: 10, timed: 20, held: 4_000 };
 const KINDS: [Kind; 7] = [
     PLENTY,
     Kind { name: "tight", limit: 420, most: 9, weight: 26, open: 10, timed: 10, held: 3_000 },
@@ -234,7 +231,8 @@ impl Simulation {
         if client.sites[client.current].suspect_until > now {
             client.current = (client.current + 1) % sites as usize;
             self.probes.hit("client: fails over");
-        } else if client.current != client.home && client.sites[client.home].suspect_until <= now && self.rng.one_in(8) {
+        } else if client.current != client.home && client.sites[client.home].suspect_until <= now && self.rng.one_in(8)
+        {
             client.current = client.home;
         }
         self.clients[at].current
@@ -262,7 +260,9 @@ impl Simulation {
                 let quota = ["nobody", "", "ghost"][self.rng.below(3) as usize].to_owned();
                 Operation::Acquire { quota, amount: 1, hold: Hold::Counted }
             }
-            12..=13 => Operation::Acquire { quota: name(&any), amount: -(self.rng.below(2) as i64), hold: Hold::Counted },
+            12..=13 => {
+                Operation::Acquire { quota: name(&any), amount: -(self.rng.below(2) as i64), hold: Hold::Counted }
+            }
             14 => Operation::Acquire { quota: name(&PLENTY), amount: 1, hold: Hold::For(3) },
             15..=16 => Operation::Acquire { quota: "tight".to_owned(), amount: 421, hold: Hold::Counted },
             17..=19 => return (Operation::Delete { quota: name(&fleeting) }, 5 * SECOND),
@@ -500,7 +500,13 @@ impl Simulation {
                 self.probes.hit(if relayed { "client: asks through another site" } else { "client: asks" });
                 let arrives = now + self.latency(world, at, through);
                 if !self.client_loses() {
-                    self.ask_site(world, arrives, through, Purpose::Ask { op: open.op }, Request::Ask { operation: id });
+                    self.ask_site(
+                        world,
+                        arrives,
+                        through,
+                        Purpose::Ask { op: open.op },
+                        Request::Ask { operation: id },
+                    );
                 }
             } else {
                 self.probes.hit(if relayed { "client: repeats through another site" } else { "client: repeats" });
@@ -651,7 +657,8 @@ impl Simulation {
         let last = self.oracle.sessions[&(site, session.incarnation, session.id)].last().copied();
         self.probes.hit("client: closes a session");
         let arrives = world.now() + self.latency(world, at, site);
-        let request = Request::Close { site: self.members[site], incarnation: session.incarnation, session: session.id };
+        let request =
+            Request::Close { site: self.members[site], incarnation: session.incarnation, session: session.id };
         self.ask_site(world, arrives, site, Purpose::Close, request);
         if let Some(op) = last {
             let operation = self.oracle.ops[op as usize].id;
@@ -894,7 +901,9 @@ impl Simulation {
             },
             (Operation::ReleaseGrant { grant }, outcome) => match outcome {
                 Outcome::Released { .. } => self.probes.hit("operation: released by grant"),
-                Outcome::Refused(Refusal::UnknownGrant | Refusal::QuotaDeleted) => self.judge_unknown(op, *grant, outcome),
+                Outcome::Refused(Refusal::UnknownGrant | Refusal::QuotaDeleted) => {
+                    self.judge_unknown(op, *grant, outcome)
+                }
                 Outcome::Refused(_) => self.release_grant_again(world, at, *grant),
                 _ => {}
             },

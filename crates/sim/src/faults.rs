@@ -120,7 +120,8 @@ impl Simulation {
 
     /// Whether the time of faults is over: all have struck, and clients have little left to do.
     pub(crate) fn faults_are_over(&self, _world: &World) -> bool {
-        self.faults.struck >= self.faults.planned && self.submitted + self.options.operations / 10 >= self.options.operations
+        self.faults.struck >= self.faults.planned
+            && self.submitted + self.options.operations / 10 >= self.options.operations
     }
 
     pub(crate) fn take_copy(&mut self, world: &mut World, site: usize) {

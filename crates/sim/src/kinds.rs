@@ -13,8 +13,7 @@ pub(crate) const MESSAGES: [&str; 20] = [
 ];
 
 /// Names of the kinds of inputs, by [`input`]: those of messages, then these.
-pub(crate) const INPUTS: [&str; 9] =
-    ["Tick", "Open", "Batch", "Ask", "Close", "Show", "List", "Status", "Drain"];
+pub(crate) const INPUTS: [&str; 9] = ["Tick", "Open", "Batch", "Ask", "Close", "Show", "List", "Status", "Drain"];
 
 /// The kind of a message.
 #[inline]

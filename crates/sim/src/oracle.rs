@@ -176,7 +176,11 @@ impl Oracle {
             created: None,
             deletable: false,
         });
-        (0..self.members.len()).filter(|site| self.present[*site].0 > 0).collect::<Vec<_>>().into_iter().for_each(|site| self.fill(site));
+        (0..self.members.len())
+            .filter(|site| self.present[*site].0 > 0)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|site| self.fill(site));
         at
     }
 
@@ -254,9 +258,7 @@ impl Oracle {
             let account = book.and_then(|book| self.books[book].live[site].as_ref());
             *generation = account.map_or(0, |account| account.generation);
         }
-        changes.extend(
-            ended.into_iter().map(|number| Change::Ended { number, released: released.contains(&number) }),
-        );
+        changes.extend(ended.into_iter().map(|number| Change::Ended { number, released: released.contains(&number) }));
         self.handed[site].push_back(Handed { seq, at: now, incarnation, changes });
     }
 
@@ -584,9 +586,10 @@ impl Oracle {
 
     /// Tokens of a quota of which clients were told that nobody knows what became of them.
     pub(crate) fn in_doubt(&self, book: usize) -> i128 {
-        let doubted = self.ops.iter().enumerate().filter(|(at, op)| {
-            matches!(op.told, Some(Outcome::Unknown(_))) && self.book_of(*at as u32) == Some(book)
-        });
+        let doubted =
+            self.ops.iter().enumerate().filter(|(at, op)| {
+                matches!(op.told, Some(Outcome::Unknown(_))) && self.book_of(*at as u32) == Some(book)
+            });
         let amount = |op: &Op| match &op.operation {
             Operation::Acquire { amount, .. } | Operation::Release { amount, .. } => i128::from(*amount),
             Operation::ReleaseGrant { grant } => {
@@ -651,9 +654,9 @@ impl Oracle {
     pub(crate) fn recorded(&self, site: usize, incarnation: Incarnation, session: SessionId, low: u64) -> bool {
         let ops = self.sessions.get(&(site, incarnation, session));
         let cared = ops.into_iter().flatten().skip(low.saturating_sub(1) as usize);
-        cared.into_iter().any(|&op| {
-            self.ops[op as usize].durable.as_ref().is_some_and(|o| *o != Outcome::Unknown(Doubt::Undecided))
-        })
+        cared
+            .into_iter()
+            .any(|&op| self.ops[op as usize].durable.as_ref().is_some_and(|o| *o != Outcome::Unknown(Doubt::Undecided)))
     }
 
     /// Tracked grants that should be over.

@@ -591,7 +591,14 @@ impl Simulation {
     }
 
     /// Asks a site something; `at` is when the request gets there.
-    pub(crate) fn ask_site(&mut self, world: &mut World, at: u64, site: usize, purpose: Purpose, request: Request) -> u64 {
+    pub(crate) fn ask_site(
+        &mut self,
+        world: &mut World,
+        at: u64,
+        site: usize,
+        purpose: Purpose,
+        request: Request,
+    ) -> u64 {
         let id = self.requests.len() as u64;
         self.requests.push(purpose);
         world.request(at, site, ClientId(id), request);

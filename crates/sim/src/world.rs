@@ -15,9 +15,7 @@ use std::collections::VecDeque;
 use slackline_core::api::{Request, Response};
 use slackline_core::clock::Now;
 use slackline_core::id::SiteId;
-use slackline_core::machine::{
-    Batch, ClientId, Effect, Gate, Input, Machine, Overlay, STALL_BOUND, Seq, View,
-};
+use slackline_core::machine::{Batch, ClientId, Effect, Gate, Input, Machine, Overlay, STALL_BOUND, Seq, View};
 use slackline_core::node::{Config, Node};
 use slackline_core::peer::PeerMessage;
 use slackline_core::stats::Rng;

@@ -108,7 +108,8 @@ impl QuotaRow {
             quota.received = read_totals(&mut cursor)?;
             quota.rebalances = cursor.u64()?;
             quota.gifts = cursor.u64()?;
-            quota.born = (0..cursor.u64()?).map(|_| Ok(Incarnation(cursor.u32()?))).collect::<Result<_, Malformed>>()?;
+            quota.born =
+                (0..cursor.u64()?).map(|_| Ok(Incarnation(cursor.u32()?))).collect::<Result<_, Malformed>>()?;
             QuotaRow::Cold(at, Box::new(quota))
         };
         cursor.end()?;

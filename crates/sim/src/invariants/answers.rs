@@ -35,7 +35,9 @@ pub fn check(told: Option<&Outcome>, answer: &Outcome, standing: Standing) -> Re
             Err("was forgotten while its client cared".to_owned())
         }
         answer if is_definitive(answer) => match told {
-            Some(told) if is_definitive(told) && told != answer => Err(format!("was answered {told:?}, and then {answer:?}")),
+            Some(told) if is_definitive(told) && told != answer => {
+                Err(format!("was answered {told:?}, and then {answer:?}"))
+            }
             _ => Ok(()),
         },
         _ => Ok(()),

@@ -121,7 +121,10 @@ pub fn check(limit: i64, sums: Sums) -> Result<(), String> {
         return Ok(());
     }
     let what = if total > i128::from(limit) { "made" } else { "lost" };
-    Err(format!("{} tokens were {what}: the limit is {limit}, and there are {sums:?}", (total - i128::from(limit)).abs()))
+    Err(format!(
+        "{} tokens were {what}: the limit is {limit}, and there are {sums:?}",
+        (total - i128::from(limit)).abs()
+    ))
 }
 
 #[cfg(test)]

@@ -8,7 +8,9 @@ pub const NAME: &str = "release rule";
 /// A message that was made when the log had got to `position` leaves a site whose log is durable up to `durable`.
 pub fn check(position: Seq, durable: Seq) -> Result<(), String> {
     if position > durable {
-        return Err(format!("a message that rests on batch {position} leaves while batch {durable} is the last durable"));
+        return Err(format!(
+            "a message that rests on batch {position} leaves while batch {durable} is the last durable"
+        ));
     }
     Ok(())
 }
