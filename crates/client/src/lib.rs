@@ -65,3 +65,8 @@ pub use slackline_core::api::{PeerStatus, Readiness, Status};
 pub use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId};
 pub use slackline_wire::lane_of;
 pub use topology::{ParseNameError, Site, Topology};
+
+/// The README's code is compiled with the tests, so that it stays true.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

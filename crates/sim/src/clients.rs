@@ -730,10 +730,8 @@ impl Simulation {
             (Purpose::Show { book }, Response::Shown(shown)) => self.shown(client.0, book, shown),
             (Purpose::Audit { book, site }, Response::Shown(shown)) => self.audited_show(world, book, site, shown),
             (Purpose::Drain { site }, Response::Drained) => self.drained(world, site),
-            (Purpose::Look, Response::Status(status)) => {
-                if !status.clock_trusted {
-                    self.probes.hit("site: clock distrusted");
-                }
+            (Purpose::Look, Response::Status(status)) if !status.clock_trusted => {
+                self.probes.hit("site: clock distrusted");
             }
             _ => {}
         }

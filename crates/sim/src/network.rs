@@ -116,7 +116,8 @@ mod tests {
         network.weather =
             Weather { loss: 100_000, duplication: 100_000, reordering: 100_000, detour: 200_000, jitter: 100 };
         let fates: Vec<_> = (0..1000).map(|at| network.carry(at * 1000, 0, 1)).collect();
-        let count = |test: &dyn Fn(&(Option<u64>, Option<u64>, bool)) -> bool| fates.iter().filter(|f| test(f)).count();
+        type Sent = (Option<u64>, Option<u64>, bool);
+        let count = |test: &dyn Fn(&Sent) -> bool| fates.iter().filter(|f| test(f)).count();
         assert!((50..200).contains(&count(&|fate| fate.0.is_none())));
         assert!((50..200).contains(&count(&|fate| fate.1.is_some())));
         assert!(count(&|fate| fate.2) > 100);

@@ -245,12 +245,10 @@ impl Simulation {
         // From neighbours to antipodes, not the same in every run.
         let scale = 1 + rng.below(3);
         let mut rtt = vec![vec![0; sites]; sites];
-        for from in 0..sites {
-            for to in 0..from {
-                let one = (5_000 + rng.below(80_000)) * scale;
-                rtt[from][to] = one;
-                rtt[to][from] = one;
-            }
+        for (from, to) in (0..sites).flat_map(|from| (0..from).map(move |to| (from, to))) {
+            let one = (5_000 + rng.below(80_000)) * scale;
+            rtt[from][to] = one;
+            rtt[to][from] = one;
         }
         let costs = Costs { sync_us: [50, 200, 2_000, 8_000][rng.below(4) as usize], ..Costs::default() };
         let world_options =
@@ -423,10 +421,10 @@ impl Simulation {
                     self.probes.hit("round: offer freed by a withdrawal");
                 }
             }
-            avantan::Message::Report { report, .. } => {
-                if report.accepted.is_some() && matches!(quota.avantan().role(), Role::Electing { .. }) {
-                    self.probes.hit("round: accepted value taken up");
-                }
+            avantan::Message::Report { report, .. }
+                if report.accepted.is_some() && matches!(quota.avantan().role(), Role::Electing { .. }) =>
+            {
+                self.probes.hit("round: accepted value taken up");
             }
             _ => {}
         }

@@ -19,9 +19,18 @@ fn main() -> ExitCode {
     while let Some(argument) = arguments.next() {
         let mut number = || arguments.next().and_then(|text| text.parse().ok());
         let understood = match &argument[..] {
-            "--trace" => Some(options.trace = true),
-            "--keep-going" => Some(keep_going = true),
-            "--no-probes" => Some(probes = false),
+            "--trace" => {
+                options.trace = true;
+                Some(())
+            }
+            "--keep-going" => {
+                keep_going = true;
+                Some(())
+            }
+            "--no-probes" => {
+                probes = false;
+                Some(())
+            }
             "--threads" => number().map(|number: u64| threads = number as usize),
             "--operations" => number().map(|number| options.operations = number),
             text => parse(text).map(|range| seeds = Some(range)),
