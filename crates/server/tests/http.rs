@@ -47,7 +47,7 @@ fn site_reports_health_and_metrics() {
         "slackline_requests_total{outcome=\"granted\"} 3\n",
         "slackline_limit{quota=\"se\\\"ats\"} 30\n",
         "slackline_rounds_total{cause=\"proactive\"}",
-        "slackline_gifts_total{direction=\"sent\"}",
+        "slackline_gifts_sent_total{cause=\"asked\"}",
         "slackline_sync_seconds_bucket{le=\"+Inf\"}",
         "slackline_queue_length{queue=\"requests\"}",
         "slackline_clock_error_microseconds ",
