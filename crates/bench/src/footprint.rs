@@ -35,9 +35,6 @@ impl FootprintOptions {
 const CALLERS: usize = 256;
 /// Tokens of each quota.
 const LIMIT: i64 = 1_000;
-/// The bound on the clock's error is the server's own; this one is its default, in microseconds.
-const EPSILON: u64 = 10_000;
-
 /// Runs `bench footprint`.
 pub fn footprint(options: &FootprintOptions) -> Result<Report, LiveError> {
     let scratch = Scratch::below(&options.live.directory)?;
@@ -75,7 +72,7 @@ pub fn footprint(options: &FootprintOptions) -> Result<Report, LiveError> {
         mode: Mode::Live,
         seed: options.seed,
         data: "generated".into(),
-        epsilon_us: EPSILON,
+        epsilon_us: server.epsilon()?,
         cost_model: None,
         runs: vec![run],
         verified: true,
@@ -92,6 +89,7 @@ pub fn footprint(options: &FootprintOptions) -> Result<Report, LiveError> {
               listed"
                     .into(),
             ),
+            ("round trips".into(), "one site; its client is on the same machine".into()),
             ("paper".into(), "Samya gives no figure for many quotas".into()),
         ],
         figures: Vec::new(),

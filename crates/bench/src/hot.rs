@@ -71,15 +71,17 @@ const EPSILON: u64 = 10_000;
 pub fn hot(options: &HotOptions) -> Result<Report, LiveError> {
     let mut facts = vec![
         ("rounds".to_owned(), format!("the median of {} of {} s each", options.rounds, options.round.as_secs_f64())),
+        ("round trips".to_owned(), "one site; its client is on the same machine".to_owned()),
         ("paper".to_owned(), "Samya gives no figure for one site alone".to_owned()),
     ];
-    let mut runs = Vec::new();
+    let (mut runs, mut epsilon) = (Vec::new(), EPSILON);
     for &callers in &options.callers {
         runs.push(match &options.live {
             Some(live) => {
-                let (run, file_system) = measure(options, live, callers)?;
+                let (run, site) = measure(options, live, callers)?;
+                epsilon = site.epsilon;
                 facts.retain(|(name, _)| name != "disk");
-                facts.push(("disk".to_owned(), format!("{file_system}, {}", live.directory.display())));
+                facts.push(("disk".to_owned(), format!("{}, {}", site.file_system, live.directory.display())));
                 run
             }
             None => simulate(options, callers),
@@ -91,7 +93,7 @@ pub fn hot(options: &HotOptions) -> Result<Report, LiveError> {
         mode: if live { Mode::Live } else { Mode::Sim },
         seed: options.seed,
         data: "generated".into(),
-        epsilon_us: EPSILON,
+        epsilon_us: epsilon,
         cost_model: (!live).then(Costs::default),
         figures: vec![latency_figure(
             "hot-latency",
@@ -122,7 +124,13 @@ fn report(callers: usize, rounds: Vec<Round>) -> (Run, Histogram) {
     (run.took(seconds).with("callers", callers).with("syncs", syncs).with("rounds_per_s", speeds), latencies)
 }
 
-fn measure(options: &HotOptions, live: &Live, callers: usize) -> Result<((Run, Histogram), String), LiveError> {
+/// What a real site says of itself.
+struct About {
+    file_system: String,
+    epsilon: u64,
+}
+
+fn measure(options: &HotOptions, live: &Live, callers: usize) -> Result<((Run, Histogram), About), LiveError> {
     let scratch = Scratch::below(&live.directory)?;
     if live.binary.is_some() {
         scratch.refuse_memory()?;
@@ -133,7 +141,8 @@ fn measure(options: &HotOptions, live: &Live, callers: usize) -> Result<((Run, H
     let runtime =
         runtime.map_err(|source| LiveError::System { action: "start the client's runtime".into(), source })?;
     let rounds = runtime.block_on(drive(options, &server, callers))?;
-    Ok((report(callers, rounds), scratch.file_system.clone()))
+    let about = About { file_system: scratch.file_system.clone(), epsilon: server.epsilon()? };
+    Ok((report(callers, rounds), about))
 }
 
 async fn drive(options: &HotOptions, server: &Server, callers: usize) -> Result<Vec<Round>, LiveError> {

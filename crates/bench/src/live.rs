@@ -163,6 +163,11 @@ impl Server {
         metric(self.http, name)
     }
 
+    /// The bound on its clock's error that the site assumes, in microseconds.
+    pub fn epsilon(&self) -> Result<u64, LiveError> {
+        self.metric("slackline_clock_epsilon_microseconds").map(|micros| micros as u64)
+    }
+
     /// Bytes of memory that the process has now.
     pub fn resident_bytes(&self) -> Result<u64, LiveError> {
         let id = match &self.running {

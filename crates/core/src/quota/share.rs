@@ -320,7 +320,7 @@ impl Quotas {
         if busy {
             activity.active_at = now;
         }
-        let scarce = total < activity.demand.forecast(4 * SECOND).max(4 * activity.demand.request());
+        let scarce = total < activity.demand.forecast(4 * SECOND).max(activity.demand.request().saturating_mul(4));
         activity.tick_at = now
             + match () {
                 () if busy && scarce => TICK,
