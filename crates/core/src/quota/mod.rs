@@ -3,9 +3,9 @@
 //! Each site holds a share. An acquire that fits the free part of the share is granted at once, durably, at local
 //! latency; a release puts tokens back where it is made. Three things move tokens between sites:
 //!
-//! - **gifts** ([`share`]): a site whose free tokens exceed its part of all free tokens, by demand, gives some away, one
+//! - **gifts** (`share.rs`): a site whose free tokens exceed its part of all free tokens, by demand, gives some away, one
 //!   way. Most shortages are prevented, or ended, so.
-//! - **reactive rounds** ([`rounds`]): requests wait, and what peers said they have does not suffice or did not come.
+//! - **reactive rounds** (`rounds.rs`): requests wait, and what peers said they have does not suffice or did not come.
 //! - **proactive rounds**: the forecast exceeds what is here while others have enough, and no gift comes.
 //!
 //! The books: over all sites, Σ tokens + Σ (given − received) + in use = limit, at every moment. `tokens` includes what is
