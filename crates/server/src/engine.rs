@@ -38,6 +38,10 @@ use crate::metrics::{Gauges, SyncTimes};
 
 /// The most operations that one turn handles before it looks at the log and at messages again.
 const TURN_OPERATIONS: usize = 2_048;
+/// So many operations are worth a sync of their own: it starts while the rest of the turn is handled. Without it, two batches of
+/// one client that arrive together would be synced together and answered together, and from then on client and site would take
+/// turns instead of working at the same time.
+const SYNC_OPERATIONS: usize = 128;
 /// The most messages of other sites that one turn handles.
 const TURN_MESSAGES: usize = 1_024;
 /// The most bytes of batches that may gather while a group is synced; no request is handled beyond it.
@@ -207,10 +211,11 @@ impl Engine {
             }
         }
         self.tick_if_due()?;
-        let mut operations = 0;
+        let (mut operations, mut gathered) = (0, 0);
         while operations < TURN_OPERATIONS && self.gathered_bytes < GATHER_BYTES {
             let Some((client, request)) = mailbox.next_request() else { break };
             operations += weight(&request);
+            gathered += weight(&request);
             if self.room() < STORAGE_RESERVE
                 && let Some(refused) = refuse_for_room(&request)
             {
@@ -218,6 +223,10 @@ impl Engine {
                 continue;
             }
             self.handle(Input::Request { client, request })?;
+            if gathered >= SYNC_OPERATIONS {
+                self.submit();
+                gathered = 0;
+            }
         }
         self.submit();
         self.release();

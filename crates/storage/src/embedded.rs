@@ -11,7 +11,7 @@
 //! The log thread only writes. The *absorber* takes the oldest full segment into the table. The *preparer* gives spare
 //! segments new numbers, makes more when there are too few, and is the only one who hands out numbers.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -437,17 +437,14 @@ fn first_segment(place: &Place, listing: Listing, number: u64) -> Result<(Segmen
     Ok((active, spare))
 }
 
-/// The last write of each key, sorted by key.
+/// The last write of each key, sorted by key. A segment has many more writes than keys where it is written fast, so each
+/// key is looked up before the few that are left are sorted.
 pub(crate) fn fold(writes: &Batch) -> Vec<(&[u8], Option<&[u8]>)> {
-    let mut rows: Vec<_> = writes.iter().collect();
-    // Stable, so that the writes of one key stay in order.
-    rows.sort_by(|one, other| one.0.cmp(other.0));
-    rows.dedup_by(|later, kept| {
-        let is_same = later.0 == kept.0;
-        if is_same {
-            kept.1 = later.1;
-        }
-        is_same
-    });
+    let mut last = HashMap::new();
+    for (key, value) in writes.iter() {
+        last.insert(key, value);
+    }
+    let mut rows: Vec<_> = last.into_iter().collect();
+    rows.sort_unstable_by_key(|(key, _)| *key);
     rows
 }
