@@ -42,7 +42,7 @@ pub(crate) const FRESH: usize = 65_536;
 /// The most sessions at one site, so at most 65,536 calls wait there for tokens.
 const SESSIONS: usize = 64;
 /// The most batches under way at a time; more than one only in a crowd.
-const FLIGHTS: usize = 2;
+const FLIGHTS: usize = 3;
 /// So many calls that wait are a crowd.
 const CROWD: usize = 128;
 /// How long an unwatched call, or one whose outcome was reported as unknown, is remembered: half the time that the
@@ -672,7 +672,7 @@ impl Book {
     /// while the site works on one half, the client works on the other.
     fn seats(&self) -> usize {
         let flying: usize = self.in_flight.iter().map(|flight| flight.operations).sum();
-        ((flying + self.fresh.len()) / 2).max(CROWD)
+        ((flying + self.fresh.len()) / FLIGHTS).max(CROWD)
     }
 
     /// Rule 5: whether the sessions' windows are too full for what waits.

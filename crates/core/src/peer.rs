@@ -32,15 +32,19 @@ pub struct PeerMessage {
 pub enum Body {
     /// A site starts.
     Hello {
-        /// Names this start; the answer repeats it.
+        /// Names this storage; the answer repeats it.
         nonce: u64,
+        /// Names this start; the answer repeats it. An answer to an earlier start would vouch for what has been lost since.
+        start: u64,
         /// Whether the storage has no incarnation yet.
         is_new: bool,
     },
     /// Answers `Hello`.
     Welcome {
-        /// The nonce of the question.
+        /// As asked.
         nonce: u64,
+        /// As asked.
+        start: u64,
         /// Whether the answering site has an incarnation itself.
         established: bool,
         /// The highest incarnation that it knows of the asking site; zero for none.
@@ -79,16 +83,22 @@ pub enum Body {
     Digests(Vec<Digest>),
     /// Does this quota exist?
     Lookup {
+        /// Repeated in the answers.
+        token: u64,
         /// The quota's name.
         quota: String,
     },
     /// No instance of this quota is decided here.
     NotKnown {
+        /// As asked.
+        token: u64,
         /// The quota's name.
         quota: String,
     },
     /// All that is known of this quota here is from after the receiver's incarnation was noted.
     Younger {
+        /// As asked.
+        token: u64,
         /// The quota's name.
         quota: String,
     },

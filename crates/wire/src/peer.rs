@@ -14,9 +14,9 @@ impl From<PeerMessage> for internal::PeerMessage {
     fn from(message: PeerMessage) -> Self {
         use internal::peer_message::Body as Kind;
         let body = match message.body {
-            Body::Hello { nonce, is_new } => Kind::Hello(internal::Hello { nonce, is_new }),
-            Body::Welcome { nonce, established, known, noted, position } => {
-                Kind::Welcome(internal::Welcome { nonce, established, known: known.0, noted: noted.0, position })
+            Body::Hello { nonce, start, is_new } => Kind::Hello(internal::Hello { nonce, start, is_new }),
+            Body::Welcome { nonce, start, established, known, noted, position } => {
+                Kind::Welcome(internal::Welcome { nonce, start, established, known: known.0, noted: noted.0, position })
             }
             Body::Ping { mono, wall, life } => Kind::Ping(internal::Ping { mono, wall, life: life.0 }),
             Body::Pong { mono, wall, there } => Kind::Pong(internal::Pong { mono, wall, there }),
@@ -24,9 +24,9 @@ impl From<PeerMessage> for internal::PeerMessage {
             Body::Digests(digests) => {
                 Kind::Digests(internal::Digests { digests: digests.into_iter().map(Into::into).collect() })
             }
-            Body::Lookup { quota } => Kind::Lookup(quota),
-            Body::NotKnown { quota } => Kind::NotKnown(quota),
-            Body::Younger { quota } => Kind::Younger(quota),
+            Body::Lookup { token, quota } => Kind::Lookup(internal::Name { token, quota }),
+            Body::NotKnown { token, quota } => Kind::NotKnown(internal::Name { token, quota }),
+            Body::Younger { token, quota } => Kind::Younger(internal::Name { token, quota }),
             Body::Count { token, quota } => Kind::Count(internal::Count { token, quota }),
             Body::Counted { token, tally } => Kind::Counted(internal::Counted { token, tally: tally.map(Into::into) }),
             Body::Relay { token, request } => Kind::Relay(internal::Relay { token, request: Some((*request).into()) }),
@@ -44,9 +44,10 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
     fn try_from(message: internal::PeerMessage) -> Result<Self, Invalid> {
         use internal::peer_message::Body as Kind;
         let body = match required(message.body, "body")? {
-            Kind::Hello(hello) => Body::Hello { nonce: hello.nonce, is_new: hello.is_new },
+            Kind::Hello(hello) => Body::Hello { nonce: hello.nonce, start: hello.start, is_new: hello.is_new },
             Kind::Welcome(welcome) => Body::Welcome {
                 nonce: welcome.nonce,
+                start: welcome.start,
                 established: welcome.established,
                 known: Incarnation(welcome.known),
                 noted: Incarnation(welcome.noted),
@@ -60,9 +61,9 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
                 Body::Avantan { quota, message }
             }
             Kind::Digests(digests) => Body::Digests(convert_all(digests.digests, DIGESTS, "digests")?),
-            Kind::Lookup(quota) => Body::Lookup { quota },
-            Kind::NotKnown(quota) => Body::NotKnown { quota },
-            Kind::Younger(quota) => Body::Younger { quota },
+            Kind::Lookup(name) => Body::Lookup { token: name.token, quota: name.quota },
+            Kind::NotKnown(name) => Body::NotKnown { token: name.token, quota: name.quota },
+            Kind::Younger(name) => Body::Younger { token: name.token, quota: name.quota },
             Kind::Count(count) => Body::Count { token: count.token, quota: count.quota },
             Kind::Counted(counted) => {
                 let tally = counted.tally.map(Tally::try_from).transpose();

@@ -330,9 +330,10 @@ impl Generator {
 
     pub(crate) fn message(&mut self, kind: u64) -> PeerMessage {
         let body = match kind {
-            0 => Body::Hello { nonce: self.number(), is_new: self.flag() },
+            0 => Body::Hello { nonce: self.number(), start: self.number(), is_new: self.flag() },
             1 => Body::Welcome {
                 nonce: self.number(),
+                start: self.number(),
                 established: self.flag(),
                 known: self.incarnation(),
                 noted: self.incarnation(),
@@ -342,15 +343,15 @@ impl Generator {
             3 => Body::Pong { mono: self.number(), wall: self.amount(), there: self.amount() },
             4 => Body::Avantan { quota: self.name(), message: self.avantan() },
             5 => Body::Digests(self.several(5, Self::digest)),
-            6 => Body::Lookup { quota: self.name() },
-            7 => Body::NotKnown { quota: self.name() },
+            6 => Body::Lookup { token: self.number(), quota: self.name() },
+            7 => Body::NotKnown { token: self.number(), quota: self.name() },
             8 => Body::Count { token: self.number(), quota: self.name() },
             9 => Body::Counted { token: self.number(), tally: self.flag().then(|| self.tally()) },
             10 => {
                 let kind = self.below(REQUESTS);
                 Body::Relay { token: self.number(), request: Box::new(self.request(kind)) }
             }
-            11 => Body::Younger { quota: self.name() },
+            11 => Body::Younger { token: self.number(), quota: self.name() },
             _ => {
                 let kind = self.below(RESPONSES);
                 Body::Relayed { token: self.number(), response: Box::new(self.response(kind)) }

@@ -26,6 +26,7 @@ use crate::machine::{Batch, Effect};
 use crate::peer::Body;
 use crate::quota::Quotas;
 use crate::session::Sessions;
+use crate::stats::Rng;
 use crate::turn::{Peer, Turn};
 
 /// Tag of the row about the site itself.
@@ -51,6 +52,8 @@ pub(super) struct Lineage {
     pub(super) life: Life,
     /// Names this storage while it joins.
     nonce: u64,
+    /// Names this start, or this attempt to join.
+    start: u64,
     opened: Now,
     /// Uptime of all lives before this one.
     uptime_before: u64,
@@ -78,12 +81,13 @@ struct Welcome {
 }
 
 impl Lineage {
-    pub(super) fn fresh(nonce: u64, now: Now) -> Self {
+    pub(super) fn fresh(rng: &mut Rng, now: Now) -> Self {
         Self {
             readiness: Readiness::Joining,
             incarnation: Incarnation(0),
             life: Life(1),
-            nonce,
+            nonce: rng.draw(),
+            start: rng.draw(),
             opened: now,
             uptime_before: 0,
             uptime_noted: 0,
@@ -230,7 +234,7 @@ impl Node {
         let to = self.peers[from].site;
         match body {
             // Another site starts. What it is told must be durable first, so that no other storage is told the same.
-            Body::Hello { nonce, is_new } => {
+            Body::Hello { nonce, start, is_new } => {
                 let peer = &mut self.peers[from];
                 let known = peer.incarnation.max(peer.noted.0);
                 // A storage that asks as a new one after it took up what was noted for it is an old copy of itself.
@@ -247,6 +251,7 @@ impl Node {
                     to,
                     Body::Welcome {
                         nonce,
+                        start,
                         established: self.lineage.incarnation > Incarnation(0),
                         known,
                         noted: peer.noted.0,
@@ -255,8 +260,8 @@ impl Node {
                 ));
                 None
             }
-            Body::Welcome { nonce, established, known, noted, position } => {
-                if nonce == self.lineage.nonce {
+            Body::Welcome { nonce, start, established, known, noted, position } => {
+                if (nonce, start) == (self.lineage.nonce, self.lineage.start) {
                     let welcome = Welcome { established, known, noted, position };
                     self.lineage.welcomes.retain(|(peer, _)| *peer != from);
                     self.lineage.welcomes.push((from, welcome));
@@ -286,7 +291,11 @@ impl Node {
         let asking = !matches!(self.lineage.readiness, Readiness::Ready | Readiness::Draining);
         if asking && now.mono >= self.lineage.hello_at {
             self.lineage.hello_at = now.mono + HELLO;
-            let hello = Body::Hello { nonce: self.lineage.nonce, is_new: self.lineage.incarnation == Incarnation(0) };
+            let hello = Body::Hello {
+                nonce: self.lineage.nonce,
+                start: self.lineage.start,
+                is_new: self.lineage.incarnation == Incarnation(0),
+            };
             sends.extend(others.iter().map(|&to| (to, hello.clone())));
         }
         if now.mono >= self.ping_at {
@@ -376,7 +385,7 @@ impl Node {
             life: self.lineage.life,
             readiness: Readiness::Stale,
             marks,
-            ..Lineage::fresh(self.rng.draw(), now)
+            ..Lineage::fresh(&mut self.rng, now)
         };
         self.lineage.meta_dirty = false;
         self.lineage.put_meta(&mut batch, self.config.me, uptime);

@@ -116,7 +116,7 @@ impl Node {
         let peers = config.members.iter().map(|&site| Peer { site, ..Peer::default() }).collect();
         let mut node = Self {
             position,
-            lineage: Lineage::fresh(rng.draw(), now),
+            lineage: Lineage::fresh(&mut rng, now),
             peers,
             sessions: Sessions::default(),
             quotas: Quotas::new(),
@@ -360,9 +360,9 @@ impl Machine for Node {
             Todo::Body(from, Some(body)) if serving => match body {
                 Body::Avantan { quota, message } => quotas.message(&mut turn, peers[from].site, &quota, message),
                 Body::Digests(digests) => digests.into_iter().for_each(|digest| quotas.digest(&mut turn, from, digest)),
-                Body::Lookup { quota } => quotas.look_up(&mut turn, from, quota),
-                Body::NotKnown { quota } => quotas.not_known(&mut turn, from, &quota),
-                Body::Younger { quota } => quotas.younger(&mut turn, from, &quota),
+                Body::Lookup { token, quota } => quotas.look_up(&mut turn, from, quota, token),
+                Body::NotKnown { token, quota } => quotas.not_known(&mut turn, from, &quota, token),
+                Body::Younger { token, quota } => quotas.younger(&mut turn, from, &quota, token),
                 Body::Count { token, quota } => {
                     let tally = quotas.tally(&turn, &quota);
                     turn.sends.push((peers[from].site, Body::Counted { token, tally }));

@@ -1,10 +1,11 @@
 //! Names that this site does not know: it asks the others before it says that there is no such quota, because it may
 //! have missed the creation. A creation was accepted by a majority, so a majority that neither knows the name nor has
-//! accepted its creation settles it.
+//! accepted its creation settles it, if its votes are still what they were: a site that lost its disk may have lost one.
 
 use super::{Dirty, Quotas};
 use crate::api::{NAME_BYTES, Operation, Outcome, Refusal, SiteSet};
 use crate::clock::MILLISECOND;
+use crate::id::Incarnation;
 use crate::machine::View;
 use crate::peer::Body;
 use crate::turn::{Ticket, Turn};
@@ -15,9 +16,21 @@ const LOOKUPS: usize = 1024;
 /// A name that is being looked up.
 #[derive(Debug, Default)]
 pub(super) struct Lookup {
-    waiting: Vec<(Ticket, Operation, u64)>,
+    waiting: Vec<Waiting>,
+    /// Names the question that is out.
+    token: u64,
+    /// Who has answered it, and does not know the name.
     not_known: SiteSet,
     retry_at: u64,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    ticket: Ticket,
+    operation: Operation,
+    deadline: u64,
+    /// Whether it came before the question that is out. If not, the answers say nothing of what whoever sent it may know.
+    is_asked_for: bool,
 }
 
 impl Lookup {
@@ -26,7 +39,21 @@ impl Lookup {
     }
 
     pub(super) fn deadline(&self) -> u64 {
-        self.waiting.iter().map(|(_, _, deadline)| *deadline).min().unwrap_or(0).min(self.retry_at)
+        self.waiting.iter().map(|waiting| waiting.deadline).min().unwrap_or(0).min(self.retry_at)
+    }
+
+    /// Asks all others, on behalf of all that wait.
+    fn ask(&mut self, turn: &mut Turn, name: &str) {
+        self.token = turn.rng.draw();
+        self.not_known = SiteSet::default();
+        self.waiting.iter_mut().for_each(|waiting| waiting.is_asked_for = true);
+        self.repeat(turn, name);
+    }
+
+    /// Asks those who have not answered yet.
+    fn repeat(&mut self, turn: &mut Turn, name: &str) {
+        self.retry_at = turn.now.mono + 2 * turn.longest_round_trip() + 20 * MILLISECOND;
+        ask(turn, name, self.token, self.not_known);
     }
 }
 
@@ -55,33 +82,38 @@ impl Quotas {
         if !self.lookups.contains_key(name) && self.lookups.len() >= LOOKUPS {
             return refuse(Refusal::Overloaded);
         }
-        let again = turn.now.mono + 2 * turn.longest_round_trip() + 20 * MILLISECOND;
         let lookup = self.lookups.entry(name.to_owned()).or_default();
         if lookup.waiting.len() >= LOOKUPS {
             return refuse(Refusal::Overloaded);
         }
-        lookup.waiting.push((ticket, operation.clone(), turn.now.mono.saturating_add(timeout)));
-        // Answers to questions from before this operation say nothing of what it may know.
-        if lookup.retry_at == 0 || lookup.not_known != SiteSet::default() {
-            lookup.retry_at = again;
-            lookup.not_known = SiteSet::default();
-            ask(turn, name, SiteSet::default());
+        let deadline = turn.now.mono.saturating_add(timeout);
+        lookup.waiting.push(Waiting { ticket, operation: operation.clone(), deadline, is_asked_for: false });
+        if lookup.waiting.len() == 1 {
+            lookup.ask(turn, name);
         }
         None
     }
 
     /// Another site does not know the name either.
-    pub fn not_known(&mut self, turn: &mut Turn, from: usize, name: &str) {
+    pub fn not_known(&mut self, turn: &mut Turn, from: usize, name: &str, token: u64) {
         if self.may_be_created(name) {
             return;
         }
-        let Some(lookup) = self.lookups.get_mut(name) else { return };
+        let Some(lookup) = self.lookups.get_mut(name).filter(|lookup| lookup.token == token) else { return };
         lookup.not_known.insert(from);
-        if lookup.not_known.positions().count() + 1 >= turn.site.majority() {
-            let lookup = self.lookups.remove(name).expect("looked at above");
-            for (ticket, _, _) in lookup.waiting {
-                turn.finished.push((ticket, Outcome::Refused(Refusal::UnknownQuota)));
+        if !is_settled(turn, lookup.not_known) {
+            return;
+        }
+        lookup.waiting.retain(|waiting| {
+            if waiting.is_asked_for {
+                turn.finished.push((waiting.ticket, Outcome::Refused(Refusal::UnknownQuota)));
             }
+            !waiting.is_asked_for
+        });
+        if lookup.waiting.is_empty() {
+            self.lookups.remove(name);
+        } else {
+            lookup.ask(turn, name);
         }
     }
 
@@ -93,10 +125,10 @@ impl Quotas {
     }
 
     /// Answers another site's question about a name.
-    pub fn look_up(&self, turn: &mut Turn, from: usize, name: String) {
+    pub fn look_up(&self, turn: &mut Turn, from: usize, name: String, token: u64) {
         let to = turn.peers[from].site;
         if self.is_younger_than(turn, &name, from) {
-            turn.sends.push((to, Body::Younger { quota: name.clone() }));
+            turn.sends.push((to, Body::Younger { token, quota: name.clone() }));
         }
         let body = match self.find(&name).filter(|quota| quota.limit().is_some()) {
             Some(quota) => {
@@ -106,7 +138,7 @@ impl Quotas {
             }
             // Its creation may be decided already: whoever decided it will tell.
             None if self.may_be_created(&name) => return,
-            None => Body::NotKnown { quota: name },
+            None => Body::NotKnown { token, quota: name },
         };
         turn.sends.push((to, body));
     }
@@ -119,14 +151,23 @@ impl Quotas {
             return;
         }
         let name = quota.name.clone();
-        let answered = quota.activity(turn).fresh;
-        ask(turn, &name, answered);
+        let fresh = turn.rng.draw();
+        let activity = quota.activity(turn);
+        if activity.fresh_token == 0 {
+            activity.fresh_token = fresh;
+        }
+        let (token, answered) = (activity.fresh_token, activity.fresh);
+        ask(turn, &name, token, answered);
     }
 
     /// Another site knew nothing of the quota when it noted this site's incarnation.
-    pub fn younger(&mut self, turn: &mut Turn, from: usize, name: &str) {
+    pub fn younger(&mut self, turn: &mut Turn, from: usize, name: &str, token: u64) {
         let Some(at) = self.position(name) else { return };
         let activity = self.list[at].activity(turn);
+        // What was told to an earlier incarnation says nothing of that one's own votes.
+        if activity.fresh_token != token {
+            return;
+        }
         activity.fresh.insert(from);
         let all = activity.fresh.positions().count() + 1 == turn.peers.len();
         let share = &mut self.list[at].avantan.share;
@@ -151,7 +192,7 @@ impl Quotas {
         }
         let name = self.list[at].name.clone();
         let Some(lookup) = self.lookups.remove(&*name) else { return };
-        for (ticket, operation, deadline) in lookup.waiting {
+        for Waiting { ticket, operation, deadline, .. } in lookup.waiting {
             let timeout = deadline.saturating_sub(turn.now.mono);
             if let Some(outcome) = self.execute(turn, &View::empty(), ticket, &operation, timeout) {
                 turn.finished.push((ticket, outcome));
@@ -170,25 +211,23 @@ impl Quotas {
             self.lookups.iter().filter(|(_, l)| l.deadline() <= now).map(|(n, _)| n.clone()).collect();
         due.sort();
         for name in due {
-            let again = now + 2 * turn.longest_round_trip() + 20 * MILLISECOND;
             let lookup = self.lookups.get_mut(&name).expect("listed above");
             let mut missing = SiteSet::default();
             let answered = lookup.not_known;
             (0..turn.peers.len())
                 .filter(|&peer| peer != turn.position && !answered.contains(peer))
                 .for_each(|peer| missing.insert(peer));
-            lookup.waiting.retain(|(ticket, _, deadline)| {
-                let over = *deadline <= now;
+            lookup.waiting.retain(|waiting| {
+                let over = waiting.deadline <= now;
                 if over {
-                    turn.finished.push((*ticket, Outcome::Refused(Refusal::Unreachable { missing })));
+                    turn.finished.push((waiting.ticket, Outcome::Refused(Refusal::Unreachable { missing })));
                 }
                 !over
             });
             if lookup.waiting.is_empty() {
                 self.lookups.remove(&name);
             } else if lookup.retry_at <= now {
-                lookup.retry_at = again;
-                ask(turn, &name, answered);
+                lookup.repeat(turn, &name);
             }
         }
     }
@@ -197,7 +236,7 @@ impl Quotas {
         let mut found = None;
         for (name, lookup) in &mut self.lookups {
             let before = lookup.waiting.len();
-            lookup.waiting.retain(|(waiting, _, _)| *waiting != ticket);
+            lookup.waiting.retain(|waiting| waiting.ticket != ticket);
             if lookup.waiting.len() < before {
                 found = Some((name.clone(), lookup.waiting.is_empty()));
                 break;
@@ -210,8 +249,16 @@ impl Quotas {
     }
 }
 
-fn ask(turn: &mut Turn, name: &str, answered: SiteSet) {
+/// Whether no quota can exist of which neither this site nor these know: a majority that never lost a vote, or all.
+fn is_settled(turn: &Turn, not_known: SiteSet) -> bool {
+    let answered = not_known.positions().count();
+    let never_lost = not_known.positions().filter(|&peer| turn.peers[peer].incarnation == Incarnation(1)).count();
+    let here = usize::from(turn.site.incarnation == Incarnation(1));
+    never_lost + here >= turn.site.majority() || answered + 1 == turn.peers.len()
+}
+
+fn ask(turn: &mut Turn, name: &str, token: u64, answered: SiteSet) {
     for peer in (0..turn.peers.len()).filter(|&peer| peer != turn.position && !answered.contains(peer)) {
-        turn.sends.push((turn.peers[peer].site, Body::Lookup { quota: name.to_owned() }));
+        turn.sends.push((turn.peers[peer].site, Body::Lookup { token, quota: name.to_owned() }));
     }
 }

@@ -144,6 +144,8 @@ struct Activity {
     record: bool,
     /// Members that have said that this site's incarnation is older than what they know of the quota.
     fresh: SiteSet,
+    /// Names the question that they answered.
+    fresh_token: u64,
 }
 
 /// A request that waits for tokens.
@@ -211,6 +213,7 @@ impl Activity {
             active_at: now,
             record: false,
             fresh: SiteSet::default(),
+            fresh_token: 0,
         }
     }
 }
