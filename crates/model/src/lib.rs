@@ -201,7 +201,7 @@ impl Model for Setup {
         // The entity exists: instance 1 created it with these tokens.
         let row = |(at, &after): (usize, &i64)| Settled {
             instance: 1,
-            row: Row { site: SiteId::new(at as u16, 0), incarnation: Incarnation(1), share: 0, before: 0, after },
+            row: Row { site: SiteId::new(at as u16, 0), incarnation: Incarnation(1), share: 0, before: 0, after, kept: 0 },
         };
         let rows: Vec<Settled> = self.tokens.iter().enumerate().map(row).collect();
         let table = Table::from_parts(1, 1, Some(self.limit()), rows);

@@ -21,10 +21,8 @@ const LATE: u64 = 15 * SECOND;
 const STEP: u64 = 25 * SECOND;
 
 /// How often an acquire of all that is free may be refused while gifts are under way, and how long is waited then.
-const PATIENCE: u64 = 8;
+const PATIENCE: u64 = 3;
 const PAUSE: u64 = 3 * SECOND;
-/// No more free tokens than this are all asked for at one site, of more of them the half.
-const FEW: i64 = 20;
 
 /// What the audit has to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -186,8 +184,7 @@ impl Simulation {
             Task::Acquire { book, site } => {
                 let Ok(Some((_, sums))) = self.oracle.sums(book) else { return };
                 let all = i64::try_from(sums.tokens + sums.under_way).unwrap_or(i64::MAX);
-                // Sites keep tokens out of a round to go on serving from, according to what they were asked for lately.
-                let amount = if all > FEW { all / 2 } else { all };
+                let amount = all;
                 if amount == 0 {
                     return;
                 }

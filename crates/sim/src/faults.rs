@@ -327,12 +327,6 @@ impl Simulation {
 
     /// Whether all the others are there and may vote in every quota, so that a loss of this disk leaves more than enough.
     fn is_calm_for_loss(&self, world: &World, site: usize) -> bool {
-        // A later incarnation votes in no quota that does not exist yet: a majority must be left that was never lost, or
-        // nothing can be created any more.
-        let reborn = (0..world.len()).filter(|other| *other == site || self.oracle.present(*other) > Incarnation(1));
-        if reborn.count() > (world.len() - 1) / 2 {
-            return false;
-        }
         let others = (0..world.len()).filter(|other| *other != site);
         others.into_iter().all(|other| {
             let incarnation = self.oracle.present(other);

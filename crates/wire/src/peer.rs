@@ -1,7 +1,7 @@
 //! Conversions of what sites say to each other.
 
 use slackline_core::api::{Request, Response};
-use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, Report, Row, Settled, Table, Value};
+use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, Report, Row, Scope, Settled, Table, Value};
 use slackline_core::id::{Incarnation, Life};
 use slackline_core::peer::{Body, DIGESTS, Digest, PeerMessage, Tally};
 
@@ -87,8 +87,14 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
 fn avantan(quota: String, message: Message) -> internal::Avantan {
     use internal::avantan::Message as Kind;
     let (instance, message) = match message {
-        Message::Election { instance, ballot, closing, table } => {
-            let election = internal::Election { ballot: Some(ballot.into()), closing, table: Some(table.into()) };
+        Message::Election { instance, ballot, scope, table } => {
+            let scope = match scope {
+                Scope::Spare => internal::Scope::Spare,
+                Scope::All => internal::Scope::All,
+                Scope::Closing => internal::Scope::Closing,
+            };
+            let election =
+                internal::Election { ballot: Some(ballot.into()), scope: scope.into(), table: Some(table.into()) };
             (instance, Kind::Election(election))
         }
         Message::Report { instance, ballot, report } => {
@@ -128,7 +134,14 @@ impl TryFrom<internal::Avantan> for Message {
             Kind::Election(election) => Message::Election {
                 instance,
                 ballot: convert(election.ballot, "election.ballot")?,
-                closing: election.closing,
+                scope: match internal::Scope::try_from(election.scope) {
+                    Ok(internal::Scope::Spare) => Scope::Spare,
+                    Ok(internal::Scope::All) => Scope::All,
+                    Ok(internal::Scope::Closing) => Scope::Closing,
+                    Ok(internal::Scope::Unspecified) | Err(_) => {
+                        return Err(Invalid::new("election.scope", "has an unknown value"));
+                    }
+                },
                 table: convert(election.table, "election.table")?,
             },
             Kind::Report(report) => Message::Report {
@@ -216,6 +229,7 @@ impl From<Row> for internal::Row {
             incarnation: row.incarnation.0,
             share: row.share,
             before: row.before,
+            kept: row.kept,
             after: row.after,
         }
     }
@@ -230,6 +244,7 @@ impl TryFrom<internal::Row> for Row {
             incarnation: Incarnation(row.incarnation),
             share: row.share,
             before: row.before,
+            kept: row.kept,
             after: row.after,
         })
     }

@@ -4,7 +4,7 @@ use slackline_core::api::{
     Answer, Batch, Doubt, Hold, Listed, Operation, Outcome, PeerStatus, Readiness, Refusal, Request, Response, Shown,
     ShownSite, SiteSet, Status, Submission,
 };
-use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, Report, Row, Settled, Table, Value};
+use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, Report, Row, Scope, Settled, Table, Value};
 use slackline_core::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId};
 use slackline_core::peer::{Body, Digest, PeerMessage, Tally};
 
@@ -243,6 +243,7 @@ impl Generator {
             share: self.number(),
             before: self.amount(),
             after: self.amount(),
+            kept: self.amount(),
         }
     }
 
@@ -266,7 +267,10 @@ impl Generator {
     fn avantan(&mut self) -> Message {
         let (instance, ballot) = (self.number(), self.ballot());
         match self.below(8) {
-            0 => Message::Election { instance, ballot, closing: self.flag(), table: self.table() },
+            0 => {
+                let scope = [Scope::Spare, Scope::All, Scope::Closing][self.below(3) as usize];
+                Message::Election { instance, ballot, scope, table: self.table() }
+            }
             1 => {
                 let line = Line {
                     site: self.site(),

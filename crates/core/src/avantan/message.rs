@@ -4,6 +4,17 @@ use super::Report;
 use super::state::{Ballot, Table};
 use crate::id::{Incarnation, SiteId};
 
+/// How much a site sets aside for a round.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Scope {
+    /// What it need not keep to go on serving.
+    Spare,
+    /// Everything.
+    All,
+    /// Everything, and nothing is granted until the outcome: the entity is to be deleted.
+    Closing,
+}
+
 /// The messages of one entity's agreement.
 ///
 /// | message | from → to | meaning |
@@ -26,8 +37,8 @@ pub enum Message {
         instance: u64,
         /// The leader's ballot.
         ballot: Ballot,
-        /// Set everything aside and grant nothing until the outcome: the entity is to be deleted.
-        closing: bool,
+        /// How much to set aside.
+        scope: Scope,
         /// Proves every instance before this one.
         table: Table,
     },
@@ -118,6 +129,8 @@ pub struct Row {
     pub before: i64,
     /// What is put in its place.
     pub after: i64,
+    /// What was not set aside, as reported: only for others to know of.
+    pub kept: i64,
 }
 
 /// What a round does to the entity itself.
@@ -156,7 +169,7 @@ impl Value {
                 // No round has named it yet; gifts it may have.
                 None => row.share == 0 && (row.before == 0 || row.incarnation == Incarnation(1)),
             };
-            expected && row.before >= 0 && row.after >= 0 && members.contains(&row.site)
+            expected && row.before >= 0 && row.after >= 0 && row.kept >= 0 && members.contains(&row.site)
         });
         let before: i128 = self.rows.iter().map(|row| i128::from(row.before)).sum();
         let after: i128 = self.rows.iter().map(|row| i128::from(row.after)).sum();

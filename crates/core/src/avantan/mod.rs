@@ -52,7 +52,7 @@ mod message;
 mod reallocate;
 mod state;
 
-pub use message::{Lifecycle, Line, Message, Row, Value};
+pub use message::{Lifecycle, Line, Message, Row, Scope, Value};
 pub use reallocate::{Bound, reallocate};
 pub use state::{Ballot, Round, Settled, Share, Table};
 
@@ -86,6 +86,8 @@ impl Membership<'_> {
 pub enum Intent {
     /// Move tokens to where they are wanted; also to finish what a silent leader began.
     Move,
+    /// The same, and no site keeps tokens out of the round: one where they did has not met what requests wait for.
+    Gather,
     /// Create the entity with this limit.
     Create {
         /// How many tokens there shall be.
@@ -93,6 +95,17 @@ pub enum Intent {
     },
     /// Delete the entity; needs a line from every member.
     Delete,
+}
+
+impl Intent {
+    /// How much the sites are to set aside.
+    fn scope(self) -> Scope {
+        match self {
+            Intent::Move | Intent::Create { .. } => Scope::Spare,
+            Intent::Gather => Scope::All,
+            Intent::Delete => Scope::Closing,
+        }
+    }
 }
 
 /// What a site is ready to say about its share when a round asks.
@@ -199,12 +212,12 @@ impl Avantan {
         let instance = self.share.applied + 1;
         let promised = self.share.round.as_ref().map_or(0, |round| round.promised.number);
         let ballot = Ballot { number: promised.max(self.refused) + 1, site: site.me };
-        let closing = intent == Intent::Delete;
-        let line = self.join(site, instance, ballot, closing, offer);
+        let scope = intent.scope();
+        let line = self.join(site, instance, ballot, scope, offer);
         let accepted = self.share.round.as_ref().and_then(|round| round.accepted.clone());
         self.role = Role::Electing { ballot, intent, reports: vec![Report { line, accepted, promises: true }] };
         step.changed = true;
-        let election = Message::Election { instance, ballot, closing, table: self.share.table.clone() };
+        let election = Message::Election { instance, ballot, scope, table: self.share.table.clone() };
         step.sends.extend(site.others().map(|to| (to, election.clone())));
         self.build_if_all_reported(site, step);
     }
@@ -220,7 +233,7 @@ impl Avantan {
     ) {
         match message {
             // A leader asks for a promise and a line.
-            Message::Election { instance, ballot, closing, table } => {
+            Message::Election { instance, ballot, scope, table } => {
                 // The table proves every instance before this one: never report a state from before it.
                 if instance > self.share.applied + 1 {
                     self.adopt(site, instance - 1, table, step);
@@ -250,7 +263,7 @@ impl Avantan {
                     self.role = Role::Idle;
                 }
                 let offer = offer(&self.share);
-                let line = self.join(site, instance, ballot, closing, offer);
+                let line = self.join(site, instance, ballot, scope, offer);
                 let accepted = self.share.round.as_ref().and_then(|round| round.accepted.clone());
                 let report = Report { line, accepted, promises: true };
                 step.changed = true;
@@ -411,7 +424,7 @@ impl Avantan {
                     let election = Message::Election {
                         instance: round.instance,
                         ballot: *ballot,
-                        closing: *intent == Intent::Delete,
+                        scope: intent.scope(),
                         table: self.share.table.clone(),
                     };
                     step.sends.push((to, election));
@@ -447,15 +460,15 @@ impl Avantan {
 
     /// Promises `ballot` and sets tokens aside, unless something is set aside for this instance already: a line once
     /// reported stands for every ballot of the instance.
-    fn join(&mut self, site: Membership, instance: u64, ballot: Ballot, closing: bool, offer: Offer) -> Line {
+    fn join(&mut self, site: Membership, instance: u64, ballot: Ballot, scope: Scope, offer: Offer) -> Line {
         let tokens = self.share.tokens;
         let round = self.share.round.get_or_insert_with(|| Round::new(instance, ballot));
         debug_assert_eq!(round.instance, instance);
         round.promised = ballot;
         if round.first.is_none() {
             round.first = Some(ballot);
-            round.closing = closing;
-            round.held = if closing { tokens } else { tokens - offer.kept.clamp(0, tokens) };
+            round.closing = scope == Scope::Closing;
+            round.held = if scope == Scope::Spare { tokens - offer.kept.clamp(0, tokens) } else { tokens };
         }
         let held = round.held;
         self.line(site, held, offer)
@@ -486,7 +499,7 @@ impl Avantan {
         lines.sort_by_key(|line| line.site);
         let exists = self.share.table.limit.is_some();
         let (lifecycle, after) = match intent {
-            Intent::Move if exists => (Lifecycle::Keep, reallocate(&lines, Bound::Conserve)),
+            Intent::Move | Intent::Gather if exists => (Lifecycle::Keep, reallocate(&lines, Bound::Conserve)),
             Intent::Create { limit } if !exists => {
                 (Lifecycle::Create { limit }, reallocate(&lines, Bound::Total(limit)))
             }
@@ -507,6 +520,7 @@ impl Avantan {
                 incarnation: line.incarnation,
                 share: line.share,
                 before: line.held,
+                kept: line.kept.max(0),
                 after,
             })
             .collect();

@@ -180,6 +180,9 @@ impl Quotas {
         let before = self.standing(at);
         let grace = grace(turn);
         let now = turn.now.mono;
+        let waiting = self.list[at].activity.as_ref().map(|activity| &activity.waiting);
+        let again = waiting.is_some_and(|waiting| waiting.iter().any(|request| request.rounds > 0));
+        let intent = if intent == Intent::Move && again { Intent::Gather } else { intent };
         let mut step = Step::default();
         self.list[at].avantan.start(turn.site, intent, offer, &mut step);
         let activity = self.list[at].activity(turn);
@@ -283,7 +286,7 @@ impl Quotas {
     fn withdraw_admin_round(&mut self, turn: &mut Turn, at: usize) {
         let Role::Electing { intent, .. } = self.list[at].avantan.role() else { return };
         let wanted = self.list[at].activity.as_ref().is_some_and(|activity| !activity.admin.is_empty());
-        if *intent != Intent::Move && !wanted {
+        if !matches!(intent, Intent::Move | Intent::Gather) && !wanted {
             let before = self.standing(at);
             let mut step = Step::default();
             self.list[at].avantan.withdraw(turn.site, &mut step);
@@ -371,7 +374,9 @@ impl Quotas {
     /// Whether our election has promises from a majority whose offers cover what everybody needs: no use in waiting for
     /// the rest.
     fn is_covered(&self, turn: &Turn, at: usize) -> bool {
-        let Role::Electing { reports, intent: Intent::Move, .. } = self.list[at].avantan.role() else { return false };
+        let Role::Electing { reports, intent: Intent::Move | Intent::Gather, .. } = self.list[at].avantan.role() else {
+            return false;
+        };
         let promises = reports.iter().filter(|report| report.promises).count();
         let held: i128 = reports.iter().map(|report| i128::from(report.line.held)).sum();
         let wanted: i128 = reports.iter().map(|report| i128::from(report.line.wanted)).sum();
@@ -474,7 +479,7 @@ impl Quotas {
             asked.insert(position);
             named |= position == turn.position;
             let share = &mut activity.peers[position];
-            share.free = settled.row.after.saturating_add((share.free - settled.row.before).max(0));
+            share.free = settled.row.after.saturating_add(settled.row.kept);
             share.short = 0;
         }
         self.serve(turn, at);
