@@ -201,7 +201,14 @@ impl Model for Setup {
         // The entity exists: instance 1 created it with these tokens.
         let row = |(at, &after): (usize, &i64)| Settled {
             instance: 1,
-            row: Row { site: SiteId::new(at as u16, 0), incarnation: Incarnation(1), share: 0, before: 0, after, kept: 0 },
+            row: Row {
+                site: SiteId::new(at as u16, 0),
+                incarnation: Incarnation(1),
+                share: 0,
+                before: 0,
+                after,
+                beside: 0,
+            },
         };
         let rows: Vec<Settled> = self.tokens.iter().enumerate().map(row).collect();
         let table = Table::from_parts(1, 1, Some(self.limit()), rows);
@@ -282,6 +289,7 @@ impl Model for Setup {
         };
         let offer = |share: &Share| Offer {
             kept: self.kept.min(share.tokens),
+            away: 0,
             needed: i64::from(share.tokens == 0),
             wanted: i64::from(share.tokens == 0),
         };

@@ -198,6 +198,7 @@ impl From<Line> for internal::Line {
             share: line.share,
             held: line.held,
             kept: line.kept,
+            away: line.away,
             closing: line.closing,
             needed: line.needed,
             wanted: line.wanted,
@@ -215,6 +216,7 @@ impl TryFrom<internal::Line> for Line {
             share: line.share,
             held: line.held,
             kept: line.kept,
+            away: line.away,
             closing: line.closing,
             needed: line.needed,
             wanted: line.wanted,
@@ -229,7 +231,7 @@ impl From<Row> for internal::Row {
             incarnation: row.incarnation.0,
             share: row.share,
             before: row.before,
-            kept: row.kept,
+            beside: row.beside,
             after: row.after,
         }
     }
@@ -244,7 +246,7 @@ impl TryFrom<internal::Row> for Row {
             incarnation: Incarnation(row.incarnation),
             share: row.share,
             before: row.before,
-            kept: row.kept,
+            beside: row.beside,
             after: row.after,
         })
     }

@@ -243,7 +243,7 @@ impl Generator {
             share: self.number(),
             before: self.amount(),
             after: self.amount(),
-            kept: self.amount(),
+            beside: self.amount(),
         }
     }
 
@@ -278,6 +278,7 @@ impl Generator {
                     share: self.number(),
                     held: self.amount(),
                     kept: self.amount(),
+                    away: self.amount(),
                     closing: self.flag(),
                     needed: self.amount(),
                     wanted: self.amount(),

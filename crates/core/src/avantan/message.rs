@@ -108,6 +108,8 @@ pub struct Line {
     pub held: i64,
     /// Tokens that it has besides and goes on serving from; what it had at the time of the report.
     pub kept: i64,
+    /// What it has given away and does not know to have arrived.
+    pub away: i64,
     /// Whether it grants nothing until the outcome.
     pub closing: bool,
     /// Tokens that waiting requests need.
@@ -129,8 +131,8 @@ pub struct Row {
     pub before: i64,
     /// What is put in its place.
     pub after: i64,
-    /// What was not set aside, as reported: only for others to know of.
-    pub kept: i64,
+    /// What is not in the round, as reported, kept out of it or on its way to somebody: only for others to know of.
+    pub beside: i64,
 }
 
 /// What a round does to the entity itself.
@@ -169,7 +171,7 @@ impl Value {
                 // No round has named it yet; gifts it may have.
                 None => row.share == 0 && (row.before == 0 || row.incarnation == Incarnation(1)),
             };
-            expected && row.before >= 0 && row.after >= 0 && row.kept >= 0 && members.contains(&row.site)
+            expected && row.before >= 0 && row.after >= 0 && row.beside >= 0 && members.contains(&row.site)
         });
         let before: i128 = self.rows.iter().map(|row| i128::from(row.before)).sum();
         let after: i128 = self.rows.iter().map(|row| i128::from(row.after)).sum();

@@ -113,6 +113,8 @@ impl Intent {
 pub struct Offer {
     /// Tokens to keep out of the round and go on serving from; the rest is set aside.
     pub kept: i64,
+    /// Tokens given away that are not known to have arrived: no part of the share, but not in use either.
+    pub away: i64,
     /// Tokens without which requests that wait here cannot be served.
     pub needed: i64,
     /// The level to hold afterwards, until the next epoch: `needed` and the forecast together, not the difference to
@@ -481,6 +483,7 @@ impl Avantan {
             share: self.share.number,
             held,
             kept: self.share.tokens - held,
+            away: offer.away,
             closing: self.share.round.as_ref().is_some_and(|round| round.closing),
             needed: offer.needed,
             wanted: offer.wanted,
@@ -520,7 +523,7 @@ impl Avantan {
                 incarnation: line.incarnation,
                 share: line.share,
                 before: line.held,
-                kept: line.kept.max(0),
+                beside: line.kept.max(0).saturating_add(line.away.max(0)),
                 after,
             })
             .collect();

@@ -197,7 +197,6 @@ impl Quotas {
     fn offer(&self, turn: &Turn, at: usize) -> Offer {
         let quota = &self.list[at];
         let Some(activity) = &quota.activity else { return Offer::default() };
-        let _ = turn;
         let needed = activity.needed();
         let soon = activity.demand.forecast(SECOND).max(activity.demand.request());
         let free = quota.avantan.share.tokens;
@@ -205,7 +204,14 @@ impl Quotas {
         // Never more than half of it, and nothing without demand, or there would be tokens that nobody can reach.
         let keeps = needed == 0 && activity.demand.rate() > 0;
         let kept = if keeps { soon.saturating_mul(2).min(free / 2) } else { 0 };
-        Offer { kept, needed, wanted: needed.saturating_add(activity.demand.forecast(EPOCH)).saturating_add(soon) }
+        let away = (0..turn.peers.len()).map(|peer| quota.under_way(turn, peer, &activity.peers[peer]));
+        let away = away.fold(0i64, i64::saturating_add);
+        Offer {
+            kept,
+            away,
+            needed,
+            wanted: needed.saturating_add(activity.demand.forecast(EPOCH)).saturating_add(soon),
+        }
     }
 
     /// Does what is due for one quota.
@@ -469,7 +475,7 @@ impl Quotas {
         activity.fed_at = now;
         activity.asked_for_gifts = false;
         activity.tick_at = activity.tick_at.min(now + super::TICK);
-        // The rows tell what everybody has now; what they kept out of the round they still have.
+        // The rows tell what everybody has now, what they kept out of the round included.
         let mut asked = SiteSet::default();
         let mut named = false;
         for (position, peer) in turn.peers.iter().enumerate() {
@@ -479,7 +485,7 @@ impl Quotas {
             asked.insert(position);
             named |= position == turn.position;
             let share = &mut activity.peers[position];
-            share.free = settled.row.after.saturating_add(settled.row.kept);
+            share.free = settled.row.after.saturating_add(settled.row.beside);
             share.short = 0;
         }
         self.serve(turn, at);

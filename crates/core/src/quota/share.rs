@@ -24,6 +24,8 @@ const REPEAT: u64 = 5 * SECOND;
 /// A member that has been told nothing for this long is answered when it tells of a gift. Longer than any round trip, or
 /// two members would answer each other for ever.
 const ACKNOWLEDGED: u64 = 4 * SECOND;
+/// A gift is not worth its messages below this part of what its receiver should have.
+const SMALL: i64 = 16;
 /// A quota that nothing happened to for this long is put to rest.
 const REST: u64 = 60 * SECOND;
 /// The most quotas that one step of an announcement covers.
@@ -201,8 +203,11 @@ impl Quotas {
             let surpluses: i128 = counted.iter().map(|&peer| i128::from((held(peer) - part(peer)).max(0))).sum();
             for (peer, missing) in poor {
                 let share = i128::from(missing) * i128::from(surplus) / surpluses.max(deficits).max(1);
-                gifts[peer] += (share as i64).min(rest);
-                rest -= (share as i64).min(rest);
+                let share = (share as i64).min(rest);
+                if share >= part(peer) / SMALL {
+                    gifts[peer] += share;
+                    rest -= share;
+                }
             }
         }
 
@@ -390,7 +395,7 @@ impl Quotas {
 
 impl super::Quota {
     /// Tokens given to the member's present incarnation that it has not reported yet.
-    fn under_way(&self, turn: &Turn, peer: usize, share: &PeerShare) -> i64 {
+    pub(super) fn under_way(&self, turn: &Turn, peer: usize, share: &PeerShare) -> i64 {
         let (incarnation, given) = self.given(peer);
         if incarnation == turn.peers[peer].incarnation { (given - share.received).max(0) } else { 0 }
     }
