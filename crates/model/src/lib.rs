@@ -207,7 +207,8 @@ impl Model for Setup {
                 share: 0,
                 before: 0,
                 after,
-                beside: 0,
+                kept: 0,
+                away: 0,
             },
         };
         let rows: Vec<Settled> = self.tokens.iter().enumerate().map(row).collect();

@@ -231,7 +231,8 @@ impl From<Row> for internal::Row {
             incarnation: row.incarnation.0,
             share: row.share,
             before: row.before,
-            beside: row.beside,
+            kept: row.kept,
+            away: row.away,
             after: row.after,
         }
     }
@@ -246,7 +247,8 @@ impl TryFrom<internal::Row> for Row {
             incarnation: Incarnation(row.incarnation),
             share: row.share,
             before: row.before,
-            beside: row.beside,
+            kept: row.kept,
+            away: row.away,
             after: row.after,
         })
     }

@@ -243,7 +243,8 @@ impl Generator {
             share: self.number(),
             before: self.amount(),
             after: self.amount(),
-            beside: self.amount(),
+            kept: self.amount(),
+            away: self.amount(),
         }
     }
 

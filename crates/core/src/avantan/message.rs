@@ -131,8 +131,10 @@ pub struct Row {
     pub before: i64,
     /// What is put in its place.
     pub after: i64,
-    /// What is not in the round, as reported, kept out of it or on its way to somebody: only for others to know of.
-    pub beside: i64,
+    /// What was kept out of the round, as reported: only for others to know of, like the next.
+    pub kept: i64,
+    /// What was given away and not known to have arrived.
+    pub away: i64,
 }
 
 /// What a round does to the entity itself.
@@ -171,7 +173,12 @@ impl Value {
                 // No round has named it yet; gifts it may have.
                 None => row.share == 0 && (row.before == 0 || row.incarnation == Incarnation(1)),
             };
-            expected && row.before >= 0 && row.after >= 0 && row.beside >= 0 && members.contains(&row.site)
+            expected
+                && row.before >= 0
+                && row.after >= 0
+                && row.kept >= 0
+                && row.away >= 0
+                && members.contains(&row.site)
         });
         let before: i128 = self.rows.iter().map(|row| i128::from(row.before)).sum();
         let after: i128 = self.rows.iter().map(|row| i128::from(row.after)).sum();

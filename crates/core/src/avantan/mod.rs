@@ -523,7 +523,8 @@ impl Avantan {
                 incarnation: line.incarnation,
                 share: line.share,
                 before: line.held,
-                beside: line.kept.max(0).saturating_add(line.away.max(0)),
+                kept: line.kept.max(0),
+                away: line.away.max(0),
                 after,
             })
             .collect();

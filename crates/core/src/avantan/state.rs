@@ -235,7 +235,8 @@ fn put_row(out: &mut Vec<u8>, row: &Row) {
     put_u64(out, u64::from(row.incarnation.0));
     put_u64(out, row.share);
     put_i64(out, row.before);
-    put_i64(out, row.beside);
+    put_i64(out, row.kept);
+    put_i64(out, row.away);
     put_i64(out, row.after);
 }
 
@@ -245,7 +246,8 @@ fn read_row(cursor: &mut Cursor) -> Result<Row, Malformed> {
         incarnation: Incarnation(cursor.u32()?),
         share: cursor.u64()?,
         before: cursor.i64()?,
-        beside: cursor.i64()?,
+        kept: cursor.i64()?,
+        away: cursor.i64()?,
         after: cursor.i64()?,
     })
 }

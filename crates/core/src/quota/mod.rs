@@ -275,7 +275,7 @@ impl Quota {
             // Until the others say otherwise, they have what the last round left them with.
             for (share, peer) in activity.peers.iter_mut().zip(turn.peers) {
                 let settled = self.avantan.share.table.settled(peer.site);
-                share.free = settled.map_or(0, |settled| settled.row.after.saturating_add(settled.row.beside));
+                share.free = settled.map_or(0, |settled| settled.row.after.saturating_add(settled.row.kept));
             }
             self.activity = Some(activity);
         }

@@ -22,6 +22,8 @@ use crate::turn::{Ticket, Turn};
 const EPOCH: u64 = 5 * SECOND;
 /// The most operations that may wait for a quota's creation or deletion.
 const ADMIN: usize = 256;
+/// A request for more than this part of the limit waits for gifts that are on their way elsewhere.
+const LARGE: i64 = 16;
 /// The longest back-off between rounds.
 const BACK_OFF: u64 = 2 * SECOND;
 
@@ -477,7 +479,7 @@ impl Quotas {
         activity.tick_at = activity.tick_at.min(now + super::TICK);
         // The rows tell what everybody has now, what they kept out of the round included.
         let mut asked = SiteSet::default();
-        let mut named = false;
+        let (mut named, mut away) = (false, 0i64);
         for (position, peer) in turn.peers.iter().enumerate() {
             let Some(settled) = table.settled(peer.site).filter(|settled| settled.instance == applied) else {
                 continue;
@@ -485,12 +487,13 @@ impl Quotas {
             asked.insert(position);
             named |= position == turn.position;
             let share = &mut activity.peers[position];
-            share.free = settled.row.after.saturating_add(settled.row.beside);
+            share.free = settled.row.after.saturating_add(settled.row.kept);
             share.short = 0;
+            away = away.saturating_add(settled.row.away);
         }
         self.serve(turn, at);
         if named {
-            self.judge_waiting(turn, at, asked);
+            self.judge_waiting(turn, at, asked, away);
         }
         self.finish_admin(turn, at);
         // Only now: what waited for the name was not known to the round that is over.
@@ -507,19 +510,24 @@ impl Quotas {
         self.schedule(at);
     }
 
-    /// Requests whose need the round knew and did not meet are refused, unless others are known to have enough now.
-    fn judge_waiting(&mut self, turn: &mut Turn, at: usize, asked: SiteSet) {
+    /// Requests whose need the round knew and did not meet are refused, unless others are known to have enough now, or it may
+    /// be that what was `away` at the time arrives.
+    fn judge_waiting(&mut self, turn: &mut Turn, at: usize, asked: SiteSet, away: i64) {
         let quota = &mut self.list[at];
         let free = quota.avantan.share.free().max(0);
         let Some(activity) = &mut quota.activity else { return };
         let offered = activity.offered;
         let reachable = activity.known_free(turn.position).saturating_add(free);
-        let mut refused = 0;
+        let (mut refused, mut waits) = (0, false);
+        let large = quota.avantan.share.table.limit.unwrap_or(0) / LARGE;
         for request in activity.waiting.iter_mut().filter(|request| request.arrival < offered) {
             request.rounds += 1;
         }
         activity.waiting.retain(|request| {
-            let hopeless = request.rounds > 0 && (request.amount > reachable || request.rounds >= 4);
+            // A small one would have to be lucky; those behind it in the line should not wait for that.
+            let hoped_for = if request.amount > large { reachable.saturating_add(away) } else { reachable };
+            let hopeless = request.rounds > 0 && (request.amount > hoped_for || request.rounds >= 4);
+            waits |= !hopeless && request.rounds > 0 && request.amount > reachable;
             if hopeless {
                 refused += 1;
                 turn.metrics.refused_waited += 1;
@@ -537,6 +545,11 @@ impl Quotas {
             activity.failures /= 2;
         }
         activity.note_deadlines();
+        if waits && !activity.asked_for_gifts {
+            activity.asked_for_gifts = true;
+            activity.phase_since = turn.now.mono;
+            activity.phase_at = turn.now.mono + turn.longest_round_trip() * SECOND_LOOK / 100 + 5 * MILLISECOND;
+        }
     }
 
     /// Answers creations and deletions that the decided instance settled.

@@ -139,7 +139,7 @@ mod tests {
     fn decisions() -> Decisions {
         let row = |region, after| Settled {
             instance: 1,
-            row: Row { site: site(region), incarnation: Incarnation(1), share: 0, before: 0, after, beside: 0 },
+            row: Row { site: site(region), incarnation: Incarnation(1), share: 0, before: 0, after, kept: 0, away: 0 },
         };
         let mut decisions = Decisions::default();
         decisions.note(1, &Table::from_parts(1, 1, Some(10), vec![row(0, 6), row(1, 4)])).expect("the first");
