@@ -154,11 +154,11 @@ pub struct Digest {
     /// Demand forecast at the sender, in tokens a second.
     pub rate: u64,
     /// Everything that the sender has given to the receiver so far.
-    pub given: i64,
+    pub given: u128,
     /// The receiver's incarnation that `given` is for.
     pub given_to: Incarnation,
     /// Everything that the sender has received from the receiver so far.
-    pub received: i64,
+    pub received: u128,
     /// The receiver's incarnation that `received` is from.
     pub received_from: Incarnation,
 }
@@ -185,9 +185,9 @@ pub struct Tally {
     /// All tokens ever taken back here.
     pub released: u128,
     /// What was given to each member, by position.
-    pub given: Vec<(Incarnation, i64)>,
+    pub given: Vec<(Incarnation, u128)>,
     /// What was received from each member, by position.
-    pub received: Vec<(Incarnation, i64)>,
+    pub received: Vec<(Incarnation, u128)>,
     /// Operations answered without waiting for another site.
     pub local: u64,
     /// Rounds applied here that moved tokens.

@@ -409,7 +409,7 @@ impl Oracle {
         let before = book.live[site].take().filter(|a| a.incarnation == incarnation && a.generation == generation);
         let exists = share.table.limit.is_some();
         // Totals that belong to an incarnation of the peer that is gone are dropped by the node, and kept here.
-        let totals = |now: &dyn Fn(usize) -> (Incarnation, i64), kept: Option<&Vec<(usize, Incarnation, i64)>>| {
+        let totals = |now: &dyn Fn(usize) -> (Incarnation, u128), kept: Option<&Vec<(usize, Incarnation, u128)>>| {
             let mut all = Vec::new();
             for peer in 0..members {
                 let (of, tokens) = now(peer);

@@ -327,9 +327,9 @@ impl From<Digest> for internal::Digest {
             free: digest.free,
             short: digest.short,
             rate: digest.rate,
-            given: digest.given,
+            given: Some(digest.given.into()),
             given_to: digest.given_to.0,
-            received: digest.received,
+            received: Some(digest.received.into()),
             received_from: digest.received_from.0,
         }
     }
@@ -346,9 +346,9 @@ impl TryFrom<internal::Digest> for Digest {
             free: digest.free,
             short: digest.short,
             rate: digest.rate,
-            given: digest.given,
+            given: required(digest.given, "given")?.into(),
             given_to: Incarnation(digest.given_to),
-            received: digest.received,
+            received: required(digest.received, "received")?.into(),
             received_from: Incarnation(digest.received_from),
         })
     }
@@ -356,7 +356,10 @@ impl TryFrom<internal::Digest> for Digest {
 
 impl From<Tally> for internal::Tally {
     fn from(tally: Tally) -> Self {
-        let gifts = |(incarnation, total): (Incarnation, i64)| internal::Gifts { incarnation: incarnation.0, total };
+        let gifts = |(incarnation, total): (Incarnation, u128)| internal::Gifts {
+            incarnation: incarnation.0,
+            total: Some(total.into()),
+        };
         Self {
             site: Some(tally.site.into()),
             generation: tally.generation,
@@ -399,11 +402,11 @@ impl TryFrom<internal::Tally> for Tally {
     }
 }
 
-fn gifts(gifts: Vec<internal::Gifts>, field: &str) -> Result<Vec<(Incarnation, i64)>, Invalid> {
+fn gifts(gifts: Vec<internal::Gifts>, field: &str) -> Result<Vec<(Incarnation, u128)>, Invalid> {
     if gifts.len() > MEMBERS {
         return Err(Invalid::new(field, "has too many entries"));
     }
-    Ok(gifts.into_iter().map(|gifts| (Incarnation(gifts.incarnation), gifts.total)).collect())
+    gifts.into_iter().map(|gifts| Ok((Incarnation(gifts.incarnation), required(gifts.total, field)?.into()))).collect()
 }
 
 impl From<u128> for internal::U128 {

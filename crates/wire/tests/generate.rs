@@ -304,9 +304,9 @@ impl Generator {
             free: self.amount(),
             short: self.amount(),
             rate: self.number(),
-            given: self.amount(),
+            given: self.wide(),
             given_to: self.incarnation(),
-            received: self.amount(),
+            received: self.wide(),
             received_from: self.incarnation(),
         }
     }
@@ -326,8 +326,8 @@ impl Generator {
             held: self.amount(),
             acquired: self.wide(),
             released: self.wide(),
-            given: self.several(4, |random| (random.incarnation(), random.amount())),
-            received: self.several(4, |random| (random.incarnation(), random.amount())),
+            given: self.several(4, |random| (random.incarnation(), random.wide())),
+            received: self.several(4, |random| (random.incarnation(), random.wide())),
             local: self.number(),
             rebalances: self.number(),
             gifts: self.number(),

@@ -145,7 +145,7 @@ impl Books {
             tokens += i128::from(quota.avantan().share.tokens);
             under_way += (0..nodes.len())
                 .filter_map(|to| nodes[to].quotas().find(NAME).map(|there| (to, there)))
-                .map(|(to, there)| i128::from(quota.given(to).1 - there.received(site).1))
+                .map(|(to, there)| (quota.given(to).1 - there.received(site).1) as i128)
                 .sum::<i128>();
         }
         let in_use = self.in_use();

@@ -97,7 +97,7 @@ pub struct Quota {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Total {
     pub(crate) incarnation: Incarnation,
-    pub(crate) tokens: i64,
+    pub(crate) tokens: u128,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -178,7 +178,7 @@ struct PeerShare {
     short: i64,
     rate: u64,
     /// What it has received from us.
-    received: i64,
+    received: u128,
     told: Told,
 }
 
@@ -259,12 +259,12 @@ impl Quota {
     }
 
     /// The running total given to the member at `position`, and the member's incarnation that it is for.
-    pub fn given(&self, position: usize) -> (Incarnation, i64) {
+    pub fn given(&self, position: usize) -> (Incarnation, u128) {
         self.given.get(position).map_or((Incarnation(0), 0), |total| (total.incarnation, total.tokens))
     }
 
     /// The running total received from the member at `position`, and the incarnation that gave it.
-    pub fn received(&self, position: usize) -> (Incarnation, i64) {
+    pub fn received(&self, position: usize) -> (Incarnation, u128) {
         self.received.get(position).map_or((Incarnation(0), 0), |total| (total.incarnation, total.tokens))
     }
 

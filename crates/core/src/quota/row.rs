@@ -51,7 +51,7 @@ pub(super) fn put_cold(batch: &mut Batch, scratch: &mut Vec<u8>, at: u32, quota:
         put_u64(scratch, totals.len() as u64);
         for total in totals {
             put_u64(scratch, u64::from(total.incarnation.0));
-            put_i64(scratch, total.tokens);
+            put_u128(scratch, total.tokens);
         }
     }
     put_u64(scratch, quota.rebalances);
@@ -118,7 +118,7 @@ impl QuotaRow {
 }
 
 fn read_totals(cursor: &mut Cursor) -> Result<Vec<Total>, Malformed> {
-    (0..cursor.u64()?).map(|_| Ok(Total { incarnation: Incarnation(cursor.u32()?), tokens: cursor.i64()? })).collect()
+    (0..cursor.u64()?).map(|_| Ok(Total { incarnation: Incarnation(cursor.u32()?), tokens: cursor.u128()? })).collect()
 }
 
 /// The keys of a quota's rows, for their removal.

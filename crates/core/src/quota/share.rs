@@ -112,7 +112,7 @@ impl Quotas {
     }
 
     /// Takes the tokens that the donor's running total shows beyond what was received before.
-    fn receive(&mut self, turn: &mut Turn, at: usize, from: usize, donor: Incarnation, total: i64) {
+    fn receive(&mut self, turn: &mut Turn, at: usize, from: usize, donor: Incarnation, total: u128) {
         let quota = &mut self.list[at];
         let members = turn.peers.len();
         quota.received.resize(members, Total::default());
@@ -123,9 +123,10 @@ impl Quotas {
             }
             *received = Total { incarnation: donor, tokens: 0 };
         }
-        let gift = total - received.tokens;
+        let Some(gift) = total.checked_sub(received.tokens).filter(|gift| *gift > 0) else { return };
         // Beyond `i64` only if clients released what they never had: then it stays with the donor's total.
-        let Some(tokens) = quota.avantan.share.tokens.checked_add(gift).filter(|_| gift > 0) else { return };
+        let gift = i64::try_from(gift).ok();
+        let Some(tokens) = gift.and_then(|gift| quota.avantan.share.tokens.checked_add(gift)) else { return };
         received.tokens = total;
         quota.avantan.share.tokens = tokens;
         turn.metrics.gifts_received += 1;
@@ -229,8 +230,7 @@ impl Quotas {
             // What an earlier incarnation did not take is lost with it, and counts as in use.
             *total = Total { incarnation: receiver, tokens: 0 };
         }
-        let Some(tokens) = total.tokens.checked_add(gift) else { return };
-        total.tokens = tokens;
+        total.tokens += gift as u128;
         quota.avantan.share.tokens -= gift;
         quota.gifts += 1;
         self.touch(at, Dirty::All);
@@ -397,6 +397,7 @@ impl super::Quota {
     /// Tokens given to the member's present incarnation that it has not reported yet.
     pub(super) fn under_way(&self, turn: &Turn, peer: usize, share: &PeerShare) -> i64 {
         let (incarnation, given) = self.given(peer);
-        if incarnation == turn.peers[peer].incarnation { (given - share.received).max(0) } else { 0 }
+        let under_way = given.saturating_sub(share.received).min(i64::MAX as u128) as i64;
+        if incarnation == turn.peers[peer].incarnation { under_way } else { 0 }
     }
 }

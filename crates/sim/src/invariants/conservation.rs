@@ -34,9 +34,9 @@ pub struct Account {
     /// Tokens ever taken back.
     pub taken_back: u128,
     /// Totals given, by the receiver's position and incarnation.
-    pub given: Vec<(usize, Incarnation, i64)>,
+    pub given: Vec<(usize, Incarnation, u128)>,
     /// Totals received, by the donor's position and incarnation.
-    pub received: Vec<(usize, Incarnation, i64)>,
+    pub received: Vec<(usize, Incarnation, u128)>,
 }
 
 /// Where a quota's tokens are.
@@ -86,7 +86,7 @@ pub fn sum(
                         members[peer], account.site
                     ));
                 }
-                let under_way = i128::from(given - received);
+                let under_way = (given - received) as i128;
                 // A donor that is lost tells nobody of its gifts any more, and one that is lost gets none.
                 if live && receiver.is_some_and(|receiver| is_live(receiver)) {
                     sums.under_way += under_way;
