@@ -394,10 +394,7 @@ impl Book {
         self.relayed = relayed;
         self.opening = false;
         self.in_flight.clear();
-        if !relayed && self.sessions.iter().all(|session| session.ended) {
-            self.opening = true;
-            self.outbox.push_back(Request::Open);
-        }
+        self.open_if_without_session();
         // Rule 2: what left, and has no answer, leaves again as it was. What nobody waits for is asked about instead,
         // which refuses it for ever if the site has not seen it.
         for (index, sequence) in self.outstanding() {
@@ -914,8 +911,19 @@ impl Book {
                 Parked::Ask(operation) if self.connected => self.outbox.push_back(Request::Ask { operation }),
                 // The next connection asks about everything that is in doubt.
                 Parked::Ask(_) => {}
-                Parked::Open => self.opening = false,
+                Parked::Open => {
+                    self.opening = false;
+                    self.open_if_without_session();
+                }
             }
+        }
+    }
+
+    /// Calls are not offered to a site without a session, so none of them would have us ask for one.
+    fn open_if_without_session(&mut self) {
+        if self.connected && !self.relayed && !self.has_session() {
+            self.opening = true;
+            self.outbox.push_back(Request::Open);
         }
     }
 

@@ -351,6 +351,23 @@ fn retry_elsewhere_watches_the_first_and_gives_it_back() {
 }
 
 #[test]
+fn site_that_opened_no_session_is_asked_again_though_no_call_waits_for_it() {
+    let mut script = Script::new();
+    script.book.connected(false);
+    assert_eq!(script.book.next_request(script.now), Some(Request::Open));
+    for refusal in [Refusal::NotReady, Refusal::StorageFull] {
+        script.book.not_opened(refusal, script.now, &mut script.wakers);
+        assert_eq!(script.book.next_request(script.now), None, "not at once");
+        script.sweep(SECOND);
+        assert_eq!(script.book.next_request(script.now), Some(Request::Open));
+        assert_eq!(script.book.next_request(script.now), None, "once at a time");
+    }
+    script.book.opened(INCARNATION, SessionId(1));
+    script.sweep(SECOND);
+    assert_eq!(script.book.next_request(script.now), None, "there is one now");
+}
+
+#[test]
 fn site_that_is_not_ready_turns_away_but_keeps_the_pinned() {
     let mut script = Script::new();
     script.book.connected(false);
