@@ -98,12 +98,13 @@ pub fn count(
         (least, most) = (0, i128::from(limit));
     }
     let spoiled = (-net).max(tokens - i128::from(limit)).max(0);
-    let clamp = |value: i128| value.clamp(0, i128::from(i64::MAX)) as i64;
+    let clamp = |value: i128, most: i64| value.clamp(0, i128::from(most)) as i64;
     Ok(Shown {
         name: name.to_owned(),
         limit,
-        in_use_min: clamp(least),
-        in_use_max: clamp(most),
+        // In use is what tokens and gifts leave of the limit, so whatever the totals allow, it is not more.
+        in_use_min: clamp(least, limit),
+        in_use_max: clamp(most, limit),
         sites: second
             .iter()
             .enumerate()
@@ -119,6 +120,6 @@ pub fn count(
         local: second.iter().flatten().map(|tally| tally.local).sum(),
         rebalances: second.iter().flatten().map(|tally| tally.rebalances).max().unwrap_or(0),
         gifts: second.iter().flatten().map(|tally| tally.gifts).sum(),
-        released_above: clamp(spoiled),
+        released_above: clamp(spoiled, i64::MAX),
     })
 }

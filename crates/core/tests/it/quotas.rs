@@ -2,7 +2,9 @@
 
 use slackline_core::api::{Hold, Operation, Outcome, Readiness, Refusal, Request, Response};
 use slackline_core::clock::SECOND;
-use slackline_core::id::Incarnation;
+use slackline_core::id::{Incarnation, SiteId};
+use slackline_core::peer::Tally;
+use slackline_core::quota::count;
 
 use crate::cluster::Cluster;
 
@@ -219,4 +221,18 @@ fn leader_killed_after_its_value_is_out_does_not_lose_tokens() {
     let free: i64 = shown.sites.iter().map(|site| site.tokens).sum();
     assert_eq!(shown.in_use_max + free, 90);
     assert!(shown.sites.iter().all(|site| site.set_aside == 0), "{shown:?}");
+}
+
+#[test]
+fn count_while_tokens_come_and_go_is_never_more_than_the_limit() {
+    let members = [SiteId::new(0, 0), SiteId::new(1, 0)];
+    let incarnations = [Incarnation(1); 2];
+    let tally = |site, acquired, released| {
+        let (given, received) = (vec![(Incarnation(1), 0); 2], vec![(Incarnation(1), 0); 2]);
+        Some(Tally { site, limit: 60, acquired, released, given, received, ..Tally::default() })
+    };
+    let round = |acquired, released| members.map(|site| tally(site, acquired, released));
+    // Each site granted 30, took them back and granted them again between the readings.
+    let shown = count("gpus", &members, &round(30, 0), &round(60, 30), &incarnations).expect("counted");
+    assert_eq!((shown.in_use_min, shown.in_use_max), (0, 60));
 }
