@@ -1,5 +1,8 @@
 //! Runs the real binary.
 
+mod kills;
+#[path = "../../client/tests/load.rs"]
+mod load;
 mod process;
 
 use std::time::{Duration, Instant};

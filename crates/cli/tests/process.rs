@@ -85,7 +85,9 @@ pub(crate) struct Server {
 impl Server {
     /// Starts the binary and waits until it has printed its JSON object.
     pub(crate) fn start(words: &[&str]) -> Self {
-        let mut child = command(words).stderr(Stdio::inherit()).spawn().expect("the binary starts");
+        let mut command = command(words);
+        let command = command.env("RUST_LOG", "error").stderr(Stdio::inherit());
+        let mut child = command.spawn().expect("the binary starts");
         let stdout = child.stdout.take().expect("piped");
         let mut server = Self { child: Some(child), said: Value::Null, connect: String::new() };
         let (sender, receiver) = mpsc::channel();
