@@ -4,4 +4,7 @@ mod cluster;
 mod config;
 mod disk;
 mod http;
+#[path = "../../client/tests/load.rs"]
+mod load;
+mod power;
 mod support;
