@@ -7,8 +7,9 @@ mod process;
 
 use std::time::{Duration, Instant};
 
-use process::{Ended, Server, free_ports, slackline};
+use process::{Ended, Server, free_ports, slackline, slackline_in};
 use serde_json::{Value, json};
+use slackline_bench::live::metric;
 
 /// How long things that must happen may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -272,7 +273,7 @@ fn three_configs(folder: &std::path::Path) -> Vec<(String, String)> {
         let path = folder.join(format!("{region}.toml"));
         let text = format!(
             "cluster = \"test\"\nregions = [\"us\", \"eu\", \"ap\"]\nregion = \"{region}\"\ndata = {:?}\n\
-             listen = \"127.0.0.1:{port}\"\n{sites}",
+             listen = \"127.0.0.1:{port}\"\nhttp = \"127.0.0.1:0\"\n{sites}",
             folder.join(region)
         );
         std::fs::write(&path, text).expect("written");
@@ -315,6 +316,90 @@ fn three_serve_processes_form_a_cluster_and_survive_the_loss_of_one() {
     for server in servers {
         let ended: Ended = server.terminate();
         assert_eq!(ended.status, 0, "{ended:?}");
+    }
+}
+
+/// Status 3 and the operation's id say that an acquire may have been granted or not; with the id, `outcome` settles which.
+#[test]
+fn site_frozen_before_its_answer_is_status_3_and_outcome_settles_it() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let servers = three_configs(folder.path()).into_iter().map(|(path, address)| {
+        let mut server = Server::start(&["serve", "--json", "--config", &path]);
+        server.connect = address;
+        server
+    });
+    let servers: Vec<Server> = servers.collect();
+    let us = &servers[0];
+    assert_eq!(us.run(&["quota", "create", "gpus", "--limit", "300", "--deadline", "30s"]).status, 0);
+
+    // What this site does not have it must wait for, as the others are frozen. Once it waits, it is frozen too.
+    servers[1..].iter().for_each(Server::freeze);
+    let unknown = std::thread::scope(|scope| {
+        let acquire = &["quota", "acquire", "gpus", "200", "--site", "us", "--deadline", "10s", "--json"];
+        let acquire = scope.spawn(|| us.run(acquire));
+        let http = us.said["http"].as_str().expect("an address").parse().expect("an address");
+        let waiting = || metric(http, "slackline_queue_length{queue=\"waiting_for_tokens\"}").expect("a metric");
+        eventually("the acquire waits", waiting, |waiting| *waiting == 1.0);
+        us.freeze();
+        acquire.join().expect("no panic")
+    });
+    assert_eq!((unknown.status, &unknown.json()["outcome"]), (3, &json!("unknown")), "{unknown:?}");
+    let operation = unknown.json()["operation"].as_str().expect("an id").to_owned();
+    assert_eq!(unknown.stderr.lines().count(), 1, "{unknown:?}");
+    assert!(unknown.stderr.contains(&format!("slackline outcome {operation}")), "{unknown:?}");
+
+    servers.iter().for_each(Server::thaw);
+    let settled = us.run(&["outcome", &operation, "--deadline", "30s", "--json"]);
+    assert!([0, 1].contains(&settled.status), "{settled:?}");
+    let in_use = if settled.status == 0 { 200 } else { 0 };
+    eventually("the books agree", || show(us), |shown| shown["in_use"] == json!(in_use));
+    assert_eq!(us.run(&["outcome", &operation, "--json"]).json(), settled.json(), "it stays so");
+}
+
+/// What `--json` promises of every benchmark: one object, with these keys, and the books verified.
+#[track_caller]
+fn bench(words: &[&str]) -> Value {
+    // On the disk that the tests are built on: in memory nothing durable can be measured.
+    let ended = slackline_in(env!("CARGO_TARGET_TMPDIR").as_ref(), &[&["bench"], words, &["--json"]].concat());
+    assert_eq!(ended.status, 0, "{ended:?}");
+    let report = ended.json();
+    let keys: Vec<_> = report.as_object().expect("an object").keys().map(String::as_str).collect();
+    assert_eq!(keys, ["cost_model", "data", "epsilon_us", "mode", "runs", "seed", "verified", "workload"]);
+    assert_eq!((&report["workload"], &report["verified"]), (&json!(words[0]), &json!(true)));
+    for run in report["runs"].as_array().expect("a list") {
+        for key in ["committed", "refused", "unknown", "rebalances", "gifts", "retracts", "wan_messages"] {
+            assert!(run[key].is_u64(), "{key}: {run}");
+        }
+        for key in ["duration_s", "throughput_per_s", "local_ratio"] {
+            assert!(run[key].is_f64(), "{key}: {run}");
+        }
+        for key in ["p50", "p90", "p95", "p99", "p999", "max"] {
+            assert!(run["latency_ms"][key].is_f64(), "{key}: {run}");
+        }
+    }
+    report
+}
+
+#[test]
+fn bench_hot_prints_one_object() {
+    let simulated = bench(&["hot", "--callers", "1,2", "--seed", "7"]);
+    assert_eq!((&simulated["mode"], &simulated["seed"]), (&json!("sim"), &json!(7)));
+    let callers: Vec<_> = simulated["runs"].as_array().expect("a list").iter().map(|run| &run["callers"]).collect();
+    assert_eq!(callers, [1, 2]);
+
+    let live = bench(&["hot", "--live", "--callers", "1"]);
+    assert_eq!((&live["mode"], live["runs"].as_array().map(Vec::len)), (&json!("live"), Some(1)));
+    let run = &live["runs"][0];
+    assert!(run["committed"].as_u64() > Some(0) && run["syncs"].as_u64() > Some(0), "{run}");
+}
+
+#[test]
+fn bench_footprint_prints_one_object() {
+    let report = bench(&["footprint", "--quotas", "20"]);
+    let run = &report["runs"][0];
+    assert_eq!((&report["mode"], &run["quotas"], &run["committed"]), (&json!("live"), &json!(20), &json!(40)));
+    for key in ["rss_mb", "rss_before_restart_mb", "ready_s"] {
+        assert!(run[key].as_f64() > Some(0.0), "{key}: {run}");
     }
 }
 

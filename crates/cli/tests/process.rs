@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -40,6 +41,11 @@ fn command(words: &[&str]) -> Command {
 /// Runs the binary to its end.
 pub(crate) fn slackline(words: &[&str]) -> Ended {
     ended(command(words).spawn().expect("the binary starts"))
+}
+
+/// Runs the binary to its end in a directory.
+pub(crate) fn slackline_in(directory: &Path, words: &[&str]) -> Ended {
+    ended(command(words).current_dir(directory).spawn().expect("the binary starts"))
 }
 
 fn ended(mut child: Child) -> Ended {
@@ -127,10 +133,19 @@ impl Server {
         self.signal("-TERM")
     }
 
+    /// Stops it in its tracks, as a virtual machine that is suspended: its connections stay, and it says nothing.
+    pub(crate) fn freeze(&self) {
+        send(self.child.as_ref().expect("it runs"), "-STOP");
+    }
+
+    /// Lets it go on after [`Server::freeze`].
+    pub(crate) fn thaw(&self) {
+        send(self.child.as_ref().expect("it runs"), "-CONT");
+    }
+
     fn signal(mut self, signal: &str) -> Ended {
         let child = self.child.take().expect("it runs");
-        let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill is there");
-        assert!(sent.success());
+        send(&child, signal);
         ended(child)
     }
 }
@@ -142,6 +157,11 @@ impl Drop for Server {
             let _ = child.wait();
         }
     }
+}
+
+fn send(child: &Child, signal: &str) {
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill is there");
+    assert!(sent.success());
 }
 
 /// Ports of this machine that nobody listens at.
