@@ -108,7 +108,7 @@ pub struct Line {
     pub held: i64,
     /// Tokens that it has besides and goes on serving from; what it had at the time of the report.
     pub kept: i64,
-    /// What it has given away and does not know to have arrived.
+    /// What it has given less what it has received, modulo 2⁶⁴: over all sites it adds up to what is under way.
     pub away: i64,
     /// Whether it grants nothing until the outcome.
     pub closing: bool,
@@ -133,7 +133,7 @@ pub struct Row {
     pub after: i64,
     /// What was kept out of the round, as reported: only for others to know of, like the next.
     pub kept: i64,
-    /// What was given away and not known to have arrived.
+    /// What was given less what was received, modulo 2⁶⁴.
     pub away: i64,
 }
 
@@ -173,12 +173,7 @@ impl Value {
                 // No round has named it yet; gifts it may have.
                 None => row.share == 0 && (row.before == 0 || row.incarnation == Incarnation(1)),
             };
-            expected
-                && row.before >= 0
-                && row.after >= 0
-                && row.kept >= 0
-                && row.away >= 0
-                && members.contains(&row.site)
+            expected && row.before >= 0 && row.after >= 0 && row.kept >= 0 && members.contains(&row.site)
         });
         let before: i128 = self.rows.iter().map(|row| i128::from(row.before)).sum();
         let after: i128 = self.rows.iter().map(|row| i128::from(row.after)).sum();

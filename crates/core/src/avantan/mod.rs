@@ -113,7 +113,7 @@ impl Intent {
 pub struct Offer {
     /// Tokens to keep out of the round and go on serving from; the rest is set aside.
     pub kept: i64,
-    /// Tokens given away that are not known to have arrived: no part of the share, but not in use either.
+    /// Tokens given to other sites less tokens received, modulo 2⁶⁴: over all sites it adds up to what is under way.
     pub away: i64,
     /// Tokens without which requests that wait here cannot be served.
     pub needed: i64,
@@ -524,7 +524,7 @@ impl Avantan {
                 share: line.share,
                 before: line.held,
                 kept: line.kept.max(0),
-                away: line.away.max(0),
+                away: line.away,
                 after,
             })
             .collect();

@@ -198,7 +198,8 @@ impl Quotas {
     /// What this site is ready to say to a round.
     fn offer(&self, turn: &Turn, at: usize) -> Offer {
         let quota = &self.list[at];
-        let Some(activity) = &quota.activity else { return Offer::default() };
+        let away = quota.given_less_received(turn);
+        let Some(activity) = &quota.activity else { return Offer { away, ..Offer::default() } };
         let needed = activity.needed();
         let soon = activity.demand.forecast(SECOND).max(activity.demand.request());
         let free = quota.avantan.share.tokens;
@@ -206,8 +207,6 @@ impl Quotas {
         // Never more than half of it, and nothing without demand, or there would be tokens that nobody can reach.
         let keeps = needed == 0 && activity.demand.rate() > 0;
         let kept = if keeps { soon.saturating_mul(2).min(free / 2) } else { 0 };
-        let away = (0..turn.peers.len()).map(|peer| quota.under_way(turn, peer, &activity.peers[peer]));
-        let away = away.fold(0i64, i64::saturating_add);
         Offer {
             kept,
             away,
@@ -479,7 +478,7 @@ impl Quotas {
         activity.tick_at = activity.tick_at.min(now + super::TICK);
         // The rows tell what everybody has now, what they kept out of the round included.
         let mut asked = SiteSet::default();
-        let (mut named, mut away) = (false, 0i64);
+        let (mut named, mut away, mut rows) = (false, 0i64, 0);
         for (position, peer) in turn.peers.iter().enumerate() {
             let Some(settled) = table.settled(peer.site).filter(|settled| settled.instance == applied) else {
                 continue;
@@ -489,10 +488,13 @@ impl Quotas {
             let share = &mut activity.peers[position];
             share.free = settled.row.after.saturating_add(settled.row.kept);
             share.short = 0;
-            away = away.saturating_add(settled.row.away);
+            away = away.wrapping_add(settled.row.away);
+            rows += 1;
         }
         self.serve(turn, at);
         if named {
+            // Says something only as a whole.
+            let away = if rows == turn.peers.len() { away.max(0) } else { 0 };
             self.judge_waiting(turn, at, asked, away);
         }
         self.finish_admin(turn, at);
@@ -510,8 +512,8 @@ impl Quotas {
         self.schedule(at);
     }
 
-    /// Requests whose need the round knew and did not meet are refused, unless others are known to have enough now, or it may
-    /// be that what was `away` at the time arrives.
+    /// Requests whose need the round knew and did not meet are refused, unless others are known to have enough now, or would
+    /// have with what was `away`, under way between sites, at the time.
     fn judge_waiting(&mut self, turn: &mut Turn, at: usize, asked: SiteSet, away: i64) {
         let quota = &mut self.list[at];
         let free = quota.avantan.share.free().max(0);

@@ -188,7 +188,9 @@ impl Quotas {
             ((total >> 4) * weight / weights.max(1) * 16).min(i64::MAX as u128) as i64
         };
         let surplus = rest - part(me);
-        if surplus > 0 {
+        // While requests wait somewhere, what is here may be what they need: it had better be found here than under way.
+        let calm = (0..turn.peers.len()).all(|peer| activity.peers[peer].short <= 0 || !eligible(peer));
+        if surplus > 0 && calm {
             let deficit = |peer: usize| {
                 let (part, held) = (part(peer), held(peer));
                 let missing = part.saturating_sub(held);
@@ -394,6 +396,16 @@ impl Quotas {
 }
 
 impl super::Quota {
+    /// All that was given to the others less all that was received from them, modulo 2⁶⁴.
+    pub(super) fn given_less_received(&self, turn: &Turn) -> i64 {
+        let present = |total: &(usize, &Total)| total.1.incarnation == turn.peers[total.0].incarnation;
+        let sum = |totals: &[Total]| {
+            let totals = totals.iter().enumerate().filter(present);
+            totals.fold(0u64, |sum, (_, total)| sum.wrapping_add(total.tokens as u64))
+        };
+        sum(&self.given).wrapping_sub(sum(&self.received)) as i64
+    }
+
     /// Tokens given to the member's present incarnation that it has not reported yet.
     pub(super) fn under_way(&self, turn: &Turn, peer: usize, share: &PeerShare) -> i64 {
         let (incarnation, given) = self.given(peer);
