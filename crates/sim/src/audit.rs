@@ -21,7 +21,7 @@ const LATE: u64 = 15 * SECOND;
 const STEP: u64 = 25 * SECOND;
 
 /// How often an acquire of all that is free may be refused while gifts are under way, and how long is waited then.
-const PATIENCE: u64 = 3;
+const PATIENCE: u64 = 5;
 const PAUSE: u64 = 3 * SECOND;
 
 /// What the audit has to do.

@@ -37,9 +37,10 @@
 //!   offered.
 //! - *A lost disk*: a new incarnation neither votes nor offers until a decided instance has recorded it. That instance
 //!   was carried by a majority counted without the site, so every instance in which its forgotten votes could matter is
-//!   decided by then. An entity of which nothing is decided yet has no such instance: in its first instance a new
-//!   incarnation votes once every other site has said that it knew nothing of the entity when it noted the incarnation
-//!   ([`Share::fresh`]), so no vote of a predecessor can have been counted.
+//!   decided by then. An entity of which nothing is decided yet has no such instance: there a new incarnation votes once
+//!   every other site has said that it knew nothing of the entity when it noted the incarnation ([`Share::fresh`]), so no
+//!   vote of a predecessor can have been counted. That stays true in later instances, where it votes and offers nothing
+//!   until it is recorded.
 //!
 //! # Where we depart from the paper (ICDE 2021, section 4.3)
 //!
@@ -197,12 +198,16 @@ impl Avantan {
         self.share.round.as_ref().is_some_and(|round| round.first.is_some() || round.accepted.is_some())
     }
 
-    /// Whether this incarnation may vote and offer: the first may, a later one once a decided instance recorded it, or
-    /// before anything is decided, once it is known to be younger than the entity.
+    /// Whether this incarnation may vote: the first may, a later one once a decided instance recorded it, or once it is known
+    /// to be older than the entity, so that none before it can have voted.
     pub fn may_vote(&self, site: Membership) -> bool {
+        self.may_offer(site) || self.share.fresh == site.incarnation
+    }
+
+    /// Whether rounds know this incarnation: only then its tokens take part.
+    fn may_offer(&self, site: Membership) -> bool {
         site.incarnation == Incarnation(1)
             || self.share.table.settled(site.me).is_some_and(|last| last.row.incarnation == site.incarnation)
-            || (self.share.applied == 0 && self.share.fresh == site.incarnation)
     }
 
     /// Leads: a new round, or a higher ballot of the round that the site is in. Does nothing where it may not vote.
@@ -463,7 +468,7 @@ impl Avantan {
     /// Promises `ballot` and sets tokens aside, unless something is set aside for this instance already: a line once
     /// reported stands for every ballot of the instance.
     fn join(&mut self, site: Membership, instance: u64, ballot: Ballot, scope: Scope, offer: Offer) -> Line {
-        let tokens = self.share.tokens;
+        let tokens = if self.may_offer(site) { self.share.tokens } else { 0 };
         let round = self.share.round.get_or_insert_with(|| Round::new(instance, ballot));
         debug_assert_eq!(round.instance, instance);
         round.promised = ballot;

@@ -112,7 +112,7 @@ pub struct Share {
     pub table: Table,
     /// The instance under way, if this site has a part in it.
     pub round: Option<Round>,
-    /// The incarnation of this site that every other site has said to be too young to have had a part in instance 1.
+    /// The incarnation of this site that every other site has said to be older than all they know of the entity.
     pub fresh: Incarnation,
 }
 
