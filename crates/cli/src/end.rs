@@ -1,7 +1,20 @@
 //! How a command ends: what it prints, and its exit status.
 
+use std::fmt::Display;
+use std::io::{self, Write};
+
 use serde_json::{Value, json};
 use slackline::{NotDone, ReadError, Reason, Refused, Unknown};
+
+/// Prints a line. Whoever reads may have gone away, as `head` does; that is no failure of the command.
+pub(crate) fn say(line: impl Display) {
+    let mut out = io::stdout().lock();
+    if let Err(error) = writeln!(out, "{line}").and_then(|()| out.flush())
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        eprintln!("slackline: standard output: {error}");
+    }
+}
 
 /// A command is done; this is what it has to say.
 pub(crate) struct End {
@@ -23,9 +36,9 @@ impl End {
     pub(crate) fn print(&self, json: bool) {
         match json {
             true if self.json.is_null() => {}
-            true => println!("{}", self.json),
+            true => say(&self.json),
             false if self.text.is_empty() => {}
-            false => println!("{}", self.text),
+            false => say(&self.text),
         }
     }
 }
@@ -57,7 +70,7 @@ impl Finish {
     pub(crate) fn print(&self, json: bool) {
         eprintln!("slackline: {}", self.sentence());
         if json && !matches!(self, Finish::Said(_)) {
-            println!("{}", self.json());
+            say(self.json());
         }
     }
 

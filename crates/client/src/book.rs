@@ -21,9 +21,9 @@
 //! 3. A refusal that the site did not record is final only for a call that left once; otherwise the site is asked what
 //!    became of it, which settles it for ever.
 //! 4. **One batch in flight**: calls that come while a batch is under way travel together in the next one, as soon as the
-//!    site has given its first answer. Calls that wait for tokens at the site hold nothing up. In a crowd there are two
-//!    batches under way, so that client and site work at the same time (two cores, a durable site: 1,000 callers get
-//!    890,000 grants a second instead of 650,000; 64 callers nothing, so they stay with one).
+//!    site has given its first answer. Calls that wait for tokens at the site hold nothing up. In a crowd there are three
+//!    batches under way, so that client, site and disk work at the same time (two cores, a durable site, 512 callers:
+//!    840,000 grants a second, with two batches 810,000, with one 650,000; 64 callers gain nothing, so they stay with one).
 //! 5. A session holds at most 1,024 sequences from the lowest that somebody cares about. Calls that wait long use that
 //!    window up; then another session is opened.
 
@@ -665,8 +665,8 @@ impl Book {
         }
     }
 
-    /// How many calls of a crowd travel in the next batch: no more than half of all that are under way or wait, so that
-    /// while the site works on one half, the client works on the other.
+    /// How many calls of a crowd travel in the next batch: no more than their part of all that are under way or wait, so that
+    /// while the site works on one part, the client works on another.
     fn seats(&self) -> usize {
         let flying: usize = self.in_flight.iter().map(|flight| flight.operations).sum();
         ((flying + self.fresh.len()) / FLIGHTS).max(CROWD)

@@ -31,6 +31,8 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const EPSILON: Duration = Duration::from_millis(10);
 /// The pause before a call that no site would take is offered to them again.
 const PAUSE: Duration = Duration::from_millis(20);
+/// How long one site is given at first to say what became of an operation; twice as long each time.
+const FIRST_ASK: Duration = Duration::from_millis(500);
 /// How many quotas are asked for at once; the most that a site tells.
 const PAGE: u32 = 1000;
 
@@ -211,8 +213,9 @@ impl Client {
     /// ([`Reason::Withdrawn`]), so a copy that is still under way has no effect.
     pub async fn outcome_of(&self, operation: OperationId) -> Outcome<Effect> {
         let until = Instant::now() + self.shared.deadline;
+        let mut patience = FIRST_ASK;
         loop {
-            let why = match self.ask(operation, until).await {
+            let why = match self.ask(operation, until, patience).await {
                 Ok(outcome) => return self.shared.effect(outcome, operation),
                 Err(why) => why,
             };
@@ -220,11 +223,18 @@ impl Client {
                 return Outcome::Unknown(self.shared.unknown(operation, why));
             }
             tokio::time::sleep(PAUSE).await;
+            patience *= 2;
         }
     }
 
-    /// Asks the operation's site once, and then others that may reach it.
-    async fn ask(&self, operation: OperationId, until: Instant) -> Result<api::Outcome, WhyUnknown> {
+    /// Asks the operation's site once, and then others that may reach it, each for no longer than `patience`: a site that
+    /// died with the question answers nobody, and may be back long before the deadline.
+    async fn ask(
+        &self,
+        operation: OperationId,
+        until: Instant,
+        patience: Duration,
+    ) -> Result<api::Outcome, WhyUnknown> {
         let mut why = WhyUnknown::SiteUnreachable;
         let links = self.shared.lanes.get(usize::from(operation.site.lane)).map(Vec::as_slice).unwrap_or_default();
         let own = links.iter().filter(|link| link.site == operation.site);
@@ -233,7 +243,7 @@ impl Client {
         for link in own.chain(others) {
             let ask = v1::Ask { operation: Some(operation.into()) };
             let channel = link.channel.clone();
-            let turn = until.saturating_duration_since(Instant::now()) / turns.max(1);
+            let turn = (until.saturating_duration_since(Instant::now()) / turns.max(1)).min(patience);
             turns = turns.saturating_sub(1);
             let Ok(Ok(reply)) = timeout(turn, async { link::stub(channel).outcome_of(ask).await }).await else {
                 continue;

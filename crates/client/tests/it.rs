@@ -61,7 +61,8 @@ fn concurrent_calls_travel_in_batches() {
         }
         let site = cluster.site("us");
         assert_eq!(site.executed(), 512 * 20);
-        assert!(site.batches() <= 60, "{} batches", site.batches());
+        // In a crowd three are under way at a time.
+        assert!(site.batches() <= 90, "{} batches", site.batches());
     });
 }
 

@@ -11,7 +11,7 @@ use slackline_bench::report::Report;
 use slackline_bench::rtt::Rtt;
 use slackline_bench::trace::Format;
 
-use crate::end::{End, Finish};
+use crate::end::{End, Finish, say};
 
 /// Measures: a workload, in virtual time or against real sites
 ///
@@ -200,10 +200,9 @@ fn show(report: Report, shown: Shown) -> Result<End, Finish> {
             text.push_str(&format!("\ndrawn: {}", path.display()));
         }
     }
-    if shown.json {
-        println!("{}", report.to_json());
-    } else {
-        println!("{text}");
+    match shown.json {
+        true => say(report.to_json()),
+        false => say(text),
     }
     match report.verified {
         true => Ok(End::silent()),

@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use slackline_sim::{Report, RunOptions, run, sweep};
 
-use crate::end::{End, Finish};
+use crate::end::{End, Finish, say};
 
 /// Hunts bugs: runs whole clusters in virtual time while everything goes wrong
 ///
@@ -104,10 +104,9 @@ fn conclude(found: Vec<String>, json: Value, text: String, as_json: bool) -> Res
     match found.first() {
         None => Ok(End::new(json, text)),
         Some(first) => {
-            if as_json {
-                println!("{json}");
-            } else {
-                println!("{text}");
+            match as_json {
+                true => say(json),
+                false => say(text),
             }
             Err(Finish::Said(first.clone()))
         }

@@ -23,7 +23,7 @@ const EPOCH: u64 = 5 * SECOND;
 /// The most operations that may wait for a quota's creation or deletion.
 const ADMIN: usize = 256;
 /// A request for more than this part of the limit waits for gifts that are on their way elsewhere.
-const LARGE: i64 = 16;
+const LARGE: i64 = 64;
 /// The longest back-off between rounds.
 const BACK_OFF: u64 = 2 * SECOND;
 
