@@ -192,6 +192,11 @@ impl Avantan {
         &self.role
     }
 
+    /// Whether it collects votes for a ballot that somebody will not vote for, having promised a higher one.
+    pub fn is_outbid(&self) -> bool {
+        matches!(&self.role, Role::Collecting { ballot, .. } if ballot.number <= self.refused)
+    }
+
     /// Whether it has offered or accepted something in an instance that is not decided yet: only the outcome, or the
     /// withdrawal of the one ballot that it offered to, ends that. A mere promise binds nothing.
     pub fn in_round(&self) -> bool {

@@ -7,6 +7,7 @@
 //! | electing, a majority has promised | a grace for the rest, or when the offers cover the need | builds the value |
 //! | electing without a majority | three graces | withdraws, and tries again later |
 //! | collecting votes | twice the round trip, then ever more slowly | asks again |
+//! | the same, and outbid | eight round trips | leads a higher ballot |
 //! | in another leader's round, no outcome | a patience and a random delay | leads a higher ballot |
 
 use super::serve::created;
@@ -24,6 +25,8 @@ const EPOCH: u64 = 5 * SECOND;
 const ADMIN: usize = 256;
 /// A request for more than this part of the limit waits for gifts that are on their way elsewhere.
 const LARGE: i64 = 64;
+/// How long votes are collected for a ballot that was outbid, in round trips.
+const PATIENCE: u64 = 8;
 /// The longest back-off between rounds.
 const BACK_OFF: u64 = 2 * SECOND;
 
@@ -337,8 +340,14 @@ impl Quotas {
                 }
             }
             Role::Collecting { .. } => {
-                quota.avantan.repeat(turn.site, &mut step);
                 let waited = now.saturating_sub(activity.phase_since);
+                if quota.avantan.is_outbid() && waited > PATIENCE * turn.longest_round_trip() {
+                    // Whoever bid higher may have given up: nobody else might finish what we began.
+                    self.lead(turn, at, Intent::Move, Cause::Recovery);
+                    self.schedule(at);
+                    return;
+                }
+                quota.avantan.repeat(turn.site, &mut step);
                 activity.phase_at = now + waited.min(2 * SECOND).max(2 * turn.longest_round_trip());
             }
             Role::Idle if quota.avantan.in_round() => {
@@ -387,8 +396,10 @@ impl Quotas {
         let promises = reports.iter().filter(|report| report.promises).count();
         let held: i128 = reports.iter().map(|report| i128::from(report.line.held)).sum();
         let wanted: i128 = reports.iter().map(|report| i128::from(report.line.wanted)).sum();
-        // A new incarnation can be recorded only by a round that has its report.
-        promises >= turn.site.majority() && held >= wanted && !self.has_unrecorded(turn, at)
+        // A new incarnation can be recorded only by a round that has its report; and what is to be created, only the report
+        // of a site that has voted for it may tell.
+        let exists = self.list[at].limit().is_some();
+        exists && promises >= turn.site.majority() && held >= wanted && !self.has_unrecorded(turn, at)
     }
 
     /// What a later [`Quotas::conclude_step`] compares with.
