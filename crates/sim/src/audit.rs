@@ -20,7 +20,7 @@ const LATE: u64 = 15 * SECOND;
 /// How long one site may take to answer in the audit.
 const STEP: u64 = 25 * SECOND;
 
-/// How often an acquire of all that is free may be refused while gifts are under way, and how long is waited then.
+/// How often an acquire of all that is free may be refused because gifts are under way, and how long is waited then.
 const PATIENCE: u64 = 5;
 const PAUSE: u64 = 3 * SECOND;
 
@@ -46,6 +46,8 @@ pub(crate) struct Audit {
     rested: Vec<bool>,
     /// Until then nothing is asked.
     pause_until: u64,
+    /// How often tokens were found under way before the present acquire.
+    restless: u64,
     /// How often the present acquire was refused.
     refused: u64,
     /// Whether acquires were tried; then the books are looked at again.
@@ -182,12 +184,20 @@ impl Simulation {
                 self.audit.current = Some((task, now, None));
             }
             Task::Acquire { book, site } => {
-                let Ok(Some((_, sums))) = self.oracle.sums(book) else { return };
+                let Ok(Some((limit, sums))) = self.oracle.sums(book) else { return };
                 let all = i64::try_from(sums.tokens + sums.under_way).unwrap_or(i64::MAX);
-                let amount = all;
+                // For so little of the limit a request does not wait until gifts have arrived elsewhere.
+                let amount = if all > limit / 64 { all } else { all / 2 };
                 if amount == 0 {
                     return;
                 }
+                if sums.under_way > 0 && self.audit.restless < PATIENCE {
+                    // What the task before moved has not come to rest.
+                    self.audit.restless += 1;
+                    self.audit.pause_until = now + SECOND;
+                    return self.audit.tasks.push(task);
+                }
+                self.audit.restless = 0;
                 (self.audit.book, self.audit.amount) = (book, amount);
                 let quota = self.oracle.books[book].name.clone();
                 let operation = Operation::Acquire { quota, amount, hold: Hold::Counted };
@@ -241,7 +251,6 @@ impl Simulation {
             };
             if again && self.audit.refused < PATIENCE {
                 // Gifts may be on their way back from the site that was asked before.
-                self.probes.hit("audit: granted at a second try");
                 self.audit.refused += 1;
                 self.audit.pause_until = world.now() + PAUSE;
                 self.audit.tasks.push(task);

@@ -103,7 +103,6 @@ const NAMED: &[&str] = &[
     "show: exact",
     "show: an interval",
     "show: sites missing",
-    "audit: granted at a second try",
     "audit: counted at a second try",
 ];
 
