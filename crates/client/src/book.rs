@@ -18,8 +18,8 @@
 //!
 //! 1. An id is given when a call first leaves, so a call that never left may go elsewhere.
 //! 2. A call that left is sent again only to the same site, under the same id.
-//! 3. A refusal that the site did not record is final only for a call that left once; otherwise the site is asked what
-//!    became of it, which settles it for ever.
+//! 3. A refusal that the site did not record is final only for a call that left once, directly; otherwise the site is asked
+//!    what became of it, which settles it for ever.
 //! 4. **One batch in flight**: calls that come while a batch is under way travel together in the next one, as soon as the
 //!    site has given its first answer. Calls that wait for tokens at the site hold nothing up. In a crowd there are three
 //!    batches under way, so that client, site and disk work at the same time (two cores, a durable site, 512 callers:
@@ -791,8 +791,8 @@ impl Book {
                 if refusal == Refusal::SessionEnded {
                     self.sessions[index].ended = true;
                 }
-                if call.times_sent > 1 {
-                    // Rule 3: an earlier copy may have been carried out.
+                if call.times_sent > 1 || self.relayed {
+                    // Rule 3: an earlier copy may have been carried out, or one that is still on its way through a relay.
                     self.ask(index, sequence);
                     return;
                 }

@@ -65,11 +65,13 @@ pub struct Session {
     /// The highest sequence that a row was written for; zero for none. Rows of forgotten operations stay on storage until
     /// others take their slots, or the session ends.
     highest: u64,
+    /// Operations that waited when their place in the window was given to others: nobody can be told of them any more.
+    dropped: Vec<u64>,
 }
 
 impl Session {
     fn new(now: u64) -> Self {
-        Self { low: 1, slots: Vec::new(), touched: now, highest: 0 }
+        Self { low: 1, slots: Vec::new(), touched: now, highest: 0, dropped: Vec::new() }
     }
 
     /// The lowest sequence whose outcome is kept.
@@ -165,6 +167,17 @@ impl Session {
         self.highest = self.highest.max(sequence);
     }
 
+    /// Operations that waited when the window moved on; each is named once.
+    pub fn unclaimed(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.dropped)
+    }
+
+    /// The operations that wait.
+    fn waiting(&self) -> impl Iterator<Item = u64> {
+        let slots = self.slots.iter().flatten();
+        slots.filter(|slot| matches!(slot.state, State::Waiting(_))).map(|slot| slot.sequence)
+    }
+
     /// The slots that may have a row, for its removal.
     fn written(&self) -> impl Iterator<Item = u64> + use<> {
         let all = self.highest >= SESSION_WINDOW;
@@ -175,7 +188,8 @@ impl Session {
         self.reach(slot.sequence);
         let mask = self.slots.len() as u64 - 1;
         let sequence = slot.sequence;
-        self.slots[(sequence & mask) as usize] = Some(slot);
+        let before = self.slots[(sequence & mask) as usize].replace(slot);
+        self.drop_waiting(before.filter(|before| before.sequence != sequence));
     }
 
     /// Makes room so that every sequence from the mark to this one has a slot of its own.
@@ -187,9 +201,20 @@ impl Session {
         }
         let length = needed.next_power_of_two().max(8);
         let old = std::mem::replace(&mut self.slots, vec![None; length as usize]);
-        for slot in old.into_iter().flatten().filter(|slot| slot.sequence >= self.low) {
-            let at = (slot.sequence & (length - 1)) as usize;
-            self.slots[at] = Some(slot);
+        for slot in old.into_iter().flatten() {
+            if slot.sequence >= self.low {
+                let at = (slot.sequence & (length - 1)) as usize;
+                self.slots[at] = Some(slot);
+            } else {
+                self.drop_waiting(Some(slot));
+            }
+        }
+    }
+
+    #[inline]
+    fn drop_waiting(&mut self, slot: Option<Slot>) {
+        if let Some(Slot { sequence, state: State::Waiting(_), .. }) = slot {
+            self.dropped.push(sequence);
         }
     }
 }
@@ -296,13 +321,13 @@ impl Sessions {
         }
     }
 
-    /// Ends a session; returns the slots whose rows are to be removed, if it was open.
-    pub fn close(&mut self, id: SessionId) -> Option<Vec<u64>> {
+    /// Ends a session; returns the slots whose rows are to be removed and the operations that waited, if it was open.
+    pub fn close(&mut self, id: SessionId) -> Option<(Vec<u64>, Vec<u64>)> {
         let session = self.open.remove(&id)?;
         if session.highest > 0 {
             self.forgotten = self.forgotten.max(id.0);
         }
-        Some(session.written().collect())
+        Some((session.written().collect(), session.waiting().collect()))
     }
 
     /// The rows that there may be: session and slot.
@@ -321,10 +346,13 @@ impl Sessions {
             }
             self.order.pop_front();
             let Some(session) = self.open.get(&id) else { continue };
-            if session.touched + RETENTION <= now {
+            let is_silent = session.touched + RETENTION <= now;
+            if is_silent && session.waiting().next().is_none() {
                 return Some(id);
             }
-            self.order.push_back((session.touched + RETENTION, id));
+            // Who waits is silent too, until there is an answer.
+            let again = if is_silent { now } else { session.touched };
+            self.order.push_back((again + RETENTION, id));
         }
         None
     }

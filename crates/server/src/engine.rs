@@ -28,7 +28,7 @@ use slackline_core::machine::{
 };
 use slackline_core::node::{self, Node};
 use slackline_storage::{Store, WriteError};
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::clock::Clock;
 use crate::link::Outbox;
@@ -102,6 +102,7 @@ pub(crate) struct Engine {
     responses: Vec<(ClientId, Response)>,
     nothing: View,
     tick_not_before: Option<Instant>,
+    clock_trusted: bool,
     drain: Drain,
 }
 
@@ -146,6 +147,7 @@ impl Engine {
             responses: Vec::new(),
             nothing: View::empty(),
             tick_not_before: None,
+            clock_trusted: true,
             drain: Drain::No,
         })
     }
@@ -336,7 +338,24 @@ impl Engine {
             self.tick_not_before = Some(Instant::now() + NO_ROOM_PAUSE);
             return Ok(());
         }
-        self.handle(Input::Tick)
+        self.handle(Input::Tick)?;
+        self.watch_clock();
+        Ok(())
+    }
+
+    /// Says so when a majority of sites begins to disagree with this one's wall clock, and when that is over.
+    fn watch_clock(&mut self) {
+        let (error, trusted) = self.node.clock();
+        if trusted == self.clock_trusted {
+            return;
+        }
+        self.clock_trusted = trusted;
+        match trusted {
+            true => info!("the other sites agree with the wall clock again"),
+            false => {
+                warn!(error_us = error, "a majority of sites disagrees with the wall clock: check its synchronization")
+            }
+        }
     }
 
     fn deadline(&self) -> Option<Instant> {

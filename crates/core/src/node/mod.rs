@@ -168,20 +168,31 @@ impl Node {
         &self.peers
     }
 
+    /// The largest part of any peer's offset that ε and the round trip cannot explain, in microseconds, and whether a
+    /// majority agrees with the wall clock.
+    pub fn clock(&self) -> (u64, bool) {
+        let excesses = self.peers.iter().filter(|peer| peer.site != self.config.me);
+        let excesses = excesses.map(|peer| peer.offset.map_or(0, |offset| offset.excess(self.config.epsilon)));
+        let (mut most, mut disagreeing) = (0, 0);
+        for excess in excesses {
+            most = most.max(excess);
+            disagreeing += usize::from(excess > 0);
+        }
+        (most, disagreeing == 0 || disagreeing < self.peers.len() / 2 + 1)
+    }
+
     /// How the site is.
     pub fn status(&self, now: Now) -> Status {
-        let epsilon = self.config.epsilon;
         let others = || self.peers.iter().filter(|peer| peer.site != self.config.me);
-        let excess = |peer: &Peer| peer.offset.map_or(0, |offset| offset.excess(epsilon));
-        let disagreeing = others().filter(|peer| excess(peer) > 0).count();
+        let (clock_error, clock_trusted) = self.clock();
         Status {
             site: self.config.me,
             incarnation: self.lineage.incarnation,
             life: self.lineage.life,
             readiness: self.lineage.readiness,
-            epsilon,
-            clock_error: others().map(excess).max().unwrap_or(0),
-            clock_trusted: disagreeing == 0 || disagreeing < self.peers.len() / 2 + 1,
+            epsilon: self.config.epsilon,
+            clock_error,
+            clock_trusted,
             peers: others()
                 .map(|peer| PeerStatus {
                     site: peer.site,
@@ -432,7 +443,7 @@ impl Machine for Node {
                     self.sweep_at = now.mono + SWEEP;
                     for _ in 0..SWEPT {
                         let Some(overdue) = sessions.overdue(now.mono) else { break };
-                        close(&mut turn, lineage, sessions, overdue);
+                        close(&mut turn, lineage, sessions, quotas, overdue);
                     }
                 }
                 if let Some(drain) = &mut self.drain {
@@ -607,7 +618,7 @@ fn request_of(
         }
         Request::Close { site, incarnation, session } => {
             if site == me && incarnation == turn.site.incarnation {
-                close(turn, lineage, sessions, session);
+                close(turn, lineage, sessions, quotas, session);
             }
             turn.responses.push((client, Response::Closed));
         }
@@ -667,6 +678,8 @@ fn submit(
             }
         }
     }
+    let unclaimed = session.unclaimed();
+    withdraw(turn, quotas, batch.session, unclaimed);
     turn.responses.push((client, Response::Batch { session: batch.session, answers }));
 }
 
@@ -716,17 +729,27 @@ fn ask(
             session.make_room(operation.sequence);
             put_outcome(&mut turn.batch, scratch, ticket, session.low(), 0, &withdrawn);
             session.record(operation.sequence, 0, withdrawn.clone());
+            let unclaimed = session.unclaimed();
+            withdraw(turn, quotas, operation.session, unclaimed);
             withdrawn
         }
     }
 }
 
 /// Ends a session and removes its rows.
-fn close(turn: &mut Turn, lineage: &mut Lineage, sessions: &mut Sessions, id: SessionId) {
-    let Some(slots) = sessions.close(id) else { return };
+fn close(turn: &mut Turn, lineage: &mut Lineage, sessions: &mut Sessions, quotas: &mut Quotas, id: SessionId) {
+    let Some((slots, waiting)) = sessions.close(id) else { return };
     lineage.note_marks(sessions.marks());
     for slot in slots {
         turn.batch.delete(&outcome_key(id, slot));
+    }
+    withdraw(turn, quotas, id, waiting);
+}
+
+/// Gives up operations that wait and that nobody can be told of any more: what they would be granted would be lost.
+fn withdraw(turn: &mut Turn, quotas: &mut Quotas, session: SessionId, sequences: Vec<u64>) {
+    for sequence in sequences {
+        quotas.withdraw(turn, Ticket { session, sequence });
     }
 }
 

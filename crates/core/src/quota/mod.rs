@@ -19,7 +19,7 @@ mod share;
 mod tally;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -62,6 +62,8 @@ pub struct Quotas {
     lookups: FxHashMap<String, Lookup>,
     /// Requests that wait, over all quotas.
     waiting: usize,
+    /// The quotas where somebody waits, or did.
+    lines: BTreeSet<u32>,
     /// The number of the next grant.
     next_grant: u64,
     scratch: Vec<u8>,

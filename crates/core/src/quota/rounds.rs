@@ -48,7 +48,7 @@ impl Quotas {
             turn.metrics.ignored += 1;
             return;
         };
-        if matches!(message, Message::Election { .. }) {
+        if matches!(message, Message::Election { .. } | Message::Accept { .. }) {
             self.ask_whether_younger(turn, at);
         }
         let offer = self.offer(turn, at);
@@ -141,6 +141,7 @@ impl Quotas {
             turn.finished.push((ticket, Outcome::Refused(Refusal::Overloaded)));
             return;
         }
+        self.lines.insert(at as u32);
         activity.admin.push_back(Admin { ticket, limit, deadline, undecided });
         activity.deadline_at = activity.deadline_at.min(deadline);
         self.lead_admin(turn, at);
@@ -306,7 +307,8 @@ impl Quotas {
 
     /// Withdraws a creation or deletion whose value was never sent.
     pub(super) fn withdraw_admin(&mut self, turn: &mut Turn, ticket: Ticket) -> bool {
-        for at in 0..self.list.len() {
+        for at in self.lines.clone() {
+            let at = at as usize;
             let Some(activity) = &mut self.list[at].activity else { continue };
             let before = activity.admin.len();
             activity.admin.retain(|admin| admin.ticket != ticket || admin.undecided);

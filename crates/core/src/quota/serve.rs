@@ -118,6 +118,7 @@ impl Quotas {
         let deadline = now.saturating_add(timeout);
         let arrival = activity.next_arrival;
         activity.next_arrival += 1;
+        self.lines.insert(at as u32);
         activity.waiting.push_back(Waiting { ticket, arrival, amount, hold, deadline, rounds: 0 });
         activity.deadline_at = activity.deadline_at.min(deadline);
         self.waiting += 1;
@@ -292,11 +293,17 @@ impl Quotas {
 
     /// Withdraws an operation that waits; nothing was done for it, nor will be. False if that can no longer be said.
     pub fn withdraw(&mut self, turn: &mut Turn, ticket: Ticket) -> bool {
-        for quota in self.list.iter_mut() {
-            let Some(activity) = &mut quota.activity else { continue };
+        let waits = |quota: &Quota| {
+            let activity = quota.activity.as_ref();
+            activity.is_some_and(|activity| !activity.waiting.is_empty() || !activity.admin.is_empty())
+        };
+        self.lines.retain(|&at| waits(&self.list[at as usize]));
+        for &at in &self.lines {
+            let Some(activity) = &mut self.list[at as usize].activity else { continue };
             let before = activity.waiting.len();
             activity.waiting.retain(|request| request.ticket != ticket);
             if activity.waiting.len() < before {
+                activity.note_deadlines();
                 self.waiting -= 1;
                 return true;
             }
