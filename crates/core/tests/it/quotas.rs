@@ -6,7 +6,7 @@ use slackline_core::id::{Incarnation, SiteId};
 use slackline_core::peer::Tally;
 use slackline_core::quota::count;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, DELAY};
 
 fn create(limit: i64) -> Operation {
     Operation::Create { quota: "gpus".into(), limit }
@@ -235,4 +235,86 @@ fn count_while_tokens_come_and_go_is_never_more_than_the_limit() {
     // Each site granted 30, took them back and granted them again between the readings.
     let shown = count("gpus", &members, &round(30, 0), &round(60, 30), &incarnations).expect("counted");
     assert_eq!((shown.in_use_min, shown.in_use_max), (0, 60));
+}
+
+#[test]
+fn everything_free_is_had_at_one_site_after_another_although_sites_keep_some_for_their_demand() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(900));
+    for at in [0, 1, 2, 0] {
+        assert!(granted(&cluster.done(at, acquire(900))), "at site {at}");
+        assert_eq!(cluster.done(at, release(900)), Outcome::Released { amount: 900 });
+        cluster.run(SECOND);
+    }
+}
+
+/// Site 2 asks before the creation, and its question is answered before; the operation that comes after the creation must
+/// not be refused by that answer.
+#[test]
+fn answer_to_an_earlier_question_about_a_name_refuses_no_later_operation() {
+    let mut cluster = Cluster::new(3);
+    let early = cluster.submit(2, acquire(1));
+    cluster.run(DELAY + 1);
+    // Site 2's questions have been answered, and the answers are under way, when sites 0 and 1 agree.
+    cluster.cut = vec![(0, 2), (1, 2), (2, 0), (2, 1)];
+    cluster.submit(0, create(90));
+    cluster.run(DELAY / 2);
+    let late = cluster.submit(2, acquire(1));
+    cluster.run(SECOND / 2);
+    assert_eq!(cluster.outcome(2, early), Some(Outcome::Refused(Refusal::UnknownQuota)));
+    assert_eq!(cluster.outcome(2, late), None, "it was asked after the answers had left");
+    cluster.cut.clear();
+    cluster.run(SECOND);
+    assert!(granted(&cluster.outcome(2, late).expect("answered")));
+}
+
+#[test]
+fn name_is_settled_by_sites_that_never_lost_a_vote_or_by_all() {
+    let mut cluster = Cluster::new(3);
+    cluster.cut = vec![(0, 2), (1, 2), (2, 0), (2, 1)];
+    assert_eq!(cluster.done(0, create(90)), Outcome::Created { limit: 90 });
+    cluster.cut.clear();
+    // Site 1 voted for it and forgets; site 2 never heard of it; site 0 cannot be reached.
+    cluster.kill(0);
+    cluster.kill(1);
+    cluster.hosts[1].rows.clear();
+    cluster.start(1);
+    cluster.run(DELAY * 4);
+    let outcome = cluster.done(2, acquire(1));
+    assert!(matches!(outcome, Outcome::Refused(Refusal::Unreachable { .. })), "{outcome:?}");
+}
+
+#[test]
+fn session_that_ends_takes_what_waits_with_it() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    assert!(granted(&cluster.done(0, acquire(90))));
+    let waiting = cluster.submit(1, acquire(5));
+    assert_eq!(cluster.outcome(1, waiting), None);
+    let (site, incarnation, session) = cluster.hosts[1].session.expect("opened");
+    cluster.request(1, 1, Request::Close { site, incarnation, session });
+    assert_eq!(cluster.done(0, release(90)), Outcome::Released { amount: 90 });
+    cluster.run(5 * SECOND);
+    let shown = cluster.show(0, "gpus");
+    assert_eq!((shown.in_use_min, shown.in_use_max), (0, 0));
+}
+
+/// A copy of a disk is put back while an answer to the start before is still under way: it must not vouch for the copy.
+#[test]
+fn answer_to_an_earlier_start_does_not_confirm_an_old_copy() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    cluster.run(2 * SECOND);
+    cluster.kill(1);
+    cluster.start(1);
+    // Its questions arrive, and the answers are on their way.
+    cluster.run(DELAY + 1);
+    cluster.kill(1);
+    cluster.start(1);
+    cluster.run(DELAY - 2);
+    let readiness = cluster.hosts[1].node.as_ref().expect("runs").readiness();
+    assert_eq!(readiness, Readiness::Confirming, "the answers are to the start before");
+    cluster.run(2 * DELAY);
+    let readiness = cluster.hosts[1].node.as_ref().expect("runs").readiness();
+    assert_eq!(readiness, Readiness::Ready);
 }
