@@ -10,7 +10,8 @@
 //!   two storages of one site never get the same incarnation, and only the very first gets 1.
 //! - **Known storage** is *confirmed*: enough others (a majority, together with itself) say what they have heard. One that
 //!   knows a higher incarnation, or a log position beyond the end of this log, proves that this storage is an old copy.
-//!   It is then wiped, and the site joins with what is now new storage.
+//!   It is then wiped, and the site joins with what is now new storage. Until it is confirmed, nothing is written to it:
+//!   its position would catch up with what betrays it.
 //!
 //! A copy that is older than what was lost, but not older than anything that others have heard of, cannot be told from the
 //! truth; sites tell their position at least once a second.
@@ -164,9 +165,13 @@ impl Lineage {
         self.marks = marks;
     }
 
-    /// Writes the rows that have changed.
+    /// Writes the rows that have changed. Not while it is being confirmed: an old copy that is written to would catch up, batch by
+    /// batch and start by start, with the position that betrays it.
     pub(super) fn persist(&mut self, turn: &mut Turn, marks: (u64, u64)) {
         self.note_marks(marks);
+        if self.readiness == Readiness::Confirming {
+            return;
+        }
         if turn.next_due.is_some() && turn.uptime >= self.uptime_noted + UPTIME {
             self.meta_dirty = true;
         }
@@ -240,6 +245,9 @@ impl Node {
                 // A storage that asks as a new one after it took up what was noted for it is an old copy of itself.
                 let is_noted = peer.noted.1 == nonce && peer.incarnation < peer.noted.0;
                 if is_new && !is_noted {
+                    if self.lineage.readiness == Readiness::Confirming {
+                        return None;
+                    }
                     peer.noted = (Incarnation(known.0 + 1), nonce);
                     self.lineage.touch_peer(from);
                 }

@@ -520,6 +520,10 @@ impl Node {
         out: &mut Vec<Effect<Self>>,
     ) {
         if !batch.is_empty() {
+            assert!(
+                self.lineage.readiness != Readiness::Confirming,
+                "storage is not written to before it is confirmed"
+            );
             self.last += 1;
             out.push(Effect::Persist(batch));
         }
@@ -617,7 +621,8 @@ fn request_of(
             }
         }
         Request::Close { site, incarnation, session } => {
-            if site == me && incarnation == turn.site.incarnation {
+            let serving = matches!(lineage.readiness, Readiness::Ready | Readiness::Draining);
+            if serving && site == me && incarnation == turn.site.incarnation {
                 close(turn, lineage, sessions, quotas, session);
             }
             turn.responses.push((client, Response::Closed));

@@ -33,9 +33,14 @@ pub(crate) struct Cluster {
 }
 
 impl Host {
-    /// The disk is an older copy: its log is shorter.
-    pub(crate) fn forget_batches(&mut self, count: u64) {
-        self.batches -= count;
+    /// A copy of the disk, and how many batches it holds.
+    pub(crate) fn copy(&self) -> (BTreeMap<Vec<u8>, Vec<u8>>, u64) {
+        (self.rows.clone(), self.batches)
+    }
+
+    /// The disk is that copy.
+    pub(crate) fn put_back(&mut self, copy: (BTreeMap<Vec<u8>, Vec<u8>>, u64)) {
+        (self.rows, self.batches) = copy;
     }
 }
 
