@@ -67,11 +67,24 @@ pub struct Session {
     highest: u64,
     /// Operations that waited when their place in the window was given to others: nobody can be told of them any more.
     dropped: Vec<u64>,
+    /// What undecided operations aim at, by sequence; few, and few for long.
+    aims: Vec<(u64, Aim)>,
+}
+
+/// What an undecided creation or deletion aims at: by this, what the quota is later tells what became of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Aim {
+    /// The quota's position among those of the site.
+    pub quota: u32,
+    /// The quota's generation when the operation was carried out.
+    pub generation: u32,
+    /// The limit to create it with; none to delete it.
+    pub limit: Option<i64>,
 }
 
 impl Session {
     fn new(now: u64) -> Self {
-        Self { low: 1, slots: Vec::new(), touched: now, highest: 0, dropped: Vec::new() }
+        Self { low: 1, slots: Vec::new(), touched: now, highest: 0, dropped: Vec::new(), aims: Vec::new() }
     }
 
     /// The lowest sequence whose outcome is kept.
@@ -98,7 +111,8 @@ impl Session {
                 // Whoever asked before it was carried out refused it, whatever its content.
                 State::Ended(outcome @ Outcome::Refused(Refusal::Withdrawn)) => Verdict::Known(outcome.clone()),
                 _ if slot.digest != digest => Verdict::Known(Outcome::Refused(Refusal::OtherContent)),
-                // The agreement was under way when the site stopped: carrying it out again is harmless.
+                // The agreement was under way at its deadline, or when the site stopped: if the quota is still what it was
+                // (see [`Aim`]), the operation goes on.
                 State::Ended(Outcome::Unknown(Doubt::Undecided)) => Verdict::Fresh,
                 State::Ended(outcome) => Verdict::Known(outcome.clone()),
                 State::Waiting(waiting) => {
@@ -153,6 +167,20 @@ impl Session {
         slot.state = State::Ended(outcome.clone());
         self.highest = self.highest.max(sequence);
         Some((client, slot.digest))
+    }
+
+    /// Notes what an undecided operation aims at.
+    pub fn aim(&mut self, sequence: u64, aim: Aim) {
+        self.aims.retain(|(other, _)| *other != sequence && *other >= self.low);
+        self.aims.push((sequence, aim));
+    }
+
+    /// What an operation aims at, if it is undecided.
+    pub fn aim_of(&self, sequence: u64) -> Option<Aim> {
+        let known = self.look(sequence);
+        let undecided = known == Some(Known::Ended(Outcome::Unknown(Doubt::Undecided)));
+        let aim = self.aims.iter().find(|(other, _)| *other == sequence).map(|(_, aim)| *aim);
+        aim.filter(|_| undecided)
     }
 
     /// The digest of a waiting or ended operation's content.
@@ -318,6 +346,9 @@ impl Sessions {
         session.highest = session.highest.max(row.sequence);
         if row.sequence >= session.low {
             session.record(row.sequence, row.digest, row.outcome);
+            if let Some(aim) = row.aim {
+                session.aim(row.sequence, aim);
+            }
         }
     }
 
@@ -427,6 +458,16 @@ pub struct SessionRow {
     pub digest: u64,
     /// How it ended.
     pub outcome: Outcome,
+    /// What it aims at, if that is undecided.
+    pub aim: Option<Aim>,
+}
+
+/// Appends the row of an operation that is undecided.
+pub fn encode_undecided(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, aim: Aim) {
+    encode_row(out, sequence, low, digest, &Outcome::Unknown(Doubt::Undecided));
+    put_u64(out, u64::from(aim.quota));
+    put_u64(out, u64::from(aim.generation));
+    put_i64(out, aim.limit.unwrap_or(0));
 }
 
 /// Appends the row of an outcome.
@@ -473,7 +514,8 @@ pub fn encode_row(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, outco
             out.push(kind);
             put_u64(out, detail);
         }
-        Outcome::Unknown(_) => out.push(5),
+        Outcome::Unknown(Doubt::Undecided) => out.push(5),
+        Outcome::Unknown(_) => out.push(6),
     }
 }
 
@@ -512,8 +554,15 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
             })
         }
         5 => Outcome::Unknown(Doubt::Undecided),
+        6 => Outcome::Unknown(Doubt::Forgotten),
         _ => return Err(Malformed),
     };
+    let aim = if outcome == Outcome::Unknown(Doubt::Undecided) {
+        let (quota, generation, limit) = (cursor.u32()?, cursor.u32()?, cursor.i64()?);
+        Some(Aim { quota, generation, limit: (limit > 0).then_some(limit) })
+    } else {
+        None
+    };
     cursor.end()?;
-    Ok(SessionRow { sequence, low, digest, outcome })
+    Ok(SessionRow { sequence, low, digest, outcome, aim })
 }

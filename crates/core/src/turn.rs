@@ -10,6 +10,7 @@ use crate::id::{Incarnation, SessionId, SiteId};
 use crate::machine::{Batch, ClientId};
 use crate::metrics::Metrics;
 use crate::peer::{Body, Digest};
+use crate::session::Aim;
 use crate::stats::Rng;
 
 /// A peer that was not heard from for this long counts as down, in microseconds.
@@ -75,7 +76,7 @@ pub struct Turn<'a> {
     /// Waiting operations that have ended.
     pub finished: Vec<(Ticket, Outcome)>,
     /// Waiting operations of which it is not decided yet whether they take effect.
-    pub undecided: Vec<Ticket>,
+    pub undecided: Vec<(Ticket, Aim)>,
     /// Tracked grants released in this turn.
     pub removed: FxHashSet<u64>,
     /// What is to be answered besides.

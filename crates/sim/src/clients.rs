@@ -781,7 +781,9 @@ impl Simulation {
         let standing = Standing {
             lost: self.oracle.lost.contains(&(site, id.incarnation)),
             // A session that left no record may be taken for one whose records are forgotten.
+            // And a creation that was undecided cannot be told of once what was created is deleted.
             forgotten: low.is_none_or(|low| id.sequence < low)
+                || known.durable == Some(Outcome::Unknown(Doubt::Forgotten))
                 || !self.oracle.recorded(site, id.incarnation, id.session, 1),
         };
         let found = answers::check(known.told.as_ref(), &outcome, standing);

@@ -667,7 +667,8 @@ fn submit(
             Verdict::Waiting => {}
             Verdict::Fresh => {
                 let ticket = Ticket { session: batch.session, sequence };
-                match quotas.execute(turn, view, ticket, &operation, timeout) {
+                let settled = session.aim_of(sequence).and_then(|aim| quotas.settled(aim));
+                match settled.or_else(|| quotas.execute(turn, view, ticket, &operation, timeout)) {
                     Some(outcome) => {
                         let low = session.low();
                         put_outcome(&mut turn.batch, scratch, ticket, low, digest, &outcome);
@@ -722,7 +723,14 @@ fn ask(
     let ticket = Ticket { session: operation.session, sequence: operation.sequence };
     let withdrawn = Outcome::Refused(Refusal::Withdrawn);
     match session.look(operation.sequence) {
-        Some(Known::Ended(outcome)) => outcome,
+        Some(Known::Ended(outcome)) => {
+            let settled = session.aim_of(operation.sequence).and_then(|aim| quotas.settled(aim));
+            let Some(settled) = settled else { return outcome };
+            let digest = session.digest_of(operation.sequence).unwrap_or(0);
+            put_outcome(&mut turn.batch, scratch, ticket, session.low(), digest, &settled);
+            session.record(operation.sequence, digest, settled.clone());
+            settled
+        }
         Some(Known::Waiting(_)) => {
             if !quotas.withdraw(turn, ticket) {
                 return Outcome::Unknown(Doubt::Undecided);
@@ -760,19 +768,24 @@ fn withdraw(turn: &mut Turn, quotas: &mut Quotas, session: SessionId, sequences:
 
 /// Records and answers the waiting operations that ended in this turn.
 fn finish(turn: &mut Turn, sessions: &mut Sessions, scratch: &mut Vec<u8>) {
-    for ticket in std::mem::take(&mut turn.undecided) {
+    for (ticket, aim) in std::mem::take(&mut turn.undecided) {
         let Some(session) = sessions.find(ticket.session) else { continue };
         let digest = session.digest_of(ticket.sequence).unwrap_or(0);
-        let undecided = Outcome::Unknown(Doubt::Undecided);
         session.note_row(ticket.sequence);
-        put_outcome(&mut turn.batch, scratch, ticket, session.low(), digest, &undecided);
+        session.aim(ticket.sequence, aim);
+        scratch.clear();
+        session::encode_undecided(scratch, ticket.sequence, session.low(), digest, aim);
+        turn.batch.put(&outcome_key(ticket.session, ticket.sequence % SESSION_WINDOW), scratch);
     }
     let mut answers: FxHashMap<(ClientId, SessionId), Vec<Answer>> = FxHashMap::default();
     let mut order = Vec::new();
     for (ticket, outcome) in std::mem::take(&mut turn.finished) {
         let Some(session) = sessions.find(ticket.session) else { continue };
         let Some((client, digest)) = session.resume(ticket.sequence, &outcome) else { continue };
-        put_outcome(&mut turn.batch, scratch, ticket, session.low(), digest, &outcome);
+        // What is undecided has its row already.
+        if outcome != Outcome::Unknown(Doubt::Undecided) {
+            put_outcome(&mut turn.batch, scratch, ticket, session.low(), digest, &outcome);
+        }
         let key = (client, ticket.session);
         let group = answers.entry(key).or_insert_with(|| {
             order.push(key);

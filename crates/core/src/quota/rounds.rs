@@ -17,6 +17,7 @@ use crate::avantan::{Intent, Message, Offer, Role, Step};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::SiteId;
 use crate::peer::Body;
+use crate::session::Aim;
 use crate::turn::{Ticket, Turn};
 
 /// How far ahead a site asks for tokens in a round, in microseconds.
@@ -239,6 +240,7 @@ impl Quotas {
         let now = turn.now.mono;
         let undecided = self.list[at].avantan.share.round.as_ref().is_some_and(|round| round.accepted.is_some());
         let failed = self.unreachable(turn, at);
+        let generation = self.list[at].avantan.share.table.generation;
         let Some(activity) = &mut self.list[at].activity else { return };
         let mut expired = 0;
         activity.waiting.retain(|request| {
@@ -264,6 +266,7 @@ impl Quotas {
                 dropped = true;
                 // A value that carries it out may be accepted somewhere, or not: nobody can say yet.
                 let outcome = if undecided || admin.undecided {
+                    turn.undecided.push((admin.ticket, Aim { quota: at as u32, generation, limit: admin.limit }));
                     Outcome::Unknown(crate::api::Doubt::Undecided)
                 } else {
                     Outcome::Refused(Refusal::Unreachable { missing: failed })
@@ -431,6 +434,7 @@ impl Quotas {
             // A value is out: from here on a creation or deletion can no longer be taken back.
             let accepted = quota.avantan.share.round.as_ref().and_then(|round| round.accepted.as_ref());
             let lifecycle = accepted.map(|(_, value)| value.lifecycle);
+            let generation = quota.avantan.share.table.generation;
             let again = now + 2 * turn.longest_round_trip();
             let activity = quota.activity(turn);
             activity.phase_since = now;
@@ -438,7 +442,7 @@ impl Quotas {
             if !matches!(lifecycle, None | Some(crate::avantan::Lifecycle::Keep)) {
                 for admin in activity.admin.iter_mut().filter(|admin| !admin.undecided) {
                     admin.undecided = true;
-                    turn.undecided.push(admin.ticket);
+                    turn.undecided.push((admin.ticket, Aim { quota: at as u32, generation, limit: admin.limit }));
                 }
             }
         }
@@ -583,6 +587,21 @@ impl Quotas {
         });
         activity.note_deadlines();
         quota.activity = Some(activity);
+    }
+
+    /// What became of an undecided creation or deletion, if that can be told by now.
+    pub fn settled(&self, aim: Aim) -> Option<Outcome> {
+        let quota = self.list.get(aim.quota as usize)?;
+        let generation = quota.avantan.share.table.generation;
+        match aim.limit {
+            None => (generation > aim.generation || quota.limit().is_none()).then_some(Outcome::Deleted),
+            Some(_) if generation == aim.generation => None,
+            // The generation that was created in its place is gone, and with it what its limit was.
+            Some(_) if generation > aim.generation + 1 || quota.limit().is_none() => {
+                Some(Outcome::Unknown(crate::api::Doubt::Forgotten))
+            }
+            Some(limit) => created(quota, limit),
+        }
     }
 
     /// Goes on with the rounds that this site was in when it stopped.

@@ -1,8 +1,11 @@
 //! Scenarios of quotas, named subject_condition_outcome.
 
-use slackline_core::api::{Hold, Operation, Outcome, Readiness, Refusal, Request, Response};
+use slackline_core::api::{
+    Answer, Batch, Doubt, Hold, Operation, Outcome, Readiness, Refusal, Request, Response, Submission,
+};
 use slackline_core::clock::SECOND;
-use slackline_core::id::{Incarnation, SiteId};
+use slackline_core::id::{Incarnation, OperationId, SiteId};
+use slackline_core::machine::ClientId;
 use slackline_core::peer::Tally;
 use slackline_core::quota::count;
 
@@ -342,4 +345,44 @@ fn answer_to_an_earlier_start_does_not_confirm_an_old_copy() {
     cluster.run(2 * DELAY);
     let readiness = cluster.hosts[1].node.as_ref().expect("runs").readiness();
     assert_eq!(readiness, Readiness::Ready);
+}
+
+/// A deletion that nobody can say the outcome of is repeated after the quota was deleted and created anew: it must not delete
+/// what it was never meant for, and asking settles it.
+#[test]
+fn deletion_in_doubt_is_settled_by_what_the_quota_has_become() {
+    for asks in [true, false] {
+        let mut cluster = Cluster::new(3);
+        cluster.done(0, create(90));
+        let sequence = cluster.submit(1, Operation::Delete { quota: "gpus".into() });
+        // Both others have reported; the value leaves, and no vote comes back.
+        cluster.run(2 * DELAY + 1);
+        cluster.cut = vec![(0, 1), (2, 1)];
+        cluster.run(4 * SECOND);
+        let undecided = Outcome::Unknown(Doubt::Undecided);
+        assert_eq!(cluster.outcome(1, sequence), Some(undecided));
+        let (site, incarnation, session) = cluster.hosts[1].session.expect("opened");
+        cluster.cut.clear();
+        cluster.run(4 * SECOND);
+        assert_eq!(cluster.done(0, create(7)), Outcome::Created { limit: 7 });
+        cluster.run(SECOND);
+        cluster.kill(1);
+        cluster.start(1);
+        cluster.run(SECOND);
+        cluster.responses.clear();
+        let operation = OperationId { site, incarnation, session, sequence };
+        if asks {
+            cluster.request(1, 9, Request::Ask { operation });
+            let answer = Response::Asked { operation, outcome: Outcome::Deleted };
+            assert!(cluster.responses.contains(&(1, ClientId(9), answer)), "{:?}", cluster.responses);
+        } else {
+            let delete = Operation::Delete { quota: "gpus".into() };
+            let operations = vec![Submission { sequence, timeout: 2_000_000, operation: delete }];
+            cluster.request(1, 9, Request::Batch(Batch { site, incarnation, session, low: 1, operations }));
+            let answers = vec![Answer { sequence, outcome: Outcome::Deleted }];
+            assert!(cluster.responses.contains(&(1, ClientId(9), Response::Batch { session, answers })));
+        }
+        cluster.run(4 * SECOND);
+        assert_eq!(cluster.show(2, "gpus").limit, 7);
+    }
 }
