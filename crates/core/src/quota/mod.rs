@@ -181,6 +181,9 @@ struct PeerShare {
     rate: u64,
     /// What it has received from us.
     received: u128,
+    /// When it said so, and which of its incarnations did.
+    heard_at: u64,
+    said_by: Incarnation,
     told: Told,
 }
 

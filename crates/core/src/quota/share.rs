@@ -26,6 +26,8 @@ const REPEAT: u64 = 5 * SECOND;
 const ACKNOWLEDGED: u64 = 4 * SECOND;
 /// A gift is not worth its messages below this part of what its receiver should have.
 const SMALL: i64 = 16;
+/// For so long a member counts as short after it has said so; that it no longer is may be lost on the way.
+const SHORT: u64 = 2 * SECOND;
 /// A quota that nothing happened to for this long is put to rest.
 const REST: u64 = 60 * SECOND;
 /// The most quotas that one step of an announcement covers.
@@ -74,7 +76,13 @@ impl Quotas {
             free: digest.free,
             short: digest.short,
             rate: digest.rate,
-            received: if digest.received_from == me { known.received.max(digest.received) } else { 0 },
+            received: match known.said_by == incarnation {
+                _ if digest.received_from != me => 0,
+                true => known.received.max(digest.received),
+                false => digest.received,
+            },
+            heard_at: turn.now.mono,
+            said_by: incarnation,
             told: known.told,
         };
         // News: what waits may be served after all.
@@ -189,7 +197,7 @@ impl Quotas {
         };
         let surplus = rest - part(me);
         // While requests wait somewhere, what is here may be what they need: it had better be found here than under way.
-        let calm = (0..turn.peers.len()).all(|peer| activity.peers[peer].short <= 0 || !eligible(peer));
+        let calm = activity.peers.iter().all(|peer| peer.short <= 0 || turn.now.mono >= peer.heard_at + SHORT);
         if surplus > 0 && calm {
             let deficit = |peer: usize| {
                 let (part, held) = (part(peer), held(peer));
@@ -409,7 +417,10 @@ impl super::Quota {
     /// Tokens given to the member's present incarnation that it has not reported yet.
     pub(super) fn under_way(&self, turn: &Turn, peer: usize, share: &PeerShare) -> i64 {
         let (incarnation, given) = self.given(peer);
-        let under_way = given.saturating_sub(share.received).min(i64::MAX as u128) as i64;
-        if incarnation == turn.peers[peer].incarnation { under_way } else { 0 }
+        let present = turn.peers[peer].incarnation;
+        // What an earlier incarnation of it had received is no sign of what the present one has.
+        let received = if share.said_by == present { share.received } else { 0 };
+        let under_way = given.saturating_sub(received).min(i64::MAX as u128) as i64;
+        if incarnation == present { under_way } else { 0 }
     }
 }
