@@ -77,7 +77,7 @@ pub enum Body {
         /// The quota's name.
         quota: String,
         /// The message.
-        message: avantan::Message,
+        message: Box<avantan::Message>,
     },
     /// What the sender has and wants, and the gifts between the two; at most [`DIGESTS`] of them.
     Digests(Vec<Digest>),
@@ -114,7 +114,7 @@ pub enum Body {
         /// As asked.
         token: u64,
         /// The tally, if the quota exists here.
-        tally: Option<Tally>,
+        tally: Option<Box<Tally>>,
     },
     /// A client's request that another site must answer.
     Relay {

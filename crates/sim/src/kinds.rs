@@ -23,7 +23,7 @@ pub(crate) fn message(body: &Body) -> usize {
         Body::Welcome { .. } => 1,
         Body::Ping { .. } => 2,
         Body::Pong { .. } => 3,
-        Body::Avantan { message, .. } => match message {
+        Body::Avantan { message, .. } => match **message {
             avantan::Message::Election { .. } => 4,
             avantan::Message::Report { .. } => 5,
             avantan::Message::Accept { .. } => 6,

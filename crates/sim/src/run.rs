@@ -392,6 +392,7 @@ impl Simulation {
             self.probes.add("gift: total told again", again as u64);
         }
         let Body::Avantan { quota, message } = body else { return };
+        let message = &**message;
         let Some(quota) = node.quotas().find(quota) else {
             self.meets_quota = matches!(message, avantan::Message::Decided { .. });
             return;
@@ -432,7 +433,9 @@ impl Simulation {
 
     fn probe_effect(&mut self, effect: &Effect<Node>) {
         let Effect::Send { message, .. } = effect else { return };
-        if let Body::Avantan { message: avantan::Message::Report { report, .. }, .. } = &message.body {
+        if let Body::Avantan { message, .. } = &message.body
+            && let avantan::Message::Report { report, .. } = &**message
+        {
             if report.accepted.is_some() {
                 self.probes.hit("round: accepted value reported");
             }

@@ -20,7 +20,7 @@ impl From<PeerMessage> for internal::PeerMessage {
             }
             Body::Ping { mono, wall, life } => Kind::Ping(internal::Ping { mono, wall, life: life.0 }),
             Body::Pong { mono, wall, there } => Kind::Pong(internal::Pong { mono, wall, there }),
-            Body::Avantan { quota, message } => Kind::Avantan(avantan(quota, message)),
+            Body::Avantan { quota, message } => Kind::Avantan(avantan(quota, *message)),
             Body::Digests(digests) => {
                 Kind::Digests(internal::Digests { digests: digests.into_iter().map(Into::into).collect() })
             }
@@ -28,7 +28,9 @@ impl From<PeerMessage> for internal::PeerMessage {
             Body::NotKnown { token, quota } => Kind::NotKnown(internal::Name { token, quota }),
             Body::Younger { token, quota } => Kind::Younger(internal::Name { token, quota }),
             Body::Count { token, quota } => Kind::Count(internal::Count { token, quota }),
-            Body::Counted { token, tally } => Kind::Counted(internal::Counted { token, tally: tally.map(Into::into) }),
+            Body::Counted { token, tally } => {
+                Kind::Counted(internal::Counted { token, tally: tally.map(|tally| (*tally).into()) })
+            }
             Body::Relay { token, request } => Kind::Relay(internal::Relay { token, request: Some((*request).into()) }),
             Body::Relayed { token, response } => {
                 Kind::Relayed(internal::Relayed { token, response: Some((*response).into()) })
@@ -58,7 +60,7 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
             Kind::Avantan(mut avantan) => {
                 let quota = std::mem::take(&mut avantan.quota);
                 let message = avantan.try_into().map_err(|invalid: Invalid| invalid.within("avantan"))?;
-                Body::Avantan { quota, message }
+                Body::Avantan { quota, message: Box::new(message) }
             }
             Kind::Digests(digests) => Body::Digests(convert_all(digests.digests, DIGESTS, "digests")?),
             Kind::Lookup(name) => Body::Lookup { token: name.token, quota: name.quota },
@@ -66,7 +68,7 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
             Kind::Younger(name) => Body::Younger { token: name.token, quota: name.quota },
             Kind::Count(count) => Body::Count { token: count.token, quota: count.quota },
             Kind::Counted(counted) => {
-                let tally = counted.tally.map(Tally::try_from).transpose();
+                let tally = counted.tally.map(|tally| Tally::try_from(tally).map(Box::new)).transpose();
                 Body::Counted { token: counted.token, tally: tally.map_err(|invalid| invalid.within("counted.tally"))? }
             }
             Kind::Relay(relay) => Body::Relay {

@@ -347,12 +347,12 @@ impl Generator {
             },
             2 => Body::Ping { mono: self.number(), wall: self.amount(), life: Life(self.number()) },
             3 => Body::Pong { mono: self.number(), wall: self.amount(), there: self.amount() },
-            4 => Body::Avantan { quota: self.name(), message: self.avantan() },
+            4 => Body::Avantan { quota: self.name(), message: Box::new(self.avantan()) },
             5 => Body::Digests(self.several(5, Self::digest)),
             6 => Body::Lookup { token: self.number(), quota: self.name() },
             7 => Body::NotKnown { token: self.number(), quota: self.name() },
             8 => Body::Count { token: self.number(), quota: self.name() },
-            9 => Body::Counted { token: self.number(), tally: self.flag().then(|| self.tally()) },
+            9 => Body::Counted { token: self.number(), tally: self.flag().then(|| Box::new(self.tally())) },
             10 => {
                 let kind = self.below(REQUESTS);
                 Body::Relay { token: self.number(), request: Box::new(self.request(kind)) }

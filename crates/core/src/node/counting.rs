@@ -108,7 +108,7 @@ impl Counts {
                 _ if tally.applied > applied => Message::Behind { applied },
                 _ => continue,
             };
-            turn.sends.push((tally.site, Body::Avantan { quota: count.quota.clone(), message }));
+            turn.sends.push((tally.site, Body::Avantan { quota: count.quota.clone(), message: Box::new(message) }));
         }
     }
 

@@ -369,16 +369,18 @@ impl Machine for Node {
         match input {
             Todo::Body(_, None) => {}
             Todo::Body(from, Some(body)) if serving => match body {
-                Body::Avantan { quota, message } => quotas.message(&mut turn, peers[from].site, &quota, message),
+                Body::Avantan { quota, message } => quotas.message(&mut turn, peers[from].site, &quota, *message),
                 Body::Digests(digests) => digests.into_iter().for_each(|digest| quotas.digest(&mut turn, from, digest)),
                 Body::Lookup { token, quota } => quotas.look_up(&mut turn, from, quota, token),
                 Body::NotKnown { token, quota } => quotas.not_known(&mut turn, from, &quota, token),
                 Body::Younger { token, quota } => quotas.younger(&mut turn, from, &quota, token),
                 Body::Count { token, quota } => {
                     let tally = quotas.tally(&turn, &quota);
-                    turn.sends.push((peers[from].site, Body::Counted { token, tally }));
+                    turn.sends.push((peers[from].site, Body::Counted { token, tally: tally.map(Box::new) }));
                 }
-                Body::Counted { token, tally } => counts.counted(&mut turn, quotas, from, token, tally),
+                Body::Counted { token, tally } => {
+                    counts.counted(&mut turn, quotas, from, token, tally.map(|tally| *tally))
+                }
                 Body::Relay { token, request } => {
                     // What a relayed request may ask is about this site's sessions; anything else would go round.
                     if let (Some(client), true) =

@@ -134,7 +134,7 @@ impl Quotas {
             Some(quota) => {
                 let share = &quota.avantan.share;
                 let message = crate::avantan::Message::Decided { instance: share.applied, table: share.table.clone() };
-                Body::Avantan { quota: name, message }
+                Body::Avantan { quota: name, message: Box::new(message) }
             }
             // Its creation may be decided already: whoever decided it will tell.
             None if self.may_be_created(&name) => return,

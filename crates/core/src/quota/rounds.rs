@@ -427,7 +427,7 @@ impl Quotas {
         }
         let quota = &mut self.list[at];
         for (to, message) in step.sends {
-            turn.sends.push((to, Body::Avantan { quota: quota.name.to_string(), message }));
+            turn.sends.push((to, Body::Avantan { quota: quota.name.to_string(), message: Box::new(message) }));
         }
         let collecting = matches!(quota.avantan.role(), Role::Collecting { .. });
         if collecting && !before.collecting {

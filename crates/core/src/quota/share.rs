@@ -42,7 +42,7 @@ impl Quotas {
             // A quota that we missed the creation of: ask for its table.
             if digest.applied > 0 {
                 let message = crate::avantan::Message::Behind { applied: 0 };
-                turn.sends.push((site, crate::peer::Body::Avantan { quota: digest.quota, message }));
+                turn.sends.push((site, crate::peer::Body::Avantan { quota: digest.quota, message: Box::new(message) }));
             }
             return;
         };
@@ -55,7 +55,7 @@ impl Quotas {
                 let table = quota.avantan.share.table.clone();
                 crate::avantan::Message::Decided { instance: applied, table }
             };
-            turn.sends.push((site, crate::peer::Body::Avantan { quota: digest.quota, message }));
+            turn.sends.push((site, crate::peer::Body::Avantan { quota: digest.quota, message: Box::new(message) }));
             return;
         }
         if quota.limit().is_none() {
@@ -100,7 +100,7 @@ impl Quotas {
         let behind = digest.applied < applied && silent >= SECOND;
         if digest.applied > applied && !in_round {
             let message = crate::avantan::Message::Behind { applied };
-            turn.sends.push((site, crate::peer::Body::Avantan { quota: digest.quota, message }));
+            turn.sends.push((site, crate::peer::Body::Avantan { quota: digest.quota, message: Box::new(message) }));
         }
         if incarnation > recorded && !activity.record {
             activity.record = true;
