@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 
 use serde_json::{Value, json};
-use slackline::{NotDone, ReadError, Reason, Refused, Unknown};
+use slackline::{NotDone, ReadError, Reason, Refused, Unknown, WhyUnknown};
 
 /// Prints a line. Whoever reads may have gone away, as `head` does; that is no failure of the command.
 pub(crate) fn say(line: impl Display) {
@@ -77,7 +77,11 @@ impl Finish {
     fn sentence(&self) -> String {
         match self {
             Finish::Refused(refused) => format!("{refused}{}", advice(&refused.reason)),
-            Finish::Unknown(unknown) => format!("{unknown}; `slackline outcome {}` settles it", unknown.name),
+            // Who has asked already, or what nobody will ever know, is not to be asked again at once.
+            Finish::Unknown(unknown) => match unknown.why {
+                WhyUnknown::IncarnationLost | WhyUnknown::Forgotten => format!("{unknown}; nobody can tell any more"),
+                _ => format!("{unknown}; `slackline outcome {}` settles it once it can", unknown.name),
+            },
             Finish::Failed(problem) | Finish::Said(problem) | Finish::WrongUse(problem) => one_line(problem),
         }
     }
@@ -91,7 +95,7 @@ impl Finish {
                 json!({ "outcome": "unknown", "operation": unknown.name, "message": self.sentence() })
             }
             Finish::Failed(_) | Finish::Said(_) => json!({ "outcome": "failed", "message": self.sentence() }),
-            Finish::WrongUse(_) => json!({ "outcome": "wrong use", "message": self.sentence() }),
+            Finish::WrongUse(_) => json!({ "outcome": "wrong_use", "message": self.sentence() }),
         }
     }
 }

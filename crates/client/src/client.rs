@@ -223,7 +223,7 @@ impl Client {
                 return Outcome::Unknown(self.shared.unknown(operation, why));
             }
             tokio::time::sleep(PAUSE).await;
-            patience *= 2;
+            patience = (patience * 2).min(self.shared.deadline);
         }
     }
 

@@ -62,7 +62,11 @@ impl fmt::Display for OpenError {
                     "the row under the key {key:02x?} is damaged; restore the site from its peers with new storage"
                 )
             }
-            OpenError::OtherSite { owner } => write!(f, "the storage belongs to site {owner}"),
+            OpenError::OtherSite { owner } => write!(
+                f,
+                "the storage belongs to the site whose number is {owner}: sites are numbered by the order of the regions in the \
+                 configuration, which must not change"
+            ),
             OpenError::Newer { version } => {
                 write!(
                     f,

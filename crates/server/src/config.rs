@@ -208,7 +208,7 @@ impl SiteConfig {
         for region in &self.regions {
             for lane in 0..lanes {
                 if !sites.contains_key(&self.id("sites", region, lane)?) {
-                    let site = site_name(region, lane, lanes);
+                    let site = site_name(region, lane);
                     return Err(value("sites", format!("site {site} is missing: each region needs each lane from 0")));
                 }
             }

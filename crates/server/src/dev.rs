@@ -21,8 +21,10 @@ use crate::topology::site_name;
 
 /// ε of a cluster in one process, where all sites read the same clock, in microseconds.
 pub const DEV_EPSILON: u64 = MILLISECOND;
-/// The ports are sought from here on; those of HTTP a hundred higher.
+/// The ports are sought from here on.
 pub const FIRST_PORT: u16 = 7400;
+/// The ports of HTTP are so much higher.
+const HTTP_ABOVE: u16 = 100;
 /// The file in the data directory that remembers the ports.
 const PORTS_FILE: &str = "ports";
 
@@ -39,10 +41,21 @@ pub struct DevConfig {
     pub rtt: Option<RttTable>,
     /// The bound on clock errors, in microseconds.
     pub epsilon: u64,
-    /// Where ports are sought first; 0 takes any free ones.
-    pub first_port: u16,
+    /// Where the sites listen.
+    pub ports: Ports,
     /// Whether tokens move between sites. Off only as a benchmark's baseline.
     pub redistribute: bool,
+}
+
+/// Where the sites of a cluster in one process listen, on loopback.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ports {
+    /// Where the data directory remembers, else from [`FIRST_PORT`] on; at free ones where those are taken.
+    Sought,
+    /// Where the data directory remembers, else at free ones.
+    Free,
+    /// From this one on, and nowhere else; HTTP a hundred higher.
+    From(u16),
 }
 
 impl Default for DevConfig {
@@ -55,7 +68,7 @@ impl Default for DevConfig {
             data: Some(PathBuf::from("slackline-data")),
             rtt: Some(rtt),
             epsilon: DEV_EPSILON,
-            first_port: FIRST_PORT,
+            ports: Ports::Sought,
             redistribute: true,
         }
     }
@@ -82,6 +95,39 @@ pub enum DevError {
     /// No port is free.
     #[error("cannot listen on any port of 127.0.0.1: {0}")]
     Port(io::Error),
+    /// There are not so many ports.
+    #[error(
+        "--port {first}: {sites} sites need the ports up to {last}, and there are none above 65535; take a lower one"
+    )]
+    NoSuchPorts {
+        /// The first port.
+        first: u16,
+        /// How many sites there are.
+        sites: usize,
+        /// The last port that would be needed.
+        last: usize,
+    },
+    /// A port that was asked for is taken.
+    #[error("cannot listen on 127.0.0.1:{port}: {source}; end what uses it, or take other ports with --port")]
+    Taken {
+        /// The port.
+        port: u16,
+        /// Why.
+        source: io::Error,
+    },
+    /// The cluster in the data directory listens elsewhere.
+    #[error(
+        "--port {wanted}: the cluster in {} listens from port {remembered} on; leave --port out, or delete {} to choose anew",
+        .data.display(), .data.join(PORTS_FILE).display()
+    )]
+    OtherPorts {
+        /// The data directory.
+        data: PathBuf,
+        /// The first port that it remembers.
+        remembered: u16,
+        /// The port that was asked for.
+        wanted: u16,
+    },
     /// The data directory holds a cluster of other sites.
     #[error(
         "{} holds a cluster of the sites {found}, not {wanted}: start it with those, or use another data directory",
@@ -118,7 +164,7 @@ impl Dev {
         if let Some(data) = &config.data {
             fs::create_dir_all(data).map_err(|source| DevError::Data { path: data.clone(), source })?;
         }
-        let names: Vec<String> = ids(&config).map(|(_, region, lane)| site_name(region, lane, config.lanes)).collect();
+        let names: Vec<String> = ids(&config).map(|(_, region, lane)| site_name(region, lane)).collect();
         let (sockets, ports) = open_sockets(&config, &names)?;
         let mut addresses = Vec::new();
         for ((_, region, lane), (grpc, _)) in ids(&config).zip(&sockets) {
@@ -228,11 +274,25 @@ fn open_sockets(config: &DevConfig, names: &[String]) -> Result<(Vec<Sockets>, S
     }
     let mut sockets = Vec::new();
     let mut text = String::from("# The ports of each site: name, gRPC, HTTP. Delete this file to choose them anew.\n");
+    let first = match config.ports {
+        Ports::Sought => FIRST_PORT,
+        Ports::Free => 0,
+        Ports::From(first) => {
+            let last = usize::from(first) + usize::from(HTTP_ABOVE) + names.len() - 1;
+            if last > usize::from(u16::MAX) {
+                return Err(DevError::NoSuchPorts { first, sites: names.len(), last });
+            }
+            if let Some((_, (remembered, _))) = remembered.first().filter(|(_, ports)| ports.0 != first) {
+                let data = config.data.clone().unwrap_or_default();
+                return Err(DevError::OtherPorts { data, remembered: *remembered, wanted: first });
+            }
+            first
+        }
+    };
     for (position, name) in names.iter().enumerate() {
-        let offset = position as u16;
-        let first = |above: u16| if config.first_port == 0 { 0 } else { config.first_port + above + offset };
-        let (grpc, http) = remembered.get(position).map_or((first(0), first(100)), |(_, ports)| *ports);
-        let pair = (open_socket(grpc)?, open_socket(http)?);
+        let port = |above: u16| if first == 0 { 0 } else { first + above + position as u16 };
+        let (grpc, http) = remembered.get(position).map_or((port(0), port(HTTP_ABOVE)), |(_, ports)| *ports);
+        let pair = (open_socket(grpc, config.ports)?, open_socket(http, config.ports)?);
         let port = |listener: &TcpListener| listener.local_addr().map(|address| address.port()).map_err(DevError::Port);
         let _ = writeln!(text, "{name} {} {}", port(&pair.0)?, port(&pair.1)?);
         sockets.push(pair);
@@ -240,8 +300,12 @@ fn open_sockets(config: &DevConfig, names: &[String]) -> Result<(Vec<Sockets>, S
     Ok((sockets, text))
 }
 
-fn open_socket(port: u16) -> Result<TcpListener, DevError> {
-    TcpListener::bind(("127.0.0.1", port)).or_else(|_| TcpListener::bind(("127.0.0.1", 0))).map_err(DevError::Port)
+fn open_socket(port: u16, ports: Ports) -> Result<TcpListener, DevError> {
+    match (TcpListener::bind(("127.0.0.1", port)), ports) {
+        (Ok(listener), _) => Ok(listener),
+        (Err(source), Ports::From(_)) => Err(DevError::Taken { port, source }),
+        (Err(_), _) => TcpListener::bind(("127.0.0.1", 0)).map_err(DevError::Port),
+    }
 }
 
 /// The ports in the file; what makes no sense there is as if it were not there.

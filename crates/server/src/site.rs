@@ -502,7 +502,10 @@ async fn watch_health(mailbox: Arc<Mailbox>, reporter: HealthReporter, ready: Ar
         let serves = readiness == Some(Readiness::Ready);
         ready.store(serves, Ordering::Relaxed);
         if last != Some(readiness) {
-            info!(?readiness, "the site's state changed");
+            match readiness {
+                Some(readiness) => info!("the site is {}", format!("{readiness:?}").to_lowercase()),
+                None => info!("the site's machine does not run"),
+            }
             let status = if serves { ServingStatus::Serving } else { ServingStatus::NotServing };
             reporter.set_service_status("", status).await;
             reporter.set_service_status("slackline.v1.Slackline", status).await;

@@ -29,7 +29,7 @@ impl Topology {
 
     /// The name of a site, for people: its region, and its lane if there are several.
     pub(crate) fn name(&self, site: SiteId) -> String {
-        site_name(&self.region(site), site.lane, self.lanes)
+        site_name(&self.region(site), site.lane)
     }
 
     /// The name of a site's region.
@@ -55,6 +55,6 @@ impl Topology {
 }
 
 /// The name of a site, for people.
-pub(crate) fn site_name(region: &str, lane: u16, lanes: u16) -> String {
-    if lanes == 1 { region.to_owned() } else { format!("{region}:{lane}") }
+pub(crate) fn site_name(region: &str, lane: u16) -> String {
+    if lane == 0 { region.to_owned() } else { format!("{region}:{lane}") }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slackline_server::{Dev, DevConfig, RttTable};
+use slackline_server::{Dev, DevConfig, Ports, RttTable};
 use slackline_wire::v1::outcome::Result as Outcome;
 use slackline_wire::{lane_of, v1};
 
@@ -135,7 +135,7 @@ fn cluster_goes_on_where_it_stopped_at_the_same_addresses() {
     let config = DevConfig {
         data: Some(data.path().to_owned()),
         rtt: Some(RttTable::aws()),
-        first_port: 0,
+        ports: Ports::Free,
         ..DevConfig::default()
     };
     let dev = Dev::start(config.clone()).expect("starts");
@@ -154,7 +154,7 @@ fn cluster_goes_on_where_it_stopped_at_the_same_addresses() {
         };
         assert!((70_000..120_000).contains(&rtt), "us and eu are 70 ms apart, not {rtt} us");
     });
-    let error = Dev::start(DevConfig { first_port: 0, ..config.clone() }).expect_err("the data is in use");
+    let error = Dev::start(DevConfig { ports: Ports::Free, ..config.clone() }).expect_err("the data is in use");
     assert!(error.to_string().contains("in use"), "{error}");
     dev.drain(DRAIN).expect("drains");
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slackline_server::{Dev, DevConfig, SiteHandle};
+use slackline_server::{Dev, DevConfig, Ports, SiteHandle};
 use slackline_wire::v1;
 use slackline_wire::v1::slackline_client::SlacklineClient;
 use tokio::sync::mpsc;
@@ -16,7 +16,7 @@ pub(crate) fn cluster(regions: &[&str], lanes: u16) -> Dev {
         lanes,
         data: None,
         rtt: None,
-        first_port: 0,
+        ports: Ports::Free,
         ..DevConfig::default()
     });
     let dev = dev.expect("a cluster in memory starts");

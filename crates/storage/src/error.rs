@@ -44,8 +44,8 @@ pub enum OpenError {
     },
     /// What was once durable cannot be read. Nothing has been changed.
     #[error(
-        "{path} is damaged at byte {at} ({what}): restore the whole data directory from a copy, or start the site with \
-         an empty one as having lost its disk; nothing was changed"
+        "{path} is damaged at byte {at} ({what}): start the site with an empty data directory, as one that has lost \
+         its disk, and keep this one aside; nothing was changed"
     )]
     Damaged {
         /// The file.
@@ -57,8 +57,8 @@ pub enum OpenError {
     },
     /// A file that must be there is not.
     #[error(
-        "{path} is missing from a data directory that has been used: put it back, or restore the whole directory from a \
-         copy, or start the site with an empty one as having lost its disk"
+        "{path} is missing from a data directory that has been used: put it back, or start the site with an empty \
+         one, as having lost its disk"
     )]
     Missing {
         /// The file.
@@ -87,8 +87,8 @@ pub enum OpenError {
     },
     /// The table could not be opened or written.
     #[error(
-        "the table {path} cannot be used: {source}; if it is damaged, restore the whole data directory from a copy, or \
-         start the site with an empty one as having lost its disk"
+        "the table {path} cannot be used: {source}; if it is damaged, start the site with an empty data directory, as \
+         one that has lost its disk, and keep this one aside"
     )]
     Table {
         /// Its file.

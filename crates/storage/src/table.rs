@@ -113,12 +113,14 @@ impl Table {
     }
 
     fn value(&self, key: &[u8], stored: &[u8]) -> Result<Vec<u8>, ReadError> {
-        unseal(key, stored).map(<[u8]>::to_vec).ok_or_else(|| ReadError(format!(
-            "the row under \"{}\" in table \"rows\" of {} has a wrong checksum: restore the whole data directory from a \
-             copy, or start the site with an empty one as having lost its disk",
-            key.escape_ascii(),
-            self.path.display(),
-        )))
+        unseal(key, stored).map(<[u8]>::to_vec).ok_or_else(|| {
+            ReadError(format!(
+                "the row under \"{}\" in table \"rows\" of {} has a wrong checksum: start the site with an empty data \
+             directory, as one that has lost its disk, and keep this one aside",
+                key.escape_ascii(),
+                self.path.display(),
+            ))
+        })
     }
 
     fn unreadable(&self, error: impl Into<redb::Error>) -> ReadError {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use slackline::{Client, Grant, Options, Outcome, Quota};
 use slackline_core::clock::Now;
 use slackline_core::node::{Config, Node};
-use slackline_server::{Dev, DevConfig};
+use slackline_server::{Dev, DevConfig, Ports};
 use slackline_storage::{Embedded, Identity, Store};
 use tokio::task::JoinSet;
 
@@ -42,7 +42,7 @@ pub(super) fn play(
         data: Some(data.clone()),
         rtt: Some(matrix.table.clone()),
         epsilon: EPSILON,
-        first_port: 0,
+        ports: Ports::Free,
         redistribute,
     });
     let cluster = cluster.map_err(failed)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 use slackline_server::dev::FIRST_PORT;
-use slackline_server::{Dev as Cluster, DevConfig, DevError, RttTable, SiteHandle};
+use slackline_server::{Dev as Cluster, DevConfig, DevError, Ports, RttTable, SiteHandle};
 
 use crate::end::{End, Finish};
 use crate::output::Table;
@@ -44,9 +44,10 @@ pub(crate) struct Dev {
     /// Keep nothing: the data are in memory, and end with the process
     #[arg(long)]
     memory: bool,
-    /// The first site's port; the others follow. 0 takes free ones
-    #[arg(long, value_name = "PORT", default_value_t = FIRST_PORT)]
-    port: u16,
+    /// The first site's port; the others follow, HTTP a hundred higher. 0 takes free ones. Without, 7400, or free ones if
+    /// that is taken
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
     /// Print one JSON object when the cluster runs
     #[arg(long)]
     pub(crate) json: bool,
@@ -76,11 +77,15 @@ impl Dev {
             lanes: self.lanes,
             data: (!self.memory).then(|| self.data.clone()),
             rtt: Some(table),
-            first_port: self.port,
+            ports: match self.port {
+                None => Ports::Sought,
+                Some(0) => Ports::Free,
+                Some(first) => Ports::From(first),
+            },
             ..DevConfig::default()
         };
         let cluster = Cluster::start(config).map_err(|error| match error {
-            DevError::Distance { .. } => Finish::WrongUse(error.to_string()),
+            DevError::Distance { .. } | DevError::NoSuchPorts { .. } => Finish::WrongUse(error.to_string()),
             error => Finish::Failed(error.to_string()),
         })?;
         let ready = cluster.wait_ready(READY);
@@ -101,9 +106,15 @@ impl Dev {
         }
         let json = json!({ "sites": rows, "data": data, "ready": ready });
         let kept = data.map_or("data in memory".to_owned(), |data| format!("data in {data}"));
+        let elsewhere = self.port.is_none() && sites[0].address().port() != FIRST_PORT;
+        let kept = match elsewhere {
+            true => format!("{kept}, not at port {FIRST_PORT} (taken, or others were chosen before)"),
+            false => kept,
+        };
         let late = if ready { "" } else { "\nNot every site serves yet; `status` tells which." };
         let (program, connect) = (program(), connect(sites));
-        let (site, other) = (sites[0].name(), sites[sites.len() / 2].name());
+        let region = |site: &SiteHandle| site.name().split(':').next().unwrap_or_default().to_owned();
+        let (site, other) = (region(&sites[0]), region(&sites[sites.len() / 2]));
         let text = format!(
             "A cluster of {} sites runs, {kept}.{late}\n\n{}\n\nTry in another terminal:\n  \
              {program} quota create gpus --limit 5000{connect}\n  \

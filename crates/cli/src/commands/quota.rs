@@ -157,7 +157,7 @@ fn granted(grant: &Grant) -> End {
         "expires_in_ms": left.map(|left| left.as_millis() as u64),
     });
     let end = match left {
-        Some(left) => format!("given back by itself in {:.1} s, or earlier with", left.as_secs_f64()),
+        Some(left) => format!("given back by itself in {}, or earlier with", duration(left)),
         None => "given back with".to_owned(),
     };
     let text = format!(
@@ -310,15 +310,20 @@ fn shown_text(shown: &Shown) -> String {
     text.push_str(&table.render());
     let _ = write!(
         text,
-        "\n\n{} operations answered locally, {} rebalances, {} gifts",
-        shown.local, shown.rebalances, shown.gifts
+        "\n\n{}, {}, {}",
+        counted(shown.local, "operation answered locally", "operations answered locally"),
+        counted(shown.rebalances, "rebalance", "rebalances"),
+        counted(shown.gifts, "gift", "gifts")
     );
     if !shown.missing.is_empty() {
         let _ = write!(text, "\nno answer from: {}", list(&shown.missing));
     }
     if shown.released_above > 0 {
-        let _ =
-            write!(text, "\n{} more were released than acquired: some client spoils the count", shown.released_above);
+        let _ = write!(
+            text,
+            "\n{} too many released, more than were acquired: some client spoils the count",
+            shown.released_above
+        );
     }
     text
 }
@@ -394,4 +399,21 @@ fn name(text: &str) -> Result<String, String> {
 fn amount(text: &str) -> Result<i64, String> {
     let amount = text.parse::<i64>().ok().filter(|amount| *amount >= 1);
     amount.ok_or_else(|| format!("a number of tokens is 1 to {}", i64::MAX))
+}
+
+/// A number with the word for one or for several.
+fn counted(number: u64, one: &str, several: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { several })
+}
+
+/// A duration in the largest unit that leaves a number of at least one, with a decimal.
+fn duration(span: Duration) -> String {
+    let seconds = span.as_secs_f64();
+    match seconds {
+        ..1.0 => format!("{:.0} ms", seconds * 1e3),
+        ..120.0 => format!("{seconds:.1} s"),
+        ..7200.0 => format!("{:.1} min", seconds / 60.0),
+        ..172_800.0 => format!("{:.1} h", seconds / 3600.0),
+        _ => format!("{:.1} days", seconds / 86_400.0),
+    }
 }

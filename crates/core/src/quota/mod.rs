@@ -258,6 +258,11 @@ impl Quota {
         self.avantan.share.table.limit
     }
 
+    /// Whether it is in a round that is to delete it.
+    fn is_closing(&self) -> bool {
+        self.avantan.share.round.as_ref().is_some_and(|round| round.closing)
+    }
+
     /// Tokens ever granted and ever taken back here.
     pub fn used(&self) -> (u128, u128) {
         (self.acquired, self.released)

@@ -151,6 +151,9 @@ impl Quotas {
 
     /// Leads the round that the first waiting creation or deletion needs, if none is under way.
     fn lead_admin(&mut self, turn: &mut Turn, at: usize) {
+        if !self.list[at].is_closing() {
+            self.finish_admin(turn, at);
+        }
         let quota = &self.list[at];
         let Some(first) = quota.activity.as_ref().and_then(|activity| activity.admin.front()) else { return };
         let intent = first.limit.map_or(Intent::Delete, |limit| Intent::Create { limit });

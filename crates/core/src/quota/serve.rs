@@ -49,7 +49,8 @@ impl Quotas {
                 let Some(at) = self.position_or_new(turn, quota) else {
                     return Some(Outcome::Refused(Refusal::Overloaded));
                 };
-                if let Some(outcome) = created(&self.list[at], *limit) {
+                // While it is being deleted, what is here may be gone already.
+                if let Some(outcome) = created(&self.list[at], *limit).filter(|_| !self.list[at].is_closing()) {
                     return Some(outcome);
                 }
                 self.administer(turn, at, ticket, Some(*limit), timeout);

@@ -386,3 +386,19 @@ fn deletion_in_doubt_is_settled_by_what_the_quota_has_become() {
         assert_eq!(cluster.show(2, "gpus").limit, 7);
     }
 }
+
+/// The site at which it is created anew has not heard that the deletion, which it had a part in, is decided.
+#[test]
+fn quota_created_right_after_its_deletion_is_a_new_one() {
+    let mut cluster = Cluster::new(3);
+    for round in 0..5 {
+        assert_eq!(cluster.done(0, create(90)), Outcome::Created { limit: 90 });
+        assert!(granted(&cluster.done(2, acquire(10))));
+        assert_eq!(cluster.done(0, Operation::Delete { quota: "gpus".into() }), Outcome::Deleted);
+        assert_eq!(cluster.done(2, create(90)), Outcome::Created { limit: 90 }, "round {round}");
+        cluster.run(SECOND);
+        assert!(granted(&cluster.done(1, acquire(90))), "a new generation");
+        assert_eq!(cluster.done(1, Operation::Delete { quota: "gpus".into() }), Outcome::Deleted);
+        cluster.run(SECOND);
+    }
+}

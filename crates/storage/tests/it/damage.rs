@@ -99,7 +99,7 @@ fn flipped_bit_before_the_last_group_is_refused_with_its_place() {
             .unwrap_or_else(|| panic!("the flip at byte {byte} was not noticed"));
         let OpenError::Damaged { path, at, .. } = &error else { panic!("{error}") };
         assert_eq!((path.file_name().unwrap(), *at), (&*name, start as u64), "{error}");
-        assert!(error.to_string().contains("restore the whole data directory from a copy"), "{error}");
+        assert!(error.to_string().contains("start the site with an empty data directory"), "{error}");
     }
     // The header.
     for byte in [0, 9, 14, 21] {
