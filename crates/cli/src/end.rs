@@ -12,7 +12,9 @@ pub(crate) fn say(line: impl Display) {
     if let Err(error) = writeln!(out, "{line}").and_then(|()| out.flush())
         && error.kind() != io::ErrorKind::BrokenPipe
     {
+        // What was to be told is lost, and may matter: a grant's id.
         eprintln!("slackline: standard output: {error}");
+        std::process::exit(1);
     }
 }
 

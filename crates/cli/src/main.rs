@@ -122,7 +122,7 @@ fn wrong_use(error: &clap::Error) -> ExitCode {
 fn command_words() -> String {
     let mut command = Cli::command();
     let mut words = vec!["slackline".to_owned()];
-    for word in std::env::args().skip(1) {
+    for word in std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()) {
         let Some(next) = command.find_subcommand(&word) else { break };
         command = next.clone();
         words.push(word);

@@ -10,7 +10,7 @@ use slackline_core::api::{self, Hold, NAME_BYTES};
 use slackline_core::id::SiteId;
 
 use crate::book::{Act, Finished, NotTaken, Reply, Terms};
-use crate::client::{Client, Journey, Verdict};
+use crate::client::{Client, Journey, Verdict, after};
 use crate::grant::Grant;
 use crate::outcome::{Outcome, Reason, Refused, WhyUnknown};
 
@@ -218,9 +218,7 @@ impl<K: Kind> IntoFuture for Call<K> {
     type IntoFuture = Calling<K>;
 
     fn into_future(self) -> Calling<K> {
-        let now = Instant::now();
-        // Some centuries are as good as for ever.
-        let deadline = now.checked_add(self.deadline).unwrap_or(now + Duration::from_secs(1 << 33));
+        let deadline = after(self.deadline);
         let pinned = self.place != Place::Nearest;
         let terms = Terms { deadline, pinned, retry_elsewhere: self.retry_elsewhere };
         let refusal = objection(&self.act).or_else(|| self.client.no_such_place(&self.place));

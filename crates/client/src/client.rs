@@ -212,7 +212,7 @@ impl Client {
     /// **Asking settles it**: if the site has not seen the operation, it refuses it for ever
     /// ([`Reason::Withdrawn`]), so a copy that is still under way has no effect.
     pub async fn outcome_of(&self, operation: OperationId) -> Outcome<Effect> {
-        let until = Instant::now() + self.shared.deadline;
+        let until = after(self.shared.deadline);
         let mut patience = FIRST_ASK;
         loop {
             let why = match self.ask(operation, until, patience).await {
@@ -302,7 +302,7 @@ impl Client {
         deadline: Duration,
         ask: impl Fn(Channel) -> F,
     ) -> Result<(T, String), ReadError> {
-        let until = Instant::now() + deadline;
+        let until = after(deadline);
         let links = self.shared.lanes[usize::from(lane)].iter();
         let mut links: Vec<_> = links.filter(|link| place.admits(link.site)).collect();
         links.sort_by_key(|link| !link.is_usable());
@@ -695,6 +695,12 @@ fn links_of(lane: u16, channels: &[(&crate::topology::Site, Channel)], regions: 
         .collect();
     links.sort_by_key(|link| regions.iter().position(|region| *region == link.site.region));
     links
+}
+
+/// The instant at which so much time will have passed; some centuries are as good as for ever.
+pub(crate) fn after(span: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(span).unwrap_or(now + Duration::from_secs(1 << 33))
 }
 
 #[cfg(test)]

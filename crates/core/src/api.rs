@@ -10,6 +10,12 @@ use crate::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId};
 
 /// The longest name of a quota, in bytes.
 pub const NAME_BYTES: usize = 256;
+
+/// Whether this can be a quota's name: 1 to 256 bytes, no control characters.
+pub fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.len() <= NAME_BYTES && !name.chars().any(char::is_control)
+}
+
 /// The longest hold, in microseconds: 400 days.
 pub const HOLD_MICROS: u64 = 400 * 24 * 3600 * 1_000_000;
 /// The most operations in one batch.

@@ -43,6 +43,13 @@ pub enum OpenError {
         /// Whose it is.
         owner: SiteId,
     },
+    /// The storage belongs to a cluster of other sites.
+    OtherMembers {
+        /// How many it has in this lane.
+        before: usize,
+        /// How many are configured.
+        now: usize,
+    },
     /// The storage was written by a newer version.
     Newer {
         /// The layout of rows that it has.
@@ -66,6 +73,11 @@ impl fmt::Display for OpenError {
                 f,
                 "the storage belongs to the site whose number is {owner}: sites are numbered by the order of the regions in the \
                  configuration, which must not change"
+            ),
+            OpenError::OtherMembers { before, now } => write!(
+                f,
+                "the storage belongs to a cluster of {before} sites, and {now} are configured: the sites of a cluster are fixed; \
+                 configure those, or begin a new cluster with new data directories"
             ),
             OpenError::Newer { version } => {
                 write!(

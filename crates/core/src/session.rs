@@ -331,7 +331,13 @@ impl Sessions {
 
     /// What is certain about operations of a session that is not open: it refused them all for ever, unless it may have
     /// left rows that are forgotten.
-    pub fn verdict_on_ended(&self, id: SessionId) -> Outcome {
+    ///
+    /// One that was never opened will not be: its number is passed over. One beyond what is reserved nobody can have.
+    pub fn verdict_on_ended(&mut self, id: SessionId) -> Outcome {
+        if id.0 >= self.reserved {
+            return Outcome::Unknown(Doubt::Forgotten);
+        }
+        self.next = self.next.max(id.0 + 1);
         if id.0 <= self.forgotten { Outcome::Unknown(Doubt::Forgotten) } else { Outcome::Refused(Refusal::Withdrawn) }
     }
 

@@ -83,7 +83,7 @@ pub enum ConfigError {
         problem: String,
     },
     /// A value makes no sense.
-    #[error("the configuration's `{key}` cannot be: {problem}")]
+    #[error("the configuration's `{key}` cannot be used: {problem}")]
     Value {
         /// The key.
         key: &'static str,
@@ -109,6 +109,15 @@ impl ServeConfig {
             ConfigError::Parse { path: path.to_owned(), line, problem }
         })?;
         config.site().topology()?;
+        for (key, address) in [("listen", Some(&config.listen)), ("http", config.http.as_ref())] {
+            address.map_or(Ok(()), |address| check_address(key, address))?;
+        }
+        if config.drain_seconds > LONGEST_DRAIN {
+            return Err(value("drain_seconds", format!("it must be at most {LONGEST_DRAIN}")));
+        }
+        if config.data.as_os_str().is_empty() {
+            return Err(value("data", "it is empty; name a directory for this site's data".to_owned()));
+        }
         Ok(config)
     }
 
@@ -139,6 +148,9 @@ impl ServeConfig {
         10
     }
 }
+
+/// The longest that a stopping site may be given, in seconds.
+const LONGEST_DRAIN: u64 = 3600;
 
 /// What a site is told when it starts.
 #[derive(Debug)]
@@ -199,6 +211,9 @@ impl SiteConfig {
         for site in &self.sites {
             let id = self.id("sites", &site.region, site.lane)?;
             check_address("sites", &site.address)?;
+            if sites.values().any(|address| *address == site.address) {
+                return Err(value("sites", format!("two sites have the address {}", site.address)));
+            }
             if sites.insert(id, site.address.clone()).is_some() {
                 return Err(value("sites", format!("region {:?} has lane {} twice", site.region, site.lane)));
             }
@@ -251,8 +266,9 @@ fn check_name(key: &'static str, name: &str) -> Result<(), ConfigError> {
 }
 
 fn check_address(key: &'static str, address: &str) -> Result<(), ConfigError> {
+    let is_host = |host: &str| !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c == '/');
     let port =
-        address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse::<u16>().ok());
+        address.rsplit_once(':').filter(|(host, _)| is_host(host)).and_then(|(_, port)| port.parse::<u16>().ok());
     match port {
         Some(_) => Ok(()),
         None => Err(value(key, format!("{address:?} is not an address like \"eu.example.net:7400\""))),

@@ -32,6 +32,7 @@ pub mod config;
 pub mod dev;
 mod engine;
 mod http;
+mod incoming;
 mod link;
 mod log;
 mod mailbox;

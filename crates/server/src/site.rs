@@ -19,7 +19,6 @@ use slackline_wire::{MESSAGE_BYTES, v1};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tonic::transport::server::TcpIncoming;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tracing::{error, info, warn};
@@ -28,6 +27,7 @@ use crate::clock;
 use crate::config::{ConfigError, Listen, SiteConfig, Storage};
 use crate::engine::{Engine, Failure, OpenFailure, Parts};
 use crate::http;
+use crate::incoming::Incoming;
 use crate::link::{LINK_BYTES, Outbox, PeerService, keep};
 use crate::mailbox::{Mailbox, Phase};
 use crate::metrics::{Gauges, Sources, SyncTimes};
@@ -40,6 +40,9 @@ const HEALTH_INTERVAL: (Duration, Duration) = (Duration::from_millis(20), Durati
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a stopping site waits for its clients to take their last replies.
 const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long a client may be silent before it is asked whether it is there, and then until it is given up: those that vanished
+/// without a word must not take up room for ever.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// HTTP/2 flow control: a stream's window, and a connection's, in bytes. Some batches of 512 operations fit.
 const WINDOWS: (u32, u32) = (1 << 20, 4 << 20);
 
@@ -477,12 +480,14 @@ fn start_services(
     let router = tonic::transport::Server::builder()
         .initial_stream_window_size(WINDOWS.0)
         .initial_connection_window_size(WINDOWS.1)
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
+        .http2_keepalive_timeout(Some(KEEP_ALIVE))
         .add_service(SlacklineServer::new(clients).max_decoding_message_size(MESSAGE_BYTES))
         .add_service(PeerServer::new(peers).max_decoding_message_size(LINK_BYTES))
         .add_service(health)
         .add_service(reflection);
     let server = tokio::spawn(async move {
-        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        let incoming = Incoming::new(listener);
         let leave = async move {
             // No sender means that the site is gone.
             let _ = leave.wait_for(|leave| *leave).await;

@@ -132,7 +132,7 @@ impl Dev {
 
 /// How this program was called, for commands that can be copied.
 fn program() -> String {
-    let called = std::env::args().next().unwrap_or_default();
+    let called = std::env::args_os().next().unwrap_or_default().to_string_lossy().into_owned();
     let here = std::env::current_dir().ok();
     let shorter =
         here.and_then(|here| PathBuf::from(&called).strip_prefix(here).map(|path| path.display().to_string()).ok());

@@ -198,9 +198,12 @@ impl Avantan {
     }
 
     /// Whether it has offered or accepted something in an instance that is not decided yet: only the outcome, or the
-    /// withdrawal of the one ballot that it offered to, ends that. A mere promise binds nothing.
+    /// withdrawal of the one ballot that it offered to, ends that. A mere promise binds nothing, nor does an offer where
+    /// there is nothing to offer, because the entity does not exist: whoever wanted to create it may be gone for good.
     pub fn in_round(&self) -> bool {
-        self.share.round.as_ref().is_some_and(|round| round.first.is_some() || round.accepted.is_some())
+        let exists = self.share.table.limit.is_some();
+        let round = self.share.round.as_ref();
+        round.is_some_and(|round| round.accepted.is_some() || (round.first.is_some() && exists))
     }
 
     /// Whether this incarnation may vote: the first may, a later one once a decided instance recorded it, or once it is known

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::api::{Refusal, Response};
+use crate::api::{Refusal, Response, is_name};
 use crate::avantan::Message;
 use crate::clock::MILLISECOND;
 use crate::machine::ClientId;
@@ -43,6 +43,10 @@ impl Counts {
             turn.responses.push((client, Response::Shown(Err(Refusal::Overloaded))));
             return;
         }
+        if !is_name(&quota) {
+            turn.responses.push((client, Response::Shown(Err(Refusal::InvalidName))));
+            return;
+        }
         let patience = (timeout / 2).max(MILLISECOND);
         let count = Count { client, quota, first: None, tallies: Vec::new(), deadline: 0, patience };
         self.ask(turn, quotas, count);
@@ -52,7 +56,7 @@ impl Counts {
     fn ask(&mut self, turn: &mut Turn, quotas: &Quotas, mut count: Count) {
         self.next += 1;
         let token = self.next;
-        count.deadline = turn.now.mono + count.patience;
+        count.deadline = turn.now.mono.saturating_add(count.patience);
         count.tallies = vec![None; turn.peers.len()];
         count.tallies[turn.position] = Some(quotas.tally(turn, &count.quota).unwrap_or(nothing(turn.site.me)));
         for (_, peer) in turn.peers.iter().enumerate().filter(|(position, _)| *position != turn.position) {

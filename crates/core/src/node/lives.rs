@@ -73,6 +73,16 @@ pub(super) struct Lineage {
     marks: (u64, u64),
 }
 
+/// What the row about the site tells of it.
+pub(super) struct Owner {
+    /// Whose storage it is.
+    pub(super) site: SiteId,
+    /// The sites of the lane. They are fixed: shares, votes and totals are by member.
+    pub(super) members: Vec<SiteId>,
+    /// The session marks.
+    pub(super) marks: (u64, u64),
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Welcome {
     established: bool,
@@ -104,8 +114,8 @@ impl Lineage {
         }
     }
 
-    /// Reads the row about the site. Returns whose storage it is, and the session marks.
-    pub(super) fn restore(&mut self, row: &[u8], now: Now) -> Result<(SiteId, (u64, u64)), Malformed> {
+    /// Reads the row about the site.
+    pub(super) fn restore(&mut self, row: &[u8], now: Now) -> Result<Owner, Malformed> {
         let mut cursor = Cursor(row);
         if cursor.u64()? != VERSION {
             return Err(Malformed);
@@ -118,12 +128,17 @@ impl Lineage {
         self.uptime_before = cursor.u64()?;
         self.uptime_noted = self.uptime_before;
         self.marks = (cursor.u64()?, cursor.u64()?);
+        let members = (0..cursor.u64()?).map(|_| {
+            let mut part = || u16::try_from(cursor.u64()?).map_err(|_| Malformed);
+            Ok(SiteId { region: part()?, lane: part()? })
+        });
+        let members = members.collect::<Result<_, Malformed>>()?;
         cursor.end()?;
         self.opened = now;
         if self.incarnation > Incarnation(0) {
             self.readiness = Readiness::Confirming;
         }
-        Ok((site, self.marks))
+        Ok(Owner { site, members, marks: self.marks })
     }
 
     /// Microseconds that the site has been up, over all lives of this storage.
@@ -177,7 +192,7 @@ impl Lineage {
         }
         if std::mem::take(&mut self.meta_dirty) {
             self.uptime_noted = turn.uptime;
-            self.put_meta(&mut turn.batch, turn.site.me, turn.uptime);
+            self.put_meta(&mut turn.batch, turn.site.me, turn.site.members, turn.uptime);
         }
         let dirty = std::mem::take(&mut self.peers_dirty);
         for (position, peer) in turn.peers.iter().enumerate().filter(|(position, _)| dirty >> position & 1 == 1) {
@@ -185,7 +200,7 @@ impl Lineage {
         }
     }
 
-    fn put_meta(&self, batch: &mut Batch, me: SiteId, uptime: u64) {
+    fn put_meta(&self, batch: &mut Batch, me: SiteId, members: &[SiteId], uptime: u64) {
         let mut row = Vec::with_capacity(48);
         put_u64(&mut row, VERSION);
         put_u64(&mut row, u64::from(me.region));
@@ -196,6 +211,11 @@ impl Lineage {
         put_u64(&mut row, uptime);
         put_u64(&mut row, self.marks.0);
         put_u64(&mut row, self.marks.1);
+        put_u64(&mut row, members.len() as u64);
+        for member in members {
+            put_u64(&mut row, u64::from(member.region));
+            put_u64(&mut row, u64::from(member.lane));
+        }
         batch.put(&[META], &row);
     }
 }
@@ -396,7 +416,7 @@ impl Node {
             ..Lineage::fresh(&mut self.rng, now)
         };
         self.lineage.meta_dirty = false;
-        self.lineage.put_meta(&mut batch, self.config.me, uptime);
+        self.lineage.put_meta(&mut batch, self.config.me, &self.config.members, uptime);
         self.emit(now, batch, Vec::new(), Vec::new(), out);
     }
 }

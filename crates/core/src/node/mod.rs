@@ -23,6 +23,8 @@ mod counting;
 mod lives;
 mod relay;
 
+use std::collections::BTreeSet;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use crate::config::{Config, OpenError};
@@ -216,11 +218,14 @@ impl Node {
         {
             return Err(OpenError::Newer { version });
         }
-        let (owner, marks) = self.lineage.restore(&meta, now).map_err(|_| malformed(&[lives::META]))?;
-        if owner != self.config.me {
-            return Err(OpenError::OtherSite { owner });
+        let owner = self.lineage.restore(&meta, now).map_err(|_| malformed(&[lives::META]))?;
+        if owner.site != self.config.me {
+            return Err(OpenError::OtherSite { owner: owner.site });
         }
-        self.sessions = Sessions::restore(marks.0, marks.1);
+        if owner.members != self.config.members {
+            return Err(OpenError::OtherMembers { before: owner.members.len(), now: self.config.members.len() });
+        }
+        self.sessions = Sessions::restore(owner.marks.0, owner.marks.1);
         let mut from = vec![lives::META + 1];
         loop {
             let page = reader.scan(&from, &[OUTCOME + 1], PAGE)?;
@@ -734,7 +739,7 @@ fn ask(
             settled
         }
         Some(Known::Waiting(_)) => {
-            if !quotas.withdraw(turn, ticket) {
+            if !quotas.withdraw(turn, operation.session, &BTreeSet::from([operation.sequence])) {
                 return Outcome::Unknown(Doubt::Undecided);
             }
             turn.finished.push((ticket, withdrawn.clone()));
@@ -763,8 +768,8 @@ fn close(turn: &mut Turn, lineage: &mut Lineage, sessions: &mut Sessions, quotas
 
 /// Gives up operations that wait and that nobody can be told of any more: what they would be granted would be lost.
 fn withdraw(turn: &mut Turn, quotas: &mut Quotas, session: SessionId, sequences: Vec<u64>) {
-    for sequence in sequences {
-        quotas.withdraw(turn, Ticket { session, sequence });
+    if !sequences.is_empty() {
+        quotas.withdraw(turn, session, &sequences.into_iter().collect());
     }
 }
 

@@ -3,7 +3,7 @@
 //! accepted its creation settles it, if its votes are still what they were: a site that lost its disk may have lost one.
 
 use super::{Dirty, Quotas};
-use crate::api::{NAME_BYTES, Operation, Outcome, Refusal, SiteSet};
+use crate::api::{Operation, Outcome, Refusal, SiteSet, is_name};
 use crate::clock::MILLISECOND;
 use crate::id::Incarnation;
 use crate::machine::View;
@@ -68,7 +68,7 @@ impl Quotas {
         timeout: u64,
     ) -> Option<Outcome> {
         let refuse = |refusal| Some(Outcome::Refused(refusal));
-        if name.is_empty() || name.len() > NAME_BYTES || name.chars().any(char::is_control) {
+        if !is_name(name) {
             return refuse(Refusal::InvalidName);
         }
         if let Operation::Acquire { amount, .. } | Operation::Release { amount, .. } = operation
@@ -232,20 +232,16 @@ impl Quotas {
         }
     }
 
-    pub(super) fn withdraw_lookup(&mut self, ticket: Ticket) -> bool {
-        let mut found = None;
-        for (name, lookup) in &mut self.lookups {
+    /// Withdraws the operations that are meant; returns how many there were.
+    pub(super) fn withdraw_lookups(&mut self, is_meant: impl Fn(&Ticket) -> bool) -> usize {
+        let mut withdrawn = 0;
+        self.lookups.retain(|_, lookup| {
             let before = lookup.waiting.len();
-            lookup.waiting.retain(|waiting| waiting.ticket != ticket);
-            if lookup.waiting.len() < before {
-                found = Some((name.clone(), lookup.waiting.is_empty()));
-                break;
-            }
-        }
-        if let Some((name, true)) = &found {
-            self.lookups.remove(name);
-        }
-        found.is_some()
+            lookup.waiting.retain(|waiting| !is_meant(&waiting.ticket));
+            withdrawn += before - lookup.waiting.len();
+            !lookup.waiting.is_empty()
+        });
+        withdrawn
     }
 }
 

@@ -28,6 +28,8 @@ const ADMIN: usize = 256;
 const LARGE: i64 = 64;
 /// How long votes are collected for a ballot that was outbid, in round trips.
 const PATIENCE: u64 = 8;
+/// The most quotas at which creations, deletions or requests for tokens may wait.
+const LINES: usize = 65_536;
 /// The longest back-off between rounds.
 const BACK_OFF: u64 = 2 * SECOND;
 
@@ -137,8 +139,11 @@ impl Quotas {
         let round = self.list[at].avantan.share.round.as_ref();
         let accepted = round.and_then(|round| round.accepted.as_ref());
         let undecided = accepted.is_some_and(|(_, value)| value.lifecycle != crate::avantan::Lifecycle::Keep);
+        if self.lines.len() >= LINES {
+            self.tidy_lines();
+        }
         let activity = self.list[at].activity(turn);
-        if activity.admin.len() >= ADMIN {
+        if activity.admin.len() >= ADMIN || self.lines.len() >= LINES {
             turn.finished.push((ticket, Outcome::Refused(Refusal::Overloaded)));
             return;
         }
@@ -300,7 +305,7 @@ impl Quotas {
     }
 
     /// Gives up an election for a creation or deletion that nobody waits for any more.
-    fn withdraw_admin_round(&mut self, turn: &mut Turn, at: usize) {
+    pub(super) fn withdraw_admin_round(&mut self, turn: &mut Turn, at: usize) {
         let Role::Electing { intent, .. } = self.list[at].avantan.role() else { return };
         let wanted = self.list[at].activity.as_ref().is_some_and(|activity| !activity.admin.is_empty());
         if !matches!(intent, Intent::Move | Intent::Gather) && !wanted {
@@ -309,22 +314,6 @@ impl Quotas {
             self.list[at].avantan.withdraw(turn.site, &mut step);
             self.conclude_step(turn, at, before, step);
         }
-    }
-
-    /// Withdraws a creation or deletion whose value was never sent.
-    pub(super) fn withdraw_admin(&mut self, turn: &mut Turn, ticket: Ticket) -> bool {
-        for at in self.lines.clone() {
-            let at = at as usize;
-            let Some(activity) = &mut self.list[at].activity else { continue };
-            let before = activity.admin.len();
-            activity.admin.retain(|admin| admin.ticket != ticket || admin.undecided);
-            if activity.admin.len() < before {
-                activity.note_deadlines();
-                self.withdraw_admin_round(turn, at);
-                return true;
-            }
-        }
-        false
     }
 
     /// The time of the present phase is over.

@@ -1,11 +1,13 @@
 //! Acquire, release, holds and their end: what a site does on its own, and what it does when tokens arrive.
 
+use std::collections::BTreeSet;
+
 use super::row::{EXPIRIES, Grant, due_key, due_uptime, read_due_key};
 use super::{Activity, Dirty, Quota, Quotas, RELAXED_TICK, WAITING, WAITING_PER_QUOTA, Waiting, grant_key};
-use crate::api::{HOLD_MICROS, Hold, NAME_BYTES, Operation, Outcome, Refusal, SiteSet};
+use crate::api::{HOLD_MICROS, Hold, Operation, Outcome, Refusal, SiteSet, is_name};
 use crate::clock::MILLISECOND;
 use crate::codec::Malformed;
-use crate::id::GrantId;
+use crate::id::{GrantId, SessionId};
 use crate::machine::View;
 use crate::right::Term;
 use crate::turn::{Ticket, Turn};
@@ -39,8 +41,7 @@ impl Quotas {
             }
             Operation::ReleaseGrant { grant } => Some(self.release_grant(turn, view, *grant)),
             Operation::Create { quota, limit } => {
-                let valid = !quota.is_empty() && quota.len() <= NAME_BYTES && !quota.chars().any(char::is_control);
-                if !valid {
+                if !is_name(quota) {
                     return Some(Outcome::Refused(Refusal::InvalidName));
                 }
                 if *limit < 1 {
@@ -292,24 +293,40 @@ impl Quotas {
         }
     }
 
-    /// Withdraws an operation that waits; nothing was done for it, nor will be. False if that can no longer be said.
-    pub fn withdraw(&mut self, turn: &mut Turn, ticket: Ticket) -> bool {
-        let waits = |quota: &Quota| {
-            let activity = quota.activity.as_ref();
-            activity.is_some_and(|activity| !activity.waiting.is_empty() || !activity.admin.is_empty())
-        };
-        self.lines.retain(|&at| waits(&self.list[at as usize]));
-        for &at in &self.lines {
-            let Some(activity) = &mut self.list[at as usize].activity else { continue };
-            let before = activity.waiting.len();
-            activity.waiting.retain(|request| request.ticket != ticket);
-            if activity.waiting.len() < before {
-                activity.note_deadlines();
-                self.waiting -= 1;
-                return true;
+    /// Withdraws operations of a session that wait; nothing was done for them, nor will be. False if that can no longer be said
+    /// of one of them. One pass over everything that waits, however many are withdrawn.
+    pub fn withdraw(&mut self, turn: &mut Turn, session: SessionId, sequences: &BTreeSet<u64>) -> bool {
+        let is_meant = |ticket: &Ticket| ticket.session == session && sequences.contains(&ticket.sequence);
+        let mut withdrawn = 0;
+        self.tidy_lines();
+        for at in self.lines.clone() {
+            let at = at as usize;
+            let Some(activity) = &mut self.list[at].activity else { continue };
+            let before = (activity.waiting.len(), activity.admin.len());
+            activity.waiting.retain(|request| !is_meant(&request.ticket));
+            activity.admin.retain(|admin| admin.undecided || !is_meant(&admin.ticket));
+            let gone = (before.0 - activity.waiting.len(), before.1 - activity.admin.len());
+            if gone == (0, 0) {
+                continue;
+            }
+            activity.note_deadlines();
+            self.waiting -= gone.0;
+            withdrawn += gone.0 + gone.1;
+            if gone.1 > 0 {
+                self.withdraw_admin_round(turn, at);
             }
         }
-        self.withdraw_lookup(ticket) || self.withdraw_admin(turn, ticket)
+        withdrawn += self.withdraw_lookups(is_meant);
+        withdrawn == sequences.len()
+    }
+
+    /// Forgets the lines that have become empty.
+    pub(super) fn tidy_lines(&mut self) {
+        let list = &self.list;
+        self.lines.retain(|&at| {
+            let activity = list[at as usize].activity.as_ref();
+            activity.is_some_and(|activity| !activity.waiting.is_empty() || !activity.admin.is_empty())
+        });
     }
 }
 

@@ -12,15 +12,15 @@ use crate::peer::Tally;
 use crate::turn::Turn;
 
 impl Quotas {
-    /// This site's tally of a quota, if the quota exists here.
+    /// This site's tally of a quota, if it has ever existed here; a deleted one has the limit 0.
     pub fn tally(&self, turn: &Turn, name: &str) -> Option<Tally> {
-        let quota = self.find(name)?;
+        let quota = self.find(name).filter(|quota| quota.avantan.share.applied > 0)?;
         let share = &quota.avantan.share;
         let members = 0..turn.peers.len();
         Some(Tally {
             site: turn.site.me,
             generation: share.table.generation,
-            limit: share.table.limit?,
+            limit: share.table.limit.unwrap_or(0),
             applied: share.applied,
             in_round: quota.avantan.in_round(),
             tokens: share.tokens,
