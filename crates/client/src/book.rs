@@ -251,6 +251,8 @@ pub(crate) struct Book {
     /// Whether another site relays, which can carry operations of known sessions only.
     relayed: bool,
     opening: bool,
+    /// Why the site opened no session when it was last asked, if it did not.
+    closed_door: Option<Refusal>,
     /// The batches that have no answer yet, oldest first.
     in_flight: VecDeque<Flight>,
     round_trip: Duration,
@@ -277,6 +279,7 @@ impl Book {
             connected: false,
             relayed: false,
             opening: false,
+            closed_door: None,
             in_flight: VecDeque::with_capacity(FLIGHTS),
             round_trip: Duration::ZERO,
             sweep_at: None,
@@ -452,11 +455,13 @@ impl Book {
     /// The site opened a session.
     pub(crate) fn opened(&mut self, incarnation: Incarnation, id: SessionId) {
         self.opening = false;
+        self.closed_door = None;
         self.sessions.push(Session { id, incarnation, low: 1, entries: VecDeque::new(), ended: false });
     }
 
     /// The site would not open a session.
     pub(crate) fn not_opened(&mut self, refusal: Refusal, now: Instant, wakers: &mut Vec<Waker>) {
+        self.closed_door = Some(refusal);
         // `opening` stays, so that it is not asked again at once.
         self.park(now + NOT_READY_PAUSE, Parked::Open);
         if self.sessions.iter().all(|session| session.ended) {
@@ -931,7 +936,10 @@ impl Book {
         let call = self.calls[key].as_mut().expect("the sweep looked at it");
         let waits = matches!(call.audience, Audience::Waiting(_));
         match call.id {
-            None if waits => self.tell(key, Reply::NotTaken(NotTaken::DeadlinePassed), wakers),
+            None if waits => {
+                let why = self.closed_door.map_or(NotTaken::DeadlinePassed, NotTaken::Refused);
+                self.tell(key, Reply::NotTaken(why), wakers);
+            }
             // Whoever has its key in a queue vacates it.
             None => call.audience = Audience::Gone,
             Some(id) => {

@@ -19,6 +19,8 @@ const MAGIC: &[u8; 8] = b"SLKSEGM\n";
 
 /// The format of segments that this version writes.
 const FORMAT: u32 = 1;
+/// Bytes of the header: magic (8), format (4), number (8), length of the file (8), checksum (4).
+const HEADER: usize = 32;
 
 /// A file that is being made; worth nothing until it has its name.
 const HALF_MADE: &str = "new.tmp";
@@ -132,7 +134,8 @@ impl Segment {
     /// Writes the header, then gives the file its name; both are durable before anything is written into it.
     fn name(place: &Place, mut disk: Disk, number: u64) -> io::Result<Self> {
         let mut header = Aligned::with_capacity(BLOCK);
-        header.extend(&header_bytes(number));
+        let length = disk.len()?;
+        header.extend(&header_bytes(number, length));
         header.pad(BLOCK);
         if let Err(error) = disk.write_durably(0, header.as_slice()) {
             if error.kind() != io::ErrorKind::InvalidInput || !disk.is_direct() {
@@ -144,7 +147,6 @@ impl Segment {
         let path = place.directory.join(file_name(number));
         fs::rename(disk.path(), &path)?;
         sync_directory(&place.directory)?;
-        let length = disk.len()?;
         disk.moved_to(path);
         Ok(Self { number, disk, end: BLOCK as u64, length })
     }
@@ -203,7 +205,7 @@ pub(crate) fn read_segment(
     let disk = Disk::open(path, &place.medium, Role::Log, false).map_err(io)?;
     let mut bytes = vec![0; length.unwrap_or(disk.len().map_err(io)?) as usize];
     disk.read(0, &mut bytes).map_err(io)?;
-    check_header(&bytes, number, path)?;
+    check_header(&bytes, number, disk.len().map_err(io)?, path)?;
 
     // The batches are moved together at the front of the buffer as they are found: a batch is a run of writes, so
     // batches side by side are one.
@@ -238,28 +240,33 @@ fn later_group(bytes: &[u8], at: usize, number: u64, oldest: Seq) -> Option<u64>
         .map(|border| border as u64)
 }
 
-fn header_bytes(number: u64) -> [u8; 24] {
-    let mut header = [0; 24];
+fn header_bytes(number: u64, length: u64) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
     header[..8].copy_from_slice(MAGIC);
     header[8..12].copy_from_slice(&FORMAT.to_le_bytes());
     header[12..20].copy_from_slice(&number.to_le_bytes());
-    let checksum = crc32fast::hash(&header[..20]);
-    header[20..].copy_from_slice(&checksum.to_le_bytes());
+    header[20..28].copy_from_slice(&length.to_le_bytes());
+    let checksum = crc32fast::hash(&header[..28]);
+    header[28..].copy_from_slice(&checksum.to_le_bytes());
     header
 }
 
-fn check_header(bytes: &[u8], number: u64, path: &Path) -> Result<(), OpenError> {
+fn check_header(bytes: &[u8], number: u64, length: u64, path: &Path) -> Result<(), OpenError> {
     let damaged = |what| OpenError::Damaged { path: path.to_path_buf(), at: 0, what };
-    let header = bytes.get(..24).ok_or(damaged("the file is shorter than a header"))?;
-    if header[..8] != *MAGIC || u32_at(header, 20) != crc32fast::hash(&header[..20]) {
+    let header = bytes.get(..HEADER).ok_or(damaged("the file is shorter than a header"))?;
+    if header[..8] != *MAGIC || u32_at(header, 28) != crc32fast::hash(&header[..28]) {
         return Err(damaged("the header is not one of a segment"));
     }
     let format = u32_at(header, 8);
     if format > FORMAT {
         return Err(OpenError::NewerFormat { path: path.to_path_buf(), found: format, known: FORMAT });
     }
-    if header != header_bytes(number) {
+    if header[..20] != header_bytes(number, length)[..20] {
         return Err(damaged("the header has another number than the file's name"));
+    }
+    // A file that was cut off would pass for one that was not written so far.
+    if header != header_bytes(number, length) {
+        return Err(damaged("the file has another length than it was made with"));
     }
     Ok(())
 }

@@ -102,11 +102,23 @@ fn flipped_bit_before_the_last_group_is_refused_with_its_place() {
         assert!(error.to_string().contains("start the site with an empty data directory"), "{error}");
     }
     // The header.
-    for byte in [0, 9, 14, 21] {
+    for byte in [0, 9, 14, 21, 29] {
         let error = open_with(&scratch, &saved, &options, |bytes| bytes[byte] ^= 16).err().unwrap();
         assert!(matches!(&error, OpenError::Damaged { at: 0, .. } | OpenError::NewerFormat { .. }), "{error}");
     }
     assert_eq!(open_with(&scratch, &saved, &options, |_| ()).unwrap(), 441);
+}
+
+#[test]
+fn log_that_was_cut_off_is_refused() {
+    let scratch = Scratch::new("shortened");
+    let (options, _) = written(&scratch);
+    let saved = scratch.0.join("saved");
+    copy(&scratch.site(), &saved);
+    for length in [9 * BLOCK, BLOCK, 0] {
+        let error = open_with(&scratch, &saved, &options, |bytes| bytes.truncate(length)).err().expect("noticed");
+        assert!(matches!(&error, OpenError::Damaged { at: 0, .. }), "{error}");
+    }
 }
 
 /// A log of three segments none of which was absorbed: the table as it was before, links to the segments' files, and the
