@@ -25,7 +25,7 @@ pub struct PeerMessage {
 /// | `Avantan` | see [`avantan::Message`] | one entity's agreement |
 /// | `Digests` | all → all | what a site has and wants of quotas; running totals of gifts |
 /// | `Lookup`, `NotKnown` | site ↔ all | does this quota exist? (A positive answer is `Avantan(Decided)`.) |
-/// | `Younger` | site → new incarnation | no vote of your predecessor can have been counted in this quota |
+/// | `NoVote` | site → new incarnation | no vote of your predecessor can have been counted in this quota |
 /// | `Count`, `Counted` | site ↔ all | a quota's tally, for `quota show` |
 /// | `Relay`, `Relayed` | site ↔ site | a client's request about another site's operations, and the response |
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -95,8 +95,8 @@ pub enum Body {
         /// The quota's name.
         quota: String,
     },
-    /// All that is known of this quota here is from after the receiver's incarnation was noted.
-    Younger {
+    /// Nothing is decided or accepted of this quota here, and no election counts on the receiver's predecessor.
+    NoVote {
         /// As asked.
         token: u64,
         /// The quota's name.

@@ -1,6 +1,6 @@
 //! The cluster at rest is looked at: it must serve everywhere, and its books must be exact.
 
-use slackline_core::api::{Hold, Operation, Outcome, Refusal, Request, Shown};
+use slackline_core::api::{Hold, Operation, Outcome, Refusal, Request, Shown, is_name};
 use slackline_core::clock::SECOND;
 
 use crate::clients::Purpose;
@@ -24,11 +24,16 @@ const STEP: u64 = 25 * SECOND;
 const PATIENCE: u64 = 5;
 const PAUSE: u64 = 3 * SECOND;
 
+/// How many names that do not exist are created.
+const CREATIONS: usize = 6;
+
 /// What the audit has to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Task {
     /// All free tokens of a quota are acquired at a site, and given back.
     Acquire { book: usize, site: usize },
+    /// A quota that does not exist, whatever became of attempts to create it, is created at a site.
+    Create { book: usize, site: usize },
     /// A site counts a quota.
     Show { book: usize, site: usize },
 }
@@ -91,6 +96,11 @@ impl Simulation {
             self.look_at_rest(world);
             if !std::mem::replace(&mut self.audit.acquired, true) {
                 self.plan(world, |book, site| Task::Acquire { book, site });
+                let absent = |&book: &usize| !self.exists(book) && is_name(&self.oracle.books[book].name);
+                let absent = (0..self.oracle.books.len()).rev().filter(absent).take(CREATIONS);
+                let creations = absent.map(|book| Task::Create { book, site: book % world.len() });
+                let creations: Vec<Task> = creations.collect();
+                self.audit.tasks.extend(creations);
                 self.audit.rested.clear();
                 // What that moved comes to rest before the books are looked at once more.
                 self.audit.resting_until = now + REST;
@@ -161,10 +171,14 @@ impl Simulation {
         self.audit.rested.iter().all(|rested| *rested)
     }
 
+    fn exists(&self, book: usize) -> bool {
+        self.oracle.books[book].decisions.newest().is_some_and(|(_, table)| table.limit.is_some())
+    }
+
     /// The same for every quota at every site.
     fn plan(&mut self, world: &World, task: impl Fn(usize, usize) -> Task) {
         for book in (0..self.oracle.books.len()).rev() {
-            let exists = self.oracle.books[book].decisions.newest().is_some_and(|(_, table)| table.limit.is_some());
+            let exists = self.exists(book);
             // The last of those that clients make on the way stand for all of them.
             let passed = self.oracle.books[book].name.starts_with("late") && book + 3 < self.oracle.books.len();
             if exists && !passed {
@@ -182,6 +196,13 @@ impl Simulation {
                 let request = Request::Show { quota, timeout: 5 * SECOND };
                 self.ask_site(world, now, site, Purpose::Audit { book, site }, request);
                 self.audit.current = Some((task, now, None));
+            }
+            Task::Create { book, site } => {
+                let operation = Operation::Create { quota: self.oracle.books[book].name.clone(), limit: 40 };
+                match self.submit_for_audit(world, site, operation) {
+                    Some(op) => self.audit.current = Some((task, now, Some(op))),
+                    None => self.audit.tasks.push(task),
+                }
             }
             Task::Acquire { book, site } => {
                 let Ok(Some((limit, sums))) = self.oracle.sums(book) else { return };
@@ -239,10 +260,28 @@ impl Simulation {
     }
 
     fn is_answered(&mut self, world: &World, task: Task, op: Option<u32>) -> bool {
-        let Task::Acquire { book, site } = task else { return self.audit.shown };
+        let (Task::Acquire { book, site } | Task::Create { book, site }) = task else { return self.audit.shown };
         let Some(op) = op else { return false };
         let known = &self.oracle.ops[op as usize];
         let known_told = known.told.is_some();
+        let about = format!("quota {} at site {site}", self.oracle.books[book].name);
+        if let (Operation::Create { .. }, Some(told)) = (&known.operation, &known.told) {
+            let again = !is_definitive(told) && self.audit.refused < PATIENCE;
+            let found = match told {
+                _ if again => Ok(()),
+                Outcome::Created { .. } | Outcome::Refused(Refusal::LimitDiffers { .. }) => Ok(()),
+                told => Err(format!("creating it ends as {told:?}")),
+            };
+            if again {
+                self.audit.refused += 1;
+                self.audit.pause_until = world.now() + PAUSE;
+                self.audit.tasks.push(task);
+                return true;
+            }
+            self.audit.refused = 0;
+            self.oracle.blame(liveness::NAME, found, &about);
+            return true;
+        }
         if let (Operation::Acquire { .. }, Some(told)) = (&known.operation, &known.told) {
             let again = match told {
                 Outcome::Refused(Refusal::Exhausted { .. }) => true,
@@ -257,7 +296,6 @@ impl Simulation {
                 return true;
             }
             let found = liveness::check_granted(self.audit.amount, Some(told));
-            let about = format!("quota {} at site {site}", self.oracle.books[book].name);
             self.oracle.blame(liveness::NAME, found, &about);
         }
         if known_told {
@@ -267,10 +305,11 @@ impl Simulation {
     }
 
     fn blame_silence(&mut self, task: Task) {
-        let (Task::Acquire { book, site } | Task::Show { book, site }) = task;
+        let (Task::Acquire { book, site } | Task::Create { book, site } | Task::Show { book, site }) = task;
         let about = format!("quota {} at site {site}", self.oracle.books[book].name);
         let found = match task {
             Task::Acquire { .. } => liveness::check_granted(self.audit.amount, None),
+            Task::Create { .. } => Err("creating it is not answered".to_owned()),
             Task::Show { .. } => Err("show is not answered".to_owned()),
         };
         self.oracle.blame(liveness::NAME, found, &about);

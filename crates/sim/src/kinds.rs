@@ -9,7 +9,7 @@ use slackline_core::peer::Body;
 /// Names of the kinds of messages, by [`message`].
 pub(crate) const MESSAGES: [&str; 20] = [
     "Hello", "Welcome", "Ping", "Pong", "Election", "Report", "Accept", "Accepted", "Refuse", "Decided", "Withdraw",
-    "Behind", "Digests", "Lookup", "NotKnown", "Count", "Counted", "Relay", "Relayed", "Younger",
+    "Behind", "Digests", "Lookup", "NotKnown", "Count", "Counted", "Relay", "Relayed", "NoVote",
 ];
 
 /// Names of the kinds of inputs, by [`input`]: those of messages, then these.
@@ -40,7 +40,7 @@ pub(crate) fn message(body: &Body) -> usize {
         Body::Counted { .. } => 16,
         Body::Relay { .. } => 17,
         Body::Relayed { .. } => 18,
-        Body::Younger { .. } => 19,
+        Body::NoVote { .. } => 19,
     }
 }
 

@@ -26,7 +26,7 @@ impl From<PeerMessage> for internal::PeerMessage {
             }
             Body::Lookup { token, quota } => Kind::Lookup(internal::Name { token, quota }),
             Body::NotKnown { token, quota } => Kind::NotKnown(internal::Name { token, quota }),
-            Body::Younger { token, quota } => Kind::Younger(internal::Name { token, quota }),
+            Body::NoVote { token, quota } => Kind::NoVote(internal::Name { token, quota }),
             Body::Count { token, quota } => Kind::Count(internal::Count { token, quota }),
             Body::Counted { token, tally } => {
                 Kind::Counted(internal::Counted { token, tally: tally.map(|tally| (*tally).into()) })
@@ -65,7 +65,7 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
             Kind::Digests(digests) => Body::Digests(convert_all(digests.digests, DIGESTS, "digests")?),
             Kind::Lookup(name) => Body::Lookup { token: name.token, quota: name.quota },
             Kind::NotKnown(name) => Body::NotKnown { token: name.token, quota: name.quota },
-            Kind::Younger(name) => Body::Younger { token: name.token, quota: name.quota },
+            Kind::NoVote(name) => Body::NoVote { token: name.token, quota: name.quota },
             Kind::Count(count) => Body::Count { token: count.token, quota: count.quota },
             Kind::Counted(counted) => {
                 let tally = counted.tally.map(|tally| Tally::try_from(tally).map(Box::new)).transpose();

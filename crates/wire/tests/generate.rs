@@ -357,7 +357,7 @@ impl Generator {
                 let kind = self.below(REQUESTS);
                 Body::Relay { token: self.number(), request: Box::new(self.request(kind)) }
             }
-            11 => Body::Younger { token: self.number(), quota: self.name() },
+            11 => Body::NoVote { token: self.number(), quota: self.name() },
             _ => {
                 let kind = self.below(RESPONSES);
                 Body::Relayed { token: self.number(), response: Box::new(self.response(kind)) }

@@ -38,9 +38,9 @@
 //! - *A lost disk*: a new incarnation neither votes nor offers until a decided instance has recorded it. That instance
 //!   was carried by a majority counted without the site, so every instance in which its forgotten votes could matter is
 //!   decided by then. An entity of which nothing is decided yet has no such instance: there a new incarnation votes once
-//!   every other site has said that it knew nothing of the entity when it noted the incarnation ([`Share::fresh`]), so no
-//!   vote of a predecessor can have been counted. That stays true in later instances, where it votes and offers nothing
-//!   until it is recorded.
+//!   every other site has said that nothing of it is decided or accepted there, and that no election there counts on a
+//!   predecessor ([`Share::fresh`]): so no vote or promise of one can count, then or later. That holds for later instances
+//!   too, where it votes and offers nothing until it is recorded.
 //!
 //! # Where we depart from the paper (ICDE 2021, section 4.3)
 //!
@@ -195,6 +195,12 @@ impl Avantan {
     /// Whether it collects votes for a ballot that somebody will not vote for, having promised a higher one.
     pub fn is_outbid(&self) -> bool {
         matches!(&self.role, Role::Collecting { ballot, .. } if ballot.number <= self.refused)
+    }
+
+    /// Whether it leads an election that has a report of `site` in an incarnation before this one.
+    pub fn has_report_before(&self, site: SiteId, incarnation: Incarnation) -> bool {
+        let Role::Electing { reports, .. } = &self.role else { return false };
+        reports.iter().any(|report| report.line.site == site && report.line.incarnation < incarnation)
     }
 
     /// Whether it has offered or accepted something in an instance that is not decided yet: only the outcome, or the

@@ -112,7 +112,7 @@ pub struct Share {
     pub table: Table,
     /// The instance under way, if this site has a part in it.
     pub round: Option<Round>,
-    /// The incarnation of this site that every other site has said to be older than all they know of the entity.
+    /// The incarnation of this site of which every other site has said that no vote of its predecessors counts there.
     pub fresh: Incarnation,
 }
 

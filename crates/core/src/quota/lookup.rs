@@ -127,8 +127,8 @@ impl Quotas {
     /// Answers another site's question about a name.
     pub fn look_up(&self, turn: &mut Turn, from: usize, name: String, token: u64) {
         let to = turn.peers[from].site;
-        if self.is_younger_than(turn, &name, from) {
-            turn.sends.push((to, Body::Younger { token, quota: name.clone() }));
+        if self.counts_no_vote_of(turn, &name, from) {
+            turn.sends.push((to, Body::NoVote { token, quota: name.clone() }));
         }
         let body = match self.find(&name).filter(|quota| quota.limit().is_some()) {
             Some(quota) => {
@@ -143,9 +143,9 @@ impl Quotas {
         turn.sends.push((to, body));
     }
 
-    /// Asks the others whether they knew anything of the quota when they noted this site's incarnation. If none did, no
-    /// vote of a predecessor can have been counted in the quota's first instance, and this incarnation may vote in it.
-    pub(super) fn ask_whether_younger(&mut self, turn: &mut Turn, at: usize) {
+    /// Asks the others whether a vote or promise of a predecessor may count in the quota's first instance. If none may, this
+    /// incarnation may vote in it.
+    pub(super) fn ask_whether_it_may_vote(&mut self, turn: &mut Turn, at: usize) {
         let quota = &mut self.list[at];
         if quota.avantan.share.applied > 0 || quota.avantan.may_vote(turn.site) {
             return;
@@ -160,8 +160,8 @@ impl Quotas {
         ask(turn, &name, token, answered);
     }
 
-    /// Another site knew nothing of the quota when it noted this site's incarnation.
-    pub fn younger(&mut self, turn: &mut Turn, from: usize, name: &str, token: u64) {
+    /// At another site no vote of a predecessor counts.
+    pub fn no_vote(&mut self, turn: &mut Turn, from: usize, name: &str, token: u64) {
         let Some(at) = self.position(name) else { return };
         let activity = self.list[at].activity(turn);
         // What was told to an earlier incarnation says nothing of that one's own votes.
@@ -178,11 +178,16 @@ impl Quotas {
         }
     }
 
-    /// Whether all that this site knows of the quota is from after it noted the member's incarnation.
-    fn is_younger_than(&self, turn: &Turn, name: &str, member: usize) -> bool {
+    /// Whether no vote and no promise of a predecessor of the member's present incarnation counts for anything here: then
+    /// it counts for nothing as far as this site is concerned, now and later.
+    fn counts_no_vote_of(&self, turn: &Turn, name: &str, member: usize) -> bool {
         let Some(quota) = self.find(name) else { return true };
-        let noted = turn.peers[member].incarnation.max(turn.peers[member].noted.0);
-        quota.avantan.share.applied == 0 && quota.born.get(member).is_some_and(|born| *born >= noted)
+        let share = &quota.avantan.share;
+        let peer = &turn.peers[member];
+        let accepted = share.round.as_ref().is_some_and(|round| round.accepted.is_some());
+        share.applied == 0
+            && !accepted
+            && !quota.avantan.has_report_before(peer.site, peer.incarnation.max(peer.noted.0))
     }
 
     /// The quota exists now: carries out what waited for its name.

@@ -86,8 +86,6 @@ pub struct Quota {
     /// Running totals by member; empty until the first gift.
     given: Vec<Total>,
     received: Vec<Total>,
-    /// The members' incarnations when this site first heard of the quota; kept until its first instance is decided.
-    born: Vec<Incarnation>,
     /// What only matters while something goes on; none for a quota at rest, so that many fit into memory.
     activity: Option<Box<Activity>>,
     /// The entry in the timers that counts.
@@ -236,7 +234,6 @@ impl Quota {
             gifts: 0,
             given: Vec::new(),
             received: Vec::new(),
-            born: Vec::new(),
             activity: None,
             wake: NEVER,
             dirty: Dirty::Clean,
@@ -370,7 +367,7 @@ impl Quotas {
     }
 
     /// The quota of this name, made if it is new; none past the bound.
-    fn position_or_new(&mut self, turn: &Turn, name: &str) -> Option<usize> {
+    fn position_or_new(&mut self, name: &str) -> Option<usize> {
         if let Some(at) = self.position(name) {
             return Some(at);
         }
@@ -379,9 +376,7 @@ impl Quotas {
         }
         let name: Arc<str> = name.into();
         let at = self.list.len();
-        let mut quota = Quota::new(name.clone());
-        quota.born = turn.peers.iter().map(|peer| peer.incarnation.max(peer.noted.0)).collect();
-        self.list.push(quota);
+        self.list.push(Quota::new(name.clone()));
         self.names.insert(name, at as u32);
         // Its rows are written even if nothing comes of it: rows are numbered without a gap.
         self.touch(at, Dirty::All);

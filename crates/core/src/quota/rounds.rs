@@ -46,13 +46,13 @@ impl Quotas {
     pub fn message(&mut self, turn: &mut Turn, from: SiteId, quota: &str, message: Message) {
         // A message that asks nothing of us and tells us nothing durable must not make us remember a name.
         let creates = matches!(message, Message::Election { .. } | Message::Accept { .. } | Message::Decided { .. });
-        let at = if creates { self.position_or_new(turn, quota) } else { self.position(quota) };
+        let at = if creates { self.position_or_new(quota) } else { self.position(quota) };
         let Some(at) = at else {
             turn.metrics.ignored += 1;
             return;
         };
         if matches!(message, Message::Election { .. } | Message::Accept { .. }) {
-            self.ask_whether_younger(turn, at);
+            self.ask_whether_it_may_vote(turn, at);
         }
         let offer = self.offer(turn, at);
         let before = self.standing(at);
@@ -178,7 +178,7 @@ impl Quotas {
     fn lead(&mut self, turn: &mut Turn, at: usize, intent: Intent, cause: Cause) {
         if !self.list[at].avantan.may_vote(turn.site) {
             // Not recorded yet: our digests make the others do it.
-            self.ask_whether_younger(turn, at);
+            self.ask_whether_it_may_vote(turn, at);
             let retry = turn.now.mono + turn.longest_round_trip();
             let activity = self.list[at].activity(turn);
             activity.retry_at = retry;
@@ -461,7 +461,6 @@ impl Quotas {
     fn adopted(&mut self, turn: &mut Turn, at: usize, before: Standing) {
         let now = turn.now.mono;
         let quota = &mut self.list[at];
-        quota.born.clear();
         let table = &quota.avantan.share.table;
         if table.generation != before.generation || !(before.exists && table.limit.is_some()) {
             // A new generation, or none: its books start empty.

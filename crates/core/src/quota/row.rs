@@ -56,10 +56,6 @@ pub(super) fn put_cold(batch: &mut Batch, scratch: &mut Vec<u8>, at: u32, quota:
     }
     put_u64(scratch, quota.rebalances);
     put_u64(scratch, quota.gifts);
-    put_u64(scratch, quota.born.len() as u64);
-    for incarnation in &quota.born {
-        put_u64(scratch, u64::from(incarnation.0));
-    }
     batch.put(&quota_key(COLD, at), scratch);
 }
 
@@ -108,8 +104,6 @@ impl QuotaRow {
             quota.received = read_totals(&mut cursor)?;
             quota.rebalances = cursor.u64()?;
             quota.gifts = cursor.u64()?;
-            quota.born =
-                (0..cursor.u64()?).map(|_| Ok(Incarnation(cursor.u32()?))).collect::<Result<_, Malformed>>()?;
             QuotaRow::Cold(at, Box::new(quota))
         };
         cursor.end()?;

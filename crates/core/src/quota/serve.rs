@@ -47,7 +47,7 @@ impl Quotas {
                 if *limit < 1 {
                     return Some(Outcome::Refused(Refusal::InvalidAmount));
                 }
-                let Some(at) = self.position_or_new(turn, quota) else {
+                let Some(at) = self.position_or_new(quota) else {
                     return Some(Outcome::Refused(Refusal::Overloaded));
                 };
                 // While it is being deleted, what is here may be gone already.
