@@ -23,6 +23,8 @@ use crate::machine::ClientId;
 pub const SESSIONS: usize = 100_000;
 /// How long the outcomes of a session that is silent are kept, in microseconds of the site's monotonic clock.
 pub const RETENTION: u64 = 600 * SECOND;
+/// A session so far beyond the newest was never opened by anybody.
+const FAR: u64 = 1 << 20;
 /// Session numbers are reserved durably in blocks of this many.
 pub const BLOCK: u64 = 1024;
 
@@ -332,12 +334,16 @@ impl Sessions {
     /// What is certain about operations of a session that is not open: it refused them all for ever, unless it may have
     /// left rows that are forgotten.
     ///
-    /// One that was never opened will not be: its number is passed over. One beyond what is reserved nobody can have.
+    /// One that was never opened will not be: its number is passed over, durably (the marks change). Not one that is far off,
+    /// which nobody can have, or somebody could use the numbers up.
     pub fn verdict_on_ended(&mut self, id: SessionId) -> Outcome {
-        if id.0 >= self.reserved {
+        if id.0 >= self.next.saturating_add(FAR) {
             return Outcome::Unknown(Doubt::Forgotten);
         }
         self.next = self.next.max(id.0 + 1);
+        if self.next > self.reserved {
+            self.reserved = self.next - 1 + BLOCK;
+        }
         if id.0 <= self.forgotten { Outcome::Unknown(Doubt::Forgotten) } else { Outcome::Refused(Refusal::Withdrawn) }
     }
 

@@ -166,8 +166,9 @@ impl Quotas {
         if amount < 1 {
             return Outcome::Refused(Refusal::InvalidAmount);
         }
-        // Whatever is here is not out.
-        let at_most = (limit - quota.avantan.share.tokens).max(0);
+        // Whatever is here is not out; what is set aside for a round may be elsewhere by now, and out.
+        let share = &quota.avantan.share;
+        let at_most = (limit - (share.tokens - share.held())).max(0);
         if amount > at_most {
             return Outcome::Refused(Refusal::AboveOut { at_most });
         }
