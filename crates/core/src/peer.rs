@@ -1,7 +1,7 @@
 //! What sites say to each other.
 
 use crate::api::{Request, Response};
-use crate::avantan;
+use crate::avantan::{self, Ballot, Value};
 use crate::id::{Incarnation, Life, SiteId};
 
 /// A message between sites, with what every message tells of its sender.
@@ -25,7 +25,7 @@ pub struct PeerMessage {
 /// | `Avantan` | see [`avantan::Message`] | one entity's agreement |
 /// | `Digests` | all → all | what a site has and wants of quotas; running totals of gifts |
 /// | `Lookup`, `NotKnown` | site ↔ all | does this quota exist? (A positive answer is `Avantan(Decided)`.) |
-/// | `NoVote` | site → new incarnation | no vote of your predecessor can have been counted in this quota |
+/// | `NoVote` | site → new incarnation | no vote of your predecessor counts here, except perhaps for this value |
 /// | `Count`, `Counted` | site ↔ all | a quota's tally, for `quota show` |
 /// | `Relay`, `Relayed` | site ↔ site | a client's request about another site's operations, and the response |
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -95,12 +95,14 @@ pub enum Body {
         /// The quota's name.
         quota: String,
     },
-    /// Nothing is decided or accepted of this quota here, and no election counts on the receiver's predecessor.
+    /// Nothing of this quota is decided here, and no election here counts on a report of the receiver's predecessor.
     NoVote {
         /// As asked.
         token: u64,
         /// The quota's name.
         quota: String,
+        /// What was accepted here: the predecessor may have voted for it.
+        accepted: Option<Box<(Ballot, Value)>>,
     },
     /// Asks for a tally.
     Count {

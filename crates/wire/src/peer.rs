@@ -26,7 +26,13 @@ impl From<PeerMessage> for internal::PeerMessage {
             }
             Body::Lookup { token, quota } => Kind::Lookup(internal::Name { token, quota }),
             Body::NotKnown { token, quota } => Kind::NotKnown(internal::Name { token, quota }),
-            Body::NoVote { token, quota } => Kind::NoVote(internal::Name { token, quota }),
+            Body::NoVote { token, quota, accepted } => {
+                let accepted = accepted.map(|accepted| {
+                    let (ballot, value) = *accepted;
+                    internal::Proposal { ballot: Some(ballot.into()), value: Some(value.into()) }
+                });
+                Kind::NoVote(internal::NoVote { token, quota, accepted })
+            }
             Body::Count { token, quota } => Kind::Count(internal::Count { token, quota }),
             Body::Counted { token, tally } => {
                 Kind::Counted(internal::Counted { token, tally: tally.map(|tally| (*tally).into()) })
@@ -65,7 +71,17 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
             Kind::Digests(digests) => Body::Digests(convert_all(digests.digests, DIGESTS, "digests")?),
             Kind::Lookup(name) => Body::Lookup { token: name.token, quota: name.quota },
             Kind::NotKnown(name) => Body::NotKnown { token: name.token, quota: name.quota },
-            Kind::NoVote(name) => Body::NoVote { token: name.token, quota: name.quota },
+            Kind::NoVote(vote) => Body::NoVote {
+                token: vote.token,
+                quota: vote.quota,
+                accepted: match vote.accepted {
+                    None => None,
+                    Some(proposal) => Some(Box::new((
+                        convert(proposal.ballot, "no_vote.accepted.ballot")?,
+                        convert(proposal.value, "no_vote.accepted.value")?,
+                    ))),
+                },
+            },
             Kind::Count(count) => Body::Count { token: count.token, quota: count.quota },
             Kind::Counted(counted) => {
                 let tally = counted.tally.map(|tally| Tally::try_from(tally).map(Box::new)).transpose();

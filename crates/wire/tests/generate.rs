@@ -357,7 +357,10 @@ impl Generator {
                 let kind = self.below(REQUESTS);
                 Body::Relay { token: self.number(), request: Box::new(self.request(kind)) }
             }
-            11 => Body::NoVote { token: self.number(), quota: self.name() },
+            11 => {
+                let accepted = self.flag().then(|| Box::new((self.ballot(), self.value())));
+                Body::NoVote { token: self.number(), quota: self.name(), accepted }
+            }
             _ => {
                 let kind = self.below(RESPONSES);
                 Body::Relayed { token: self.number(), response: Box::new(self.response(kind)) }

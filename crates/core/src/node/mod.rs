@@ -378,7 +378,9 @@ impl Machine for Node {
                 Body::Digests(digests) => digests.into_iter().for_each(|digest| quotas.digest(&mut turn, from, digest)),
                 Body::Lookup { token, quota } => quotas.look_up(&mut turn, from, quota, token),
                 Body::NotKnown { token, quota } => quotas.not_known(&mut turn, from, &quota, token),
-                Body::NoVote { token, quota } => quotas.no_vote(&mut turn, from, &quota, token),
+                Body::NoVote { token, quota, accepted } => {
+                    quotas.no_vote(&mut turn, from, &quota, token, accepted.map(|accepted| *accepted));
+                }
                 Body::Count { token, quota } => {
                     let tally = quotas.tally(&turn, &quota);
                     turn.sends.push((peers[from].site, Body::Counted { token, tally: tally.map(Box::new) }));

@@ -4,7 +4,8 @@
 
 use super::{Dirty, Quotas};
 use crate::api::{Operation, Outcome, Refusal, SiteSet, is_name};
-use crate::clock::MILLISECOND;
+use crate::avantan::{Ballot, Value};
+use crate::clock::{MILLISECOND, SECOND};
 use crate::id::Incarnation;
 use crate::machine::View;
 use crate::peer::Body;
@@ -128,7 +129,9 @@ impl Quotas {
     pub fn look_up(&self, turn: &mut Turn, from: usize, name: String, token: u64) {
         let to = turn.peers[from].site;
         if self.counts_no_vote_of(turn, &name, from) {
-            turn.sends.push((to, Body::NoVote { token, quota: name.clone() }));
+            let share = self.find(&name).map(|quota| &quota.avantan.share);
+            let accepted = share.and_then(|share| share.round.as_ref()?.accepted.clone());
+            turn.sends.push((to, Body::NoVote { token, quota: name.clone(), accepted: accepted.map(Box::new) }));
         }
         let body = match self.find(&name).filter(|quota| quota.limit().is_some()) {
             Some(quota) => {
@@ -160,8 +163,10 @@ impl Quotas {
         ask(turn, &name, token, answered);
     }
 
-    /// At another site no vote of a predecessor counts.
-    pub fn no_vote(&mut self, turn: &mut Turn, from: usize, name: &str, token: u64) {
+    /// At another site no vote of a predecessor counts, except perhaps for what was accepted there. Once all have said so, this
+    /// incarnation takes over the value of the highest ballot, as if it had voted for it, and may vote from then on: if a
+    /// value was decided with a vote of the predecessor, that is the one.
+    pub fn no_vote(&mut self, turn: &mut Turn, from: usize, name: &str, token: u64, accepted: Option<(Ballot, Value)>) {
         let Some(at) = self.position(name) else { return };
         let activity = self.list[at].activity(turn);
         // What was told to an earlier incarnation says nothing of that one's own votes.
@@ -169,25 +174,37 @@ impl Quotas {
             return;
         }
         activity.fresh.insert(from);
+        if let Some((ballot, _)) = &accepted
+            && activity.fresh_accepted.as_ref().is_none_or(|(highest, _)| highest < ballot)
+        {
+            activity.fresh_accepted = accepted;
+        }
         let all = activity.fresh.positions().count() + 1 == turn.peers.len();
-        let share = &mut self.list[at].avantan.share;
-        if all && share.applied == 0 && share.fresh != turn.site.incarnation {
-            share.fresh = turn.site.incarnation;
+        let accepted = activity.fresh_accepted.clone();
+        let avantan = &mut self.list[at].avantan;
+        if all && avantan.share.applied == 0 && avantan.share.fresh != turn.site.incarnation {
+            if let Some((ballot, value)) = accepted {
+                avantan.take_over(turn.site, ballot, value);
+            }
+            avantan.share.fresh = turn.site.incarnation;
+            if avantan.in_round() {
+                // Whoever proposed it may be gone: if nothing comes of it, it is brought to an end from here.
+                let delay = 8 * turn.longest_round_trip() + turn.jitter(SECOND);
+                let activity = self.list[at].activity(turn);
+                activity.phase_at = activity.phase_at.min(turn.now.mono + delay);
+            }
             self.touch(at, Dirty::All);
             self.schedule(at);
         }
     }
 
-    /// Whether no vote and no promise of a predecessor of the member's present incarnation counts for anything here: then
-    /// it counts for nothing as far as this site is concerned, now and later.
+    /// Whether no vote and no promise of a predecessor of the member's present incarnation counts here, now or later, except
+    /// for what this site has accepted itself.
     fn counts_no_vote_of(&self, turn: &Turn, name: &str, member: usize) -> bool {
         let Some(quota) = self.find(name) else { return true };
-        let share = &quota.avantan.share;
         let peer = &turn.peers[member];
-        let accepted = share.round.as_ref().is_some_and(|round| round.accepted.is_some());
-        share.applied == 0
-            && !accepted
-            && !quota.avantan.has_report_before(peer.site, peer.incarnation.max(peer.noted.0))
+        let present = peer.incarnation.max(peer.noted.0);
+        quota.avantan.share.applied == 0 && !quota.avantan.has_report_before(peer.site, present)
     }
 
     /// The quota exists now: carries out what waited for its name.

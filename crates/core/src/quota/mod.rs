@@ -29,7 +29,7 @@ pub use row::{DUE, GRANT, QuotaRow, due_ranges, due_uptime, grant_key, is_quota_
 pub use tally::count;
 
 use crate::api::{Hold, SiteSet};
-use crate::avantan::Avantan;
+use crate::avantan::{Avantan, Ballot, Value};
 use crate::clock::MILLISECOND;
 use crate::codec::Malformed;
 use crate::id::Incarnation;
@@ -146,6 +146,8 @@ struct Activity {
     fresh: SiteSet,
     /// Names the question that they answered.
     fresh_token: u64,
+    /// What they have accepted, of the highest ballot.
+    fresh_accepted: Option<(Ballot, Value)>,
 }
 
 /// A request that waits for tokens.
@@ -217,6 +219,7 @@ impl Activity {
             record: false,
             fresh: SiteSet::default(),
             fresh_token: 0,
+            fresh_accepted: None,
         }
     }
 }
