@@ -32,7 +32,7 @@ use tracing::{info, warn};
 
 use crate::clock::Clock;
 use crate::link::Outbox;
-use crate::log::Log;
+use crate::log::{Log, Synced};
 use crate::mailbox::{DRIVER, Mailbox, weight};
 use crate::metrics::{Gauges, SyncTimes};
 
@@ -42,6 +42,9 @@ const TURN_OPERATIONS: usize = 2_048;
 /// one client that arrive together would be synced together and answered together, and from then on client and site would take
 /// turns instead of working at the same time.
 const SYNC_OPERATIONS: usize = 128;
+/// A group of no more bytes is appended by the machine's own thread, where a sync usually takes no longer than this.
+const HERE_BYTES: usize = 8 << 10;
+const HERE_SYNC: Duration = Duration::from_micros(300);
 /// The most messages of other sites that one turn handles.
 const TURN_MESSAGES: usize = 1_024;
 /// The most bytes of batches that may gather while a group is synced; no request is handled beyond it.
@@ -103,6 +106,8 @@ pub(crate) struct Engine {
     nothing: View,
     tick_not_before: Option<Instant>,
     clock_trusted: bool,
+    /// A mean of what syncs took lately.
+    usual_sync: Duration,
     drain: Drain,
 }
 
@@ -148,6 +153,7 @@ impl Engine {
             nothing: View::empty(),
             tick_not_before: None,
             clock_trusted: true,
+            usual_sync: HERE_SYNC * 2,
             drain: Drain::No,
         })
     }
@@ -226,11 +232,11 @@ impl Engine {
             }
             self.handle(Input::Request { client, request })?;
             if gathered >= SYNC_OPERATIONS {
-                self.submit();
+                self.submit()?;
                 gathered = 0;
             }
         }
-        self.submit();
+        self.submit()?;
         self.release();
         let blocked = self.gathered_bytes >= GATHER_BYTES;
         Ok(if blocked || mailbox.is_empty() { After::Wait } else { After::GoOn })
@@ -272,29 +278,44 @@ impl Engine {
     /// Lets out what waited for the group that is durable now.
     fn take_synced(&mut self) -> Result<(), Failure> {
         let Some(result) = self.log.poll() else { return Ok(()) };
-        let synced = result?;
-        self.parts.sync_times.observe(synced.took);
         self.syncing_bytes = 0;
+        self.note_synced(result?);
+        // The disk need not wait for what the responses cost.
+        self.submit()?;
+        self.release();
+        Ok(())
+    }
+
+    fn note_synced(&mut self, synced: Synced) {
+        self.parts.sync_times.observe(synced.took);
+        self.usual_sync = (self.usual_sync * 7 + synced.took) / 8;
         let released = &mut self.released;
         self.gate.durable(synced.last, |effect| released.push(effect));
         if !self.overlay.is_empty() {
             self.overlay.retire(self.store.absorbed());
         }
-        // The disk need not wait for what the responses cost.
-        self.submit();
-        self.release();
-        Ok(())
     }
 
-    /// Starts a sync of what has gathered, if none is under way.
-    fn submit(&mut self) {
+    /// Starts a sync of what has gathered, if none is under way; or does it here, if it is small and the disk is quick.
+    fn submit(&mut self) -> Result<(), Failure> {
         if self.gathered.is_empty() || self.log.is_busy() {
-            return;
+            return Ok(());
         }
         let count = self.gathered.len() as Seq;
-        self.log.submit(self.gathered_first, &mut self.gathered);
+        let here = self.gathered_bytes <= HERE_BYTES && self.usual_sync <= HERE_SYNC && self.parts.mailbox.is_empty();
+        let synced = if here { self.log.append_here(self.gathered_first, &mut self.gathered) } else { None };
+        match synced {
+            Some(synced) => {
+                self.gathered_bytes = 0;
+                self.note_synced(synced?);
+            }
+            None => {
+                self.log.submit(self.gathered_first, &mut self.gathered);
+                self.syncing_bytes = std::mem::take(&mut self.gathered_bytes);
+            }
+        }
         self.gathered_first += count;
-        self.syncing_bytes = std::mem::take(&mut self.gathered_bytes);
+        Ok(())
     }
 
     /// Sends and answers what may leave.

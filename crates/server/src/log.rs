@@ -1,7 +1,8 @@
 //! The thread that syncs.
 //!
 //! At most one group of batches is under way; the next one gathers at the machine meanwhile. Handing over is one lock and
-//! one wake-up each way, whatever the group's size.
+//! one wake-up each way, whatever the group's size. Where a sync is about as quick as the two wake-ups, the machine's own
+//! thread appends small groups itself ([`Log::append_here`]).
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -17,9 +18,9 @@ use crate::mailbox::Mailbox;
 const NO_ROOM_PAUSE: Duration = Duration::from_millis(50);
 
 /// The machine's end of the log thread.
-#[derive(Debug)]
 pub(crate) struct Log {
     shared: Arc<Shared>,
+    writer: Arc<Mutex<Box<dyn LogWriter>>>,
     thread: Option<JoinHandle<()>>,
     busy: bool,
     spare: Vec<Batch>,
@@ -51,9 +52,10 @@ impl Log {
     /// Starts the thread. It wakes the mailbox's machine when a group is done.
     pub(crate) fn start(writer: Box<dyn LogWriter>, name: &str, mailbox: Arc<Mailbox>) -> std::io::Result<Self> {
         let shared = Arc::new(Shared { slot: Mutex::default(), wake: Condvar::new(), mailbox });
-        let theirs = Arc::clone(&shared);
-        let thread = thread::Builder::new().name(format!("log-{name}")).spawn(move || run(&theirs, writer))?;
-        Ok(Self { shared, thread: Some(thread), busy: false, spare: Vec::new() })
+        let writer = Arc::new(Mutex::new(writer));
+        let theirs = (Arc::clone(&shared), Arc::clone(&writer));
+        let thread = thread::Builder::new().name(format!("log-{name}")).spawn(move || run(&theirs.0, &theirs.1))?;
+        Ok(Self { shared, writer, thread: Some(thread), busy: false, spare: Vec::new() })
     }
 
     /// Whether a group is under way.
@@ -68,6 +70,22 @@ impl Log {
         self.shared.slot().group = Some((first, group));
         self.shared.wake.notify_one();
         self.busy = true;
+    }
+
+    /// Appends a group on this thread, and empties it. `None`, and nothing was done, if there is no room: then it must be
+    /// handed over, to be waited for elsewhere. The log must not be busy.
+    pub(crate) fn append_here(&mut self, first: Seq, group: &mut Vec<Batch>) -> Option<Result<Synced, WriteError>> {
+        debug_assert!(!self.busy && !group.is_empty());
+        let start = Instant::now();
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        match writer.append(first, group) {
+            Err(WriteError::NoRoom { .. }) => None,
+            result => {
+                let last = first + group.len() as Seq - 1;
+                group.clear();
+                Some(result.map(|()| Synced { last, took: start.elapsed() }))
+            }
+        }
     }
 
     /// The result of the group under way, if it is there.
@@ -114,11 +132,13 @@ impl Shared {
     }
 }
 
-fn run(shared: &Shared, mut writer: Box<dyn LogWriter>) {
+fn run(shared: &Shared, writer: &Mutex<Box<dyn LogWriter>>) {
     while let Some((first, batches)) = shared.next() {
         let last = first + batches.len() as Seq - 1;
         let start = Instant::now();
-        let result = append(shared, &mut *writer, first, &batches).map(|()| start.elapsed());
+        let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = append(shared, &mut **writer, first, &batches).map(|()| start.elapsed());
+        drop(writer);
         let failed = result.is_err();
         shared.slot().done = Some((result, last, batches));
         shared.mailbox.wake.notify_one();
