@@ -43,14 +43,19 @@ fn mistake_is_named_with_its_line_and_key() {
 #[test]
 fn senseless_value_is_named_with_its_key() {
     let cases = [
-        ("region = \"us\"\n\n", "region = \"mars\"\n\n", "`region` cannot be: region \"mars\" is not in `regions`"),
-        ("[\"us\", \"eu\", \"ap\"]", "[\"us\", \"eu\"]", "`sites` cannot be: region \"ap\""),
+        (
+            "region = \"us\"\n\n",
+            "region = \"mars\"\n\n",
+            "`region` cannot be used: region \"mars\" is not in `regions`",
+        ),
+        ("[\"us\", \"eu\", \"ap\"]", "[\"us\", \"eu\"]", "`sites` cannot be used: region \"ap\""),
         ("[\"us\", \"eu\", \"ap\"]", "[\"us\", \"eu\", \"ap\", \"sa\"]", "site sa is missing"),
         ("[\"us\", \"eu\", \"ap\"]", "[\"us\", \"eu\", \"ap\", \"us\"]", "stands there twice"),
-        ("# lane = 0", "lane = 3", "`lane` cannot be"),
-        ("# epsilon_us = 10000", "epsilon_us = 0", "`epsilon_us` cannot be"),
-        ("\"production\"", "\"\"", "`cluster` cannot be"),
+        ("# lane = 0", "lane = 3", "`lane` cannot be used"),
+        ("# epsilon_us = 10000", "epsilon_us = 0", "`epsilon_us` cannot be used"),
+        ("\"production\"", "\"\"", "`cluster` cannot be used"),
         ("eu.slackline.internal:7400", "eu.slackline.internal", "is not an address"),
+        ("eu.slackline.internal:7400", "us.slackline.internal:7400", "two sites have the address"),
     ];
     for (from, to, expected) in cases {
         let text = EXAMPLE.replacen(from, to, 1);

@@ -71,7 +71,7 @@ fn site_alone_is_live_but_not_ready() {
     config.storage = Storage::Memory;
     config.listen = Listen::On("127.0.0.1:0".to_owned());
     config.http = Some(Listen::On("127.0.0.1:0".to_owned()));
-    config.sites.iter_mut().for_each(|site| site.address = "127.0.0.1:1".to_owned());
+    (1..).zip(&mut config.sites).for_each(|(port, site)| site.address = format!("127.0.0.1:{port}"));
     let site = Site::start(config).expect("starts");
     assert!(!site.wait_ready(Duration::from_millis(300)));
     let health = http(&site, "/healthz");

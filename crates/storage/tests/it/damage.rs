@@ -116,7 +116,7 @@ fn log_that_was_cut_off_is_refused() {
     let saved = scratch.0.join("saved");
     copy(&scratch.site(), &saved);
     for length in [9 * BLOCK, BLOCK, 0] {
-        let error = open_with(&scratch, &saved, &options, |bytes| bytes.truncate(length)).err().expect("noticed");
+        let error = open_with(&scratch, &saved, &options, |bytes| bytes.truncate(length)).expect_err("noticed");
         assert!(matches!(&error, OpenError::Damaged { at: 0, .. }), "{error}");
     }
 }
