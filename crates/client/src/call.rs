@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use slackline_core::api::{self, Hold, NAME_BYTES};
+use slackline_core::api::{self, Hold, is_name};
 use slackline_core::id::SiteId;
 
 use crate::book::{Act, Finished, NotTaken, Reply, Terms};
@@ -238,7 +238,7 @@ fn objection(act: &Act) -> Option<Reason> {
         Act::Delete { quota } => (quota, 1),
         Act::ReleaseGrant { .. } => return None,
     };
-    if quota.is_empty() || quota.len() > NAME_BYTES || quota.chars().any(char::is_control) {
+    if !is_name(quota) {
         return Some(Reason::InvalidName);
     }
     (amount < 1).then_some(Reason::InvalidAmount)

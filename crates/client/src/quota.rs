@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use slackline_core::api::{self, Hold, NAME_BYTES, Refusal};
+use slackline_core::api::{self, Hold, Refusal, is_name};
 use slackline_core::id::Incarnation;
 use slackline_wire::v1;
 
@@ -96,7 +96,7 @@ impl Quota {
     /// As [`Quota::show`], within this time. Sites that have not answered by then are [`Shown::missing`].
     pub async fn show_within(&self, deadline: Duration) -> Result<Shown, ReadError> {
         let refused = |refusal| ReadError::Refused(Reason::of(refusal, self.lane, self.client.topology()));
-        if self.name.is_empty() || self.name.len() > NAME_BYTES {
+        if !is_name(&self.name) {
             return Err(refused(Refusal::InvalidName));
         }
         if let Some(reason) = self.client.no_such_place(&self.place) {

@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use slackline_server::{Listen, RunError, ServeConfig, Site, SiteHandle, Storage, StorageOptions};
-use slackline_storage::{Faults, Medium, Role};
+use slackline_server::{Listen, RunError, ServeConfig, Site, SiteHandle, Storage};
+use slackline_storage::{Faults, Role};
 use slackline_wire::v1;
 use slackline_wire::v1::outcome::Result as Outcome;
 
-use crate::support::{Client, block_on, outcomes};
+use crate::support::{Client, block_on, outcomes, small_log};
 
 const ALONE: &str = r#"
 cluster = "test"
@@ -23,13 +23,7 @@ sites = [{ region = "us", address = "127.0.0.1:1" }]
 fn site(directory: &Path, faults: &Faults) -> SiteHandle {
     let mut config = ServeConfig::parse(ALONE, Path::new("site.toml")).expect("a configuration").site();
     config.storage = Storage::Directory(directory.to_owned());
-    config.storage_options = StorageOptions {
-        segment_bytes: 1 << 20,
-        segments_ahead: 10,
-        segments_most: 14,
-        medium: Medium::Lossy(faults.clone()),
-        ..StorageOptions::default()
-    };
+    config.storage_options = small_log(faults);
     config.listen = Listen::On("127.0.0.1:0".to_owned());
     let site = Site::start(config).expect("starts");
     assert!(site.wait_ready(Duration::from_secs(10)));

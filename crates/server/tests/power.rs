@@ -4,10 +4,11 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use slackline_server::{RunError, ServeConfig, Site, SiteHandle, Storage, StorageOptions};
-use slackline_storage::{Faults, Medium};
+use slackline_server::{RunError, ServeConfig, Site, SiteHandle, Storage};
+use slackline_storage::Faults;
 
 use crate::load::Load;
+use crate::support::small_log;
 
 const REGIONS: [&str; 3] = ["us", "eu", "ap"];
 /// How long what must happen may take on a busy machine.
@@ -43,14 +44,7 @@ impl Powered {
         let faults = Faults::new();
         let mut config = ServeConfig::parse(&text, Path::new("site.toml")).expect("a configuration").site();
         config.storage = Storage::Directory(data.join(REGIONS[region]));
-        // Small segments, so that the table takes in some of them between the cuts.
-        config.storage_options = StorageOptions {
-            segment_bytes: 1 << 20,
-            segments_ahead: 10,
-            segments_most: 14,
-            medium: Medium::Lossy(faults.clone()),
-            ..StorageOptions::default()
-        };
+        config.storage_options = small_log(&faults);
         Self { site: Site::start(config).expect("starts on what survived"), faults }
     }
 

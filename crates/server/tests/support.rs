@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use slackline_server::{Dev, DevConfig, Ports, SiteHandle};
+use slackline_server::{Dev, DevConfig, Ports, SiteHandle, StorageOptions};
+use slackline_storage::{Faults, Medium};
 use slackline_wire::v1;
 use slackline_wire::v1::slackline_client::SlacklineClient;
 use tokio::sync::mpsc;
@@ -131,5 +132,16 @@ pub(crate) fn outcomes(reply: v1::SessionReply) -> Vec<v1::Outcome> {
     match reply.reply {
         Some(v1::session_reply::Reply::Batch(answers)) => answers.outcomes,
         other => panic!("not an answer to a batch: {other:?}"),
+    }
+}
+
+/// A log of small segments on a disk that can be told to fail, so that the table takes in some of them in a short test.
+pub(crate) fn small_log(faults: &Faults) -> StorageOptions {
+    StorageOptions {
+        segment_bytes: 1 << 20,
+        segments_ahead: 10,
+        segments_most: 14,
+        medium: Medium::Lossy(faults.clone()),
+        ..StorageOptions::default()
     }
 }
