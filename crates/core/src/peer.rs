@@ -95,13 +95,15 @@ pub enum Body {
         /// The quota's name.
         quota: String,
     },
-    /// Nothing of this quota is decided here, and no election here counts on a report of the receiver's predecessor.
+    /// This quota does not exist here, and no election here counts on a report of the receiver's predecessor.
     NoVote {
         /// As asked.
         token: u64,
         /// The quota's name.
         quota: String,
-        /// What was accepted here: the predecessor may have voted for it.
+        /// The newest instance applied here.
+        applied: u64,
+        /// What was accepted here in the next: the predecessor may have voted for it.
         accepted: Option<Box<(Ballot, Value)>>,
     },
     /// Asks for a tally.

@@ -11,6 +11,7 @@ use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::Incarnation;
 use slackline_core::machine::STALL_BOUND;
 
+use crate::ambush::Ambush;
 use crate::clients::Purpose;
 use crate::disk::Copy;
 use crate::kinds::{self, PERSISTING};
@@ -31,7 +32,7 @@ const CALM: Weather = Weather { loss: 0, duplication: 0, reordering: 0, detour: 
 
 /// A fault that goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Fault {
+pub(crate) enum Fault {
     Cut { from: usize, to: usize },
     CutAll { site: usize, inwards: bool, outwards: bool },
     Split { side: u64 },
@@ -64,6 +65,8 @@ pub(crate) struct Faults {
     reborn: Option<usize>,
     /// An old copy is in place and not noticed yet: the others must not forget what they heard.
     impostor: Option<usize>,
+    /// One that waits for its moment.
+    pub(crate) ambush: Option<Ambush>,
     /// Restarts are due then.
     down_for: Vec<u64>,
     swizzled: Vec<usize>,
@@ -83,6 +86,7 @@ impl Faults {
             copies: vec![Vec::new(); sites],
             reborn: None,
             impostor: None,
+            ambush: None,
             down_for: vec![SECOND; sites],
             swizzled: Vec::new(),
             healed: false,
@@ -168,7 +172,7 @@ impl Simulation {
         let ready = world.node(site).is_some_and(|node| node.readiness() == Readiness::Ready);
         let fragile = self.faults.impostor.is_some();
         let lasts = 300 * MILLISECOND + self.rng.below(7 * SECOND);
-        match self.rng.below(25) {
+        match self.rng.below(27) {
             // A crash at some moment, or at a persist point of a certain kind, with a part of what was not synced.
             0..=2 if up && !fragile => {
                 let keep = self.keep();
@@ -183,17 +187,11 @@ impl Simulation {
                 self.faults.hazards[site] = Some(Hazard { at: Some(at), after: After::Crash(keep) });
                 self.trace(world, format_args!("site {site} will crash at a persist of {at}"));
             }
-            9 if ready && !fragile && self.faults.reborn.is_none() && self.is_calm_for_loss(world, site) => {
-                self.faults.down_for[site] = 300 * MILLISECOND + self.rng.below(3 * SECOND);
-                self.crash(world, site, Keep::Everything);
-                self.oracle.lose(site);
-                world.lose_disk(site);
-                self.faults.reborn = Some(site);
-                self.faults.copies[site].clear();
-                self.probes.hit("fault: disk lost");
-                self.trace(world, format_args!("site {site} has lost its disk"));
+            9 if ready && self.may_lose_disk(world, site) => {
+                let down_for = 300 * MILLISECOND + self.rng.below(3 * SECOND);
+                self.lose_disk(world, site, down_for);
             }
-            10 if ready && !fragile && self.faults.reborn.is_none() && self.is_calm_for_loss(world, site) => {
+            10 if ready && self.may_lose_disk(world, site) => {
                 let Some(copy) = self.fair_copy(world, site) else { return false };
                 self.faults.down_for[site] = 300 * MILLISECOND + self.rng.below(2 * SECOND);
                 self.faults.hazards.fill(None);
@@ -300,6 +298,9 @@ impl Simulation {
                 self.probes.hit("fault: drain and restart");
                 self.trace(world, format_args!("site {site} is to drain"));
             }
+            25..=26 if !fragile && self.faults.reborn.is_none() && self.faults.ambush.is_none() => {
+                self.faults.ambush = Some(Ambush::Lies);
+            }
             _ => return false,
         }
         true
@@ -325,6 +326,23 @@ impl Simulation {
         self.faults.active.iter().flatten().any(|fault| *fault == Fault::Clock { site })
     }
 
+    /// The site, which is up, loses its disk and is started again after a while.
+    pub(crate) fn lose_disk(&mut self, world: &mut World, site: usize, down_for: u64) {
+        self.faults.down_for[site] = down_for;
+        self.crash(world, site, Keep::Everything);
+        self.oracle.lose(site);
+        world.lose_disk(site);
+        self.faults.reborn = Some(site);
+        self.faults.copies[site].clear();
+        self.probes.hit("fault: disk lost");
+        self.trace(world, format_args!("site {site} has lost its disk"));
+    }
+
+    /// Whether the loss of this disk, or of what is new on it, would be fair.
+    pub(crate) fn may_lose_disk(&self, world: &World, site: usize) -> bool {
+        self.faults.impostor.is_none() && self.faults.reborn.is_none() && self.is_calm_for_loss(world, site)
+    }
+
     /// Whether all the others are there and may vote in every quota, so that a loss of this disk leaves more than enough.
     fn is_calm_for_loss(&self, world: &World, site: usize) -> bool {
         let others = (0..world.len()).filter(|other| *other != site);
@@ -336,7 +354,8 @@ impl Simulation {
                     || table.settled(self.members[other]).is_some_and(|last| last.row.incarnation == incarnation)
             };
             let tables = self.oracle.books.iter().filter_map(|book| book.decisions.newest());
-            serves && tables.into_iter().all(|(_, table)| votes(table))
+            // For a name that does not exist the others tell a new incarnation whether it may vote.
+            serves && tables.into_iter().all(|(_, table)| table.limit.is_none() || votes(table))
         })
     }
 
@@ -432,7 +451,7 @@ impl Simulation {
         self.faults.swizzled.retain(|other| *other != site);
     }
 
-    fn begin(&mut self, world: &mut World, fault: Fault, lasts: u64) {
+    pub(crate) fn begin(&mut self, world: &mut World, fault: Fault, lasts: u64) {
         self.trace(world, format_args!("{fault:?} for {lasts} us"));
         self.apply(world, fault, true);
         let at = self.faults.active.len();
@@ -497,6 +516,7 @@ impl Simulation {
             self.mend(world, at);
         }
         self.faults.hazards.fill(None);
+        self.faults.ambush = None;
         *world.weather() = CALM;
         for site in 0..world.len() {
             let error = self.rng.below(EPSILON as u64) as i64 - EPSILON / 2;

@@ -8,6 +8,7 @@
 //! | `oracle` | what is durable, what clients were told, where every token is |
 //! | `clients` | the workload, by the public rules for ids, sessions and doubt |
 //! | `faults` | what goes wrong, and what would not be fair |
+//! | `ambush` | a fault that needs exact timing: a vote forgotten right after it counted |
 //! | `audit` | the cluster at rest after the healing |
 //! | `probes` | what a sweep must have come across |
 //! | `run`, `sweep` | one seed, many seeds |
@@ -19,6 +20,7 @@
 //! - **told**: the definitive answer that a client was given. **Durable**: what its site has on disk.
 //! - **hazard**: a fault that waits for an input of a certain kind.
 
+mod ambush;
 mod audit;
 mod clients;
 mod clock;

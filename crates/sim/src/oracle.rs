@@ -18,7 +18,7 @@ use crate::invariants::agreement::{self, Decisions};
 use crate::invariants::conservation::{self, Account, Sums};
 use crate::invariants::holds::{self, Tracked};
 use crate::invariants::once::is_done;
-use crate::invariants::{Violation, limit, once};
+use crate::invariants::{Violation, limit, lives, once};
 
 /// Tag of the rows of outcomes, as the node writes them.
 const OUTCOME: u8 = 0x05;
@@ -190,8 +190,7 @@ impl Oracle {
         if self.lost.contains(&(site, incarnation)) {
             // An old copy may say hello, and nothing else.
             let acts = batch.iter().any(|(key, value)| matches!(key[0], COLD | HOT | OUTCOME) && value.is_some());
-            let found = if acts { Err("a lost incarnation acts".to_owned()) } else { Ok(()) };
-            self.blame(once::NAME, found, &format!("site {site}"));
+            self.blame(lives::NAME, lives::check(incarnation, acts), &format!("site {site}"));
             return self.handed[site].push_back(Handed { seq, at: now, incarnation, changes: Vec::new() });
         }
         let mut changes = Vec::new();

@@ -12,6 +12,7 @@ const NAMED: &[&str] = &[
     "fault: crash, unsynced partly kept",
     "fault: crash, unsynced kept",
     "fault: disk lost",
+    "fault: disk lost after a vote",
     "fault: old copy restored",
     "fault: pause",
     "fault: pause between clock and effect",

@@ -524,6 +524,7 @@ impl Host for Simulation {
             }
         }
         self.note_readiness(world, site);
+        self.look_at_ambush(world, site, effects);
         if self.oracle.violation.is_some() {
             world.stop();
         }

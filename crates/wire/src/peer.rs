@@ -26,12 +26,12 @@ impl From<PeerMessage> for internal::PeerMessage {
             }
             Body::Lookup { token, quota } => Kind::Lookup(internal::Name { token, quota }),
             Body::NotKnown { token, quota } => Kind::NotKnown(internal::Name { token, quota }),
-            Body::NoVote { token, quota, accepted } => {
+            Body::NoVote { token, quota, applied, accepted } => {
                 let accepted = accepted.map(|accepted| {
                     let (ballot, value) = *accepted;
                     internal::Proposal { ballot: Some(ballot.into()), value: Some(value.into()) }
                 });
-                Kind::NoVote(internal::NoVote { token, quota, accepted })
+                Kind::NoVote(internal::NoVote { token, quota, applied, accepted })
             }
             Body::Count { token, quota } => Kind::Count(internal::Count { token, quota }),
             Body::Counted { token, tally } => {
@@ -74,6 +74,7 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
             Kind::NoVote(vote) => Body::NoVote {
                 token: vote.token,
                 quota: vote.quota,
+                applied: vote.applied,
                 accepted: match vote.accepted {
                     None => None,
                     Some(proposal) => Some(Box::new((

@@ -359,7 +359,7 @@ impl Generator {
             }
             11 => {
                 let accepted = self.flag().then(|| Box::new((self.ballot(), self.value())));
-                Body::NoVote { token: self.number(), quota: self.name(), accepted }
+                Body::NoVote { token: self.number(), quota: self.name(), applied: self.number(), accepted }
             }
             _ => {
                 let kind = self.below(RESPONSES);

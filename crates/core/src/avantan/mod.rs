@@ -37,11 +37,11 @@
 //!   offered.
 //! - *A lost disk*: a new incarnation neither votes nor offers until a decided instance has recorded it. That instance
 //!   was carried by a majority counted without the site, so every instance in which its forgotten votes could matter is
-//!   decided by then. An entity of which nothing is decided yet has no such instance: there a new incarnation votes once
-//!   every other site has said that nothing of it is decided there, what it has accepted, and that no election there counts
-//!   on a predecessor ([`Share::fresh`]). It takes over the value of the highest ballot: if one was decided with a vote of
-//!   its own that it forgot, that is the one. That holds for later instances too, where it votes and offers nothing until it
-//!   is recorded.
+//!   decided by then. An entity that does not exist (yet, or any more) has no such instance: there a new incarnation votes
+//!   once every other site has said that it stands at the same instance, what it has accepted in the next, and that no
+//!   election there counts on a predecessor ([`Share::fresh`]). It takes over the value of the highest ballot: if one was
+//!   decided with a vote of its own that it forgot, that is the one. That holds for later instances too, where it votes and
+//!   offers nothing until it is recorded.
 //!
 //! # Where we depart from the paper (ICDE 2021, section 4.3)
 //!
@@ -198,12 +198,13 @@ impl Avantan {
         matches!(&self.role, Role::Collecting { ballot, .. } if ballot.number <= self.refused)
     }
 
-    /// Takes over, in the first instance, a value that others have accepted, as if this site had voted for it at `ballot`.
+    /// Takes over a value that others have accepted in the next instance, as if this site had voted for it at `ballot`.
     pub fn take_over(&mut self, site: Membership, ballot: Ballot, value: Value) {
-        if self.share.applied > 0 || !self.is_acceptable(site, &value) {
+        if !self.is_acceptable(site, &value) {
             return;
         }
-        let round = self.share.round.get_or_insert_with(|| Round::new(1, ballot));
+        let instance = self.share.applied + 1;
+        let round = self.share.round.get_or_insert_with(|| Round::new(instance, ballot));
         round.promised = round.promised.max(ballot);
         if round.accepted.as_ref().is_none_or(|(accepted, _)| *accepted < ballot) {
             round.accepted = Some((ballot, value));

@@ -112,7 +112,8 @@ pub struct Share {
     pub table: Table,
     /// The instance under way, if this site has a part in it.
     pub round: Option<Round>,
-    /// The incarnation of this site of which every other site has said that no vote of its predecessors counts there.
+    /// The incarnation of this site that may vote although no decided instance recorded it: every other site has said that no
+    /// vote of its predecessors counts there.
     pub fresh: Incarnation,
 }
 

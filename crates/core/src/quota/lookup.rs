@@ -14,6 +14,30 @@ use crate::turn::{Ticket, Turn};
 /// The most names that are looked up at a time, and the most operations that may wait for one.
 const LOOKUPS: usize = 1024;
 
+/// What others say of the votes of this site's predecessors in the next instance of a name that does not exist.
+#[derive(Debug, Default)]
+pub(super) struct Fresh {
+    /// Names the question; 0 if none was asked.
+    token: u64,
+    /// Every instance up to this one was applied here when it was asked.
+    applied: u64,
+    /// The members that count none of them.
+    answered: SiteSet,
+    /// Of the values that they have accepted the one of the highest ballot.
+    accepted: Option<(Ballot, Value)>,
+}
+
+/// One site's answer to the question whether votes of a predecessor count.
+#[derive(Debug)]
+pub struct NoVote {
+    /// The question.
+    pub token: u64,
+    /// Every instance up to this one is applied there.
+    pub applied: u64,
+    /// What is accepted there in the next.
+    pub accepted: Option<(Ballot, Value)>,
+}
+
 /// A name that is being looked up.
 #[derive(Debug, Default)]
 pub(super) struct Lookup {
@@ -130,8 +154,10 @@ impl Quotas {
         let to = turn.peers[from].site;
         if self.counts_no_vote_of(turn, &name, from) {
             let share = self.find(&name).map(|quota| &quota.avantan.share);
+            let applied = share.map_or(0, |share| share.applied);
             let accepted = share.and_then(|share| share.round.as_ref()?.accepted.clone());
-            turn.sends.push((to, Body::NoVote { token, quota: name.clone(), accepted: accepted.map(Box::new) }));
+            let accepted = accepted.map(Box::new);
+            turn.sends.push((to, Body::NoVote { token, quota: name.clone(), applied, accepted }));
         }
         let body = match self.find(&name).filter(|quota| quota.limit().is_some()) {
             Some(quota) => {
@@ -146,65 +172,77 @@ impl Quotas {
         turn.sends.push((to, body));
     }
 
-    /// Asks the others whether a vote or promise of a predecessor may count in the quota's first instance. If none may, this
-    /// incarnation may vote in it.
+    /// Asks the others whether a vote or promise of a predecessor may count in the next instance of a name that does not exist
+    /// (yet, or any more). If none may, this incarnation may vote in it. Of a quota that exists a round records it instead.
     pub(super) fn ask_whether_it_may_vote(&mut self, turn: &mut Turn, at: usize) {
         let quota = &mut self.list[at];
-        if quota.avantan.share.applied > 0 || quota.avantan.may_vote(turn.site) {
+        if quota.limit().is_some() || quota.avantan.may_vote(turn.site) {
             return;
         }
-        let name = quota.name.clone();
-        let fresh = turn.rng.draw();
+        let (name, applied) = (quota.name.clone(), quota.avantan.share.applied);
+        let token = turn.rng.draw();
         let activity = quota.activity(turn);
-        if activity.fresh_token == 0 {
-            activity.fresh_token = fresh;
+        // What was said of an earlier instance says nothing of the next one.
+        if activity.fresh.token == 0 || activity.fresh.applied != applied {
+            activity.fresh = Fresh { token, applied, ..Fresh::default() };
         }
-        let (token, answered) = (activity.fresh_token, activity.fresh);
+        let (token, answered) = (activity.fresh.token, activity.fresh.answered);
         ask(turn, &name, token, answered);
     }
 
-    /// At another site no vote of a predecessor counts, except perhaps for what was accepted there. Once all have said so, this
-    /// incarnation takes over the value of the highest ballot, as if it had voted for it, and may vote from then on: if a
-    /// value was decided with a vote of the predecessor, that is the one.
-    pub fn no_vote(&mut self, turn: &mut Turn, from: usize, name: &str, token: u64, accepted: Option<(Ballot, Value)>) {
+    /// At another site, which has applied the instances up to this one, no vote of a predecessor counts in the next, except
+    /// perhaps for what was accepted there. Once all have said so of the same instance, this incarnation takes over the value
+    /// of the highest ballot, as if it had voted for it, and may vote from then on: if a value was decided with a vote of the
+    /// predecessor, that is the one.
+    pub fn no_vote(&mut self, turn: &mut Turn, from: usize, name: &str, answer: NoVote) {
         let Some(at) = self.position(name) else { return };
-        let activity = self.list[at].activity(turn);
-        // What was told to an earlier incarnation says nothing of that one's own votes.
-        if activity.fresh_token != token {
+        let quota = &mut self.list[at];
+        let applied = quota.avantan.share.applied;
+        if quota.avantan.may_vote(turn.site) {
             return;
         }
-        activity.fresh.insert(from);
-        if let Some((ballot, _)) = &accepted
-            && activity.fresh_accepted.as_ref().is_none_or(|(highest, _)| highest < ballot)
+        if answer.applied > applied {
+            let message = Box::new(crate::avantan::Message::Behind { applied });
+            turn.sends.push((turn.peers[from].site, Body::Avantan { quota: name.to_owned(), message }));
+            return;
+        }
+        let fresh = &mut quota.activity(turn).fresh;
+        // What was told to an earlier incarnation says nothing of that one's own votes.
+        if fresh.token != answer.token || fresh.applied != applied || answer.applied != applied {
+            return;
+        }
+        fresh.answered.insert(from);
+        if let Some((ballot, _)) = &answer.accepted
+            && fresh.accepted.as_ref().is_none_or(|(highest, _)| highest < ballot)
         {
-            activity.fresh_accepted = accepted;
+            fresh.accepted = answer.accepted;
         }
-        let all = activity.fresh.positions().count() + 1 == turn.peers.len();
-        let accepted = activity.fresh_accepted.clone();
+        if fresh.answered.positions().count() + 1 < turn.peers.len() {
+            return;
+        }
+        let accepted = fresh.accepted.take();
         let avantan = &mut self.list[at].avantan;
-        if all && avantan.share.applied == 0 && avantan.share.fresh != turn.site.incarnation {
-            if let Some((ballot, value)) = accepted {
-                avantan.take_over(turn.site, ballot, value);
-            }
-            avantan.share.fresh = turn.site.incarnation;
-            if avantan.in_round() {
-                // Whoever proposed it may be gone: if nothing comes of it, it is brought to an end from here.
-                let delay = 8 * turn.longest_round_trip() + turn.jitter(SECOND);
-                let activity = self.list[at].activity(turn);
-                activity.phase_at = activity.phase_at.min(turn.now.mono + delay);
-            }
-            self.touch(at, Dirty::All);
-            self.schedule(at);
+        if let Some((ballot, value)) = accepted {
+            avantan.take_over(turn.site, ballot, value);
         }
+        avantan.share.fresh = turn.site.incarnation;
+        if avantan.in_round() {
+            // Whoever proposed it may be gone: if nothing comes of it, it is brought to an end from here.
+            let delay = 8 * turn.longest_round_trip() + turn.jitter(SECOND);
+            let activity = self.list[at].activity(turn);
+            activity.phase_at = activity.phase_at.min(turn.now.mono + delay);
+        }
+        self.touch(at, Dirty::All);
+        self.schedule(at);
     }
 
-    /// Whether no vote and no promise of a predecessor of the member's present incarnation counts here, now or later, except
-    /// for what this site has accepted itself.
+    /// Whether no vote and no promise of a predecessor of the member's present incarnation counts here in the next instance of
+    /// a name that does not exist, now or later, except for what this site has accepted itself.
     fn counts_no_vote_of(&self, turn: &Turn, name: &str, member: usize) -> bool {
         let Some(quota) = self.find(name) else { return true };
         let peer = &turn.peers[member];
         let present = peer.incarnation.max(peer.noted.0);
-        quota.avantan.share.applied == 0 && !quota.avantan.has_report_before(peer.site, present)
+        quota.limit().is_none() && !quota.avantan.has_report_before(peer.site, present)
     }
 
     /// The quota exists now: carries out what waited for its name.

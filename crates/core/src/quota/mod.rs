@@ -28,14 +28,15 @@ pub(crate) use row::keys;
 pub use row::{DUE, GRANT, QuotaRow, due_ranges, due_uptime, grant_key, is_quota_row};
 pub use tally::count;
 
-use crate::api::{Hold, SiteSet};
-use crate::avantan::{Avantan, Ballot, Value};
+use crate::api::Hold;
+use crate::avantan::Avantan;
 use crate::clock::MILLISECOND;
 use crate::codec::Malformed;
 use crate::id::Incarnation;
 use crate::stats::Demand;
 use crate::turn::{Ticket, Turn};
-use lookup::Lookup;
+pub use lookup::NoVote;
+use lookup::{Fresh, Lookup};
 
 /// The most requests that may wait for tokens of one quota; one more is refused as overloaded.
 pub const WAITING_PER_QUOTA: usize = 10_000;
@@ -142,12 +143,8 @@ struct Activity {
     active_at: u64,
     /// A member's new incarnation is to be recorded.
     record: bool,
-    /// Members that have said that this site's incarnation is older than what they know of the quota.
-    fresh: SiteSet,
-    /// Names the question that they answered.
-    fresh_token: u64,
-    /// What they have accepted, of the highest ballot.
-    fresh_accepted: Option<(Ballot, Value)>,
+    /// What the others say of votes of this site's predecessors.
+    fresh: Fresh,
 }
 
 /// A request that waits for tokens.
@@ -217,9 +214,7 @@ impl Activity {
             fed_at: now,
             active_at: now,
             record: false,
-            fresh: SiteSet::default(),
-            fresh_token: 0,
-            fresh_accepted: None,
+            fresh: Fresh::default(),
         }
     }
 }

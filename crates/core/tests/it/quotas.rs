@@ -11,6 +11,10 @@ use slackline_core::quota::count;
 
 use crate::cluster::{Cluster, DELAY};
 
+fn delete() -> Operation {
+    Operation::Delete { quota: "gpus".into() }
+}
+
 fn create(limit: i64) -> Operation {
     Operation::Create { quota: "gpus".into(), limit }
 }
@@ -203,7 +207,7 @@ fn quota_deleted_is_gone_everywhere_and_comes_back_as_a_new_generation() {
     let mut cluster = Cluster::new(3);
     cluster.done(0, create(90));
     let Outcome::Granted { grant, .. } = cluster.done(1, hold(5, Hold::Open)) else { panic!() };
-    assert_eq!(cluster.done(2, Operation::Delete { quota: "gpus".into() }), Outcome::Deleted);
+    assert_eq!(cluster.done(2, delete()), Outcome::Deleted);
     cluster.run(SECOND);
     assert_eq!(cluster.done(0, acquire(1)), Outcome::Refused(Refusal::UnknownQuota));
     assert_eq!(cluster.done(1, create(30)), Outcome::Created { limit: 30 });
@@ -211,7 +215,7 @@ fn quota_deleted_is_gone_everywhere_and_comes_back_as_a_new_generation() {
     let shown = cluster.show(0, "gpus");
     assert_eq!((shown.limit, shown.in_use_max), (30, 0));
     cluster.cut = vec![(0, 2), (2, 0)];
-    let outcome = cluster.done(1, Operation::Delete { quota: "gpus".into() });
+    let outcome = cluster.done(1, delete());
     assert_eq!(outcome, Outcome::Deleted, "the leader reaches every site");
 }
 
@@ -312,6 +316,22 @@ fn name_is_settled_by_sites_that_never_lost_a_vote_or_by_all() {
     assert!(matches!(outcome, Outcome::Refused(Refusal::Unreachable { .. })), "{outcome:?}");
 }
 
+/// No round can record a new incarnation in a quota that does not exist any more.
+#[test]
+fn site_that_lost_its_disk_after_a_deletion_creates_the_name_anew() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    assert_eq!(cluster.done(0, delete()), Outcome::Deleted);
+    cluster.run(SECOND);
+    cluster.kill(2);
+    cluster.hosts[2].rows.clear();
+    cluster.start(2);
+    cluster.run(10 * SECOND);
+    assert_eq!(cluster.done(2, create(60)), Outcome::Created { limit: 60 });
+    assert!(granted(&cluster.done(2, acquire(60))));
+    assert_eq!(cluster.show(0, "gpus").in_use_max, 60);
+}
+
 #[test]
 fn session_that_ends_takes_what_waits_with_it() {
     let mut cluster = Cluster::new(3);
@@ -354,7 +374,7 @@ fn deletion_in_doubt_is_settled_by_what_the_quota_has_become() {
     for asks in [true, false] {
         let mut cluster = Cluster::new(3);
         cluster.done(0, create(90));
-        let sequence = cluster.submit(1, Operation::Delete { quota: "gpus".into() });
+        let sequence = cluster.submit(1, delete());
         // Both others have reported; the value leaves, and no vote comes back.
         cluster.run(2 * DELAY + 1);
         cluster.cut = vec![(0, 1), (2, 1)];
@@ -376,8 +396,7 @@ fn deletion_in_doubt_is_settled_by_what_the_quota_has_become() {
             let answer = Response::Asked { operation, outcome: Outcome::Deleted };
             assert!(cluster.responses.contains(&(1, ClientId(9), answer)), "{:?}", cluster.responses);
         } else {
-            let delete = Operation::Delete { quota: "gpus".into() };
-            let operations = vec![Submission { sequence, timeout: 2_000_000, operation: delete }];
+            let operations = vec![Submission { sequence, timeout: 2_000_000, operation: delete() }];
             cluster.request(1, 9, Request::Batch(Batch { site, incarnation, session, low: 1, operations }));
             let answers = vec![Answer { sequence, outcome: Outcome::Deleted }];
             assert!(cluster.responses.contains(&(1, ClientId(9), Response::Batch { session, answers })));
@@ -394,11 +413,11 @@ fn quota_created_right_after_its_deletion_is_a_new_one() {
     for round in 0..5 {
         assert_eq!(cluster.done(0, create(90)), Outcome::Created { limit: 90 });
         assert!(granted(&cluster.done(2, acquire(10))));
-        assert_eq!(cluster.done(0, Operation::Delete { quota: "gpus".into() }), Outcome::Deleted);
+        assert_eq!(cluster.done(0, delete()), Outcome::Deleted);
         assert_eq!(cluster.done(2, create(90)), Outcome::Created { limit: 90 }, "round {round}");
         cluster.run(SECOND);
         assert!(granted(&cluster.done(1, acquire(90))), "a new generation");
-        assert_eq!(cluster.done(1, Operation::Delete { quota: "gpus".into() }), Outcome::Deleted);
+        assert_eq!(cluster.done(1, delete()), Outcome::Deleted);
         cluster.run(SECOND);
     }
 }

@@ -7,6 +7,7 @@ pub mod conservation;
 pub mod holds;
 pub mod limit;
 pub mod liveness;
+pub mod lives;
 pub mod once;
 pub mod release;
 pub mod survival;
