@@ -80,6 +80,8 @@ pub struct Aim {
     pub quota: u32,
     /// The quota's generation when the operation was carried out.
     pub generation: u32,
+    /// The instance in which a value that carries it out may be accepted somewhere.
+    pub instance: u64,
     /// The limit to create it with; none to delete it.
     pub limit: Option<i64>,
 }
@@ -122,7 +124,12 @@ impl Session {
                     Verdict::Waiting
                 }
             },
-            _ => Verdict::Fresh,
+            other => {
+                // The place is given to this operation; what waited there must not get what it frees.
+                let before = other.take();
+                self.drop_waiting(before);
+                Verdict::Fresh
+            }
         }
     }
 
@@ -401,6 +408,10 @@ impl Sessions {
     }
 
     fn insert(&mut self, id: SessionId, session: Session) {
+        if self.order.len() > 2 * self.open.len() + 1024 {
+            // Most of them were closed.
+            self.order.retain(|(_, id)| self.open.contains_key(id));
+        }
         self.order.push_back((session.touched + RETENTION, id));
         self.open.insert(id, session);
     }
@@ -479,6 +490,7 @@ pub fn encode_undecided(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64,
     encode_row(out, sequence, low, digest, &Outcome::Unknown(Doubt::Undecided));
     put_u64(out, u64::from(aim.quota));
     put_u64(out, u64::from(aim.generation));
+    put_u64(out, aim.instance);
     put_i64(out, aim.limit.unwrap_or(0));
 }
 
@@ -570,8 +582,8 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
         _ => return Err(Malformed),
     };
     let aim = if outcome == Outcome::Unknown(Doubt::Undecided) {
-        let (quota, generation, limit) = (cursor.u32()?, cursor.u32()?, cursor.i64()?);
-        Some(Aim { quota, generation, limit: (limit > 0).then_some(limit) })
+        let (quota, generation, instance, limit) = (cursor.u32()?, cursor.u32()?, cursor.u64()?, cursor.i64()?);
+        Some(Aim { quota, generation, instance, limit: (limit > 0).then_some(limit) })
     } else {
         None
     };

@@ -27,14 +27,14 @@ pub struct Peer {
     pub position: u64,
     /// The incarnation noted for its newest storage, and that storage's nonce.
     pub noted: (Incarnation, u64),
-    /// When it was last heard from, in this life's monotonic microseconds.
+    /// When it last said something that only a site that serves says, in this life's monotonic microseconds.
     pub heard: Option<u64>,
     /// The last exchange of clocks.
     pub offset: Option<Offset>,
 }
 
 impl Peer {
-    /// Whether it was heard from lately.
+    /// Whether it serves, as far as was heard lately.
     pub fn is_up(&self, now: Now) -> bool {
         self.heard.is_some_and(|heard| now.mono.saturating_sub(heard) < SILENCE)
     }
@@ -93,7 +93,7 @@ impl Turn<'_> {
         longest.unwrap_or(200 * MILLISECOND).clamp(MILLISECOND, 2 * SECOND)
     }
 
-    /// Up to `part` of `span`, at random: keeps rivals apart.
+    /// Up to `span` microseconds, at random: keeps rivals apart.
     pub fn jitter(&mut self, span: u64) -> u64 {
         self.rng.below(span.max(1))
     }

@@ -292,7 +292,7 @@ impl Simulation {
                 self.begin(world, Fault::SlowDisk { site }, lasts);
                 self.probes.hit("fault: slow disk");
             }
-            24 if ready && !fragile => {
+            24 if up && (!fragile || self.faults.impostor == Some(site)) => {
                 self.faults.down_for[site] = 100 * MILLISECOND + self.rng.below(2 * SECOND);
                 self.ask_site(world, now, site, Purpose::Drain { site }, Request::Drain);
                 self.probes.hit("fault: drain and restart");
@@ -434,10 +434,13 @@ impl Simulation {
 
     /// A site says that it may be stopped.
     pub(crate) fn drained(&mut self, world: &mut World, site: usize) {
-        if world.node(site).is_none_or(|node| node.readiness() != Readiness::Draining) {
+        // One that serves has been started again since.
+        let fragile = self.faults.impostor.is_some_and(|impostor| impostor != site);
+        let Some(node) = world.node(site).filter(|node| node.readiness() != Readiness::Ready && !fragile) else {
             return;
-        }
-        self.probes.hit("site: drained");
+        };
+        let served = node.readiness() == Readiness::Draining;
+        self.probes.hit(if served { "site: drained" } else { "site: drained before it served" });
         self.crash(world, site, Keep::Everything);
     }
 

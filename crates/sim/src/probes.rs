@@ -37,6 +37,7 @@ const NAMED: &[&str] = &[
     "site: confirmed",
     "site: old copy noticed",
     "site: drained",
+    "site: drained before it served",
     "site: clock distrusted",
     "site: restarted in a round",
     "site: restarted with an accepted value",

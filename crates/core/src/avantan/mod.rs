@@ -226,10 +226,11 @@ impl Avantan {
         round.is_some_and(|round| round.accepted.is_some() || (round.first.is_some() && exists))
     }
 
-    /// Whether this incarnation may vote: the first may, a later one once a decided instance recorded it, or once it is known
-    /// to be older than the entity, so that none before it can have voted.
+    /// Whether this incarnation may vote: the first may, a later one once a decided instance recorded it, or once every other
+    /// site has said that no vote of its predecessors counts ([`Share::fresh`]). A site without an incarnation may not.
     pub fn may_vote(&self, site: Membership) -> bool {
-        self.may_offer(site) || self.share.fresh == site.incarnation
+        let cleared = self.share.fresh == site.incarnation && site.incarnation > Incarnation(0);
+        cleared || self.may_offer(site)
     }
 
     /// Whether rounds know this incarnation: only then its tokens take part.

@@ -153,7 +153,8 @@ impl Share {
         if reborn || table.limit.is_none() {
             self.tokens = if reborn && table.limit.is_some() { change } else { 0 };
         } else {
-            self.tokens += change;
+            // Beyond `i64` only if clients released what they never had; the books then show it.
+            self.tokens = self.tokens.saturating_add(change);
         }
         assert!(self.tokens >= 0, "a share is never negative");
         self.applied = instance;

@@ -8,7 +8,8 @@
 //!   (`Welcome`). The site takes the highest of the answers, once a majority of *all* has answered, counted without itself and
 //!   without those that are joining too; or once every other site has answered, which is how a new cluster starts. So
 //!   two storages of one site never get the same incarnation, and only the very first gets 1.
-//! - **Known storage** is *confirmed*: enough others (a majority, together with itself) say what they have heard. One that
+//! - **Known storage** is *confirmed*: enough others (a majority of sites with an incarnation, together with itself; or all
+//!   others) say what they have heard. One that
 //!   knows a higher incarnation, or a log position beyond the end of this log, proves that this storage is an old copy.
 //!   It is then wiped, and the site joins with what is now new storage. Until it is confirmed, nothing is written to it:
 //!   its position would catch up with what betrays it.
@@ -40,7 +41,7 @@ pub(super) const VERSION: u64 = 1;
 const HELLO: u64 = 300 * MILLISECOND;
 /// A peer's position is noted durably when it has moved on by this many batches, or after [`NOTE`].
 const NOTED: u64 = 64;
-/// How often peers' positions are noted durably at least, if they have moved at all.
+/// How often peers' positions are noted durably at least, if they have moved by more than noting itself moves them.
 const NOTE: u64 = 30 * SECOND;
 /// How often the uptime is noted durably while holds are out.
 const UPTIME: u64 = SECOND;
@@ -316,7 +317,7 @@ impl Node {
     pub(super) fn tick_lineage(&mut self, now: Now, sends: &mut Vec<(SiteId, Body)>) {
         self.settle_lineage(now);
         let others: Vec<SiteId> = self.config.members.iter().copied().filter(|site| *site != self.config.me).collect();
-        let asking = !matches!(self.lineage.readiness, Readiness::Ready | Readiness::Draining);
+        let asking = !self.is_serving();
         if asking && now.mono >= self.lineage.hello_at {
             self.lineage.hello_at = now.mono + HELLO;
             let hello = Body::Hello {
@@ -326,7 +327,8 @@ impl Node {
             };
             sends.extend(others.iter().map(|&to| (to, hello.clone())));
         }
-        if now.mono >= self.ping_at {
+        // Only a site that serves pings: that is how the others know that it does.
+        if !asking && now.mono >= self.ping_at {
             self.ping_at = now.mono + PING;
             let ping = Body::Ping { mono: now.mono, wall: now.wall, life: self.lineage.life };
             sends.extend(others.into_iter().map(|to| (to, ping.clone())));
@@ -355,6 +357,7 @@ impl Node {
 
     /// Takes up an incarnation, or is confirmed in it, once enough others have answered.
     fn settle_lineage(&mut self, now: Now) {
+        let ping_at = &mut self.ping_at;
         let lineage = &mut self.lineage;
         let members = self.config.members.len();
         let majority = members / 2 + 1;
@@ -378,7 +381,9 @@ impl Node {
                     lineage.stale = true;
                     return;
                 }
-                if lineage.welcomes.len() + 1 < majority {
+                // A site that is joining has heard of nothing yet; it counts only if nobody else is left to ask.
+                let established = lineage.welcomes.iter().filter(|(_, welcome)| welcome.established).count();
+                if established + 1 < majority && lineage.welcomes.len() + 1 < members {
                     return;
                 }
                 lineage.readiness = Readiness::Ready;
@@ -389,6 +394,7 @@ impl Node {
         lineage.first_turn = true;
         lineage.note_at = now.mono + NOTE;
         lineage.welcomes.clear();
+        *ping_at = now.mono;
     }
 
     /// The storage is an old copy: forgets all that it says, in one batch, and joins anew.

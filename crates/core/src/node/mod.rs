@@ -171,9 +171,9 @@ impl Node {
     }
 
     /// The largest part of any peer's offset that ε and the round trip cannot explain, in microseconds, and whether a
-    /// majority agrees with the wall clock.
-    pub fn clock(&self) -> (u64, bool) {
-        let excesses = self.peers.iter().filter(|peer| peer.site != self.config.me);
+    /// majority agrees with the wall clock. What was measured against a peer that is down by now does not count.
+    pub fn clock(&self, now: Now) -> (u64, bool) {
+        let excesses = self.peers.iter().filter(|peer| peer.site != self.config.me && peer.is_up(now));
         let excesses = excesses.map(|peer| peer.offset.map_or(0, |offset| offset.excess(self.config.epsilon)));
         let (mut most, mut disagreeing) = (0, 0);
         for excess in excesses {
@@ -186,7 +186,7 @@ impl Node {
     /// How the site is.
     pub fn status(&self, now: Now) -> Status {
         let others = || self.peers.iter().filter(|peer| peer.site != self.config.me);
-        let (clock_error, clock_trusted) = self.clock();
+        let (clock_error, clock_trusted) = self.clock(now);
         Status {
             site: self.config.me,
             incarnation: self.lineage.incarnation,
@@ -290,7 +290,13 @@ impl Node {
         if message.incarnation == peer.incarnation && message.incarnation.0 > 0 {
             peer.position = peer.position.max(message.position);
         }
-        peer.heard = Some(now.mono);
+        match message.body {
+            // It has just started, or has lost its disk: nothing is to be given to it, nor asked of it.
+            Body::Hello { .. } => peer.heard = None,
+            // These a site answers, and tells, before it serves.
+            Body::Welcome { .. } | Body::Pong { .. } => {}
+            _ => peer.heard = Some(now.mono),
+        }
         Some(message.body)
     }
 }
@@ -391,9 +397,9 @@ impl Machine for Node {
                 }
                 Body::Relay { token, request } => {
                     // What a relayed request may ask is about this site's sessions; anything else would go round.
-                    if let (Some(client), true) =
-                        (relays.serve(now, peers[from].site, token), is_about(&request, config.me))
-                    {
+                    let is_ours = is_about(&request, config.me);
+                    let client = is_ours.then(|| relays.serve(now, peers[from].site, token, &request)).flatten();
+                    if let Some(client) = client {
                         request_of(
                             &mut turn,
                             lineage,
@@ -416,6 +422,8 @@ impl Machine for Node {
                 Body::Hello { .. } | Body::Welcome { .. } | Body::Ping { .. } | Body::Pong { .. } => {}
             },
             Todo::Body(..) => turn.metrics.ignored += 1,
+            // Nobody has vouched for what is here: it is not given away, and nothing waits.
+            Todo::Request(client, Request::Drain) if !serving => turn.responses.push((client, Response::Drained)),
             Todo::Request(client, Request::Drain) => {
                 lineage.readiness = Readiness::Draining;
                 self.drain = Some(Drain { client, give_from: Some(0), look_at: now.mono, deadline: now.mono + DRAIN });
@@ -436,7 +444,7 @@ impl Machine for Node {
                     self.next_due = quotas.expire(&mut turn, view).expect("a row that storage vouches for");
                 }
                 counts.tick(&mut turn, quotas);
-                relays.tick(now);
+                turn.responses.extend(relays.tick(now));
                 if now.mono >= self.announce_at && !self.announcing.is_empty() {
                     self.announce_at = now.mono + 100 * MILLISECOND;
                     let (peer, from, everything) = self.announcing[0];
@@ -454,6 +462,8 @@ impl Machine for Node {
                     for _ in 0..SWEPT {
                         let Some(overdue) = sessions.overdue(now.mono) else { break };
                         close(&mut turn, lineage, sessions, quotas, overdue);
+                        // There may be more of them.
+                        self.sweep_at = now.mono + 10 * MILLISECOND;
                     }
                 }
                 if let Some(drain) = &mut self.drain {
@@ -491,15 +501,19 @@ impl Machine for Node {
     }
 
     fn deadline(&self) -> Option<u64> {
-        let mut earliest = self.ping_at.min(self.lineage.deadline());
+        let mut earliest = self.lineage.deadline();
         if self.is_serving() {
+            earliest = earliest.min(self.ping_at);
             let due = self.next_due.map(|due| {
                 let at = self.lineage.mono_at(due);
                 at.div_ceil(EXPIRY_QUANTUM) * EXPIRY_QUANTUM
             });
             let announcing = (!self.announcing.is_empty()).then_some(self.announce_at);
             let drain = self.drain.as_ref().map(|drain| drain.look_at);
-            for at in [due, announcing, drain, self.quotas.deadline(), self.counts.deadline()].into_iter().flatten() {
+            for at in [due, announcing, drain, self.quotas.deadline(), self.counts.deadline(), self.relays.deadline()]
+                .into_iter()
+                .flatten()
+            {
                 earliest = earliest.min(at);
             }
             earliest = earliest.min(self.sweep_at);
@@ -583,6 +597,7 @@ fn request_of(
 ) {
     let me = turn.site.me;
     let ready = lineage.readiness == Readiness::Ready;
+    let serving = ready || lineage.readiness == Readiness::Draining;
     match request {
         Request::Open if !ready => turn.responses.push((client, Response::NotOpened(Refusal::NotReady))),
         Request::Open => match sessions.open(turn.now.mono) {
@@ -603,40 +618,34 @@ fn request_of(
         }
         // Another site's operations: it alone may carry them out.
         Request::Batch(batch) => {
-            let up = turn.peers.iter().any(|peer| peer.site == batch.site && peer.is_up(turn.now));
-            match relays.begin(turn.now, client).filter(|_| up) {
-                Some(token) => {
-                    let to = batch.site;
-                    let request = Box::new(Request::Batch(batch));
-                    turn.sends.push((to, Body::Relay { token, request }));
-                }
-                None => answer_all(turn, client, &batch, &Outcome::Unknown(Doubt::SiteUnreachable)),
+            let to = batch.site;
+            if let Err(Request::Batch(batch)) = pass_on(turn, relays, serving, client, to, Request::Batch(batch)) {
+                answer_all(turn, client, &batch, &Outcome::Unknown(Doubt::SiteUnreachable));
             }
         }
         Request::Ask { operation } if operation.site == me => {
-            let outcome = ask(turn, lineage, sessions, quotas, operation, scratch);
+            let outcome = ask(turn, serving, sessions, quotas, operation, scratch);
             turn.responses.push((client, Response::Asked { operation, outcome }));
         }
         Request::Ask { operation } => {
-            let up = turn.peers.iter().any(|peer| peer.site == operation.site && peer.is_up(turn.now));
-            match relays.begin(turn.now, client).filter(|_| up) {
-                Some(token) => {
-                    let request = Box::new(Request::Ask { operation });
-                    turn.sends.push((operation.site, Body::Relay { token, request }));
-                }
-                None => {
-                    let outcome = Outcome::Unknown(Doubt::SiteUnreachable);
-                    turn.responses.push((client, Response::Asked { operation, outcome }));
-                }
+            if pass_on(turn, relays, serving, client, operation.site, Request::Ask { operation }).is_err() {
+                let outcome = Outcome::Unknown(Doubt::SiteUnreachable);
+                turn.responses.push((client, Response::Asked { operation, outcome }));
             }
         }
-        Request::Close { site, incarnation, session } => {
-            let serving = matches!(lineage.readiness, Readiness::Ready | Readiness::Draining);
-            if serving && site == me && incarnation == turn.site.incarnation {
+        Request::Close { site, incarnation, session } if site == me => {
+            if serving && incarnation == turn.site.incarnation {
                 close(turn, lineage, sessions, quotas, session);
             }
             turn.responses.push((client, Response::Closed));
         }
+        // If it cannot be told, the session ends when it has been silent for long enough.
+        Request::Close { site, .. } => {
+            if pass_on(turn, relays, serving, client, site, request).is_err() {
+                turn.responses.push((client, Response::Closed));
+            }
+        }
+        Request::Show { .. } if !serving => turn.responses.push((client, Response::Shown(Err(Refusal::NotReady)))),
         Request::Show { quota, timeout } => counts.begin(turn, quotas, client, quota, timeout),
         Request::List { after, limit } => {
             turn.responses.push((client, Response::Listed(list(quotas, &after, limit.min(1000) as usize))));
@@ -644,6 +653,21 @@ fn request_of(
         // Only the driver asks these, and the node answers them itself.
         Request::Status | Request::Drain => {}
     }
+}
+
+/// Passes a request on to the site that it is about; hands it back if that cannot be.
+fn pass_on(
+    turn: &mut Turn,
+    relays: &mut Relays,
+    serving: bool,
+    client: ClientId,
+    to: SiteId,
+    request: Request,
+) -> Result<(), Request> {
+    let up = serving && turn.peers.iter().any(|peer| peer.site == to && peer.is_up(turn.now));
+    let Some(token) = up.then(|| relays.begin(turn.now, client, &request)).flatten() else { return Err(request) };
+    turn.sends.push((to, Body::Relay { token, request: Box::new(request) }));
+    Ok(())
 }
 
 fn answer_all(turn: &mut Turn, client: ClientId, batch: &Batch, outcome: &Outcome) {
@@ -676,6 +700,8 @@ fn submit(
             }
             Verdict::Waiting => {}
             Verdict::Fresh => {
+                let unclaimed = session.unclaimed();
+                withdraw(turn, quotas, batch.session, unclaimed);
                 let ticket = Ticket { session: batch.session, sequence };
                 let settled = session.aim_of(sequence).and_then(|aim| quotas.settled(aim));
                 match settled.or_else(|| quotas.execute(turn, view, ticket, &operation, timeout)) {
@@ -694,8 +720,6 @@ fn submit(
             }
         }
     }
-    let unclaimed = session.unclaimed();
-    withdraw(turn, quotas, batch.session, unclaimed);
     turn.responses.push((client, Response::Batch { session: batch.session, answers }));
 }
 
@@ -715,7 +739,7 @@ impl From<crate::api::Submission> for Submitted {
 /// What became of an operation? Asking is a write: one that is not known here is refused for ever.
 fn ask(
     turn: &mut Turn,
-    lineage: &Lineage,
+    serving: bool,
     sessions: &mut Sessions,
     quotas: &mut Quotas,
     operation: OperationId,
@@ -724,7 +748,7 @@ fn ask(
     if operation.incarnation != turn.site.incarnation {
         return Outcome::Unknown(Doubt::IncarnationLost);
     }
-    if !matches!(lineage.readiness, Readiness::Ready | Readiness::Draining) {
+    if !serving {
         return Outcome::Unknown(Doubt::SiteUnreachable);
     }
     let Some(session) = sessions.find(operation.session) else {
@@ -734,7 +758,9 @@ fn ask(
     let withdrawn = Outcome::Refused(Refusal::Withdrawn);
     match session.look(operation.sequence) {
         Some(Known::Ended(outcome)) => {
-            let settled = session.aim_of(operation.sequence).and_then(|aim| quotas.settled(aim));
+            let settled = session
+                .aim_of(operation.sequence)
+                .and_then(|aim| quotas.settled(aim).or_else(|| quotas.is_lost(aim).then_some(withdrawn)));
             let Some(settled) = settled else { return outcome };
             let digest = session.digest_of(operation.sequence).unwrap_or(0);
             put_outcome(&mut turn.batch, scratch, ticket, session.low(), digest, &settled);
@@ -780,7 +806,8 @@ fn withdraw(turn: &mut Turn, quotas: &mut Quotas, session: SessionId, sequences:
 fn finish(turn: &mut Turn, sessions: &mut Sessions, scratch: &mut Vec<u8>) {
     for (ticket, aim) in std::mem::take(&mut turn.undecided) {
         let Some(session) = sessions.find(ticket.session) else { continue };
-        let digest = session.digest_of(ticket.sequence).unwrap_or(0);
+        // Its place in the window, and so its row, may belong to another operation by now.
+        let Some(digest) = session.digest_of(ticket.sequence) else { continue };
         session.note_row(ticket.sequence);
         session.aim(ticket.sequence, aim);
         scratch.clear();

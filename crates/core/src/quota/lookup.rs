@@ -23,8 +23,6 @@ pub(super) struct Fresh {
     applied: u64,
     /// The members that count none of them.
     answered: SiteSet,
-    /// Of the values that they have accepted the one of the highest ballot.
-    accepted: Option<(Ballot, Value)>,
 }
 
 /// One site's answer to the question whether votes of a predecessor count.
@@ -191,9 +189,9 @@ impl Quotas {
     }
 
     /// At another site, which has applied the instances up to this one, no vote of a predecessor counts in the next, except
-    /// perhaps for what was accepted there. Once all have said so of the same instance, this incarnation takes over the value
-    /// of the highest ballot, as if it had voted for it, and may vote from then on: if a value was decided with a vote of the
-    /// predecessor, that is the one.
+    /// perhaps for what was accepted there. This incarnation takes that over, as if it had voted for it: if a value was decided
+    /// with a vote of the predecessor, it is the one of the highest ballot. Once all have said so of the same instance, it may
+    /// vote.
     pub fn no_vote(&mut self, turn: &mut Turn, from: usize, name: &str, answer: NoVote) {
         let Some(at) = self.position(name) else { return };
         let quota = &mut self.list[at];
@@ -206,27 +204,24 @@ impl Quotas {
             turn.sends.push((turn.peers[from].site, Body::Avantan { quota: name.to_owned(), message }));
             return;
         }
-        let fresh = &mut quota.activity(turn).fresh;
+        let fresh = &quota.activity(turn).fresh;
         // What was told to an earlier incarnation says nothing of that one's own votes.
         if fresh.token != answer.token || fresh.applied != applied || answer.applied != applied {
             return;
         }
-        fresh.answered.insert(from);
-        if let Some((ballot, _)) = &answer.accepted
-            && fresh.accepted.as_ref().is_none_or(|(highest, _)| highest < ballot)
-        {
-            fresh.accepted = answer.accepted;
+        // At once and durably: whoever told it may be the next to lose a disk.
+        if let Some((ballot, value)) = answer.accepted {
+            quota.avantan.take_over(turn.site, ballot, value);
+            self.touch(at, Dirty::All);
         }
-        if fresh.answered.positions().count() + 1 < turn.peers.len() {
-            return;
+        let quota = &mut self.list[at];
+        let answered = &mut quota.activity(turn).fresh.answered;
+        answered.insert(from);
+        if answered.positions().count() + 1 < turn.peers.len() {
+            return self.schedule(at);
         }
-        let accepted = fresh.accepted.take();
-        let avantan = &mut self.list[at].avantan;
-        if let Some((ballot, value)) = accepted {
-            avantan.take_over(turn.site, ballot, value);
-        }
-        avantan.share.fresh = turn.site.incarnation;
-        if avantan.in_round() {
+        quota.avantan.share.fresh = turn.site.incarnation;
+        if quota.avantan.in_round() {
             // Whoever proposed it may be gone: if nothing comes of it, it is brought to an end from here.
             let delay = 8 * turn.longest_round_trip() + turn.jitter(SECOND);
             let activity = self.list[at].activity(turn);

@@ -33,6 +33,7 @@ use crate::avantan::Avantan;
 use crate::clock::MILLISECOND;
 use crate::codec::Malformed;
 use crate::id::Incarnation;
+use crate::session::Aim;
 use crate::stats::Demand;
 use crate::turn::{Ticket, Turn};
 pub use lookup::NoVote;
@@ -166,8 +167,8 @@ struct Admin {
     /// The limit to create with; none deletes.
     limit: Option<i64>,
     deadline: u64,
-    /// Its row says "undecided", because a value that carries it out may have been accepted somewhere.
-    undecided: bool,
+    /// Where a value that carries it out may be accepted: its row says "undecided".
+    aim: Option<Aim>,
 }
 
 /// What a member last said of its share.

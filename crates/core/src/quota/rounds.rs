@@ -10,9 +10,11 @@
 //! | the same, and outbid | eight round trips | leads a higher ballot |
 //! | in another leader's round, no outcome | a patience and a random delay | leads a higher ballot |
 
+use std::collections::VecDeque;
+
 use super::serve::created;
-use super::{Activity, Admin, Dirty, NEVER, Quotas, SECOND_LOOK};
-use crate::api::{Outcome, Refusal, SiteSet};
+use super::{Activity, Admin, Dirty, NEVER, Quotas, RELAXED_TICK, SECOND_LOOK};
+use crate::api::{Doubt, Outcome, Refusal, SiteSet};
 use crate::avantan::{Intent, Message, Offer, Role, Step};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::SiteId;
@@ -29,7 +31,7 @@ const LARGE: i64 = 64;
 /// How long votes are collected for a ballot that was outbid, in round trips.
 const PATIENCE: u64 = 8;
 /// The most quotas at which creations, deletions or requests for tokens may wait.
-const LINES: usize = 65_536;
+pub(super) const LINES: usize = 65_536;
 /// The longest back-off between rounds.
 const BACK_OFF: u64 = 2 * SECOND;
 
@@ -59,8 +61,12 @@ impl Quotas {
         let mut step = Step::default();
         self.list[at].avantan.handle(turn.site, from, message, |_| offer, &mut step);
         let now = turn.now.mono;
+        // A report that is repeated says nothing new: the leader counts the first.
         let reported = step.sends.iter().any(|(_, message)| matches!(message, Message::Report { .. }));
-        if reported && let Some(activity) = &mut self.list[at].activity {
+        if reported
+            && step.changed
+            && let Some(activity) = &mut self.list[at].activity
+        {
             activity.offered = activity.next_arrival;
         }
         let covered = self.is_covered(turn, at);
@@ -136,20 +142,25 @@ impl Quotas {
     pub(super) fn administer(&mut self, turn: &mut Turn, at: usize, ticket: Ticket, limit: Option<i64>, timeout: u64) {
         let deadline = turn.now.mono.saturating_add(timeout);
         // An earlier try of the same operation may have got a value accepted: then it cannot be taken back either.
-        let round = self.list[at].avantan.share.round.as_ref();
-        let accepted = round.and_then(|round| round.accepted.as_ref());
-        let undecided = accepted.is_some_and(|(_, value)| value.lifecycle != crate::avantan::Lifecycle::Keep);
-        if self.lines.len() >= LINES {
-            self.tidy_lines();
-        }
+        let share = &self.list[at].avantan.share;
+        let generation = share.table.generation;
+        let out = share.round.as_ref().filter(|round| {
+            let accepted = round.accepted.as_ref();
+            accepted.is_some_and(|(_, value)| value.lifecycle != crate::avantan::Lifecycle::Keep)
+        });
+        let aim = out.map(|round| Aim { quota: at as u32, generation, instance: round.instance, limit });
+        let now = turn.now.mono;
+        let full = self.lines.len() >= LINES && self.tidy_lines() >= LINES;
         let activity = self.list[at].activity(turn);
-        if activity.admin.len() >= ADMIN || self.lines.len() >= LINES {
+        // A creation may come to nothing: the name is looked at again, and forgotten what was noted of it.
+        activity.tick_at = activity.tick_at.min(now + RELAXED_TICK);
+        if activity.admin.len() >= ADMIN || full {
             turn.finished.push((ticket, Outcome::Refused(Refusal::Overloaded)));
             return;
         }
-        self.lines.insert(at as u32);
-        activity.admin.push_back(Admin { ticket, limit, deadline, undecided });
+        activity.admin.push_back(Admin { ticket, limit, deadline, aim });
         activity.deadline_at = activity.deadline_at.min(deadline);
+        self.line_up(at);
         self.lead_admin(turn, at);
         self.schedule(at);
     }
@@ -246,9 +257,7 @@ impl Quotas {
 
     fn expire_waiting(&mut self, turn: &mut Turn, at: usize) {
         let now = turn.now.mono;
-        let undecided = self.list[at].avantan.share.round.as_ref().is_some_and(|round| round.accepted.is_some());
         let failed = self.unreachable(turn, at);
-        let generation = self.list[at].avantan.share.table.generation;
         let Some(activity) = &mut self.list[at].activity else { return };
         let mut expired = 0;
         activity.waiting.retain(|request| {
@@ -273,11 +282,12 @@ impl Quotas {
             if over {
                 dropped = true;
                 // A value that carries it out may be accepted somewhere, or not: nobody can say yet.
-                let outcome = if undecided || admin.undecided {
-                    turn.undecided.push((admin.ticket, Aim { quota: at as u32, generation, limit: admin.limit }));
-                    Outcome::Unknown(crate::api::Doubt::Undecided)
-                } else {
-                    Outcome::Refused(Refusal::Unreachable { missing: failed })
+                let outcome = match admin.aim {
+                    Some(aim) => {
+                        turn.undecided.push((admin.ticket, aim));
+                        Outcome::Unknown(Doubt::Undecided)
+                    }
+                    None => Outcome::Refused(Refusal::Unreachable { missing: failed }),
                 };
                 turn.finished.push((admin.ticket, outcome));
             }
@@ -355,9 +365,11 @@ impl Quotas {
             Role::Idle => {
                 if std::mem::take(&mut activity.record) && self.has_unrecorded(turn, at) {
                     self.lead(turn, at, Intent::Move, Cause::Recovery);
-                } else if !self.list[at].activity.as_ref().is_some_and(|activity| activity.admin.is_empty()) {
-                    self.lead_admin(turn, at);
                 } else {
+                    self.lead_admin(turn, at);
+                }
+                // What is led now answers the requests that wait, too.
+                if *self.list[at].avantan.role() == Role::Idle && !self.list[at].avantan.in_round() {
                     let asked = self.list[at].activity.as_mut().is_some_and(|activity| {
                         std::mem::take(&mut activity.asked_for_gifts) && !activity.waiting.is_empty()
                     });
@@ -405,6 +417,7 @@ impl Quotas {
         Standing {
             generation: share.table.generation,
             exists: share.table.limit.is_some(),
+            free: share.free(),
             collecting: matches!(self.list[at].avantan.role(), Role::Collecting { .. }),
             electing: matches!(self.list[at].avantan.role(), Role::Electing { .. }),
         }
@@ -427,20 +440,29 @@ impl Quotas {
             let accepted = quota.avantan.share.round.as_ref().and_then(|round| round.accepted.as_ref());
             let lifecycle = accepted.map(|(_, value)| value.lifecycle);
             let generation = quota.avantan.share.table.generation;
+            let instance = quota.avantan.share.applied + 1;
             let again = now + 2 * turn.longest_round_trip();
             let activity = quota.activity(turn);
             activity.phase_since = now;
             activity.phase_at = again;
             if !matches!(lifecycle, None | Some(crate::avantan::Lifecycle::Keep)) {
-                for admin in activity.admin.iter_mut().filter(|admin| !admin.undecided) {
-                    admin.undecided = true;
-                    turn.undecided.push((admin.ticket, Aim { quota: at as u32, generation, limit: admin.limit }));
+                for admin in &mut activity.admin {
+                    let aim = Aim { quota: at as u32, generation, instance, limit: admin.limit };
+                    if admin.aim.replace(aim) != Some(aim) {
+                        turn.undecided.push((admin.ticket, aim));
+                    }
                 }
             }
         }
         if step.adopted {
             self.adopted(turn, at, before);
-        } else if before.electing && *quota.avantan.role() == Role::Idle {
+            return;
+        }
+        if self.list[at].avantan.share.free() > before.free {
+            // What was set aside for a ballot that came to nothing.
+            self.serve(turn, at);
+        }
+        if before.electing && *self.list[at].avantan.role() == Role::Idle {
             self.failed(turn, at);
         }
     }
@@ -564,23 +586,31 @@ impl Quotas {
 
     /// Answers creations and deletions that the decided instance settled.
     fn finish_admin(&mut self, turn: &mut Turn, at: usize) {
-        let quota = &mut self.list[at];
-        let Some(mut activity) = quota.activity.take() else { return };
-        let exists = quota.limit().is_some();
-        activity.admin.retain(|admin| {
-            let outcome = match admin.limit {
+        let Some(activity) = &mut self.list[at].activity else { return };
+        let admin = std::mem::take(&mut activity.admin);
+        let mut left = VecDeque::with_capacity(admin.len());
+        for mut admin in admin {
+            let quota = &self.list[at];
+            let outcome = admin.aim.and_then(|aim| self.settled(aim)).or_else(|| match admin.limit {
                 Some(limit) => created(quota, limit),
-                None => (!exists).then_some(Outcome::Deleted),
-            };
-            let Some(outcome) = outcome else { return true };
-            turn.finished.push((admin.ticket, outcome));
-            false
-        });
-        activity.note_deadlines();
-        quota.activity = Some(activity);
+                None => quota.limit().is_none().then_some(Outcome::Deleted),
+            });
+            match outcome {
+                Some(outcome) => turn.finished.push((admin.ticket, outcome)),
+                None => {
+                    // What was out for it came to nothing, and it goes on.
+                    admin.aim = admin.aim.filter(|aim| !self.is_lost(*aim));
+                    left.push_back(admin);
+                }
+            }
+        }
+        if let Some(activity) = &mut self.list[at].activity {
+            activity.admin = left;
+            activity.note_deadlines();
+        }
     }
 
-    /// What became of an undecided creation or deletion, if that can be told by now.
+    /// What became of an undecided creation or deletion, if it took effect or nobody will ever know.
     pub fn settled(&self, aim: Aim) -> Option<Outcome> {
         let quota = self.list.get(aim.quota as usize)?;
         let generation = quota.avantan.share.table.generation;
@@ -589,10 +619,16 @@ impl Quotas {
             Some(_) if generation == aim.generation => None,
             // The generation that was created in its place is gone, and with it what its limit was.
             Some(_) if generation > aim.generation + 1 || quota.limit().is_none() => {
-                Some(Outcome::Unknown(crate::api::Doubt::Forgotten))
+                Some(Outcome::Unknown(Doubt::Forgotten))
             }
             Some(limit) => created(quota, limit),
         }
+    }
+
+    /// Whether an undecided creation or deletion never took effect, nor ever will: its instance decided something else.
+    pub fn is_lost(&self, aim: Aim) -> bool {
+        let quota = self.list.get(aim.quota as usize);
+        quota.is_some_and(|quota| quota.avantan.share.applied >= aim.instance) && self.settled(aim).is_none()
     }
 
     /// Goes on with the rounds that this site was in when it stopped.
@@ -617,6 +653,7 @@ fn grace(turn: &Turn) -> u64 {
 struct Standing {
     generation: u32,
     exists: bool,
+    free: i64,
     collecting: bool,
     electing: bool,
 }

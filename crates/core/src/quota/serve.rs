@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::rounds::LINES;
 use super::row::{EXPIRIES, Grant, due_key, due_uptime, read_due_key};
 use super::{Activity, Dirty, Quota, Quotas, RELAXED_TICK, WAITING, WAITING_PER_QUOTA, Waiting, grant_key};
 use crate::api::{HOLD_MICROS, Hold, Operation, Outcome, Refusal, SiteSet, is_name};
@@ -86,7 +87,8 @@ impl Quotas {
         let limit = quota.limit().expect("looked at by the caller");
         let now = turn.now.mono;
         let activity = quota.activity(turn);
-        activity.demand.note(amount);
+        // What can never be granted is no demand that anybody could meet.
+        activity.demand.note(amount.min(limit));
         if activity.tick_at > now + RELAXED_TICK {
             activity.tick_at = now + RELAXED_TICK;
             activity.active_at = now;
@@ -120,10 +122,10 @@ impl Quotas {
         let deadline = now.saturating_add(timeout);
         let arrival = activity.next_arrival;
         activity.next_arrival += 1;
-        self.lines.insert(at as u32);
         activity.waiting.push_back(Waiting { ticket, arrival, amount, hold, deadline, rounds: 0 });
         activity.deadline_at = activity.deadline_at.min(deadline);
         self.waiting += 1;
+        self.line_up(at);
         self.seek(turn, at);
         self.schedule(at);
         None
@@ -305,7 +307,7 @@ impl Quotas {
             let Some(activity) = &mut self.list[at].activity else { continue };
             let before = (activity.waiting.len(), activity.admin.len());
             activity.waiting.retain(|request| !is_meant(&request.ticket));
-            activity.admin.retain(|admin| admin.undecided || !is_meant(&admin.ticket));
+            activity.admin.retain(|admin| admin.aim.is_some() || !is_meant(&admin.ticket));
             let gone = (before.0 - activity.waiting.len(), before.1 - activity.admin.len());
             if gone == (0, 0) {
                 continue;
@@ -321,13 +323,23 @@ impl Quotas {
         withdrawn == sequences.len()
     }
 
-    /// Forgets the lines that have become empty.
-    pub(super) fn tidy_lines(&mut self) {
+    /// Something waits at this quota.
+    pub(super) fn line_up(&mut self, at: usize) {
+        // Each line has something that waits, or is forgotten here: so they are at most as many as may wait.
+        if self.lines.len() >= LINES {
+            self.tidy_lines();
+        }
+        self.lines.insert(at as u32);
+    }
+
+    /// Forgets the lines that have become empty; how many are left.
+    pub(super) fn tidy_lines(&mut self) -> usize {
         let list = &self.list;
         self.lines.retain(|&at| {
             let activity = list[at as usize].activity.as_ref();
             activity.is_some_and(|activity| !activity.waiting.is_empty() || !activity.admin.is_empty())
         });
+        self.lines.len()
     }
 }
 

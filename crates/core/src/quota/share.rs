@@ -302,7 +302,7 @@ impl Quotas {
         // Worth telling: an eighth of a site's part of all that is free.
         let noticeable = (total / (8 * turn.peers.len() as i64)).max(1);
         let patience = 2 * turn.longest_round_trip() + 100 * MILLISECOND;
-        let unrecorded = !quota.avantan.may_vote(turn.site);
+        let unrecorded = quota.limit().is_some() && !quota.avantan.may_vote(turn.site);
         let mut unsettled = false;
         let mut tell = Vec::new();
         for (peer, share) in activity.peers.iter().enumerate() {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use slackline_core::api::{Answer, Batch, Operation, Outcome, Request, Response, Shown, Submission};
+use slackline_core::avantan::Share;
 use slackline_core::clock::{MILLISECOND, Now};
 use slackline_core::id::{Incarnation, SessionId, SiteId};
 use slackline_core::machine::{ClientId, Effect, Input, Machine, Overlay, View};
@@ -47,6 +48,13 @@ impl Host {
 impl Cluster {
     /// A cluster whose sites have joined.
     pub(crate) fn new(sites: usize) -> Self {
+        let mut cluster = Self::unjoined(sites);
+        cluster.run(500 * MILLISECOND);
+        cluster
+    }
+
+    /// A cluster whose sites were just started for the first time.
+    pub(crate) fn unjoined(sites: usize) -> Self {
         let host =
             |_| Host { node: None, rows: BTreeMap::new(), batches: 0, wall: 1 << 50, session: None, sequence: 0 };
         let mut cluster = Self {
@@ -59,7 +67,6 @@ impl Cluster {
             seed: 1,
         };
         (0..sites).for_each(|at| cluster.start(at));
-        cluster.run(500 * MILLISECOND);
         cluster
     }
 
@@ -71,7 +78,7 @@ impl Cluster {
     pub(crate) fn start(&mut self, at: usize) {
         let members: Vec<SiteId> = (0..self.hosts.len()).map(Self::site).collect();
         self.seed += 1;
-        let now = self.clock(at);
+        let now = self.time(at);
         let host = &mut self.hosts[at];
         let config = Config::new(Self::site(at), members);
         host.node = Some(Node::open(config, self.seed, host.batches, &host.rows, now).expect("rows are sound"));
@@ -83,12 +90,13 @@ impl Cluster {
         self.hosts[at].node = None;
     }
 
-    fn clock(&self, at: usize) -> Now {
+    /// What the clocks of a site show.
+    pub(crate) fn time(&self, at: usize) -> Now {
         Now { wall: self.hosts[at].wall + self.now as i64, mono: self.now }
     }
 
     pub(crate) fn feed(&mut self, at: usize, input: Input<Node>) {
-        let now = self.clock(at);
+        let now = self.time(at);
         let host = &mut self.hosts[at];
         let Some(node) = &mut host.node else { return };
         let view = View::prepare(node.working_set(now, &input), &Overlay::default(), &host.rows).expect("in memory");
@@ -210,6 +218,12 @@ impl Cluster {
             self.run(10 * MILLISECOND);
         }
         panic!("no answer");
+    }
+
+    /// A site's share of a quota that it knows.
+    pub(crate) fn share(&self, at: usize, quota: &str) -> &Share {
+        let node = self.hosts[at].node.as_ref().expect("runs");
+        &node.quotas().find(quota).expect("known").avantan().share
     }
 
     pub(crate) fn tokens(&self, at: usize, quota: &str) -> i64 {

@@ -3,7 +3,7 @@
 use slackline_core::api::{
     Answer, Batch, Doubt, Hold, Operation, Outcome, Readiness, Refusal, Request, Response, Submission,
 };
-use slackline_core::clock::SECOND;
+use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{Incarnation, OperationId, SiteId};
 use slackline_core::machine::ClientId;
 use slackline_core::peer::Tally;
@@ -15,11 +15,11 @@ fn delete() -> Operation {
     Operation::Delete { quota: "gpus".into() }
 }
 
-fn create(limit: i64) -> Operation {
+pub(crate) fn create(limit: i64) -> Operation {
     Operation::Create { quota: "gpus".into(), limit }
 }
 
-fn acquire(amount: i64) -> Operation {
+pub(crate) fn acquire(amount: i64) -> Operation {
     Operation::Acquire { quota: "gpus".into(), amount, hold: Hold::Counted }
 }
 
@@ -31,7 +31,7 @@ fn release(amount: i64) -> Operation {
     Operation::Release { quota: "gpus".into(), amount }
 }
 
-fn granted(outcome: &Outcome) -> bool {
+pub(crate) fn granted(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Granted { .. })
 }
 
@@ -420,4 +420,96 @@ fn quota_created_right_after_its_deletion_is_a_new_one() {
         assert_eq!(cluster.done(1, delete()), Outcome::Deleted);
         cluster.run(SECOND);
     }
+}
+
+/// What a leader set aside for a ballot that came to nothing serves those who have waited meanwhile.
+#[test]
+fn tokens_freed_by_a_withdrawal_serve_those_who_wait() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    cluster.cut = vec![(0, 1), (0, 2), (1, 0), (2, 0)];
+    let large = cluster.submit(0, acquire(40));
+    cluster.run(250 * MILLISECOND);
+    assert_eq!(cluster.share(0, "gpus").free(), 0);
+    let small = cluster.submit(0, acquire(5));
+    assert_eq!(cluster.outcome(0, small), None, "everything is set aside");
+    cluster.run(1_500 * MILLISECOND);
+    assert!(granted(&cluster.outcome(0, small).expect("answered before its time is over")));
+    assert_eq!(cluster.outcome(0, large), None);
+}
+
+/// The site has accepted a value that moves tokens: that says nothing of a deletion.
+#[test]
+fn deletion_that_was_never_proposed_is_refused_and_not_in_doubt() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    // Too much for gifts of those who are there: a round is led.
+    cluster.kill(2);
+    cluster.run(5 * SECOND);
+    cluster.submit(0, acquire(80));
+    let until = cluster.now + SECOND;
+    while cluster.share(1, "gpus").round.as_ref().is_none_or(|round| round.accepted.is_none()) {
+        assert!(cluster.now < until, "no value within a second");
+        cluster.run(MILLISECOND);
+    }
+    cluster.cut = vec![(0, 1), (1, 0)];
+    let deletion = cluster.submit(1, delete());
+    cluster.run(3 * SECOND);
+    let outcome = cluster.outcome(1, deletion);
+    assert!(matches!(outcome, Some(Outcome::Refused(Refusal::Unreachable { .. }))), "{outcome:?}");
+}
+
+/// The value that deletes was out, nobody got it, and the others decided to go on without it.
+#[test]
+fn deletion_whose_value_lost_is_withdrawn_when_asked() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    let lost = cluster.submit(1, delete());
+    // Both others have reported; the value leaves, and is lost.
+    cluster.run(2 * DELAY - 1);
+    cluster.cut = vec![(1, 0), (1, 2)];
+    cluster.run(2);
+    cluster.cut.extend([(0, 1), (2, 1)]);
+    cluster.run(4 * SECOND);
+    assert_eq!(cluster.outcome(1, lost), Some(Outcome::Unknown(Doubt::Undecided)));
+    cluster.cut.clear();
+    cluster.run(4 * SECOND);
+    let (site, incarnation, session) = cluster.hosts[1].session.expect("opened");
+    let operation = OperationId { site, incarnation, session, sequence: lost };
+    cluster.request(1, 9, Request::Ask { operation });
+    let answer = Response::Asked { operation, outcome: Outcome::Refused(Refusal::Withdrawn) };
+    assert!(cluster.responses.contains(&(1, ClientId(9), answer)), "{:?}", cluster.responses);
+    assert_eq!(cluster.show(1, "gpus").limit, 90);
+}
+
+/// A deletion is in doubt while a thousand later operations of its session take over its place in the window: their rows stay.
+#[test]
+fn deletion_that_left_the_window_overwrites_no_other_outcome() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(1, create(90));
+    let first = cluster.submit(1, delete());
+    cluster.run(2 * DELAY + 1);
+    cluster.cut = vec![(0, 1), (2, 1)];
+    let (site, incarnation, session) = cluster.hosts[1].session.expect("opened");
+    let last = first + slackline_core::api::SESSION_WINDOW;
+    let operation = Operation::Create { quota: "other".into(), limit: 0 };
+    let operations = vec![Submission { sequence: last, timeout: 2_000_000, operation: operation.clone() }];
+    let batch = Batch { site, incarnation, session, low: last, operations };
+    cluster.request(1, 5, Request::Batch(batch.clone()));
+    let answers = vec![Answer { sequence: last, outcome: Outcome::Refused(Refusal::InvalidAmount) }];
+    let answer = (1, ClientId(5), Response::Batch { session, answers: answers.clone() });
+    assert!(cluster.responses.contains(&answer), "{:?}", cluster.responses);
+    cluster.run(4 * SECOND);
+    cluster.cut.clear();
+    cluster.kill(1);
+    cluster.start(1);
+    cluster.run(SECOND);
+    let operation = OperationId { site, incarnation, session, sequence: last };
+    cluster.request(1, 6, Request::Ask { operation });
+    let outcome = Outcome::Refused(Refusal::InvalidAmount);
+    assert!(
+        cluster.responses.contains(&(1, ClientId(6), Response::Asked { operation, outcome })),
+        "{:?}",
+        cluster.responses
+    );
 }

@@ -1,0 +1,122 @@
+//! Sites that stop, lose their disks, or come back on old copies of them.
+
+use slackline_core::api::{Outcome, Readiness, Refusal, Request, Response};
+use slackline_core::clock::SECOND;
+use slackline_core::machine::ClientId;
+
+use crate::cluster::{Cluster, DELAY};
+use crate::quotas::{acquire, create, granted};
+
+/// What an old copy shows as free was granted since. It must not be given away by a site that nobody has vouched for.
+#[test]
+fn drain_before_the_site_is_confirmed_gives_nothing_away() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    cluster.run(SECOND);
+    let copy = cluster.hosts[2].copy();
+    assert!(granted(&cluster.done(2, acquire(30))));
+    cluster.run(3 * SECOND);
+    cluster.kill(2);
+    cluster.hosts[2].put_back(copy);
+    cluster.cut = vec![(0, 2), (1, 2)];
+    cluster.start(2);
+    cluster.run(SECOND);
+    // The others can hear it, and it cannot hear them.
+    let before = cluster.tokens(0, "gpus") + cluster.tokens(1, "gpus");
+    cluster.request(2, 9, Request::Drain);
+    assert!(cluster.responses.contains(&(2, ClientId(9), Response::Drained)), "there is nothing to wait for");
+    cluster.run(2 * SECOND);
+    assert_eq!(cluster.hosts[2].node.as_ref().expect("runs").readiness(), Readiness::Confirming);
+    assert_eq!(cluster.tokens(0, "gpus") + cluster.tokens(1, "gpus"), before, "all that it had is out");
+}
+
+/// A site that starts again without its disk is there, and takes nothing before it has an incarnation.
+#[test]
+fn site_that_joins_is_given_nothing_before_it_serves() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    // Site 2 asks much more than the others, so gifts go there.
+    for _ in 0..20 {
+        assert!(granted(&cluster.done(2, acquire(1))));
+        cluster.run(SECOND / 4);
+    }
+    cluster.kill(1);
+    cluster.kill(2);
+    cluster.hosts[2].rows.clear();
+    cluster.start(2);
+    cluster.run(5 * SECOND);
+    let before = cluster.tokens(0, "gpus");
+    assert_eq!(cluster.hosts[2].node.as_ref().expect("runs").readiness(), Readiness::Joining);
+    assert!(!cluster.hosts[0].node.as_ref().expect("runs").peers()[2].is_up(cluster.time(0)));
+    cluster.request(0, 9, Request::Drain);
+    cluster.run(2 * SECOND);
+    assert_eq!(cluster.tokens(0, "gpus"), before, "there is nobody to give anything to");
+}
+
+/// A site that has just lost its disk has heard of nothing, and so can vouch for nobody.
+#[test]
+fn site_that_joins_confirms_no_old_copy() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    let copy = cluster.hosts[2].copy();
+    assert!(granted(&cluster.done(2, acquire(30))));
+    cluster.run(3 * SECOND);
+    cluster.cut = vec![(0, 1), (0, 2), (1, 0), (2, 0)];
+    cluster.kill(1);
+    cluster.kill(2);
+    cluster.hosts[1].rows.clear();
+    cluster.hosts[2].put_back(copy);
+    cluster.start(1);
+    cluster.start(2);
+    cluster.run(3 * SECOND);
+    assert_eq!(cluster.hosts[2].node.as_ref().expect("runs").readiness(), Readiness::Confirming);
+    cluster.cut.clear();
+    cluster.run(10 * SECOND);
+    let node = cluster.hosts[2].node.as_ref().expect("runs");
+    assert_eq!((node.readiness(), node.incarnation().0), (Readiness::Ready, 2));
+}
+
+/// All sites stop in the middle of the first start: one has joined, the others have not.
+#[test]
+fn new_cluster_whose_sites_stop_while_they_join_comes_up() {
+    for stops in 1..12 {
+        let mut cluster = Cluster::unjoined(3);
+        cluster.run(stops * DELAY / 4);
+        for site in 0..3 {
+            cluster.kill(site);
+            cluster.start(site);
+        }
+        cluster.cut = vec![(0, 1), (1, 0)];
+        cluster.run(SECOND);
+        cluster.cut.clear();
+        cluster.run(3 * SECOND);
+        assert_eq!(cluster.done(0, create(90)), Outcome::Created { limit: 90 }, "stopped after {stops}");
+    }
+}
+
+/// Nobody answers for a site that does not serve, or that does not come back: the request is answered all the same.
+#[test]
+fn request_that_another_site_never_answers_is_unknown_in_the_end() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    let sequence = cluster.submit(1, acquire(1));
+    let (site, incarnation, session) = cluster.hosts[1].session.expect("opened");
+    let operation = slackline_core::id::OperationId { site, incarnation, session, sequence };
+    // The question leaves, and its answer is lost.
+    cluster.cut = vec![(1, 0)];
+    cluster.request(0, 9, Request::Ask { operation });
+    cluster.run(15 * SECOND);
+    let unknown = Outcome::Unknown(slackline_core::api::Doubt::SiteUnreachable);
+    let answer = Response::Asked { operation, outcome: unknown };
+    assert!(cluster.responses.contains(&(0, ClientId(9), answer.clone())), "{:?}", cluster.responses);
+    // Once the site counts as down, at once.
+    cluster.request(0, 10, Request::Ask { operation });
+    assert!(cluster.responses.contains(&(0, ClientId(10), answer)), "{:?}", cluster.responses);
+    // One that does not serve says so.
+    cluster.kill(2);
+    cluster.cut = vec![(0, 2), (1, 2)];
+    cluster.start(2);
+    cluster.request(2, 11, Request::Show { quota: "gpus".into(), timeout: 1_000_000 });
+    let refused = Response::Shown(Err(Refusal::NotReady));
+    assert!(cluster.responses.contains(&(2, ClientId(11), refused)), "{:?}", cluster.responses);
+}
