@@ -236,9 +236,10 @@ Examples:
   slackline quota show gpus --json
 
 With --json:
-  {\"name\", \"limit\", \"in_use\", \"sites\": [{\"site\", \"tokens\", \"set_aside\", \"incarnation\"}],
+  {\"name\", \"limit\", \"in_use\",
+   \"sites\": [{\"site\", \"tokens\", \"set_aside\", \"incarnation\"}],
    \"missing\": [site, …], \"local\", \"rebalances\", \"gifts\", \"released_above\"}
-  in_use is a number, or {\"min\", \"max\"} while tokens move or a site does not answer.")]
+  in_use is a number, or {\"min\", \"max\"} while tokens move or a site is silent.")]
 struct Show {
     /// The quota's name
     #[arg(value_parser = name)]
