@@ -241,6 +241,46 @@ fn dev_cluster_serves_quotas_end_to_end() {
     assert_eq!(cluster.run(&["quota", "list", "--json"]).json(), json!({ "quotas": [] }));
 }
 
+/// The keys of an object and of those in it, but for names of sites.
+fn keys(value: &Value) -> Vec<&str> {
+    match value {
+        Value::Object(object) => {
+            let inner = object.iter().filter(|(key, _)| *key != "rtt_ms").flat_map(|(_, value)| keys(value));
+            object.keys().map(String::as_str).chain(inner).collect()
+        }
+        Value::Array(values) => values.iter().flat_map(keys).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn book_explains_every_key_of_json() {
+    let book = include_str!("../../../docs/src/json.md");
+    let cluster = Server::start(&["dev", "--memory", "--port", "0", "--json"]);
+    let mut said = vec![cluster.said.clone(), slackline(&["sim", "--seed", "1", "--json"]).json()];
+    for words in [
+        &["quota", "create", "gpus", "--limit", "5000"][..],
+        &["quota", "create", "gpus", "--limit", "6"],
+        &["quota", "acquire", "gpus", "3", "--site", "us", "--for", "60s"],
+        &["quota", "acquire", "gpus", "9000"],
+        &["quota", "acquire", "gpus", "1", "--site", "mars"],
+        &["quota", "release", "--grant", "us-1-1"],
+        &["quota", "release", "gpus", "9000"],
+        &["quota", "show", "gpus"],
+        &["quota", "list"],
+        &["quota", "delete", "gpus"],
+        &["outcome", "us-1-1-1"],
+        &["status"],
+    ] {
+        said.push(cluster.run(&[words, &["--json"]].concat()).json());
+    }
+    for object in &said {
+        for key in keys(object) {
+            assert!(book.contains(&format!("{key}`")), "{key} of {object}");
+        }
+    }
+}
+
 #[test]
 fn status_names_every_site() {
     let data = tempfile::tempdir().expect("a directory");

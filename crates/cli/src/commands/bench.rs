@@ -52,7 +52,7 @@ struct Shown {
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  slackline bench quota                        # generated, nearly periodic demand
+  slackline bench quota                        # nearly periodic demand
   slackline bench quota --trace azure.csv --format azure-llm --limit auto:1
   slackline bench quota --live --sites 3 --events 2000 --speed 20")]
 struct QuotaBench {
@@ -209,17 +209,18 @@ fn here() -> Result<Live, Finish> {
 }
 
 fn show(report: Report, shown: Shown) -> Result<End, Finish> {
-    let mut text = report.to_table().trim_end().to_owned();
-    if let Some(directory) = &shown.plot {
-        let drawn = report.plot(directory);
-        let drawn = drawn.map_err(|error| Finish::Failed(format!("{}: {error}", directory.display())))?;
-        for path in drawn {
-            text.push_str(&format!("\ndrawn: {}", path.display()));
-        }
-    }
+    // First of all: what took long to find out is told, even if it cannot be drawn.
     match shown.json {
         true => say(report.to_json()),
-        false => say(text),
+        false => say(report.to_table().trim_end()),
+    }
+    if let Some(directory) = &shown.plot {
+        let drawn = report.plot(directory);
+        let drawn =
+            drawn.map_err(|error| Finish::Said(format!("cannot draw into {}: {error}", directory.display())))?;
+        if !shown.json {
+            drawn.iter().for_each(|path| say(format!("drawn: {}", path.display())));
+        }
     }
     match report.verified {
         true => Ok(End::silent()),

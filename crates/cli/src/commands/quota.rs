@@ -19,7 +19,7 @@ use crate::session::Connection;
     after_help = "\
 Example:
   slackline quota create gpus --limit 5000
-  slackline quota acquire gpus 3 --site eu     # prints the grant's id, such as eu-1-17
+  slackline quota acquire gpus 3 --site eu     # prints an id such as eu-1-17
   slackline quota release --grant eu-1-17
   slackline quota show gpus"
 )]
