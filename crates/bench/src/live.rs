@@ -20,7 +20,7 @@ const VOLATILE: [&str; 4] = ["tmpfs", "ramfs", "devtmpfs", "hugetlbfs"];
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
     /// The data would lie in memory.
-    #[error("{} is on {kind}, which is memory: durable grants cannot be measured there; use --data with a directory on a disk", .path.display())]
+    #[error("{} is on {kind}, which is memory: durable grants cannot be measured there; run this in a directory on a disk", .path.display())]
     InMemory {
         /// The directory.
         path: PathBuf,

@@ -80,6 +80,10 @@ pub struct Run {
     /// What only some benchmarks tell.
     #[serde(flatten)]
     pub more: Map<String, Value>,
+    /// Whether it is an ideal that only counts: it takes no time and sends nothing, so its latencies and messages are 0. The
+    /// table leaves them out.
+    #[serde(skip)]
+    pub is_ideal: bool,
 }
 
 /// Percentiles in milliseconds.
@@ -123,6 +127,7 @@ impl Run {
             retracts: 0,
             wan_messages: 0,
             more: Map::new(),
+            is_ideal: false,
         }
     }
 
@@ -166,35 +171,37 @@ impl Report {
     pub fn to_table(&self) -> String {
         let mut out = String::new();
         let width = self.runs.iter().map(|run| run.config.len()).max().unwrap_or(0).max(6);
-        let _ = writeln!(out, "{:width$}  committed  refused unknown      per s  local  rounds   gifts", "");
+        let known = |run: &Run, figure: String| if run.is_ideal { "-".to_owned() } else { figure };
+        let _ = writeln!(out, "{:width$} committed refused unknown    per s local rebalances  gifts", "");
         for run in &self.runs {
             let _ = writeln!(
                 out,
-                "{:width$} {:>10} {:>8} {:>7} {:>10} {:>6.3} {:>7} {:>7}",
+                "{:width$} {:>9} {:>7} {:>7} {:>8} {:>5} {:>10} {:>6}",
                 run.config,
                 run.committed,
                 run.refused,
                 run.unknown,
                 run.throughput_per_s as u64,
-                run.local_ratio,
-                run.rebalances,
-                run.gifts
+                known(run, format!("{:.3}", run.local_ratio)),
+                known(run, run.rebalances.to_string()),
+                known(run, run.gifts.to_string()),
             );
         }
-        let _ = writeln!(out, "\n{:width$}    p50 ms     p90     p95     p99    p999     max  messages", "");
+        let _ = writeln!(out, "\n{:width$}   p50 ms     p90     p95     p99    p999     max messages", "");
         for run in &self.runs {
             let latency = &run.latency_ms;
+            let time = |ms| known(run, milliseconds(ms));
             let _ = writeln!(
                 out,
-                "{:width$}  {} {} {} {} {} {} {:>9}",
+                "{:width$} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8}",
                 run.config,
-                milliseconds(latency.p50, 8),
-                milliseconds(latency.p90, 7),
-                milliseconds(latency.p95, 7),
-                milliseconds(latency.p99, 7),
-                milliseconds(latency.p999, 7),
-                milliseconds(latency.max, 7),
-                run.wan_messages
+                time(latency.p50),
+                time(latency.p90),
+                time(latency.p95),
+                time(latency.p99),
+                time(latency.p999),
+                time(latency.max),
+                known(run, run.wan_messages.to_string()),
             );
         }
         for run in self.runs.iter().filter(|run| !run.more.is_empty()) {
@@ -283,14 +290,14 @@ fn cost_words(costs: &Costs) -> String {
 }
 
 /// Milliseconds with three significant digits.
-fn milliseconds(ms: f64, width: usize) -> String {
+fn milliseconds(ms: f64) -> String {
     let digits = match ms {
         _ if ms < 0.01 => 4,
         _ if ms < 10.0 => 3,
         _ if ms < 100.0 => 1,
         _ => 0,
     };
-    format!("{ms:>width$.digits$}")
+    format!("{ms:.digits$}")
 }
 
 fn plain(value: &Value) -> String {

@@ -57,6 +57,9 @@ pub enum MatrixError {
     /// It cannot be read.
     #[error(transparent)]
     Table(#[from] RttError),
+    /// There is no such table.
+    #[error("{} is neither aws nor gcp nor a file: name one of them, or write a CSV file with lines `from,to,rtt_ms`", .0.display())]
+    Unknown(PathBuf),
     /// It lacks a pair of regions.
     #[error("the RTT table has no time between {0} and {1}; add a line `{0},{1},` and milliseconds")]
     Missing(String, String),
@@ -68,6 +71,7 @@ impl Matrix {
         let table = match rtt {
             Rtt::Aws => RttTable::aws(),
             Rtt::Gcp => RttTable::gcp(),
+            Rtt::File(path) if !path.exists() => return Err(MatrixError::Unknown(path.clone())),
             Rtt::File(path) => RttTable::from_csv(path)?,
         };
         let regions: Vec<String> = table.regions().iter().cycle().take(sites).cloned().collect();

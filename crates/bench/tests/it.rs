@@ -84,6 +84,10 @@ fn quota_on_generated_demand_beats_the_run_without_redistribution() {
     assert_eq!((without.local_ratio, without.gifts, without.rebalances), (1.0, 0, 0));
     assert!(ours.gifts > 0 && figure(ours, "sim_inputs_per_s") > 0.0);
     assert_eq!(figure(central, "limit"), (figure(central, "tight_limit") * 1.05).round());
+    // An ideal counter takes no time: the table has nothing to say of it.
+    let table = report.to_table();
+    let latencies = table.lines().rfind(|line| line.starts_with("central ")).expect("a row of latencies");
+    assert!(latencies.split_whitespace().skip(1).all(|cell| cell == "-"), "{table}");
     // The same seed gives the same run, but for how long it really took.
     let timeless = |run: &Run| Run { more: serde_json::Map::new(), ..run.clone() };
     let again = quota(&options).expect("it runs");

@@ -62,6 +62,7 @@ pub(crate) enum Finish {
 impl Finish {
     pub(crate) fn status(&self) -> u8 {
         match self {
+            Finish::Refused(refused) if is_wrong_use(&refused.reason) => 2,
             Finish::Refused(_) | Finish::Failed(_) | Finish::Said(_) => 1,
             Finish::WrongUse(_) => 2,
             Finish::Unknown(_) => 3,
@@ -78,6 +79,7 @@ impl Finish {
 
     fn sentence(&self) -> String {
         match self {
+            Finish::Refused(Refused { reason, .. }) if is_wrong_use(reason) => reason.to_string(),
             Finish::Refused(refused) => format!("{refused}{}", advice(&refused.reason)),
             // Who has asked already, or what nobody will ever know, is not to be asked again at once.
             Finish::Unknown(unknown) => match unknown.why {
@@ -89,27 +91,22 @@ impl Finish {
     }
 
     fn json(&self) -> Value {
-        match self {
-            Finish::Refused(refused) => {
-                json!({ "outcome": "refused", "reason": code(&refused.reason), "message": self.sentence() })
-            }
-            Finish::Unknown(unknown) => {
-                json!({ "outcome": "unknown", "operation": unknown.name, "message": self.sentence() })
-            }
-            Finish::Failed(_) | Finish::Said(_) => json!({ "outcome": "failed", "message": self.sentence() }),
-            Finish::WrongUse(_) => json!({ "outcome": "wrong_use", "message": self.sentence() }),
-        }
+        let (outcome, mut json) = match self {
+            Finish::Refused(Refused { reason, .. }) if is_wrong_use(reason) => ("wrong_use", reason_json(reason)),
+            Finish::Refused(Refused { reason, .. }) => ("refused", reason_json(reason)),
+            Finish::Unknown(unknown) => ("unknown", json!({ "operation": unknown.name, "why": why_code(unknown.why) })),
+            Finish::Failed(_) | Finish::Said(_) => ("failed", json!({})),
+            Finish::WrongUse(_) => ("wrong_use", json!({})),
+        };
+        json["outcome"] = json!(outcome);
+        json["message"] = json!(self.sentence());
+        json
     }
 }
 
 impl From<NotDone> for Finish {
     fn from(not_done: NotDone) -> Self {
         match not_done {
-            // The command named something that the cluster does not have, or a number that cannot be.
-            NotDone::Refused(Refused {
-                reason: reason @ (Reason::UnknownRegion { .. } | Reason::InvalidAmount | Reason::InvalidName),
-                ..
-            }) => Finish::WrongUse(reason.to_string()),
             NotDone::Refused(refused) => Finish::Refused(refused),
             NotDone::Unknown(unknown) => Finish::Unknown(unknown),
         }
@@ -138,8 +135,40 @@ fn advice(reason: &Reason) -> &'static str {
     }
 }
 
-/// A reason as a word for programs.
-pub(crate) fn code(reason: &Reason) -> &'static str {
+/// Whether the command named something that the cluster does not have, or a number that cannot be.
+fn is_wrong_use(reason: &Reason) -> bool {
+    matches!(reason, Reason::UnknownRegion { .. } | Reason::InvalidAmount | Reason::InvalidName)
+}
+
+/// A reason for programs: its word, and what it carries.
+fn reason_json(reason: &Reason) -> Value {
+    let mut json = match reason {
+        Reason::Exhausted { asked } => json!({ "asked": asked }),
+        Reason::LimitDiffers { limit } => json!({ "limit": limit }),
+        Reason::AboveOut { at_most } => json!({ "at_most": at_most }),
+        Reason::Unreachable { missing } => json!({ "missing": missing }),
+        Reason::NotSent { sites } => json!({ "sites": sites }),
+        Reason::UnknownRegion { region, known } => json!({ "region": region, "known": known }),
+        _ => json!({}),
+    };
+    json["reason"] = json!(code(reason));
+    json
+}
+
+fn why_code(why: WhyUnknown) -> &'static str {
+    match why {
+        WhyUnknown::DeadlinePassed => "deadline_passed",
+        WhyUnknown::SiteUnreachable => "site_unreachable",
+        WhyUnknown::IncarnationLost => "incarnation_lost",
+        WhyUnknown::Forgotten => "forgotten",
+        WhyUnknown::Undecided => "undecided",
+        WhyUnknown::Senseless => "senseless",
+        WhyUnknown::Closed => "closed",
+        _ => "other",
+    }
+}
+
+fn code(reason: &Reason) -> &'static str {
     match reason {
         Reason::UnknownQuota => "unknown_quota",
         Reason::Exhausted { .. } => "exhausted",
@@ -165,4 +194,29 @@ pub(crate) fn code(reason: &Reason) -> &'static str {
 
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_refusal_carries_is_told_in_fields() {
+        let json = |reason| Finish::Refused(Refused { reason, operation: None }).json();
+        let sites = || vec!["us".to_owned(), "eu".to_owned()];
+        for (reason, code, field, value) in [
+            (Reason::Exhausted { asked: sites() }, "exhausted", "asked", json!(["us", "eu"])),
+            (Reason::LimitDiffers { limit: 7 }, "limit_differs", "limit", json!(7)),
+            (Reason::AboveOut { at_most: 5 }, "above_out", "at_most", json!(5)),
+            (Reason::Unreachable { missing: sites() }, "unreachable", "missing", json!(["us", "eu"])),
+            (Reason::NotSent { sites: sites() }, "not_sent", "sites", json!(["us", "eu"])),
+        ] {
+            let json = json(reason);
+            assert_eq!((&json["outcome"], &json["reason"], &json[field]), (&json!("refused"), &json!(code), &value));
+            assert_eq!(json.as_object().map(|object| object.len()), Some(4), "{json}");
+        }
+        let mars = json(Reason::UnknownRegion { region: "mars".to_owned(), known: sites() });
+        let known = (&json!("wrong_use"), &json!("mars"), &json!(["us", "eu"]));
+        assert_eq!((&mars["outcome"], &mars["region"], &mars["known"]), known);
+    }
 }

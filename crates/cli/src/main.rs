@@ -28,12 +28,13 @@ use crate::end::{End, Finish};
     max_term_width = 100,
     after_help = "\
 A first tour, in two terminals:
-  slackline dev                                 # a cluster of three regions on this machine
+  slackline dev                               # three regions on this machine
   slackline quota create gpus --limit 5000
   slackline quota acquire gpus 3 --site eu
   slackline quota show gpus
 
-Exit status: 0 done; 1 refused or failed; 2 wrong use; 3 unknown: it may have been done or not."
+Exit status: 0 done; 1 refused or failed; 2 wrong use;
+3 unknown: it may have been done or not."
 )]
 struct Cli {
     #[command(subcommand)]

@@ -11,6 +11,9 @@ use crate::end::{End, Finish};
 /// The addresses of `slackline dev`.
 const DEV: &str = "127.0.0.1:7400,127.0.0.1:7401,127.0.0.1:7402";
 
+/// The environment variable that names a cluster.
+const CONNECT: &str = "SLACKLINE_CONNECT";
+
 /// Where the cluster is.
 #[derive(Args)]
 #[command(next_help_heading = "Cluster")]
@@ -19,14 +22,11 @@ pub(crate) struct Connection {
     #[arg(
         long,
         value_name = "HOST:PORT,…",
-        env = "SLACKLINE_CONNECT",
         value_delimiter = ',',
-        default_value = DEV,
-        hide_default_value = true,
-        hide_env_values = true,
         long_help = "\
 Addresses of some of the cluster's sites. One is enough, the others are learned from it; several make it likelier that \
-one answers. Without, the ones of `slackline dev` on this machine: 127.0.0.1:7400 to 7402"
+one answers. Without, those in the environment variable SLACKLINE_CONNECT, or else the ones of `slackline dev` on this \
+machine: 127.0.0.1:7400 to 7402"
     )]
     connect: Vec<String>,
 
@@ -45,19 +45,33 @@ impl Connection {
         let runtime = runtime.map_err(|error| Finish::Failed(format!("cannot start: {error}")))?;
         runtime.block_on(async {
             let options = Options { deadline: self.deadline, connect: self.deadline, ..Options::default() };
-            let client = Client::connect_with(&self.connect, options).await.map_err(explain)?;
+            let (source, addresses) = self.addresses();
+            let client = Client::connect_with(addresses, options).await.map_err(|error| explain(source, error))?;
             let end = work(client.clone()).await;
             client.close().await;
             end
         })
     }
+
+    /// Where the cluster's addresses are from, and the addresses.
+    fn addresses(&self) -> (&'static str, Vec<String>) {
+        if !self.connect.is_empty() {
+            return ("--connect", self.connect.clone());
+        }
+        let split = |text: &str| text.split(',').map(str::to_owned).collect();
+        // A variable that is empty is as good as none.
+        match std::env::var_os(CONNECT).filter(|value| !value.is_empty()) {
+            Some(value) => (CONNECT, split(&value.to_string_lossy())),
+            None => ("the default", split(DEV)),
+        }
+    }
 }
 
-fn explain(error: ConnectError) -> Finish {
+fn explain(source: &str, error: ConnectError) -> Finish {
     match error {
         ConnectError::Unreachable { addresses, why } => Finish::Failed(format!(
             "no site answers at {addresses} ({why}); start a cluster with `slackline dev`, or name one with --connect"
         )),
-        error => Finish::WrongUse(format!("--connect: {error}")),
+        error => Finish::WrongUse(format!("{source}: {error}")),
     }
 }

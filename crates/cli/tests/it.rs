@@ -7,7 +7,7 @@ mod process;
 
 use std::time::{Duration, Instant};
 
-use process::{Ended, Server, free_ports, slackline, slackline_in};
+use process::{Ended, Server, free_ports, slackline, slackline_in, slackline_with};
 use serde_json::{Value, json};
 use slackline_bench::live::metric;
 
@@ -58,12 +58,22 @@ fn help_has_an_example_for_every_command() {
         "quota show",
         "quota list",
         "quota delete",
+        "sim",
+        "bench quota",
+        "bench hot",
+        "bench core",
+        "bench footprint",
     ] {
         let words: Vec<&str> = command.split_whitespace().chain(["--help"]).collect();
         let help = slackline(&words);
         assert_eq!(help.status, 0, "{command}");
         assert!(help.stdout.contains(&format!("slackline {command}")), "{command}: {}", help.stdout);
         assert!(help.stdout.contains("xample") || command.is_empty(), "{command} has no example");
+        // Nothing of it is wrapped in a terminal of 80 columns.
+        let examples =
+            help.stdout.lines().skip_while(|line| !line.starts_with("Example") && !line.starts_with("A first"));
+        let too_long: Vec<&str> = examples.filter(|line| line.chars().count() > 80).collect();
+        assert!(too_long.is_empty(), "{command}: {too_long:?}");
         assert!(help.stderr.is_empty());
     }
     assert!(slackline(&["--version"]).stdout.starts_with("slackline "));
@@ -93,6 +103,17 @@ fn wrong_use_is_one_line_and_status_2() {
         (&["dev", "--rtt", "/nonexistent.csv", "--memory"], "/nonexistent.csv"),
         (&["serve"], "--config"),
         (&["serve", "--config", "/nonexistent.toml"], "/nonexistent.toml"),
+        (&["bench", "quota", "--events", "0"], "--events"),
+        (&["bench", "quota", "--sites", "0"], "1..=64"),
+        (&["bench", "quota", "--speed", "0"], "--speed"),
+        (&["bench", "quota", "--limit", "0"], "is not a limit"),
+        (&["bench", "quota", "--rtt", "mars"], "mars is neither aws nor gcp nor a file"),
+        (&["bench", "quota", "--trace", "/nonexistent.csv", "--format", "events"], "/nonexistent.csv"),
+        (&["bench", "quota", "--trace", "/nonexistent.csv"], "--format"),
+        (&["bench", "quota", "--trace", "x", "--format", "mars"], "is not a trace format"),
+        (&["bench", "hot", "--callers", "0"], "--callers"),
+        (&["bench", "core", "--quotas", "0"], "--quotas"),
+        (&["bench", "footprint", "--quotas", "0"], "--quotas"),
     ] {
         let ended = slackline(words);
         assert_eq!(ended.status, 2, "{words:?}: {ended:?}");
@@ -115,6 +136,36 @@ fn wrong_config_key_is_named() {
 }
 
 #[test]
+fn line_of_a_file_that_is_wrong_is_named_and_status_2() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.to_str().expect("a path of this test").to_owned()
+    };
+    let trace = file("trace.csv", "time_s,site,op,amount\n1,0,acquire,3\n2,0,borrow,3\n");
+    let twice = file("twice.csv", "us,eu,70\neu,us,71\nus,eu,80\n");
+    for (words, says) in [
+        (&["bench", "quota", "--format", "events", "--trace", &trace][..], "trace.csv line 3: \"borrow\""),
+        (&["bench", "quota", "--rtt", &twice], "twice.csv line 3: from us to eu it is 70 ms on line 1"),
+        (&["dev", "--memory", "--rtt", &twice], "twice.csv line 3: from us to eu it is 70 ms on line 1"),
+    ] {
+        let ended = slackline(words);
+        assert_eq!((ended.status, ended.stderr.lines().count()), (2, 1), "{words:?}: {ended:?}");
+        assert!(ended.stderr.contains(says), "{words:?}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn empty_variable_is_as_good_as_none() {
+    let ended = slackline_with("SLACKLINE_CONNECT", "", &["status", "--deadline", "1s"]);
+    assert!(ended.status != 2, "the default is tried: {ended:?}");
+    let ended = slackline_with("SLACKLINE_CONNECT", "nonsense", &["status"]);
+    assert_eq!((ended.status, ended.stderr.contains("SLACKLINE_CONNECT: ")), (2, true), "{ended:?}");
+    assert_eq!(slackline(&["status", "--connect", ""]).status, 2);
+}
+
+#[test]
 fn no_cluster_is_a_failure_that_says_what_to_do() {
     let address = format!("127.0.0.1:{}", free_ports(1)[0]);
     let ended = slackline(&["quota", "list", "--json", "--connect", &address]);
@@ -132,6 +183,8 @@ fn dev_cluster_serves_quotas_end_to_end() {
     assert_eq!(cluster.run(create).status, 0, "the same again is done");
     let other = cluster.run(&["quota", "create", "gpus", "--limit", "6"]);
     assert!(other.status == 1 && other.stderr.contains("5000"), "{other:?}");
+    let other = cluster.run(&["quota", "create", "gpus", "--limit", "6", "--json"]).json();
+    assert_eq!((&other["reason"], &other["limit"]), (&json!("limit_differs"), &json!(5000)));
 
     let granted = cluster.run(&["quota", "acquire", "gpus", "3", "--site", "eu", "--json"]).json();
     assert_eq!((&granted["site"], &granted["amount"]), (&json!("eu"), &json!(3)));
@@ -170,6 +223,7 @@ fn dev_cluster_serves_quotas_end_to_end() {
         (&["quota", "acquire", "gpus", "1", "--site", "mars"], 2, "us, eu, ap"),
         (&["quota", "release", "--grant", "mars-1-1"], 2, "us, eu, ap"),
         (&["quota", "release", "--grant", "nonsense"], 2, "eu-1-17"),
+        (&["quota", "release", "--grant", "us-+1-+1"], 2, "eu-1-17"),
         (&["quota", "release", "gpus", "9000"], 1, "more than is out"),
         (&["outcome", "nonsense"], 2, "eu-1-9-12"),
     ] {
@@ -185,6 +239,46 @@ fn dev_cluster_serves_quotas_end_to_end() {
     assert!(cluster.run(&["quota", "show", "gpus"]).stdout.lines().all(|line| line.chars().count() <= 80));
     assert_eq!(cluster.run(&["quota", "delete", "gpus"]).status, 0);
     assert_eq!(cluster.run(&["quota", "list", "--json"]).json(), json!({ "quotas": [] }));
+}
+
+/// The keys of an object and of those in it, but for names of sites.
+fn keys(value: &Value) -> Vec<&str> {
+    match value {
+        Value::Object(object) => {
+            let inner = object.iter().filter(|(key, _)| *key != "rtt_ms").flat_map(|(_, value)| keys(value));
+            object.keys().map(String::as_str).chain(inner).collect()
+        }
+        Value::Array(values) => values.iter().flat_map(keys).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn book_explains_every_key_of_json() {
+    let book = include_str!("../../../docs/src/json.md");
+    let cluster = Server::start(&["dev", "--memory", "--port", "0", "--json"]);
+    let mut said = vec![cluster.said.clone(), slackline(&["sim", "--seed", "1", "--json"]).json()];
+    for words in [
+        &["quota", "create", "gpus", "--limit", "5000"][..],
+        &["quota", "create", "gpus", "--limit", "6"],
+        &["quota", "acquire", "gpus", "3", "--site", "us", "--for", "60s"],
+        &["quota", "acquire", "gpus", "9000"],
+        &["quota", "acquire", "gpus", "1", "--site", "mars"],
+        &["quota", "release", "--grant", "us-1-1"],
+        &["quota", "release", "gpus", "9000"],
+        &["quota", "show", "gpus"],
+        &["quota", "list"],
+        &["quota", "delete", "gpus"],
+        &["outcome", "us-1-1-1"],
+        &["status"],
+    ] {
+        said.push(cluster.run(&[words, &["--json"]].concat()).json());
+    }
+    for object in &said {
+        for key in keys(object) {
+            assert!(book.contains(&format!("{key}`")), "{key} of {object}");
+        }
+    }
 }
 
 #[test]

@@ -43,6 +43,11 @@ pub(crate) fn slackline(words: &[&str]) -> Ended {
     ended(command(words).spawn().expect("the binary starts"))
 }
 
+/// Runs the binary to its end with an environment variable.
+pub(crate) fn slackline_with(variable: &str, value: &str, words: &[&str]) -> Ended {
+    ended(command(words).env(variable, value).spawn().expect("the binary starts"))
+}
+
 /// Runs the binary to its end in a directory.
 pub(crate) fn slackline_in(directory: &Path, words: &[&str]) -> Ended {
     ended(command(words).current_dir(directory).spawn().expect("the binary starts"))

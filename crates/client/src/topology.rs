@@ -109,7 +109,8 @@ impl Topology {
 
     fn parse_site(&self, text: &str) -> Result<SiteId, ParseNameError> {
         let known = self.sites.iter().find(|site| site.name == text).map(|site| site.id);
-        let numbered = || SiteId::from_str(text).ok().filter(|id| self.sites.iter().any(|site| site.id == *id));
+        let written = |id: &SiteId| id.to_string() == text && self.sites.iter().any(|site| site.id == *id);
+        let numbered = || SiteId::from_str(text).ok().filter(written);
         known.or_else(numbered).ok_or_else(|| ParseNameError::UnknownSite {
             site: text.to_owned(),
             known: self.sites.iter().map(|site| site.name.clone()).collect(),
@@ -127,8 +128,9 @@ fn split_from_the_right<const N: usize>(text: &str) -> Result<[&str; N], ParseNa
     parts.try_into().map_err(|_| ParseNameError::Malformed)
 }
 
-fn number_in<T: FromStr>(text: &str) -> Result<T, ParseNameError> {
-    text.parse().map_err(|_| ParseNameError::Malformed)
+/// A number as it is written here: no sign, no zeros in front. Each id has one text only.
+fn number_in<T: FromStr + ToString>(text: &str) -> Result<T, ParseNameError> {
+    text.parse().ok().filter(|number: &T| number.to_string() == text).ok_or(ParseNameError::Malformed)
 }
 
 /// The text names no grant or operation of this cluster.
@@ -190,9 +192,11 @@ mod tests {
     #[test]
     fn texts_that_name_nothing_are_refused() {
         let topology = topology(1);
-        for bad in ["", "us", "us-1", "us-1-x", "us-x-1", "us--1", "us-1-99999999999999999999"] {
+        for bad in ["", "us", "us-1", "us-1-x", "us-x-1", "us--1", "us-1-99999999999999999999", "us-+1-1", "us-1-01"] {
             assert_eq!(topology.parse_grant(bad), Err(ParseNameError::Malformed), "{bad}");
+            assert_eq!(topology.parse_operation(&format!("{bad}-1")), Err(ParseNameError::Malformed), "{bad}");
         }
+        assert!(matches!(topology.parse_grant("+1-1-1"), Err(ParseNameError::UnknownSite { .. })));
         let unknown = topology.parse_grant("mars-1-1").expect_err("no such site");
         assert_eq!(unknown.to_string(), "no site is named \"mars\"; there are us, ap-east");
     }

@@ -145,8 +145,9 @@ fn call_in_doubt_at_its_deadline_is_unknown_and_can_be_asked_about() {
         let mut cluster = Cluster::start(&["us", "eu"], 1);
         let client = Client::connect(cluster.addresses()).await.expect("connected");
         let gpus = client.quota("gpus");
-        gpus.acquire(1).await.done().expect("granted");
         for (fault, carried_out) in [(Fault::MuteAfterExecuting, true), (Fault::MuteBeforeExecuting, false)] {
+            // The link is up (again).
+            gpus.acquire(1).at("us").await.done().expect("granted");
             cluster.site("us").set_fault(fault);
             let Outcome::Unknown(unknown) = gpus.acquire(1).deadline(SHORT).await else { panic!("{fault:?}") };
             assert_eq!(unknown.why, WhyUnknown::DeadlinePassed);

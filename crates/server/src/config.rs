@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io};
@@ -9,6 +10,8 @@ use std::{fs, io};
 use serde::Deserialize;
 use slackline_core::id::SiteId;
 use slackline_storage::Options;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 use crate::topology::{Topology, site_name};
 
@@ -73,20 +76,20 @@ pub enum ConfigError {
         source: io::Error,
     },
     /// The file is not what it should be.
-    #[error("{} line {line}: {problem}", .path.display())]
-    Parse {
+    #[error("{}{}: {problem}", .path.display(), .line.map_or(String::new(), |line| format!(" line {line}")))]
+    File {
         /// The file.
         path: PathBuf,
-        /// The line, from 1.
-        line: usize,
+        /// The line, from 1; none if something is missing.
+        line: Option<usize>,
         /// What is wrong there; names the key.
         problem: String,
     },
-    /// A value makes no sense.
+    /// A value makes no sense, in a configuration that comes from no file.
     #[error("the configuration's `{key}` cannot be used: {problem}")]
     Value {
-        /// The key.
-        key: &'static str,
+        /// The key, such as `lane` or `sites[2].address`.
+        key: String,
         /// What is wrong with its value.
         problem: String,
     },
@@ -102,23 +105,43 @@ impl ServeConfig {
 
     /// Reads a configuration from text; `path` is for the errors.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let places = places(text);
+        let wrong = |at: Option<usize>, problem| {
+            let line = at.map(|at| text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1);
+            ConfigError::File { path: path.to_owned(), line, problem }
+        };
         let config: Self = toml::from_str(text).map_err(|error| {
-            let start = error.span().map_or(0, |span| span.start.min(text.len()));
-            let line = text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count() + 1;
-            let problem = error.message().trim().replace('\n', "; ");
-            ConfigError::Parse { path: path.to_owned(), line, problem }
+            let message = error.message().trim().replace('\n', "; ");
+            let Some(Range { start, .. }) = error.span() else { return wrong(None, message) };
+            match places.iter().rev().find(|(_, place)| place.contains(&start)) {
+                Some((key, _)) => wrong(Some(start), format!("`{key}`: {message}")),
+                None if message.starts_with("missing field") => wrong(None, message),
+                None => wrong(Some(start), message),
+            }
         })?;
-        config.site().topology()?;
-        for (key, address) in [("listen", Some(&config.listen)), ("http", config.http.as_ref())] {
-            address.map_or(Ok(()), |address| check_address(key, address))?;
+        config.check().map_err(|error| match error {
+            ConfigError::Value { key, problem } => {
+                let place = places.iter().find(|(place, _)| *place == key);
+                wrong(place.map(|(_, place)| place.start), format!("`{key}` cannot be used: {problem}"))
+            }
+            error => error,
+        })?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        self.site().topology()?;
+        check_address("listen", &self.listen)?;
+        if let Some(http) = &self.http {
+            check_address("http", http)?;
         }
-        if config.drain_seconds > LONGEST_DRAIN {
+        if self.drain_seconds > LONGEST_DRAIN {
             return Err(value("drain_seconds", format!("it must be at most {LONGEST_DRAIN}")));
         }
-        if config.data.as_os_str().is_empty() {
+        if self.data.as_os_str().is_empty() {
             return Err(value("data", "it is empty; name a directory for this site's data".to_owned()));
         }
-        Ok(config)
+        Ok(())
     }
 
     /// The site that the file describes.
@@ -208,14 +231,15 @@ impl SiteConfig {
             return Err(value("epsilon_us", format!("it must be 1 to {EPSILON} microseconds")));
         }
         let mut sites = BTreeMap::new();
-        for site in &self.sites {
-            let id = self.id("sites", &site.region, site.lane)?;
-            check_address("sites", &site.address)?;
+        for (position, site) in self.sites.iter().enumerate() {
+            let key = |key: &str| format!("sites[{position}].{key}");
+            let id = self.id(&key("region"), &site.region, site.lane)?;
+            check_address(&key("address"), &site.address)?;
             if sites.values().any(|address| *address == site.address) {
-                return Err(value("sites", format!("two sites have the address {}", site.address)));
+                return Err(value(&key("address"), format!("two sites have the address {}", site.address)));
             }
             if sites.insert(id, site.address.clone()).is_some() {
-                return Err(value("sites", format!("region {:?} has lane {} twice", site.region, site.lane)));
+                return Err(value(&key("region"), format!("region {:?} has lane {} twice", site.region, site.lane)));
             }
         }
         let lanes: BTreeSet<u16> = sites.keys().map(|site| site.lane).collect();
@@ -235,7 +259,7 @@ impl SiteConfig {
         Ok(Topology { cluster: self.cluster.clone(), me, regions: self.regions.clone(), lanes, sites })
     }
 
-    fn id(&self, key: &'static str, region: &str, lane: u16) -> Result<SiteId, ConfigError> {
+    fn id(&self, key: &str, region: &str, lane: u16) -> Result<SiteId, ConfigError> {
         let position = self.regions.iter().position(|known| known == region);
         let position = position.ok_or_else(|| {
             value(key, format!("region {region:?} is not in `regions`, which are {}", self.regions.join(", ")))
@@ -257,7 +281,7 @@ fn check_regions(regions: &[String]) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn check_name(key: &'static str, name: &str) -> Result<(), ConfigError> {
+fn check_name(key: &str, name: &str) -> Result<(), ConfigError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_' || c == '.';
     if name.is_empty() || name.len() > NAME_BYTES || !name.chars().all(fits) {
         return Err(value(key, format!("{name:?} is not 1 to {NAME_BYTES} letters, digits, '-', '_' or '.'")));
@@ -265,7 +289,7 @@ fn check_name(key: &'static str, name: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn check_address(key: &'static str, address: &str) -> Result<(), ConfigError> {
+fn check_address(key: &str, address: &str) -> Result<(), ConfigError> {
     let is_host = |host: &str| !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c == '/');
     let port =
         address.rsplit_once(':').filter(|(host, _)| is_host(host)).and_then(|(_, port)| port.parse::<u16>().ok());
@@ -275,6 +299,35 @@ fn check_address(key: &'static str, address: &str) -> Result<(), ConfigError> {
     }
 }
 
-fn value(key: &'static str, problem: String) -> ConfigError {
-    ConfigError::Value { key, problem }
+fn value(key: &str, problem: String) -> ConfigError {
+    ConfigError::Value { key: key.to_owned(), problem }
+}
+
+/// Where each value of a TOML file is, by its key, such as `sites[2].address`; the outer ones first. Nothing if it cannot be
+/// read.
+fn places(text: &str) -> Vec<(String, Range<usize>)> {
+    let mut places = Vec::new();
+    if let Ok(table) = DeTable::parse(text) {
+        gather_places("", table.get_ref(), &mut places);
+    }
+    places
+}
+
+fn gather_places(outer: &str, table: &DeTable, places: &mut Vec<(String, Range<usize>)>) {
+    for (key, value) in table {
+        gather_place(format!("{outer}{}", key.get_ref()), value, places);
+    }
+}
+
+fn gather_place(key: String, value: &Spanned<DeValue>, places: &mut Vec<(String, Range<usize>)>) {
+    places.push((key.clone(), value.span()));
+    match value.get_ref() {
+        DeValue::Table(table) => gather_places(&format!("{key}."), table, places),
+        DeValue::Array(values) => {
+            for (position, value) in values.iter().enumerate() {
+                gather_place(format!("{key}[{position}]"), value, places);
+            }
+        }
+        _ => {}
+    }
 }

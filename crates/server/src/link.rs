@@ -18,7 +18,7 @@ use slackline_core::peer::PeerMessage;
 use slackline_wire::internal::peer_client::PeerClient;
 use slackline_wire::internal::peer_server::Peer;
 use slackline_wire::internal::{Link, LinkFrame, LinkReply, Linked};
-use slackline_wire::{FRAME_MESSAGES, LINK_VERSIONS};
+use slackline_wire::{FRAME_MESSAGES, Invalid, LINK_VERSIONS};
 use tokio::time::Sleep;
 use tokio_stream::Stream;
 use tonic::transport::Endpoint;
@@ -38,6 +38,8 @@ pub(crate) const LINK_BYTES: usize = 4 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A silent link is probed this often, and given up after as long without an answer.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
+/// A link's messages that make no sense are logged this often at most.
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(1);
 /// Waits between attempts grow from the first to the second, each with up to half of it added by chance.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
@@ -266,7 +268,8 @@ impl Peer for PeerService {
             introduction.ok_or_else(|| Status::invalid_argument("the first frame has no introduction"))?;
         let (from, version) = check(&self.topology, introduction)?;
         let linked = Some(LinkReply { linked: Some(Linked { version }) });
-        Ok(Response::new(Taken { from, linked, frames, mailbox: Arc::clone(&self.mailbox) }))
+        let complaints = Complaints::about(self.topology.name(from));
+        Ok(Response::new(Taken { from, linked, frames, mailbox: Arc::clone(&self.mailbox), complaints }))
     }
 }
 
@@ -319,6 +322,7 @@ pub(crate) struct Taken {
     linked: Option<LinkReply>,
     frames: Streaming<LinkFrame>,
     mailbox: Arc<Mailbox>,
+    complaints: Complaints,
 }
 
 impl Stream for Taken {
@@ -337,11 +341,40 @@ impl Stream for Taken {
             for message in frame.messages {
                 match PeerMessage::try_from(message) {
                     Ok(message) => this.mailbox.tell(this.from, message),
-                    Err(invalid) => warn!(from = %this.from, %invalid, "a message makes no sense and is ignored"),
+                    Err(invalid) => this.complaints.add(&invalid),
                 }
             }
         }
         Poll::Ready(None)
+    }
+}
+
+/// Logs messages of a peer that make no sense: the first at once, then how many there were, so that a peer cannot fill the log.
+struct Complaints {
+    peer: String,
+    count: u64,
+    last: Option<Instant>,
+}
+
+impl Complaints {
+    fn about(peer: String) -> Self {
+        Self { peer, count: 0, last: None }
+    }
+
+    fn add(&mut self, invalid: &Invalid) {
+        self.count += 1;
+        if self.last.is_none_or(|last| last.elapsed() >= COMPLAINT_INTERVAL) {
+            warn!(peer = %self.peer, count = self.count, last = %invalid, "messages make no sense and are ignored");
+            (self.count, self.last) = (0, Some(Instant::now()));
+        }
+    }
+}
+
+impl Drop for Complaints {
+    fn drop(&mut self) {
+        if self.count > 0 {
+            warn!(peer = %self.peer, count = self.count, "messages made no sense and were ignored");
+        }
     }
 }
 

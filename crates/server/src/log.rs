@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use slackline_core::machine::{Batch, Seq};
 use slackline_storage::{LogWriter, WriteError};
-use tracing::warn;
+use tracing::{Span, warn};
 
 use crate::mailbox::Mailbox;
 
@@ -54,7 +54,10 @@ impl Log {
         let shared = Arc::new(Shared { slot: Mutex::default(), wake: Condvar::new(), mailbox });
         let writer = Arc::new(Mutex::new(writer));
         let theirs = (Arc::clone(&shared), Arc::clone(&writer));
-        let thread = thread::Builder::new().name(format!("log-{name}")).spawn(move || run(&theirs.0, &theirs.1))?;
+        // It logs under the site's name too.
+        let site = Span::current();
+        let thread = thread::Builder::new();
+        let thread = thread.name(format!("log-{name}")).spawn(move || site.in_scope(|| run(&theirs.0, &theirs.1)))?;
         Ok(Self { shared, writer, thread: Some(thread), busy: false, spare: Vec::new() })
     }
 

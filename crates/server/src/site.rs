@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
-use tracing::{error, info, warn};
+use tracing::{error, error_span, info, warn};
 
 use crate::clock;
 use crate::config::{ConfigError, Listen, SiteConfig, Storage};
@@ -293,6 +293,9 @@ struct Blueprint {
 
 /// The life of a site's thread.
 fn run(blueprint: Blueprint, started: &mpsc::SyncSender<Result<(), StartError>>) -> Result<(), RunError> {
+    // Everything of a site runs on this thread, so all that it logs bears its name. An error's level, so that no filter by
+    // level leaves the name out.
+    let _named = error_span!("site", name = %blueprint.name).entered();
     let prepared = open(&blueprint).and_then(|engine| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|source| StartError::System { action: "start the runtime", source })?;
@@ -369,7 +372,7 @@ fn serve(
             }
         };
         let _ = started.send(Ok(()));
-        info!(site = %blueprint.name, epsilon_us = blueprint.node.epsilon, "started");
+        info!(epsilon_us = blueprint.node.epsilon, "started");
         let result = drive(&blueprint, parts, engine).await;
         parts.mailbox.hang_up(Phase::Stopped);
         blueprint.ready.store(false, Ordering::Relaxed);
@@ -377,8 +380,8 @@ fn serve(
         // A client that does not take its last replies must not keep the site.
         let _ = tokio::time::timeout(GOODBYE_TIMEOUT, server).await;
         match &result {
-            Ok(()) => info!(site = %blueprint.name, "stopped"),
-            Err(error) => error!(site = %blueprint.name, %error, "stopped"),
+            Ok(()) => info!("stopped"),
+            Err(error) => error!(%error, "stopped"),
         }
         result
     })
@@ -401,7 +404,7 @@ async fn drive(blueprint: &Blueprint, parts: &Arc<Parts>, mut engine: Engine) ->
             Err(Failure::Sync(source)) => return Err(RunError::Sync { site: site(), source }),
             Err(Failure::Read(source)) => return Err(RunError::Read { site: site(), problem: source.to_string() }),
             Err(failure @ Failure::Stalled { .. }) => {
-                warn!(site = %blueprint.name, %failure, "starting anew from storage");
+                warn!(%failure, "starting anew from storage");
                 parts.mailbox.hang_up(Phase::Open);
                 let restart = |source| RunError::Restart { site: site(), source: Box::new(source) };
                 engine = reopen(blueprint, parts, engine).map_err(restart)?;
@@ -470,11 +473,12 @@ fn start_services(
 
     let clients = ClientService { topology: Arc::clone(topology), mailbox: Arc::clone(mailbox) };
     let peers = PeerService { topology: Arc::clone(topology), mailbox: Arc::clone(mailbox) };
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(v1::DESCRIPTORS)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .build_v1()
-        .map_err(|error| StartError::System { action: "describe the service", source: io::Error::other(error) })?;
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(v1::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let unusable = |error| StartError::System { action: "describe the service", source: io::Error::other(error) };
     let listener = blueprint.listener.try_clone().and_then(tokio::net::TcpListener::from_std);
     let listener = listener.map_err(system("listen for gRPC"))?;
     let router = tonic::transport::Server::builder()
@@ -485,7 +489,9 @@ fn start_services(
         .add_service(SlacklineServer::new(clients).max_decoding_message_size(MESSAGE_BYTES))
         .add_service(PeerServer::new(peers).max_decoding_message_size(LINK_BYTES))
         .add_service(health)
-        .add_service(reflection);
+        .add_service(reflection().build_v1().map_err(unusable)?)
+        // Older tools know only this version.
+        .add_service(reflection().build_v1alpha().map_err(unusable)?);
     let server = tokio::spawn(async move {
         let incoming = Incoming::new(listener);
         let leave = async move {

@@ -35,33 +35,66 @@ fn mistake_is_named_with_its_line_and_key() {
     assert_eq!(unknown.lines().count(), 1);
     let line = EXAMPLE.lines().position(|line| line.starts_with("http")).expect("there is one") + 1;
     assert!(unknown.contains(&format!("line {line}:")), "{unknown}");
-    let wrong_type = refused(&EXAMPLE.replace("region = \"us\"\n\n", "region = 3\n\n"));
-    assert!(wrong_type.contains("line "), "{wrong_type}");
-    assert!(refused("cluster = ").contains("line 1"));
+    assert!(refused("cluster = ").starts_with("site.toml line 1: "));
+}
+
+#[test]
+fn wrong_type_is_named_with_its_line_and_key() {
+    const TWO: &str = "cluster = \"c\"\nregions = [\"us\", \"eu\"]\nregion = \"us\"\ndata = \"d\"\nlisten = \"0:1\"\n\
+        [[sites]]\nregion = \"us\"\naddress = \"a:1\"\n[[sites]]\nregion = \"eu\"\naddress = \"b:1\"\n";
+    ServeConfig::parse(TWO, Path::new("site.toml")).expect("a configuration");
+    let cases = [
+        (
+            "region = \"us\"\ndata",
+            "region = 3\ndata",
+            "site.toml line 3: `region`: invalid type: integer `3`, expected",
+        ),
+        ("\"us\", \"eu\"", "\"us\", true", "site.toml line 2: `regions[1]`: invalid type: boolean `true`, expected"),
+        ("data", "lane = -1\ndata", "site.toml line 4: `lane`: invalid value: integer `-1`, expected u16"),
+        ("\"b:1\"", "7", "site.toml line 11: `sites[1].address`: invalid type: integer `7`, expected"),
+        ("address = \"b:1\"", "addres = \"b:1\"", "site.toml line 11: unknown field `addres`, expected"),
+        ("address = \"b:1\"\n", "", "site.toml line 9: `sites[1]`: missing field `address`"),
+        ("data = \"d\"\n", "", "site.toml: missing field `data`"),
+        ("\"d\"", "\"d", "site.toml line 4: "),
+    ];
+    for (from, to, expected) in cases {
+        let error = refused(&TWO.replacen(from, to, 1));
+        assert!(error.starts_with(expected), "{error}");
+    }
 }
 
 #[test]
 fn senseless_value_is_named_with_its_key() {
+    let line = |text: &str| EXAMPLE.lines().position(|line| line.starts_with(text)).expect("there is one") + 1;
+    let (first_site, second) = (line("[[sites]]"), line("region = \"eu\""));
     let cases = [
         (
             "region = \"us\"\n\n",
             "region = \"mars\"\n\n",
-            "`region` cannot be used: region \"mars\" is not in `regions`",
+            line("region ="),
+            "`region` cannot be used: region \"mars\" is not in",
         ),
-        ("[\"us\", \"eu\", \"ap\"]", "[\"us\", \"eu\"]", "`sites` cannot be used: region \"ap\""),
-        ("[\"us\", \"eu\", \"ap\"]", "[\"us\", \"eu\", \"ap\", \"sa\"]", "site sa is missing"),
-        ("[\"us\", \"eu\", \"ap\"]", "[\"us\", \"eu\", \"ap\", \"us\"]", "stands there twice"),
-        ("# lane = 0", "lane = 3", "`lane` cannot be used"),
-        ("# epsilon_us = 10000", "epsilon_us = 0", "`epsilon_us` cannot be used"),
-        ("\"production\"", "\"\"", "`cluster` cannot be used"),
-        ("eu.slackline.internal:7400", "eu.slackline.internal", "is not an address"),
-        ("eu.slackline.internal:7400", "us.slackline.internal:7400", "two sites have the address"),
+        ("[\"us\", \"eu\", \"ap\"]", "[\"us\", \"eu\"]", second + 4, "`sites[2].region` cannot be used: region \"ap\""),
+        ("[\"us\", \"eu\", \"ap\"]", "[\"us\", \"eu\", \"ap\", \"sa\"]", first_site, "site sa is missing"),
+        ("[\"us\", \"eu\", \"ap\"]", "[\"us\", \"eu\", \"ap\", \"us\"]", line("regions"), "stands there twice"),
+        ("# lane = 0", "lane = 3", line("# lane"), "`lane` cannot be used"),
+        (
+            "# epsilon_us = 10000",
+            "epsilon_us = 0",
+            line("# epsilon_us"),
+            "`epsilon_us` cannot be used: it must be 1 to",
+        ),
+        ("# drain_seconds = 10", "drain_seconds = 9999", line("# drain"), "`drain_seconds` cannot be used"),
+        ("\"production\"", "\"\"", line("cluster"), "`cluster` cannot be used"),
+        ("0.0.0.0:7400", "0.0.0.0", line("listen"), "`listen` cannot be used: \"0.0.0.0\" is not an address"),
+        ("eu.slackline.internal:7400", "eu.slackline.internal", second + 1, "`sites[1].address` cannot be used"),
+        ("eu.slackline.internal", "us.slackline.internal", second + 1, "two sites have the address"),
     ];
-    for (from, to, expected) in cases {
+    for (from, to, line, expected) in cases {
         let text = EXAMPLE.replacen(from, to, 1);
         assert_ne!(text, EXAMPLE, "{from}");
         let error = refused(&text);
-        assert!(error.contains(expected), "{error}");
+        assert!(error.starts_with(&format!("site.toml line {line}: ")) && error.contains(expected), "{line}: {error}");
     }
 }
 

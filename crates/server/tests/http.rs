@@ -9,10 +9,6 @@ use slackline_server::{Listen, ServeConfig, Site, SiteHandle, Storage};
 use slackline_wire::v1::outcome::Result as Outcome;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
-use tonic_reflection::pb::v1::ServerReflectionRequest;
-use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
-use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
-use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
 use crate::support::{Client, block_on, channel, cluster};
 
@@ -82,6 +78,24 @@ fn site_alone_is_live_but_not_ready() {
     assert!(TcpStream::connect(address).is_err(), "a drained site listens no more");
 }
 
+/// Asks for the services in one version of gRPC reflection; tools use either.
+macro_rules! reflect {
+    ($version:ident, $channel:expr) => {{
+        use tonic_reflection::pb::$version::server_reflection_client::ServerReflectionClient;
+        use tonic_reflection::pb::$version::server_reflection_request::MessageRequest;
+        use tonic_reflection::pb::$version::server_reflection_response::MessageResponse;
+        let request = tonic_reflection::pb::$version::ServerReflectionRequest {
+            host: String::new(),
+            message_request: Some(MessageRequest::ListServices(String::new())),
+        };
+        let replies = ServerReflectionClient::new($channel).server_reflection_info(tokio_stream::once(request)).await;
+        let reply = replies.expect("an answer").into_inner().message().await.expect("no error").expect("a reply");
+        let Some(MessageResponse::ListServicesResponse(list)) = reply.message_response else { panic!("{reply:?}") };
+        let names: Vec<String> = list.service.into_iter().map(|service| service.name).collect();
+        assert!(names.contains(&"slackline.v1.Slackline".to_owned()), "{names:?}");
+    }};
+}
+
 #[test]
 fn stock_tools_find_health_and_the_service() {
     let dev = cluster(&["us"], 1);
@@ -92,15 +106,8 @@ fn stock_tools_find_health_and_the_service() {
             let reply = health.check(HealthCheckRequest { service: service.to_owned() }).await.expect("an answer");
             assert_eq!(reply.into_inner().status, 1, "serving");
         }
-        let request = ServerReflectionRequest {
-            host: String::new(),
-            message_request: Some(MessageRequest::ListServices(String::new())),
-        };
-        let replies = ServerReflectionClient::new(channel).server_reflection_info(tokio_stream::once(request)).await;
-        let reply = replies.expect("an answer").into_inner().message().await.expect("no error").expect("a reply");
-        let Some(MessageResponse::ListServicesResponse(list)) = reply.message_response else { panic!("{reply:?}") };
-        let names: Vec<String> = list.service.into_iter().map(|service| service.name).collect();
-        assert!(names.contains(&"slackline.v1.Slackline".to_owned()), "{names:?}");
+        reflect!(v1, channel.clone());
+        reflect!(v1alpha, channel);
     });
     dev.drain(Duration::from_secs(5)).expect("drains");
 }

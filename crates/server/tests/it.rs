@@ -6,5 +6,6 @@ mod disk;
 mod http;
 #[path = "../../client/tests/load.rs"]
 mod load;
+mod logs;
 mod power;
 mod support;

@@ -6,10 +6,12 @@
 //! | [`internal`] | generated: what sites say to each other, `proto/slackline/internal/v1/peer.proto` |
 //! | [`rtt`] | round-trip times between regions, for whoever puts delays in |
 //! | `public`, `peer` | conversions between those and the vocabulary of `slackline_core` |
+//! | `fields` | what such conversions have in common |
 //!
 //! Conversions from core to the wire are total (`From`); those back are checked (`TryFrom`) and name the field that is
 //! [`Invalid`]. Whatever bytes arrive, nothing here panics.
 
+mod fields;
 mod peer;
 mod public;
 pub mod rtt;
@@ -80,9 +82,19 @@ fn required<T>(value: Option<T>, field: &str) -> Result<T, Invalid> {
     value.ok_or_else(|| Invalid::new(field, "is missing"))
 }
 
+/// The converted content of a field.
+fn inner<T, U: TryFrom<T, Error = Invalid>>(value: T, field: &str) -> Result<U, Invalid> {
+    value.try_into().map_err(|invalid: Invalid| invalid.within(field))
+}
+
 /// The converted content of a field that must be there.
 fn convert<T, U: TryFrom<T, Error = Invalid>>(value: Option<T>, field: &str) -> Result<U, Invalid> {
-    required(value, field)?.try_into().map_err(|invalid: Invalid| invalid.within(field))
+    inner(required(value, field)?, field)
+}
+
+/// The converted content of a field that may be there.
+fn optional<T, U: TryFrom<T, Error = Invalid>>(value: Option<T>, field: &str) -> Result<Option<U>, Invalid> {
+    value.map(|value| inner(value, field)).transpose()
 }
 
 /// The converted content of a repeated field.

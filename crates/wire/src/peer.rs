@@ -5,7 +5,9 @@ use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, Report, Row, Sco
 use slackline_core::id::{Incarnation, Life};
 use slackline_core::peer::{Body, DIGESTS, Digest, PeerMessage, Tally};
 
-use crate::{Invalid, convert, convert_all, internal, required, v1};
+use crate::fields::{Field, lists, nested, same_fields, same_variants};
+use crate::public::{answers, asked, close, opened};
+use crate::{Invalid, convert, convert_all, inner, internal, optional, required, v1};
 
 /// The most members of a lane.
 const MEMBERS: usize = 64;
@@ -27,10 +29,7 @@ impl From<PeerMessage> for internal::PeerMessage {
             Body::Lookup { token, quota } => Kind::Lookup(internal::Name { token, quota }),
             Body::NotKnown { token, quota } => Kind::NotKnown(internal::Name { token, quota }),
             Body::NoVote { token, quota, applied, accepted } => {
-                let accepted = accepted.map(|accepted| {
-                    let (ballot, value) = *accepted;
-                    internal::Proposal { ballot: Some(ballot.into()), value: Some(value.into()) }
-                });
+                let accepted = accepted.map(|accepted| (*accepted).into());
                 Kind::NoVote(internal::NoVote { token, quota, applied, accepted })
             }
             Body::Count { token, quota } => Kind::Count(internal::Count { token, quota }),
@@ -65,8 +64,7 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
             Kind::Pong(pong) => Body::Pong { mono: pong.mono, wall: pong.wall, there: pong.there },
             Kind::Avantan(mut avantan) => {
                 let quota = std::mem::take(&mut avantan.quota);
-                let message = avantan.try_into().map_err(|invalid: Invalid| invalid.within("avantan"))?;
-                Body::Avantan { quota, message: Box::new(message) }
+                Body::Avantan { quota, message: Box::new(inner(avantan, "avantan")?) }
             }
             Kind::Digests(digests) => Body::Digests(convert_all(digests.digests, DIGESTS, "digests")?),
             Kind::Lookup(name) => Body::Lookup { token: name.token, quota: name.quota },
@@ -75,26 +73,19 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
                 token: vote.token,
                 quota: vote.quota,
                 applied: vote.applied,
-                accepted: match vote.accepted {
-                    None => None,
-                    Some(proposal) => Some(Box::new((
-                        convert(proposal.ballot, "no_vote.accepted.ballot")?,
-                        convert(proposal.value, "no_vote.accepted.value")?,
-                    ))),
-                },
+                accepted: optional(vote.accepted, "no_vote.accepted")?.map(Box::new),
             },
             Kind::Count(count) => Body::Count { token: count.token, quota: count.quota },
             Kind::Counted(counted) => {
-                let tally = counted.tally.map(|tally| Tally::try_from(tally).map(Box::new)).transpose();
-                Body::Counted { token: counted.token, tally: tally.map_err(|invalid| invalid.within("counted.tally"))? }
+                let tally = optional(counted.tally, "counted.tally")?.map(Box::new);
+                Body::Counted { token: counted.token, tally }
             }
-            Kind::Relay(relay) => Body::Relay {
-                token: relay.token,
-                request: Box::new(convert(relay.request, "request").map_err(|invalid| invalid.within("relay"))?),
-            },
+            Kind::Relay(relay) => {
+                Body::Relay { token: relay.token, request: Box::new(convert(relay.request, "relay.request")?) }
+            }
             Kind::Relayed(relayed) => Body::Relayed {
                 token: relayed.token,
-                response: Box::new(convert(relayed.response, "response").map_err(|invalid| invalid.within("relayed"))?),
+                response: Box::new(convert(relayed.response, "relayed.response")?),
             },
         };
         Ok(Self { incarnation: Incarnation(message.incarnation), position: message.position, body })
@@ -107,23 +98,15 @@ fn avantan(quota: String, message: Message) -> internal::Avantan {
     use internal::avantan::Message as Kind;
     let (instance, message) = match message {
         Message::Election { instance, ballot, scope, table } => {
-            let scope = match scope {
-                Scope::Spare => internal::Scope::Spare,
-                Scope::All => internal::Scope::All,
-                Scope::Closing => internal::Scope::Closing,
-            };
             let election =
-                internal::Election { ballot: Some(ballot.into()), scope: scope.into(), table: Some(table.into()) };
+                internal::Election { ballot: Some(ballot.into()), scope: scope.to_wire(), table: Some(table.into()) };
             (instance, Kind::Election(election))
         }
         Message::Report { instance, ballot, report } => {
-            let accepted = report
-                .accepted
-                .map(|(ballot, value)| internal::Proposal { ballot: Some(ballot.into()), value: Some(value.into()) });
             let report = internal::Report {
                 ballot: Some(ballot.into()),
                 line: Some(report.line.into()),
-                accepted,
+                accepted: report.accepted.map(Into::into),
                 promises: report.promises,
             };
             (instance, Kind::Report(report))
@@ -146,21 +129,11 @@ impl TryFrom<internal::Avantan> for Message {
     fn try_from(avantan: internal::Avantan) -> Result<Self, Invalid> {
         use internal::avantan::Message as Kind;
         let instance = avantan.instance;
-        let ballot = |ballot: internal::Ballot, field: &str| {
-            Ballot::try_from(ballot).map_err(|invalid: Invalid| invalid.within(field))
-        };
         Ok(match required(avantan.message, "message")? {
             Kind::Election(election) => Message::Election {
                 instance,
                 ballot: convert(election.ballot, "election.ballot")?,
-                scope: match internal::Scope::try_from(election.scope) {
-                    Ok(internal::Scope::Spare) => Scope::Spare,
-                    Ok(internal::Scope::All) => Scope::All,
-                    Ok(internal::Scope::Closing) => Scope::Closing,
-                    Ok(internal::Scope::Unspecified) | Err(_) => {
-                        return Err(Invalid::new("election.scope", "has an unknown value"));
-                    }
-                },
+                scope: Field::from_wire(election.scope, "election.scope")?,
                 table: convert(election.table, "election.table")?,
             },
             Kind::Report(report) => Message::Report {
@@ -168,13 +141,7 @@ impl TryFrom<internal::Avantan> for Message {
                 ballot: convert(report.ballot, "report.ballot")?,
                 report: Report {
                     line: convert(report.line, "report.line")?,
-                    accepted: match report.accepted {
-                        None => None,
-                        Some(proposal) => Some((
-                            convert(proposal.ballot, "report.accepted.ballot")?,
-                            convert(proposal.value, "report.accepted.value")?,
-                        )),
-                    },
+                    accepted: optional(report.accepted, "report.accepted")?,
                     promises: report.promises,
                 },
             },
@@ -183,93 +150,39 @@ impl TryFrom<internal::Avantan> for Message {
                 ballot: convert(accept.ballot, "accept.ballot")?,
                 value: convert(accept.value, "accept.value")?,
             },
-            Kind::Accepted(accepted) => Message::Accepted { instance, ballot: ballot(accepted, "accepted")? },
-            Kind::Refuse(promised) => Message::Refuse { instance, promised: ballot(promised, "refuse")? },
-            Kind::Decided(table) => Message::Decided {
-                instance,
-                table: table.try_into().map_err(|invalid: Invalid| invalid.within("decided"))?,
-            },
-            Kind::Withdraw(withdrawn) => Message::Withdraw { instance, ballot: ballot(withdrawn, "withdraw")? },
+            Kind::Accepted(accepted) => Message::Accepted { instance, ballot: inner(accepted, "accepted")? },
+            Kind::Refuse(promised) => Message::Refuse { instance, promised: inner(promised, "refuse")? },
+            Kind::Decided(table) => Message::Decided { instance, table: inner(table, "decided")? },
+            Kind::Withdraw(withdrawn) => Message::Withdraw { instance, ballot: inner(withdrawn, "withdraw")? },
             Kind::Behind(_) => Message::Behind { applied: instance },
         })
     }
 }
 
-impl From<Ballot> for internal::Ballot {
-    fn from(ballot: Ballot) -> Self {
-        Self { number: ballot.number, site: Some(ballot.site.into()) }
+same_variants! {
+    Scope = internal { Spare, All, Closing }
+}
+
+same_fields! {
+    Ballot = internal::Ballot { number, site }
+    Line = internal::Line { site, incarnation, share, held, kept, away, closing, needed, wanted }
+    Row = internal::Row { site, incarnation, share, before, kept, away, after }
+    Settled = internal::Settled { instance, row }
+}
+
+nested!(Row = internal::Row);
+
+impl From<(Ballot, Value)> for internal::Proposal {
+    fn from((ballot, value): (Ballot, Value)) -> Self {
+        Self { ballot: Some(ballot.into()), value: Some(value.into()) }
     }
 }
 
-impl TryFrom<internal::Ballot> for Ballot {
+impl TryFrom<internal::Proposal> for (Ballot, Value) {
     type Error = Invalid;
 
-    fn try_from(ballot: internal::Ballot) -> Result<Self, Invalid> {
-        Ok(Self { number: ballot.number, site: convert(ballot.site, "site")? })
-    }
-}
-
-impl From<Line> for internal::Line {
-    fn from(line: Line) -> Self {
-        Self {
-            site: Some(line.site.into()),
-            incarnation: line.incarnation.0,
-            share: line.share,
-            held: line.held,
-            kept: line.kept,
-            away: line.away,
-            closing: line.closing,
-            needed: line.needed,
-            wanted: line.wanted,
-        }
-    }
-}
-
-impl TryFrom<internal::Line> for Line {
-    type Error = Invalid;
-
-    fn try_from(line: internal::Line) -> Result<Self, Invalid> {
-        Ok(Self {
-            site: convert(line.site, "site")?,
-            incarnation: Incarnation(line.incarnation),
-            share: line.share,
-            held: line.held,
-            kept: line.kept,
-            away: line.away,
-            closing: line.closing,
-            needed: line.needed,
-            wanted: line.wanted,
-        })
-    }
-}
-
-impl From<Row> for internal::Row {
-    fn from(row: Row) -> Self {
-        Self {
-            site: Some(row.site.into()),
-            incarnation: row.incarnation.0,
-            share: row.share,
-            before: row.before,
-            kept: row.kept,
-            away: row.away,
-            after: row.after,
-        }
-    }
-}
-
-impl TryFrom<internal::Row> for Row {
-    type Error = Invalid;
-
-    fn try_from(row: internal::Row) -> Result<Self, Invalid> {
-        Ok(Self {
-            site: convert(row.site, "site")?,
-            incarnation: Incarnation(row.incarnation),
-            share: row.share,
-            before: row.before,
-            kept: row.kept,
-            away: row.away,
-            after: row.after,
-        })
+    fn try_from(proposal: internal::Proposal) -> Result<Self, Invalid> {
+        Ok((convert(proposal.ballot, "ballot")?, convert(proposal.value, "value")?))
     }
 }
 
@@ -301,13 +214,11 @@ impl TryFrom<internal::Value> for Value {
 
 impl From<Table> for internal::Table {
     fn from(table: Table) -> Self {
-        let settled =
-            |settled: &Settled| internal::Settled { instance: settled.instance, row: Some(settled.row.clone().into()) };
         Self {
             generation: table.generation,
             created: table.created,
             limit: table.limit,
-            rows: table.rows().iter().map(settled).collect(),
+            rows: table.rows().iter().cloned().map(Into::into).collect(),
         }
     }
 }
@@ -327,105 +238,44 @@ impl TryFrom<internal::Table> for Table {
     }
 }
 
-impl TryFrom<internal::Settled> for Settled {
-    type Error = Invalid;
-
-    fn try_from(settled: internal::Settled) -> Result<Self, Invalid> {
-        Ok(Self { instance: settled.instance, row: convert(settled.row, "row")? })
-    }
-}
-
 // Digests and tallies.
 
-impl From<Digest> for internal::Digest {
-    fn from(digest: Digest) -> Self {
-        Self {
-            quota: digest.quota,
-            generation: digest.generation,
-            applied: digest.applied,
-            free: digest.free,
-            short: digest.short,
-            rate: digest.rate,
-            given: Some(digest.given.into()),
-            given_to: digest.given_to.0,
-            received: Some(digest.received.into()),
-            received_from: digest.received_from.0,
-        }
+same_fields! {
+    Digest = internal::Digest {
+        quota, generation, applied, free, short, rate, given, given_to, received, received_from
+    }
+    Tally = internal::Tally {
+        site, generation, limit, applied, in_round, tokens, held, acquired, released, given, received, local,
+        rebalances, gifts
     }
 }
 
-impl TryFrom<internal::Digest> for Digest {
+impl From<(Incarnation, u128)> for internal::Gifts {
+    fn from((incarnation, total): (Incarnation, u128)) -> Self {
+        Self { incarnation: incarnation.0, total: Some(total.into()) }
+    }
+}
+
+impl TryFrom<internal::Gifts> for (Incarnation, u128) {
     type Error = Invalid;
 
-    fn try_from(digest: internal::Digest) -> Result<Self, Invalid> {
-        Ok(Self {
-            quota: digest.quota,
-            generation: digest.generation,
-            applied: digest.applied,
-            free: digest.free,
-            short: digest.short,
-            rate: digest.rate,
-            given: required(digest.given, "given")?.into(),
-            given_to: Incarnation(digest.given_to),
-            received: required(digest.received, "received")?.into(),
-            received_from: Incarnation(digest.received_from),
-        })
+    fn try_from(gifts: internal::Gifts) -> Result<Self, Invalid> {
+        Ok((Incarnation(gifts.incarnation), Field::from_wire(gifts.total, "total")?))
     }
 }
 
-impl From<Tally> for internal::Tally {
-    fn from(tally: Tally) -> Self {
-        let gifts = |(incarnation, total): (Incarnation, u128)| internal::Gifts {
-            incarnation: incarnation.0,
-            total: Some(total.into()),
-        };
-        Self {
-            site: Some(tally.site.into()),
-            generation: tally.generation,
-            limit: tally.limit,
-            applied: tally.applied,
-            in_round: tally.in_round,
-            tokens: tally.tokens,
-            held: tally.held,
-            acquired: Some(tally.acquired.into()),
-            released: Some(tally.released.into()),
-            given: tally.given.into_iter().map(gifts).collect(),
-            received: tally.received.into_iter().map(gifts).collect(),
-            local: tally.local,
-            rebalances: tally.rebalances,
-            gifts: tally.gifts,
-        }
-    }
+lists! {
+    (Incarnation, u128) = internal::Gifts, at most MEMBERS;
 }
 
-impl TryFrom<internal::Tally> for Tally {
-    type Error = Invalid;
-
-    fn try_from(tally: internal::Tally) -> Result<Self, Invalid> {
-        Ok(Self {
-            site: convert(tally.site, "site")?,
-            generation: tally.generation,
-            limit: tally.limit,
-            applied: tally.applied,
-            in_round: tally.in_round,
-            tokens: tally.tokens,
-            held: tally.held,
-            acquired: required(tally.acquired, "acquired")?.into(),
-            released: required(tally.released, "released")?.into(),
-            given: gifts(tally.given, "given")?,
-            received: gifts(tally.received, "received")?,
-            local: tally.local,
-            rebalances: tally.rebalances,
-            gifts: tally.gifts,
-        })
+impl Field<Option<internal::U128>> for u128 {
+    fn to_wire(self) -> Option<internal::U128> {
+        Some(self.into())
     }
-}
 
-fn gifts(gifts: Vec<internal::Gifts>, field: &str) -> Result<Vec<(Incarnation, u128)>, Invalid> {
-    if gifts.len() > MEMBERS {
-        return Err(Invalid::new(field, "has too many entries"));
+    fn from_wire(wire: Option<internal::U128>, name: &str) -> Result<Self, Invalid> {
+        required(wire, name).map(Into::into)
     }
-    gifts.into_iter().map(|gifts| Ok((Incarnation(gifts.incarnation), required(gifts.total, field)?.into()))).collect()
 }
 
 impl From<u128> for internal::U128 {
@@ -449,9 +299,7 @@ impl From<Request> for internal::Request {
             Request::Open => Kind::Open(v1::Open {}),
             Request::Batch(batch) => Kind::Batch(batch.into()),
             Request::Ask { operation } => Kind::Ask(v1::Ask { operation: Some(operation.into()) }),
-            Request::Close { site, incarnation, session } => {
-                Kind::Close(v1::Close { site: Some(site.into()), incarnation: incarnation.0, session: session.0 })
-            }
+            Request::Close { site, incarnation, session } => Kind::Close(close(site, incarnation, session)),
             Request::Show { quota, timeout } => Kind::Show(v1::ShowQuotaRequest { quota, timeout_us: timeout }),
             Request::List { after, limit } => Kind::List(v1::ListQuotasRequest { after, limit }),
             Request::Status => Kind::Status(v1::StatusRequest {}),
@@ -468,11 +316,9 @@ impl TryFrom<internal::Request> for Request {
         use internal::request::Request as Kind;
         match required(request.request, "request")? {
             Kind::Open(_) => Ok(Request::Open),
-            Kind::Batch(batch) => {
-                batch.try_into().map(Request::Batch).map_err(|invalid: Invalid| invalid.within("batch"))
-            }
-            Kind::Ask(ask) => ask.try_into().map_err(|invalid: Invalid| invalid.within("ask")),
-            Kind::Close(close) => close.try_into().map_err(|invalid: Invalid| invalid.within("close")),
+            Kind::Batch(batch) => Ok(Request::Batch(inner(batch, "batch")?)),
+            Kind::Ask(ask) => inner(ask, "ask"),
+            Kind::Close(close) => inner(close, "close"),
             Kind::Show(show) => Ok(show.into()),
             Kind::List(list) => Ok(list.into()),
             Kind::Status(_) => Ok(Request::Status),
@@ -485,13 +331,9 @@ impl From<Response> for internal::Response {
     fn from(response: Response) -> Self {
         use internal::response::Response as Kind;
         let response = match response {
-            Response::Opened { site, incarnation, session } => {
-                Kind::Opened(v1::Opened { site: Some(site.into()), incarnation: incarnation.0, session: session.0 })
-            }
+            Response::Opened { site, incarnation, session } => Kind::Opened(opened(site, incarnation, session)),
             Response::NotOpened(refusal) => Kind::NotOpened(refusal.into()),
-            Response::Batch { session, answers } => {
-                Kind::Batch(v1::Answers { session: session.0, outcomes: answers.into_iter().map(Into::into).collect() })
-            }
+            Response::Batch { session, answers: all } => Kind::Batch(answers(session, all)),
             Response::Asked { operation, outcome } => Kind::Asked((operation, outcome).into()),
             Response::Closed => Kind::Closed(v1::Closed {}),
             Response::Shown(shown) => Kind::Shown(shown.into()),
@@ -509,25 +351,14 @@ impl TryFrom<internal::Response> for Response {
     fn try_from(response: internal::Response) -> Result<Self, Invalid> {
         use internal::response::Response as Kind;
         match required(response.response, "response")? {
-            Kind::Opened(opened) => opened.try_into().map_err(|invalid: Invalid| invalid.within("opened")),
-            Kind::NotOpened(refusal) => {
-                refusal.try_into().map(Response::NotOpened).map_err(|invalid: Invalid| invalid.within("not_opened"))
-            }
-            Kind::Batch(answers) => answers.try_into().map_err(|invalid: Invalid| invalid.within("batch")),
-            Kind::Asked(reply) => {
-                let (operation, outcome) = reply.try_into().map_err(|invalid: Invalid| invalid.within("asked"))?;
-                Ok(Response::Asked { operation, outcome })
-            }
+            Kind::Opened(opened) => inner(opened, "opened"),
+            Kind::NotOpened(refusal) => Ok(Response::NotOpened(inner(refusal, "not_opened")?)),
+            Kind::Batch(answers) => inner(answers, "batch"),
+            Kind::Asked(reply) => asked(reply),
             Kind::Closed(_) => Ok(Response::Closed),
-            Kind::Shown(reply) => {
-                reply.try_into().map(Response::Shown).map_err(|invalid: Invalid| invalid.within("shown"))
-            }
-            Kind::Listed(reply) => {
-                reply.try_into().map(Response::Listed).map_err(|invalid: Invalid| invalid.within("listed"))
-            }
-            Kind::Status(reply) => {
-                reply.try_into().map(Response::Status).map_err(|invalid: Invalid| invalid.within("status"))
-            }
+            Kind::Shown(reply) => Ok(Response::Shown(inner(reply, "shown")?)),
+            Kind::Listed(reply) => Ok(Response::Listed(inner(reply, "listed")?)),
+            Kind::Status(reply) => Ok(Response::Status(inner(reply, "status")?)),
             Kind::Drained(_) => Ok(Response::Drained),
         }
     }

@@ -4,9 +4,10 @@ use slackline_core::api::{
     Answer, BATCH_OPERATIONS, Batch, Doubt, Hold, Listed, Operation, Outcome, PeerStatus, Readiness, Refusal, Request,
     Response, Shown, ShownSite, SiteSet, Status, Submission,
 };
-use slackline_core::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId};
+use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId, SiteId};
 
-use crate::{Invalid, convert, convert_all, required, v1};
+use crate::fields::{Field, lists, nested, same_fields, same_variants};
+use crate::{Invalid, convert, convert_all, inner, required, v1};
 
 /// The most members of a lane.
 const MEMBERS: usize = 64;
@@ -34,42 +35,12 @@ pub fn operation_id(id: Option<v1::OperationId>) -> Result<OperationId, Invalid>
 
 // Names.
 
-impl From<SiteId> for v1::SiteId {
-    fn from(site: SiteId) -> Self {
-        Self { region: site.region.into(), lane: site.lane.into() }
-    }
+same_fields! {
+    SiteId = v1::SiteId { region, lane }
+    OperationId = v1::OperationId { site, incarnation, session, sequence }
 }
 
-impl TryFrom<v1::SiteId> for SiteId {
-    type Error = Invalid;
-
-    fn try_from(site: v1::SiteId) -> Result<Self, Invalid> {
-        Ok(Self { region: short(site.region, "region")?, lane: short(site.lane, "lane")? })
-    }
-}
-
-fn short(value: u32, field: &str) -> Result<u16, Invalid> {
-    u16::try_from(value).map_err(|_| Invalid::new(field, "is above 65535"))
-}
-
-impl From<OperationId> for v1::OperationId {
-    fn from(id: OperationId) -> Self {
-        Self { site: Some(id.site.into()), incarnation: id.incarnation.0, session: id.session.0, sequence: id.sequence }
-    }
-}
-
-impl TryFrom<v1::OperationId> for OperationId {
-    type Error = Invalid;
-
-    fn try_from(id: v1::OperationId) -> Result<Self, Invalid> {
-        Ok(Self {
-            site: convert(id.site, "site")?,
-            incarnation: Incarnation(id.incarnation),
-            session: SessionId(id.session),
-            sequence: id.sequence,
-        })
-    }
-}
+nested!(SiteId = v1::SiteId);
 
 impl From<GrantId> for v1::GrantId {
     fn from(grant: GrantId) -> Self {
@@ -87,7 +58,7 @@ impl TryFrom<v1::GrantId> for GrantId {
 
     fn try_from(grant: v1::GrantId) -> Result<Self, Invalid> {
         Ok(Self {
-            site: SiteId { region: short(grant.region, "region")?, lane: short(grant.lane, "lane")? },
+            site: v1::SiteId { region: grant.region, lane: grant.lane }.try_into()?,
             incarnation: Incarnation(grant.incarnation),
             number: grant.number,
         })
@@ -167,45 +138,27 @@ impl TryFrom<v1::Operation> for Submission {
     }
 }
 
-impl From<Batch> for v1::Batch {
-    fn from(batch: Batch) -> Self {
-        Self {
-            site: Some(batch.site.into()),
-            incarnation: batch.incarnation.0,
-            session: batch.session.0,
-            low: batch.low,
-            operations: batch.operations.into_iter().map(Into::into).collect(),
-        }
-    }
+same_fields! {
+    Batch = v1::Batch { site, incarnation, session, low, operations }
 }
 
-impl TryFrom<v1::Batch> for Batch {
-    type Error = Invalid;
-
-    fn try_from(batch: v1::Batch) -> Result<Self, Invalid> {
-        Ok(Self {
-            site: convert(batch.site, "site")?,
-            incarnation: Incarnation(batch.incarnation),
-            session: SessionId(batch.session),
-            low: batch.low,
-            operations: convert_all(batch.operations, BATCH_OPERATIONS, "operations")?,
-        })
-    }
+lists! {
+    Submission = v1::Operation, at most BATCH_OPERATIONS;
 }
 
-fn close(close: v1::Close) -> Result<Request, Invalid> {
-    Ok(Request::Close {
-        site: convert(close.site, "site")?,
-        incarnation: Incarnation(close.incarnation),
-        session: SessionId(close.session),
-    })
+pub(crate) fn close(site: SiteId, incarnation: Incarnation, session: SessionId) -> v1::Close {
+    v1::Close { site: Some(site.into()), incarnation: incarnation.0, session: session.0 }
 }
 
 impl TryFrom<v1::Close> for Request {
     type Error = Invalid;
 
-    fn try_from(message: v1::Close) -> Result<Self, Invalid> {
-        close(message)
+    fn try_from(close: v1::Close) -> Result<Self, Invalid> {
+        Ok(Request::Close {
+            site: convert(close.site, "site")?,
+            incarnation: Incarnation(close.incarnation),
+            session: SessionId(close.session),
+        })
     }
 }
 
@@ -236,11 +189,9 @@ impl TryFrom<v1::SessionRequest> for Request {
         use v1::session_request::Request as Kind;
         match required(message.request, "request")? {
             Kind::Open(_) => Ok(Request::Open),
-            Kind::Batch(batch) => {
-                batch.try_into().map(Request::Batch).map_err(|invalid: Invalid| invalid.within("batch"))
-            }
-            Kind::Ask(ask) => ask.try_into().map_err(|invalid: Invalid| invalid.within("ask")),
-            Kind::Close(message) => close(message).map_err(|invalid| invalid.within("close")),
+            Kind::Batch(batch) => Ok(Request::Batch(inner(batch, "batch")?)),
+            Kind::Ask(ask) => inner(ask, "ask"),
+            Kind::Close(close) => inner(close, "close"),
         }
     }
 }
@@ -255,9 +206,7 @@ impl TryFrom<Request> for v1::SessionRequest {
             Request::Open => Kind::Open(v1::Open {}),
             Request::Batch(batch) => Kind::Batch(batch.into()),
             Request::Ask { operation } => Kind::Ask(v1::Ask { operation: Some(operation.into()) }),
-            Request::Close { site, incarnation, session } => {
-                Kind::Close(v1::Close { site: Some(site.into()), incarnation: incarnation.0, session: session.0 })
-            }
+            Request::Close { site, incarnation, session } => Kind::Close(close(site, incarnation, session)),
             Request::Show { .. } | Request::List { .. } | Request::Status | Request::Drain => {
                 return Err(Invalid::new("request", "does not travel on a session stream"));
             }
@@ -319,26 +268,9 @@ impl TryFrom<v1::Refusal> for Refusal {
     }
 }
 
-impl From<Doubt> for v1::Doubt {
-    fn from(doubt: Doubt) -> Self {
-        match doubt {
-            Doubt::SiteUnreachable => v1::Doubt::SiteUnreachable,
-            Doubt::IncarnationLost => v1::Doubt::IncarnationLost,
-            Doubt::Forgotten => v1::Doubt::Forgotten,
-            Doubt::Undecided => v1::Doubt::Undecided,
-        }
-    }
-}
-
-fn doubt(doubt: i32) -> Result<Doubt, Invalid> {
-    match v1::Doubt::try_from(doubt) {
-        Ok(v1::Doubt::SiteUnreachable) => Ok(Doubt::SiteUnreachable),
-        Ok(v1::Doubt::IncarnationLost) => Ok(Doubt::IncarnationLost),
-        Ok(v1::Doubt::Forgotten) => Ok(Doubt::Forgotten),
-        Ok(v1::Doubt::Undecided) => Ok(Doubt::Undecided),
-        Ok(v1::Doubt::Unspecified) => Err(Invalid::new("unknown", "is missing")),
-        Err(_) => Err(Invalid::new("unknown", "has an unknown value")),
-    }
+same_variants! {
+    Doubt = v1 { SiteUnreachable, IncarnationLost, Forgotten, Undecided }
+    Readiness = v1 { Joining, Confirming, Ready, Stale, Draining }
 }
 
 impl From<Answer> for v1::Outcome {
@@ -352,7 +284,7 @@ impl From<Answer> for v1::Outcome {
             Outcome::Created { limit } => Kind::Created(limit),
             Outcome::Deleted => Kind::Deleted(v1::Deleted {}),
             Outcome::Refused(refusal) => Kind::Refused(refusal.into()),
-            Outcome::Unknown(doubt) => Kind::Unknown(v1::Doubt::from(doubt).into()),
+            Outcome::Unknown(doubt) => Kind::Unknown(doubt.to_wire()),
         };
         Self { sequence: answer.sequence, result: Some(result) }
     }
@@ -366,16 +298,13 @@ impl TryFrom<v1::Outcome> for Answer {
         let sequence = outcome.sequence;
         let outcome = match required(outcome.result, "result")? {
             Kind::Granted(granted) => {
-                let grant = convert(granted.grant, "grant").map_err(|invalid| invalid.within("granted"))?;
-                Outcome::Granted { grant, lasts: granted.lasts_us }
+                Outcome::Granted { grant: convert(granted.grant, "granted.grant")?, lasts: granted.lasts_us }
             }
             Kind::Released(amount) => Outcome::Released { amount },
             Kind::Created(limit) => Outcome::Created { limit },
             Kind::Deleted(_) => Outcome::Deleted,
-            Kind::Refused(refusal) => {
-                Outcome::Refused(refusal.try_into().map_err(|invalid: Invalid| invalid.within("refused"))?)
-            }
-            Kind::Unknown(kind) => Outcome::Unknown(doubt(kind)?),
+            Kind::Refused(refusal) => Outcome::Refused(inner(refusal, "refused")?),
+            Kind::Unknown(doubt) => Outcome::Unknown(Field::from_wire(doubt, "unknown")?),
         };
         Ok(Self { sequence, outcome })
     }
@@ -397,20 +326,29 @@ impl TryFrom<v1::OutcomeReply> for (OperationId, Outcome) {
     }
 }
 
-fn opened(opened: v1::Opened) -> Result<Response, Invalid> {
-    Ok(Response::Opened {
-        site: convert(opened.site, "site")?,
-        incarnation: Incarnation(opened.incarnation),
-        session: SessionId(opened.session),
-    })
+pub(crate) fn asked(reply: v1::OutcomeReply) -> Result<Response, Invalid> {
+    let (operation, outcome) = inner(reply, "asked")?;
+    Ok(Response::Asked { operation, outcome })
+}
+
+pub(crate) fn opened(site: SiteId, incarnation: Incarnation, session: SessionId) -> v1::Opened {
+    v1::Opened { site: Some(site.into()), incarnation: incarnation.0, session: session.0 }
 }
 
 impl TryFrom<v1::Opened> for Response {
     type Error = Invalid;
 
-    fn try_from(message: v1::Opened) -> Result<Self, Invalid> {
-        opened(message)
+    fn try_from(opened: v1::Opened) -> Result<Self, Invalid> {
+        Ok(Response::Opened {
+            site: convert(opened.site, "site")?,
+            incarnation: Incarnation(opened.incarnation),
+            session: SessionId(opened.session),
+        })
     }
+}
+
+pub(crate) fn answers(session: SessionId, answers: Vec<Answer>) -> v1::Answers {
+    v1::Answers { session: session.0, outcomes: answers.into_iter().map(Into::into).collect() }
 }
 
 impl TryFrom<v1::Answers> for Response {
@@ -430,15 +368,10 @@ impl TryFrom<v1::SessionReply> for Response {
     fn try_from(message: v1::SessionReply) -> Result<Self, Invalid> {
         use v1::session_reply::Reply as Kind;
         match required(message.reply, "reply")? {
-            Kind::Opened(message) => opened(message).map_err(|invalid| invalid.within("opened")),
-            Kind::NotOpened(refusal) => {
-                refusal.try_into().map(Response::NotOpened).map_err(|invalid: Invalid| invalid.within("not_opened"))
-            }
-            Kind::Batch(answers) => answers.try_into().map_err(|invalid: Invalid| invalid.within("batch")),
-            Kind::Asked(reply) => {
-                let (operation, outcome) = reply.try_into().map_err(|invalid: Invalid| invalid.within("asked"))?;
-                Ok(Response::Asked { operation, outcome })
-            }
+            Kind::Opened(opened) => inner(opened, "opened"),
+            Kind::NotOpened(refusal) => Ok(Response::NotOpened(inner(refusal, "not_opened")?)),
+            Kind::Batch(answers) => inner(answers, "batch"),
+            Kind::Asked(reply) => asked(reply),
             Kind::Closed(_) => Ok(Response::Closed),
         }
     }
@@ -451,13 +384,9 @@ impl TryFrom<Response> for v1::SessionReply {
     fn try_from(response: Response) -> Result<Self, Invalid> {
         use v1::session_reply::Reply as Kind;
         let reply = match response {
-            Response::Opened { site, incarnation, session } => {
-                Kind::Opened(v1::Opened { site: Some(site.into()), incarnation: incarnation.0, session: session.0 })
-            }
+            Response::Opened { site, incarnation, session } => Kind::Opened(opened(site, incarnation, session)),
             Response::NotOpened(refusal) => Kind::NotOpened(refusal.into()),
-            Response::Batch { session, answers } => {
-                Kind::Batch(v1::Answers { session: session.0, outcomes: answers.into_iter().map(Into::into).collect() })
-            }
+            Response::Batch { session, answers: all } => Kind::Batch(answers(session, all)),
             Response::Asked { operation, outcome } => Kind::Asked((operation, outcome).into()),
             Response::Closed => Kind::Closed(v1::Closed {}),
             Response::Shown(_) | Response::Listed(_) | Response::Status(_) | Response::Drained => {
@@ -486,71 +415,34 @@ impl TryFrom<v1::ShowQuotaReply> for Result<Shown, Refusal> {
     fn try_from(reply: v1::ShowQuotaReply) -> Result<Self, Invalid> {
         use v1::show_quota_reply::Result as Kind;
         Ok(match required(reply.result, "result")? {
-            Kind::Shown(shown) => Ok(shown.try_into().map_err(|invalid: Invalid| invalid.within("shown"))?),
-            Kind::Refused(refusal) => Err(refusal.try_into().map_err(|invalid: Invalid| invalid.within("refused"))?),
+            Kind::Shown(shown) => Ok(inner(shown, "shown")?),
+            Kind::Refused(refusal) => Err(inner(refusal, "refused")?),
         })
     }
 }
 
-impl From<Shown> for v1::Shown {
-    fn from(shown: Shown) -> Self {
-        let site = |site: ShownSite| v1::ShownSite {
-            site: Some(site.site.into()),
-            tokens: site.tokens,
-            set_aside: site.set_aside,
-            incarnation: site.incarnation.0,
-        };
-        Self {
-            name: shown.name,
-            limit: shown.limit,
-            in_use_min: shown.in_use_min,
-            in_use_max: shown.in_use_max,
-            sites: shown.sites.into_iter().map(site).collect(),
-            missing: shown.missing.0,
-            local: shown.local,
-            rebalances: shown.rebalances,
-            gifts: shown.gifts,
-            released_above: shown.released_above,
-        }
+same_fields! {
+    Shown = v1::Shown {
+        name, limit, in_use_min, in_use_max, sites, missing, local, rebalances, gifts, released_above
     }
+    ShownSite = v1::ShownSite { site, tokens, set_aside, incarnation }
+    Listed = v1::Listed { name, limit, tokens }
+    Status = v1::StatusReply {
+        site, incarnation, life, readiness, clock_trusted, peers, quotas, sessions;
+        epsilon = epsilon_us, clock_error = clock_error_us
+    }
+    PeerStatus = v1::PeerStatus { site, up; rtt = rtt_us, offset = offset_us }
 }
 
-impl TryFrom<v1::Shown> for Shown {
-    type Error = Invalid;
-
-    fn try_from(shown: v1::Shown) -> Result<Self, Invalid> {
-        Ok(Self {
-            name: shown.name,
-            limit: shown.limit,
-            in_use_min: shown.in_use_min,
-            in_use_max: shown.in_use_max,
-            sites: convert_all(shown.sites, MEMBERS, "sites")?,
-            missing: SiteSet(shown.missing),
-            local: shown.local,
-            rebalances: shown.rebalances,
-            gifts: shown.gifts,
-            released_above: shown.released_above,
-        })
-    }
-}
-
-impl TryFrom<v1::ShownSite> for ShownSite {
-    type Error = Invalid;
-
-    fn try_from(site: v1::ShownSite) -> Result<Self, Invalid> {
-        Ok(Self {
-            site: convert(site.site, "site")?,
-            tokens: site.tokens,
-            set_aside: site.set_aside,
-            incarnation: Incarnation(site.incarnation),
-        })
-    }
+lists! {
+    ShownSite = v1::ShownSite, at most MEMBERS;
+    PeerStatus = v1::PeerStatus, at most MEMBERS;
+    Listed = v1::Listed, at most LISTED;
 }
 
 impl From<Vec<Listed>> for v1::ListQuotasReply {
     fn from(quotas: Vec<Listed>) -> Self {
-        let listed = |quota: Listed| v1::Listed { name: quota.name, limit: quota.limit, tokens: quota.tokens };
-        Self { quotas: quotas.into_iter().map(listed).collect() }
+        Self { quotas: quotas.to_wire() }
     }
 }
 
@@ -558,77 +450,7 @@ impl TryFrom<v1::ListQuotasReply> for Vec<Listed> {
     type Error = Invalid;
 
     fn try_from(reply: v1::ListQuotasReply) -> Result<Self, Invalid> {
-        if reply.quotas.len() > LISTED {
-            return Err(Invalid::new("quotas", "has too many entries"));
-        }
-        let listed = |quota: v1::Listed| Listed { name: quota.name, limit: quota.limit, tokens: quota.tokens };
-        Ok(reply.quotas.into_iter().map(listed).collect())
-    }
-}
-
-impl From<Status> for v1::StatusReply {
-    fn from(status: Status) -> Self {
-        let readiness = match status.readiness {
-            Readiness::Joining => v1::Readiness::Joining,
-            Readiness::Confirming => v1::Readiness::Confirming,
-            Readiness::Ready => v1::Readiness::Ready,
-            Readiness::Stale => v1::Readiness::Stale,
-            Readiness::Draining => v1::Readiness::Draining,
-        };
-        let peer = |peer: PeerStatus| v1::PeerStatus {
-            site: Some(peer.site.into()),
-            up: peer.up,
-            rtt_us: peer.rtt,
-            offset_us: peer.offset,
-        };
-        Self {
-            site: Some(status.site.into()),
-            incarnation: status.incarnation.0,
-            life: status.life.0,
-            readiness: readiness.into(),
-            epsilon_us: status.epsilon,
-            clock_error_us: status.clock_error,
-            clock_trusted: status.clock_trusted,
-            peers: status.peers.into_iter().map(peer).collect(),
-            quotas: status.quotas,
-            sessions: status.sessions,
-        }
-    }
-}
-
-impl TryFrom<v1::StatusReply> for Status {
-    type Error = Invalid;
-
-    fn try_from(reply: v1::StatusReply) -> Result<Self, Invalid> {
-        let readiness = match v1::Readiness::try_from(reply.readiness) {
-            Ok(v1::Readiness::Joining) => Readiness::Joining,
-            Ok(v1::Readiness::Confirming) => Readiness::Confirming,
-            Ok(v1::Readiness::Ready) => Readiness::Ready,
-            Ok(v1::Readiness::Stale) => Readiness::Stale,
-            Ok(v1::Readiness::Draining) => Readiness::Draining,
-            Ok(v1::Readiness::Unspecified) => return Err(Invalid::new("readiness", "is missing")),
-            Err(_) => return Err(Invalid::new("readiness", "has an unknown value")),
-        };
-        Ok(Self {
-            site: convert(reply.site, "site")?,
-            incarnation: Incarnation(reply.incarnation),
-            life: Life(reply.life),
-            readiness,
-            epsilon: reply.epsilon_us,
-            clock_error: reply.clock_error_us,
-            clock_trusted: reply.clock_trusted,
-            peers: convert_all(reply.peers, MEMBERS, "peers")?,
-            quotas: reply.quotas,
-            sessions: reply.sessions,
-        })
-    }
-}
-
-impl TryFrom<v1::PeerStatus> for PeerStatus {
-    type Error = Invalid;
-
-    fn try_from(peer: v1::PeerStatus) -> Result<Self, Invalid> {
-        Ok(Self { site: convert(peer.site, "site")?, up: peer.up, rtt: peer.rtt_us, offset: peer.offset_us })
+        Field::from_wire(reply.quotas, "quotas")
     }
 }
 

@@ -42,6 +42,25 @@ pub enum RttError {
         /// What is wrong with it.
         problem: String,
     },
+    /// Two lines give different times from one region to another.
+    #[error(
+        "{} line {second}: from {from} to {to} it is {ms} ms on line {first} and another time here; keep one of them",
+        .path.display()
+    )]
+    Differs {
+        /// The file.
+        path: PathBuf,
+        /// The line that was read first, from 1.
+        first: usize,
+        /// The other one.
+        second: usize,
+        /// The region where the way begins.
+        from: String,
+        /// The region where it ends.
+        to: String,
+        /// What the first line says, in milliseconds.
+        ms: f64,
+    },
     /// The file has no line.
     #[error("{} has no round-trip time; write lines `from,to,rtt_ms`", .0.display())]
     Empty(PathBuf),
@@ -81,12 +100,12 @@ impl RttTable {
     }
 
     /// Reads lines `from,to,rtt_ms`; a first line `from,to,rtt_ms`, empty lines and lines that begin with `#` are
-    /// skipped. A direction that is not given is as long as the other one.
+    /// skipped. A direction that is not given is as long as the other one; one that is given twice must be the same.
     pub fn from_csv(path: impl AsRef<Path>) -> Result<Self, RttError> {
         let path = path.as_ref();
         let text = fs::read_to_string(path).map_err(|source| RttError::Read { path: path.to_owned(), source })?;
         let mut regions: Vec<String> = Vec::new();
-        let mut entries = Vec::new();
+        let mut entries: Vec<((usize, usize), usize, Duration)> = Vec::new();
         for (index, line) in text.lines().enumerate() {
             let line_number = index + 1;
             let line = line.trim();
@@ -104,17 +123,29 @@ impl RttTable {
                     regions.len() - 1
                 })
             };
-            entries.push((position(from), position(to), rtt));
+            let (start, end) = (position(from), position(to));
+            let earlier = entries.iter().find(|(other, ..)| *other == (start, end));
+            if let Some(&(_, first, time)) = earlier.filter(|(_, _, time)| *time != rtt) {
+                return Err(RttError::Differs {
+                    path: path.to_owned(),
+                    first,
+                    second: line_number,
+                    from: from.to_owned(),
+                    to: to.to_owned(),
+                    ms: Duration::as_secs_f64(&time) * 1e3,
+                });
+            }
+            entries.push(((start, end), line_number, rtt));
         }
         if entries.is_empty() {
             return Err(RttError::Empty(path.to_owned()));
         }
         let mut table = Self { source: path.display().to_string(), times: vec![None; regions.len().pow(2)], regions };
         let width = table.regions.len();
-        for &(from, to, rtt) in &entries {
+        for &((from, to), _, rtt) in &entries {
             table.times[to * width + from] = Some(rtt);
         }
-        for &(from, to, rtt) in &entries {
+        for &((from, to), _, rtt) in &entries {
             table.times[from * width + to] = Some(rtt);
         }
         Ok(table)

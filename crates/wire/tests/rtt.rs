@@ -51,6 +51,16 @@ fn file_may_leave_out_the_way_back() {
 }
 
 #[test]
+fn direction_given_twice_must_be_the_same() {
+    let file = File::new("same.csv", "us,eu,70\neu,us,71\nus,eu,70.0\n");
+    let table = RttTable::from_csv(&file.0).expect("nothing differs");
+    assert_eq!(table.rtt("us", "eu"), Some(Duration::from_millis(70)));
+    let file = File::new("differs.csv", "us,eu,70.5\neu,us,71\nus,eu,80\n");
+    let error = RttTable::from_csv(&file.0).expect_err("must be refused").to_string();
+    assert!(error.contains("differs.csv line 3: from us to eu it is 70.5 ms on line 1"), "{error}");
+}
+
+#[test]
 fn malformed_line_is_named() {
     for (line, problem) in [
         ("us,eu", "2 fields"),

@@ -207,6 +207,7 @@ const EPSILON: u64 = 10_000;
 fn central_run(prepared: &Prepared) -> Run {
     let Tally { granted, refused, released, refused_releases, peak } = prepared.central;
     let mut run = Run::new("central");
+    run.is_ideal = true;
     run.committed = granted + released;
     run.refused = refused + refused_releases;
     let run = run.took(prepared.trace.length() as f64 / 1e6);

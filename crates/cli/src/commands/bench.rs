@@ -6,7 +6,8 @@ use clap::{Args, Subcommand};
 use slackline_bench::footprint::{FootprintOptions, footprint};
 use slackline_bench::handle::{CoreOptions, core};
 use slackline_bench::hot::{HotOptions, Live, hot};
-use slackline_bench::quota::{Limit, QuotaOptions, quota};
+use slackline_bench::live::LiveError;
+use slackline_bench::quota::{Limit, QuotaError, QuotaOptions, quota};
 use slackline_bench::report::Report;
 use slackline_bench::rtt::Rtt;
 use slackline_bench::trace::Format;
@@ -51,8 +52,8 @@ struct Shown {
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  slackline bench quota                                    # generated, nearly periodic demand
-  slackline bench quota --trace azure_llm_conv.csv --format azure-llm --limit auto:1
+  slackline bench quota                        # nearly periodic demand
+  slackline bench quota --trace azure.csv --format azure-llm --limit auto:1
   slackline bench quota --live --sites 3 --events 2000 --speed 20")]
 struct QuotaBench {
     /// Replay this file
@@ -87,13 +88,13 @@ struct QuotaBench {
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  slackline bench hot --live                    # a server in a process of its own, 64 callers
-  slackline bench hot --live --callers 1")]
+  slackline bench hot --live                   # a server process, 64 callers
+  slackline bench hot --live --callers 1,64")]
 struct HotBench {
     /// Callers, one call in flight each
     #[arg(long, value_name = "N", default_value = "64", value_delimiter = ',')]
     callers: Vec<usize>,
-    /// A real server in a process of its own, with its data below this directory
+    /// A real server in a process of its own, with its data below the working directory
     #[arg(long)]
     live: bool,
     #[command(flatten)]
@@ -102,6 +103,7 @@ struct HotBench {
 
 /// The machine alone: how many acquires a second on one core
 #[derive(Args)]
+#[command(after_help = "Example:\n  slackline bench core --quotas 1000")]
 struct CoreBench {
     /// How many acquires each round carries out
     #[arg(long, value_name = "N", default_value_t = 2_000_000)]
@@ -115,6 +117,7 @@ struct CoreBench {
 
 /// What many quotas cost one site: memory, and the time of a restart
 #[derive(Args)]
+#[command(after_help = "Example:\n  slackline bench footprint --quotas 10000")]
 struct FootprintBench {
     /// How many quotas
     #[arg(long, value_name = "N", default_value_t = 100_000)]
@@ -149,8 +152,7 @@ impl Bench {
                     seed: bench.shown.seed,
                     live: bench.live.then(|| PathBuf::from(".")),
                 };
-                let report = quota(&options).map_err(|error| Finish::Failed(error.to_string()))?;
-                show(report, bench.shown)
+                show(quota(&options).map_err(explain)?, bench.shown)
             }
             Workload::Hot(bench) => {
                 if bench.callers.iter().any(|callers| !(1..=4096).contains(callers)) {
@@ -159,7 +161,7 @@ impl Bench {
                 let live = if bench.live { Some(here()?) } else { None };
                 let options =
                     HotOptions { callers: bench.callers, seed: bench.shown.seed, live, ..HotOptions::default() };
-                show(hot(&options).map_err(|error| Finish::Failed(error.to_string()))?, bench.shown)
+                show(hot(&options).map_err(explain_live)?, bench.shown)
             }
             Workload::Core(bench) => {
                 if bench.acquires < 1 || bench.quotas < 1 {
@@ -179,9 +181,24 @@ impl Bench {
                 }
                 let options =
                     FootprintOptions { quotas: bench.quotas, seed: bench.shown.seed, ..FootprintOptions::new(here()?) };
-                show(footprint(&options).map_err(|error| Finish::Failed(error.to_string()))?, bench.shown)
+                show(footprint(&options).map_err(explain_live)?, bench.shown)
             }
         }
+    }
+}
+
+fn explain(error: QuotaError) -> Finish {
+    match error {
+        QuotaError::Trace(_) | QuotaError::Rtt(_) | QuotaError::Option(_) => Finish::WrongUse(error.to_string()),
+        QuotaError::Live(error) => explain_live(error),
+        QuotaError::Books { .. } => Finish::Failed(error.to_string()),
+    }
+}
+
+fn explain_live(error: LiveError) -> Finish {
+    match error {
+        LiveError::InMemory { .. } => Finish::WrongUse(error.to_string()),
+        LiveError::System { .. } | LiveError::Failed(_) => Finish::Failed(error.to_string()),
     }
 }
 
@@ -192,17 +209,18 @@ fn here() -> Result<Live, Finish> {
 }
 
 fn show(report: Report, shown: Shown) -> Result<End, Finish> {
-    let mut text = report.to_table().trim_end().to_owned();
-    if let Some(directory) = &shown.plot {
-        let drawn = report.plot(directory);
-        let drawn = drawn.map_err(|error| Finish::Failed(format!("{}: {error}", directory.display())))?;
-        for path in drawn {
-            text.push_str(&format!("\ndrawn: {}", path.display()));
-        }
-    }
+    // First of all: what took long to find out is told, even if it cannot be drawn.
     match shown.json {
         true => say(report.to_json()),
-        false => say(text),
+        false => say(report.to_table().trim_end()),
+    }
+    if let Some(directory) = &shown.plot {
+        let drawn = report.plot(directory);
+        let drawn =
+            drawn.map_err(|error| Finish::Said(format!("cannot draw into {}: {error}", directory.display())))?;
+        if !shown.json {
+            drawn.iter().for_each(|path| say(format!("drawn: {}", path.display())));
+        }
     }
     match report.verified {
         true => Ok(End::silent()),

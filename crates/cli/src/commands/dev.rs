@@ -23,11 +23,12 @@ const DRAIN: Duration = Duration::from_secs(5);
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  slackline dev                                # us, eu and ap, data in ./slackline-data
+  slackline dev                            # us, eu, ap; data in slackline-data
   slackline dev --sites 5 --data /tmp/slack
   slackline dev --rtt my-network.csv --memory
 
-An RTT table has lines `from,to,rtt_ms`, like `us,eu,70.5`. Set RUST_LOG=info to see logs.")]
+An RTT table has lines `from,to,rtt_ms`, like `us,eu,70.5`.
+Set RUST_LOG=info to see logs.")]
 pub(crate) struct Dev {
     /// How many sites (regions): the first ones of the RTT table
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]

@@ -19,7 +19,7 @@ use crate::session::Connection;
     after_help = "\
 Example:
   slackline quota create gpus --limit 5000
-  slackline quota acquire gpus 3 --site eu     # prints the grant's id, such as eu-1-17
+  slackline quota acquire gpus 3 --site eu     # prints an id such as eu-1-17
   slackline quota release --grant eu-1-17
   slackline quota show gpus"
 )]
@@ -236,9 +236,10 @@ Examples:
   slackline quota show gpus --json
 
 With --json:
-  {\"name\", \"limit\", \"in_use\", \"sites\": [{\"site\", \"tokens\", \"set_aside\", \"incarnation\"}],
+  {\"name\", \"limit\", \"in_use\",
+   \"sites\": [{\"site\", \"tokens\", \"set_aside\", \"incarnation\"}],
    \"missing\": [site, …], \"local\", \"rebalances\", \"gifts\", \"released_above\"}
-  in_use is a number, or {\"min\", \"max\"} while tokens move or a site does not answer.")]
+  in_use is a number, or {\"min\", \"max\"} while tokens move or a site is silent.")]
 struct Show {
     /// The quota's name
     #[arg(value_parser = name)]

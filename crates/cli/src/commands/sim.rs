@@ -19,7 +19,7 @@ use crate::end::{End, Finish, say};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  slackline sim --seeds 1..200         # many seeds, the last included, with the table of what they came across
+  slackline sim --seeds 1..200         # many seeds, and what they came across
   slackline sim --seed 17              # one seed
   slackline sim --seed 17 --trace      # and every event, a line each")]
 pub(crate) struct Sim {

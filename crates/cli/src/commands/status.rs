@@ -24,8 +24,9 @@ Examples:
   slackline status --json
 
 With --json:
-  {\"sites\": [{\"site\", \"address\", \"up\", \"ready\", \"clock_error_us\", \"rtt_ms\": {site: ms}}]}
-  and more; clock_error_us is null and rtt_ms empty for a site that is not up.")]
+  {\"sites\": [{\"site\", \"address\", \"up\", \"ready\", \"clock_error_us\",
+              \"rtt_ms\": {site: ms}}]}
+  and more; for a site that is not up clock_error_us is null, rtt_ms empty.")]
 pub(crate) struct Status {
     /// Print one JSON object
     #[arg(long)]
