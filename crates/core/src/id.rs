@@ -5,7 +5,6 @@
 //! network, without taking effect twice: exactly one log remembers it.
 
 use std::fmt;
-use std::num::ParseIntError;
 use std::str::FromStr;
 
 /// One region's process for one lane. Ordered: ties between sites go to the lower id.
@@ -92,18 +91,20 @@ impl fmt::Display for ParseIdError {
 
 impl std::error::Error for ParseIdError {}
 
-impl From<ParseIntError> for ParseIdError {
-    fn from(_: ParseIntError) -> Self {
-        ParseIdError
-    }
+/// A number as ids have it: no sign, no leading zero, so that an id has one spelling.
+fn number<T: FromStr + ToString>(text: &str) -> Result<T, ParseIdError> {
+    let number: Option<T> = text.parse().ok();
+    number.filter(|number| number.to_string() == text).ok_or(ParseIdError)
 }
 
 impl FromStr for SiteId {
     type Err = ParseIdError;
 
     fn from_str(text: &str) -> Result<Self, ParseIdError> {
-        let (region, lane) = text.split_once(':').unwrap_or((text, "0"));
-        Ok(SiteId { region: region.parse()?, lane: lane.parse()? })
+        let Some((region, lane)) = text.split_once(':') else { return Ok(SiteId { region: number(text)?, lane: 0 }) };
+        let site = SiteId { region: number(region)?, lane: number(lane)? };
+        // Lane 0 is left out where it is printed.
+        if site.lane > 0 { Ok(site) } else { Err(ParseIdError) }
     }
 }
 
@@ -112,8 +113,8 @@ impl FromStr for GrantId {
 
     fn from_str(text: &str) -> Result<Self, ParseIdError> {
         let parts: Vec<&str> = text.split('-').collect();
-        let [site, incarnation, number] = parts[..] else { return Err(ParseIdError) };
-        Ok(GrantId { site: site.parse()?, incarnation: Incarnation(incarnation.parse()?), number: number.parse()? })
+        let [site, incarnation, last] = parts[..] else { return Err(ParseIdError) };
+        Ok(GrantId { site: site.parse()?, incarnation: Incarnation(number(incarnation)?), number: number(last)? })
     }
 }
 
@@ -125,9 +126,9 @@ impl FromStr for OperationId {
         let [site, incarnation, session, sequence] = parts[..] else { return Err(ParseIdError) };
         Ok(OperationId {
             site: site.parse()?,
-            incarnation: Incarnation(incarnation.parse()?),
-            session: SessionId(session.parse()?),
-            sequence: sequence.parse()?,
+            incarnation: Incarnation(number(incarnation)?),
+            session: SessionId(number(session)?),
+            sequence: number(sequence)?,
         })
     }
 }
@@ -144,7 +145,7 @@ mod tests {
         let operation =
             OperationId { site: SiteId::new(0, 0), incarnation: Incarnation(1), session: SessionId(9), sequence: 12 };
         assert_eq!(operation.to_string().parse(), Ok(operation));
-        for bad in ["", "1", "1-2", "a-1-2", "1-2-3-4-5", "-1-2-3"] {
+        for bad in ["", "1", "1-2", "a-1-2", "1-2-3-4-5", "-1-2-3", "+1-1-1", "1-01-1", "1:0-1-1"] {
             assert_eq!(bad.parse::<GrantId>(), Err(ParseIdError), "{bad}");
         }
     }

@@ -95,7 +95,7 @@ pub enum Body {
         /// The quota's name.
         quota: String,
     },
-    /// This quota does not exist here, and no election here counts on a report of the receiver's predecessor.
+    /// No vote of the receiver's predecessors counts here in the next instance of this quota, now or later.
     NoVote {
         /// As asked.
         token: u64,

@@ -415,7 +415,8 @@ fn replay(place: &Place, table: &Table, listing: &Listing, marks: Marks) -> Resu
 /// The segment to write next, made of an absorbed one if there is one of the right size, and the others.
 fn first_segment(place: &Place, listing: Listing, number: u64) -> Result<(Segment, VecDeque<PathBuf>), OpenError> {
     let io = |source: io::Error| match source.kind() {
-        io::ErrorKind::StorageFull => OpenError::Full { path: place.directory.clone(), bytes: place.segment_bytes },
+        // The one to write, and two kept ready.
+        io::ErrorKind::StorageFull => OpenError::Full { path: place.directory.clone(), bytes: 3 * place.segment_bytes },
         _ => OpenError::Io { action: "make a segment in", path: place.directory.clone(), source },
     };
     let mut spare = VecDeque::new();

@@ -65,11 +65,13 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// There is no room on the disk for what opening needs to write.
-    #[error("the disk that holds {path} is full: free at least {bytes} bytes there and start again; nothing is lost")]
+    #[error(
+        "the disk that holds {path} is full: free {bytes} bytes there, which is enough, and start again; nothing is lost"
+    )]
     Full {
         /// The file that could not grow.
         path: PathBuf,
-        /// How much is needed at least.
+        /// How much is certainly enough.
         bytes: u64,
     },
     /// An option or a name that cannot be.

@@ -207,10 +207,13 @@ fn write_marks(transaction: &WriteTransaction, marks: Marks) -> Result<(), redb:
     Ok(())
 }
 
+/// What the table grows by when it takes in a log is less than the log: as much as eight segments of the default size.
+const ENOUGH: u64 = 8 * (64 << 20);
+
 fn table_error(path: &Path, error: redb::Error) -> OpenError {
     match error {
         redb::Error::Io(error) if error.kind() == io::ErrorKind::StorageFull => {
-            OpenError::Full { path: path.to_path_buf(), bytes: 1 << 20 }
+            OpenError::Full { path: path.to_path_buf(), bytes: ENOUGH }
         }
         error => OpenError::Table { path: path.to_path_buf(), source: Box::new(error) },
     }

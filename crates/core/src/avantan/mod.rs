@@ -37,8 +37,8 @@
 //!   offered.
 //! - *A lost disk*: a new incarnation neither votes nor offers until a decided instance has recorded it. That instance
 //!   was carried by a majority counted without the site, so every instance in which its forgotten votes could matter is
-//!   decided by then. An entity that does not exist (yet, or any more) has no such instance: there a new incarnation votes
-//!   once every other site has said that it stands at the same instance, what it has accepted in the next, and that no
+//!   decided by then. An entity that does not exist (yet, or any more) has no such instance, nor has one of which most sites
+//!   are new: there a new incarnation votes once every other site has said that it stands at the same instance, what it has accepted in the next, and that no
 //!   election there counts on a predecessor ([`Share::fresh`]). It takes over the value of the highest ballot: if one was
 //!   decided with a vote of its own that it forgot, that is the one. That holds for later instances too, where it votes and
 //!   offers nothing until it is recorded.

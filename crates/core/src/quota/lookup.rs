@@ -14,7 +14,7 @@ use crate::turn::{Ticket, Turn};
 /// The most names that are looked up at a time, and the most operations that may wait for one.
 const LOOKUPS: usize = 1024;
 
-/// What others say of the votes of this site's predecessors in the next instance of a name that does not exist.
+/// What others say of the votes of this site's predecessors in the next instance of a quota.
 #[derive(Debug, Default)]
 pub(super) struct Fresh {
     /// Names the question; 0 if none was asked.
@@ -170,11 +170,11 @@ impl Quotas {
         turn.sends.push((to, body));
     }
 
-    /// Asks the others whether a vote or promise of a predecessor may count in the next instance of a name that does not exist
-    /// (yet, or any more). If none may, this incarnation may vote in it. Of a quota that exists a round records it instead.
+    /// Asks the others whether a vote or promise of a predecessor may count in the next instance. If none may, this
+    /// incarnation may vote in it. Where a round can record it, that needs fewer to answer.
     pub(super) fn ask_whether_it_may_vote(&mut self, turn: &mut Turn, at: usize) {
         let quota = &mut self.list[at];
-        if quota.limit().is_some() || quota.avantan.may_vote(turn.site) {
+        if quota.avantan.may_vote(turn.site) {
             return;
         }
         let (name, applied) = (quota.name.clone(), quota.avantan.share.applied);
@@ -231,13 +231,13 @@ impl Quotas {
         self.schedule(at);
     }
 
-    /// Whether no vote and no promise of a predecessor of the member's present incarnation counts here in the next instance of
-    /// a name that does not exist, now or later, except for what this site has accepted itself.
+    /// Whether the member has had predecessors, and no vote and no promise of theirs counts here in the next instance, now or
+    /// later, except for what this site has accepted itself.
     fn counts_no_vote_of(&self, turn: &Turn, name: &str, member: usize) -> bool {
-        let Some(quota) = self.find(name) else { return true };
         let peer = &turn.peers[member];
         let present = peer.incarnation.max(peer.noted.0);
-        quota.limit().is_none() && !quota.avantan.has_report_before(peer.site, present)
+        let counts = self.find(name).is_some_and(|quota| quota.avantan.has_report_before(peer.site, present));
+        present > Incarnation(1) && !counts
     }
 
     /// The quota exists now: carries out what waited for its name.

@@ -53,7 +53,13 @@ impl Quotas {
             turn.metrics.ignored += 1;
             return;
         };
-        if matches!(message, Message::Election { .. } | Message::Accept { .. }) {
+        // No round records this site where nothing exists, nor where a leader gave up because too few may vote.
+        let exists = self.list[at].limit().is_some();
+        if match message {
+            Message::Election { .. } | Message::Accept { .. } => !exists,
+            Message::Withdraw { .. } => exists,
+            _ => false,
+        } {
             self.ask_whether_it_may_vote(turn, at);
         }
         let offer = self.offer(turn, at);
