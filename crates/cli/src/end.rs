@@ -129,6 +129,7 @@ fn advice(reason: &Reason) -> &'static str {
         Reason::Exhausted { .. } => "; try again when some are released, or ask for fewer",
         Reason::LimitDiffers { .. } => "; use that limit, or delete the quota first",
         Reason::AboveOut { .. } => "; release what was acquired",
+        Reason::AboveLimit { .. } => "; ask for fewer",
         Reason::DeadlinePassed => "; give it more time with --deadline",
         Reason::Unreachable { .. } | Reason::NotSent { .. } => "; `slackline status` tells which sites are up",
         _ => "",
@@ -144,7 +145,7 @@ fn is_wrong_use(reason: &Reason) -> bool {
 fn reason_json(reason: &Reason) -> Value {
     let mut json = match reason {
         Reason::Exhausted { asked } => json!({ "asked": asked }),
-        Reason::LimitDiffers { limit } => json!({ "limit": limit }),
+        Reason::LimitDiffers { limit } | Reason::AboveLimit { limit } => json!({ "limit": limit }),
         Reason::AboveOut { at_most } => json!({ "at_most": at_most }),
         Reason::Unreachable { missing } => json!({ "missing": missing }),
         Reason::NotSent { sites } => json!({ "sites": sites }),
@@ -176,6 +177,7 @@ fn code(reason: &Reason) -> &'static str {
         Reason::InvalidName => "invalid_name",
         Reason::LimitDiffers { .. } => "limit_differs",
         Reason::AboveOut { .. } => "above_out",
+        Reason::AboveLimit { .. } => "above_limit",
         Reason::UnknownGrant => "unknown_grant",
         Reason::QuotaDeleted => "quota_deleted",
         Reason::Overloaded => "overloaded",
@@ -208,6 +210,7 @@ mod tests {
             (Reason::Exhausted { asked: sites() }, "exhausted", "asked", json!(["us", "eu"])),
             (Reason::LimitDiffers { limit: 7 }, "limit_differs", "limit", json!(7)),
             (Reason::AboveOut { at_most: 5 }, "above_out", "at_most", json!(5)),
+            (Reason::AboveLimit { limit: 7 }, "above_limit", "limit", json!(7)),
             (Reason::Unreachable { missing: sites() }, "unreachable", "missing", json!(["us", "eu"])),
             (Reason::NotSent { sites: sites() }, "not_sent", "sites", json!(["us", "eu"])),
         ] {

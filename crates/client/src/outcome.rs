@@ -160,6 +160,11 @@ pub enum Reason {
         /// The sites that were asked.
         asked: Vec<String>,
     },
+    /// More is asked for than the quota has tokens in all: that can never be granted.
+    AboveLimit {
+        /// The quota's limit.
+        limit: i64,
+    },
     /// The amount, the limit or the duration is out of range: amounts and limits are at least 1, holds 1 ms to 400 days.
     InvalidAmount,
     /// The name is empty, longer than 256 bytes, or has control characters.
@@ -222,6 +227,7 @@ impl fmt::Display for Reason {
             Reason::InvalidAmount => Refusal::InvalidAmount.fmt(f),
             Reason::InvalidName => Refusal::InvalidName.fmt(f),
             Reason::LimitDiffers { limit } => write!(f, "the quota exists already, with the limit {limit}"),
+            Reason::AboveLimit { limit } => Refusal::AboveLimit { limit: *limit }.fmt(f),
             Reason::AboveOut { at_most } => write!(f, "more than is out: at most {at_most} can be released"),
             Reason::UnknownGrant => Refusal::UnknownGrant.fmt(f),
             Reason::QuotaDeleted => Refusal::QuotaDeleted.fmt(f),
@@ -254,6 +260,7 @@ impl Reason {
             Refusal::InvalidName => Reason::InvalidName,
             Refusal::LimitDiffers { limit } => Reason::LimitDiffers { limit },
             Refusal::AboveOut { at_most } => Reason::AboveOut { at_most },
+            Refusal::AboveLimit { limit } => Reason::AboveLimit { limit },
             Refusal::UnknownGrant => Reason::UnknownGrant,
             Refusal::QuotaDeleted => Reason::QuotaDeleted,
             Refusal::Overloaded => Reason::Overloaded,

@@ -132,6 +132,11 @@ pub enum Refusal {
         /// The members that the decision rests on.
         asked: SiteSet,
     },
+    /// More is asked for than the quota has tokens in all: that can never be granted.
+    AboveLimit {
+        /// The quota's limit.
+        limit: i64,
+    },
     /// The amount, the limit or the duration is out of range.
     InvalidAmount,
     /// The name is empty, too long, or has control characters.
@@ -183,6 +188,7 @@ impl fmt::Display for Refusal {
         match self {
             Refusal::UnknownQuota => f.write_str("no quota has this name"),
             Refusal::Exhausted { .. } => f.write_str("exhausted: no site has enough tokens"),
+            Refusal::AboveLimit { limit } => write!(f, "more than there are in all: the quota's limit is {limit}"),
             Refusal::InvalidAmount => f.write_str(
                 "the amount is out of range: amounts and limits are 1 to 9223372036854775807, holds 1 ms to 400 days",
             ),

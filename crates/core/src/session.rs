@@ -531,6 +531,7 @@ pub fn encode_row(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, outco
                 Refusal::Unreachable { missing } => (10, missing.0),
                 Refusal::Withdrawn => (11, 0),
                 Refusal::OtherContent => (12, 0),
+                Refusal::AboveLimit { limit } => (13, *limit as u64),
                 Refusal::SessionEnded | Refusal::NotReady | Refusal::StorageFull => {
                     unreachable!("refusals that are not recorded have no row")
                 }
@@ -574,6 +575,7 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
                 10 => Refusal::Unreachable { missing: SiteSet(detail) },
                 11 => Refusal::Withdrawn,
                 12 => Refusal::OtherContent,
+                13 => Refusal::AboveLimit { limit: detail as i64 },
                 _ => return Err(Malformed),
             })
         }

@@ -366,7 +366,7 @@ impl Engine {
 
     /// Says so when a majority of sites begins to disagree with this one's wall clock, and when that is over.
     fn watch_clock(&mut self) {
-        let (error, trusted) = self.node.clock(now);
+        let (error, trusted) = self.node.clock(self.clock.now());
         if trusted == self.clock_trusted {
             return;
         }

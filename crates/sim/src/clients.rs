@@ -983,6 +983,7 @@ impl Simulation {
             Refusal::InvalidName => "refused: invalid name",
             Refusal::LimitDiffers { .. } => "refused: limit differs",
             Refusal::AboveOut { .. } => "refused: above what is out",
+            Refusal::AboveLimit { .. } => "refused: above the limit",
             Refusal::UnknownGrant => "refused: unknown grant",
             Refusal::QuotaDeleted => "refused: quota deleted",
             Refusal::DeadlinePassed => "refused: deadline passed",

@@ -78,6 +78,7 @@ const NAMED: &[&str] = &[
     "refused: invalid name",
     "refused: limit differs",
     "refused: above what is out",
+    "refused: above the limit",
     "refused: unknown grant",
     "refused: quota deleted",
     "refused: deadline passed",

@@ -130,7 +130,7 @@ impl Generator {
     }
 
     fn refusal(&mut self) -> Refusal {
-        match self.below(16) {
+        match self.below(17) {
             0 => Refusal::UnknownQuota,
             1 => Refusal::Exhausted { asked: SiteSet(self.number()) },
             2 => Refusal::InvalidAmount,
@@ -146,6 +146,7 @@ impl Generator {
             12 => Refusal::OtherContent,
             13 => Refusal::SessionEnded,
             14 => Refusal::NotReady,
+            15 => Refusal::AboveLimit { limit: self.amount() },
             _ => Refusal::StorageFull,
         }
     }

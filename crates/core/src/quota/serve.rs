@@ -85,10 +85,13 @@ impl Quotas {
         }
         let quota = &mut self.list[at];
         let limit = quota.limit().expect("looked at by the caller");
+        // What can never be granted is no demand that anybody could meet.
+        if amount > limit {
+            return Some(Outcome::Refused(Refusal::AboveLimit { limit }));
+        }
         let now = turn.now.mono;
         let activity = quota.activity(turn);
-        // What can never be granted is no demand that anybody could meet.
-        activity.demand.note(amount.min(limit));
+        activity.demand.note(amount);
         if activity.tick_at > now + RELAXED_TICK {
             activity.tick_at = now + RELAXED_TICK;
             activity.active_at = now;
@@ -107,11 +110,11 @@ impl Quotas {
         let all = quota.avantan.share.tokens.saturating_add(activity.known_free(turn.position));
         let in_vain = now < activity.retry_at && activity.failures >= IN_VAIN;
         let hopeless = in_vain && all.saturating_sub(activity.needed()) < amount;
-        if alone || amount > limit || hopeless {
+        if alone || hopeless {
             turn.metrics.refused_local += 1;
             let mut asked = SiteSet::default();
             asked.insert(turn.position);
-            if !alone && amount <= limit {
+            if !alone {
                 (0..turn.peers.len()).filter(|&peer| turn.peers[peer].is_up(turn.now)).for_each(|p| asked.insert(p));
             }
             return Some(Outcome::Refused(Refusal::Exhausted { asked }));
