@@ -46,8 +46,16 @@ pub(crate) async fn channel(site: &SiteHandle) -> Channel {
 impl Client {
     pub(crate) async fn connect(site: &SiteHandle) -> Self {
         let mut rpc = SlacklineClient::new(channel(site).await);
-        let opened = rpc.open_session(v1::OpenSessionRequest {}).await.expect("a session").into_inner();
-        Self { rpc, opened, sequence: 0 }
+        loop {
+            match rpc.open_session(v1::OpenSessionRequest {}).await {
+                Ok(opened) => return Self { rpc, opened: opened.into_inner(), sequence: 0 },
+                // The segments of a small log are still being made.
+                Err(status) if status.code() == tonic::Code::Unavailable => {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                Err(status) => panic!("no session: {status}"),
+            }
+        }
     }
 
     /// The next operation's id.

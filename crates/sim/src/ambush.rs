@@ -99,7 +99,7 @@ impl Simulation {
         let ready = world.node(victim).is_some_and(|node| node.readiness() == Readiness::Ready);
         let forgets = has_voted(victim) == (false, true);
         let unaware = outside.iter().all(|&site| has_voted(site) == (false, false));
-        if !(ready && forgets && unaware) || !self.may_lose_disk(world, victim) {
+        if !(ready && forgets && unaware && self.may_lose_disk(world, victim)) {
             return;
         }
         self.probes.hit("fault: disk lost after a vote");
