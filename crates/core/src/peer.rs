@@ -1,7 +1,7 @@
 //! What sites say to each other.
 
 use crate::api::{Request, Response};
-use crate::avantan::{self, Ballot, Value};
+use crate::avantan::{self, NoVote};
 use crate::id::{Incarnation, Life, SiteId};
 
 /// A message between sites, with what every message tells of its sender.
@@ -97,14 +97,10 @@ pub enum Body {
     },
     /// No vote of the receiver's predecessors counts here in the next instance of this quota, now or later.
     NoVote {
-        /// As asked.
-        token: u64,
         /// The quota's name.
         quota: String,
-        /// The newest instance applied here.
-        applied: u64,
-        /// What was accepted here in the next: the predecessor may have voted for it.
-        accepted: Option<Box<(Ballot, Value)>>,
+        /// The answer.
+        answer: Box<NoVote>,
     },
     /// Asks for a tally.
     Count {

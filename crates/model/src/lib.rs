@@ -3,7 +3,8 @@
 //! A state is three sites' agreements on one entity, the messages under way, and what was acquired. From each state every
 //! message may be delivered next, in any order, or never (so links lose and reorder); each site may start an election,
 //! build or withdraw, grant a token, crash (what is volatile is lost), or lose its disk (everything is lost, and it comes
-//! back with a new incarnation). Breadth-first, so that a counterexample is a shortest one.
+//! back with a new incarnation, which may ask the others whether it may vote). Breadth-first, so that a counterexample is a
+//! shortest one.
 //!
 //! Properties:
 //!
@@ -18,7 +19,9 @@
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use slackline_core::avantan::{Avantan, Intent, Membership, Message, Offer, Role, Row, Settled, Share, Step, Table};
+use slackline_core::avantan::{
+    Avantan, Clearance, Heard, Intent, Membership, Message, NoVote, Offer, Role, Row, Settled, Share, Step, Table,
+};
 use slackline_core::id::{Incarnation, SiteId};
 use stateright::{Checker, Model, Property};
 
@@ -41,10 +44,16 @@ pub struct Setup {
     pub crashes: u8,
     /// How many disks may be lost.
     pub losses: u8,
+    /// The first site that may lose its disk.
+    pub losers_from: usize,
     /// How many elections may be given up.
     pub withdrawals: u8,
     /// So many sites, from the first, may lead.
     pub leaders: usize,
+    /// Whether the entity is still to be created.
+    pub creates: bool,
+    /// Whether every message but those that carry an election, a vote or a question is lost: what is left goes deeper.
+    pub votes_only: bool,
 }
 
 /// One site.
@@ -52,14 +61,33 @@ pub struct Setup {
 pub struct Site {
     avantan: Avantan,
     incarnation: Incarnation,
+    clearance: Clearance,
+    /// The highest incarnation of each site that it has heard of.
+    known: Vec<Incarnation>,
 }
 
 /// A message under way.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Envelope {
     from: usize,
+    /// The sender's incarnation.
+    incarnation: Incarnation,
     to: usize,
-    message: Message,
+    note: Note,
+}
+
+/// What a message says.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Note {
+    /// A message of the agreement.
+    Agreement(Message),
+    /// Does a vote of my predecessors count?
+    Question {
+        /// Repeated in the answer.
+        token: u64,
+    },
+    /// None does.
+    NoVote(NoVote),
 }
 
 /// One state of the whole.
@@ -89,6 +117,8 @@ pub enum Action {
     Build(usize),
     /// A leader gives up.
     Withdraw(usize),
+    /// A new incarnation asks the others whether it may vote.
+    Ask(usize),
     /// A client is granted a token.
     Acquire(usize),
     /// A site loses what is volatile.
@@ -100,6 +130,15 @@ pub enum Action {
 impl Setup {
     fn members(&self) -> Vec<SiteId> {
         (0..self.tokens.len()).map(|at| SiteId::new(at as u16, 0)).collect()
+    }
+
+    fn membership<'a>(&self, at: usize, incarnation: Incarnation, members: &'a [SiteId]) -> Membership<'a> {
+        Membership { me: members[at], incarnation, members }
+    }
+
+    /// The last instance that is looked at.
+    fn last(&self) -> u64 {
+        self.rounds + u64::from(!self.creates)
     }
 
     fn limit(&self) -> i64 {
@@ -149,11 +188,12 @@ fn trace(setup: &Setup, actions: Vec<Action>) -> Vec<String> {
     for action in actions {
         let text = match &action {
             Action::Deliver(envelope) => {
-                format!("S{} → S{}  {}", envelope.from + 1, envelope.to + 1, brief(&envelope.message))
+                format!("S{} → S{}  {}", envelope.from + 1, envelope.to + 1, brief(&envelope.note))
             }
             Action::Start(at) => format!("S{} starts an election", at + 1),
             Action::Build(at) => format!("S{} stops waiting for reports", at + 1),
             Action::Withdraw(at) => format!("S{} withdraws", at + 1),
+            Action::Ask(at) => format!("S{} asks whether it may vote", at + 1),
             Action::Acquire(at) => format!("S{} grants a token", at + 1),
             Action::Crash(at) => format!("S{} crashes and restarts", at + 1),
             Action::LoseDisk(at) => format!("S{} loses its disk and comes back new", at + 1),
@@ -170,7 +210,15 @@ fn trace(setup: &Setup, actions: Vec<Action>) -> Vec<String> {
     lines
 }
 
-fn brief(message: &Message) -> String {
+fn brief(note: &Note) -> String {
+    let message = match note {
+        Note::Agreement(message) => message,
+        Note::Question { .. } => return "does a vote of mine count?".to_owned(),
+        Note::NoVote(answer) => {
+            let accepted = if answer.accepted.is_some() { ", has accepted" } else { "" };
+            return format!("no vote of yours counts after {}{accepted}", answer.applied);
+        }
+    };
     match message {
         Message::Election { instance, ballot, .. } => {
             format!("Election({instance}, {}@{})", ballot.number, ballot.site)
@@ -198,7 +246,7 @@ impl Model for Setup {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        // The entity exists: instance 1 created it with these tokens.
+        // The entity exists, and instance 1 created it with these tokens; or nobody has heard of it.
         let row = |(at, &after): (usize, &i64)| Settled {
             instance: 1,
             row: Row {
@@ -214,8 +262,13 @@ impl Model for Setup {
         let rows: Vec<Settled> = self.tokens.iter().enumerate().map(row).collect();
         let table = Table::from_parts(1, 1, Some(self.limit()), rows);
         let site = |&tokens: &i64| {
-            let share = Share { tokens, number: 1, applied: 1, table: table.clone(), ..Share::default() };
-            Site { avantan: Avantan::restore(share), incarnation: Incarnation(1) }
+            let share = match self.creates {
+                true => Share::default(),
+                false => Share { tokens, number: 1, applied: 1, table: table.clone(), ..Share::default() },
+            };
+            let known = vec![Incarnation(1); self.tokens.len()];
+            let clearance = Clearance::default();
+            Site { avantan: Avantan::restore(share), incarnation: Incarnation(1), clearance, known }
         };
         vec![State {
             sites: self.tokens.iter().map(site).collect(),
@@ -235,12 +288,18 @@ impl Model for Setup {
         if state.broken || state.disagreed {
             return;
         }
+        let members = self.members();
         actions.extend(state.network.iter().cloned().map(Action::Deliver));
         for (at, site) in state.sites.iter().enumerate() {
             let share = &site.avantan.share;
             let promised = share.round.as_ref().map_or(0, |round| round.promised.number);
-            if at < self.leaders && share.applied < 1 + self.rounds && promised < self.ballots {
+            if at < self.leaders && share.applied < self.last() && promised < self.ballots {
                 actions.push(Action::Start(at));
+            }
+            if site.incarnation > Incarnation(1)
+                && !site.avantan.may_vote(self.membership(at, site.incarnation, &members))
+            {
+                actions.push(Action::Ask(at));
             }
             if let Role::Electing { reports, .. } = site.avantan.role() {
                 let promises = reports.iter().filter(|report| report.promises).count();
@@ -258,7 +317,7 @@ impl Model for Setup {
             if state.crashes > 0 && *site.avantan.role() != Role::Idle {
                 actions.push(Action::Crash(at));
             }
-            if state.losses > 0 {
+            if state.losses > 0 && at >= self.losers_from {
                 actions.push(Action::LoseDisk(at));
             }
         }
@@ -269,12 +328,23 @@ impl Model for Setup {
         let members = self.members();
         let step = |state: &mut State, at: usize, act: &dyn Fn(&mut Avantan, Membership, &mut Step)| {
             let site = &mut state.sites[at];
-            let membership = Membership { me: members[at], incarnation: site.incarnation, members: &members };
+            let incarnation = site.incarnation;
+            let membership = self.membership(at, incarnation, &members);
             let mut step = Step::default();
             let sound = catch_unwind(AssertUnwindSafe(|| act(&mut site.avantan, membership, &mut step))).is_ok();
             state.broken |= !sound;
             for (to, message) in step.sends {
-                state.network.insert(Envelope { from: at, to: to.region as usize, message });
+                let is_vote = matches!(
+                    message,
+                    Message::Election { .. }
+                        | Message::Report { .. }
+                        | Message::Accept { .. }
+                        | Message::Accepted { .. }
+                );
+                if is_vote || !self.votes_only {
+                    let note = Note::Agreement(message);
+                    state.network.insert(Envelope { from: at, incarnation, to: to.region as usize, note });
+                }
             }
             if step.adopted {
                 let share = &state.sites[at].avantan.share;
@@ -297,16 +367,53 @@ impl Model for Setup {
         match action {
             Action::Deliver(envelope) => {
                 state.network.remove(&envelope);
-                let Envelope { from, to, message } = envelope;
-                let from = members[from];
-                step(&mut state, to, &|avantan, site, step| {
-                    avantan.handle(site, from, message.clone(), offer, step);
-                });
+                let Envelope { from, incarnation, to, note } = envelope;
+                let known = &mut state.sites[to].known[from];
+                // An incarnation that is gone never acts again.
+                if incarnation < *known {
+                    return Some(state);
+                }
+                *known = incarnation;
+                match note {
+                    Note::Agreement(message) => step(&mut state, to, &|avantan, site, step| {
+                        avantan.handle(site, members[from], message.clone(), offer, step);
+                    }),
+                    Note::Question { token } => {
+                        let site = &state.sites[to];
+                        if let Some(answer) = site.avantan.no_vote(members[from], site.known[from], token) {
+                            let note = Note::NoVote(answer);
+                            state.network.insert(Envelope { from: to, incarnation: site.incarnation, to: from, note });
+                        }
+                    }
+                    Note::NoVote(answer) => {
+                        let Site { avantan, incarnation, clearance, .. } = &mut state.sites[to];
+                        let site = self.membership(to, *incarnation, &members);
+                        let heard = catch_unwind(AssertUnwindSafe(|| clearance.hear(avantan, site, from, answer)));
+                        state.broken |= heard.is_err();
+                        if heard.is_ok_and(|heard| heard == Heard::Behind) && !self.votes_only {
+                            let note = Note::Agreement(Message::Behind { applied: avantan.share.applied });
+                            state.network.insert(Envelope { from: to, incarnation: *incarnation, to: from, note });
+                        }
+                    }
+                }
             }
             Action::Start(at) => step(&mut state, at, &|avantan, site, step| {
                 let offer = offer(&avantan.share);
-                avantan.start(site, Intent::Move, offer, step);
+                let exists = avantan.share.table.limit.is_some();
+                let intent = if exists { Intent::Move } else { Intent::Create { limit: self.limit() } };
+                avantan.start(site, intent, offer, step);
             }),
+            Action::Ask(at) => {
+                let Site { avantan, incarnation, clearance, .. } = &mut state.sites[at];
+                let token = u64::from(incarnation.0) << 8 | avantan.share.applied;
+                if clearance.question(avantan, token).0 != token || clearance == &last.sites[at].clearance {
+                    return None;
+                }
+                for to in (0..members.len()).filter(|to| *to != at) {
+                    let note = Note::Question { token };
+                    state.network.insert(Envelope { from: at, incarnation: *incarnation, to, note });
+                }
+            }
             Action::Build(at) => step(&mut state, at, &|avantan, site, step| {
                 avantan.build(site, step);
             }),
@@ -322,11 +429,14 @@ impl Model for Setup {
             Action::Crash(at) => {
                 let share = state.sites[at].avantan.share.clone();
                 state.sites[at].avantan = Avantan::restore(share);
+                state.sites[at].clearance = Clearance::default();
                 state.crashes -= 1;
             }
             Action::LoseDisk(at) => {
-                state.sites[at].avantan = Avantan::default();
-                state.sites[at].incarnation.0 += 1;
+                let incarnation = Incarnation(state.sites[at].incarnation.0 + 1);
+                let (avantan, clearance) = (Avantan::default(), Clearance::default());
+                let known = vec![Incarnation(0); members.len()];
+                state.sites[at] = Site { avantan, incarnation, clearance, known };
                 state.losses -= 1;
             }
         }
@@ -351,7 +461,9 @@ impl Model for Setup {
                     }
                 }
                 let all = held + state.acquired;
-                if state.losses == setup.losses { all == setup.limit() } else { all <= setup.limit() }
+                let exists = newest.map_or(!setup.creates, |table| table.limit.is_some());
+                let limit = if exists { setup.limit() } else { 0 };
+                if state.losses == setup.losses { all == limit } else { all <= limit }
             }),
             Property::always("own invariants", |_, state: &State| !state.broken),
         ]
@@ -360,7 +472,7 @@ impl Model for Setup {
     fn within_boundary(&self, state: &State) -> bool {
         state.sites.iter().all(|site| {
             let share = &site.avantan.share;
-            share.applied <= 1 + self.rounds
+            share.applied <= self.last()
                 && share.round.as_ref().is_none_or(|round| round.promised.number <= self.ballots)
         })
     }
@@ -377,10 +489,23 @@ pub fn setups() -> Vec<Setup> {
         acquires: 2,
         crashes: 1,
         losses: 0,
+        losers_from: 0,
         withdrawals: 2,
         leaders: 3,
+        creates: false,
+        votes_only: false,
     };
     let narrow = Setup { leaders: 2, acquires: 1, withdrawals: 1, ballots: 2, ..base.clone() };
+    let votes = Setup {
+        crashes: 0,
+        losses: 1,
+        acquires: 0,
+        withdrawals: 0,
+        rounds: 1,
+        ballots: 1,
+        votes_only: true,
+        ..narrow.clone()
+    };
     vec![
         Setup { name: "two leaders, one withdrawal, one grant, no crash", crashes: 0, ..narrow.clone() },
         Setup {
@@ -391,7 +516,17 @@ pub fn setups() -> Vec<Setup> {
             withdrawals: 0,
             rounds: 1,
             ballots: 1,
-            ..narrow
+            ..narrow.clone()
+        },
+        Setup {
+            name: "two creators with a ballot each, any disk lost; only votes arrive",
+            creates: true,
+            ..votes.clone()
+        },
+        Setup {
+            name: "two leaders with a ballot each, the third site's disk lost; only votes arrive",
+            losers_from: 2,
+            ..votes
         },
         base.clone(),
         Setup { name: "the same, a part kept out of the offers", tokens: vec![0, 2, 2], kept: 1, ..base.clone() },

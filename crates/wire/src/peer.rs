@@ -1,7 +1,7 @@
 //! Conversions of what sites say to each other.
 
 use slackline_core::api::{Request, Response};
-use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, Report, Row, Scope, Settled, Table, Value};
+use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, NoVote, Report, Row, Scope, Settled, Table, Value};
 use slackline_core::id::{Incarnation, Life};
 use slackline_core::peer::{Body, DIGESTS, Digest, PeerMessage, Tally};
 
@@ -28,9 +28,9 @@ impl From<PeerMessage> for internal::PeerMessage {
             }
             Body::Lookup { token, quota } => Kind::Lookup(internal::Name { token, quota }),
             Body::NotKnown { token, quota } => Kind::NotKnown(internal::Name { token, quota }),
-            Body::NoVote { token, quota, applied, accepted } => {
-                let accepted = accepted.map(|accepted| (*accepted).into());
-                Kind::NoVote(internal::NoVote { token, quota, applied, accepted })
+            Body::NoVote { quota, answer } => {
+                let NoVote { token, applied, accepted } = *answer;
+                Kind::NoVote(internal::NoVote { token, quota, applied, accepted: accepted.map(Into::into) })
             }
             Body::Count { token, quota } => Kind::Count(internal::Count { token, quota }),
             Body::Counted { token, tally } => {
@@ -69,12 +69,11 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
             Kind::Digests(digests) => Body::Digests(convert_all(digests.digests, DIGESTS, "digests")?),
             Kind::Lookup(name) => Body::Lookup { token: name.token, quota: name.quota },
             Kind::NotKnown(name) => Body::NotKnown { token: name.token, quota: name.quota },
-            Kind::NoVote(vote) => Body::NoVote {
-                token: vote.token,
-                quota: vote.quota,
-                applied: vote.applied,
-                accepted: optional(vote.accepted, "no_vote.accepted")?.map(Box::new),
-            },
+            Kind::NoVote(vote) => {
+                let accepted = optional(vote.accepted, "no_vote.accepted")?;
+                let answer = NoVote { token: vote.token, applied: vote.applied, accepted };
+                Body::NoVote { quota: vote.quota, answer: Box::new(answer) }
+            }
             Kind::Count(count) => Body::Count { token: count.token, quota: count.quota },
             Kind::Counted(counted) => {
                 let tally = optional(counted.tally, "counted.tally")?.map(Box::new);

@@ -4,7 +4,7 @@ use slackline_core::api::{
     Answer, Batch, Doubt, Hold, Listed, Operation, Outcome, PeerStatus, Readiness, Refusal, Request, Response, Shown,
     ShownSite, SiteSet, Status, Submission,
 };
-use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, Report, Row, Scope, Settled, Table, Value};
+use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, NoVote, Report, Row, Scope, Settled, Table, Value};
 use slackline_core::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId};
 use slackline_core::peer::{Body, Digest, PeerMessage, Tally};
 
@@ -359,8 +359,9 @@ impl Generator {
                 Body::Relay { token: self.number(), request: Box::new(self.request(kind)) }
             }
             11 => {
-                let accepted = self.flag().then(|| Box::new((self.ballot(), self.value())));
-                Body::NoVote { token: self.number(), quota: self.name(), applied: self.number(), accepted }
+                let accepted = self.flag().then(|| (self.ballot(), self.value()));
+                let answer = NoVote { token: self.number(), applied: self.number(), accepted };
+                Body::NoVote { quota: self.name(), answer: Box::new(answer) }
             }
             _ => {
                 let kind = self.below(RESPONSES);

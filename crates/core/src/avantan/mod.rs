@@ -38,10 +38,8 @@
 //! - *A lost disk*: a new incarnation neither votes nor offers until a decided instance has recorded it. That instance
 //!   was carried by a majority counted without the site, so every instance in which its forgotten votes could matter is
 //!   decided by then. An entity that does not exist (yet, or any more) has no such instance, nor has one of which most sites
-//!   are new: there a new incarnation votes once every other site has said that it stands at the same instance, what it has accepted in the next, and that no
-//!   election there counts on a predecessor ([`Share::fresh`]). It takes over the value of the highest ballot: if one was
-//!   decided with a vote of its own that it forgot, that is the one. That holds for later instances too, where it votes and
-//!   offers nothing until it is recorded.
+//!   are new: there a new incarnation votes once every other site has said that no vote of its predecessors counts
+//!   ([`Clearance`]), and offers nothing until it is recorded.
 //!
 //! # Where we depart from the paper (ICDE 2021, section 4.3)
 //!
@@ -50,10 +48,12 @@
 //! not given back by a time-out; Algorithm 2 is replaced (see [`reallocate()`]). Creation and deletion are values of the
 //! same sequence, so that two creators cannot both succeed.
 
+mod clearance;
 mod message;
 mod reallocate;
 mod state;
 
+pub use clearance::{Clearance, Heard, NoVote};
 pub use message::{Lifecycle, Line, Message, Row, Scope, Value};
 pub use reallocate::{Bound, reallocate};
 pub use state::{Ballot, Round, Settled, Share, Table};
@@ -199,7 +199,7 @@ impl Avantan {
     }
 
     /// Takes over a value that others have accepted in the next instance, as if this site had voted for it at `ballot`.
-    pub fn take_over(&mut self, site: Membership, ballot: Ballot, value: Value) {
+    fn take_over(&mut self, site: Membership, ballot: Ballot, value: Value) {
         if !self.is_acceptable(site, &value) {
             return;
         }
@@ -212,7 +212,7 @@ impl Avantan {
     }
 
     /// Whether it leads an election that has a report of `site` in an incarnation before this one.
-    pub fn has_report_before(&self, site: SiteId, incarnation: Incarnation) -> bool {
+    fn has_report_before(&self, site: SiteId, incarnation: Incarnation) -> bool {
         let Role::Electing { reports, .. } = &self.role else { return false };
         reports.iter().any(|report| report.line.site == site && report.line.incarnation < incarnation)
     }

@@ -39,7 +39,7 @@ use crate::clock::{MILLISECOND, Now, SECOND};
 use crate::id::{Incarnation, Life, OperationId, SessionId, SiteId};
 use crate::machine::{self, ClientId, Effect, Input, KeySet, Machine, Reader, Seq, View};
 use crate::peer::{Body, Digest, PeerMessage};
-use crate::quota::{DUE, NoVote, QuotaRow, Quotas, due_ranges, grant_key, is_quota_row};
+use crate::quota::{DUE, QuotaRow, Quotas, due_ranges, grant_key, is_quota_row};
 use crate::session::{self, Known, Opened, Sessions, Verdict};
 use crate::stats::Rng;
 use crate::turn::{Peer, Ticket, Turn};
@@ -384,10 +384,7 @@ impl Machine for Node {
                 Body::Digests(digests) => digests.into_iter().for_each(|digest| quotas.digest(&mut turn, from, digest)),
                 Body::Lookup { token, quota } => quotas.look_up(&mut turn, from, quota, token),
                 Body::NotKnown { token, quota } => quotas.not_known(&mut turn, from, &quota, token),
-                Body::NoVote { token, quota, applied, accepted } => {
-                    let accepted = accepted.map(|accepted| *accepted);
-                    quotas.no_vote(&mut turn, from, &quota, NoVote { token, applied, accepted });
-                }
+                Body::NoVote { quota, answer } => quotas.no_vote(&mut turn, from, &quota, *answer),
                 Body::Count { token, quota } => {
                     let tally = quotas.tally(&turn, &quota);
                     turn.sends.push((peers[from].site, Body::Counted { token, tally: tally.map(Box::new) }));

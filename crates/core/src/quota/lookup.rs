@@ -2,9 +2,9 @@
 //! have missed the creation. A creation was accepted by a majority, so a majority that neither knows the name nor has
 //! accepted its creation settles it, if its votes are still what they were: a site that lost its disk may have lost one.
 
-use super::{Dirty, Quotas};
+use super::{Dirty, Quota, Quotas};
 use crate::api::{Operation, Outcome, Refusal, SiteSet, is_name};
-use crate::avantan::{Ballot, Value};
+use crate::avantan::{Heard, Message, NoVote};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::Incarnation;
 use crate::machine::View;
@@ -13,28 +13,6 @@ use crate::turn::{Ticket, Turn};
 
 /// The most names that are looked up at a time, and the most operations that may wait for one.
 const LOOKUPS: usize = 1024;
-
-/// What others say of the votes of this site's predecessors in the next instance of a quota.
-#[derive(Debug, Default)]
-pub(super) struct Fresh {
-    /// Names the question; 0 if none was asked.
-    token: u64,
-    /// Every instance up to this one was applied here when it was asked.
-    applied: u64,
-    /// The members that count none of them.
-    answered: SiteSet,
-}
-
-/// One site's answer to the question whether votes of a predecessor count.
-#[derive(Debug)]
-pub struct NoVote {
-    /// The question.
-    pub token: u64,
-    /// Every instance up to this one is applied there.
-    pub applied: u64,
-    /// What is accepted there in the next.
-    pub accepted: Option<(Ballot, Value)>,
-}
 
 /// A name that is being looked up.
 #[derive(Debug, Default)]
@@ -150,17 +128,13 @@ impl Quotas {
     /// Answers another site's question about a name.
     pub fn look_up(&self, turn: &mut Turn, from: usize, name: String, token: u64) {
         let to = turn.peers[from].site;
-        if self.counts_no_vote_of(turn, &name, from) {
-            let share = self.find(&name).map(|quota| &quota.avantan.share);
-            let applied = share.map_or(0, |share| share.applied);
-            let accepted = share.and_then(|share| share.round.as_ref()?.accepted.clone());
-            let accepted = accepted.map(Box::new);
-            turn.sends.push((to, Body::NoVote { token, quota: name.clone(), applied, accepted }));
+        if let Some(answer) = self.no_vote_of(turn, &name, from, token) {
+            turn.sends.push((to, Body::NoVote { quota: name.clone(), answer: Box::new(answer) }));
         }
         let body = match self.find(&name).filter(|quota| quota.limit().is_some()) {
             Some(quota) => {
                 let share = &quota.avantan.share;
-                let message = crate::avantan::Message::Decided { instance: share.applied, table: share.table.clone() };
+                let message = Message::Decided { instance: share.applied, table: share.table.clone() };
                 Body::Avantan { quota: name, message: Box::new(message) }
             }
             // Its creation may be decided already: whoever decided it will tell.
@@ -177,67 +151,45 @@ impl Quotas {
         if quota.avantan.may_vote(turn.site) {
             return;
         }
-        let (name, applied) = (quota.name.clone(), quota.avantan.share.applied);
-        let token = turn.rng.draw();
-        let activity = quota.activity(turn);
-        // What was said of an earlier instance says nothing of the next one.
-        if activity.fresh.token == 0 || activity.fresh.applied != applied {
-            activity.fresh = Fresh { token, applied, ..Fresh::default() };
-        }
-        let (token, answered) = (activity.fresh.token, activity.fresh.answered);
+        let (name, token) = (quota.name.clone(), turn.rng.draw());
+        quota.activity(turn);
+        let Quota { avantan, activity, .. } = quota;
+        let clearance = &mut activity.as_mut().expect("made above").clearance;
+        let (token, answered) = clearance.question(avantan, token);
         ask(turn, &name, token, answered);
     }
 
-    /// At another site, which has applied the instances up to this one, no vote of a predecessor counts in the next, except
-    /// perhaps for what was accepted there. This incarnation takes that over, as if it had voted for it: if a value was decided
-    /// with a vote of the predecessor, it is the one of the highest ballot. Once all have said so of the same instance, it may
-    /// vote.
+    /// Another site counts no vote of a predecessor, see [`crate::avantan::Clearance`].
     pub fn no_vote(&mut self, turn: &mut Turn, from: usize, name: &str, answer: NoVote) {
         let Some(at) = self.position(name) else { return };
-        let quota = &mut self.list[at];
-        let applied = quota.avantan.share.applied;
-        if quota.avantan.may_vote(turn.site) {
-            return;
-        }
-        if answer.applied > applied {
-            let message = Box::new(crate::avantan::Message::Behind { applied });
-            turn.sends.push((turn.peers[from].site, Body::Avantan { quota: name.to_owned(), message }));
-            return;
-        }
-        let fresh = &quota.activity(turn).fresh;
-        // What was told to an earlier incarnation says nothing of that one's own votes.
-        if fresh.token != answer.token || fresh.applied != applied || answer.applied != applied {
-            return;
-        }
-        // At once and durably: whoever told it may be the next to lose a disk.
-        if let Some((ballot, value)) = answer.accepted {
-            quota.avantan.take_over(turn.site, ballot, value);
-            self.touch(at, Dirty::All);
-        }
-        let quota = &mut self.list[at];
-        let answered = &mut quota.activity(turn).fresh.answered;
-        answered.insert(from);
-        if answered.positions().count() + 1 < turn.peers.len() {
-            return self.schedule(at);
-        }
-        quota.avantan.share.fresh = turn.site.incarnation;
-        if quota.avantan.in_round() {
-            // Whoever proposed it may be gone: if nothing comes of it, it is brought to an end from here.
-            let delay = 8 * turn.longest_round_trip() + turn.jitter(SECOND);
-            let activity = self.list[at].activity(turn);
-            activity.phase_at = activity.phase_at.min(turn.now.mono + delay);
+        let Quota { avantan, activity: Some(activity), .. } = &mut self.list[at] else { return };
+        match activity.clearance.hear(avantan, turn.site, from, answer) {
+            Heard::Nothing => return,
+            Heard::Behind => {
+                let message = Box::new(Message::Behind { applied: avantan.share.applied });
+                return turn.sends.push((turn.peers[from].site, Body::Avantan { quota: name.to_owned(), message }));
+            }
+            Heard::Counted => {}
+            Heard::Cleared if avantan.in_round() => {
+                // Whoever proposed it may be gone: if nothing comes of it, it is brought to an end from here.
+                let delay = 8 * turn.longest_round_trip() + turn.jitter(SECOND);
+                activity.phase_at = activity.phase_at.min(turn.now.mono + delay);
+            }
+            Heard::Cleared => {}
         }
         self.touch(at, Dirty::All);
         self.schedule(at);
     }
 
-    /// Whether the member has had predecessors, and no vote and no promise of theirs counts here in the next instance, now or
-    /// later, except for what this site has accepted itself.
-    fn counts_no_vote_of(&self, turn: &Turn, name: &str, member: usize) -> bool {
+    /// The answer to a member that has had predecessors, if no vote of theirs counts here.
+    fn no_vote_of(&self, turn: &Turn, name: &str, member: usize, token: u64) -> Option<NoVote> {
         let peer = &turn.peers[member];
         let present = peer.incarnation.max(peer.noted.0);
-        let counts = self.find(name).is_some_and(|quota| quota.avantan.has_report_before(peer.site, present));
-        present > Incarnation(1) && !counts
+        let asks = present > Incarnation(1);
+        asks.then(|| match self.find(name) {
+            Some(quota) => quota.avantan.no_vote(peer.site, present, token),
+            None => Some(NoVote { token, ..NoVote::default() }),
+        })?
     }
 
     /// The quota exists now: carries out what waited for its name.

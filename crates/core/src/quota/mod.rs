@@ -29,15 +29,14 @@ pub use row::{DUE, GRANT, QuotaRow, due_ranges, due_uptime, grant_key, is_quota_
 pub use tally::count;
 
 use crate::api::Hold;
-use crate::avantan::Avantan;
+use crate::avantan::{Avantan, Clearance};
 use crate::clock::MILLISECOND;
 use crate::codec::Malformed;
 use crate::id::Incarnation;
 use crate::session::Aim;
 use crate::stats::Demand;
 use crate::turn::{Ticket, Turn};
-pub use lookup::NoVote;
-use lookup::{Fresh, Lookup};
+use lookup::Lookup;
 
 /// The most requests that may wait for tokens of one quota; one more is refused as overloaded.
 pub const WAITING_PER_QUOTA: usize = 10_000;
@@ -145,7 +144,7 @@ struct Activity {
     /// A member's new incarnation is to be recorded.
     record: bool,
     /// What the others say of votes of this site's predecessors.
-    fresh: Fresh,
+    clearance: Clearance,
 }
 
 /// A request that waits for tokens.
@@ -215,7 +214,7 @@ impl Activity {
             fed_at: now,
             active_at: now,
             record: false,
-            fresh: Fresh::default(),
+            clearance: Clearance::default(),
         }
     }
 }

@@ -1,0 +1,99 @@
+//! How a new incarnation may vote where no round can record it: in an entity that does not exist (yet, or any more), and in
+//! one of which most sites are new.
+//!
+//! ```text
+//!   new incarnation C2            each other site               C2 has applied k
+//!     │─ does a vote of mine count? ─▶│
+//!     │◀── I have applied k; no election of mine counts on a report of C1;
+//!     │    in k+1 I have accepted (b, V) ──│                    takes (b, V) over, durably
+//!     │   all have answered for k: C2 may vote
+//! ```
+//!
+//! Why that is safe: whoever builds a value accepts it itself before it asks for votes. So if a value of k+1 was decided, or
+//! still can be, with a vote of C1, one of the others has accepted it, and says so; by Paxos nothing else was accepted at a
+//! higher ballot. Whoever answers knows of C2, and drops what of C1 is still under way. Nor does a vote of C1 count in k+2
+//! or later: to lead there a site must have applied k+1, and then its answer does not name k. In between, any other site may
+//! have gone on: then it has accepted something since, which C2 learns as any site does that was away.
+
+use super::{Avantan, Ballot, Membership, Value};
+use crate::api::SiteSet;
+use crate::id::{Incarnation, SiteId};
+
+/// What the others have said so far. Volatile: a restart asks anew.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Clearance {
+    /// Names the question; 0 if none was asked.
+    token: u64,
+    /// The newest instance that was applied here when it was asked.
+    applied: u64,
+    /// Who has answered, by position among the members.
+    answered: SiteSet,
+}
+
+/// One site's answer.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct NoVote {
+    /// The question.
+    pub token: u64,
+    /// The newest instance applied there.
+    pub applied: u64,
+    /// What is accepted there in the next.
+    pub accepted: Option<(Ballot, Value)>,
+}
+
+/// What an answer came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Heard {
+    /// It was not to this question, or not of this instance.
+    Nothing,
+    /// Instances are missing here.
+    Behind,
+    /// It counts, and others are missing. The share may have changed, and is to be persisted.
+    Counted,
+    /// All have answered: this incarnation may vote. The share has changed.
+    Cleared,
+}
+
+impl Clearance {
+    /// The question to ask, and who has answered it already; a new one, named `token`, if none was asked or the instance is
+    /// another.
+    pub fn question(&mut self, avantan: &Avantan, token: u64) -> (u64, SiteSet) {
+        let applied = avantan.share.applied;
+        if self.token == 0 || self.applied != applied {
+            *self = Self { token, applied, answered: SiteSet::default() };
+        }
+        (self.token, self.answered)
+    }
+
+    /// Takes in what the member at position `from` says.
+    pub fn hear(&mut self, avantan: &mut Avantan, site: Membership, from: usize, answer: NoVote) -> Heard {
+        let applied = avantan.share.applied;
+        // What was told to an earlier incarnation says nothing of that one's own votes.
+        if avantan.may_vote(site) || answer.token != self.token || self.applied != applied {
+            return Heard::Nothing;
+        }
+        if answer.applied != applied {
+            return if answer.applied > applied { Heard::Behind } else { Heard::Nothing };
+        }
+        // At once: whoever told it may be the next to lose a disk.
+        if let Some((ballot, value)) = answer.accepted {
+            avantan.take_over(site, ballot, value);
+        }
+        self.answered.insert(from);
+        if self.answered.positions().count() + 1 < site.members.len() {
+            return Heard::Counted;
+        }
+        avantan.share.fresh = site.incarnation;
+        Heard::Cleared
+    }
+}
+
+impl Avantan {
+    /// The answer to the question of `member`, whose present incarnation is this one: nothing while a vote or a promise of a
+    /// predecessor may count here.
+    pub fn no_vote(&self, member: SiteId, present: Incarnation, token: u64) -> Option<NoVote> {
+        let accepted = self.share.round.as_ref().and_then(|round| round.accepted.clone());
+        let answer = NoVote { token, applied: self.share.applied, accepted };
+        (!self.has_report_before(member, present)).then_some(answer)
+    }
+}
