@@ -332,7 +332,7 @@ impl Node {
             self.ping_at = now.mono + PING;
             let ping = Body::Ping { mono: now.mono, wall: now.wall, life: self.lineage.life };
             sends.extend(others.into_iter().map(|to| (to, ping.clone())));
-            if self.next_due.is_some() && self.lineage.uptime(now) >= self.lineage.uptime_noted + UPTIME {
+            if self.chores.next_due.is_some() && self.lineage.uptime(now) >= self.lineage.uptime_noted + UPTIME {
                 self.lineage.meta_dirty = true;
             }
             self.note_positions(now);
@@ -406,13 +406,12 @@ impl Node {
             }
         }
         for (session, slot) in self.sessions.rows() {
-            batch.delete(&super::outcome_key(session, slot));
+            batch.delete(&super::requests::outcome_key(session, slot));
         }
         let marks = self.sessions.marks();
         self.sessions = Sessions::restore(marks.0, marks.1);
         self.quotas = Quotas::new();
-        self.next_due = None;
-        self.announcing.clear();
+        self.chores.forget();
         let uptime = self.lineage.uptime(now);
         self.lineage = Lineage {
             uptime_before: uptime,

@@ -19,44 +19,35 @@
 //! It never acts on its past without asking (see [`lives`](self)): storage without an incarnation *joins*, storage with
 //! one is *confirmed*, and only then does the site vote, offer, grant or answer for the outcomes of operations.
 
+mod chores;
 mod counting;
 mod lives;
 mod relay;
+mod requests;
 
-use std::collections::BTreeSet;
-
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 pub use crate::config::{Config, OpenError};
 pub use crate::metrics::Metrics;
 
-use crate::api::{
-    Answer, BATCH_OPERATIONS, Batch, Doubt, Listed, Operation, Outcome, PeerStatus, Readiness, Refusal, Request,
-    Response, SESSION_WINDOW, Status,
-};
+use crate::api::{Operation, PeerStatus, Readiness, Request, Response, Status};
 use crate::avantan::Membership;
-use crate::clock::{MILLISECOND, Now, SECOND};
-use crate::id::{Incarnation, Life, OperationId, SessionId, SiteId};
+use crate::clock::{Now, SECOND};
+use crate::id::{Incarnation, Life, SessionId, SiteId};
 use crate::machine::{self, ClientId, Effect, Input, KeySet, Machine, Reader, Seq, View};
 use crate::peer::{Body, Digest, PeerMessage};
 use crate::quota::{DUE, QuotaRow, Quotas, due_ranges, grant_key, is_quota_row};
-use crate::session::{self, Known, Opened, Sessions, Verdict};
+use crate::session::{self, Sessions};
 use crate::stats::Rng;
-use crate::turn::{Peer, Ticket, Turn};
+use crate::turn::{Peer, Turn};
+use chores::Chores;
 use counting::Counts;
 use lives::Lineage;
 use relay::Relays;
+use requests::Desk;
 
 /// How often peers are pinged.
 const PING: u64 = SECOND;
-/// How often sessions are looked through for those whose retention is over.
-const SWEEP: u64 = 10 * SECOND;
-/// The most sessions that end in one sweep.
-const SWEPT: usize = 64;
-/// Holds that end within this span end in one turn.
-const EXPIRY_QUANTUM: u64 = 5 * MILLISECOND;
-/// How long a drain waits for requests that wait.
-const DRAIN: u64 = 5 * SECOND;
 /// What a turn's batch usually needs at most, in bytes.
 const TURN_BYTES: usize = 256;
 /// Tag of the rows of outcomes.
@@ -77,14 +68,8 @@ pub struct Node {
     metrics: Metrics,
     /// The number of the last batch handed out.
     last: Seq,
-    /// The uptime at which the next hold may end.
-    next_due: Option<u64>,
     ping_at: u64,
-    sweep_at: u64,
-    /// Totals of gifts that are still to be told after a start: member, where to go on, whether to tell all quotas.
-    announcing: Vec<(usize, usize, bool)>,
-    announce_at: u64,
-    drain: Option<Drain>,
+    chores: Chores,
     /// Buffers that turns use again, so that the hot path allocates little.
     spare: Spare,
 }
@@ -93,15 +78,6 @@ pub struct Node {
 struct Spare {
     digests: Vec<Vec<Digest>>,
     scratch: Vec<u8>,
-}
-
-#[derive(Debug)]
-struct Drain {
-    client: ClientId,
-    give_from: Option<usize>,
-    /// When to look again.
-    look_at: u64,
-    deadline: u64,
 }
 
 impl Node {
@@ -126,12 +102,8 @@ impl Node {
             relays: Relays::starting(rng.draw() >> 16),
             metrics: Metrics::default(),
             last,
-            next_due: None,
             ping_at: now.mono,
-            sweep_at: now.mono + SWEEP,
-            announcing: Vec::new(),
-            announce_at: 0,
-            drain: None,
+            chores: Chores::new(now),
             spare: Spare::default(),
             config,
             rng,
@@ -245,12 +217,11 @@ impl Node {
             from.push(0);
         }
         let first_due = reader.scan(&[DUE], &[DUE + 1], 1)?;
-        self.next_due = match first_due.first() {
+        self.chores.next_due = match first_due.first() {
             Some((key, _)) => Some(crate::quota::due_uptime(key).map_err(|_| malformed(key))?),
             None => None,
         };
-        // Gifts that were under way when the site stopped may never have arrived.
-        self.announcing = (0..self.peers.len()).filter(|&peer| peer != self.position).map(|p| (p, 0, false)).collect();
+        self.chores.announce_gifts((0..self.peers.len()).filter(|&peer| peer != self.position));
         Ok(())
     }
 
@@ -283,8 +254,7 @@ impl Node {
             peer.offset = None;
             self.lineage.touch_peer(from);
             if replaced {
-                self.announcing.push((from, 0, true));
-                self.announce_at = self.announce_at.min(now.mono);
+                self.chores.announce_all(now, from);
             }
         }
         if message.incarnation == peer.incarnation && message.incarnation.0 > 0 {
@@ -310,7 +280,7 @@ impl Machine for Node {
         let mut needed = KeySet::default();
         let request = match input {
             Input::Tick => {
-                if self.is_serving() && self.next_due.is_some_and(|due| due <= self.lineage.uptime(now)) {
+                if self.is_serving() && self.chores.next_due.is_some_and(|due| due <= self.lineage.uptime(now)) {
                     needed.ranges.extend(due_ranges(self.lineage.uptime(now)));
                 }
                 return needed;
@@ -331,26 +301,7 @@ impl Machine for Node {
 
     fn handle(&mut self, now: Now, input: Input<Self>, view: &View, out: &mut Vec<Effect<Self>>) {
         let mut early = Vec::new();
-        let input = match input {
-            Input::Message { from, message } => {
-                let known = self.peers.iter().position(|peer| peer.site == from);
-                let Some(from) = known.filter(|&from| from != self.position) else {
-                    self.metrics.ignored += 1;
-                    return;
-                };
-                let body = self.note_sender(now, from, message);
-                let body = body.and_then(|body| self.greet(now, from, body, &mut early));
-                if body.is_none() && early.is_empty() && !self.lineage.is_dirty() {
-                    return;
-                }
-                Todo::Body(from, body)
-            }
-            Input::Request { client, request } => Todo::Request(client, request),
-            Input::Tick => {
-                self.tick_lineage(now, &mut early);
-                Todo::Tick
-            }
-        };
+        let Some(todo) = self.take_in(now, input, &mut early) else { return };
         if self.lineage.is_stale() {
             self.begin_anew(now, out);
             return;
@@ -358,7 +309,8 @@ impl Machine for Node {
         let serving = self.is_serving();
         let Spare { mut digests, mut scratch } = std::mem::take(&mut self.spare);
         digests.resize(self.peers.len(), Vec::new());
-        let Self { config, position, lineage, peers, sessions, quotas, counts, relays, rng, metrics, .. } = self;
+        let Self { config, position, lineage, peers, sessions, quotas, counts, relays, rng, metrics, chores, .. } =
+            self;
         let mut turn = Turn {
             now,
             uptime: lineage.uptime(now),
@@ -377,111 +329,28 @@ impl Machine for Node {
             responses: Vec::new(),
             next_due: None,
         };
-        match input {
+        let mut desk = Desk { lineage, sessions, quotas, counts, relays, view, scratch: &mut scratch };
+        match todo {
             Todo::Body(_, None) => {}
-            Todo::Body(from, Some(body)) if serving => match body {
-                Body::Avantan { quota, message } => quotas.message(&mut turn, peers[from].site, &quota, *message),
-                Body::Digests(digests) => digests.into_iter().for_each(|digest| quotas.digest(&mut turn, from, digest)),
-                Body::Lookup { token, quota } => quotas.look_up(&mut turn, from, quota, token),
-                Body::NotKnown { token, quota } => quotas.not_known(&mut turn, from, &quota, token),
-                Body::NoVote { quota, answer } => quotas.no_vote(&mut turn, from, &quota, *answer),
-                Body::Count { token, quota } => {
-                    let tally = quotas.tally(&turn, &quota);
-                    turn.sends.push((peers[from].site, Body::Counted { token, tally: tally.map(Box::new) }));
-                }
-                Body::Counted { token, tally } => {
-                    counts.counted(&mut turn, quotas, from, token, tally.map(|tally| *tally))
-                }
-                Body::Relay { token, request } => {
-                    // What a relayed request may ask is about this site's sessions; anything else would go round.
-                    let is_ours = is_about(&request, config.me);
-                    let client = is_ours.then(|| relays.serve(now, peers[from].site, token, &request)).flatten();
-                    if let Some(client) = client {
-                        request_of(
-                            &mut turn,
-                            lineage,
-                            sessions,
-                            quotas,
-                            counts,
-                            relays,
-                            view,
-                            client,
-                            *request,
-                            &mut scratch,
-                        );
-                    }
-                }
-                Body::Relayed { token, response } => {
-                    if let Some(client) = relays.finish(token, &response) {
-                        turn.responses.push((client, *response));
-                    }
-                }
-                Body::Hello { .. } | Body::Welcome { .. } | Body::Ping { .. } | Body::Pong { .. } => {}
-            },
+            Todo::Body(from, Some(body)) if serving => desk.message(&mut turn, from, body),
             Todo::Body(..) => turn.metrics.ignored += 1,
             // Nobody has vouched for what is here: it is not given away, and nothing waits.
             Todo::Request(client, Request::Drain) if !serving => turn.responses.push((client, Response::Drained)),
             Todo::Request(client, Request::Drain) => {
-                lineage.readiness = Readiness::Draining;
-                self.drain = Some(Drain { client, give_from: Some(0), look_at: now.mono, deadline: now.mono + DRAIN });
+                desk.lineage.readiness = Readiness::Draining;
+                chores.begin_drain(now, client);
             }
-            Todo::Request(client, Request::Status) => {
-                // Answered below, when the turn no longer borrows the node.
-                self.relays.status.push(client);
-            }
-            Todo::Request(client, request) => {
-                request_of(&mut turn, lineage, sessions, quotas, counts, relays, view, client, request, &mut scratch);
-            }
-            Todo::Tick if serving => {
-                if lineage.is_first_turn() {
-                    quotas.resume(&mut turn);
-                }
-                quotas.tick(&mut turn);
-                if view.covers(&[DUE]) {
-                    self.next_due = quotas.expire(&mut turn, view).expect("a row that storage vouches for");
-                }
-                counts.tick(&mut turn, quotas);
-                turn.responses.extend(relays.tick(now));
-                if now.mono >= self.announce_at && !self.announcing.is_empty() {
-                    self.announce_at = now.mono + 100 * MILLISECOND;
-                    let (peer, from, everything) = self.announcing[0];
-                    if turn.peers[peer].is_up(now) {
-                        match quotas.announce(&mut turn, peer, from, everything) {
-                            Some(next) => self.announcing[0].1 = next,
-                            None => drop(self.announcing.remove(0)),
-                        }
-                    } else {
-                        self.announcing.rotate_left(1);
-                    }
-                }
-                if now.mono >= self.sweep_at {
-                    self.sweep_at = now.mono + SWEEP;
-                    for _ in 0..SWEPT {
-                        let Some(overdue) = sessions.overdue(now.mono) else { break };
-                        close(&mut turn, lineage, sessions, quotas, overdue);
-                        // There may be more of them.
-                        self.sweep_at = now.mono + 10 * MILLISECOND;
-                    }
-                }
-                if let Some(drain) = &mut self.drain {
-                    drain.look_at = now.mono + 10 * MILLISECOND;
-                    if let Some(from) = drain.give_from {
-                        drain.give_from = quotas.give_away(&mut turn, from);
-                    }
-                    let idle = quotas.waiting() == 0 && !quotas.has_admin() && drain.give_from.is_none();
-                    if idle || now.mono >= drain.deadline {
-                        turn.responses.push((drain.client, Response::Drained));
-                        self.drain = None;
-                    }
-                }
-            }
+            // Answered below, when the turn no longer borrows the node.
+            Todo::Request(client, Request::Status) => desk.relays.status.push(client),
+            Todo::Request(client, request) => desk.request(&mut turn, client, request),
+            Todo::Tick if serving => chores.tick(&mut turn, &mut desk),
             Todo::Tick => {}
         }
-        finish(&mut turn, sessions, &mut scratch);
+        desk.finish(&mut turn);
         quotas.persist(&mut turn);
         lineage.persist(&mut turn, sessions.marks());
         if let Some(due) = turn.next_due {
-            self.next_due = Some(self.next_due.map_or(due, |next| next.min(due)));
+            chores.next_due = Some(chores.next_due.map_or(due, |next| next.min(due)));
         }
         turn.metrics.waiting = quotas.waiting() as u64;
         turn.metrics.sessions = sessions.len() as u64;
@@ -500,20 +369,9 @@ impl Machine for Node {
     fn deadline(&self) -> Option<u64> {
         let mut earliest = self.lineage.deadline();
         if self.is_serving() {
-            earliest = earliest.min(self.ping_at);
-            let due = self.next_due.map(|due| {
-                let at = self.lineage.mono_at(due);
-                at.div_ceil(EXPIRY_QUANTUM) * EXPIRY_QUANTUM
-            });
-            let announcing = (!self.announcing.is_empty()).then_some(self.announce_at);
-            let drain = self.drain.as_ref().map(|drain| drain.look_at);
-            for at in [due, announcing, drain, self.quotas.deadline(), self.counts.deadline(), self.relays.deadline()]
-                .into_iter()
-                .flatten()
-            {
-                earliest = earliest.min(at);
-            }
-            earliest = earliest.min(self.sweep_at);
+            earliest = earliest.min(self.ping_at).min(self.chores.deadline(|due| self.lineage.mono_at(due)));
+            let parts = [self.quotas.deadline(), self.counts.deadline(), self.relays.deadline()];
+            earliest = parts.into_iter().flatten().fold(earliest, u64::min);
         }
         Some(earliest)
     }
@@ -531,6 +389,31 @@ enum Todo {
 }
 
 impl Node {
+    /// Takes note of the sender of a message, and of the time; what is left to be done in the turn, if anything. What is to be
+    /// said already goes to `early`.
+    fn take_in(&mut self, now: Now, input: Input<Self>, early: &mut Vec<(SiteId, Body)>) -> Option<Todo> {
+        Some(match input {
+            Input::Message { from, message } => {
+                let known = self.peers.iter().position(|peer| peer.site == from);
+                let Some(from) = known.filter(|&from| from != self.position) else {
+                    self.metrics.ignored += 1;
+                    return None;
+                };
+                let body = self.note_sender(now, from, message);
+                let body = body.and_then(|body| self.greet(now, from, body, early));
+                if body.is_none() && early.is_empty() && !self.lineage.is_dirty() {
+                    return None;
+                }
+                Todo::Body(from, body)
+            }
+            Input::Request { client, request } => Todo::Request(client, request),
+            Input::Tick => {
+                self.tick_lineage(now, early);
+                Todo::Tick
+            }
+        })
+    }
+
     /// Hands out a turn's effects: the batch first, then what may leave when it is durable.
     fn emit(
         &mut self,
@@ -567,304 +450,6 @@ impl Node {
             out.push(Effect::Respond { client, response: Response::Status(self.status(now)) });
         }
     }
-}
-
-/// Whether the request is about sessions of `site`.
-fn is_about(request: &Request, site: SiteId) -> bool {
-    match request {
-        Request::Batch(batch) => batch.site == site,
-        Request::Ask { operation } => operation.site == site,
-        Request::Close { site: about, .. } => *about == site,
-        _ => false,
-    }
-}
-
-#[expect(clippy::too_many_arguments, reason = "the parts of a node, borrowed apart from each other")]
-fn request_of(
-    turn: &mut Turn,
-    lineage: &mut Lineage,
-    sessions: &mut Sessions,
-    quotas: &mut Quotas,
-    counts: &mut Counts,
-    relays: &mut Relays,
-    view: &View,
-    client: ClientId,
-    request: Request,
-    scratch: &mut Vec<u8>,
-) {
-    let me = turn.site.me;
-    let ready = lineage.readiness == Readiness::Ready;
-    let serving = ready || lineage.readiness == Readiness::Draining;
-    match request {
-        Request::Open if !ready => turn.responses.push((client, Response::NotOpened(Refusal::NotReady))),
-        Request::Open => match sessions.open(turn.now.mono) {
-            Opened::Full => turn.responses.push((client, Response::NotOpened(Refusal::Overloaded))),
-            Opened::Within(session) | Opened::Reserving(session) => {
-                lineage.note_marks(sessions.marks());
-                let incarnation = turn.site.incarnation;
-                turn.responses.push((client, Response::Opened { site: me, incarnation, session }));
-            }
-        },
-        Request::Batch(batch) if batch.site == me => {
-            if batch.incarnation != turn.site.incarnation || !ready {
-                let outcome =
-                    if ready { Outcome::Unknown(Doubt::IncarnationLost) } else { Outcome::Refused(Refusal::NotReady) };
-                return answer_all(turn, client, &batch, &outcome);
-            }
-            submit(turn, sessions, quotas, view, client, batch, scratch);
-        }
-        // Another site's operations: it alone may carry them out.
-        Request::Batch(batch) => {
-            let to = batch.site;
-            if let Err(Request::Batch(batch)) = pass_on(turn, relays, serving, client, to, Request::Batch(batch)) {
-                answer_all(turn, client, &batch, &Outcome::Unknown(Doubt::SiteUnreachable));
-            }
-        }
-        Request::Ask { operation } if operation.site == me => {
-            let outcome = ask(turn, serving, sessions, quotas, operation, scratch);
-            turn.responses.push((client, Response::Asked { operation, outcome }));
-        }
-        Request::Ask { operation } => {
-            if pass_on(turn, relays, serving, client, operation.site, Request::Ask { operation }).is_err() {
-                let outcome = Outcome::Unknown(Doubt::SiteUnreachable);
-                turn.responses.push((client, Response::Asked { operation, outcome }));
-            }
-        }
-        Request::Close { site, incarnation, session } if site == me => {
-            if serving && incarnation == turn.site.incarnation {
-                close(turn, lineage, sessions, quotas, session);
-            }
-            turn.responses.push((client, Response::Closed));
-        }
-        // If it cannot be told, the session ends when it has been silent for long enough.
-        Request::Close { site, .. } => {
-            if pass_on(turn, relays, serving, client, site, request).is_err() {
-                turn.responses.push((client, Response::Closed));
-            }
-        }
-        Request::Show { .. } if !serving => turn.responses.push((client, Response::Shown(Err(Refusal::NotReady)))),
-        Request::Show { quota, timeout } => counts.begin(turn, quotas, client, quota, timeout),
-        Request::List { after, limit } => {
-            turn.responses.push((client, Response::Listed(list(quotas, &after, limit.min(1000) as usize))));
-        }
-        // Only the driver asks these, and the node answers them itself.
-        Request::Status | Request::Drain => {}
-    }
-}
-
-/// Passes a request on to the site that it is about; hands it back if that cannot be.
-fn pass_on(
-    turn: &mut Turn,
-    relays: &mut Relays,
-    serving: bool,
-    client: ClientId,
-    to: SiteId,
-    request: Request,
-) -> Result<(), Request> {
-    let up = serving && turn.peers.iter().any(|peer| peer.site == to && peer.is_up(turn.now));
-    let Some(token) = up.then(|| relays.begin(turn.now, client, &request)).flatten() else { return Err(request) };
-    turn.sends.push((to, Body::Relay { token, request: Box::new(request) }));
-    Ok(())
-}
-
-fn answer_all(turn: &mut Turn, client: ClientId, batch: &Batch, outcome: &Outcome) {
-    let answers = batch.operations.iter().map(|s| Answer { sequence: s.sequence, outcome: outcome.clone() }).collect();
-    turn.responses.push((client, Response::Batch { session: batch.session, answers }));
-}
-
-/// Carries out the operations of a batch that are new, answers those that are known, and lets wait what has to.
-fn submit(
-    turn: &mut Turn,
-    sessions: &mut Sessions,
-    quotas: &mut Quotas,
-    view: &View,
-    client: ClientId,
-    batch: Batch,
-    scratch: &mut Vec<u8>,
-) {
-    let Some(session) = sessions.find(batch.session) else {
-        return answer_all(turn, client, &batch, &Outcome::Refused(Refusal::SessionEnded));
-    };
-    session.raise(batch.low, turn.now.mono);
-    let mut answers = Vec::with_capacity(batch.operations.len());
-    for submission in batch.operations.into_iter().take(BATCH_OPERATIONS) {
-        let Submitted { sequence, timeout, operation } = submission.into();
-        let digest = session::digest(&operation);
-        match session.judge(sequence, digest, client) {
-            Verdict::Known(outcome) => {
-                turn.metrics.repeated += 1;
-                answers.push(Answer { sequence, outcome });
-            }
-            Verdict::Waiting => {}
-            Verdict::Fresh => {
-                let unclaimed = session.unclaimed();
-                withdraw(turn, quotas, batch.session, unclaimed);
-                let ticket = Ticket { session: batch.session, sequence };
-                let settled = session.aim_of(sequence).and_then(|aim| quotas.settled(aim));
-                match settled.or_else(|| quotas.execute(turn, view, ticket, &operation, timeout)) {
-                    Some(outcome) => {
-                        let low = session.low();
-                        put_outcome(&mut turn.batch, scratch, ticket, low, digest, &outcome);
-                        session.record(sequence, digest, outcome.clone());
-                        if matches!(outcome, Outcome::Refused(refusal) if !matches!(refusal, Refusal::Exhausted { .. }))
-                        {
-                            turn.metrics.refused_other += 1;
-                        }
-                        answers.push(Answer { sequence, outcome });
-                    }
-                    None => session.suspend(sequence, digest, client),
-                }
-            }
-        }
-    }
-    turn.responses.push((client, Response::Batch { session: batch.session, answers }));
-}
-
-/// A submission, taken apart.
-struct Submitted {
-    sequence: u64,
-    timeout: u64,
-    operation: Operation,
-}
-
-impl From<crate::api::Submission> for Submitted {
-    fn from(submission: crate::api::Submission) -> Self {
-        Self { sequence: submission.sequence, timeout: submission.timeout, operation: submission.operation }
-    }
-}
-
-/// What became of an operation? Asking is a write: one that is not known here is refused for ever.
-fn ask(
-    turn: &mut Turn,
-    serving: bool,
-    sessions: &mut Sessions,
-    quotas: &mut Quotas,
-    operation: OperationId,
-    scratch: &mut Vec<u8>,
-) -> Outcome {
-    if operation.incarnation != turn.site.incarnation {
-        return Outcome::Unknown(Doubt::IncarnationLost);
-    }
-    if !serving {
-        return Outcome::Unknown(Doubt::SiteUnreachable);
-    }
-    let Some(session) = sessions.find(operation.session) else {
-        return sessions.verdict_on_ended(operation.session);
-    };
-    let ticket = Ticket { session: operation.session, sequence: operation.sequence };
-    let withdrawn = Outcome::Refused(Refusal::Withdrawn);
-    match session.look(operation.sequence) {
-        Some(Known::Ended(outcome)) => {
-            let settled = session
-                .aim_of(operation.sequence)
-                .and_then(|aim| quotas.settled(aim).or_else(|| quotas.is_lost(aim).then_some(withdrawn)));
-            let Some(settled) = settled else { return outcome };
-            let digest = session.digest_of(operation.sequence).unwrap_or(0);
-            put_outcome(&mut turn.batch, scratch, ticket, session.low(), digest, &settled);
-            session.record(operation.sequence, digest, settled.clone());
-            settled
-        }
-        Some(Known::Waiting(_)) => {
-            if !quotas.withdraw(turn, operation.session, &BTreeSet::from([operation.sequence])) {
-                return Outcome::Unknown(Doubt::Undecided);
-            }
-            turn.finished.push((ticket, withdrawn.clone()));
-            withdrawn
-        }
-        None => {
-            session.make_room(operation.sequence);
-            put_outcome(&mut turn.batch, scratch, ticket, session.low(), 0, &withdrawn);
-            session.record(operation.sequence, 0, withdrawn.clone());
-            let unclaimed = session.unclaimed();
-            withdraw(turn, quotas, operation.session, unclaimed);
-            withdrawn
-        }
-    }
-}
-
-/// Ends a session and removes its rows.
-fn close(turn: &mut Turn, lineage: &mut Lineage, sessions: &mut Sessions, quotas: &mut Quotas, id: SessionId) {
-    let Some((slots, waiting)) = sessions.close(id) else { return };
-    lineage.note_marks(sessions.marks());
-    for slot in slots {
-        turn.batch.delete(&outcome_key(id, slot));
-    }
-    withdraw(turn, quotas, id, waiting);
-}
-
-/// Gives up operations that wait and that nobody can be told of any more: what they would be granted would be lost.
-fn withdraw(turn: &mut Turn, quotas: &mut Quotas, session: SessionId, sequences: Vec<u64>) {
-    if !sequences.is_empty() {
-        quotas.withdraw(turn, session, &sequences.into_iter().collect());
-    }
-}
-
-/// Records and answers the waiting operations that ended in this turn.
-fn finish(turn: &mut Turn, sessions: &mut Sessions, scratch: &mut Vec<u8>) {
-    for (ticket, aim) in std::mem::take(&mut turn.undecided) {
-        let Some(session) = sessions.find(ticket.session) else { continue };
-        // Its place in the window, and so its row, may belong to another operation by now.
-        let Some(digest) = session.digest_of(ticket.sequence) else { continue };
-        session.note_row(ticket.sequence);
-        session.aim(ticket.sequence, aim);
-        scratch.clear();
-        session::encode_undecided(scratch, ticket.sequence, session.low(), digest, aim);
-        turn.batch.put(&outcome_key(ticket.session, ticket.sequence % SESSION_WINDOW), scratch);
-    }
-    let mut answers: FxHashMap<(ClientId, SessionId), Vec<Answer>> = FxHashMap::default();
-    let mut order = Vec::new();
-    for (ticket, outcome) in std::mem::take(&mut turn.finished) {
-        let Some(session) = sessions.find(ticket.session) else { continue };
-        let Some((client, digest)) = session.resume(ticket.sequence, &outcome) else { continue };
-        // What is undecided has its row already.
-        if outcome != Outcome::Unknown(Doubt::Undecided) {
-            put_outcome(&mut turn.batch, scratch, ticket, session.low(), digest, &outcome);
-        }
-        let key = (client, ticket.session);
-        let group = answers.entry(key).or_insert_with(|| {
-            order.push(key);
-            Vec::new()
-        });
-        group.push(Answer { sequence: ticket.sequence, outcome });
-    }
-    for key in order {
-        let answers = answers.remove(&key).expect("noted when it was made");
-        turn.responses.push((key.0, Response::Batch { session: key.1, answers }));
-    }
-}
-
-fn outcome_key(session: SessionId, slot: u64) -> [u8; 11] {
-    let mut key = [OUTCOME; 11];
-    key[1..9].copy_from_slice(&session.0.to_be_bytes());
-    key[9..].copy_from_slice(&(slot as u16).to_be_bytes());
-    key
-}
-
-#[inline]
-fn put_outcome(
-    batch: &mut machine::Batch,
-    scratch: &mut Vec<u8>,
-    ticket: Ticket,
-    low: u64,
-    digest: u64,
-    outcome: &Outcome,
-) {
-    scratch.clear();
-    session::encode_row(scratch, ticket.sequence, low, digest, outcome);
-    batch.put(&outcome_key(ticket.session, ticket.sequence % SESSION_WINDOW), scratch);
-}
-
-/// The first `limit` quotas after a name, in the order of names.
-fn list(quotas: &Quotas, after: &str, limit: usize) -> Vec<Listed> {
-    let mut first = std::collections::BinaryHeap::new();
-    for quota in quotas.iter().filter(|quota| quota.limit().is_some() && &**quota.name() > after) {
-        first.push((quota.name().clone(), quota.limit().unwrap_or(0), quota.avantan().share.tokens));
-        if first.len() > limit {
-            first.pop();
-        }
-    }
-    let sorted = first.into_sorted_vec().into_iter();
-    sorted.map(|(name, limit, tokens)| Listed { name: name.to_string(), limit, tokens }).collect()
 }
 
 /// A life's number, for what is printed of it.

@@ -1,0 +1,348 @@
+//! Requests of clients and messages of other sites: each goes to the chapter that it concerns, and what became of operations is
+//! recorded under their ids.
+
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashMap;
+
+use super::OUTCOME;
+use super::counting::Counts;
+use super::lives::Lineage;
+use super::relay::Relays;
+use crate::api::{
+    Answer, BATCH_OPERATIONS, Batch, Doubt, Listed, Operation, Outcome, Readiness, Refusal, Request, Response,
+    SESSION_WINDOW,
+};
+use crate::id::{OperationId, SessionId, SiteId};
+use crate::machine::{self, ClientId, View};
+use crate::peer::Body;
+use crate::quota::Quotas;
+use crate::session::{self, Known, Opened, Sessions, Verdict};
+use crate::turn::{Ticket, Turn};
+
+/// The parts of a node that a turn works on, borrowed apart from those that it only looks at.
+pub(super) struct Desk<'a> {
+    pub(super) lineage: &'a mut Lineage,
+    pub(super) sessions: &'a mut Sessions,
+    pub(super) quotas: &'a mut Quotas,
+    pub(super) counts: &'a mut Counts,
+    pub(super) relays: &'a mut Relays,
+    pub(super) view: &'a View,
+    pub(super) scratch: &'a mut Vec<u8>,
+}
+
+impl Desk<'_> {
+    /// Handles what another site says.
+    pub(super) fn message(&mut self, turn: &mut Turn, from: usize, body: Body) {
+        let Self { quotas, counts, relays, .. } = self;
+        let peer = turn.peers[from].site;
+        match body {
+            Body::Avantan { quota, message } => quotas.message(turn, peer, &quota, *message),
+            Body::Digests(digests) => digests.into_iter().for_each(|digest| quotas.digest(turn, from, digest)),
+            Body::Lookup { token, quota } => quotas.look_up(turn, from, quota, token),
+            Body::NotKnown { token, quota } => quotas.not_known(turn, from, &quota, token),
+            Body::NoVote { quota, answer } => quotas.no_vote(turn, from, &quota, *answer),
+            Body::Count { token, quota } => {
+                let tally = quotas.tally(turn, &quota);
+                turn.sends.push((peer, Body::Counted { token, tally: tally.map(Box::new) }));
+            }
+            Body::Counted { token, tally } => counts.counted(turn, quotas, from, token, tally.map(|tally| *tally)),
+            Body::Relay { token, request } => {
+                // What a relayed request may ask is about this site's sessions; anything else would go round.
+                let is_ours = is_about(&request, turn.site.me);
+                let client = is_ours.then(|| relays.serve(turn.now, peer, token, &request)).flatten();
+                if let Some(client) = client {
+                    self.request(turn, client, *request);
+                }
+            }
+            Body::Relayed { token, response } => {
+                if let Some(client) = relays.finish(token, &response) {
+                    turn.responses.push((client, *response));
+                }
+            }
+            // Handled before the turn, see [`super::lives`].
+            Body::Hello { .. } | Body::Welcome { .. } | Body::Ping { .. } | Body::Pong { .. } => {}
+        }
+    }
+
+    /// Carries out a request, or lets it wait.
+    pub(super) fn request(&mut self, turn: &mut Turn, client: ClientId, request: Request) {
+        let me = turn.site.me;
+        let ready = self.lineage.readiness == Readiness::Ready;
+        let serving = ready || self.lineage.readiness == Readiness::Draining;
+        match request {
+            Request::Open if !ready => turn.responses.push((client, Response::NotOpened(Refusal::NotReady))),
+            Request::Open => match self.sessions.open(turn.now.mono) {
+                Opened::Full => turn.responses.push((client, Response::NotOpened(Refusal::Overloaded))),
+                Opened::Within(session) | Opened::Reserving(session) => {
+                    self.lineage.note_marks(self.sessions.marks());
+                    let incarnation = turn.site.incarnation;
+                    turn.responses.push((client, Response::Opened { site: me, incarnation, session }));
+                }
+            },
+            Request::Batch(batch) if batch.site == me => {
+                if batch.incarnation != turn.site.incarnation || !ready {
+                    let outcome = if ready {
+                        Outcome::Unknown(Doubt::IncarnationLost)
+                    } else {
+                        Outcome::Refused(Refusal::NotReady)
+                    };
+                    return answer_all(turn, client, &batch, &outcome);
+                }
+                self.submit(turn, client, batch);
+            }
+            // Another site's operations: it alone may carry them out.
+            Request::Batch(batch) => {
+                let to = batch.site;
+                if let Err(Request::Batch(batch)) = self.pass_on(turn, serving, client, to, Request::Batch(batch)) {
+                    answer_all(turn, client, &batch, &Outcome::Unknown(Doubt::SiteUnreachable));
+                }
+            }
+            Request::Ask { operation } if operation.site == me => {
+                let outcome = self.ask(turn, serving, operation);
+                turn.responses.push((client, Response::Asked { operation, outcome }));
+            }
+            Request::Ask { operation } => {
+                if self.pass_on(turn, serving, client, operation.site, Request::Ask { operation }).is_err() {
+                    let outcome = Outcome::Unknown(Doubt::SiteUnreachable);
+                    turn.responses.push((client, Response::Asked { operation, outcome }));
+                }
+            }
+            Request::Close { site, incarnation, session } if site == me => {
+                if serving && incarnation == turn.site.incarnation {
+                    self.close(turn, session);
+                }
+                turn.responses.push((client, Response::Closed));
+            }
+            // If it cannot be told, the session ends when it has been silent for long enough.
+            Request::Close { site, .. } => {
+                if self.pass_on(turn, serving, client, site, request).is_err() {
+                    turn.responses.push((client, Response::Closed));
+                }
+            }
+            Request::Show { .. } if !serving => turn.responses.push((client, Response::Shown(Err(Refusal::NotReady)))),
+            Request::Show { quota, timeout } => self.counts.begin(turn, self.quotas, client, quota, timeout),
+            Request::List { after, limit } => {
+                turn.responses.push((client, Response::Listed(list(self.quotas, &after, limit.min(1000) as usize))));
+            }
+            // Only the driver asks these, and the node answers them itself.
+            Request::Status | Request::Drain => {}
+        }
+    }
+
+    /// Passes a request on to the site that it is about; hands it back if that cannot be.
+    fn pass_on(
+        &mut self,
+        turn: &mut Turn,
+        serving: bool,
+        client: ClientId,
+        to: SiteId,
+        request: Request,
+    ) -> Result<(), Request> {
+        let up = serving && turn.peers.iter().any(|peer| peer.site == to && peer.is_up(turn.now));
+        let Some(token) = up.then(|| self.relays.begin(turn.now, client, &request)).flatten() else {
+            return Err(request);
+        };
+        turn.sends.push((to, Body::Relay { token, request: Box::new(request) }));
+        Ok(())
+    }
+
+    /// Carries out the operations of a batch that are new, answers those that are known, and lets wait what has to.
+    fn submit(&mut self, turn: &mut Turn, client: ClientId, batch: Batch) {
+        let Self { sessions, quotas, view, scratch, .. } = self;
+        let Some(session) = sessions.find(batch.session) else {
+            return answer_all(turn, client, &batch, &Outcome::Refused(Refusal::SessionEnded));
+        };
+        session.raise(batch.low, turn.now.mono);
+        let mut answers = Vec::with_capacity(batch.operations.len());
+        for submission in batch.operations.into_iter().take(BATCH_OPERATIONS) {
+            let Submitted { sequence, timeout, operation } = submission.into();
+            let digest = session::digest(&operation);
+            match session.judge(sequence, digest, client) {
+                Verdict::Known(outcome) => {
+                    turn.metrics.repeated += 1;
+                    answers.push(Answer { sequence, outcome });
+                }
+                Verdict::Waiting => {}
+                Verdict::Fresh => {
+                    let unclaimed = session.unclaimed();
+                    withdraw(turn, quotas, batch.session, unclaimed);
+                    let ticket = Ticket { session: batch.session, sequence };
+                    let settled = session.aim_of(sequence).and_then(|aim| quotas.settled(aim));
+                    match settled.or_else(|| quotas.execute(turn, view, ticket, &operation, timeout)) {
+                        Some(outcome) => {
+                            let low = session.low();
+                            put_outcome(&mut turn.batch, scratch, ticket, low, digest, &outcome);
+                            session.record(sequence, digest, outcome.clone());
+                            if matches!(outcome, Outcome::Refused(refusal) if !matches!(refusal, Refusal::Exhausted { .. }))
+                            {
+                                turn.metrics.refused_other += 1;
+                            }
+                            answers.push(Answer { sequence, outcome });
+                        }
+                        None => session.suspend(sequence, digest, client),
+                    }
+                }
+            }
+        }
+        turn.responses.push((client, Response::Batch { session: batch.session, answers }));
+    }
+
+    /// What became of an operation? Asking is a write: one that is not known here is refused for ever.
+    fn ask(&mut self, turn: &mut Turn, serving: bool, operation: OperationId) -> Outcome {
+        let Self { sessions, quotas, scratch, .. } = self;
+        if operation.incarnation != turn.site.incarnation {
+            return Outcome::Unknown(Doubt::IncarnationLost);
+        }
+        if !serving {
+            return Outcome::Unknown(Doubt::SiteUnreachable);
+        }
+        let Some(session) = sessions.find(operation.session) else {
+            return sessions.verdict_on_ended(operation.session);
+        };
+        let ticket = Ticket { session: operation.session, sequence: operation.sequence };
+        let withdrawn = Outcome::Refused(Refusal::Withdrawn);
+        match session.look(operation.sequence) {
+            Some(Known::Ended(outcome)) => {
+                let settled = session
+                    .aim_of(operation.sequence)
+                    .and_then(|aim| quotas.settled(aim).or_else(|| quotas.is_lost(aim).then_some(withdrawn)));
+                let Some(settled) = settled else { return outcome };
+                let digest = session.digest_of(operation.sequence).unwrap_or(0);
+                put_outcome(&mut turn.batch, scratch, ticket, session.low(), digest, &settled);
+                session.record(operation.sequence, digest, settled.clone());
+                settled
+            }
+            Some(Known::Waiting(_)) => {
+                if !quotas.withdraw(turn, operation.session, &BTreeSet::from([operation.sequence])) {
+                    return Outcome::Unknown(Doubt::Undecided);
+                }
+                turn.finished.push((ticket, withdrawn.clone()));
+                withdrawn
+            }
+            None => {
+                session.make_room(operation.sequence);
+                put_outcome(&mut turn.batch, scratch, ticket, session.low(), 0, &withdrawn);
+                session.record(operation.sequence, 0, withdrawn.clone());
+                let unclaimed = session.unclaimed();
+                withdraw(turn, quotas, operation.session, unclaimed);
+                withdrawn
+            }
+        }
+    }
+
+    /// Ends a session and removes its rows.
+    pub(super) fn close(&mut self, turn: &mut Turn, id: SessionId) {
+        let Self { lineage, sessions, quotas, .. } = self;
+        let Some((slots, waiting)) = sessions.close(id) else { return };
+        lineage.note_marks(sessions.marks());
+        for slot in slots {
+            turn.batch.delete(&outcome_key(id, slot));
+        }
+        withdraw(turn, quotas, id, waiting);
+    }
+
+    /// Records and answers the waiting operations that ended in this turn.
+    pub(super) fn finish(&mut self, turn: &mut Turn) {
+        let Self { sessions, scratch, .. } = self;
+        for (ticket, aim) in std::mem::take(&mut turn.undecided) {
+            let Some(session) = sessions.find(ticket.session) else { continue };
+            // Its place in the window, and so its row, may belong to another operation by now.
+            let Some(digest) = session.digest_of(ticket.sequence) else { continue };
+            session.note_row(ticket.sequence);
+            session.aim(ticket.sequence, aim);
+            scratch.clear();
+            session::encode_undecided(scratch, ticket.sequence, session.low(), digest, aim);
+            turn.batch.put(&outcome_key(ticket.session, ticket.sequence % SESSION_WINDOW), scratch);
+        }
+        let mut answers: FxHashMap<(ClientId, SessionId), Vec<Answer>> = FxHashMap::default();
+        let mut order = Vec::new();
+        for (ticket, outcome) in std::mem::take(&mut turn.finished) {
+            let Some(session) = sessions.find(ticket.session) else { continue };
+            let Some((client, digest)) = session.resume(ticket.sequence, &outcome) else { continue };
+            // What is undecided has its row already.
+            if outcome != Outcome::Unknown(Doubt::Undecided) {
+                put_outcome(&mut turn.batch, scratch, ticket, session.low(), digest, &outcome);
+            }
+            let key = (client, ticket.session);
+            let group = answers.entry(key).or_insert_with(|| {
+                order.push(key);
+                Vec::new()
+            });
+            group.push(Answer { sequence: ticket.sequence, outcome });
+        }
+        for key in order {
+            let answers = answers.remove(&key).expect("noted when it was made");
+            turn.responses.push((key.0, Response::Batch { session: key.1, answers }));
+        }
+    }
+}
+
+/// Whether the request is about sessions of `site`.
+fn is_about(request: &Request, site: SiteId) -> bool {
+    match request {
+        Request::Batch(batch) => batch.site == site,
+        Request::Ask { operation } => operation.site == site,
+        Request::Close { site: about, .. } => *about == site,
+        _ => false,
+    }
+}
+
+fn answer_all(turn: &mut Turn, client: ClientId, batch: &Batch, outcome: &Outcome) {
+    let answers = batch.operations.iter().map(|s| Answer { sequence: s.sequence, outcome: outcome.clone() }).collect();
+    turn.responses.push((client, Response::Batch { session: batch.session, answers }));
+}
+
+/// A submission, taken apart.
+struct Submitted {
+    sequence: u64,
+    timeout: u64,
+    operation: Operation,
+}
+
+impl From<crate::api::Submission> for Submitted {
+    fn from(submission: crate::api::Submission) -> Self {
+        Self { sequence: submission.sequence, timeout: submission.timeout, operation: submission.operation }
+    }
+}
+
+/// Gives up operations that wait and that nobody can be told of any more: what they would be granted would be lost.
+fn withdraw(turn: &mut Turn, quotas: &mut Quotas, session: SessionId, sequences: Vec<u64>) {
+    if !sequences.is_empty() {
+        quotas.withdraw(turn, session, &sequences.into_iter().collect());
+    }
+}
+
+pub(super) fn outcome_key(session: SessionId, slot: u64) -> [u8; 11] {
+    let mut key = [OUTCOME; 11];
+    key[1..9].copy_from_slice(&session.0.to_be_bytes());
+    key[9..].copy_from_slice(&(slot as u16).to_be_bytes());
+    key
+}
+
+#[inline]
+fn put_outcome(
+    batch: &mut machine::Batch,
+    scratch: &mut Vec<u8>,
+    ticket: Ticket,
+    low: u64,
+    digest: u64,
+    outcome: &Outcome,
+) {
+    scratch.clear();
+    session::encode_row(scratch, ticket.sequence, low, digest, outcome);
+    batch.put(&outcome_key(ticket.session, ticket.sequence % SESSION_WINDOW), scratch);
+}
+
+/// The first `limit` quotas after a name, in the order of names.
+fn list(quotas: &Quotas, after: &str, limit: usize) -> Vec<Listed> {
+    let mut first = std::collections::BinaryHeap::new();
+    for quota in quotas.iter().filter(|quota| quota.limit().is_some() && &**quota.name() > after) {
+        first.push((quota.name().clone(), quota.limit().unwrap_or(0), quota.avantan().share.tokens));
+        if first.len() > limit {
+            first.pop();
+        }
+    }
+    let sorted = first.into_sorted_vec().into_iter();
+    sorted.map(|(name, limit, tokens)| Listed { name: name.to_string(), limit, tokens }).collect()
+}
