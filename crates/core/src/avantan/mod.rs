@@ -258,7 +258,7 @@ impl Avantan {
         self.build_if_all_reported(site, step);
     }
 
-    /// Handles a message of this entity. `offer` is asked at most once, when a round wants a line.
+    /// Handles a message of this entity. `offer` is what the site would say to a round now.
     pub fn handle(
         &mut self,
         site: Membership,
@@ -268,7 +268,6 @@ impl Avantan {
         step: &mut Step,
     ) {
         match message {
-            // A leader asks for a promise and a line.
             Message::Election { instance, ballot, scope, table } => {
                 // The table proves every instance before this one: never report a state from before it.
                 if instance > self.share.applied + 1 {
@@ -277,137 +276,160 @@ impl Avantan {
                 if instance <= self.share.applied {
                     return self.tell_decided(from, step);
                 }
-                if !self.may_vote(site) {
-                    // Without a promise and with nothing set aside, only so that the leader can record us.
-                    let offer = offer(&self.share);
-                    let line = self.line(site, 0, offer);
-                    let report = Report { line, accepted: None, promises: false };
-                    return step.sends.push((from, Message::Report { instance, ballot, report }));
-                }
-                if let Some(round) = &self.share.round
-                    && ballot <= round.promised
-                {
-                    // The same election again: the first report may have been lost, and it still stands.
-                    if ballot == round.promised && ballot.site == from {
-                        let line = self.line(site, round.held, offer(&self.share));
-                        let report = Report { line, accepted: round.accepted.clone(), promises: true };
-                        return step.sends.push((from, Message::Report { instance, ballot, report }));
-                    }
-                    return step.sends.push((from, Message::Refuse { instance, promised: round.promised }));
-                }
-                if matches!(self.role, Role::Electing { .. }) {
-                    self.role = Role::Idle;
-                }
                 let offer = offer(&self.share);
-                let line = self.join(site, instance, ballot, scope, offer);
-                let accepted = self.share.round.as_ref().and_then(|round| round.accepted.clone());
-                let report = Report { line, accepted, promises: true };
-                step.changed = true;
-                step.sends.push((from, Message::Report { instance, ballot, report }));
+                self.elect(site, from, instance, ballot, scope, offer, step);
             }
-
-            // An answer to our election; the first of each site counts.
             Message::Report { instance, ballot, report } => {
-                let expected = self.share.applied + 1;
-                let sound = report.line.held >= 0
-                    && report.accepted.as_ref().is_none_or(|(_, value)| self.is_acceptable(site, value));
-                let Role::Electing { ballot: ours, reports, .. } = &mut self.role else {
-                    step.ignored = true;
-                    return;
-                };
-                let known = reports.iter().any(|other| other.line.site == from);
-                if instance != expected || ballot != *ours || report.line.site != from || known || !sound {
-                    step.ignored = true;
-                    return;
-                }
-                reports.push(report);
-                self.build_if_all_reported(site, step);
+                self.hear_report(site, from, instance, ballot, report, step)
             }
-
-            // A leader asks for a vote.
-            Message::Accept { instance, ballot, value } => {
-                if instance <= self.share.applied {
-                    return self.tell_decided(from, step);
-                }
-                if instance > self.share.applied + 1 {
-                    return step.sends.push((from, Message::Behind { applied: self.share.applied }));
-                }
-                if !self.may_vote(site) {
-                    step.ignored = true;
-                    return;
-                }
-                if let Some(round) = &self.share.round
-                    && ballot < round.promised
-                {
-                    return step.sends.push((from, Message::Refuse { instance, promised: round.promised }));
-                }
-                if !self.is_acceptable(site, &value) {
-                    step.ignored = true;
-                    return;
-                }
-                // Not a member of the round: holds nothing, goes on serving, but votes.
-                let round = self.share.round.get_or_insert_with(|| Round::new(instance, ballot));
-                round.promised = ballot;
-                round.accepted = Some((ballot, value));
-                if matches!(&self.role, Role::Electing { ballot: ours, .. } | Role::Collecting { ballot: ours, .. } if *ours < ballot)
-                {
-                    self.role = Role::Idle;
-                }
-                step.changed = true;
-                step.sends.push((from, Message::Accepted { instance, ballot }));
-            }
-
-            // A vote for our value.
-            Message::Accepted { instance, ballot } => {
-                let expected = self.share.applied + 1;
-                let Role::Collecting { ballot: ours, votes } = &mut self.role else {
-                    step.ignored = true;
-                    return;
-                };
-                if instance != expected || ballot != *ours || votes.contains(&from) {
-                    step.ignored = true;
-                    return;
-                }
-                votes.push(from);
-                self.decide_if_chosen(site, step);
-            }
-
-            // Somebody promised a higher ballot.
-            Message::Refuse { instance, promised } => {
-                if instance != self.share.applied + 1 {
-                    step.ignored = true;
-                    return;
-                }
-                self.refused = self.refused.max(promised.number);
-                if matches!(&self.role, Role::Electing { ballot, .. } if *ballot < promised) {
-                    self.withdraw(site, step);
-                }
-            }
-
-            // The outcome, and the catch-up for whoever missed instances.
+            Message::Accept { instance, ballot, value } => self.vote(site, from, instance, ballot, value, step),
+            Message::Accepted { instance, ballot } => self.hear_vote(site, from, instance, ballot, step),
+            Message::Refuse { instance, promised } => self.hear_refusal(site, instance, promised, step),
             Message::Decided { instance, table } => self.adopt(site, instance, table, step),
-
-            // The leader of this ballot never built a value and never will at this ballot.
-            Message::Withdraw { instance, ballot } => {
-                let Some(round) = &mut self.share.round else {
-                    step.ignored = true;
-                    return;
-                };
-                // Only if our line was reported to that ballot alone is the report void now.
-                if round.instance == instance && round.promised == ballot && round.first == Some(ballot) {
-                    round.first = None;
-                    round.held = 0;
-                    round.closing = false;
-                    step.changed = true;
-                }
-            }
-
+            Message::Withdraw { instance, ballot } => self.free_offer(instance, ballot, step),
             // A voter that missed instances asks for them.
-            Message::Behind { applied } => {
-                if applied < self.share.applied {
-                    self.tell_decided(from, step);
-                }
+            Message::Behind { applied } if applied < self.share.applied => self.tell_decided(from, step),
+            Message::Behind { .. } => {}
+        }
+    }
+
+    /// A leader asks for a promise and a line in the next instance.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one message")]
+    fn elect(
+        &mut self,
+        site: Membership,
+        from: SiteId,
+        instance: u64,
+        ballot: Ballot,
+        scope: Scope,
+        offer: Offer,
+        step: &mut Step,
+    ) {
+        if !self.may_vote(site) {
+            // Without a promise and with nothing set aside, only so that the leader can record us.
+            let line = self.line(site, 0, offer);
+            let report = Report { line, accepted: None, promises: false };
+            return step.sends.push((from, Message::Report { instance, ballot, report }));
+        }
+        if let Some(round) = &self.share.round
+            && ballot <= round.promised
+        {
+            // The same election again: the first report may have been lost, and it still stands.
+            if ballot == round.promised && ballot.site == from {
+                let line = self.line(site, round.held, offer);
+                let report = Report { line, accepted: round.accepted.clone(), promises: true };
+                return step.sends.push((from, Message::Report { instance, ballot, report }));
             }
+            return step.sends.push((from, Message::Refuse { instance, promised: round.promised }));
+        }
+        if matches!(self.role, Role::Electing { .. }) {
+            self.role = Role::Idle;
+        }
+        let line = self.join(site, instance, ballot, scope, offer);
+        let accepted = self.share.round.as_ref().and_then(|round| round.accepted.clone());
+        let report = Report { line, accepted, promises: true };
+        step.changed = true;
+        step.sends.push((from, Message::Report { instance, ballot, report }));
+    }
+
+    /// An answer to our election; the first of each site counts.
+    fn hear_report(
+        &mut self,
+        site: Membership,
+        from: SiteId,
+        instance: u64,
+        ballot: Ballot,
+        report: Report,
+        step: &mut Step,
+    ) {
+        let expected = self.share.applied + 1;
+        let sound =
+            report.line.held >= 0 && report.accepted.as_ref().is_none_or(|(_, value)| self.is_acceptable(site, value));
+        let Role::Electing { ballot: ours, reports, .. } = &mut self.role else {
+            step.ignored = true;
+            return;
+        };
+        let known = reports.iter().any(|other| other.line.site == from);
+        if instance != expected || ballot != *ours || report.line.site != from || known || !sound {
+            step.ignored = true;
+            return;
+        }
+        reports.push(report);
+        self.build_if_all_reported(site, step);
+    }
+
+    /// A leader asks for a vote.
+    fn vote(&mut self, site: Membership, from: SiteId, instance: u64, ballot: Ballot, value: Value, step: &mut Step) {
+        if instance <= self.share.applied {
+            return self.tell_decided(from, step);
+        }
+        if instance > self.share.applied + 1 {
+            return step.sends.push((from, Message::Behind { applied: self.share.applied }));
+        }
+        if !self.may_vote(site) {
+            step.ignored = true;
+            return;
+        }
+        if let Some(round) = &self.share.round
+            && ballot < round.promised
+        {
+            return step.sends.push((from, Message::Refuse { instance, promised: round.promised }));
+        }
+        if !self.is_acceptable(site, &value) {
+            step.ignored = true;
+            return;
+        }
+        // Not a member of the round: holds nothing, goes on serving, but votes.
+        let round = self.share.round.get_or_insert_with(|| Round::new(instance, ballot));
+        round.promised = ballot;
+        round.accepted = Some((ballot, value));
+        if matches!(&self.role, Role::Electing { ballot: ours, .. } | Role::Collecting { ballot: ours, .. } if *ours < ballot)
+        {
+            self.role = Role::Idle;
+        }
+        step.changed = true;
+        step.sends.push((from, Message::Accepted { instance, ballot }));
+    }
+
+    /// A vote for our value.
+    fn hear_vote(&mut self, site: Membership, from: SiteId, instance: u64, ballot: Ballot, step: &mut Step) {
+        let expected = self.share.applied + 1;
+        let Role::Collecting { ballot: ours, votes } = &mut self.role else {
+            step.ignored = true;
+            return;
+        };
+        if instance != expected || ballot != *ours || votes.contains(&from) {
+            step.ignored = true;
+            return;
+        }
+        votes.push(from);
+        self.decide_if_chosen(site, step);
+    }
+
+    /// Somebody promised a higher ballot than ours.
+    fn hear_refusal(&mut self, site: Membership, instance: u64, promised: Ballot, step: &mut Step) {
+        if instance != self.share.applied + 1 {
+            step.ignored = true;
+            return;
+        }
+        self.refused = self.refused.max(promised.number);
+        if matches!(&self.role, Role::Electing { ballot, .. } if *ballot < promised) {
+            self.withdraw(site, step);
+        }
+    }
+
+    /// The leader of this ballot never built a value and never will at this ballot: if our line was reported to that ballot
+    /// alone, the report is void.
+    fn free_offer(&mut self, instance: u64, ballot: Ballot, step: &mut Step) {
+        let Some(round) = &mut self.share.round else {
+            step.ignored = true;
+            return;
+        };
+        if round.instance == instance && round.promised == ballot && round.first == Some(ballot) {
+            round.first = None;
+            round.held = 0;
+            round.closing = false;
+            step.changed = true;
         }
     }
 
