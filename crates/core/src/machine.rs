@@ -24,8 +24,9 @@
 //!
 //! # What the machine promises
 //!
-//! It never panics on a message or a request, however stale, repeated, reordered or senseless: it ignores and counts
-//! it. A broken invariant of its own is an assertion, also in release builds. The same inputs give the same effects.
+//! It never panics on a request, nor on a message of another site of its cluster, however stale, repeated or reordered: it
+//! ignores and counts what makes no sense. The other sites are trusted: what they say is decided contradicts no assertion. A
+//! broken invariant is an assertion, also in release builds. The same inputs give the same effects.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;

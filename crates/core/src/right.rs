@@ -5,7 +5,7 @@
 //! the holder counts from *before it sent* the request and stops ε early; the backer waits until **both** of its
 //! clocks say that the time is over ([`Term`]).
 //!
-//! The backer's second clock is its **uptime**: monotonic time, added up over lives, durable to within a second. It
+//! The backer's second clock is its **uptime**: monotonic time, added up over lives, durable to within a second while holds are out. It
 //! stands still while the site is down, so a crash makes tokens come back later by the time that the site was down,
 //! never earlier. Neither clock decides what exists: a grant's row is removed in the same write that gives the tokens
 //! back, whether a release or the clock was first.

@@ -397,7 +397,8 @@ impl Node {
         *ping_at = now.mono;
     }
 
-    /// The storage is an old copy: forgets all that it says, in one batch, and joins anew.
+    /// The storage is an old copy: forgets all that it says, in one batch, and joins anew. Rows of tracked grants stay, which
+    /// nothing names any more: those with an end go when it has come, the others keep a few bytes each.
     pub(super) fn begin_anew(&mut self, now: Now, out: &mut Vec<Effect<Self>>) {
         let mut batch = Batch::new();
         for at in 0..self.quotas.len() as u32 {

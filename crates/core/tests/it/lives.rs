@@ -1,8 +1,10 @@
 //! Sites that stop, lose their disks, or come back on old copies of them.
 
-use slackline_core::api::{Outcome, Readiness, Refusal, Request, Response};
+use slackline_core::api::{Doubt, Outcome, Readiness, Refusal, Request, Response};
 use slackline_core::clock::SECOND;
+use slackline_core::id::OperationId;
 use slackline_core::machine::ClientId;
+use slackline_core::session::RETENTION;
 
 use crate::cluster::{Cluster, DELAY};
 use crate::quotas::{acquire, create, granted};
@@ -101,12 +103,12 @@ fn request_that_another_site_never_answers_is_unknown_in_the_end() {
     cluster.done(0, create(90));
     let sequence = cluster.submit(1, acquire(1));
     let (site, incarnation, session) = cluster.hosts[1].session.expect("opened");
-    let operation = slackline_core::id::OperationId { site, incarnation, session, sequence };
+    let operation = OperationId { site, incarnation, session, sequence };
     // The question leaves, and its answer is lost.
     cluster.cut = vec![(1, 0)];
     cluster.request(0, 9, Request::Ask { operation });
     cluster.run(15 * SECOND);
-    let unknown = Outcome::Unknown(slackline_core::api::Doubt::SiteUnreachable);
+    let unknown = Outcome::Unknown(Doubt::SiteUnreachable);
     let answer = Response::Asked { operation, outcome: unknown };
     assert!(cluster.responses.contains(&(0, ClientId(9), answer.clone())), "{:?}", cluster.responses);
     // Once the site counts as down, at once.
@@ -119,4 +121,33 @@ fn request_that_another_site_never_answers_is_unknown_in_the_end() {
     cluster.request(2, 11, Request::Show { quota: "gpus".into(), timeout: 1_000_000 });
     let refused = Response::Shown(Err(Refusal::NotReady));
     assert!(cluster.responses.contains(&(2, ClientId(11), refused)), "{:?}", cluster.responses);
+}
+
+/// Sessions that are silent for longer than the retention end, with their rows; what is asked about them then is honest.
+#[test]
+fn silent_session_ends_with_its_rows_and_its_outcomes_are_forgotten() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(1, create(90));
+    cluster.run(SECOND);
+    let rows = cluster.hosts[0].rows.len();
+    let sequence = cluster.submit(0, acquire(1));
+    assert!(granted(&cluster.outcome(0, sequence).expect("at once")));
+    let (site, incarnation, session) = cluster.hosts[0].session.expect("opened");
+    assert!(cluster.hosts[0].rows.len() > rows);
+    // Many at once, which their clients forget: they end soon after the retention, not a few at a time.
+    for _ in 0..1_000 {
+        cluster.request(0, 5, Request::Open);
+    }
+    let count = |cluster: &Cluster| cluster.hosts[0].node.as_ref().expect("runs").status(cluster.time(0)).sessions;
+    assert_eq!(count(&cluster), 1_001);
+    cluster.run(RETENTION + 15 * SECOND);
+    assert_eq!(count(&cluster), 0);
+    assert_eq!(cluster.hosts[0].rows.len(), rows, "its outcomes went with it");
+    let operation = OperationId { site, incarnation, session, sequence };
+    let forgotten = Response::Asked { operation, outcome: Outcome::Unknown(Doubt::Forgotten) };
+    cluster.request(0, 9, Request::Ask { operation });
+    assert!(cluster.responses.contains(&(0, ClientId(9), forgotten)), "{:?}", cluster.responses);
+    cluster.responses.clear();
+    let again = cluster.submit(0, acquire(1));
+    assert_eq!(cluster.outcome(0, again), Some(Outcome::Refused(Refusal::SessionEnded)));
 }
