@@ -26,7 +26,7 @@ pub(crate) fn verify() -> bool {
         run(&["clippy", "-p", "slackline-storage", "--all-targets", "--all-features", "--", "-D", "warnings"], &[])
     });
     // The command line under test is the one in the same build.
-    check("tests", &|| run(&["test", "--workspace"], &[]));
+    check("tests", &|| run(&["test", "--workspace", "--no-fail-fast"], &[]));
     check("tests of the fault layer", &|| run(&["test", "-p", "slackline-storage", "--all-features"], &[]));
     check("docs", &|| run(&["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")]));
     println!();

@@ -190,7 +190,8 @@ impl Report {
         let _ = writeln!(out, "\n{:width$}   p50 ms     p90     p95     p99    p999     max messages", "");
         for run in &self.runs {
             let latency = &run.latency_ms;
-            let time = |ms| known(run, milliseconds(ms));
+            // No call was timed where none took any time.
+            let time = |ms| if latency.max > 0.0 { known(run, milliseconds(ms)) } else { "-".to_owned() };
             let _ = writeln!(
                 out,
                 "{:width$} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8}",

@@ -11,7 +11,10 @@ use slackline::{Client, Outcome, Reason};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7400".to_owned());
+    tour(std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7400".to_owned())).await
+}
+
+pub(crate) async fn tour(address: String) -> Result<(), Box<dyn std::error::Error>> {
     let client = Client::connect([address]).await?;
     println!("connected; the nearest region is {}", client.nearest());
 
@@ -33,9 +36,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     gpus.acquire(10).await.done()?;
     gpus.release(10).await.done()?;
 
-    // There are three ways for a call to end, and this is all of them.
-    match gpus.acquire(1_000_000).deadline(Duration::from_secs(2)).await {
-        Outcome::Done(grant) => println!("more than there are? {grant:?}"),
+    // There are three ways for a call to end, and this is all of them. Not all can be had while some are held.
+    match gpus.acquire(5000).deadline(Duration::from_secs(2)).await {
+        Outcome::Done(grant) => println!("more than are free? {grant:?}"),
         Outcome::Refused(refused) if matches!(refused.reason, Reason::Exhausted { .. }) => println!("{refused}"),
         Outcome::Refused(refused) => return Err(refused.into()),
         Outcome::Unknown(unknown) => println!("{unknown}: {:?}", client.outcome_of(unknown.operation).await),

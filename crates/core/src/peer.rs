@@ -2,7 +2,7 @@
 
 use crate::api::{Request, Response};
 use crate::avantan::{self, NoVote};
-use crate::id::{Incarnation, Life, SiteId};
+use crate::id::{Incarnation, SiteId};
 
 /// A message between sites, with what every message tells of its sender.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,8 +60,8 @@ pub enum Body {
         mono: u64,
         /// The sender's wall clock, repeated too.
         wall: i64,
-        /// The sender's life.
-        life: Life,
+        /// Whether the sender is draining: it takes no more tokens.
+        leaving: bool,
     },
     /// Answers a `Ping`.
     Pong {

@@ -29,6 +29,8 @@ pub struct Peer {
     pub noted: (Incarnation, u64),
     /// When it last said something that only a site that serves says, in this life's monotonic microseconds.
     pub heard: Option<u64>,
+    /// Whether it said that it drains.
+    pub leaving: bool,
     /// The last exchange of clocks.
     pub offset: Option<Offset>,
 }
@@ -37,6 +39,11 @@ impl Peer {
     /// Whether it serves, as far as was heard lately.
     pub fn is_up(&self, now: Now) -> bool {
         self.heard.is_some_and(|heard| now.mono.saturating_sub(heard) < SILENCE)
+    }
+
+    /// Whether tokens given to it would be of use there.
+    pub fn takes_gifts(&self, now: Now) -> bool {
+        self.is_up(now) && !self.leaving && self.incarnation > Incarnation(0)
     }
 }
 
@@ -57,6 +64,8 @@ pub struct Turn<'a> {
     pub uptime: u64,
     /// The site and its members.
     pub site: Membership<'a>,
+    /// Whether the site drains: it wants no more tokens than what waits needs.
+    pub leaving: bool,
     /// The configuration.
     pub config: &'a Config,
     /// The members by position; this site's own entry is idle.

@@ -188,3 +188,17 @@ fn draining_site_ends_its_streams_and_the_others_go_on() {
     });
     dev.drain(DRAIN).expect("drains");
 }
+
+/// The program that the quickstart shows, against a real cluster.
+#[test]
+fn quickstart_example_runs_to_its_end() {
+    let dev = Dev::start(DevConfig { data: None, ports: Ports::Free, ..DevConfig::default() }).expect("starts");
+    assert!(dev.wait_ready(Duration::from_secs(20)));
+    let address = dev.sites()[0].address().to_string();
+    block_on(async { quickstart::tour(address).await.expect("every call ends as the program expects") });
+    dev.drain(DRAIN).expect("drains");
+}
+
+#[path = "../../client/examples/quickstart.rs"]
+#[allow(dead_code, reason = "its `main` is for the command line")]
+mod quickstart;

@@ -2,7 +2,7 @@
 
 use slackline_core::api::{Request, Response};
 use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, NoVote, Report, Row, Scope, Settled, Table, Value};
-use slackline_core::id::{Incarnation, Life};
+use slackline_core::id::Incarnation;
 use slackline_core::peer::{Body, DIGESTS, Digest, PeerMessage, Tally};
 
 use crate::fields::{Field, lists, nested, same_fields, same_variants};
@@ -20,7 +20,7 @@ impl From<PeerMessage> for internal::PeerMessage {
             Body::Welcome { nonce, start, established, known, noted, position } => {
                 Kind::Welcome(internal::Welcome { nonce, start, established, known: known.0, noted: noted.0, position })
             }
-            Body::Ping { mono, wall, life } => Kind::Ping(internal::Ping { mono, wall, life: life.0 }),
+            Body::Ping { mono, wall, leaving } => Kind::Ping(internal::Ping { mono, wall, leaving }),
             Body::Pong { mono, wall, there } => Kind::Pong(internal::Pong { mono, wall, there }),
             Body::Avantan { quota, message } => Kind::Avantan(avantan(quota, *message)),
             Body::Digests(digests) => {
@@ -60,7 +60,7 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
                 noted: Incarnation(welcome.noted),
                 position: welcome.position,
             },
-            Kind::Ping(ping) => Body::Ping { mono: ping.mono, wall: ping.wall, life: Life(ping.life) },
+            Kind::Ping(ping) => Body::Ping { mono: ping.mono, wall: ping.wall, leaving: ping.leaving },
             Kind::Pong(pong) => Body::Pong { mono: pong.mono, wall: pong.wall, there: pong.there },
             Kind::Avantan(mut avantan) => {
                 let quota = std::mem::take(&mut avantan.quota);

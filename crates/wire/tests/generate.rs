@@ -346,7 +346,7 @@ impl Generator {
                 noted: self.incarnation(),
                 position: self.number(),
             },
-            2 => Body::Ping { mono: self.number(), wall: self.amount(), life: Life(self.number()) },
+            2 => Body::Ping { mono: self.number(), wall: self.amount(), leaving: self.flag() },
             3 => Body::Pong { mono: self.number(), wall: self.amount(), there: self.amount() },
             4 => Body::Avantan { quota: self.name(), message: Box::new(self.avantan()) },
             5 => Body::Digests(self.several(5, Self::digest)),

@@ -128,10 +128,13 @@ impl Books {
         self.sites.iter().map(|site| site.granted as i128 - site.released as i128 - site.held as i128).sum()
     }
 
-    /// When every hold has ended and nothing is under way: each site's books must agree with what its clients know, and all
-    /// together with the limit.
+    /// When every hold has ended: each site's books must agree with what its clients know, and all together with the limit.
+    /// Gifts may be under way, and a site may have been stopped before it heard of the last decided round.
     pub(super) fn audit(&self, nodes: &[&Node], limit: i64) -> Result<(), String> {
         let (mut tokens, mut under_way) = (0i128, 0i128);
+        let shares = nodes.iter().filter_map(|node| Some(&node.quotas().find(NAME)?.avantan().share));
+        let newest = shares.max_by_key(|share| share.applied).map(|share| (share.applied, share.table.clone()));
+        let (decided, table) = newest.unwrap_or_default();
         for (site, (node, ledger)) in nodes.iter().zip(&self.sites).enumerate() {
             let quota = node.quotas().find(NAME).ok_or_else(|| format!("site {site} does not know the quota"))?;
             let (granted, back) = quota.used();
@@ -142,7 +145,12 @@ impl Books {
                     known.0, known.1
                 ));
             }
-            tokens += i128::from(quota.avantan().share.tokens);
+            let share = &quota.avantan().share;
+            tokens += i128::from(share.tokens);
+            let missed = table.settled(node.config().me).filter(|last| last.instance > share.applied);
+            if let Some(last) = missed.filter(|last| share.applied < decided && last.row.share == share.number) {
+                tokens += i128::from(last.row.after) - i128::from(last.row.before);
+            }
             under_way += (0..nodes.len())
                 .filter_map(|to| nodes[to].quotas().find(NAME).map(|there| (to, there)))
                 .map(|(to, there)| (quota.given(to).1 - there.received(site).1) as i128)

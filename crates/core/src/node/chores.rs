@@ -47,7 +47,11 @@ struct Announcement {
 struct Drain {
     client: ClientId,
     /// The quota whose tokens are given away next.
-    give_from: Option<usize>,
+    give_from: usize,
+    /// Whether something was given away since the first quota was looked at.
+    gave: bool,
+    /// Before this, others may not know yet that it drains, and what they gave may be on its way.
+    told_at: u64,
     look_at: u64,
     deadline: u64,
 }
@@ -76,8 +80,8 @@ impl Chores {
 
     /// Begins to drain: `client` is told when it is over.
     pub(super) fn begin_drain(&mut self, now: Now, client: ClientId) {
-        let (look_at, deadline) = (now.mono, now.mono + DRAIN);
-        self.drain = Some(Drain { client, give_from: Some(0), look_at, deadline });
+        let deadline = now.mono + DRAIN;
+        self.drain = Some(Drain { client, give_from: 0, gave: false, told_at: 0, look_at: now.mono, deadline });
     }
 
     /// When something is to be done next, in monotonic microseconds; `mono_at` tells when an uptime will be.
@@ -131,13 +135,21 @@ impl Chores {
         }
     }
 
+    /// Gives away what is free, and what comes in meanwhile, until nothing waits.
     fn drain(&mut self, turn: &mut Turn, desk: &mut Desk) {
         let Some(drain) = &mut self.drain else { return };
-        drain.look_at = turn.now.mono + DRAIN_LOOK;
-        if let Some(from) = drain.give_from {
-            drain.give_from = desk.quotas.give_away(turn, from);
+        if drain.told_at == 0 {
+            let others = turn.peers.iter().any(|peer| peer.is_up(turn.now));
+            drain.told_at = turn.now.mono + if others { turn.longest_round_trip() } else { 0 };
         }
-        let idle = desk.quotas.waiting() == 0 && !desk.quotas.has_admin() && drain.give_from.is_none();
+        let before = turn.metrics.gifts_leaving;
+        let next = desk.quotas.give_away(turn, drain.give_from);
+        drain.gave |= turn.metrics.gifts_leaving > before;
+        drain.give_from = next.unwrap_or(0);
+        drain.look_at = turn.now.mono + if next.is_some() { MILLISECOND } else { DRAIN_LOOK };
+        let mut idle = desk.quotas.waiting() == 0 && !desk.quotas.has_admin() && turn.now.mono >= drain.told_at;
+        idle &= next.is_none() && !drain.gave;
+        drain.gave &= next.is_some();
         if idle || turn.now.mono >= drain.deadline {
             turn.responses.push((drain.client, Response::Drained));
             self.drain = None;

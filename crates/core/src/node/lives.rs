@@ -298,7 +298,8 @@ impl Node {
                 }
                 None
             }
-            Body::Ping { mono, wall, life: _ } => {
+            Body::Ping { mono, wall, leaving } => {
+                self.peers[from].leaving = leaving;
                 sends.push((to, Body::Pong { mono, wall, there: now.wall }));
                 None
             }
@@ -330,7 +331,8 @@ impl Node {
         // Only a site that serves pings: that is how the others know that it does.
         if !asking && now.mono >= self.ping_at {
             self.ping_at = now.mono + PING;
-            let ping = Body::Ping { mono: now.mono, wall: now.wall, life: self.lineage.life };
+            let leaving = self.lineage.readiness == Readiness::Draining;
+            let ping = Body::Ping { mono: now.mono, wall: now.wall, leaving };
             sends.extend(others.into_iter().map(|to| (to, ping.clone())));
             if self.chores.next_due.is_some() && self.lineage.uptime(now) >= self.lineage.uptime_noted + UPTIME {
                 self.lineage.meta_dirty = true;

@@ -262,7 +262,7 @@ impl Node {
         }
         match message.body {
             // It has just started, or has lost its disk: nothing is to be given to it, nor asked of it.
-            Body::Hello { .. } => peer.heard = None,
+            Body::Hello { .. } => (peer.heard, peer.leaving) = (None, false),
             // These a site answers, and tells, before it serves.
             Body::Welcome { .. } | Body::Pong { .. } => {}
             _ => peer.heard = Some(now.mono),
@@ -309,12 +309,26 @@ impl Machine for Node {
         let serving = self.is_serving();
         let Spare { mut digests, mut scratch } = std::mem::take(&mut self.spare);
         digests.resize(self.peers.len(), Vec::new());
-        let Self { config, position, lineage, peers, sessions, quotas, counts, relays, rng, metrics, chores, .. } =
-            self;
+        let Self {
+            config,
+            position,
+            lineage,
+            peers,
+            sessions,
+            quotas,
+            counts,
+            relays,
+            rng,
+            metrics,
+            chores,
+            ping_at,
+            ..
+        } = self;
         let mut turn = Turn {
             now,
             uptime: lineage.uptime(now),
             site: Membership { me: config.me, incarnation: lineage.incarnation, members: &config.members },
+            leaving: lineage.readiness == Readiness::Draining,
             config,
             peers,
             position: *position,
@@ -338,6 +352,8 @@ impl Machine for Node {
             Todo::Request(client, Request::Drain) if !serving => turn.responses.push((client, Response::Drained)),
             Todo::Request(client, Request::Drain) => {
                 desk.lineage.readiness = Readiness::Draining;
+                // The others are told at once.
+                *ping_at = now.mono;
                 chores.begin_drain(now, client);
             }
             // Answered below, when the turn no longer borrows the node.

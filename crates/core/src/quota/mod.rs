@@ -28,7 +28,7 @@ pub(crate) use row::keys;
 pub use row::{DUE, GRANT, QuotaRow, due_ranges, due_uptime, grant_key, is_quota_row};
 pub use tally::count;
 
-use crate::api::Hold;
+use crate::api::{Hold, SiteSet};
 use crate::avantan::{Avantan, Clearance};
 use crate::clock::MILLISECOND;
 use crate::codec::Malformed;
@@ -135,6 +135,8 @@ struct Activity {
     retry_at: u64,
     /// How often rounds failed or ended in vain in a row.
     failures: u32,
+    /// Who did not answer the last election that came to nothing.
+    unanswered: SiteSet,
     /// The earliest deadline of a request that waits.
     deadline_at: u64,
     /// When tokens last came from elsewhere.
@@ -210,6 +212,7 @@ impl Activity {
             asked_for_gifts: false,
             retry_at: 0,
             failures: 0,
+            unanswered: SiteSet::default(),
             deadline_at: NEVER,
             fed_at: now,
             active_at: now,

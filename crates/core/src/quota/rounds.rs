@@ -132,7 +132,8 @@ impl Quotas {
         let quota = &self.list[at];
         let Some(activity) = &quota.activity else { return };
         let rate = activity.demand.rate();
-        let calm = activity.waiting.is_empty() && !quota.avantan.in_round() && now >= activity.retry_at;
+        let calm =
+            activity.waiting.is_empty() && !quota.avantan.in_round() && now >= activity.retry_at && !turn.leaving;
         if rate == 0 || !calm || !turn.config.redistribute || quota.limit().is_none() {
             return;
         }
@@ -231,6 +232,9 @@ impl Quotas {
         let away = quota.given_less_received(turn);
         let Some(activity) = &quota.activity else { return Offer { away, ..Offer::default() } };
         let needed = activity.needed();
+        if turn.leaving {
+            return Offer { away, needed, wanted: needed, ..Offer::default() };
+        }
         let soon = activity.demand.forecast(SECOND).max(activity.demand.request());
         let free = quota.avantan.share.tokens;
         // Goes on serving from some while the round lasts; where requests wait, the round should have it all.
@@ -293,6 +297,8 @@ impl Quotas {
                         turn.undecided.push((admin.ticket, aim));
                         Outcome::Unknown(Doubt::Undecided)
                     }
+                    // All are up: there was not enough time.
+                    None if failed == SiteSet::default() => Outcome::Refused(Refusal::DeadlinePassed),
                     None => Outcome::Refused(Refusal::Unreachable { missing: failed }),
                 };
                 turn.finished.push((admin.ticket, outcome));
@@ -305,15 +311,19 @@ impl Quotas {
         }
     }
 
-    /// Members that do not answer.
+    /// Members that have not answered: the election that is under way, or the last one, or anything lately.
     fn unreachable(&self, turn: &Turn, at: usize) -> SiteSet {
-        let mut missing = SiteSet::default();
+        let failed = self.list[at].activity.as_ref().filter(|activity| activity.failures > 0);
+        let mut missing = failed.map_or(SiteSet::default(), |activity| activity.unanswered);
+        if matches!(self.list[at].avantan.role(), Role::Electing { .. }) {
+            missing = SiteSet::default();
+        }
         for (position, peer) in turn.peers.iter().enumerate().filter(|(position, _)| *position != turn.position) {
-            let reported = match self.list[at].avantan.role() {
+            let answered = match self.list[at].avantan.role() {
                 Role::Electing { reports, .. } => reports.iter().any(|report| report.line.site == peer.site),
-                _ => false,
+                _ => peer.is_up(turn.now),
             };
-            if !reported && !peer.is_up(turn.now) {
+            if !answered {
                 missing.insert(position);
             }
         }
@@ -337,6 +347,7 @@ impl Quotas {
         let now = turn.now.mono;
         let grace = grace(turn);
         let before = self.standing(at);
+        let unanswered = self.unreachable(turn, at);
         let mut step = Step::default();
         let quota = &mut self.list[at];
         let activity = quota.activity.as_mut().expect("a quota with a timer is active");
@@ -349,6 +360,7 @@ impl Quotas {
                     quota.avantan.repeat(turn.site, &mut step);
                     activity.phase_at = (activity.phase_since + 3 * grace).min(now + grace);
                 } else {
+                    activity.unanswered = unanswered;
                     quota.avantan.withdraw(turn.site, &mut step);
                 }
             }
@@ -511,6 +523,7 @@ impl Quotas {
         activity.phase_at = NEVER;
         activity.fed_at = now;
         activity.asked_for_gifts = false;
+        activity.unanswered = SiteSet::default();
         activity.tick_at = activity.tick_at.min(now + super::TICK);
         // The rows tell what everybody has now, what they kept out of the round included.
         let mut asked = SiteSet::default();
@@ -549,7 +562,7 @@ impl Quotas {
     }
 
     /// Requests whose need the round knew and did not meet are refused, unless others are known to have enough now, or would
-    /// have with what was `away`, under way between sites, at the time.
+    /// have with what was `away`, under way between sites, at the time; or unless a site that is up did not report in time.
     fn judge_waiting(&mut self, turn: &mut Turn, at: usize, asked: SiteSet, away: i64) {
         let quota = &mut self.list[at];
         let free = quota.avantan.share.free().max(0);
@@ -558,12 +571,17 @@ impl Quotas {
         let reachable = activity.known_free(turn.position).saturating_add(free);
         let (mut refused, mut waits) = (0, false);
         let large = quota.avantan.share.table.limit.unwrap_or(0) / LARGE;
+        let missed = |peer: usize| peer != turn.position && turn.peers[peer].is_up(turn.now) && !asked.contains(peer);
+        let hoped_for_by_large = match (0..turn.peers.len()).any(missed) {
+            true => i64::MAX,
+            false => reachable.saturating_add(away),
+        };
         for request in activity.waiting.iter_mut().filter(|request| request.arrival < offered) {
             request.rounds += 1;
         }
         activity.waiting.retain(|request| {
             // A small one would have to be lucky; those behind it in the line should not wait for that.
-            let hoped_for = if request.amount > large { reachable.saturating_add(away) } else { reachable };
+            let hoped_for = if request.amount > large { hoped_for_by_large } else { reachable };
             let hopeless = request.rounds > 0 && (request.amount > hoped_for || request.rounds >= 4);
             waits |= !hopeless && request.rounds > 0 && request.amount > reachable;
             if hopeless {

@@ -158,9 +158,7 @@ impl Quotas {
             return;
         }
         let me = turn.position;
-        let eligible = |peer: usize| {
-            peer != me && turn.peers[peer].is_up(turn.now) && turn.peers[peer].incarnation > Incarnation(0)
-        };
+        let eligible = |peer: usize| peer != me && turn.peers[peer].takes_gifts(turn.now);
         let has = |peer: usize| {
             let share = &activity.peers[peer];
             share.free.max(0).saturating_add(quota.under_way(turn, peer, share))
@@ -273,7 +271,7 @@ impl Quotas {
         };
         if let Some(activity) = &mut quota.activity {
             digest.short = if activity.waiting.is_empty() { 0 } else { (activity.needed() - free.max(0)).max(0) };
-            digest.rate = activity.demand.rate();
+            digest.rate = if turn.leaving { 0 } else { activity.demand.rate() };
             let repeats = activity.peers[peer].told.repeats;
             activity.peers[peer].told =
                 Told { free, short: digest.short, rate: digest.rate, at: turn.now.mono, repeats };
@@ -377,8 +375,7 @@ impl Quotas {
     /// where to go on.
     pub fn give_away(&mut self, turn: &mut Turn, from: usize) -> Option<usize> {
         let up: Vec<usize> = (0..turn.peers.len())
-            .filter(|&peer| peer != turn.position && turn.peers[peer].is_up(turn.now))
-            .filter(|&peer| turn.peers[peer].incarnation > Incarnation(0))
+            .filter(|&peer| peer != turn.position && turn.peers[peer].takes_gifts(turn.now))
             .collect();
         if up.is_empty() || !turn.config.redistribute {
             return None;

@@ -151,3 +151,26 @@ fn silent_session_ends_with_its_rows_and_its_outcomes_are_forgotten() {
     let again = cluster.submit(0, acquire(1));
     assert_eq!(cluster.outcome(0, again), Some(Outcome::Refused(Refusal::SessionEnded)));
 }
+
+/// What a site gives away when it drains stays with the others, also what they give it before they hear of that.
+#[test]
+fn drained_site_leaves_its_tokens_with_the_others() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(900));
+    // Site 2 asks for most, so the others would give it more.
+    for _ in 0..40 {
+        assert!(granted(&cluster.done(2, acquire(5))));
+        cluster.run(SECOND / 20);
+    }
+    cluster.request(2, 9, Request::Drain);
+    cluster.run(3 * SECOND);
+    assert!(cluster.responses.contains(&(2, ClientId(9), Response::Drained)));
+    assert_eq!(cluster.tokens(2, "gpus"), 0);
+    cluster.kill(2);
+    cluster.run(SECOND);
+    assert_eq!(cluster.tokens(0, "gpus") + cluster.tokens(1, "gpus"), 700);
+    assert!(granted(&cluster.done(0, acquire(700))), "all that is free can be had");
+    cluster.start(2);
+    cluster.run(3 * SECOND);
+    assert_eq!((cluster.show(0, "gpus").in_use_min, cluster.show(2, "gpus").in_use_max), (900, 900));
+}
