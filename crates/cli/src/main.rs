@@ -96,7 +96,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Help goes to standard output, a mistake to standard error in one line.
+/// Help goes to standard output, a mistake to standard error: in one line, or as the help of a command without a subcommand.
 fn wrong_use(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -113,7 +113,8 @@ fn wrong_use(error: &clap::Error) -> ExitCode {
             let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
             let problem = words.join(" ");
             let problem = problem.split(" For more information").next().unwrap_or_default();
-            eprintln!("slackline: {}; see `{} --help`", problem.trim_start_matches("error: "), command_words());
+            let problem = problem.trim_start_matches("error: ").replace(" tip: ", "; tip: ");
+            eprintln!("slackline: {problem}; see `{} --help`", command_words());
             ExitCode::from(2)
         }
     }

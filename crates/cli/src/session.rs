@@ -36,7 +36,7 @@ machine: 127.0.0.1:7400 to 7402"
 }
 
 impl Connection {
-    /// Connects, does something, closes. `site` is the region to use by default.
+    /// Connects, does something, closes.
     pub(crate) fn run<F: Future<Output = Result<End, Finish>>>(
         &self,
         work: impl FnOnce(Client) -> F,

@@ -96,8 +96,13 @@ pub(crate) struct Server {
 impl Server {
     /// Starts the binary and waits until it has printed its JSON object.
     pub(crate) fn start(words: &[&str]) -> Self {
+        Self::start_with(words, Stdio::inherit())
+    }
+
+    /// The same; what it writes to standard error goes there. If that is a pipe, it is read at the end.
+    pub(crate) fn start_with(words: &[&str], stderr: Stdio) -> Self {
         let mut command = command(words);
-        let command = command.env("RUST_LOG", "error").stderr(Stdio::inherit());
+        let command = command.env("RUST_LOG", "error").stderr(stderr);
         let mut child = command.spawn().expect("the binary starts");
         let stdout = child.stdout.take().expect("piped");
         let mut server = Self { child: Some(child), said: Value::Null, connect: String::new() };

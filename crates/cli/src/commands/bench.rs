@@ -18,6 +18,12 @@ use crate::end::{End, Finish, say};
 ///
 /// Every workload is seeded, and the books are verified after every run. A table is printed, or with --json one object.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline bench quota                        # demand of several regions
+  slackline bench hot --live --callers 1,64    # durable grants a second
+  slackline bench core                         # the machine alone
+  slackline bench footprint --quotas 10000     # memory, and a restart")]
 pub(crate) struct Bench {
     #[command(subcommand)]
     workload: Workload,
@@ -47,8 +53,8 @@ struct Shown {
 
 /// Replays demand against one quota that regions share
 ///
-/// Runs the product, and the same with redistribution switched off; refusals are compared with those of one ideal central
-/// counter.
+/// Runs three configurations: slackline; no-redistribution, which is the same with no tokens moved between sites; and
+/// central, one ideal counter that all regions ask. Without --live the sites are simulated, in virtual time.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -85,11 +91,15 @@ struct QuotaBench {
 }
 
 /// One quota that never runs out, at one site: how many durable grants a second
+///
+/// Without --live this is a simulation: it runs in virtual time, and takes from a model what work and syncs cost. Only with
+/// --live does it measure this machine.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   slackline bench hot --live                   # a server process, 64 callers
-  slackline bench hot --live --callers 1,64")]
+  slackline bench hot --live --callers 1,64
+  slackline bench hot                          # simulated")]
 struct HotBench {
     /// Callers, one call in flight each
     #[arg(long, value_name = "N", default_value = "64", value_delimiter = ',')]

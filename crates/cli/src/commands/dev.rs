@@ -1,5 +1,6 @@
 //! `slackline dev`: a whole cluster on one machine.
 
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,6 +8,8 @@ use clap::Args;
 use serde_json::json;
 use slackline_server::dev::FIRST_PORT;
 use slackline_server::{Dev as Cluster, DevConfig, DevError, Ports, RttTable, SiteHandle};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::end::{End, Finish};
 use crate::output::Table;
@@ -15,11 +18,13 @@ use crate::output::Table;
 const READY: Duration = Duration::from_secs(10);
 /// How long the sites may take to finish what runs.
 const DRAIN: Duration = Duration::from_secs(5);
+/// How often to look whether a site has stopped by itself.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Runs a whole cluster on this machine
 ///
-/// Runs a whole cluster in one process: real gRPC over loopback, real storage, and between the sites the delays of a
-/// wide-area network. Ctrl-C drains it; the next start goes on with the same data.
+/// All sites are in one process: real gRPC over loopback, real storage, and between the sites the delays of a wide-area
+/// network. Ctrl-C drains it; the next start goes on with the same data.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -30,10 +35,11 @@ Examples:
 An RTT table has lines `from,to,rtt_ms`, like `us,eu,70.5`.
 Set RUST_LOG=info to see logs.")]
 pub(crate) struct Dev {
-    /// How many sites (regions): the first ones of the RTT table
+    /// How many regions: the first ones of the RTT table. Each has one site, or one for each lane
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     sites: u16,
-    /// How many lanes: quotas are spread over them, each region has a site for each
+    /// How many lanes. A quota is in one of them, by a hash of its name; each region has a site for each lane. The sites of
+    /// lane 1 are us:1, eu:1 and so on, and ids of their grants look like eu:1-1-1
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     lanes: u16,
     /// Round trips between regions, as CSV; without, some regions of AWS
@@ -45,8 +51,9 @@ pub(crate) struct Dev {
     /// Keep nothing: the data are in memory, and end with the process
     #[arg(long)]
     memory: bool,
-    /// The first site's port; the others follow, HTTP a hundred higher. 0 takes free ones. Without, 7400, or free ones if
-    /// that is taken
+    /// The first site's port; the others follow, HTTP a hundred higher. 0 takes free ones. Without, 7400, or free ones where
+    /// those are taken; other commands then need --connect, as is printed. A data directory keeps its ports: delete
+    /// DIR/ports to choose anew
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
     /// Print one JSON object when the cluster runs
@@ -90,9 +97,12 @@ impl Dev {
             error => Finish::Failed(error.to_string()),
         })?;
         let ready = cluster.wait_ready(READY);
+        let signals = Signals::listen().map_err(|error| Finish::Failed(format!("cannot wait for signals: {error}")))?;
         self.announce(cluster.sites(), ready).print(self.json);
-        let ended = cluster.run_until_signal(DRAIN);
-        ended.map(|()| End::silent()).map_err(|error| Finish::Failed(error.to_string()))
+        if signals.wait(cluster.sites()) {
+            eprintln!("draining…");
+        }
+        cluster.drain(DRAIN).map(|()| End::silent()).map_err(|error| Finish::Failed(error.to_string()))
     }
 
     fn announce(&self, sites: &[SiteHandle], ready: bool) -> End {
@@ -128,6 +138,41 @@ impl Dev {
             if self.memory { "" } else { "; the next start goes on with the same data" },
         );
         End::new(json, text)
+    }
+}
+
+/// Ctrl-C and SIGTERM, from when this is made on.
+struct Signals {
+    runtime: Runtime,
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (interrupt, terminate) = {
+            let _entered = runtime.enter();
+            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+        };
+        Ok(Self { runtime, interrupt, terminate })
+    }
+
+    /// Waits for one of them, or until a site has stopped by itself. Returns whether it was a signal.
+    fn wait(mut self, sites: &[SiteHandle]) -> bool {
+        self.runtime.block_on(async {
+            loop {
+                tokio::select! {
+                    _ = self.interrupt.recv() => return true,
+                    _ = self.terminate.recv() => return true,
+                    () = tokio::time::sleep(LOOK_INTERVAL) => {
+                        if sites.iter().any(SiteHandle::has_stopped) {
+                            return false;
+                        }
+                    }
+                }
+            }
+        })
     }
 }
 

@@ -2,15 +2,15 @@
 
 use clap::Args;
 use serde_json::json;
-use slackline::{Client, Effect};
+use slackline::{Client, Effect, ParseNameError};
 
 use crate::end::{End, Finish};
 use crate::session::Connection;
 
 /// Tells what became of an operation whose outcome is unknown
 ///
-/// Tells what became of an operation whose outcome is unknown. Asking settles it: if its site has not seen it, the site
-/// refuses it for ever. Sites remember operations for ten minutes.
+/// Asking settles it: if the operation's site has not seen it, the site refuses it for ever. Sites remember operations for
+/// ten minutes.
 #[derive(Args)]
 #[command(after_help = "Example:\n  slackline outcome eu-1-9-12")]
 pub(crate) struct Outcome {
@@ -27,10 +27,7 @@ impl Outcome {
     pub(crate) fn run(self) -> Result<End, Finish> {
         let name = self.operation;
         self.connection.run(async move |client: Client| {
-            let operation = client
-                .topology()
-                .parse_operation(&name)
-                .map_err(|error| Finish::WrongUse(format!("{name}: {error}; ids of operations look like eu-1-9-12")))?;
+            let operation = client.topology().parse_operation(&name).map_err(|error| explain(&name, &error))?;
             let effect = client.outcome_of(operation).await.done()?;
             let (effect, text) = match effect {
                 Effect::Granted { grant, .. } => {
@@ -45,4 +42,13 @@ impl Outcome {
             Ok(End::new(json!({ "outcome": "done", "operation": name, "effect": effect }), text))
         })
     }
+}
+
+fn explain(text: &str, error: &ParseNameError) -> Finish {
+    Finish::WrongUse(match error {
+        ParseNameError::Malformed => format!(
+            "{text} is not an operation's id: expected a region and three numbers joined by '-', such as eu-1-9-12"
+        ),
+        error => format!("{text}: {error}"),
+    })
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use slackline::{Client, Grant, Shown, Total};
+use slackline::{Client, Grant, ParseNameError, Shown, Total};
 
 use crate::duration;
 use crate::end::{End, Finish};
@@ -17,7 +17,7 @@ use crate::session::Connection;
 #[command(
     arg_required_else_help = true,
     after_help = "\
-Example:
+Examples:
   slackline quota create gpus --limit 5000
   slackline quota acquire gpus 3 --site eu     # prints an id such as eu-1-17
   slackline quota release --grant eu-1-17
@@ -64,8 +64,8 @@ impl Quota {
 
 /// Creates a quota
 ///
-/// Creates a quota with so many tokens and spreads them over the sites. Creating it again with the same limit does
-/// nothing; with another limit it is refused.
+/// Its tokens are spread over the sites: equally, or by recent demand if the name was used shortly before. Creating it again
+/// with the same limit does nothing; with another limit it is refused.
 #[derive(Args)]
 #[command(after_help = "Example:\n  slackline quota create gpus --limit 5000")]
 struct Create {
@@ -95,8 +95,8 @@ impl Create {
 
 /// Takes tokens
 ///
-/// Takes tokens of a quota. They are yours until you release them, by the grant's id that is printed or by amount; with
-/// --for, the site that granted them takes them back by itself when the time is up, also if it has crashed in between.
+/// They are yours until you release them by the grant's id, which is printed. With --for, the site that granted them takes
+/// them back by itself when the time is up, also if it has crashed in between.
 ///
 /// The fence that is printed rises with every grant of the site: a resource that remembers the highest one it has seen
 /// from a site can turn an older holder away.
@@ -169,7 +169,8 @@ fn granted(grant: &Grant) -> End {
 
 /// Gives tokens back
 ///
-/// Gives tokens back: a grant by its id, once, at the site that granted it; or an amount, at any site.
+/// Either a grant by its id, once, at the site that granted it; or an amount, at any site. What has an id is released by it,
+/// not by amount: both would count twice.
 #[derive(Args)]
 #[command(
     override_usage = "slackline quota release <NAME> <AMOUNT> [OPTIONS]\n       slackline quota release --grant <ID> [OPTIONS]",
@@ -218,17 +219,26 @@ impl Release {
 }
 
 async fn release_grant(client: &Client, text: &str) -> Result<End, Finish> {
-    let grant = client.topology().parse_grant(text).map_err(|error| {
-        Finish::WrongUse(format!("--grant {text}: {error}; `slackline quota acquire` prints ids such as eu-1-17"))
-    })?;
+    let grant = client.topology().parse_grant(text).map_err(|error| explain(text, &error))?;
     let amount = client.release_grant(grant).await.done()?;
     let json = json!({ "outcome": "done", "grant": text, "amount": amount });
     Ok(End::new(json, format!("released {text}: {amount} tokens")))
 }
 
+fn explain(text: &str, error: &ParseNameError) -> Finish {
+    Finish::WrongUse(match error {
+        ParseNameError::Malformed => {
+            format!(
+                "--grant {text} is not a grant's id: expected a region and two numbers joined by '-', such as eu-1-17"
+            )
+        }
+        error => format!("--grant {text}: {error}"),
+    })
+}
+
 /// Counts a quota over all sites
 ///
-/// Counts a quota over all sites. The number in use is exact when nothing moves, and an interval otherwise.
+/// The number in use is exact when nothing moves, and an interval otherwise.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -362,7 +372,7 @@ impl List {
 
 /// Deletes a quota, with all that is granted of it
 ///
-/// Deletes a quota, with all that is granted of it. Every site must be reachable.
+/// Every site must be reachable.
 #[derive(Args)]
 #[command(after_help = "Example:\n  slackline quota delete gpus")]
 struct Delete {

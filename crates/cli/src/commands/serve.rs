@@ -10,7 +10,7 @@ use crate::end::{End, Finish};
 
 /// Runs one site of a cluster
 ///
-/// Runs one site, as its configuration file says. Sites in several places with matching files form a cluster. SIGTERM or
+/// The configuration file says which one. Sites in several places with matching files form a cluster. SIGTERM or
 /// Ctrl-C drains it: it takes no more requests, finishes what runs, gives tokens to the others where that helps, syncs,
 /// and exits with status 0.
 ///

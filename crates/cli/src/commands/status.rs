@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Shows how every site is
 ///
-/// Asks every site of the cluster how it is: whether it is up, whether it serves, how far its clock is off, and its
+/// Asks every site: whether it is up, whether it serves, how far its clock is off, and its
 /// round trips to the others. The exit status is 0 whatever the answers are.
 #[derive(Args)]
 #[command(after_help = "\
@@ -101,12 +101,15 @@ fn clock(state: &slackline::Status) -> String {
     format!("{} us{distrusted}", state.clock_error)
 }
 
-/// The round trips, as a matrix if that fits the line, else nothing: `--json` has them.
+/// The round trips, as a matrix if that fits the line, else where they are.
 fn round_trips(sites: &[SiteStatus], client: &Client) -> String {
     let names: Vec<&str> = sites.iter().map(|site| site.site.as_str()).collect();
     let width = names.iter().map(|name| name.len().max(5) + 2).sum::<usize>();
-    if names.len() < 2 || width > 60 {
+    if names.len() < 2 {
         return String::new();
+    }
+    if width > 60 {
+        return "\n\n(round trips: see --json)".to_owned();
     }
     let columns: Vec<String> = names.iter().map(|name| format!("#{name}")).collect();
     let mut columns: Vec<&str> = columns.iter().map(String::as_str).collect();
