@@ -179,7 +179,7 @@ pub enum Reason {
         /// What could be out at most, as far as the site can tell.
         at_most: i64,
     },
-    /// No such grant is out: it was released, its time is up, or it never was.
+    /// No such grant is out: it was released, its time is up, its site lost its disk, or it never was.
     UnknownGrant,
     /// The quota was deleted while the request waited.
     QuotaDeleted,

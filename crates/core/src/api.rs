@@ -196,7 +196,7 @@ impl fmt::Display for Refusal {
             Refusal::LimitDiffers { limit } => write!(f, "the quota exists with the limit {limit}"),
             Refusal::AboveOut { at_most } => write!(f, "more than is out: at most {at_most} can be"),
             Refusal::UnknownGrant => {
-                f.write_str("no such grant is out: it was released already, its time is up, or it never was")
+                f.write_str("no such grant is out: it was released already, its time is up, its site lost its disk, or it never was")
             }
             Refusal::QuotaDeleted => f.write_str("the quota was deleted"),
             Refusal::Overloaded => f.write_str("overloaded: a queue is full; try again later"),

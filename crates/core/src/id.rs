@@ -85,7 +85,7 @@ pub struct ParseIdError;
 
 impl fmt::Display for ParseIdError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not an id: expected numbers joined by '-', as the command that made it printed them")
+        f.write_str("not an id: expected a site and numbers joined by '-', as it was printed")
     }
 }
 

@@ -515,7 +515,7 @@ async fn watch_health(mailbox: Arc<Mailbox>, reporter: HealthReporter, ready: Ar
         if last != Some(readiness) {
             match readiness {
                 Some(readiness) => info!("the site is {}", format!("{readiness:?}").to_lowercase()),
-                None => info!("the site's machine does not run"),
+                None => info!("the site does not serve"),
             }
             let status = if serves { ServingStatus::Serving } else { ServingStatus::NotServing };
             reporter.set_service_status("", status).await;

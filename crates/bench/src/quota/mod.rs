@@ -243,7 +243,7 @@ fn facts(prepared: &Prepared, matrix: &Matrix, runs: &[Run]) -> Vec<(String, Str
         ),
         (
             "commits".to_owned(),
-            format!("without redistribution {fewer:.1} % fewer; in the paper about 14 % fewer (figure 3e)"),
+            format!("no-redistribution {fewer:.1} % fewer; in the paper about 14 % fewer (figure 3e)"),
         ),
     ];
     if prepared.trace.skipped > 0 {
