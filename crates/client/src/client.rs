@@ -601,7 +601,8 @@ async fn learn_topology(addresses: &[String], patience: Duration) -> Result<Topo
     let mut asked = JoinSet::new();
     for address in addresses {
         let invalid = || ConnectError::InvalidAddress(address.clone());
-        if !address.contains(':') {
+        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+        if port.is_none() {
             return Err(invalid());
         }
         let channel = link::channel(address).ok_or_else(invalid)?;

@@ -51,8 +51,8 @@ pub enum Verdict {
     Fresh,
     /// It ended before, like this.
     Known(Outcome),
-    /// It waits; the answer now goes to the client that repeated it.
-    Waiting,
+    /// It waits; the answer now goes to the client that repeated it, and not to this one any more, if it is another.
+    Waiting(Option<ClientId>),
 }
 
 /// One session's window.
@@ -67,8 +67,8 @@ pub struct Session {
     /// The highest sequence that a row was written for; zero for none. Rows of forgotten operations stay on storage until
     /// others take their slots, or the session ends.
     highest: u64,
-    /// Operations that waited when their place in the window was given to others: nobody can be told of them any more.
-    dropped: Vec<u64>,
+    /// Operations that waited when their place in the window was given to others, and who waits for their answers.
+    dropped: Vec<(u64, ClientId)>,
     /// What undecided operations aim at, by sequence; few, and few for long.
     aims: Vec<(u64, Aim)>,
 }
@@ -120,8 +120,8 @@ impl Session {
                 State::Ended(Outcome::Unknown(Doubt::Undecided)) => Verdict::Fresh,
                 State::Ended(outcome) => Verdict::Known(outcome.clone()),
                 State::Waiting(waiting) => {
-                    *waiting = client;
-                    Verdict::Waiting
+                    let before = std::mem::replace(waiting, client);
+                    Verdict::Waiting((before != client).then_some(before))
                 }
             },
             other => {
@@ -204,15 +204,17 @@ impl Session {
         self.highest = self.highest.max(sequence);
     }
 
-    /// Operations that waited when the window moved on; each is named once.
-    pub fn unclaimed(&mut self) -> Vec<u64> {
+    /// Operations that waited when the window moved on, and who waits for their answers; each is named once.
+    pub fn unclaimed(&mut self) -> Vec<(u64, ClientId)> {
         std::mem::take(&mut self.dropped)
     }
 
-    /// The operations that wait.
-    fn waiting(&self) -> impl Iterator<Item = u64> {
-        let slots = self.slots.iter().flatten();
-        slots.filter(|slot| matches!(slot.state, State::Waiting(_))).map(|slot| slot.sequence)
+    /// The operations that wait, and who waits for their answers.
+    fn waiting(&self) -> impl Iterator<Item = (u64, ClientId)> {
+        self.slots.iter().flatten().filter_map(|slot| match slot.state {
+            State::Waiting(client) => Some((slot.sequence, client)),
+            State::Ended(_) => None,
+        })
     }
 
     /// The slots that may have a row, for its removal.
@@ -250,8 +252,8 @@ impl Session {
 
     #[inline]
     fn drop_waiting(&mut self, slot: Option<Slot>) {
-        if let Some(Slot { sequence, state: State::Waiting(_), .. }) = slot {
-            self.dropped.push(sequence);
+        if let Some(Slot { sequence, state: State::Waiting(client), .. }) = slot {
+            self.dropped.push((sequence, client));
         }
     }
 }
@@ -372,7 +374,7 @@ impl Sessions {
     }
 
     /// Ends a session; returns the slots whose rows are to be removed and the operations that waited, if it was open.
-    pub fn close(&mut self, id: SessionId) -> Option<(Vec<u64>, Vec<u64>)> {
+    pub fn close(&mut self, id: SessionId) -> Option<(Vec<u64>, Vec<(u64, ClientId)>)> {
         let session = self.open.remove(&id)?;
         if session.highest > 0 {
             self.forgotten = self.forgotten.max(id.0);

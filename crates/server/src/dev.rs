@@ -15,7 +15,6 @@ use slackline_wire::rtt::RttTable;
 use tracing::info;
 
 use crate::config::{Listen, SiteAddress, SiteConfig, Storage};
-use crate::signal::run_until_signal;
 use crate::site::{RunError, Site, SiteHandle, StartError};
 use crate::topology::site_name;
 
@@ -226,11 +225,6 @@ impl Dev {
             let joins: Vec<_> = self.sites.into_iter().map(|site| scope.spawn(move || site.drain(timeout))).collect();
             joins.into_iter().flat_map(|join| join.join()).collect()
         })
-    }
-
-    /// Runs until Ctrl-C or SIGTERM, then drains for no longer than `timeout`.
-    pub fn run_until_signal(self, timeout: Duration) -> Result<(), RunError> {
-        run_until_signal(self.sites, timeout)
     }
 }
 

@@ -21,8 +21,8 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use slackline_core::api::{Answer, Doubt, Outcome, Refusal, Request, Response};
-use slackline_core::id::SiteId;
+use slackline_core::api::{Answer, Doubt, Outcome, Readiness, Refusal, Request, Response};
+use slackline_core::id::{Incarnation, SiteId};
 use slackline_core::machine::{
     Batch, ClientId, Effect, Gate, Input, Machine, Overlay, ReadError, STALL_BOUND, Seq, View,
 };
@@ -106,6 +106,7 @@ pub(crate) struct Engine {
     nothing: View,
     tick_not_before: Option<Instant>,
     clock_trusted: bool,
+    readiness: Readiness,
     /// A mean of what syncs took lately.
     usual_sync: Duration,
     drain: Drain,
@@ -136,6 +137,7 @@ impl Engine {
         let writer = store.writer().ok_or(OpenFailure::NoWriter)?;
         let log = Log::start(writer, name, Arc::clone(&parts.mailbox))?;
         Ok(Self {
+            readiness: node.readiness(),
             node,
             gate: Gate::new(last),
             overlay: Overlay::default(),
@@ -208,6 +210,12 @@ impl Engine {
     /// Handles what has arrived, up to a bound.
     fn turn(&mut self) -> Result<After, Failure> {
         self.take_synced()?;
+        // Storage may stop behind our back, where nothing is written that could fail.
+        if self.store.room() == 0
+            && let Some(why) = self.store.failure()
+        {
+            return Err(Failure::Sync(WriteError::Stopped { why }));
+        }
         let parts = Arc::clone(&self.parts);
         let mailbox = &parts.mailbox;
 
@@ -254,6 +262,7 @@ impl Engine {
             &prepared
         };
         self.node.handle(now, input, view, &mut self.effects);
+        self.watch_readiness();
         if self.effects.is_empty() {
             return Ok(());
         }
@@ -362,6 +371,26 @@ impl Engine {
         self.handle(Input::Tick)?;
         self.watch_clock();
         Ok(())
+    }
+
+    /// Says so when the site loses its past: its grants and outcomes are gone.
+    #[inline]
+    fn watch_readiness(&mut self) {
+        let (readiness, incarnation) = (self.node.readiness(), self.node.incarnation());
+        if readiness == self.readiness {
+            return;
+        }
+        if readiness == Readiness::Stale {
+            warn!(
+                "this data directory is an old copy: the site forgets what it says, and joins as one that lost its disk"
+            );
+        } else if readiness == Readiness::Ready
+            && self.readiness != Readiness::Confirming
+            && incarnation > Incarnation(1)
+        {
+            warn!(incarnation = incarnation.0, "the site has lost its disk before; what it had counts as in use");
+        }
+        self.readiness = readiness;
     }
 
     /// Says so when a majority of sites begins to disagree with this one's wall clock, and when that is over.

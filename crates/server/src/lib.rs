@@ -45,7 +45,7 @@ mod topology;
 pub use clock::DEFAULT_EPSILON;
 pub use config::{ConfigError, Listen, ServeConfig, SiteAddress, SiteConfig, Storage};
 pub use dev::{Dev, DevConfig, DevError, Ports};
-pub use signal::{init_logs, run_until_signal};
+pub use signal::{Signals, init_logs, run_until_signal};
 pub use site::{RunError, Site, SiteHandle, StartError};
 pub use slackline_storage::Options as StorageOptions;
 pub use slackline_wire::rtt::{RttError, RttTable};

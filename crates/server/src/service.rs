@@ -128,7 +128,7 @@ impl ClientService {
         Batch: TryFrom<T, Error = Invalid>,
     {
         let batch = Batch::try_from(request).map_err(invalid)?;
-        check_lanes(&self.topology, &batch)?;
+        check_operations(&self.topology, &batch)?;
         let (site, incarnation, session) = (batch.site, batch.incarnation, batch.session);
         match call(&self.mailbox, Request::Batch(batch)).await? {
             Response::Batch { answers, .. } => match answers.into_iter().next() {
@@ -165,13 +165,23 @@ fn unexpected(response: &Response) -> Status {
     Status::internal(format!("the site answered with something else: {response:?}"))
 }
 
-/// Whether every quota of a batch lives in this site's lane.
-fn check_lanes(topology: &Topology, batch: &Batch) -> Result<(), Status> {
-    if topology.lanes == 1 {
-        return Ok(());
-    }
+/// Whether the operations of a batch make sense here: numbered from 1, each quota in this site's lane, and each grant at the
+/// site that is to take it back.
+fn check_operations(topology: &Topology, batch: &Batch) -> Result<(), Status> {
     for submission in &batch.operations {
+        if submission.sequence == 0 {
+            return Err(Status::invalid_argument(
+                "sequence 0 names no operation: those of a session are numbered from 1",
+            ));
+        }
         match &submission.operation {
+            Operation::ReleaseGrant { grant } if grant.site != batch.site => {
+                return Err(Status::invalid_argument(format!(
+                    "grant {grant} can be released only by its site: use an operation id of a session at site {}, not at {}",
+                    grant.site, batch.site
+                )));
+            }
+            _ if topology.lanes == 1 => {}
             Operation::Acquire { quota, .. }
             | Operation::Release { quota, .. }
             | Operation::Create { quota, .. }
@@ -246,7 +256,7 @@ impl SessionStream {
                 Poll::Ready(Some(Ok(message))) => {
                     let request = Request::try_from(message).map_err(invalid)?;
                     if let Request::Batch(batch) = &request {
-                        check_lanes(&self.topology, batch)?;
+                        check_operations(&self.topology, batch)?;
                     }
                     self.outstanding += answers_owed(&request);
                     if !self.ask(request, context) {

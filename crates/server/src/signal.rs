@@ -1,9 +1,10 @@
 //! Running until the process is told to stop, and its logs.
 
-use std::thread;
 use std::time::Duration;
+use std::{io, thread};
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 
@@ -19,12 +20,48 @@ pub fn init_logs() {
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).try_init();
 }
 
-/// Runs sites until Ctrl-C or SIGTERM, then drains them, for no longer than `drain`. If one stops by itself, the others
-/// are drained too, and its error is returned.
-///
-/// Must not be called from within a tokio runtime.
-pub fn run_until_signal(sites: Vec<SiteHandle>, drain: Duration) -> Result<(), RunError> {
-    wait_for_signal(|| sites.iter().any(SiteHandle::has_stopped));
+/// Ctrl-C and SIGTERM, from when this is made on. To be made before sites are started, or a signal that comes meanwhile ends
+/// the process at once.
+#[derive(Debug)]
+pub struct Signals {
+    runtime: Runtime,
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    /// Begins to listen. Not from within a tokio runtime.
+    pub fn listen() -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (interrupt, terminate) = {
+            let _entered = runtime.enter();
+            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+        };
+        Ok(Self { runtime, interrupt, terminate })
+    }
+
+    /// Waits for one of them, or until a site has stopped by itself. Returns whether it was a signal.
+    pub fn wait(mut self, sites: &[SiteHandle]) -> bool {
+        self.runtime.block_on(async {
+            loop {
+                tokio::select! {
+                    _ = self.interrupt.recv() => return true,
+                    _ = self.terminate.recv() => return true,
+                    () = tokio::time::sleep(LOOK_INTERVAL) => if sites.iter().any(SiteHandle::has_stopped) {
+                        return false;
+                    },
+                }
+            }
+        })
+    }
+}
+
+/// Runs sites until a signal comes, then drains them, for no longer than `drain`. If one stops by itself, the others are
+/// drained too, and its error is returned.
+pub fn run_until_signal(signals: Signals, sites: Vec<SiteHandle>, drain: Duration) -> Result<(), RunError> {
+    if signals.wait(&sites) {
+        info!("draining");
+    }
     // All at once, so that each has the whole time.
     for site in &sites {
         site.start_drain(drain);
@@ -34,31 +71,4 @@ pub fn run_until_signal(sites: Vec<SiteHandle>, drain: Duration) -> Result<(), R
         joins.into_iter().map(|join| join.join()).collect::<Vec<_>>()
     });
     results.into_iter().flatten().collect()
-}
-
-fn wait_for_signal(is_over: impl Fn() -> bool) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let Ok(runtime) = runtime else {
-        // Without signal handlers the default stands: the signal ends the process, which loses nothing.
-        while !is_over() {
-            thread::sleep(LOOK_INTERVAL);
-        }
-        return;
-    };
-    runtime.block_on(async {
-        let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-        else {
-            while !is_over() {
-                tokio::time::sleep(LOOK_INTERVAL).await;
-            }
-            return;
-        };
-        loop {
-            tokio::select! {
-                _ = terminate.recv() => break info!("SIGTERM: draining"),
-                _ = interrupt.recv() => break info!("interrupted: draining"),
-                () = tokio::time::sleep(LOOK_INTERVAL) => if is_over() { break },
-            }
-        }
-    });
 }

@@ -107,3 +107,27 @@ fn failed_sync_stops_the_site_and_acknowledges_nothing_of_it() {
     });
     again.drain(Duration::from_secs(5)).expect("drains");
 }
+
+/// The segment in use is gone when it is full and to be taken into the table. Hardly anything is written: the site must not go
+/// on as one whose disk is full.
+#[test]
+fn storage_that_fails_behind_the_sites_back_stops_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let site = site(directory.path(), &Faults::new());
+    std::fs::remove_file(directory.path().join("log/00000001.log")).expect("the segment in use");
+    block_on(async {
+        let mut client = Client::connect(&site).await;
+        client.create("seats", 1 << 40).await;
+        let (requests, mut replies) = client.stream().await;
+        loop {
+            let sent = requests.send(tracked(client.batch("seats", 500))).await.is_ok();
+            let answered = replies.message().await;
+            if !sent || !matches!(answered, Ok(Some(_))) || site.has_stopped() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    });
+    let error = site.drain(Duration::from_secs(5)).expect_err("it stopped by itself").to_string();
+    assert!(error.starts_with("site us stopped: ") && error.contains("00000001.log"), "{error}");
+}

@@ -11,8 +11,10 @@
 //! The log thread only writes. The *absorber* takes the oldest full segment into the table. The *preparer* gives spare
 //! segments new numbers, makes more when there are too few, and is the only one who hands out numbers.
 
+use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -170,11 +172,6 @@ impl Embedded {
     pub fn is_direct(&self) -> bool {
         self.writer.as_ref().is_some_and(Writer::is_direct)
     }
-
-    /// Why storage has stopped, if it has: every write fails from then on.
-    pub fn failure(&self) -> Option<String> {
-        self.shared.state().stopped.clone()
-    }
 }
 
 impl Store for Embedded {
@@ -196,6 +193,10 @@ impl Store for Embedded {
 
     fn room(&self) -> u64 {
         self.shared.room()
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.shared.stopped()
     }
 
     fn is_new(&self) -> bool {
@@ -264,6 +265,7 @@ impl Shared {
 
     /// The absorber: takes full segments into the table, oldest first.
     fn absorb(&self) {
+        let mut pause = Pause::default();
         loop {
             let (number, path, end, last) = {
                 let waiting =
@@ -274,8 +276,16 @@ impl Shared {
                     _ => return,
                 }
             };
-            if let Err(error) = self.absorb_one(number, &path, end, last) {
-                return self.stop(error.to_string());
+            match self.absorb_one(number, &path, end, last) {
+                Ok(()) => pause = Pause::default(),
+                Err(OpenError::Io { source, .. }) if passes(&source) => {
+                    let state = self.state();
+                    if state.stopped.is_none() {
+                        drop(self.wake.wait_timeout(state, pause.next()));
+                    }
+                    continue;
+                }
+                Err(error) => return self.stop(error.to_string()),
             }
             self.absorbed.store(last, Ordering::Release);
             let mut state = self.state();
@@ -344,8 +354,8 @@ impl Shared {
                     self.room.fetch_add(room, Ordering::AcqRel);
                     pause = Pause::default();
                 }
-                // The disk is full: try again after a while, or at once when a segment becomes spare.
-                Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                // The disk is full, or too much is open: try again after a while, or at once when a segment becomes spare.
+                Err(error) if passes(&error) => {
                     let state = self.state();
                     if state.spare.is_empty() && state.stopped.is_none() {
                         drop(self.wake.wait_timeout(state, pause.next()));
@@ -357,9 +367,27 @@ impl Shared {
     }
 }
 
+/// Whether the operating system may give later what it refuses now: room on the disk, or an open file.
+fn passes(error: &io::Error) -> bool {
+    let too_many_open = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].map(|errno| errno.raw_os_error());
+    error.kind() == io::ErrorKind::StorageFull || error.raw_os_error().is_some_and(|code| too_many_open.contains(&code))
+}
+
+/// Starts a thread; if it panics, storage stops.
 fn spawn(name: &str, shared: &Arc<Shared>, run: impl FnOnce(&Shared) + Send + 'static) -> io::Result<JoinHandle<()>> {
     let shared = Arc::clone(shared);
-    std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&shared))
+    let thread = name.to_owned();
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(&shared))) {
+            shared.stop(format!("its thread {thread} failed ({})", message_of(&*panic)));
+        }
+    })
+}
+
+/// What a panic says.
+pub(crate) fn message_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic without a message")
 }
 
 fn check(options: &Options) -> Result<(), OpenError> {

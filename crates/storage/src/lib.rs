@@ -116,6 +116,9 @@ pub trait Store: Send {
     /// bytes beside each, and is rounded up to 4096. Cheap; may be asked for each request.
     fn room(&self) -> u64;
 
+    /// Why storage has stopped, if it has: every write fails from then on, and the site must stop.
+    fn failure(&self) -> Option<String>;
+
     /// Whether storage held no batch when it was opened: the site has never run on it.
     fn is_new(&self) -> bool;
 }

@@ -154,6 +154,10 @@ impl Store for Memory {
         self.disk().room
     }
 
+    fn failure(&self) -> Option<String> {
+        None
+    }
+
     fn is_new(&self) -> bool {
         self.disk().last == 0
     }

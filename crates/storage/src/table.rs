@@ -7,6 +7,7 @@
 use std::fs;
 use std::io;
 use std::ops::Bound;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
@@ -19,6 +20,7 @@ use redb::{
 };
 use slackline_core::machine::{ReadError, Reader, Row, Seq};
 
+use crate::embedded::message_of;
 use crate::error::OpenError;
 use crate::medium::{Disk, Medium, Role, remove_if_there, sync_directory};
 
@@ -62,16 +64,17 @@ impl Table {
         let disk = Disk::open(if is_new { &half_made } else { path }, medium, Role::Table, false).map_err(io)?;
         let patience = Arc::new(Patience::default());
         let backend = Backend { disk, patience: Arc::clone(&patience) };
-        let database = Builder::new()
-            .set_cache_size(cache_bytes)
-            .create_with_backend(backend)
-            .map_err(|error| wrong(error.into()))?;
-        let marks = read_marks(&database).map_err(wrong)?;
+        let opened = sound(|| {
+            let database = Builder::new().set_cache_size(cache_bytes).create_with_backend(backend)?;
+            let marks = read_marks(&database)?;
+            Ok((database, marks))
+        });
+        let (database, marks) = opened.map_err(wrong)?;
         if is_new {
             fs::rename(&half_made, path).map_err(io)?;
             sync_directory(path.parent().unwrap_or(Path::new("."))).map_err(io)?;
         }
-        let snapshot = RwLock::new(snapshot(&database).map_err(wrong)?);
+        let snapshot = RwLock::new(sound(|| snapshot(&database)).map_err(wrong)?);
         Ok((Self { path: path.to_path_buf(), snapshot, database, patience }, marks))
     }
 
@@ -83,7 +86,7 @@ impl Table {
     /// Takes in rows, which are sorted and name each key once (`None` removes it), and sets the marks. When it returns,
     /// both are durable and are what is read.
     pub(crate) fn absorb(&self, rows: &[(&[u8], Option<&[u8]>)], marks: Marks) -> Result<(), OpenError> {
-        self.write(rows, marks).map_err(|error| table_error(&self.path, error))
+        sound(|| self.write(rows, marks)).map_err(|error| table_error(&self.path, error))
     }
 
     fn write(&self, rows: &[(&[u8], Option<&[u8]>)], marks: Marks) -> Result<(), redb::Error> {
@@ -124,31 +127,45 @@ impl Table {
     }
 
     fn unreadable(&self, error: impl Into<redb::Error>) -> ReadError {
-        ReadError(format!("table \"rows\" of {} cannot be read: {}", self.path.display(), error.into()))
+        ReadError(format!(
+            "table \"rows\" of {} cannot be read: {}; if it is damaged, start the site with an empty data directory, as one \
+             that has lost its disk, and keep this one aside",
+            self.path.display(),
+            error.into()
+        ))
+    }
+
+    /// Reads from the snapshot; a table so damaged that `redb` panics cannot be read.
+    fn reading<T>(&self, read: impl FnOnce(&Snapshot) -> Result<T, ReadError>) -> Result<T, ReadError> {
+        let snapshot = self.snapshot.read().unwrap_or_else(PoisonError::into_inner);
+        let result = catch_unwind(AssertUnwindSafe(|| read(&snapshot)));
+        result.unwrap_or_else(|panic| Err(self.unreadable(redb::Error::Corrupted(message_of(&*panic).to_owned()))))
     }
 }
 
 impl Reader for Table {
     fn read(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
-        let snapshot = self.snapshot.read().unwrap_or_else(PoisonError::into_inner);
-        let stored = ReadableTable::get(&*snapshot, key).map_err(|error| self.unreadable(error))?;
-        stored.map(|stored| self.value(key, stored.value())).transpose()
+        self.reading(|snapshot| {
+            let stored = ReadableTable::get(snapshot, key).map_err(|error| self.unreadable(error))?;
+            stored.map(|stored| self.value(key, stored.value())).transpose()
+        })
     }
 
     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<Row>, ReadError> {
         if from >= to {
             return Ok(Vec::new());
         }
-        let snapshot = self.snapshot.read().unwrap_or_else(PoisonError::into_inner);
-        let bounds = (Bound::Included(from), Bound::Excluded(to));
-        let rows = ReadableTable::range::<&[u8]>(&*snapshot, bounds).map_err(|error| self.unreadable(error))?;
-        rows.take(limit)
-            .map(|row| {
-                let (key, stored) = row.map_err(|error| self.unreadable(error))?;
+        self.reading(|snapshot| {
+            let bounds = (Bound::Included(from), Bound::Excluded(to));
+            let rows = ReadableTable::range::<&[u8]>(snapshot, bounds).map_err(|error| self.unreadable(error))?;
+            let row = |row: Result<_, redb::StorageError>| {
+                let (key, stored): (redb::AccessGuard<&[u8]>, redb::AccessGuard<&[u8]>) =
+                    row.map_err(|error| self.unreadable(error))?;
                 let value = self.value(key.value(), stored.value())?;
                 Ok((key.value().to_vec(), value))
-            })
-            .collect()
+            };
+            rows.take(limit).map(row).collect()
+        })
     }
 }
 
@@ -172,6 +189,12 @@ fn checksum(key: &[u8], value: &[u8]) -> u32 {
     hasher.update(key);
     hasher.update(value);
     hasher.finalize()
+}
+
+/// Does something with the table; if `redb` panics, as it does on some damage, that is an error like others.
+fn sound<T>(act: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
+    catch_unwind(AssertUnwindSafe(act))
+        .unwrap_or_else(|panic| Err(redb::Error::Corrupted(message_of(&*panic).to_owned())))
 }
 
 fn snapshot(database: &Database) -> Result<Snapshot, redb::Error> {

@@ -106,7 +106,8 @@ impl RttTable {
         let text = fs::read_to_string(path).map_err(|source| RttError::Read { path: path.to_owned(), source })?;
         let mut regions: Vec<String> = Vec::new();
         let mut entries: Vec<((usize, usize), usize, Duration)> = Vec::new();
-        for (index, line) in text.lines().enumerate() {
+        // Spreadsheets put a mark before the first line.
+        for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
             let line_number = index + 1;
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') || (line_number == 1 && line == "from,to,rtt_ms") {

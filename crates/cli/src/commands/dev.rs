@@ -1,15 +1,12 @@
 //! `slackline dev`: a whole cluster on one machine.
 
-use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
 use slackline_server::dev::FIRST_PORT;
-use slackline_server::{Dev as Cluster, DevConfig, DevError, Ports, RttTable, SiteHandle};
-use tokio::runtime::Runtime;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use slackline_server::{Dev as Cluster, DevConfig, DevError, Ports, RttTable, Signals, SiteHandle};
 
 use crate::end::{End, Finish};
 use crate::output::Table;
@@ -18,8 +15,6 @@ use crate::output::Table;
 const READY: Duration = Duration::from_secs(10);
 /// How long the sites may take to finish what runs.
 const DRAIN: Duration = Duration::from_secs(5);
-/// How often to look whether a site has stopped by itself.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Runs a whole cluster on this machine
 ///
@@ -92,12 +87,12 @@ impl Dev {
             },
             ..DevConfig::default()
         };
+        let signals = Signals::listen().map_err(|error| Finish::Failed(format!("cannot wait for signals: {error}")))?;
         let cluster = Cluster::start(config).map_err(|error| match error {
             DevError::Distance { .. } | DevError::NoSuchPorts { .. } => Finish::WrongUse(error.to_string()),
             error => Finish::Failed(error.to_string()),
         })?;
         let ready = cluster.wait_ready(READY);
-        let signals = Signals::listen().map_err(|error| Finish::Failed(format!("cannot wait for signals: {error}")))?;
         self.announce(cluster.sites(), ready).print(self.json);
         if signals.wait(cluster.sites()) {
             eprintln!("draining…");
@@ -138,41 +133,6 @@ impl Dev {
             if self.memory { "" } else { "; the next start goes on with the same data" },
         );
         End::new(json, text)
-    }
-}
-
-/// Ctrl-C and SIGTERM, from when this is made on.
-struct Signals {
-    runtime: Runtime,
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    fn listen() -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (interrupt, terminate) = {
-            let _entered = runtime.enter();
-            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
-        };
-        Ok(Self { runtime, interrupt, terminate })
-    }
-
-    /// Waits for one of them, or until a site has stopped by itself. Returns whether it was a signal.
-    fn wait(mut self, sites: &[SiteHandle]) -> bool {
-        self.runtime.block_on(async {
-            loop {
-                tokio::select! {
-                    _ = self.interrupt.recv() => return true,
-                    _ = self.terminate.recv() => return true,
-                    () = tokio::time::sleep(LOOK_INTERVAL) => {
-                        if sites.iter().any(SiteHandle::has_stopped) {
-                            return false;
-                        }
-                    }
-                }
-            }
-        })
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::json;
-use slackline_server::{ConfigError, ServeConfig, Site, StartError};
+use slackline_server::{ConfigError, ServeConfig, Signals, Site, StartError};
 
 use crate::end::{End, Finish};
 
@@ -48,6 +48,7 @@ impl Serve {
     pub(crate) fn run(self) -> Result<End, Finish> {
         slackline_server::init_logs();
         let config = ServeConfig::read(&self.config).map_err(|error| explain_config(&error))?;
+        let signals = Signals::listen().map_err(|error| Finish::Failed(format!("cannot wait for signals: {error}")))?;
         let site = Site::start(config.site()).map_err(|error| match error {
             StartError::Config(error) => explain_config(&error),
             error => Finish::Failed(error.to_string()),
@@ -55,7 +56,7 @@ impl Serve {
         let http = site.http_address().map(|address| address.to_string());
         let json = json!({ "site": site.name(), "address": site.address().to_string(), "http": http });
         End::new(json, format!("site {} listens on {}", site.name(), site.address())).print(self.json);
-        let ended = slackline_server::run_until_signal(vec![site], config.drain());
+        let ended = slackline_server::run_until_signal(signals, vec![site], config.drain());
         ended.map(|()| End::silent()).map_err(|error| Finish::Failed(error.to_string()))
     }
 }

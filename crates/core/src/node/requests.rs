@@ -163,7 +163,11 @@ impl Desk<'_> {
                     turn.metrics.repeated += 1;
                     answers.push(Answer { sequence, outcome });
                 }
-                Verdict::Waiting => {}
+                Verdict::Waiting(None) => {}
+                Verdict::Waiting(Some(before)) => {
+                    let answers = vec![Answer { sequence, outcome: Outcome::Unknown(Doubt::Undecided) }];
+                    turn.responses.push((before, Response::Batch { session: batch.session, answers }));
+                }
                 Verdict::Fresh => {
                     let unclaimed = session.unclaimed();
                     withdraw(turn, quotas, batch.session, unclaimed);
@@ -306,10 +310,16 @@ impl From<crate::api::Submission> for Submitted {
     }
 }
 
-/// Gives up operations that wait and that nobody can be told of any more: what they would be granted would be lost.
-fn withdraw(turn: &mut Turn, quotas: &mut Quotas, session: SessionId, sequences: Vec<u64>) {
-    if !sequences.is_empty() {
-        quotas.withdraw(turn, session, &sequences.into_iter().collect());
+/// Gives up operations that wait and whose outcome would be kept nowhere, and says so to those who wait for them.
+fn withdraw(turn: &mut Turn, quotas: &mut Quotas, session: SessionId, waiting: Vec<(u64, ClientId)>) {
+    if waiting.is_empty() {
+        return;
+    }
+    let all = quotas.withdraw(turn, session, &waiting.iter().map(|(sequence, _)| *sequence).collect());
+    for (sequence, client) in waiting {
+        // Nothing was done, nor will be; unless a value that does it may be accepted somewhere.
+        let outcome = if all { Outcome::Refused(Refusal::Withdrawn) } else { Outcome::Unknown(Doubt::Forgotten) };
+        turn.responses.push((client, Response::Batch { session, answers: vec![Answer { sequence, outcome }] }));
     }
 }
 

@@ -513,3 +513,31 @@ fn deletion_that_left_the_window_overwrites_no_other_outcome() {
         cluster.responses
     );
 }
+
+/// Every call ends: also one whose place in the window is taken, whose session is closed, or whose id somebody else repeats.
+#[test]
+fn operation_that_waits_is_answered_when_its_session_moves_on() {
+    for how in 0..3 {
+        let mut cluster = Cluster::new(3);
+        cluster.done(0, create(90));
+        assert!(granted(&cluster.done(0, acquire(90))));
+        let waiting = cluster.submit(1, acquire(5));
+        assert_eq!(cluster.outcome(1, waiting), None);
+        let (site, incarnation, session) = cluster.hosts[1].session.expect("opened");
+        let batch = |sequence, operation| {
+            let operations = vec![Submission { sequence, timeout: 2_000_000, operation }];
+            Request::Batch(Batch { site, incarnation, session, low: 1, operations })
+        };
+        let (request, expected) = match how {
+            0 => {
+                (batch(waiting + slackline_core::api::SESSION_WINDOW, release(1)), Outcome::Refused(Refusal::Withdrawn))
+            }
+            1 => (Request::Close { site, incarnation, session }, Outcome::Refused(Refusal::Withdrawn)),
+            _ => (batch(waiting, acquire(5)), Outcome::Unknown(Doubt::Undecided)),
+        };
+        cluster.request(1, 5, request);
+        assert_eq!(cluster.outcome(1, waiting), Some(expected), "case {how}");
+        cluster.run(5 * SECOND);
+        assert_eq!(cluster.show(0, "gpus").in_use_max, if how == 0 { 89 } else { 90 }, "nobody was granted it");
+    }
+}

@@ -207,3 +207,59 @@ fn flipped_bit_in_the_table_is_named_by_key() {
     assert!(store.reader().scan(b"k0120", b"k0130", 100).is_err(), "a scan skips nothing");
     assert!(store.reader().read(b"k0126").unwrap().is_some());
 }
+
+/// A table of which a page is gone opens with an error that names it, or reads like an honest one, or fails when it is read;
+/// what the library below it makes of damage, a panic included, never gets out.
+#[test]
+fn page_of_the_table_that_is_gone_is_an_error_and_never_a_panic() {
+    let scratch = Scratch::new("page");
+    let mut store = open(&scratch.site(), &small()).unwrap();
+    let mut writer = store.writer().unwrap();
+    fill(&mut *writer, 1..=2000, 50, 300);
+    drop((writer, store));
+    drop(open(&scratch.site(), &small()).unwrap());
+    let whole = std::fs::read(scratch.site().join("table.redb")).unwrap();
+    let honest = expected(2000, 300);
+    let damaged = scratch.site().with_extension("damaged");
+    let mut found = 0;
+    for page in 0..(whole.len() / 4096).min(48) {
+        let mut bytes = whole.clone();
+        bytes[page * 4096..(page + 1) * 4096].fill(0);
+        copy(&scratch.site(), &damaged);
+        std::fs::write(damaged.join("table.redb"), &bytes).unwrap();
+        let error = match open(&damaged, &small()) {
+            Err(error) => Some(error.to_string()),
+            Ok(store) => match store.reader().scan(b"", b"\xff", usize::MAX) {
+                Err(error) => Some(error.to_string()),
+                Ok(rows) => {
+                    assert_eq!(rows.into_iter().collect::<Rows>(), honest, "page {page}: wrong rows are no answer");
+                    None
+                }
+            },
+        };
+        if let Some(error) = error {
+            assert!(error.contains("table.redb") && error.contains("empty data directory"), "page {page}: {error}");
+            found += 1;
+        }
+    }
+    assert!(found > 0, "some page mattered");
+}
+
+/// Storage that finds a segment damaged when it takes it into the table says so, also where nothing more is written.
+#[test]
+fn segment_that_is_gone_when_it_is_to_be_absorbed_stops_the_store() {
+    let scratch = Scratch::new("gone");
+    let mut store = open(&scratch.site(), &small()).unwrap();
+    let mut writer = store.writer().unwrap();
+    assert_eq!(store.failure(), None);
+    std::fs::remove_file(segments(&scratch.site()).first().expect("the one in use")).unwrap();
+    let mut number = 0;
+    wait("the failure", || {
+        if store.failure().is_none() && writer.append(number + 1, &[numbered(number + 1, 9)]).is_ok() {
+            number += 1;
+        }
+        store.failure().is_some()
+    });
+    let why = store.failure().unwrap();
+    assert!(why.contains(".log") && store.room() == 0, "{why}");
+}
