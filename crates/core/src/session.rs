@@ -28,6 +28,9 @@ const FAR: u64 = 1 << 20;
 /// Session numbers are reserved durably in blocks of this many.
 pub const BLOCK: u64 = 1024;
 
+/// An operation that waits, and who waits for its answer.
+pub type Unanswered = (u64, ClientId);
+
 /// What is known of one operation.
 #[derive(Clone, Debug)]
 enum State {
@@ -68,7 +71,7 @@ pub struct Session {
     /// others take their slots, or the session ends.
     highest: u64,
     /// Operations that waited when their place in the window was given to others, and who waits for their answers.
-    dropped: Vec<(u64, ClientId)>,
+    dropped: Vec<Unanswered>,
     /// What undecided operations aim at, by sequence; few, and few for long.
     aims: Vec<(u64, Aim)>,
 }
@@ -205,7 +208,7 @@ impl Session {
     }
 
     /// Operations that waited when the window moved on, and who waits for their answers; each is named once.
-    pub fn unclaimed(&mut self) -> Vec<(u64, ClientId)> {
+    pub fn unclaimed(&mut self) -> Vec<Unanswered> {
         std::mem::take(&mut self.dropped)
     }
 
@@ -374,7 +377,7 @@ impl Sessions {
     }
 
     /// Ends a session; returns the slots whose rows are to be removed and the operations that waited, if it was open.
-    pub fn close(&mut self, id: SessionId) -> Option<(Vec<u64>, Vec<(u64, ClientId)>)> {
+    pub fn close(&mut self, id: SessionId) -> Option<(Vec<u64>, Vec<Unanswered>)> {
         let session = self.open.remove(&id)?;
         if session.highest > 0 {
             self.forgotten = self.forgotten.max(id.0);

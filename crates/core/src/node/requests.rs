@@ -17,7 +17,7 @@ use crate::id::{OperationId, SessionId, SiteId};
 use crate::machine::{self, ClientId, View};
 use crate::peer::Body;
 use crate::quota::Quotas;
-use crate::session::{self, Known, Opened, Sessions, Verdict};
+use crate::session::{self, Known, Opened, Sessions, Unanswered, Verdict};
 use crate::turn::{Ticket, Turn};
 
 /// The parts of a node that a turn works on, borrowed apart from those that it only looks at.
@@ -311,7 +311,7 @@ impl From<crate::api::Submission> for Submitted {
 }
 
 /// Gives up operations that wait and whose outcome would be kept nowhere, and says so to those who wait for them.
-fn withdraw(turn: &mut Turn, quotas: &mut Quotas, session: SessionId, waiting: Vec<(u64, ClientId)>) {
+fn withdraw(turn: &mut Turn, quotas: &mut Quotas, session: SessionId, waiting: Vec<Unanswered>) {
     if waiting.is_empty() {
         return;
     }
