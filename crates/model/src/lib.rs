@@ -507,17 +507,8 @@ pub fn setups() -> Vec<Setup> {
         ..narrow.clone()
     };
     vec![
-        Setup { name: "two leaders, one withdrawal, one grant, no crash", crashes: 0, ..narrow.clone() },
-        Setup {
-            name: "two leaders with a ballot each, one round, one disk lost",
-            crashes: 0,
-            losses: 1,
-            acquires: 0,
-            withdrawals: 0,
-            rounds: 1,
-            ballots: 1,
-            ..narrow.clone()
-        },
+        Setup { name: "two leaders, one withdrawal, one grant, no crash", crashes: 0, ..narrow },
+        Setup { name: "two leaders with a ballot each, one round, one disk lost", votes_only: false, ..votes.clone() },
         Setup {
             name: "two creators with a ballot each, any disk lost; only votes arrive",
             creates: true,

@@ -185,11 +185,11 @@ impl Quotas {
     fn no_vote_of(&self, turn: &Turn, name: &str, member: usize, token: u64) -> Option<NoVote> {
         let peer = &turn.peers[member];
         let present = peer.incarnation.max(peer.noted.0);
-        let asks = present > Incarnation(1);
-        asks.then(|| match self.find(name) {
+        match self.find(name) {
+            _ if present <= Incarnation(1) => None,
             Some(quota) => quota.avantan.no_vote(peer.site, present, token),
             None => Some(NoVote { token, ..NoVote::default() }),
-        })?
+        }
     }
 
     /// The quota exists now: carries out what waited for its name.

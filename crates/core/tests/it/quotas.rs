@@ -332,13 +332,19 @@ fn site_that_lost_its_disk_after_a_deletion_creates_the_name_anew() {
     assert_eq!(cluster.show(0, "gpus").in_use_max, 60);
 }
 
-#[test]
-fn session_that_ends_takes_what_waits_with_it() {
+/// All tokens are out, and an operation at site 1 waits for some.
+fn one_that_waits() -> (Cluster, u64) {
     let mut cluster = Cluster::new(3);
     cluster.done(0, create(90));
     assert!(granted(&cluster.done(0, acquire(90))));
     let waiting = cluster.submit(1, acquire(5));
     assert_eq!(cluster.outcome(1, waiting), None);
+    (cluster, waiting)
+}
+
+#[test]
+fn session_that_ends_takes_what_waits_with_it() {
+    let (mut cluster, _) = one_that_waits();
     let (site, incarnation, session) = cluster.hosts[1].session.expect("opened");
     cluster.request(1, 1, Request::Close { site, incarnation, session });
     assert_eq!(cluster.done(0, release(90)), Outcome::Released { amount: 90 });
@@ -518,11 +524,7 @@ fn deletion_that_left_the_window_overwrites_no_other_outcome() {
 #[test]
 fn operation_that_waits_is_answered_when_its_session_moves_on() {
     for how in 0..3 {
-        let mut cluster = Cluster::new(3);
-        cluster.done(0, create(90));
-        assert!(granted(&cluster.done(0, acquire(90))));
-        let waiting = cluster.submit(1, acquire(5));
-        assert_eq!(cluster.outcome(1, waiting), None);
+        let (mut cluster, waiting) = one_that_waits();
         let (site, incarnation, session) = cluster.hosts[1].session.expect("opened");
         let batch = |sequence, operation| {
             let operations = vec![Submission { sequence, timeout: 2_000_000, operation }];

@@ -184,14 +184,19 @@ fn damage_is_found_across_segments() {
     assert!(matches!(open(&scratch.site(), &options), Err(OpenError::Missing { path }) if path == paths[1]));
 }
 
-#[test]
-fn flipped_bit_in_the_table_is_named_by_key() {
-    let scratch = Scratch::new("table");
+/// A site whose table has all that was written: the batches 1 to 2000 over 300 keys.
+fn absorbed(scratch: &Scratch) {
     let mut store = open(&scratch.site(), &small()).unwrap();
     let mut writer = store.writer().unwrap();
     fill(&mut *writer, 1..=2000, 50, 300);
     drop((writer, store));
     drop(open(&scratch.site(), &small()).unwrap());
+}
+
+#[test]
+fn flipped_bit_in_the_table_is_named_by_key() {
+    let scratch = Scratch::new("table");
+    absorbed(&scratch);
     let table = scratch.site().join("table.redb");
     let mut bytes = std::fs::read(&table).unwrap();
     let wanted = b"value of batch 00001925";
@@ -213,11 +218,7 @@ fn flipped_bit_in_the_table_is_named_by_key() {
 #[test]
 fn page_of_the_table_that_is_gone_is_an_error_and_never_a_panic() {
     let scratch = Scratch::new("page");
-    let mut store = open(&scratch.site(), &small()).unwrap();
-    let mut writer = store.writer().unwrap();
-    fill(&mut *writer, 1..=2000, 50, 300);
-    drop((writer, store));
-    drop(open(&scratch.site(), &small()).unwrap());
+    absorbed(&scratch);
     let whole = std::fs::read(scratch.site().join("table.redb")).unwrap();
     let honest = expected(2000, 300);
     let damaged = scratch.site().with_extension("damaged");
