@@ -510,9 +510,10 @@ fn bench_footprint_prints_one_object() {
 #[test]
 fn address_in_use_is_named() {
     let folder = tempfile::tempdir().expect("a directory");
-    let configs = three_configs(folder.path());
-    // If somebody else has taken it since, that is as good.
-    let _taken = std::net::TcpListener::bind(&configs[0].1);
+    // Somebody else may take an address before it is bound here, and give it back while the site starts: then others are tried.
+    let (configs, _taken) = std::iter::repeat_with(|| three_configs(folder.path()))
+        .find_map(|configs| std::net::TcpListener::bind(&configs[0].1).ok().map(|taken| (configs, taken)))
+        .expect("an address that nobody takes");
     let ended = slackline(&["serve", "--config", &configs[0].0]);
     assert_eq!(ended.status, 1);
     assert!(ended.stderr.lines().last().is_some_and(|line| line.contains(&configs[0].1)), "{}", ended.stderr);
