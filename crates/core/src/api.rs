@@ -7,6 +7,7 @@
 use std::fmt;
 
 use crate::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId};
+use crate::object::{Abort, ObjectKey, Seen, Span, Transaction};
 
 /// The longest name of a quota, in bytes.
 pub const NAME_BYTES: usize = 256;
@@ -35,7 +36,7 @@ pub enum Hold {
     For(u64),
 }
 
-/// What may be done to quotas.
+/// What may be done to quotas and objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// Takes tokens.
@@ -71,6 +72,11 @@ pub enum Operation {
         /// The quota's name.
         quota: String,
     },
+    /// Commits a transaction.
+    Commit(Box<Transaction>),
+    /// Says that the objects of earlier incarnations of the site are gone for good, so that what is not there is known to be
+    /// absent.
+    AcceptLoss,
 }
 
 /// How an operation ended.
@@ -95,6 +101,15 @@ pub enum Outcome {
     },
     /// The quota is gone.
     Deleted,
+    /// The transaction took effect.
+    Committed {
+        /// In how many phases: 0 if the site judged it alone and it wrote nothing, 1 if one site did, 2 if several.
+        phases: u8,
+    },
+    /// The transaction had no effect and will have none.
+    Aborted(Box<Abort>),
+    /// The loss is noted.
+    LossAccepted,
     /// Nothing was done and nothing will be.
     Refused(Refusal),
     /// It may have been done or not; ask with the operation's id.
@@ -261,6 +276,32 @@ pub struct Batch {
     pub operations: Vec<Submission>,
 }
 
+/// Reads of objects that travel together, at one time or not: a transaction's are validated when it is committed.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Read {
+    /// Repeated in the answer.
+    pub token: u64,
+    /// Objects.
+    pub gets: Vec<ObjectKey>,
+    /// Spans, with their home regions.
+    pub scans: Vec<(u16, Span)>,
+    /// Whether copies are good enough only under live warranties.
+    pub fresh: bool,
+    /// How long to wait for other sites, in microseconds.
+    pub timeout: u64,
+}
+
+/// What reads found, in the order in which it was asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reading {
+    /// As asked.
+    pub token: u64,
+    /// What the objects hold.
+    pub gets: Vec<Result<Seen, Abort>>,
+    /// What the spans hold: names and values.
+    pub scans: Vec<Result<Vec<(String, Seen)>, Abort>>,
+}
+
 /// What a client asks of a site.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
@@ -282,6 +323,8 @@ pub enum Request {
         /// The session.
         session: SessionId,
     },
+    /// Reads objects.
+    Read(Box<Read>),
     /// Counts a quota over all sites.
     Show {
         /// The quota's name.
@@ -340,6 +383,8 @@ pub enum Response {
         /// How it ended.
         outcome: Outcome,
     },
+    /// What reads found.
+    Read(Box<Reading>),
     /// The session is closed.
     Closed,
     /// A quota's count.

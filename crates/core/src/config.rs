@@ -17,6 +17,18 @@ pub struct Config {
     pub epsilon: u64,
     /// Whether tokens move between sites by gifts and rounds. Off only as a benchmark's baseline.
     pub redistribute: bool,
+    /// Which warranties are issued and relied upon. Off and fewer only as a benchmark's baseline.
+    pub warranties: Warranties,
+}
+
+/// Which warranties are issued and relied upon.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Warranties {
+    /// None: every read is validated at its home.
+    Off,
+    /// Over the values of objects.
+    #[default]
+    State,
 }
 
 impl Config {
@@ -24,7 +36,7 @@ impl Config {
     pub fn new(me: SiteId, members: impl Into<Vec<SiteId>>) -> Self {
         let mut members = members.into();
         members.sort();
-        Self { me, members, epsilon: 10 * MILLISECOND, redistribute: true }
+        Self { me, members, epsilon: 10 * MILLISECOND, redistribute: true, warranties: Warranties::default() }
     }
 }
 

@@ -314,6 +314,11 @@ impl View {
         }
     }
 
+    /// Whether the working set named this key.
+    pub fn knows(&self, key: &[u8]) -> bool {
+        self.rows.contains_key(key)
+    }
+
     /// The ranges that the working set named, in its order.
     pub fn ranges(&self) -> &[KeyRange] {
         &self.ranges
@@ -322,6 +327,17 @@ impl View {
     /// Whether the working set named the range that starts with this key.
     pub fn covers(&self, from: &[u8]) -> bool {
         self.ranges.iter().any(|range| range.from == from)
+    }
+
+    /// The rows of a range that the working set named just so.
+    pub fn rows_of(&self, range: &KeyRange) -> impl Iterator<Item = (&[u8], &[u8])> {
+        assert!(self.ranges.contains(range), "scan outside the working set: {range:?}");
+        let bounds = (std::ops::Bound::Included(&range.from[..]), std::ops::Bound::Excluded(&range.to[..]));
+        // Other parts of the working set may lie in the range; up to its limit every row is there.
+        self.rows
+            .range::<[u8], _>(bounds)
+            .filter_map(|(key, value)| Some((&key[..], value.as_deref()?)))
+            .take(range.limit)
     }
 
     /// The rows of a range that the working set named by its first key.

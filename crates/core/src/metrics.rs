@@ -35,6 +35,20 @@ pub struct Metrics {
     pub gifts_leaving: u64,
     /// Gifts received.
     pub gifts_received: u64,
+    /// Transactions committed that this site coordinated, by the number of phases.
+    pub committed: [u64; 3],
+    /// Transactions aborted that this site coordinated.
+    pub aborted: u64,
+    /// Questions to other homes for values.
+    pub fetches: u64,
+    /// Warranties issued and extended.
+    pub rights_issued: u64,
+    /// Warranties asked back before their end.
+    pub revocations: u64,
+    /// Parts of transactions that waited for warranties of others to end.
+    pub defended: u64,
+    /// Transactions in doubt of which it was found out what became of them.
+    pub doubts_resolved: u64,
     /// Messages sent to other sites.
     pub messages_sent: u64,
     /// Messages that fitted no rule and were ignored.

@@ -3,6 +3,7 @@
 use crate::api::{Request, Response};
 use crate::avantan::{self, NoVote};
 use crate::id::{Incarnation, SiteId};
+use crate::object;
 
 /// A message between sites, with what every message tells of its sender.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,6 +28,7 @@ pub struct PeerMessage {
 /// | `Lookup`, `NotKnown` | site ↔ all | does this quota exist? (A positive answer is `Avantan(Decided)`.) |
 /// | `NoVote` | site → new incarnation | no vote of your predecessor counts here, except perhaps for this value |
 /// | `Count`, `Counted` | site ↔ all | a quota's tally, for `quota show` |
+/// | `Object` | see [`object::message::Message`] | reads, warranties, the phases of a transaction |
 /// | `Relay`, `Relayed` | site ↔ site | a client's request about another site's operations, and the response |
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Body {
@@ -116,6 +118,8 @@ pub enum Body {
         /// The tally, if the quota exists here.
         tally: Option<Box<Tally>>,
     },
+    /// Objects and transactions.
+    Object(Box<object::message::Message>),
     /// A client's request that another site must answer.
     Relay {
         /// Repeated in the answers.

@@ -1,4 +1,7 @@
-//! Holds: rights over tokens that end by themselves.
+//! Rights: what one site, or a client, may rely on until a time. Here are their names, and when one over tokens is over;
+//! [`crate::warranty`] has those over objects.
+//!
+//! # Holds: rights over tokens that end by themselves
 //!
 //! A client that holds tokens for a time may use them until its clock says that the time is up; the site that granted
 //! them, the *backer*, must not hand them to anybody else before. The two clocks differ, so each errs to its own cost:
@@ -11,6 +14,26 @@
 //! back, whether a release or the clock was first.
 
 use crate::clock::Now;
+use crate::id::{Incarnation, Life};
+
+/// One start of one site: rights that live in memory are issued to a start, and end with it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Start {
+    /// The site's incarnation.
+    pub incarnation: Incarnation,
+    /// Its life.
+    pub life: Life,
+}
+
+/// Numbers the rights that a home issues over its objects: rises with every one, also over its lives. Grants, extensions,
+/// revocations and acknowledgements name it, so that one that comes late is known as such.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct WarrantyNumber {
+    /// The home's start.
+    pub start: Start,
+    /// The count within that start.
+    pub count: u64,
+}
 
 /// When a backer may take a hold as over.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

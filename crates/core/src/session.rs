@@ -18,6 +18,7 @@ use crate::clock::SECOND;
 use crate::codec::{Cursor, Malformed, put_i64, put_u64};
 use crate::id::{GrantId, Incarnation, SessionId, SiteId};
 use crate::machine::ClientId;
+use crate::object::Abort;
 
 /// The most sessions that a site keeps; opening one more is refused.
 pub const SESSIONS: usize = 100_000;
@@ -27,6 +28,9 @@ pub const RETENTION: u64 = 600 * SECOND;
 const FAR: u64 = 1 << 20;
 /// Session numbers are reserved durably in blocks of this many.
 pub const BLOCK: u64 = 1024;
+
+/// No client has this name.
+pub const NOBODY: ClientId = ClientId(u64::MAX >> 1);
 
 /// An operation that waits, and who waits for its answer.
 pub type Unanswered = (u64, ClientId);
@@ -175,7 +179,12 @@ impl Session {
     pub fn resume(&mut self, sequence: u64, outcome: &Outcome) -> Option<(ClientId, u64)> {
         let mask = (self.slots.len() as u64).checked_sub(1)?;
         let slot = self.slots[(sequence & mask) as usize].as_mut().filter(|slot| slot.sequence == sequence)?;
-        let State::Waiting(client) = slot.state else { return None };
+        let client = match &slot.state {
+            State::Waiting(client) => *client,
+            // Its client was told so, and may ask.
+            State::Ended(Outcome::Unknown(Doubt::Undecided)) => NOBODY,
+            State::Ended(_) => return None,
+        };
         slot.state = State::Ended(outcome.clone());
         self.highest = self.highest.max(sequence);
         Some((client, slot.digest))
@@ -376,6 +385,18 @@ impl Sessions {
         }
     }
 
+    /// Takes an operation into its session, when the site starts, that waited for its transaction to be decided.
+    pub fn restore_waiting(&mut self, id: SessionId, sequence: u64, low: u64, digest: u64, now: u64) {
+        if !self.open.contains_key(&id) {
+            self.insert(id, Session::new(now));
+        }
+        let session = self.open.get_mut(&id).expect("inserted above");
+        session.low = session.low.max(low.max((sequence + 1).saturating_sub(SESSION_WINDOW)));
+        if sequence >= session.low {
+            session.suspend(sequence, digest, NOBODY);
+        }
+    }
+
     /// Ends a session; returns the slots whose rows are to be removed and the operations that waited, if it was open.
     pub fn close(&mut self, id: SessionId) -> Option<(Vec<u64>, Vec<Unanswered>)> {
         let session = self.open.remove(&id)?;
@@ -471,6 +492,17 @@ pub fn digest(operation: &Operation) -> u64 {
             mix(5);
             text(quota, &mut mix);
         }
+        Operation::Commit(transaction) => {
+            mix(6);
+            let mut bytes = Vec::new();
+            transaction.encode(&mut bytes);
+            let mut chunks = bytes.chunks_exact(8);
+            for chunk in &mut chunks {
+                mix(u64::from_le_bytes(chunk.try_into().expect("eight bytes")));
+            }
+            chunks.remainder().iter().for_each(|byte| mix(u64::from(*byte)));
+        }
+        Operation::AcceptLoss => mix(7),
     }
     hash
 }
@@ -544,6 +576,15 @@ pub fn encode_row(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, outco
             out.push(kind);
             put_u64(out, detail);
         }
+        Outcome::Committed { phases } => {
+            out.push(7);
+            out.push(*phases);
+        }
+        Outcome::Aborted(abort) => {
+            out.push(8);
+            abort.encode(out);
+        }
+        Outcome::LossAccepted => out.push(9),
         Outcome::Unknown(Doubt::Undecided) => out.push(5),
         Outcome::Unknown(_) => out.push(6),
     }
@@ -586,6 +627,9 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
         }
         5 => Outcome::Unknown(Doubt::Undecided),
         6 => Outcome::Unknown(Doubt::Forgotten),
+        7 => Outcome::Committed { phases: cursor.u8()? },
+        8 => Outcome::Aborted(Box::new(Abort::decode(&mut cursor)?)),
+        9 => Outcome::LossAccepted,
         _ => return Err(Malformed),
     };
     let aim = if outcome == Outcome::Unknown(Doubt::Undecided) {

@@ -6,9 +6,10 @@ use crate::api::{Outcome, Response};
 use crate::avantan::Membership;
 use crate::clock::{MILLISECOND, Now, Offset, SECOND};
 use crate::config::Config;
-use crate::id::{Incarnation, SessionId, SiteId};
+use crate::id::{Incarnation, OperationId, SessionId, SiteId};
 use crate::machine::{Batch, ClientId};
 use crate::metrics::Metrics;
+use crate::object::message::Message;
 use crate::peer::{Body, Digest};
 use crate::session::Aim;
 use crate::stats::Rng;
@@ -56,6 +57,14 @@ pub struct Ticket {
     pub sequence: u64,
 }
 
+impl Ticket {
+    /// The operation's id.
+    pub fn operation(self, turn: &Turn) -> OperationId {
+        let Ticket { session, sequence } = self;
+        OperationId { site: turn.site.me, incarnation: turn.site.incarnation, session, sequence }
+    }
+}
+
 /// One call of `handle`.
 pub struct Turn<'a> {
     /// The time.
@@ -66,6 +75,8 @@ pub struct Turn<'a> {
     pub site: Membership<'a>,
     /// Whether the site drains: it wants no more tokens than what waits needs.
     pub leaving: bool,
+    /// Whether a majority agrees with the site's wall clock.
+    pub is_clock_trusted: bool,
     /// The configuration.
     pub config: &'a Config,
     /// The members by position; this site's own entry is idle.
@@ -100,6 +111,34 @@ impl Turn<'_> {
         let measured = self.peers.iter().filter(|peer| peer.is_up(self.now));
         let longest = measured.filter_map(|peer| peer.offset).map(|offset| offset.rtt).max();
         longest.unwrap_or(200 * MILLISECOND).clamp(MILLISECOND, 2 * SECOND)
+    }
+
+    /// The last measured round trip to a site, in microseconds; a guess before anything was measured, zero to itself.
+    pub fn round_trip(&self, site: SiteId) -> u64 {
+        if site == self.site.me {
+            return 0;
+        }
+        let peer = self.peers.iter().find(|peer| peer.site == site);
+        peer.and_then(|peer| peer.offset).map_or(200 * MILLISECOND, |offset| offset.rtt)
+    }
+
+    /// Whether a site serves, as far as was heard lately; this one does.
+    pub fn is_reachable(&self, site: SiteId) -> bool {
+        site == self.site.me || self.peers.iter().any(|peer| peer.site == site && peer.is_up(self.now))
+    }
+
+    /// The highest incarnation heard of a site.
+    pub fn incarnation_of(&self, site: SiteId) -> Incarnation {
+        if site == self.site.me {
+            return self.site.incarnation;
+        }
+        let peer = self.peers.iter().find(|peer| peer.site == site);
+        peer.map_or(Incarnation(0), |peer| peer.incarnation)
+    }
+
+    /// Sends a message about objects.
+    pub fn send_object(&mut self, to: SiteId, message: Message) {
+        self.sends.push((to, Body::Object(Box::new(message))));
     }
 
     /// Up to `span` microseconds, at random: keeps rivals apart.

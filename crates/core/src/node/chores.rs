@@ -98,6 +98,7 @@ impl Chores {
             desk.quotas.resume(turn);
         }
         desk.quotas.tick(turn);
+        desk.txns.tick(turn, desk.view);
         if desk.view.covers(&[DUE]) {
             self.next_due = desk.quotas.expire(turn, desk.view).expect("a row that storage vouches for");
         }

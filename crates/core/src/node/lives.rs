@@ -30,6 +30,7 @@ use crate::quota::Quotas;
 use crate::session::Sessions;
 use crate::stats::Rng;
 use crate::turn::{Peer, Turn};
+use crate::txn::Txns;
 
 /// Tag of the row about the site itself.
 pub(super) const META: u8 = 0x01;
@@ -411,6 +412,8 @@ impl Node {
         for (session, slot) in self.sessions.rows() {
             batch.delete(&super::requests::outcome_key(session, slot));
         }
+        self.txns.rows().iter().for_each(|key| batch.delete(key));
+        self.txns = Txns::new(self.config.me, self.rng.draw() >> 16);
         let marks = self.sessions.marks();
         self.sessions = Sessions::restore(marks.0, marks.1);
         self.quotas = Quotas::new();

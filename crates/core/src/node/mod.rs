@@ -12,7 +12,9 @@
 //! | `02` position | what is known of a peer: incarnation, log position, what was noted for its new storage | resident |
 //! | `03`, `04` quota | see [`crate::quota`] | resident |
 //! | `05` session, slot | an operation's outcome, see [`crate::session`] | resident |
+//! | `06`, `07`, `08` | numbers of the home, transactions under way, see [`crate::txn`] | resident |
 //! | `80`, `81` | tracked grants, see [`crate::quota`] | paged |
+//! | `82` incarnation, name | an object | paged |
 //!
 //! # How a site starts
 //!
@@ -37,9 +39,11 @@ use crate::id::{Incarnation, Life, SessionId, SiteId};
 use crate::machine::{self, ClientId, Effect, Input, KeySet, Machine, Reader, Seq, View};
 use crate::peer::{Body, Digest, PeerMessage};
 use crate::quota::{DUE, QuotaRow, Quotas, due_ranges, grant_key, is_quota_row};
+use crate::right::Start;
 use crate::session::{self, Sessions};
 use crate::stats::Rng;
 use crate::turn::{Peer, Turn};
+use crate::txn::{Restored, Txns};
 use chores::Chores;
 use counting::Counts;
 use lives::Lineage;
@@ -62,6 +66,7 @@ pub struct Node {
     peers: Vec<Peer>,
     sessions: Sessions,
     quotas: Quotas,
+    txns: Txns,
     counts: Counts,
     relays: Relays,
     rng: Rng,
@@ -98,6 +103,7 @@ impl Node {
             peers,
             sessions: Sessions::default(),
             quotas: Quotas::new(),
+            txns: Txns::new(config.me, rng.draw() >> 16),
             counts: Counts::starting(rng.draw() >> 16),
             relays: Relays::starting(rng.draw() >> 16),
             metrics: Metrics::default(),
@@ -135,6 +141,11 @@ impl Node {
     /// Its quotas, for those who check its books.
     pub fn quotas(&self) -> &Quotas {
         &self.quotas
+    }
+
+    /// Its objects and transactions, for those who check.
+    pub fn txns(&self) -> &Txns {
+        &self.txns
     }
 
     /// What it knows of the members, by position.
@@ -200,11 +211,20 @@ impl Node {
         self.sessions = Sessions::restore(owner.marks.0, owner.marks.1);
         let mut from = vec![lives::META + 1];
         loop {
-            let page = reader.scan(&from, &[OUTCOME + 1], PAGE)?;
+            let page = reader.scan(&from, &[Txns::LAST_TAG + 1], PAGE)?;
             for (key, value) in &page {
                 match key[0] {
                     lives::PEER => lives::restore_peer(&mut self.peers, key, value).map_err(|_| malformed(key))?,
                     OUTCOME => self.recover_outcome(key, value, now).map_err(|_| malformed(key))?,
+                    _ if Txns::is_row(key) => {
+                        let restored = self.txns.restore(key, value, self.lineage.incarnation, reader)?;
+                        match restored.map_err(|_| malformed(key))? {
+                            Restored::Own => {}
+                            Restored::Waiting { session, sequence, low, digest } => {
+                                self.sessions.restore_waiting(session, sequence, low, digest, now.mono);
+                            }
+                        }
+                    }
                     _ if is_quota_row(key) => {
                         let row = QuotaRow::decode(key, value).map_err(|_| malformed(key))?;
                         self.quotas.restore(row).map_err(|_| malformed(key))?;
@@ -253,6 +273,7 @@ impl Node {
             peer.position = 0;
             peer.offset = None;
             self.lineage.touch_peer(from);
+            self.txns.forget_home(peer.site, peer.incarnation);
             if replaced {
                 self.chores.announce_all(now, from);
             }
@@ -283,12 +304,18 @@ impl Machine for Node {
                 if self.is_serving() && self.chores.next_due.is_some_and(|due| due <= self.lineage.uptime(now)) {
                     needed.ranges.extend(due_ranges(self.lineage.uptime(now)));
                 }
+                self.txns.tick_needs(now.mono, self.lineage.incarnation, &mut needed);
                 return needed;
             }
             Input::Request { request, .. } => request,
             Input::Message { message: PeerMessage { body: Body::Relay { request, .. }, .. }, .. } => request,
+            Input::Message { message: PeerMessage { body: Body::Object(message), .. }, .. } => {
+                self.txns.message_needs(message, self.lineage.incarnation, &mut needed);
+                return needed;
+            }
             Input::Message { .. } => return needed,
         };
+        self.txns.request_needs(request, self.lineage.incarnation, &mut needed);
         if let Request::Batch(batch) = request {
             for submission in &batch.operations {
                 if let Operation::ReleaseGrant { grant } = &submission.operation {
@@ -307,6 +334,7 @@ impl Machine for Node {
             return;
         }
         let serving = self.is_serving();
+        let (_, is_clock_trusted) = self.clock(now);
         let Spare { mut digests, mut scratch } = std::mem::take(&mut self.spare);
         digests.resize(self.peers.len(), Vec::new());
         let Self {
@@ -316,6 +344,7 @@ impl Machine for Node {
             peers,
             sessions,
             quotas,
+            txns,
             counts,
             relays,
             rng,
@@ -329,6 +358,7 @@ impl Machine for Node {
             uptime: lineage.uptime(now),
             site: Membership { me: config.me, incarnation: lineage.incarnation, members: &config.members },
             leaving: lineage.readiness == Readiness::Draining,
+            is_clock_trusted,
             config,
             peers,
             position: *position,
@@ -343,7 +373,11 @@ impl Machine for Node {
             responses: Vec::new(),
             next_due: None,
         };
-        let mut desk = Desk { lineage, sessions, quotas, counts, relays, view, scratch: &mut scratch };
+        let start = Start { incarnation: lineage.incarnation, life: lineage.life };
+        if serving && txns.start() != start {
+            txns.resume(&turn, start);
+        }
+        let mut desk = Desk { lineage, sessions, quotas, txns, counts, relays, view, scratch: &mut scratch };
         match todo {
             Todo::Body(_, None) => {}
             Todo::Body(from, Some(body)) if serving => desk.message(&mut turn, from, body),
@@ -364,6 +398,9 @@ impl Machine for Node {
         }
         desk.finish(&mut turn);
         quotas.persist(&mut turn);
+        if serving {
+            txns.persist(&mut turn.batch);
+        }
         lineage.persist(&mut turn, sessions.marks());
         if let Some(due) = turn.next_due {
             chores.next_due = Some(chores.next_due.map_or(due, |next| next.min(due)));
@@ -386,7 +423,7 @@ impl Machine for Node {
         let mut earliest = self.lineage.deadline();
         if self.is_serving() {
             earliest = earliest.min(self.ping_at).min(self.chores.deadline(|due| self.lineage.mono_at(due)));
-            let parts = [self.quotas.deadline(), self.counts.deadline(), self.relays.deadline()];
+            let parts = [self.quotas.deadline(), self.txns.deadline(), self.counts.deadline(), self.relays.deadline()];
             earliest = parts.into_iter().flatten().fold(earliest, u64::min);
         }
         Some(earliest)
@@ -458,7 +495,7 @@ impl Node {
                     self.metrics.messages_sent += 1;
                     out.push(Effect::Send { to, message: stamp(body) });
                 }
-                None if relay::is_relayed(client) => {}
+                None if relay::is_relayed(client) || client == session::NOBODY => {}
                 None => out.push(Effect::Respond { client, response }),
             }
         }

@@ -10,21 +10,25 @@ use super::counting::Counts;
 use super::lives::Lineage;
 use super::relay::Relays;
 use crate::api::{
-    Answer, BATCH_OPERATIONS, Batch, Doubt, Listed, Operation, Outcome, Readiness, Refusal, Request, Response,
+    Answer, BATCH_OPERATIONS, Batch, Doubt, Listed, Operation, Outcome, Readiness, Reading, Refusal, Request, Response,
     SESSION_WINDOW,
 };
 use crate::id::{OperationId, SessionId, SiteId};
 use crate::machine::{self, ClientId, View};
+use crate::object::message::Message;
+use crate::object::{Abort, Cause};
 use crate::peer::Body;
 use crate::quota::Quotas;
 use crate::session::{self, Known, Opened, Sessions, Unanswered, Verdict};
 use crate::turn::{Ticket, Turn};
+use crate::txn::Txns;
 
 /// The parts of a node that a turn works on, borrowed apart from those that it only looks at.
 pub(super) struct Desk<'a> {
     pub(super) lineage: &'a mut Lineage,
     pub(super) sessions: &'a mut Sessions,
     pub(super) quotas: &'a mut Quotas,
+    pub(super) txns: &'a mut Txns,
     pub(super) counts: &'a mut Counts,
     pub(super) relays: &'a mut Relays,
     pub(super) view: &'a View,
@@ -47,6 +51,13 @@ impl Desk<'_> {
                 turn.sends.push((peer, Body::Counted { token, tally: tally.map(Box::new) }));
             }
             Body::Counted { token, tally } => counts.counted(turn, quotas, from, token, tally.map(|tally| *tally)),
+            Body::Object(message) => {
+                let recorded = match &*message {
+                    Message::Inquire { id, .. } if id.site == turn.site.me => self.recorded(*id),
+                    _ => None,
+                };
+                self.txns.message(turn, self.view, peer, *message, recorded);
+            }
             Body::Relay { token, request } => {
                 // What a relayed request may ask is about this site's sessions; anything else would go round.
                 let is_ours = is_about(&request, turn.site.me);
@@ -120,6 +131,17 @@ impl Desk<'_> {
                     turn.responses.push((client, Response::Closed));
                 }
             }
+            Request::Read(read) if !serving => {
+                let refuse = |_| Err(Abort { site: Some(me), ..Abort::of(Cause::NotReady) });
+                let gets = read.gets.iter().map(|_| ()).map(refuse).collect();
+                let refuse = |_| Err(Abort { site: Some(me), ..Abort::of(Cause::NotReady) });
+                let scans = read.scans.iter().map(|_| ()).map(refuse).collect();
+                turn.responses.push((client, Response::Read(Box::new(Reading { token: read.token, gets, scans }))));
+            }
+            Request::Read(read) => {
+                let table = self.txns.table(self.view, turn.site.incarnation);
+                self.txns.read(turn, &table, client, *read);
+            }
             Request::Show { .. } if !serving => turn.responses.push((client, Response::Shown(Err(Refusal::NotReady)))),
             Request::Show { quota, timeout } => self.counts.begin(turn, self.quotas, client, quota, timeout),
             Request::List { after, limit } => {
@@ -127,6 +149,15 @@ impl Desk<'_> {
             }
             // Only the driver asks these, and the node answers them itself.
             Request::Status | Request::Drain => {}
+        }
+    }
+
+    /// How a transaction ended that this site coordinated, if that is kept.
+    fn recorded(&mut self, id: OperationId) -> Option<bool> {
+        match self.sessions.find(id.session)?.look(id.sequence)? {
+            Known::Ended(Outcome::Committed { .. }) => Some(true),
+            Known::Ended(Outcome::Aborted(_) | Outcome::Refused(_)) => Some(false),
+            _ => None,
         }
     }
 
@@ -149,7 +180,7 @@ impl Desk<'_> {
 
     /// Carries out the operations of a batch that are new, answers those that are known, and lets wait what has to.
     fn submit(&mut self, turn: &mut Turn, client: ClientId, batch: Batch) {
-        let Self { sessions, quotas, view, scratch, .. } = self;
+        let Self { sessions, quotas, txns, view, scratch, .. } = self;
         let Some(session) = sessions.find(batch.session) else {
             return answer_all(turn, client, &batch, &Outcome::Refused(Refusal::SessionEnded));
         };
@@ -170,10 +201,22 @@ impl Desk<'_> {
                 }
                 Verdict::Fresh => {
                     let unclaimed = session.unclaimed();
-                    withdraw(turn, quotas, batch.session, unclaimed);
+                    withdraw(turn, quotas, txns, batch.session, unclaimed);
                     let ticket = Ticket { session: batch.session, sequence };
                     let settled = session.aim_of(sequence).and_then(|aim| quotas.settled(aim));
-                    match settled.or_else(|| quotas.execute(turn, view, ticket, &operation, timeout)) {
+                    let outcome = match operation {
+                        Operation::Commit(transaction) => {
+                            let table = txns.table(view, turn.site.incarnation);
+                            let marks = (session.low(), digest);
+                            txns.commit(turn, &table, ticket, *transaction, timeout, marks)
+                        }
+                        Operation::AcceptLoss => {
+                            txns.accept_loss();
+                            Some(Outcome::LossAccepted)
+                        }
+                        operation => settled.or_else(|| quotas.execute(turn, view, ticket, &operation, timeout)),
+                    };
+                    match outcome {
                         Some(outcome) => {
                             let low = session.low();
                             put_outcome(&mut turn.batch, scratch, ticket, low, digest, &outcome);
@@ -194,7 +237,7 @@ impl Desk<'_> {
 
     /// What became of an operation? Asking is a write: one that is not known here is refused for ever.
     fn ask(&mut self, turn: &mut Turn, serving: bool, operation: OperationId) -> Outcome {
-        let Self { sessions, quotas, scratch, .. } = self;
+        let Self { sessions, quotas, txns, scratch, .. } = self;
         if operation.incarnation != turn.site.incarnation {
             return Outcome::Unknown(Doubt::IncarnationLost);
         }
@@ -217,6 +260,14 @@ impl Desk<'_> {
                 session.record(operation.sequence, digest, settled.clone());
                 settled
             }
+            Some(Known::Waiting(_)) if txns.is_undecided(operation) => {
+                if !txns.take_back(turn, operation) {
+                    txns.ask_participants(turn, operation);
+                    return Outcome::Unknown(Doubt::Undecided);
+                }
+                turn.finished.push((ticket, withdrawn.clone()));
+                withdrawn
+            }
             Some(Known::Waiting(_)) => {
                 if !quotas.withdraw(turn, operation.session, &BTreeSet::from([operation.sequence])) {
                     return Outcome::Unknown(Doubt::Undecided);
@@ -229,7 +280,7 @@ impl Desk<'_> {
                 put_outcome(&mut turn.batch, scratch, ticket, session.low(), 0, &withdrawn);
                 session.record(operation.sequence, 0, withdrawn.clone());
                 let unclaimed = session.unclaimed();
-                withdraw(turn, quotas, operation.session, unclaimed);
+                withdraw(turn, quotas, txns, operation.session, unclaimed);
                 withdrawn
             }
         }
@@ -237,13 +288,13 @@ impl Desk<'_> {
 
     /// Ends a session and removes its rows.
     pub(super) fn close(&mut self, turn: &mut Turn, id: SessionId) {
-        let Self { lineage, sessions, quotas, .. } = self;
+        let Self { lineage, sessions, quotas, txns, .. } = self;
         let Some((slots, waiting)) = sessions.close(id) else { return };
         lineage.note_marks(sessions.marks());
         for slot in slots {
             turn.batch.delete(&outcome_key(id, slot));
         }
-        withdraw(turn, quotas, id, waiting);
+        withdraw(turn, quotas, txns, id, waiting);
     }
 
     /// Records and answers the waiting operations that ended in this turn.
@@ -311,9 +362,21 @@ impl From<crate::api::Submission> for Submitted {
 }
 
 /// Gives up operations that wait and whose outcome would be kept nowhere, and says so to those who wait for them.
-fn withdraw(turn: &mut Turn, quotas: &mut Quotas, session: SessionId, waiting: Vec<Unanswered>) {
+fn withdraw(turn: &mut Turn, quotas: &mut Quotas, txns: &mut Txns, session: SessionId, waiting: Vec<Unanswered>) {
     if waiting.is_empty() {
         return;
+    }
+    let (undecided, waiting): (Vec<Unanswered>, Vec<Unanswered>) = waiting
+        .into_iter()
+        .partition(|(sequence, _)| txns.is_undecided(Ticket { session, sequence: *sequence }.operation(turn)));
+    for (sequence, client) in undecided {
+        let id = Ticket { session, sequence }.operation(turn);
+        let outcome = if txns.take_back(turn, id) {
+            Outcome::Refused(Refusal::Withdrawn)
+        } else {
+            Outcome::Unknown(Doubt::Forgotten)
+        };
+        turn.responses.push((client, Response::Batch { session, answers: vec![Answer { sequence, outcome }] }));
     }
     let all = quotas.withdraw(turn, session, &waiting.iter().map(|(sequence, _)| *sequence).collect());
     for (sequence, client) in waiting {

@@ -58,6 +58,7 @@ impl Quotas {
                 self.administer(turn, at, ticket, Some(*limit), timeout);
                 None
             }
+            Operation::Commit(_) | Operation::AcceptLoss => unreachable!("it is not about quotas"),
             Operation::Delete { quota } => {
                 let Some(at) = self.living(quota) else {
                     return self.unknown_name(turn, quota, ticket, operation, timeout);

@@ -161,7 +161,7 @@ impl Cluster {
         self.feed(at, Input::Request { client: ClientId(client), request });
     }
 
-    fn session(&mut self, at: usize) -> (SiteId, Incarnation, SessionId) {
+    pub(crate) fn session(&mut self, at: usize) -> (SiteId, Incarnation, SessionId) {
         if let Some(session) = self.hosts[at].session {
             return session;
         }

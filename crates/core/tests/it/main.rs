@@ -4,3 +4,4 @@ mod cluster;
 mod lives;
 mod quotas;
 mod reallocation;
+mod txns;

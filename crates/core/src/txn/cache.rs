@@ -1,0 +1,239 @@
+//! Copies of other homes' objects, and the warranties held over them.
+//!
+//! A copy without a right may be stale: a transaction that used it is validated at the object's home. A copy under a live
+//! right is the truth. A right is **pinned** while a transaction that rests on it is under way, and is not given up then.
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+
+use crate::clock::Now;
+use crate::id::{Incarnation, OperationId};
+use crate::object::message::Given;
+use crate::object::{ObjectKey, Seen, Value, Version};
+use crate::right::WarrantyNumber;
+use crate::warranty::Held;
+
+/// The most copies.
+const COPIES: usize = 200_000;
+/// The most bytes of copies, names and values.
+const BYTES: usize = 64 << 20;
+/// What a copy takes besides its name and value, in bytes.
+const OVERHEAD: usize = 200;
+/// A right of which less than this part is left is renewed when it is used, in tenths.
+const RENEW_TENTHS: u64 = 3;
+
+/// Copies of objects.
+#[derive(Debug, Default)]
+pub(super) struct Cache {
+    copies: FxHashMap<ObjectKey, Copy>,
+    /// Copies in the order in which they may be dropped: a clock hand goes round.
+    order: VecDeque<ObjectKey>,
+    bytes: usize,
+    /// By home region: nothing with a number up to this is accepted any more.
+    revoked: FxHashMap<u16, WarrantyNumber>,
+    /// The highest number seen, by home region.
+    highest: FxHashMap<u16, WarrantyNumber>,
+}
+
+#[derive(Debug)]
+struct Copy {
+    seen: Seen,
+    right: Option<Held>,
+    /// Reads since its home was last told.
+    reads: u32,
+    is_recent: bool,
+    is_renewing: bool,
+    pins: Vec<Pin>,
+    /// Rights up to this are to be given up when nothing rests on them any more.
+    asked_back: Option<WarrantyNumber>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pin {
+    id: OperationId,
+    /// It ends by itself when the wall clock is past this.
+    until: i64,
+}
+
+/// A copy that is used.
+#[derive(Debug)]
+pub(super) struct Used<'a> {
+    /// What it holds.
+    pub(super) seen: &'a Seen,
+    /// Whether its right is about to end and worth renewing; said once.
+    pub(super) renew: bool,
+}
+
+fn size(key: &ObjectKey, seen: &Seen) -> usize {
+    OVERHEAD + 2 * key.name.len() + seen.value.as_ref().map_or(0, Value::size)
+}
+
+impl Cache {
+    /// How many copies there are.
+    pub(super) fn len(&self) -> usize {
+        self.copies.len()
+    }
+
+    /// A copy to be read: any, or if `fresh` only one under a live right.
+    pub(super) fn read(&mut self, now: Now, epsilon: u64, key: &ObjectKey, fresh: bool) -> Option<Used<'_>> {
+        let copy = self.copies.get_mut(key)?;
+        let live = copy.right.filter(|right| right.is_live(now, epsilon));
+        if fresh && live.is_none() {
+            return None;
+        }
+        copy.reads = copy.reads.saturating_add(1);
+        copy.is_recent = true;
+        let renew = match copy.right {
+            _ if copy.is_renewing => false,
+            Some(right) => right.left(now, epsilon) * 10 < right.duration * RENEW_TENTHS,
+            // Now and then its home hears how often it is read, and may think it worth a right.
+            None => copy.reads.is_power_of_two() && copy.reads >= 4,
+        };
+        copy.is_renewing |= renew;
+        Some(Used { seen: &copy.seen, renew })
+    }
+
+    /// How often a copy was read since its home was told.
+    pub(super) fn take_reads(&mut self, key: &ObjectKey) -> u32 {
+        self.copies.get_mut(key).map_or(0, |copy| std::mem::take(&mut copy.reads))
+    }
+
+    /// The right by which this version may be relied upon now, if there is one.
+    pub(super) fn right(&self, now: Now, epsilon: u64, key: &ObjectKey, version: Version) -> Option<Held> {
+        let copy = self.copies.get(key).filter(|copy| copy.seen.version == version && copy.asked_back.is_none())?;
+        copy.right.filter(|right| right.is_live(now, epsilon))
+    }
+
+    /// A transaction rests on the right over this object until it is decided, or the wall clock is past `until`.
+    pub(super) fn pin(&mut self, key: &ObjectKey, id: OperationId, until: i64) {
+        if let Some(copy) = self.copies.get_mut(key) {
+            copy.pins.push(Pin { id, until });
+        }
+    }
+
+    /// The transaction is decided. Says which rights may be given up now that their home has asked back.
+    pub(super) fn unpin(&mut self, now: Now, key: &ObjectKey, id: OperationId) -> Option<WarrantyNumber> {
+        let copy = self.copies.get_mut(key)?;
+        copy.pins.retain(|pin| pin.id != id && pin.until > now.wall);
+        if copy.pins.is_empty() { copy.asked_back.take() } else { None }
+    }
+
+    /// Takes a value in, with the right that came with it, of a question that was sent at `asked`.
+    pub(super) fn store(&mut self, now: Now, epsilon: u64, key: ObjectKey, given: Given, asked: u64) {
+        let Given { seen, right: offer } = given;
+        let revoked = self.revoked.get(&key.home).copied().unwrap_or_default();
+        if let Some(offer) = offer {
+            let highest = self.highest.entry(key.home).or_default();
+            *highest = offer.number.max(*highest);
+        }
+        let right = offer.filter(|offer| offer.number > revoked).map(|offer| Held::new(offer, asked));
+        let bytes = size(&key, &seen);
+        let Some(copy) = self.copies.get_mut(&key) else {
+            self.bytes += bytes;
+            self.order.push_back(key.clone());
+            let copy =
+                Copy { seen, right, reads: 0, is_recent: true, is_renewing: false, pins: Vec::new(), asked_back: None };
+            self.copies.insert(key, copy);
+            return self.shrink();
+        };
+        copy.is_renewing = false;
+        let is_newer = right.is_some_and(|right| copy.right.is_none_or(|held| right.number > held.number));
+        // What is under a live right is the truth: an answer that brings no newer right was overtaken by the one that did.
+        if is_newer || !copy.right.is_some_and(|held| held.is_live(now, epsilon)) {
+            self.bytes = self.bytes - size(&key, &copy.seen) + bytes;
+            copy.right = right;
+            copy.seen = seen;
+            self.shrink();
+        }
+    }
+
+    /// The home asks rights over an object back, up to this number. Says whether they are given up at once; if not, a
+    /// transaction rests on them, and [`Cache::unpin`] will say.
+    pub(super) fn give_up(&mut self, now: Now, key: &ObjectKey, number: WarrantyNumber) -> bool {
+        let revoked = self.revoked.entry(key.home).or_default();
+        *revoked = number.max(*revoked);
+        let Some(copy) = self.copies.get_mut(key) else { return true };
+        if copy.right.is_some_and(|right| right.number <= number) {
+            copy.right = None;
+        }
+        copy.pins.retain(|pin| pin.until > now.wall);
+        if copy.pins.is_empty() {
+            return true;
+        }
+        copy.asked_back = copy.asked_back.max(Some(number));
+        false
+    }
+
+    /// This site is about to write objects of a home: gives up its rights over them, unless one is pinned; the number up to
+    /// which they are given up.
+    pub(super) fn release<'a>(
+        &mut self,
+        now: Now,
+        home: u16,
+        names: impl Iterator<Item = &'a String>,
+    ) -> WarrantyNumber {
+        let number = self.highest.get(&home).copied().unwrap_or_default();
+        let mut all = true;
+        for name in names {
+            all &= self.give_up_for_write(now, &ObjectKey { home, name: name.clone() });
+        }
+        if !all {
+            return WarrantyNumber::default();
+        }
+        let revoked = self.revoked.entry(home).or_default();
+        *revoked = number.max(*revoked);
+        number
+    }
+
+    fn give_up_for_write(&mut self, now: Now, key: &ObjectKey) -> bool {
+        let Some(copy) = self.copies.get_mut(key) else { return true };
+        copy.pins.retain(|pin| pin.until > now.wall);
+        if copy.pins.is_empty() {
+            copy.right = None;
+        }
+        copy.pins.is_empty()
+    }
+
+    /// The copy is known to be stale.
+    pub(super) fn drop_copy(&mut self, key: &ObjectKey) {
+        let Some(copy) = self.copies.get_mut(key) else { return };
+        if copy.pins.is_empty() {
+            self.remove(key);
+        } else {
+            copy.right = None;
+        }
+    }
+
+    /// A home has a new incarnation: what is here of an earlier one is worth nothing.
+    pub(super) fn forget_home(&mut self, home: u16, incarnation: Incarnation) {
+        let stale =
+            self.copies.iter().filter(|(key, copy)| key.home == home && copy.seen.version.incarnation < incarnation);
+        let stale: Vec<ObjectKey> = stale.map(|(key, _)| key.clone()).collect();
+        stale.iter().for_each(|key| self.remove(key));
+    }
+
+    fn remove(&mut self, key: &ObjectKey) {
+        if let Some(copy) = self.copies.remove(key) {
+            self.bytes -= size(key, &copy.seen);
+        }
+    }
+
+    fn shrink(&mut self) {
+        while self.copies.len() > COPIES || self.bytes > BYTES || self.order.len() > 2 * COPIES {
+            let Some(key) = self.order.pop_front() else { return };
+            match self.copies.get_mut(&key) {
+                None => {}
+                Some(copy) if copy.is_recent || !copy.pins.is_empty() => {
+                    copy.is_recent = false;
+                    self.order.push_back(key);
+                    if self.order.len() > 2 * COPIES && self.copies.len() <= COPIES {
+                        // Names that are gone make up most of it.
+                        self.order.retain(|key| self.copies.contains_key(key));
+                    }
+                }
+                Some(_) => self.remove(&key),
+            }
+        }
+    }
+}

@@ -1,0 +1,580 @@
+//! A coordinator: the site that a client asked to commit.
+//!
+//! It sorts a transaction by home, leaves out the reads that live warranties prove, and counts what is left:
+//!
+//! | left | phases | what happens |
+//! | --- | --- | --- |
+//! | nothing, or reads at this site | 0 | judged here, now |
+//! | one site | 1 | that site checks and carries out at once |
+//! | several | 2 | each prepares; it is committed when all have |
+//!
+//! Its own part is prepared first, if that can be at once, and the others are told: the last of two participants then knows
+//! that all are prepared, and carries its part out without a second message.
+//!
+//! It decides nothing that the participants have not: a transaction is committed exactly when every participant has durably
+//! prepared it in time. Its own record, made durable before the first message leaves, says only whom to ask. When the
+//! deadline has passed it asks, which makes everybody who has not prepared refuse for ever.
+
+use super::home::Stage;
+use super::table::Table;
+use super::{Timer, Txns};
+use crate::api::{Doubt, Outcome};
+use crate::clock::{MILLISECOND, SECOND};
+use crate::id::{Incarnation, OperationId, SiteId};
+use crate::object::message::{Known, Message, Prepare, Vote};
+use crate::object::{Abort, Cause, Home, ObjectKey, Part, Transaction, Version};
+use crate::right::WarrantyNumber;
+use crate::turn::{Ticket, Turn};
+use crate::txn::row::{self, CoordinatorRow};
+use crate::warranty::LONGEST;
+
+/// The most transactions that a site coordinates at a time.
+const COORDINATED: usize = 65_536;
+/// What a message takes besides the way, at most, in microseconds: a right that ends sooner is not worth resting on.
+const SLACK: u64 = 20 * MILLISECOND;
+/// A transaction of which its client hears nothing for this long beyond its time is said to be undecided.
+const PATIENCE: u64 = 2 * SECOND;
+/// Questions are repeated no faster than this.
+const AGAIN: u64 = 50 * MILLISECOND;
+/// Decisions are repeated so often, for about five minutes; then those in doubt ask in vain.
+const TELLS: u32 = 300;
+
+/// A transaction that this site coordinates.
+#[derive(Debug)]
+pub(super) struct Coordinated {
+    pub(super) participants: Vec<(SiteId, Incarnation)>,
+    /// What each is asked to prepare; empty after a restart.
+    parts: Vec<Part>,
+    answers: Vec<Answer>,
+    released: Vec<WarrantyNumber>,
+    deadline: i64,
+    max_wait: u64,
+    /// Rights that it rests on.
+    rests: Vec<ObjectKey>,
+    /// Whether there is a row of it.
+    is_durable: bool,
+    look_at: u64,
+    tries: u32,
+    /// When its client is told that it is undecided.
+    patience: Option<u64>,
+    /// Who has carried it out before it was decided here.
+    informed: u64,
+    /// How it was decided, and who knows.
+    decided: Option<(bool, u64)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answer {
+    Silent,
+    Waiting,
+    Prepared,
+    Lost,
+    Bereaved,
+}
+
+impl Coordinated {
+    fn position(&self, site: SiteId) -> Option<usize> {
+        self.participants.iter().position(|(other, _)| *other == site)
+    }
+}
+
+impl Txns {
+    /// Takes a row of an earlier life in.
+    pub(super) fn restore_coordinated(&mut self, id: OperationId, row: CoordinatorRow) {
+        let CoordinatorRow { deadline, participants, .. } = row;
+        let coordinated = Coordinated {
+            answers: vec![Answer::Silent; participants.len()],
+            parts: Vec::new(),
+            released: Vec::new(),
+            participants,
+            deadline,
+            max_wait: 0,
+            rests: Vec::new(),
+            is_durable: true,
+            look_at: 0,
+            tries: 0,
+            patience: None,
+            informed: 0,
+            decided: None,
+        };
+        self.coordinated.insert(id, coordinated);
+    }
+
+    /// Whether a transaction is under way here, undecided.
+    pub fn is_undecided(&self, id: OperationId) -> bool {
+        self.coordinated.get(&id).is_some_and(|coordinated| coordinated.decided.is_none())
+    }
+
+    /// Commits a transaction; none if its outcome follows. `low` and `digest` are of its operation.
+    pub fn commit(
+        &mut self,
+        turn: &mut Turn,
+        table: &Table,
+        ticket: Ticket,
+        mut transaction: Transaction,
+        timeout: u64,
+        (low, digest): (u64, u64),
+    ) -> Option<Outcome> {
+        let id = ticket.operation(turn);
+        if self.coordinated.contains_key(&id) {
+            // Its client was told that it is undecided, and asks for it again.
+            return None;
+        }
+        let begun = transaction.normalize().and_then(|()| self.begin(turn, table, id, transaction, timeout));
+        match begun {
+            Err(abort) => {
+                self.note_stale(&abort);
+                turn.metrics.aborted += 1;
+                Some(Outcome::Aborted(Box::new(abort)))
+            }
+            Ok(Some(phases)) => {
+                turn.metrics.committed[usize::from(phases)] += 1;
+                Some(Outcome::Committed { phases })
+            }
+            Ok(None) => {
+                if let Some(coordinated) = self.coordinated.get_mut(&id).filter(|coordinated| coordinated.is_durable) {
+                    let (deadline, participants) = (coordinated.deadline, coordinated.participants.clone());
+                    let row = CoordinatorRow { low, digest, deadline, participants };
+                    turn.batch.put(&row::coordinator_key(id.session, id.sequence), &row.encode());
+                }
+                None
+            }
+        }
+    }
+
+    /// Sorts a transaction and starts it; the number of phases if it is done by that.
+    fn begin(
+        &mut self,
+        turn: &mut Turn,
+        table: &Table,
+        id: OperationId,
+        transaction: Transaction,
+        timeout: u64,
+    ) -> Result<Option<u8>, Abort> {
+        let mut sites = Vec::with_capacity(transaction.homes.len());
+        for home in &transaction.homes {
+            sites.push(self.site_of(turn, home)?);
+        }
+        let mut homes = transaction.homes;
+        let farthest = homes.iter().zip(&sites).filter(|(home, _)| !home.part.writes.is_empty());
+        let way = farthest.map(|(_, site)| turn.round_trip(*site)).max().unwrap_or(0);
+        let mut rests = Vec::new();
+        let mut until = i64::MAX;
+        for (home, _) in homes.iter_mut().zip(&sites).filter(|(_, site)| **site != turn.site.me) {
+            self.rest_on_rights(turn, home, way, &mut rests, &mut until);
+        }
+        let mut parts: Vec<(SiteId, Incarnation, Part)> = Vec::with_capacity(homes.len());
+        for (home, site) in homes.into_iter().zip(sites).filter(|(home, _)| !home.part.is_empty()) {
+            let incarnation = turn.incarnation_of(site);
+            parts.push((site, incarnation, home.part));
+        }
+        let me = turn.site.me;
+        if let [(site, _, part)] = &parts[..]
+            && *site == me
+        {
+            let is_waiting = part.writes.iter().any(|(name, _)| self.backer.over_at(turn.now, name).is_some());
+            if !is_waiting {
+                self.locks.check(table, part)?;
+                self.apply(turn, Some(table), part);
+                return Ok(Some(u8::from(!part.writes.is_empty())));
+            }
+        }
+        if parts.is_empty() {
+            return Ok(Some(0));
+        }
+        if self.coordinated.len() >= COORDINATED {
+            return Err(Abort::of(Cause::Overloaded));
+        }
+        if let Some((site, ..)) = parts.iter().find(|(site, ..)| !turn.is_reachable(*site)) {
+            return Err(Abort { site: Some(*site), ..Abort::of(Cause::Unreachable) });
+        }
+        let deadline = turn.now.wall.saturating_add_unsigned(timeout.min(LONGEST)).min(until);
+        self.start_phases(turn, table, id, parts, (deadline, transaction.max_wait, timeout), rests)
+    }
+
+    /// Starts the phases of a transaction over these parts.
+    fn start_phases(
+        &mut self,
+        turn: &mut Turn,
+        table: &Table,
+        id: OperationId,
+        parts: Vec<(SiteId, Incarnation, Part)>,
+        (deadline, max_wait, timeout): (i64, u64, u64),
+        rests: Vec<ObjectKey>,
+    ) -> Result<Option<u8>, Abort> {
+        let me = turn.site.me;
+        let participants: Vec<(SiteId, Incarnation)> =
+            parts.iter().map(|(site, incarnation, _)| (*site, *incarnation)).collect();
+        let released = parts.iter().map(|(site, _, part)| {
+            let names = part.writes.iter().map(|(name, _)| name);
+            if *site == me { WarrantyNumber::default() } else { self.cache.release(turn.now, site.region, names) }
+        });
+        let pinned_until = deadline.saturating_add_unsigned(2 * turn.config.epsilon);
+        let coordinated = Coordinated {
+            released: released.collect(),
+            answers: vec![Answer::Silent; parts.len()],
+            parts: parts.into_iter().map(|(_, _, part)| part).collect(),
+            participants,
+            deadline,
+            max_wait,
+            is_durable: true,
+            look_at: 0,
+            tries: 0,
+            patience: Some(turn.now.mono.saturating_add(timeout).saturating_add(PATIENCE)),
+            informed: 0,
+            decided: None,
+            rests,
+        };
+        coordinated.rests.iter().for_each(|key| self.cache.pin(key, id, pinned_until));
+        let mut prepared = 0;
+        let own = coordinated.position(me);
+        let is_alone = own.is_some() && coordinated.participants.len() == 1;
+        self.coordinated.insert(id, coordinated);
+        if let Some(own) = own {
+            let prepare = self.prepare_for(id, own, 0);
+            let vote = self.prepare(turn, table, prepare);
+            match vote {
+                Some(Vote::Refused(abort)) => {
+                    // Nobody else was asked, so nobody needs to know.
+                    self.entries.remove(&id);
+                    turn.batch.delete(&row::participant_key(id));
+                    self.drop_coordinated(turn, id);
+                    return Err(*abort);
+                }
+                Some(Vote::Committed) => unreachable!("nobody else was asked"),
+                Some(Vote::Prepared) => {
+                    prepared |= 1 << own;
+                    self.coordinated_mut(id).answers[own] = Answer::Prepared;
+                }
+                Some(Vote::Waiting { .. }) => self.coordinated_mut(id).answers[own] = Answer::Waiting,
+                None => {
+                    self.drop_coordinated(turn, id);
+                    return Err(Abort::of(Cause::Overloaded));
+                }
+            }
+        }
+        let coordinated = self.coordinated_mut(id);
+        // Where nobody else takes part, there is nothing to find out after a crash: what was not carried out never will be.
+        coordinated.is_durable = !is_alone;
+        self.ask_to_prepare(turn, id, prepared);
+        self.look_soon(turn, id);
+        Ok(None)
+    }
+
+    fn coordinated_mut(&mut self, id: OperationId) -> &mut Coordinated {
+        self.coordinated.get_mut(&id).expect("looked up by the caller")
+    }
+
+    /// The site of a region, if there is one whose past is the one that was read.
+    fn site_of(&self, turn: &Turn, home: &Home) -> Result<SiteId, Abort> {
+        let site = SiteId::new(home.region, turn.site.me.lane);
+        if !turn.site.members.contains(&site) {
+            return Err(Abort::of(Cause::UnknownRegion));
+        }
+        let known = turn.incarnation_of(site);
+        if home.incarnation > Incarnation(0) && home.incarnation != known {
+            return Err(Abort { site: Some(site), ..Abort::of(Cause::Changed) });
+        }
+        Ok(site)
+    }
+
+    /// Takes out of a part the reads that live warranties prove. What it writes there is validated there.
+    fn rest_on_rights(&self, turn: &Turn, home: &mut Home, way: u64, rests: &mut Vec<ObjectKey>, until: &mut i64) {
+        if !self.uses_rights(turn) {
+            return;
+        }
+        let Home { region, incarnation, part } = home;
+        let mut kept = Vec::new();
+        for (name, number) in std::mem::take(&mut part.reads) {
+            let key = ObjectKey { home: *region, name };
+            let is_written = part.writes.binary_search_by(|(other, _)| other.cmp(&key.name)).is_ok();
+            let version = Version { incarnation: *incarnation, number };
+            let right = self.cache.right(turn.now, turn.config.epsilon, &key, version);
+            let needed = if way == 0 { 0 } else { way + SLACK };
+            match right.filter(|right| !is_written && right.left(turn.now, turn.config.epsilon) > needed) {
+                Some(right) => {
+                    *until = (*until).min(right.relied_until(turn.config.epsilon));
+                    rests.push(key);
+                }
+                None => kept.push((key.name, number)),
+            }
+        }
+        part.reads = kept;
+    }
+
+    fn prepare_for(&mut self, id: OperationId, position: usize, prepared: u64) -> Prepare {
+        let start = self.start;
+        let coordinated = self.coordinated_mut(id);
+        Prepare {
+            id,
+            deadline: coordinated.deadline,
+            participants: coordinated.participants.clone(),
+            prepared,
+            part: coordinated.parts[position].clone(),
+            max_wait: coordinated.max_wait,
+            released: (start, coordinated.released[position]),
+        }
+    }
+
+    /// Asks those to prepare who have not answered.
+    fn ask_to_prepare(&mut self, turn: &mut Turn, id: OperationId, prepared: u64) {
+        for position in 0..self.coordinated[&id].participants.len() {
+            let coordinated = &self.coordinated[&id];
+            let (to, _) = coordinated.participants[position];
+            if to != turn.site.me && matches!(coordinated.answers[position], Answer::Silent | Answer::Waiting) {
+                let prepare = self.prepare_for(id, position, prepared);
+                turn.send_object(to, Message::Prepare(Box::new(prepare)));
+            }
+        }
+    }
+
+    pub(super) fn look_soon(&mut self, turn: &Turn, id: OperationId) {
+        let coordinated = self.coordinated.get_mut(&id).expect("looked up by the caller");
+        let farthest = coordinated.participants.iter().map(|(site, _)| turn.round_trip(*site)).max().unwrap_or(0);
+        let wait = (2 * farthest + AGAIN) << coordinated.tries.min(3);
+        coordinated.tries += 1;
+        let mut at = turn.now.mono + wait.min(SECOND.max(2 * farthest));
+        if coordinated.decided.is_none() {
+            at = coordinated.patience.map_or(at, |patience| at.min(patience.max(turn.now.mono)));
+        }
+        coordinated.look_at = at;
+        self.timers.insert((at, Timer::Coordinated(id)));
+    }
+
+    /// A participant answers.
+    pub(super) fn voted(&mut self, turn: &mut Turn, from: SiteId, id: OperationId, vote: Vote) {
+        let Some(coordinated) = self.coordinated.get_mut(&id) else {
+            // It was decided long ago, or never asked for in this incarnation: whoever took part must find out.
+            return;
+        };
+        let Some(position) = coordinated.position(from) else {
+            turn.metrics.ignored += 1;
+            return;
+        };
+        if let Some((commit, _)) = coordinated.decided {
+            if from != turn.site.me && !matches!(vote, Vote::Refused(_)) {
+                turn.send_object(from, Message::Decide { id, commit });
+            }
+            return;
+        }
+        match vote {
+            Vote::Committed => {
+                coordinated.informed |= 1 << position;
+                self.decide(turn, id, Ok(()));
+            }
+            Vote::Refused(abort) => self.decide(turn, id, Err(*abort)),
+            Vote::Waiting { .. } => coordinated.answers[position] = Answer::Waiting,
+            Vote::Prepared => {
+                coordinated.answers[position] = Answer::Prepared;
+                if coordinated.answers.iter().all(|answer| *answer == Answer::Prepared) {
+                    self.decide(turn, id, Ok(()));
+                }
+            }
+        }
+    }
+
+    /// Notes how a transaction ended, and tells its client and the participants.
+    fn decide(&mut self, turn: &mut Turn, id: OperationId, result: Result<(), Abort>) {
+        let me = turn.site.me;
+        let coordinated = self.coordinated_mut(id);
+        if coordinated.decided.is_some() {
+            return;
+        }
+        let commit = result.is_ok();
+        let phases = if coordinated.participants.len() > 1 { 2 } else { 1 };
+        let outcome = match &result {
+            Ok(()) => {
+                turn.metrics.committed[phases] += 1;
+                Outcome::Committed { phases: phases as u8 }
+            }
+            Err(abort) => {
+                turn.metrics.aborted += 1;
+                Outcome::Aborted(Box::new(abort.clone()))
+            }
+        };
+        let own = coordinated.position(me).map_or(0, |own| 1 << own);
+        coordinated.decided = Some((commit, own | coordinated.informed));
+        let all_know = (own | coordinated.informed).count_ones() as usize == coordinated.participants.len();
+        if std::mem::take(&mut coordinated.is_durable) {
+            turn.batch.delete(&row::coordinator_key(id.session, id.sequence));
+        }
+        turn.finished.push((Ticket { session: id.session, sequence: id.sequence }, outcome));
+        let rests = std::mem::take(&mut coordinated.rests);
+        let others: Vec<SiteId> =
+            coordinated.participants.iter().map(|(site, _)| *site).filter(|site| *site != me).collect();
+        coordinated.tries = 0;
+        for key in rests {
+            if let Some(number) = self.cache.unpin(turn.now, &key, id) {
+                self.acknowledge(turn, key, number);
+            }
+        }
+        if let Err(abort) = &result {
+            self.note_stale(abort);
+        }
+        if own != 0 {
+            self.decide_own_part(turn, id, commit);
+        }
+        self.knows(turn, me, id);
+        for site in &others {
+            turn.send_object(*site, Message::Decide { id, commit });
+        }
+        if all_know {
+            self.drop_coordinated(turn, id);
+        } else {
+            self.look_soon(turn, id);
+        }
+    }
+
+    fn decide_own_part(&mut self, turn: &mut Turn, id: OperationId, commit: bool) {
+        match (self.entries.get(&id).map(|entry| entry.stage), commit) {
+            (Some(Stage::Prepared), true) => self.commit_part(turn, None, id),
+            (Some(Stage::Prepared | Stage::Defending), false) => {
+                self.refuse_part(turn, id, Abort::of(Cause::Withdrawn));
+            }
+            _ => {}
+        }
+    }
+
+    /// The copy of what a transaction found stale is not used again.
+    fn note_stale(&mut self, abort: &Abort) {
+        if let Some(key) = abort.key.as_ref().filter(|_| abort.cause == Cause::Changed) {
+            self.cache.drop_copy(key);
+        }
+    }
+
+    fn drop_coordinated(&mut self, turn: &mut Turn, id: OperationId) {
+        let Some(coordinated) = self.coordinated.remove(&id) else { return };
+        for key in coordinated.rests {
+            if let Some(number) = self.cache.unpin(turn.now, &key, id) {
+                self.acknowledge(turn, key, number);
+            }
+        }
+    }
+
+    /// A participant has noted the decision.
+    pub(super) fn noted(&mut self, turn: &mut Turn, from: SiteId, id: OperationId) {
+        self.knows(turn, from, id);
+        let Some(coordinated) = self.coordinated.get_mut(&id) else { return };
+        let Some(position) = coordinated.position(from) else { return };
+        let Some((commit, known)) = &mut coordinated.decided else { return };
+        *known |= 1 << position;
+        if known.count_ones() as usize == coordinated.participants.len() {
+            if *commit && coordinated.participants.len() > 1 {
+                for (site, _) in coordinated.participants.iter().filter(|(site, _)| *site != id.site) {
+                    turn.send_object(*site, Message::Forget { id });
+                }
+            }
+            self.drop_coordinated(turn, id);
+        }
+    }
+
+    /// The time has come to look after a transaction.
+    pub(super) fn look_at_coordinated(&mut self, turn: &mut Turn, at: u64, id: OperationId) {
+        let Some(coordinated) = self.coordinated.get_mut(&id).filter(|coordinated| coordinated.look_at == at) else {
+            return;
+        };
+        if let Some((commit, known)) = coordinated.decided {
+            if coordinated.tries > TELLS {
+                // Those who are in doubt ask.
+                return self.drop_coordinated(turn, id);
+            }
+            for (position, (site, _)) in coordinated.participants.iter().enumerate() {
+                if known >> position & 1 == 0 {
+                    turn.send_object(*site, Message::Decide { id, commit });
+                }
+            }
+            return self.look_soon(turn, id);
+        }
+        if coordinated.patience.is_some_and(|patience| patience <= turn.now.mono) {
+            coordinated.patience = None;
+            let ticket = Ticket { session: id.session, sequence: id.sequence };
+            turn.finished.push((ticket, Outcome::Unknown(Doubt::Undecided)));
+        }
+        if coordinated.parts.is_empty() || coordinated.deadline < turn.now.wall {
+            self.ask_participants(turn, id);
+        } else {
+            self.ask_to_prepare(turn, id, 0);
+        }
+        self.look_soon(turn, id);
+    }
+
+    /// Asks what became of it; who has not prepared refuses it.
+    pub fn ask_participants(&mut self, turn: &mut Turn, id: OperationId) {
+        let Some(coordinated) = self.coordinated.get(&id).filter(|coordinated| coordinated.decided.is_none()) else {
+            return;
+        };
+        let (deadline, participants) = (coordinated.deadline, coordinated.participants.clone());
+        for (site, _) in &participants {
+            if *site == turn.site.me {
+                let known = self.known_here(turn, id, deadline, &participants);
+                self.inquired_coordinator(turn, *site, id, known);
+            } else {
+                turn.send_object(*site, Message::Inquire { id, deadline, participants: participants.clone() });
+            }
+        }
+    }
+
+    /// An answer to that.
+    pub(super) fn inquired_coordinator(&mut self, turn: &mut Turn, from: SiteId, id: OperationId, known: Known) {
+        let Some(coordinated) = self.coordinated.get_mut(&id).filter(|coordinated| coordinated.decided.is_none())
+        else {
+            return;
+        };
+        let Some(position) = coordinated.position(from) else { return };
+        match known {
+            Known::Committed => return self.resolve(turn, id, Ok(())),
+            Known::Refused => return self.resolve(turn, id, Err(Abort::of(Cause::Withdrawn))),
+            Known::Prepared => coordinated.answers[position] = Answer::Prepared,
+            Known::Lost => coordinated.answers[position] = Answer::Lost,
+            Known::Bereaved => coordinated.answers[position] = Answer::Bereaved,
+            Known::Nothing => {}
+        }
+        let answers = &coordinated.answers;
+        if answers.iter().all(|answer| *answer == Answer::Prepared) {
+            return self.resolve(turn, id, Ok(()));
+        }
+        let me = turn.site.me;
+        let own = coordinated.position(me);
+        let is_settled =
+            |(at, answer): (usize, &Answer)| matches!(answer, Answer::Lost | Answer::Bereaved) || own == Some(at);
+        if answers.contains(&Answer::Lost) && answers.iter().enumerate().all(is_settled) {
+            self.resolve(turn, id, Err(Abort::of(Cause::Lost)));
+        }
+    }
+
+    fn resolve(&mut self, turn: &mut Turn, id: OperationId, result: Result<(), Abort>) {
+        turn.metrics.doubts_resolved += 1;
+        self.decide(turn, id, result);
+    }
+
+    /// What this site knows as coordinator of a transaction in which it takes no part; `recorded` is its outcome, if that is
+    /// kept.
+    pub(super) fn known_as_coordinator(&self, id: OperationId, recorded: Option<bool>) -> Known {
+        let Some(coordinated) = self.coordinated.get(&id) else {
+            return match recorded {
+                Some(true) => Known::Committed,
+                Some(false) => Known::Refused,
+                None => Known::Nothing,
+            };
+        };
+        match coordinated.decided {
+            Some((true, _)) => Known::Committed,
+            Some((false, _)) => Known::Refused,
+            None if coordinated.answers.contains(&Answer::Lost) => Known::Bereaved,
+            None => Known::Nothing,
+        }
+    }
+
+    /// Whether a transaction can still be taken back: nobody else was asked, and it waits here. Takes it back if so.
+    pub fn take_back(&mut self, turn: &mut Turn, id: OperationId) -> bool {
+        let Some(coordinated) = self.coordinated.get(&id) else { return false };
+        if coordinated.is_durable || coordinated.decided.is_some() {
+            return false;
+        }
+        if self.entries.contains_key(&id) {
+            self.refuse_part(turn, id, Abort::of(Cause::Withdrawn));
+        }
+        self.drop_coordinated(turn, id);
+        true
+    }
+}

@@ -1,0 +1,616 @@
+//! A participant: the home of objects that a transaction reads or writes.
+//!
+//! ```text
+//!   Prepare ──▶ rights over what it writes? ──no──▶ check ──▶ prepared ──▶ committed, refused
+//!                    │ yes                            ▲ │
+//!                    ▼                                │ └──fails──▶ refused
+//!                defending: ask back or wait for ends ┘
+//! ```
+//!
+//! While it defends, a part holds nothing but the bar on new rights; it is checked when no right is left. What is refused
+//! once is refused for ever, by a row that stays until a transaction with its deadline would be refused anyway. A row of
+//! one that took effect stays until all others know.
+
+use super::table::{Table, put_row, row_key, row_range};
+use super::{Timer, Txns};
+use crate::clock::{MILLISECOND, SECOND};
+use crate::id::{Incarnation, OperationId, SiteId};
+use crate::machine::{KeySet, Reader, View};
+use crate::object::message::{Known, Message, Prepare, Vote};
+use crate::object::{Abort, Cause, Part};
+use crate::right::{Start, WarrantyNumber};
+use crate::turn::Turn;
+use crate::txn::row::{self, ParticipantRow};
+
+/// The most transactions in which a site takes part at a time, those that it has refused and not forgotten included.
+const PARTS: usize = 262_144;
+/// How often one who is in doubt asks.
+const ASK: u64 = 250 * MILLISECOND;
+/// How often one that took effect tells those who may not know.
+const TELL: u64 = 2 * SECOND;
+/// In [`Entry::known`]: the coordinator, where it does not take part itself.
+pub(super) const COORDINATOR: u64 = 1 << 63;
+
+/// A transaction in which this site takes part.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) deadline: i64,
+    pub(super) participants: Vec<(SiteId, Incarnation)>,
+    /// Prepared: which participants are known to be prepared. Committed: who is known to know.
+    known: u64,
+    /// Which participants are known to have lost what they knew, and which know that one has.
+    lost: u64,
+    bereaved: u64,
+    pub(super) stage: Stage,
+    part: Part,
+    /// Why it was refused, for one who asks again soon.
+    abort: Option<Abort>,
+    look_at: u64,
+    asked: u32,
+    released: (Start, WarrantyNumber),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    Defending,
+    Prepared,
+    Committed,
+    Refused,
+}
+
+impl Entry {
+    /// Every bit that a participant may have.
+    fn all(&self) -> u64 {
+        (1 << self.participants.len()) - 1
+    }
+
+    fn position(&self, site: SiteId) -> Option<usize> {
+        self.participants.iter().position(|(other, _)| *other == site)
+    }
+
+    fn bit(&self, id: OperationId, site: SiteId) -> u64 {
+        match self.position(site) {
+            Some(position) => 1 << position,
+            None if site == id.site => COORDINATOR,
+            None => 0,
+        }
+    }
+
+    fn row(&self) -> Vec<u8> {
+        let stage = match self.stage {
+            Stage::Defending => unreachable!("a part that is defended is not durable"),
+            Stage::Prepared => 0,
+            Stage::Committed => 1,
+            Stage::Refused => 2,
+        };
+        let part = if self.stage == Stage::Prepared { self.part.clone() } else { Part::default() };
+        let (deadline, participants) = (self.deadline, self.participants.clone());
+        ParticipantRow { stage, deadline, participants, known: self.known, part }.encode()
+    }
+}
+
+/// What storage a part needs to be checked and carried out.
+pub(super) fn needs(part: &Part, incarnation: Incarnation, set: &mut KeySet) {
+    set.keys.extend(part.reads.iter().map(|(name, _)| row_key(incarnation, name)));
+    set.ranges.extend(part.scans.iter().map(|(span, _)| row_range(incarnation, span)));
+    let adds = part.writes.iter().filter(|(_, change)| change.is_add());
+    set.keys.extend(adds.map(|(name, _)| row_key(incarnation, name)));
+}
+
+/// Whether the view has all that.
+fn is_in_view(view: &View, part: &Part, incarnation: Incarnation) -> bool {
+    let mut set = KeySet::default();
+    needs(part, incarnation, &mut set);
+    set.keys.iter().all(|key| view.knows(key)) && set.ranges.iter().all(|range| view.ranges().contains(range))
+}
+
+impl Txns {
+    /// Takes a row of an earlier life in.
+    pub(super) fn restore_participant(
+        &mut self,
+        id: OperationId,
+        row: ParticipantRow,
+        incarnation: Incarnation,
+        reader: &dyn Reader,
+    ) -> Result<(), crate::machine::ReadError> {
+        let ParticipantRow { stage, deadline, participants, known, part } = row;
+        let stage = [Stage::Prepared, Stage::Committed, Stage::Refused][usize::from(stage)];
+        if stage == Stage::Prepared {
+            let mut set = KeySet::default();
+            needs(&Part { writes: part.writes.clone(), ..Part::default() }, incarnation, &mut set);
+            let view = View::prepare(set, &crate::machine::Overlay::default(), reader)?;
+            let table = Table { view: &view, site: self.me, incarnation, is_bereft: false };
+            self.locks.take(id, &part, |name| table.get(name).expect("no object is lost here"));
+            part.writes.iter().for_each(|(name, _)| self.backer.bar(name));
+        }
+        let entry = Entry { stage, known, part, ..Entry::new(deadline, participants) };
+        self.entries.insert(id, entry);
+        Ok(())
+    }
+
+    /// Prepares a part, if that can be; says what came of it.
+    pub(super) fn prepare(&mut self, turn: &mut Turn, table: &Table, prepare: Prepare) -> Option<Vote> {
+        let Prepare { id, deadline, participants, prepared, part, max_wait, released } = prepare;
+        let refuse = |cause| Some(Vote::Refused(Box::new(Abort { site: Some(turn.site.me), ..Abort::of(cause) })));
+        if let Some(entry) = self.entries.get_mut(&id) {
+            return Some(match entry.stage {
+                Stage::Defending => {
+                    entry.known |= prepared;
+                    self.waiting(turn, id)
+                }
+                Stage::Prepared => {
+                    entry.known |= prepared;
+                    if entry.known == entry.all() {
+                        self.commit_part(turn, Some(table), id);
+                        Vote::Committed
+                    } else {
+                        Vote::Prepared
+                    }
+                }
+                Stage::Committed => Vote::Committed,
+                Stage::Refused => {
+                    Vote::Refused(Box::new(entry.abort.clone().unwrap_or_else(|| Abort::of(Cause::Withdrawn))))
+                }
+            });
+        }
+        let me = (turn.site.me, turn.site.incarnation);
+        if !participants.contains(&me) || participants.len() > 63 {
+            return refuse(Cause::Lost);
+        }
+        if deadline <= turn.now.wall.max(self.numbers.deadline) {
+            // It stays refused, even if the clock is set back.
+            self.raise_deadline(deadline);
+            return refuse(Cause::DeadlinePassed);
+        }
+        if self.entries.len() >= PARTS {
+            // To say so would have to be durable; it will be asked again.
+            turn.metrics.ignored += 1;
+            return None;
+        }
+        let mut entry = Entry::new(deadline, participants);
+        (entry.known, entry.part, entry.released) = (prepared, part, released);
+        entry.known |= entry.bit(id, turn.site.me);
+        part_read(&mut self.backer, turn, &entry.part);
+        self.give_up_released(id, &entry);
+        self.entries.insert(id, entry);
+        let waits = self.longest_wait(turn, id);
+        match waits {
+            None => Some(self.vote(turn, table, id)),
+            Some((wait, abort)) if wait > max_wait => Some(self.refuse_part(turn, id, abort)),
+            Some(_) => {
+                turn.metrics.defended += 1;
+                let entry = self.entries.get(&id).expect("inserted above");
+                entry.part.writes.iter().for_each(|(name, _)| self.backer.bar(name));
+                self.ask_back(turn, id);
+                self.look_when_over(turn, id);
+                Some(self.waiting(turn, id))
+            }
+        }
+    }
+
+    /// A coordinator that writes has given up its own rights over that; the message says so.
+    fn give_up_released(&mut self, id: OperationId, entry: &Entry) {
+        let (start, number) = entry.released;
+        for (name, _) in &entry.part.writes {
+            self.backer.give_up(name, id.site, start, number);
+        }
+    }
+
+    /// How long rights would make a part wait at most, and how that would be refused; none if there are none.
+    fn longest_wait(&mut self, turn: &Turn, id: OperationId) -> Option<(u64, Abort)> {
+        let mut longest: Option<(u64, Abort)> = None;
+        let entry = self.entries.get(&id).expect("looked up by the caller");
+        for (name, _) in &entry.part.writes {
+            let Some(over_at) = self.backer.over_at(turn.now, name) else { continue };
+            let left = over_at.saturating_sub(turn.now.mono);
+            let rights = self.backer.binding(turn.now, name);
+            let holders: Vec<SiteId> = rights.iter().map(|right| right.holder).collect();
+            let answer = holders.iter().map(|holder| turn.round_trip(*holder)).max();
+            let wait = answer.unwrap_or(u64::MAX).min(left);
+            if longest.as_ref().is_none_or(|(most, _)| wait > *most) {
+                let until = Some(turn.now.wall.saturating_add_unsigned(left));
+                let about = Abort::about(Cause::WouldWait, turn.site.me, name);
+                longest = Some((wait, Abort { holders, until, ..about }));
+            }
+        }
+        longest
+    }
+
+    /// Asks the holders of rights over what a part writes to give them up, where that is sooner than their ends.
+    fn ask_back(&mut self, turn: &mut Turn, id: OperationId) {
+        let entry = self.entries.get(&id).expect("looked up by the caller");
+        let mut asked: Vec<(SiteId, Start, Vec<(String, WarrantyNumber)>)> = Vec::new();
+        for (name, _) in &entry.part.writes {
+            for right in self.backer.binding(turn.now, name) {
+                let left = right.mono.saturating_sub(turn.now.mono);
+                if left < turn.round_trip(right.holder) {
+                    continue;
+                }
+                let rights = asked.iter_mut().find(|(to, start, _)| (*to, *start) == (right.holder, right.start));
+                match rights {
+                    Some((_, _, rights)) => rights.push((name.clone(), right.number)),
+                    None => asked.push((right.holder, right.start, vec![(name.clone(), right.number)])),
+                }
+            }
+        }
+        for (to, holder, rights) in asked {
+            turn.metrics.revocations += rights.len() as u64;
+            turn.send_object(to, Message::Revoke { holder, rights });
+        }
+    }
+
+    /// Holders gave rights up: parts that waited for them may be checked.
+    pub(super) fn given_up(&mut self, turn: &Turn, from: SiteId, holder: Start, rights: Vec<(String, WarrantyNumber)>) {
+        for (name, number) in &rights {
+            self.backer.give_up(name, from, holder, *number);
+        }
+        let waiting = self.entries.iter().filter(|(_, entry)| entry.stage == Stage::Defending);
+        let concerned = waiting.filter(|(_, entry)| {
+            entry.part.writes.iter().any(|(name, _)| rights.iter().any(|(given_up, _)| given_up == name))
+        });
+        let mut concerned: Vec<OperationId> = concerned.map(|(id, _)| *id).collect();
+        concerned.sort_unstable();
+        for id in concerned {
+            self.look_at(id, turn.now.mono);
+        }
+    }
+
+    pub(super) fn look_at(&mut self, id: OperationId, at: u64) {
+        let entry = self.entries.get_mut(&id).expect("looked up by the caller");
+        entry.look_at = at;
+        self.timers.insert((at, Timer::Part(id)));
+    }
+
+    /// Looks again when the rights over what a part writes are over, or asks for them once more.
+    fn look_when_over(&mut self, turn: &Turn, id: OperationId) {
+        let entry = self.entries.get(&id).expect("looked up by the caller");
+        let names: Vec<String> = entry.part.writes.iter().map(|(name, _)| name.clone()).collect();
+        let over = names.iter().filter_map(|name| self.backer.over_at(turn.now, name)).max();
+        let entry = self.entries.get(&id).expect("looked up by the caller");
+        let deadline = u64::try_from(entry.deadline.saturating_sub(turn.now.wall)).unwrap_or(0);
+        let again = turn.now.mono + (2 * turn.longest_round_trip()).max(ASK);
+        let over = over.unwrap_or(turn.now.mono).min(again).min(turn.now.mono + deadline + 1);
+        self.look_at(id, over);
+    }
+
+    fn waiting(&mut self, turn: &Turn, id: OperationId) -> Vote {
+        let entry = self.entries.get(&id).expect("looked up by the caller");
+        let names: Vec<String> = entry.part.writes.iter().map(|(name, _)| name.clone()).collect();
+        let over = names.iter().filter_map(|name| self.backer.over_at(turn.now, name)).max();
+        let left = over.map_or(0, |over| over.saturating_sub(turn.now.mono));
+        Vote::Waiting { until: turn.now.wall.saturating_add_unsigned(left) }
+    }
+
+    /// Checks a part over whose writes nobody holds a right.
+    fn vote(&mut self, turn: &mut Turn, table: &Table, id: OperationId) -> Vote {
+        let entry = self.entries.get_mut(&id).expect("looked up by the caller");
+        if let Err(abort) = self.locks.check(table, &entry.part) {
+            return self.refuse_part(turn, id, abort);
+        }
+        if entry.known == entry.all() {
+            self.commit_part(turn, Some(table), id);
+            return Vote::Committed;
+        }
+        // One that had to wait is barred since.
+        if entry.look_at == 0 {
+            entry.part.writes.iter().for_each(|(name, _)| self.backer.bar(name));
+        }
+        entry.stage = Stage::Prepared;
+        self.locks.take(id, &entry.part, |name| table.get(name).expect("checked above"));
+        turn.batch.put(&row::participant_key(id), &entry.row());
+        let deadline = u64::try_from(entry.deadline.saturating_sub(turn.now.wall)).unwrap_or(0);
+        self.look_at(id, turn.now.mono + deadline.min(ASK) + 1);
+        Vote::Prepared
+    }
+
+    /// A part whose rights were asked back is looked at again.
+    fn look_at_defending(&mut self, turn: &mut Turn, table: &Table, id: OperationId) {
+        let entry = self.entries.get(&id).expect("looked up by the caller");
+        let vote = if entry.deadline <= turn.now.wall {
+            let abort = Abort { site: Some(turn.site.me), ..Abort::of(Cause::DeadlinePassed) };
+            self.refuse_part(turn, id, abort)
+        } else if self.longest_wait(turn, id).is_some() {
+            self.ask_back(turn, id);
+            return self.look_when_over(turn, id);
+        } else if is_in_view(table.view, &self.entries[&id].part, turn.site.incarnation) {
+            self.vote(turn, table, id)
+        } else {
+            return self.look_at(id, turn.now.mono);
+        };
+        self.tell_vote(turn, id, vote);
+    }
+
+    fn tell_vote(&mut self, turn: &mut Turn, id: OperationId, vote: Vote) {
+        if id.site == turn.site.me {
+            self.voted(turn, turn.site.me, id, vote);
+        } else {
+            turn.send_object(id.site, Message::Vote { id, vote });
+        }
+    }
+
+    /// Which parts a tick at this time will look at, for its working set.
+    pub fn tick_needs(&self, now: u64, incarnation: Incarnation, set: &mut KeySet) {
+        for (_, timer) in self.timers.iter().take_while(|(at, _)| *at <= now) {
+            if let Timer::Part(id) = timer
+                && let Some(entry) = self.entries.get(id).filter(|entry| entry.stage == Stage::Defending)
+            {
+                needs(&entry.part, incarnation, set);
+            }
+        }
+    }
+
+    /// Carries out a part: every participant has prepared.
+    pub(super) fn commit_part(&mut self, turn: &mut Turn, table: Option<&Table>, id: OperationId) {
+        let mut entry = self.entries.remove(&id).expect("looked up by the caller");
+        match entry.stage {
+            Stage::Prepared | Stage::Defending => {
+                self.apply(turn, table, &entry.part);
+                self.let_go(id, &entry);
+            }
+            Stage::Committed => {}
+            Stage::Refused => panic!("{id} was refused here, and is said to be committed"),
+        }
+        entry.part = Part::default();
+        entry.stage = Stage::Committed;
+        // Those who take part and the coordinator must come to know.
+        entry.known = entry.bit(id, turn.site.me);
+        if entry.known | entry.bit(id, id.site) == entry.all() && id.site == turn.site.me {
+            // Nobody else has to do with it, and the outcome is in the same batch.
+            return;
+        }
+        turn.batch.put(&row::participant_key(id), &entry.row());
+        self.entries.insert(id, entry);
+        self.look_at(id, turn.now.mono + TELL);
+    }
+
+    /// A part is refused for ever.
+    pub(super) fn refuse_part(&mut self, turn: &mut Turn, id: OperationId, abort: Abort) -> Vote {
+        let mut entry = self.entries.remove(&id).expect("looked up by the caller");
+        assert!(entry.stage != Stage::Committed, "{id} is committed here, and is said to be refused");
+        self.let_go(id, &entry);
+        let was_prepared = entry.stage == Stage::Prepared;
+        entry.part = Part::default();
+        entry.stage = Stage::Refused;
+        entry.abort = Some(abort.clone());
+        let is_own = entry.participants.len() == 1 && id.site == turn.site.me;
+        if !is_own || was_prepared {
+            turn.batch.put(&row::participant_key(id), &entry.row());
+            let over = u64::try_from(entry.deadline.saturating_sub(turn.now.wall)).unwrap_or(0);
+            self.entries.insert(id, entry);
+            self.look_at(id, turn.now.mono + over + 1);
+        }
+        Vote::Refused(Box::new(abort))
+    }
+
+    /// Gives back what a part holds.
+    fn let_go(&mut self, id: OperationId, entry: &Entry) {
+        if entry.stage == Stage::Prepared {
+            self.locks.free(id, &entry.part);
+        }
+        let is_barred = match entry.stage {
+            Stage::Prepared => true,
+            // Barred only if it had to wait; it has a timer then.
+            Stage::Defending => entry.look_at > 0,
+            _ => false,
+        };
+        if is_barred {
+            entry.part.writes.iter().for_each(|(name, _)| self.backer.unbar(name));
+        }
+    }
+
+    /// Changes what a part changes.
+    pub(super) fn apply(&mut self, turn: &mut Turn, table: Option<&Table>, part: &Part) {
+        for (name, change) in &part.writes {
+            let number = self.next_version();
+            let value = self.locks.changed(table, name, change, number);
+            put_row(&mut turn.batch, turn.site.incarnation, name, number, value.as_ref());
+            self.backer.note_write(turn.now, name);
+        }
+    }
+
+    /// A coordinator, or another participant, knows that the transaction is decided.
+    pub(super) fn decide_part(&mut self, turn: &mut Turn, from: SiteId, id: OperationId, commit: bool) {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            // A refusal may overtake what asks to prepare. It needs no row here: without us it does not take effect.
+            return turn.send_object(from, Message::Decided { id });
+        };
+        // A coordinator that hears it from here does not wait for this answer.
+        let knew = entry.stage == Stage::Committed && from == id.site;
+        match (entry.stage, commit) {
+            (Stage::Prepared, true) => self.commit_part(turn, None, id),
+            (Stage::Prepared | Stage::Defending, false) => {
+                self.refuse_part(turn, id, Abort::of(Cause::Withdrawn));
+            }
+            (Stage::Defending, true) => panic!("{id} is said to be committed, and is not prepared here"),
+            (Stage::Committed | Stage::Refused, _) => {}
+        }
+        if commit {
+            self.knows(turn, from, id);
+        }
+        if !knew {
+            turn.send_object(from, Message::Decided { id });
+        }
+    }
+
+    /// Another knows that a transaction took effect.
+    pub(super) fn knows(&mut self, turn: &mut Turn, from: SiteId, id: OperationId) {
+        let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.stage == Stage::Committed) else { return };
+        entry.known |= entry.bit(id, from);
+        self.drop_if_settled(turn, id);
+    }
+
+    /// Everybody knows.
+    pub(super) fn forget_part(&mut self, turn: &mut Turn, id: OperationId) {
+        let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.stage == Stage::Committed) else { return };
+        entry.known = u64::MAX;
+        self.drop_if_settled(turn, id);
+    }
+
+    /// Removes what is known by all, once what asks to prepare it again would be refused by its deadline.
+    fn drop_if_settled(&mut self, turn: &mut Turn, id: OperationId) {
+        let Some(entry) = self.entries.get(&id) else { return };
+        let all = entry.all() | entry.bit(id, id.site);
+        let is_settled = entry.stage == Stage::Refused || entry.known & all == all;
+        if !is_settled {
+            return;
+        }
+        if entry.deadline < turn.now.wall {
+            self.raise_deadline(entry.deadline);
+            turn.batch.delete(&row::participant_key(id));
+            self.entries.remove(&id);
+        } else {
+            let left = entry.deadline.abs_diff(turn.now.wall);
+            self.look_at(id, turn.now.mono + left + 1);
+        }
+    }
+
+    /// The time has come to do something about a transaction.
+    pub(super) fn look_at_part(&mut self, turn: &mut Turn, table: &Table, at: u64, id: OperationId) {
+        let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.look_at == at) else { return };
+        match entry.stage {
+            Stage::Defending => self.look_at_defending(turn, table, id),
+            Stage::Prepared => self.ask_about(turn, id),
+            Stage::Refused => self.drop_if_settled(turn, id),
+            Stage::Committed => {
+                let all = entry.all() | entry.bit(id, id.site);
+                if entry.known & all != all {
+                    for site in self.others(turn, id) {
+                        let entry = &self.entries[&id];
+                        if entry.known & entry.bit(id, site) == 0 {
+                            turn.send_object(site, Message::Decide { id, commit: true });
+                        }
+                    }
+                    self.look_at(id, turn.now.mono + TELL);
+                } else {
+                    self.drop_if_settled(turn, id);
+                }
+            }
+        }
+    }
+
+    /// The other participants and the coordinator.
+    fn others(&self, turn: &Turn, id: OperationId) -> Vec<SiteId> {
+        let entry = &self.entries[&id];
+        let sites = entry.participants.iter().map(|(site, _)| *site).filter(|site| *site != id.site);
+        sites.chain([id.site]).filter(|site| *site != turn.site.me).collect()
+    }
+
+    /// Asks the others about a transaction that is in doubt: its deadline has passed, or nothing is heard of its coordinator.
+    fn ask_about(&mut self, turn: &mut Turn, id: OperationId) {
+        let entry = self.entries.get_mut(&id).expect("looked up by the caller");
+        let coordinator = turn.peers.iter().find(|peer| peer.site == id.site);
+        let is_orphan = id.site != turn.site.me
+            && coordinator.is_none_or(|peer| !peer.is_up(turn.now) || peer.incarnation != id.incarnation);
+        if entry.deadline < turn.now.wall || is_orphan {
+            entry.asked += 1;
+            let (deadline, participants) = (entry.deadline, entry.participants.clone());
+            for site in self.others(turn, id) {
+                let participants = participants.clone();
+                turn.send_object(site, Message::Inquire { id, deadline, participants });
+            }
+        }
+        let asked = self.entries[&id].asked;
+        let wait = (ASK << asked.min(3)).max(turn.longest_round_trip());
+        self.look_at(id, turn.now.mono + wait);
+    }
+
+    /// What this site knows of a transaction. One that it has not prepared it refuses.
+    pub(super) fn known_here(
+        &mut self,
+        turn: &mut Turn,
+        id: OperationId,
+        deadline: i64,
+        participants: &[(SiteId, Incarnation)],
+    ) -> Known {
+        let Some((_, incarnation)) = participants.iter().find(|(site, _)| *site == turn.site.me) else {
+            return Known::Nothing;
+        };
+        if *incarnation != turn.site.incarnation {
+            return Known::Lost;
+        }
+        match self.entries.get(&id).map(|entry| (entry.stage, entry.lost)) {
+            Some((Stage::Prepared, 0)) => Known::Prepared,
+            Some((Stage::Prepared, _)) => Known::Bereaved,
+            Some((Stage::Committed, _)) => Known::Committed,
+            Some((Stage::Refused, _)) => Known::Refused,
+            Some((Stage::Defending, _)) => {
+                let vote = self.refuse_part(turn, id, Abort::of(Cause::Withdrawn));
+                if id.site != turn.site.me {
+                    turn.send_object(id.site, Message::Vote { id, vote });
+                }
+                Known::Refused
+            }
+            None if deadline <= self.numbers.deadline => Known::Refused,
+            None => {
+                let entry = Entry { stage: Stage::Defending, ..Entry::new(deadline, participants.to_vec()) };
+                self.entries.insert(id, entry);
+                self.refuse_part(turn, id, Abort::of(Cause::Withdrawn));
+                Known::Refused
+            }
+        }
+    }
+
+    /// An answer to what was asked in doubt.
+    pub(super) fn inquired(&mut self, turn: &mut Turn, from: SiteId, id: OperationId, known: Known) {
+        let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.stage == Stage::Prepared) else { return };
+        let bit = entry.bit(id, from);
+        match known {
+            Known::Committed => return self.recover_part(turn, id, true),
+            Known::Refused => return self.recover_part(turn, id, false),
+            Known::Prepared => entry.known |= bit & entry.all(),
+            Known::Lost => entry.lost |= bit,
+            Known::Bereaved => entry.bereaved |= bit,
+            Known::Nothing => {}
+        }
+        if entry.known == entry.all() {
+            return self.recover_part(turn, id, true);
+        }
+        // What a participant knew is lost, and everybody who is left is in doubt and knows that: nobody can find out any more
+        // that all were prepared.
+        let mine = entry.bit(id, turn.site.me);
+        let everybody = entry.all() | entry.bit(id, id.site);
+        if entry.lost != 0 && (entry.lost | entry.bereaved | mine) & everybody == everybody {
+            self.recover_part(turn, id, false);
+        }
+    }
+
+    /// The doubt is over.
+    fn recover_part(&mut self, turn: &mut Turn, id: OperationId, commit: bool) {
+        turn.metrics.doubts_resolved += 1;
+        if commit {
+            self.commit_part(turn, None, id);
+        } else {
+            self.refuse_part(turn, id, Abort::of(Cause::Withdrawn));
+        }
+        for site in self.others_of(turn, id) {
+            turn.send_object(site, Message::Decide { id, commit });
+        }
+    }
+
+    fn others_of(&self, turn: &Turn, id: OperationId) -> Vec<SiteId> {
+        if self.entries.contains_key(&id) { self.others(turn, id) } else { Vec::new() }
+    }
+}
+
+impl Entry {
+    fn new(deadline: i64, participants: Vec<(SiteId, Incarnation)>) -> Self {
+        Self {
+            deadline,
+            participants,
+            known: 0,
+            lost: 0,
+            bereaved: 0,
+            stage: Stage::Defending,
+            part: Part::default(),
+            abort: None,
+            look_at: 0,
+            asked: 0,
+            released: Default::default(),
+        }
+    }
+}
+
+/// What is validated at home is read there.
+fn part_read(backer: &mut crate::warranty::Backer, turn: &Turn, part: &Part) {
+    part.reads.iter().for_each(|(name, _)| backer.note_reads(turn.now, name, 1));
+}

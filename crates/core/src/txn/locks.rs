@@ -1,0 +1,180 @@
+//! What prepared transactions rely on and will change, at their home, until they are decided.
+//!
+//! | wants ↓, another has → | read | put, delete | add |
+//! | --- | --- | --- | --- |
+//! | to read | passes | fails | fails |
+//! | to put, to delete | fails | fails | fails |
+//! | to add | fails | fails | passes |
+//!
+//! Nobody waits for a lock: what fails is tried again by its client, on what it then reads. A span that was scanned is read
+//! with all names in it, those that are not there included.
+
+use std::collections::BTreeMap;
+
+use super::table::{Table, is_within};
+use crate::id::OperationId;
+use crate::object::{Abort, Cause, Change, Part, Seen, Span, Value};
+
+/// What prepared transactions hold.
+#[derive(Debug, Default)]
+pub(super) struct Locks {
+    names: BTreeMap<String, Lock>,
+    spans: Vec<(OperationId, Span)>,
+}
+
+#[derive(Debug, Default)]
+struct Lock {
+    reads: u32,
+    is_put: bool,
+    /// What prepared adds may add to it and take from it at most.
+    up: i64,
+    down: i64,
+    adds: u32,
+    /// What is there, as long as adds are prepared: they are applied without a look at storage.
+    present: Option<Seen>,
+}
+
+impl Lock {
+    fn is_free(&self) -> bool {
+        self.reads == 0 && !self.is_put && self.adds == 0
+    }
+}
+
+/// The number in a counter, if it is one.
+fn count_of(seen: &Seen) -> Option<i64> {
+    match seen.value {
+        Some(Value::Counter(count)) => Some(count),
+        Some(Value::Bytes(_)) => None,
+        None => Some(0),
+    }
+}
+
+impl Locks {
+    /// Whether nothing is held.
+    pub(super) fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.spans.is_empty()
+    }
+
+    /// Whether a prepared write of it is undecided.
+    pub(super) fn is_changing(&self, name: &str) -> bool {
+        self.names.get(name).is_some_and(|lock| lock.is_put || lock.adds > 0)
+    }
+
+    /// Judges a part: whether all that it read is as it was, and nothing that is prepared stands in the way.
+    pub(super) fn check(&self, table: &Table, part: &Part) -> Result<(), Abort> {
+        let refuse = |cause, name: &str| Err(Abort::about(cause, table.site, name));
+        for (name, number) in &part.reads {
+            if self.is_changing(name) {
+                return refuse(Cause::Busy, name);
+            }
+            if table.get(name)?.version.number != *number {
+                return refuse(Cause::Changed, name);
+            }
+        }
+        for (span, numbers) in &part.scans {
+            let changing =
+                self.names.range(span.prefix.clone()..).take_while(|(name, _)| name.starts_with(&span.prefix));
+            let changing = changing.filter(|(name, lock)| (lock.is_put || lock.adds > 0) && is_within(span, name));
+            if let Some((name, _)) = changing.into_iter().next() {
+                return refuse(Cause::Busy, name);
+            }
+            let found = table.scan(span)?;
+            if !found.iter().map(|(_, seen)| seen.version.number).eq(numbers.iter().copied()) {
+                return refuse(Cause::Changed, &span.prefix);
+            }
+        }
+        for (name, change) in &part.writes {
+            if self.spans.iter().any(|(_, span)| is_within(span, name)) {
+                return refuse(Cause::Busy, name);
+            }
+            let lock = self.names.get(name);
+            if lock.is_some_and(|lock| lock.reads > 0 || lock.is_put || (lock.adds > 0 && !change.is_add())) {
+                return refuse(Cause::Busy, name);
+            }
+            if let Change::Add(delta) = change {
+                let present = lock.and_then(|lock| lock.present.clone());
+                let present = present.map_or_else(|| table.get(name), Ok)?;
+                let Some(count) = count_of(&present) else { return refuse(Cause::NotACounter, name) };
+                // Whichever of the prepared adds take effect, it stays in range.
+                let (up, down) = lock.map_or((0, 0), |lock| (lock.up, lock.down));
+                let fits = |pending: i64| pending.checked_add(*delta).and_then(|all| count.checked_add(all)).is_some();
+                if !fits(up) || !fits(down) || count.checked_add(*delta).is_none() {
+                    return refuse(Cause::OutOfRange, name);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what a part that was checked needs until it is decided. `present` tells what names hold to which it adds.
+    pub(super) fn take(&mut self, id: OperationId, part: &Part, mut present: impl FnMut(&str) -> Seen) {
+        for (name, _) in &part.reads {
+            self.names.entry(name.clone()).or_default().reads += 1;
+        }
+        self.spans.extend(part.scans.iter().map(|(span, _)| (id, span.clone())));
+        for (name, change) in &part.writes {
+            let lock = self.names.entry(name.clone()).or_default();
+            let Change::Add(delta) = change else {
+                lock.is_put = true;
+                continue;
+            };
+            lock.adds += 1;
+            lock.up = lock.up.saturating_add((*delta).max(0));
+            lock.down = lock.down.saturating_add((*delta).min(0));
+            if lock.present.is_none() {
+                lock.present = Some(present(name));
+            }
+        }
+    }
+
+    /// Gives back what a part took.
+    pub(super) fn free(&mut self, id: OperationId, part: &Part) {
+        for (name, _) in &part.reads {
+            self.loosen(name, |lock| lock.reads -= 1);
+        }
+        self.spans.retain(|(of, _)| *of != id);
+        for (name, change) in &part.writes {
+            self.loosen(name, |lock| match change {
+                Change::Add(delta) => {
+                    lock.adds -= 1;
+                    lock.up -= (*delta).max(0);
+                    lock.down -= (*delta).min(0);
+                    if lock.adds == 0 {
+                        lock.present = None;
+                    }
+                }
+                _ => lock.is_put = false,
+            });
+        }
+    }
+
+    fn loosen(&mut self, name: &str, change: impl FnOnce(&mut Lock)) {
+        let lock = self.names.get_mut(name).expect("taken when it was prepared");
+        change(lock);
+        if lock.is_free() {
+            self.names.remove(name);
+        }
+    }
+
+    /// What an object holds after a change, in its next version. Adds that are prepared see each other's results.
+    pub(super) fn changed(&mut self, table: Option<&Table>, name: &str, change: &Change, number: u64) -> Option<Value> {
+        let delta = match change {
+            Change::Put(value) => return Some(value.clone()),
+            Change::Delete => return None,
+            Change::Add(delta) => *delta,
+        };
+        let lock = self.names.get_mut(name);
+        let shared = lock.and_then(|lock| lock.present.as_mut());
+        let count = match (&shared, table) {
+            (Some(present), _) => count_of(present),
+            (None, Some(table)) => table.get(name).ok().as_ref().and_then(count_of),
+            (None, None) => None,
+        };
+        let value = Value::Counter(count.expect("checked to be a counter") + delta);
+        if let Some(present) = shared {
+            present.version.number = number;
+            present.value = Some(value.clone());
+        }
+        Some(value)
+    }
+}

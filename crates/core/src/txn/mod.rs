@@ -1,0 +1,416 @@
+//! Objects and strictly serializable transactions over them (Warranties, NSDI 2014; Predictive Treaties, EuroSys 2019, §6).
+//!
+//! A program runs against its site: it reads (from storage, from a copy, or at the object's home), buffers what it writes,
+//! and asks the site to commit. Nothing is locked while it runs. Whether what it read is still so is judged at the end, at
+//! the objects' homes, or by the site alone where live [warranties](crate::warranty) prove it.
+//!
+//! ```text
+//!   client ── read ──▶ site ── Fetch ──▶ home          values, versions, rights
+//!          ── commit ▶ site ── Prepare ─▶ home, home   each checks its part, and promises
+//!                           ◀── Vote ───
+//!          ◀─ outcome ─     ── Decide ──▶               each carries its part out
+//! ```
+//!
+//! # Implicit commit
+//!
+//! A transaction is committed exactly when **every participant has durably prepared** it before its deadline. The
+//! coordinator only finds out; its record is a hint for whom to ask. Whoever is in doubt asks the others: one that has not
+//! prepared refuses it for ever, and it is aborted; if all have, it is committed. So nobody stays in doubt while the other
+//! participants can be reached, with the coordinator or without.
+//!
+//! # Why it is strictly serializable
+//!
+//! Take the instant at which the last participant prepares. Up to there, each part that was prepared earlier is locked: what
+//! it read and will write cannot change. What rests on a right cannot change before the right ends, and the
+//! participants refuse after the deadline, which is ε before that. So at that instant everything that was read is as it was
+//! read, and nobody else can see or change what is written until it is carried out. The transaction takes effect there,
+//! between its beginning and its end. Order comes from locks and validation, never from time stamps.
+//!
+//! # Parts
+//!
+//! | module | what it is about |
+//! | --- | --- |
+//! | `table`, `row` | what storage holds |
+//! | `locks` | what prepared transactions hold, and the check of a part |
+//! | `home` | a participant: prepare, defend, vote, carry out, find out |
+//! | `coordinate` | the coordinator: 0, 1 or 2 phases |
+//! | `cache` | copies of others' objects, and the rights held over them |
+//! | `read` | reads |
+
+mod cache;
+mod coordinate;
+mod home;
+mod locks;
+mod read;
+mod row;
+mod table;
+
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashMap;
+
+use crate::api::{Operation, Request};
+use crate::codec::Malformed;
+use crate::config::Warranties;
+use crate::id::{Incarnation, OperationId, SessionId, SiteId};
+use crate::machine::{Batch, KeySet, ReadError, Reader, View};
+use crate::object::ObjectKey;
+use crate::object::message::{Known, Message, Vote};
+use crate::right::{Start, WarrantyNumber};
+use crate::turn::Turn;
+use crate::warranty::Backer;
+use cache::Cache;
+use coordinate::Coordinated;
+use home::Entry;
+use locks::Locks;
+pub use read::READ_ITEMS;
+use read::{Question, Waiting};
+use row::{CoordinatorRow, NUMBERS, Numbers, PARTICIPANT, ParticipantRow};
+pub use table::Table;
+
+/// Version numbers are reserved durably in blocks of this many.
+const BLOCK: u64 = 1 << 16;
+
+/// What comes due.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Timer {
+    Part(OperationId),
+    Coordinated(OperationId),
+    Read(u64),
+    Question(u64),
+}
+
+/// Objects and transactions at one site.
+#[derive(Debug)]
+pub struct Txns {
+    me: SiteId,
+    start: Start,
+    numbers: Numbers,
+    is_dirty: bool,
+    /// The last version number that was given.
+    version: u64,
+    backer: Backer,
+    locks: Locks,
+    /// Transactions in which this site takes part.
+    entries: FxHashMap<OperationId, Entry>,
+    /// Transactions that it coordinates.
+    coordinated: FxHashMap<OperationId, Coordinated>,
+    cache: Cache,
+    waiting: FxHashMap<u64, Waiting>,
+    questions: FxHashMap<u64, Question>,
+    timers: BTreeSet<(u64, Timer)>,
+    tokens: u64,
+}
+
+/// What a row tells when a site starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Restored {
+    /// Nothing that concerns others.
+    Own,
+    /// An operation that waits for its transaction to be decided.
+    Waiting {
+        /// Its session.
+        session: SessionId,
+        /// Its sequence.
+        sequence: u64,
+        /// The session's mark.
+        low: u64,
+        /// The digest of its content.
+        digest: u64,
+    },
+}
+
+impl Txns {
+    /// Of a site with new storage; `token` begins the series that names its questions.
+    pub fn new(me: SiteId, token: u64) -> Self {
+        Self {
+            me,
+            start: Start::default(),
+            numbers: Numbers::default(),
+            is_dirty: false,
+            version: 0,
+            backer: Backer::default(),
+            locks: Locks::default(),
+            entries: FxHashMap::default(),
+            coordinated: FxHashMap::default(),
+            cache: Cache::default(),
+            waiting: FxHashMap::default(),
+            questions: FxHashMap::default(),
+            timers: BTreeSet::new(),
+            tokens: token,
+        }
+    }
+
+    /// Whether a resident row is about transactions.
+    pub fn is_row(key: &[u8]) -> bool {
+        matches!(key.first(), Some(&(NUMBERS | PARTICIPANT | row::COORDINATOR)))
+    }
+
+    /// The last tag of its resident rows.
+    pub const LAST_TAG: u8 = row::COORDINATOR;
+
+    /// Takes a resident row of an earlier life in.
+    pub fn restore(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        incarnation: Incarnation,
+        reader: &dyn Reader,
+    ) -> Result<Result<Restored, Malformed>, ReadError> {
+        let decoded = match key[0] {
+            NUMBERS => Numbers::decode(value).map(|numbers| {
+                self.numbers = numbers;
+                self.version = numbers.versions;
+                self.backer = Backer::restore(numbers.rights);
+                Restored::Own
+            }),
+            PARTICIPANT => match row::participant_of(key).and_then(|id| Ok((id, ParticipantRow::decode(value)?))) {
+                Ok((id, row)) => {
+                    self.restore_participant(id, row, incarnation, reader)?;
+                    Ok(Restored::Own)
+                }
+                Err(malformed) => Err(malformed),
+            },
+            _ => CoordinatorRow::decode(key, value).map(|(session, sequence, row)| {
+                let waiting = Restored::Waiting { session, sequence, low: row.low, digest: row.digest };
+                let id = OperationId { site: self.me, incarnation, session, sequence };
+                self.restore_coordinated(id, row);
+                waiting
+            }),
+        };
+        Ok(decoded)
+    }
+
+    /// The keys of its resident rows.
+    pub fn rows(&self) -> Vec<Vec<u8>> {
+        let participants = self.entries.keys().map(|id| row::participant_key(*id));
+        let coordinated = self.coordinated.keys().map(|id| row::coordinator_key(id.session, id.sequence).to_vec());
+        let mut rows: Vec<Vec<u8>> = participants.chain(coordinated).chain([vec![NUMBERS]]).collect();
+        rows.sort_unstable();
+        rows
+    }
+
+    /// The start in which the site serves, as far as it was told.
+    pub fn start(&self) -> Start {
+        self.start
+    }
+
+    /// The site serves, in this start: what an earlier life left is taken up.
+    pub fn resume(&mut self, turn: &Turn, start: Start) {
+        self.start = start;
+        let was_lost = start.incarnation > Incarnation(1) && self.numbers == Numbers::default();
+        self.backer.resume(turn.now, turn.config.epsilon, start, was_lost);
+        let mut ids: Vec<OperationId> = self.entries.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            self.look_at(id, turn.now.mono);
+        }
+        let mut ids: Vec<OperationId> = self.coordinated.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            self.look_soon(turn, id);
+        }
+    }
+
+    /// Whether what is not there may be said to be absent, or may have been lost with an earlier incarnation's storage.
+    fn is_bereft(&self, incarnation: Incarnation) -> bool {
+        incarnation > Incarnation(1) && !self.numbers.loss_accepted
+    }
+
+    /// This site's objects, as far as the view has them.
+    pub fn table<'a>(&self, view: &'a View, incarnation: Incarnation) -> Table<'a> {
+        Table { view, site: self.me, incarnation, is_bereft: self.is_bereft(incarnation) }
+    }
+
+    /// An operator says that objects of earlier incarnations are gone for good.
+    pub fn accept_loss(&mut self) {
+        self.is_dirty |= !self.numbers.loss_accepted;
+        self.numbers.loss_accepted = true;
+    }
+
+    /// How many transactions are under way here, as coordinator and as participant.
+    pub fn under_way(&self) -> (usize, usize) {
+        (self.coordinated.len(), self.entries.len())
+    }
+
+    /// How many objects have warranties out.
+    pub fn warranties(&self) -> usize {
+        self.backer.len()
+    }
+
+    /// How many copies of others' objects there are.
+    pub fn copies(&self) -> usize {
+        self.cache.len()
+    }
+
+    /// Whether nothing is prepared here and undecided.
+    pub fn is_settled(&self) -> bool {
+        self.locks.is_empty()
+    }
+
+    /// Whether rights are issued and relied upon: not while a majority disagrees with this site's clock.
+    fn uses_rights(&self, turn: &Turn) -> bool {
+        turn.config.warranties != Warranties::Off && turn.is_clock_trusted
+    }
+
+    fn next_version(&mut self) -> u64 {
+        self.version += 1;
+        if self.version > self.numbers.versions {
+            self.numbers.versions = self.version + BLOCK;
+            self.is_dirty = true;
+        }
+        self.version
+    }
+
+    fn next_token(&mut self) -> u64 {
+        self.tokens += 1;
+        self.tokens
+    }
+
+    /// Transactions with a deadline up to this are refused, if they are not known.
+    fn raise_deadline(&mut self, deadline: i64) {
+        if deadline > self.numbers.deadline {
+            self.numbers.deadline = deadline;
+            self.is_dirty = true;
+        }
+    }
+
+    /// What a request needs from storage.
+    pub fn request_needs(&self, request: &Request, incarnation: Incarnation, set: &mut KeySet) {
+        match request {
+            Request::Batch(batch) if batch.site == self.me => {
+                for submission in &batch.operations {
+                    if let Operation::Commit(transaction) = &submission.operation {
+                        let own = transaction.homes.iter().filter(|home| home.region == self.me.region);
+                        own.for_each(|home| home::needs(&home.part, incarnation, set));
+                    }
+                }
+            }
+            Request::Read(read) if read.gets.len() + read.scans.len() <= READ_ITEMS => {
+                let own = read.gets.iter().filter(|key| key.home == self.me.region);
+                set.keys.extend(own.map(|key| table::row_key(incarnation, &key.name)));
+                let own = read.scans.iter().filter(|(region, _)| *region == self.me.region);
+                set.ranges.extend(own.map(|(_, span)| table::row_range(incarnation, span)));
+            }
+            _ => {}
+        }
+    }
+
+    /// What a message needs from storage.
+    pub fn message_needs(&self, message: &Message, incarnation: Incarnation, set: &mut KeySet) {
+        match message {
+            Message::Fetch(fetch) => {
+                set.keys.extend(fetch.gets.iter().map(|(name, _)| table::row_key(incarnation, name)));
+                set.ranges.extend(fetch.scans.iter().map(|span| table::row_range(incarnation, span)));
+            }
+            Message::Prepare(prepare) => home::needs(&prepare.part, incarnation, set),
+            _ => {}
+        }
+    }
+
+    /// Handles what another site says. `recorded` is how a transaction ended that this site coordinated, if it is asked about
+    /// one and that is kept.
+    pub fn message(&mut self, turn: &mut Turn, view: &View, from: SiteId, message: Message, recorded: Option<bool>) {
+        let table = self.table(view, turn.site.incarnation);
+        match message {
+            Message::Fetch(fetch) => self.fetch(turn, &table, from, *fetch),
+            Message::Fetched(fetched) => self.fetched(turn, from, *fetched),
+            Message::Revoke { holder, rights } => self.revoke(turn, from, holder, rights),
+            Message::Revoked { holder, rights } => self.given_up(turn, from, holder, rights),
+            Message::Prepare(prepare) => {
+                let id = prepare.id;
+                if let Some(vote) = self.prepare(turn, &table, *prepare) {
+                    turn.send_object(id.site, Message::Vote { id, vote });
+                }
+            }
+            Message::Vote { id, vote } if id.site == self.me => self.vote_of(turn, from, id, vote),
+            Message::Vote { .. } => turn.metrics.ignored += 1,
+            Message::Decide { id, commit } => {
+                self.decide_part(turn, from, id, commit);
+                if id.site == self.me {
+                    let known = if commit { Known::Committed } else { Known::Refused };
+                    self.inquired_coordinator(turn, from, id, known);
+                }
+            }
+            Message::Decided { id } => self.noted(turn, from, id),
+            Message::Forget { id } => self.forget_part(turn, id),
+            Message::Inquire { id, deadline, participants } => {
+                let known = if id.site == self.me && id.incarnation != turn.site.incarnation {
+                    Known::Lost
+                } else if participants.iter().any(|(site, _)| *site == self.me) {
+                    self.known_here(turn, id, deadline, &participants)
+                } else {
+                    self.known_as_coordinator(id, recorded)
+                };
+                turn.send_object(from, Message::Inquired { id, known });
+            }
+            Message::Inquired { id, known } => {
+                self.inquired(turn, from, id, known);
+                if id.site == self.me {
+                    self.inquired_coordinator(turn, from, id, known);
+                }
+            }
+        }
+    }
+
+    fn vote_of(&mut self, turn: &mut Turn, from: SiteId, id: OperationId, vote: Vote) {
+        if id.incarnation == turn.site.incarnation {
+            self.voted(turn, from, id, vote);
+        }
+    }
+
+    /// A home asks for rights back.
+    fn revoke(&mut self, turn: &mut Turn, from: SiteId, holder: Start, rights: Vec<(String, WarrantyNumber)>) {
+        if holder != self.start {
+            // What an earlier life sent may still rest on it: it ends by its time.
+            return;
+        }
+        let mut given_up = Vec::with_capacity(rights.len());
+        for (name, number) in rights {
+            let key = ObjectKey { home: from.region, name };
+            if self.cache.give_up(turn.now, &key, number) {
+                given_up.push((key.name, number));
+            }
+        }
+        if !given_up.is_empty() {
+            turn.send_object(from, Message::Revoked { holder, rights: given_up });
+        }
+    }
+
+    /// Nothing rests on a right any more that its home has asked back.
+    fn acknowledge(&mut self, turn: &mut Turn, key: ObjectKey, number: WarrantyNumber) {
+        let home = SiteId::new(key.home, turn.site.me.lane);
+        turn.send_object(home, Message::Revoked { holder: self.start, rights: vec![(key.name, number)] });
+    }
+
+    /// When something comes due, in monotonic microseconds.
+    pub fn deadline(&self) -> Option<u64> {
+        let timer = self.timers.first().map(|(at, _)| *at);
+        timer.into_iter().chain(self.backer.deadline()).min()
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, turn: &mut Turn, view: &View) {
+        let table = self.table(view, turn.site.incarnation);
+        self.backer.sweep(turn.now);
+        let due: Vec<(u64, Timer)> = self.timers.iter().copied().take_while(|(at, _)| *at <= turn.now.mono).collect();
+        for (at, timer) in due {
+            self.timers.remove(&(at, timer));
+            match timer {
+                Timer::Part(id) => self.look_at_part(turn, &table, at, id),
+                Timer::Coordinated(id) => self.look_at_coordinated(turn, at, id),
+                Timer::Read(name) => self.answer_read(turn, name),
+                Timer::Question(token) => drop(self.questions.remove(&token)),
+            }
+        }
+    }
+
+    /// Writes the numbers, if they have changed.
+    pub fn persist(&mut self, batch: &mut Batch) {
+        let (rights, has_changed) = self.backer.take_mark();
+        self.numbers.rights = rights;
+        if std::mem::take(&mut self.is_dirty) | has_changed {
+            batch.put(&[NUMBERS], &self.numbers.encode());
+        }
+    }
+}

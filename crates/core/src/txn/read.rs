@@ -1,0 +1,244 @@
+//! Reads: of this site's objects from storage, of others' from copies, or from their homes.
+//!
+//! A batch of reads is answered when all of it is there. What is asked of one home travels together. An answer may bring a
+//! right over each value; reads under rights cost nothing until they end, and one that is about to end is renewed in the
+//! background while the object is in use.
+
+use super::cache::Used;
+use super::table::Table;
+use super::{Timer, Txns};
+use crate::api::{Reading, Response};
+use crate::clock::{MILLISECOND, SECOND};
+use crate::id::{Incarnation, SiteId};
+use crate::machine::ClientId;
+use crate::object::message::{Fetch, Fetched, Given, Message};
+use crate::object::{Abort, Cause, ObjectKey, SCAN_ROWS, Seen, Span, is_key, is_prefix};
+use crate::turn::Turn;
+
+/// The most reads that wait for other sites.
+const READS: usize = 65_536;
+/// The most gets and scans in one batch.
+pub const READ_ITEMS: usize = 4096;
+/// An answer to what nobody waits for any more is waited for this long.
+const LATE: u64 = 5 * SECOND;
+/// The longest that reads wait for other sites.
+const LONGEST_READ: u64 = 60 * SECOND;
+
+/// Reads that wait for other sites.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    client: ClientId,
+    reading: Reading,
+    /// Questions under way.
+    missing: usize,
+}
+
+/// A question to a home.
+#[derive(Debug)]
+pub(super) struct Question {
+    /// The reads that wait for it; none for one that renews.
+    reads: Option<u64>,
+    home: SiteId,
+    /// Names, each with its place among the reads' gets.
+    gets: Vec<(String, usize)>,
+    /// Places among the reads' scans.
+    scans: Vec<usize>,
+    asked: u64,
+}
+
+type Result<T> = std::result::Result<T, Abort>;
+
+impl Txns {
+    /// Reads objects for a client.
+    pub fn read(&mut self, turn: &mut Turn, table: &Table, client: ClientId, read: crate::api::Read) {
+        let crate::api::Read { token, gets, scans, fresh, timeout } = read;
+        let unread = || Err(Abort::of(Cause::Unreachable));
+        let mut reading = Reading {
+            token,
+            gets: vec![unread(); gets.len()],
+            scans: scans.iter().map(|_| Err(Abort::of(Cause::Unreachable))).collect(),
+        };
+        if gets.len() + scans.len() > READ_ITEMS {
+            let too_much = || Err(Abort::of(Cause::TooMuch));
+            let reading = Reading { token, gets: vec![too_much(); gets.len().min(1)], scans: Vec::new() };
+            return turn.responses.push((client, Response::Read(Box::new(reading))));
+        }
+        let mut questions: Vec<Question> = Vec::new();
+        let mut spans: Vec<Vec<Span>> = Vec::new();
+        let mut renewals: Vec<ObjectKey> = Vec::new();
+        let reads_at = turn.now.mono;
+        let question = |questions: &mut Vec<Question>, spans: &mut Vec<Vec<Span>>, home: SiteId| {
+            questions.iter().position(|question| question.home == home).unwrap_or_else(|| {
+                questions.push(Question { reads: None, home, gets: Vec::new(), scans: Vec::new(), asked: reads_at });
+                spans.push(Vec::new());
+                questions.len() - 1
+            })
+        };
+        for (place, key) in gets.into_iter().enumerate() {
+            reading.gets[place] = match self.home_of(turn, key.home) {
+                _ if !is_key(&key.name) => Err(Abort::of(Cause::InvalidKey)),
+                Err(abort) => Err(Abort { key: Some(key), ..abort }),
+                Ok(home) if home == turn.site.me => {
+                    self.backer.note_reads(turn.now, &key.name, 1);
+                    table.get(&key.name)
+                }
+                Ok(home) => match self.cache.read(turn.now, turn.config.epsilon, &key, fresh) {
+                    Some(Used { seen, renew }) => {
+                        let seen = seen.clone();
+                        if renew {
+                            renewals.push(key);
+                        }
+                        Ok(seen)
+                    }
+                    None if !turn.is_reachable(home) => {
+                        Err(Abort { key: Some(key), site: Some(home), ..Abort::of(Cause::Unreachable) })
+                    }
+                    None => {
+                        let at = question(&mut questions, &mut spans, home);
+                        questions[at].gets.push((key.name, place));
+                        Err(Abort { site: Some(home), ..Abort::of(Cause::Unreachable) })
+                    }
+                },
+            };
+        }
+        for (place, (region, span)) in scans.into_iter().enumerate() {
+            let is_sound = is_prefix(&span.prefix) && is_prefix(&span.after);
+            let is_sound = is_sound && (1..=SCAN_ROWS).contains(&(span.limit as usize));
+            reading.scans[place] = match self.home_of(turn, region) {
+                _ if !is_sound => Err(Abort::of(Cause::Malformed)),
+                Err(abort) => Err(abort),
+                Ok(home) if home == turn.site.me => table.scan(&span),
+                Ok(home) if !turn.is_reachable(home) => {
+                    Err(Abort { site: Some(home), ..Abort::of(Cause::Unreachable) })
+                }
+                Ok(home) => {
+                    let at = question(&mut questions, &mut spans, home);
+                    questions[at].scans.push(place);
+                    spans[at].push(span);
+                    Err(Abort { site: Some(home), ..Abort::of(Cause::Unreachable) })
+                }
+            };
+        }
+        self.renew(turn, renewals);
+        if questions.is_empty() {
+            return turn.responses.push((client, Response::Read(Box::new(reading))));
+        }
+        if self.waiting.len() >= READS {
+            let refuse = |result: &mut Result<Seen>| *result = Err(Abort::of(Cause::Overloaded));
+            reading.gets.iter_mut().for_each(refuse);
+            return turn.responses.push((client, Response::Read(Box::new(reading))));
+        }
+        let name = self.next_token();
+        self.waiting.insert(name, Waiting { client, reading, missing: questions.len() });
+        self.timers.insert((turn.now.mono + timeout.min(LONGEST_READ).max(MILLISECOND), Timer::Read(name)));
+        for (mut question, spans) in questions.into_iter().zip(spans) {
+            question.reads = Some(name);
+            self.ask_home(turn, question, spans);
+        }
+    }
+
+    /// The site of a region, if there is one.
+    fn home_of(&self, turn: &Turn, region: u16) -> Result<SiteId> {
+        let site = SiteId::new(region, turn.site.me.lane);
+        if turn.site.members.contains(&site) { Ok(site) } else { Err(Abort::of(Cause::UnknownRegion)) }
+    }
+
+    fn ask_home(&mut self, turn: &mut Turn, question: Question, scans: Vec<Span>) {
+        let token = self.next_token();
+        let gets = question.gets.iter().map(|(name, _)| {
+            let key = ObjectKey { home: question.home.region, name: name.clone() };
+            let reads = self.cache.take_reads(&key);
+            (key.name, reads + u32::from(question.reads.is_some()))
+        });
+        let fetch = Fetch { token, start: self.start, gets: gets.collect(), scans, rights: self.uses_rights(turn) };
+        turn.metrics.fetches += 1;
+        turn.send_object(question.home, Message::Fetch(Box::new(fetch)));
+        self.questions.insert(token, question);
+        self.timers.insert((turn.now.mono + LONGEST_READ + LATE, Timer::Question(token)));
+    }
+
+    /// Asks for rights over copies that are in use.
+    fn renew(&mut self, turn: &mut Turn, keys: Vec<ObjectKey>) {
+        if keys.is_empty() || !self.uses_rights(turn) {
+            return;
+        }
+        let mut questions: Vec<Question> = Vec::new();
+        for ObjectKey { home, name } in keys {
+            let home = SiteId::new(home, turn.site.me.lane);
+            match questions.iter_mut().find(|question| question.home == home) {
+                Some(question) => question.gets.push((name, 0)),
+                None => {
+                    let (gets, scans) = (vec![(name, 0)], Vec::new());
+                    questions.push(Question { reads: None, home, gets, scans, asked: turn.now.mono });
+                }
+            }
+        }
+        for question in questions {
+            self.ask_home(turn, question, Vec::new());
+        }
+    }
+
+    /// Another site asks for values.
+    pub(super) fn fetch(&mut self, turn: &mut Turn, table: &Table, from: SiteId, fetch: Fetch) {
+        let Fetch { token, start, gets, scans, rights } = fetch;
+        if gets.len() + scans.len() > READ_ITEMS {
+            turn.metrics.ignored += 1;
+            return;
+        }
+        let rights = rights && self.uses_rights(turn);
+        let mut given = Vec::with_capacity(gets.len());
+        for (name, reads) in gets {
+            self.backer.note_reads(turn.now, &name, reads);
+            given.push(table.get(&name).map(|seen| {
+                let may = rights && !self.locks.is_changing(&name);
+                let right = may.then(|| self.backer.issue(turn.now, turn.config.epsilon, &name, from, start)).flatten();
+                turn.metrics.rights_issued += u64::from(right.is_some());
+                Given { seen, right }
+            }));
+        }
+        let scans = scans.iter().map(|span| table.scan(span)).collect();
+        turn.send_object(from, Message::Fetched(Box::new(Fetched { token, start, gets: given, scans })));
+    }
+
+    /// A home answers.
+    pub(super) fn fetched(&mut self, turn: &mut Turn, from: SiteId, fetched: Fetched) {
+        let Fetched { token, start, gets, scans } = fetched;
+        let Some(question) = self.questions.remove(&token).filter(|question| question.home == from) else { return };
+        if start != self.start || gets.len() != question.gets.len() || scans.len() != question.scans.len() {
+            turn.metrics.ignored += 1;
+            return;
+        }
+        let mut waiting = question.reads.and_then(|name| self.waiting.get_mut(&name));
+        for ((name, place), result) in question.gets.into_iter().zip(gets) {
+            let result = result.map(|given| {
+                let seen = given.seen.clone();
+                let key = ObjectKey { home: from.region, name };
+                self.cache.store(turn.now, turn.config.epsilon, key, given, question.asked);
+                seen
+            });
+            if let Some(waiting) = &mut waiting {
+                waiting.reading.gets[place] = result;
+            }
+        }
+        let Some(waiting) = waiting else { return };
+        for (place, result) in question.scans.into_iter().zip(scans) {
+            waiting.reading.scans[place] = result;
+        }
+        waiting.missing -= 1;
+        if waiting.missing == 0 {
+            self.answer_read(turn, question.reads.expect("it waits"));
+        }
+    }
+
+    /// Answers reads with what is there.
+    pub(super) fn answer_read(&mut self, turn: &mut Turn, name: u64) {
+        if let Some(waiting) = self.waiting.remove(&name) {
+            turn.responses.push((waiting.client, Response::Read(Box::new(waiting.reading))));
+        }
+    }
+
+    /// Another site has a new incarnation.
+    pub fn forget_home(&mut self, site: SiteId, incarnation: Incarnation) {
+        self.cache.forget_home(site.region, incarnation);
+    }
+}

@@ -1,0 +1,124 @@
+//! Objects as storage has them.
+
+use crate::codec::{Cursor, Malformed, put_u64};
+use crate::id::{Incarnation, SiteId};
+use crate::machine::{Batch, KeyRange, View};
+use crate::object::{Abort, Cause, Seen, Span, Value, Version};
+
+/// Tag of the rows of objects.
+pub(super) const OBJECT: u8 = 0x82;
+
+/// The key of an object's row. Rows of an earlier incarnation, on a storage that turned out to be an old copy, are out of
+/// the way of the present one.
+pub(super) fn row_key(incarnation: Incarnation, name: &str) -> Vec<u8> {
+    let mut key = Vec::with_capacity(5 + name.len());
+    key.push(OBJECT);
+    key.extend_from_slice(&incarnation.0.to_be_bytes());
+    key.extend_from_slice(name.as_bytes());
+    key
+}
+
+/// The rows of a span.
+pub(super) fn row_range(incarnation: Incarnation, span: &Span) -> KeyRange {
+    let mut to = row_key(incarnation, &span.prefix);
+    while to.last() == Some(&u8::MAX) {
+        to.pop();
+    }
+    *to.last_mut().expect("the tag is below the highest byte") += 1;
+    let from = if span.after.as_bytes() >= span.prefix.as_bytes() {
+        let mut from = row_key(incarnation, &span.after);
+        from.push(0);
+        from
+    } else {
+        row_key(incarnation, &span.prefix)
+    };
+    KeyRange { from, to, limit: span.limit as usize }
+}
+
+/// Whether the name is in the span, its limit aside.
+pub(super) fn is_within(span: &Span, name: &str) -> bool {
+    name.starts_with(&span.prefix) && (span.after.is_empty() || name > span.after.as_str())
+}
+
+fn decode_row(incarnation: Incarnation, row: &[u8]) -> Result<Seen, Malformed> {
+    let mut cursor = Cursor(row);
+    let version = Version { incarnation, number: cursor.u64()? };
+    let value = Value::decode(&mut cursor)?;
+    cursor.end()?;
+    Ok(Seen { version, value: Some(value) })
+}
+
+/// Writes an object's row, or removes it.
+pub(super) fn put_row(batch: &mut Batch, incarnation: Incarnation, name: &str, number: u64, value: Option<&Value>) {
+    let key = row_key(incarnation, name);
+    let Some(value) = value else { return batch.delete(&key) };
+    let mut row = Vec::with_capacity(16 + value.size());
+    put_u64(&mut row, number);
+    value.encode(&mut row);
+    batch.put(&key, &row);
+}
+
+/// The objects of a home, as far as an input's working set names them.
+#[derive(Clone, Copy)]
+pub struct Table<'a> {
+    /// The rows.
+    pub view: &'a View,
+    /// The home.
+    pub site: SiteId,
+    /// Its incarnation.
+    pub incarnation: Incarnation,
+    /// Whether an earlier incarnation's objects are lost, so that nothing can be said of what is not there.
+    pub is_bereft: bool,
+}
+
+impl Table<'_> {
+    /// What a name holds.
+    pub fn get(&self, name: &str) -> Result<Seen, Abort> {
+        match self.view.get(&row_key(self.incarnation, name)) {
+            Some(row) => Ok(decode_row(self.incarnation, row).expect("a row that storage vouches for")),
+            None if self.is_bereft => Err(Abort::about(Cause::Lost, self.site, name)),
+            None => Ok(self.nothing()),
+        }
+    }
+
+    /// What a span holds.
+    pub fn scan(&self, span: &Span) -> Result<Vec<(String, Seen)>, Abort> {
+        if self.is_bereft {
+            return Err(Abort::about(Cause::Lost, self.site, &span.prefix));
+        }
+        let range = row_range(self.incarnation, span);
+        let rows = self.view.rows_of(&range);
+        let decoded = rows.map(|(key, row)| {
+            let name = String::from_utf8(key[5..].to_vec()).map_err(|_| Malformed)?;
+            Ok((name, decode_row(self.incarnation, row)?))
+        });
+        Ok(decoded.collect::<Result<_, Malformed>>().expect("rows that storage vouches for"))
+    }
+
+    /// The version of what is not there.
+    pub fn nothing(&self) -> Seen {
+        Seen { version: Version { incarnation: self.incarnation, number: 0 }, value: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn span_names_the_rows_that_are_within_it() {
+        let one = Incarnation(1);
+        let names = ["", "a", "a/", "a/x", "a/y", "a/é", "a0", "b"];
+        for (prefix, after) in [("a/", ""), ("a/", "a/x"), ("", ""), ("", "a/"), ("a", "Z"), ("a/", "b")] {
+            let span = Span { prefix: prefix.into(), after: after.into(), limit: 9 };
+            let range = row_range(one, &span);
+            for name in names.iter().filter(|name| !name.is_empty()) {
+                let key = row_key(one, name);
+                assert_eq!(range.from <= key && key < range.to, is_within(&span, name), "{span:?} {name}");
+            }
+            assert!(row_key(Incarnation(2), "a/x") >= range.to);
+        }
+        let last = row_range(Incarnation(u32::MAX), &Span { limit: 1, ..Span::default() });
+        assert!(last.from < last.to);
+    }
+}

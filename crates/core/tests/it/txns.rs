@@ -1,0 +1,390 @@
+//! Transactions over objects of several homes, one rule a scenario.
+
+use slackline_core::api::{Doubt, Operation, Outcome, Read, Reading, Request, Response};
+use slackline_core::clock::{MILLISECOND, SECOND};
+use slackline_core::id::{Incarnation, OperationId};
+use slackline_core::machine::ClientId;
+use slackline_core::object::{Abort, Cause, Change, Home, ObjectKey, Part, Seen, Span, Transaction, Value};
+
+use crate::cluster::{Cluster, DELAY};
+
+/// A transaction in the making.
+#[derive(Clone, Default)]
+struct Txn(Transaction);
+
+impl Txn {
+    fn new() -> Self {
+        Self(Transaction { homes: Vec::new(), max_wait: 60 * SECOND })
+    }
+
+    fn home(&mut self, region: u16) -> &mut Home {
+        let homes = &mut self.0.homes;
+        let at = homes.iter().position(|home| home.region == region).unwrap_or_else(|| {
+            homes.push(Home { region, ..Home::default() });
+            homes.len() - 1
+        });
+        &mut homes[at]
+    }
+
+    fn read(mut self, key: &ObjectKey, seen: &Seen) -> Self {
+        let home = self.home(key.home);
+        home.incarnation = seen.version.incarnation;
+        home.part.reads.push((key.name.clone(), seen.version.number));
+        self
+    }
+
+    fn scanned(mut self, region: u16, span: &Span, found: &[(String, Seen)]) -> Self {
+        let numbers = found.iter().map(|(_, seen)| seen.version.number).collect();
+        self.home(region).part.scans.push((span.clone(), numbers));
+        self
+    }
+
+    fn write(mut self, key: &ObjectKey, change: Change) -> Self {
+        self.home(key.home).part.writes.push((key.name.clone(), change));
+        self
+    }
+
+    fn put(self, key: &ObjectKey, value: &str) -> Self {
+        self.write(key, Change::Put(bytes(value)))
+    }
+
+    fn operation(self) -> Operation {
+        Operation::Commit(Box::new(self.0))
+    }
+}
+
+fn bytes(value: &str) -> Value {
+    Value::Bytes(value.as_bytes().to_vec())
+}
+
+fn key(home: u16, name: &str) -> ObjectKey {
+    ObjectKey::new(home, name)
+}
+
+fn begin_read(cluster: &mut Cluster, at: usize, gets: &[ObjectKey], scans: Vec<(u16, Span)>, fresh: bool) {
+    let read = Read { token: 7, gets: gets.to_vec(), scans, fresh, timeout: SECOND };
+    cluster.request(at, 70, Request::Read(Box::new(read)));
+}
+
+fn end_read(cluster: &mut Cluster, at: usize) -> Reading {
+    for _ in 0..300 {
+        let found = cluster.responses.iter().position(|(host, client, _)| (*host, *client) == (at, ClientId(70)));
+        if let Some(found) = found {
+            let (_, _, Response::Read(reading)) = cluster.responses.remove(found) else { panic!("asked to read") };
+            return *reading;
+        }
+        cluster.run(10 * MILLISECOND);
+    }
+    panic!("no answer");
+}
+
+fn get(cluster: &mut Cluster, at: usize, key: &ObjectKey) -> Result<Seen, Abort> {
+    begin_read(cluster, at, std::slice::from_ref(key), Vec::new(), false);
+    end_read(cluster, at).gets.remove(0)
+}
+
+fn scan(cluster: &mut Cluster, at: usize, home: u16, prefix: &str) -> (Span, Vec<(String, Seen)>) {
+    let span = Span { prefix: prefix.into(), after: String::new(), limit: 100 };
+    begin_read(cluster, at, &[], vec![(home, span.clone())], false);
+    let found = end_read(cluster, at).scans.remove(0).expect("scanned");
+    (span, found)
+}
+
+fn value(cluster: &mut Cluster, at: usize, key: &ObjectKey) -> Option<Value> {
+    begin_read(cluster, at, std::slice::from_ref(key), Vec::new(), true);
+    end_read(cluster, at).gets.remove(0).expect("read").value
+}
+
+fn commit(cluster: &mut Cluster, at: usize, txn: Txn) -> Outcome {
+    cluster.done(at, txn.operation())
+}
+
+fn committed(phases: u8) -> Outcome {
+    Outcome::Committed { phases }
+}
+
+fn cause(outcome: &Outcome) -> Option<Cause> {
+    match outcome {
+        Outcome::Aborted(abort) => Some(abort.cause),
+        _ => None,
+    }
+}
+
+/// Reads an object often enough that its home issues a right over it.
+fn warm(cluster: &mut Cluster, at: usize, key: &ObjectKey) -> Seen {
+    let mut seen = Seen::default();
+    for _ in 0..100 {
+        cluster.run(100 * MILLISECOND);
+        begin_read(cluster, at, std::slice::from_ref(key), Vec::new(), true);
+        seen = end_read(cluster, at).gets.remove(0).expect("read");
+    }
+    seen
+}
+
+#[test]
+fn transaction_takes_as_many_phases_as_it_has_homes_left() {
+    let mut cluster = Cluster::new(3);
+    let (here, there, beyond) = (key(0, "a"), key(1, "b"), key(2, "c"));
+    assert_eq!(commit(&mut cluster, 0, Txn::new().put(&here, "1")), committed(1));
+    assert_eq!(commit(&mut cluster, 0, Txn::new().put(&there, "2")), committed(1));
+    assert_eq!(commit(&mut cluster, 0, Txn::new().put(&here, "3").put(&there, "3").put(&beyond, "3")), committed(2));
+    for at in 0..3 {
+        for key in [&here, &there, &beyond] {
+            assert_eq!(value(&mut cluster, at, key), Some(bytes("3")), "{key} from {at}");
+        }
+    }
+    let seen = get(&mut cluster, 0, &here).expect("read");
+    assert_eq!(commit(&mut cluster, 0, Txn::new().read(&here, &seen)), committed(0));
+    let seen = get(&mut cluster, 0, &there).expect("read");
+    assert_eq!(commit(&mut cluster, 0, Txn::new().read(&there, &seen)), committed(1), "validated at its home");
+    cluster.run(30 * SECOND);
+    for host in &cluster.hosts {
+        let txns = host.node.as_ref().expect("runs").txns();
+        assert_eq!(txns.under_way(), (0, 0), "nothing is left of it");
+        assert!(host.rows.keys().all(|key| !(0x07..=0x08).contains(&key[0])));
+    }
+}
+
+#[test]
+fn stale_read_is_refused_and_a_fresh_one_is_not() {
+    let mut cluster = Cluster::new(3);
+    let x = key(1, "x");
+    commit(&mut cluster, 1, Txn::new().put(&x, "1"));
+    let old = get(&mut cluster, 0, &x).expect("read");
+    commit(&mut cluster, 1, Txn::new().put(&x, "2"));
+    let outcome = commit(&mut cluster, 0, Txn::new().read(&x, &old).put(&x, "3"));
+    assert_eq!(cause(&outcome), Some(Cause::Changed), "{outcome:?}");
+    assert_eq!(value(&mut cluster, 2, &x), Some(bytes("2")));
+    let new = get(&mut cluster, 0, &x).expect("read");
+    assert_eq!(new.value, Some(bytes("2")), "the stale copy is gone");
+    assert_eq!(commit(&mut cluster, 0, Txn::new().read(&x, &new).put(&x, "3")), committed(1));
+}
+
+#[test]
+fn prepared_write_excludes_reads_and_writes_but_adds_pass_adds() {
+    let mut cluster = Cluster::new(3);
+    let (counter, other) = (key(0, "n"), key(1, "m"));
+    // From site 2, so that the participants need a second message each.
+    let far = key(2, "far");
+    let three = Txn::new().write(&counter, Change::Add(5)).write(&other, Change::Add(1)).put(&far, "x");
+    let first = cluster.submit(2, three.operation());
+    cluster.run(DELAY + MILLISECOND);
+    let second = cluster.submit(0, Txn::new().write(&counter, Change::Add(7)).operation());
+    assert_eq!(cluster.outcome(0, second), Some(committed(1)), "adds commute");
+    let put = cluster.submit(0, Txn::new().write(&counter, Change::Put(Value::Counter(0))).operation());
+    assert_eq!(cause(&cluster.outcome(0, put).expect("at once")), Some(Cause::Busy));
+    let seen = get(&mut cluster, 0, &counter).expect("read");
+    let read = cluster.submit(0, Txn::new().read(&counter, &seen).operation());
+    assert_eq!(cause(&cluster.outcome(0, read).expect("at once")), Some(Cause::Busy));
+    cluster.run(4 * DELAY);
+    assert_eq!(cluster.outcome(2, first), Some(committed(2)));
+    assert_eq!(value(&mut cluster, 1, &counter), Some(Value::Counter(12)));
+}
+
+#[test]
+fn insert_into_what_was_scanned_is_noticed() {
+    let mut cluster = Cluster::new(3);
+    let row = |name: &str| key(1, &format!("list/{name}"));
+    commit(&mut cluster, 1, Txn::new().put(&row("b"), "1").put(&row("d"), "1").put(&key(1, "other"), "1"));
+    let (span, found) = scan(&mut cluster, 0, 1, "list/");
+    assert_eq!(found.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["list/b", "list/d"]);
+    commit(&mut cluster, 1, Txn::new().put(&row("c"), "1"));
+    let total = key(0, "total");
+    let outcome = commit(&mut cluster, 0, Txn::new().scanned(1, &span, &found).put(&total, "2"));
+    assert_eq!(cause(&outcome), Some(Cause::Changed));
+    let (span, found) = scan(&mut cluster, 0, 1, "list/");
+    assert_eq!(found.len(), 3);
+    // An insert while the scan is prepared, and not decided yet.
+    let counted = Txn::new().scanned(1, &span, &found).put(&total, "3").put(&key(2, "total"), "3");
+    let counted = cluster.submit(0, counted.operation());
+    cluster.run(DELAY + MILLISECOND);
+    let insert = cluster.submit(1, Txn::new().put(&row("e"), "1").operation());
+    assert_eq!(cause(&cluster.outcome(1, insert).expect("at once")), Some(Cause::Busy));
+    cluster.run(4 * DELAY);
+    assert_eq!(cluster.outcome(0, counted), Some(committed(2)));
+    assert_eq!(commit(&mut cluster, 1, Txn::new().put(&row("e"), "1")), committed(1));
+}
+
+#[test]
+fn read_under_a_warranty_costs_nothing_and_its_write_waits() {
+    let mut cluster = Cluster::new(3);
+    let x = key(1, "x");
+    commit(&mut cluster, 1, Txn::new().put(&x, "1"));
+    cluster.run(20 * SECOND);
+    let seen = warm(&mut cluster, 0, &x);
+    let before = cluster.now;
+    assert_eq!(commit(&mut cluster, 0, Txn::new().read(&x, &seen)), committed(0));
+    assert_eq!(cluster.now, before, "judged at once");
+    // The home's own write asks the holder first.
+    let write = cluster.submit(1, Txn::new().put(&x, "2").operation());
+    assert_eq!(cluster.outcome(1, write), None);
+    cluster.run(DELAY - MILLISECOND);
+    assert_eq!(commit(&mut cluster, 0, Txn::new().read(&x, &seen)), committed(0), "it has not heard yet");
+    cluster.run(DELAY / 2);
+    assert_eq!(cluster.outcome(1, write), None);
+    let late = cluster.submit(0, Txn::new().read(&x, &seen).operation());
+    assert_eq!(cluster.outcome(0, late), None, "given up: the home is asked");
+    cluster.run(DELAY);
+    assert_eq!(cluster.outcome(1, write), Some(committed(1)), "one round trip, not the end of the right");
+    cluster.run(4 * DELAY);
+    assert_eq!(cause(&cluster.outcome(0, late).expect("answered")), Some(Cause::Changed));
+    assert_eq!(value(&mut cluster, 0, &x), Some(bytes("2")));
+}
+
+#[test]
+fn write_waits_for_the_end_of_a_right_whose_holder_is_silent() {
+    let mut cluster = Cluster::new(3);
+    let x = key(1, "x");
+    commit(&mut cluster, 1, Txn::new().put(&x, "1"));
+    cluster.run(20 * SECOND);
+    let seen = warm(&mut cluster, 0, &x);
+    cluster.cut = vec![(0, 1), (1, 0)];
+    let began = cluster.now;
+    let write = cluster.submit(1, Txn::new().put(&x, "2").operation());
+    let mut last = 0;
+    while cluster.outcome(1, write).is_none() {
+        cluster.run(50 * MILLISECOND);
+        let read = cluster.submit(0, Txn::new().read(&x, &seen).operation());
+        if cluster.outcome(0, read) == Some(committed(0)) {
+            last = cluster.now;
+            assert_eq!(cluster.outcome(1, write), None, "a read of the old value after its write was done");
+        }
+        assert!(cluster.now < began + 15 * SECOND);
+    }
+    assert!(last > began + SECOND, "the right was of use to its holder");
+    assert_eq!(cluster.outcome(1, write).map(|outcome| cause(&outcome)), Some(Some(Cause::DeadlinePassed)));
+}
+
+#[test]
+fn write_that_may_not_wait_says_who_holds_what_until_when() {
+    let mut cluster = Cluster::new(3);
+    let x = key(1, "x");
+    commit(&mut cluster, 1, Txn::new().put(&x, "1"));
+    cluster.run(20 * SECOND);
+    warm(&mut cluster, 0, &x);
+    let mut txn = Txn::new().put(&x, "2");
+    txn.0.max_wait = MILLISECOND;
+    let Outcome::Aborted(abort) = commit(&mut cluster, 2, txn) else { panic!("it would have to wait") };
+    assert_eq!((abort.cause, abort.key), (Cause::WouldWait, Some(x)));
+    assert_eq!(abort.holders, [Cluster::site(0)]);
+    assert!(abort.until.expect("said") > cluster.time(1).wall);
+}
+
+#[test]
+fn participants_find_out_without_their_coordinator() {
+    for (after, takes_effect) in [(MILLISECOND, None), (DELAY + MILLISECOND, Some(true)), (3 * DELAY, Some(true))] {
+        let mut cluster = Cluster::new(3);
+        let (x, y) = (key(1, "x"), key(2, "y"));
+        cluster.submit(0, Txn::new().put(&x, "1").put(&y, "1").operation());
+        cluster.run(after);
+        cluster.kill(0);
+        cluster.run(20 * SECOND);
+        let values = [value(&mut cluster, 1, &x), value(&mut cluster, 2, &y)];
+        assert_eq!(values[0], values[1], "all or nothing");
+        if let Some(takes_effect) = takes_effect {
+            assert_eq!(values[0].is_some(), takes_effect, "killed after {after}");
+        }
+        for at in 1..3 {
+            assert!(cluster.hosts[at].node.as_ref().expect("runs").txns().is_settled(), "nothing is in doubt");
+        }
+    }
+}
+
+#[test]
+fn coordinator_that_comes_back_knows_whom_to_ask() {
+    for after in [0, MILLISECOND, DELAY + MILLISECOND, 3 * DELAY] {
+        let mut cluster = Cluster::new(3);
+        let (x, y) = (key(1, "x"), key(2, "y"));
+        let (site, incarnation, session) = cluster.session(0);
+        let sequence = cluster.submit(0, Txn::new().put(&x, "1").put(&y, "1").operation());
+        cluster.run(after);
+        cluster.kill(0);
+        cluster.start(0);
+        cluster.run(12 * SECOND);
+        let operation = OperationId { site, incarnation, session, sequence };
+        cluster.request(0, 5, Request::Ask { operation });
+        let asked = cluster.responses.iter().rev().find_map(|(_, client, response)| match response {
+            Response::Asked { outcome, .. } if *client == ClientId(5) => Some(outcome.clone()),
+            _ => None,
+        });
+        let takes_effect = match asked.expect("answered") {
+            Outcome::Committed { .. } => true,
+            Outcome::Aborted(_) => false,
+            other => panic!("{other:?}"),
+        };
+        for (at, key) in [(1, &x), (2, &y)] {
+            assert_eq!(value(&mut cluster, at, key).is_some(), takes_effect, "restarted after {after}");
+        }
+    }
+}
+
+#[test]
+fn what_one_site_lost_is_refused_until_it_is_written_anew() {
+    let mut cluster = Cluster::new(3);
+    let (x, y) = (key(1, "x"), key(1, "y"));
+    commit(&mut cluster, 1, Txn::new().put(&x, "1").put(&y, "1"));
+    cluster.run(2 * SECOND);
+    cluster.kill(1);
+    cluster.hosts[1].rows.clear();
+    cluster.hosts[1].put_back(Default::default());
+    cluster.start(1);
+    cluster.responses.clear();
+    cluster.run(3 * SECOND);
+    assert_eq!(get(&mut cluster, 0, &x).map_err(|abort| abort.cause), Err(Cause::Lost));
+    let written = cluster.submit(0, Txn::new().put(&x, "2").operation());
+    assert_eq!(cluster.outcome(0, written), None);
+    // What its former life warranted may be relied upon for as long as any warranty lasts.
+    cluster.run(12 * SECOND);
+    let outcome = cluster.outcome(0, written).expect("answered");
+    if outcome != committed(1) {
+        assert_eq!(cause(&outcome), Some(Cause::DeadlinePassed));
+        assert_eq!(commit(&mut cluster, 0, Txn::new().put(&x, "2")), committed(1));
+    }
+    assert_eq!(value(&mut cluster, 0, &x), Some(bytes("2")));
+    assert_eq!(get(&mut cluster, 0, &y).map_err(|abort| abort.cause), Err(Cause::Lost));
+    assert_eq!(cluster.done(1, Operation::AcceptLoss), Outcome::LossAccepted);
+    assert_eq!(get(&mut cluster, 0, &y).map(|seen| seen.value), Ok(None));
+}
+
+#[test]
+fn question_about_what_is_undecided_does_not_end_it_falsely() {
+    let mut cluster = Cluster::new(3);
+    let (x, y) = (key(1, "x"), key(2, "y"));
+    let (site, incarnation, session) = cluster.session(0);
+    assert_eq!(incarnation, Incarnation(1));
+    let sequence = cluster.submit(0, Txn::new().put(&x, "1").put(&y, "1").operation());
+    let operation = OperationId { site, incarnation, session, sequence };
+    // The question arrives at the participants after what asks them to prepare.
+    cluster.run(MILLISECOND);
+    cluster.request(0, 5, Request::Ask { operation });
+    let (_, _, response) = cluster.responses.pop().expect("answered at once");
+    assert_eq!(response, Response::Asked { operation, outcome: Outcome::Unknown(Doubt::Undecided) });
+    cluster.run(4 * DELAY);
+    assert_eq!(cluster.outcome(0, sequence), Some(committed(2)));
+}
+
+#[test]
+fn bad_transaction_is_refused_and_nothing_of_it_is_applied() {
+    let mut cluster = Cluster::new(3);
+    let good = key(0, "good");
+    for (bad, expected) in [
+        (Txn::new().put(&key(9, "x"), "1"), Cause::UnknownRegion),
+        (Txn::new().put(&key(1, "a\nb"), "1"), Cause::InvalidKey),
+        (Txn::new().put(&key(1, ""), "1"), Cause::InvalidKey),
+        (Txn::new().write(&key(1, "x"), Change::Put(Value::Bytes(vec![0; 300_000]))), Cause::TooLarge),
+        (Txn::new().put(&good, "1"), Cause::Malformed),
+    ] {
+        assert_eq!(cause(&commit(&mut cluster, 0, bad.put(&good, "1"))), Some(expected));
+    }
+    commit(&mut cluster, 0, Txn::new().put(&key(0, "bytes"), "1"));
+    let add = Txn::new().write(&key(0, "bytes"), Change::Add(1)).put(&good, "1");
+    assert_eq!(cause(&commit(&mut cluster, 0, add)), Some(Cause::NotACounter));
+    commit(&mut cluster, 0, Txn::new().write(&key(0, "n"), Change::Put(Value::Counter(i64::MAX))));
+    let add = Txn::new().write(&key(0, "n"), Change::Add(1)).put(&good, "1");
+    assert_eq!(cause(&commit(&mut cluster, 0, add)), Some(Cause::OutOfRange));
+    assert_eq!(value(&mut cluster, 0, &good), None);
+    let part = Part { reads: vec![("x".into(), 1)], ..Part::default() };
+    let homes = vec![Home { region: 1, incarnation: Incarnation(9), part }];
+    let ahead = Operation::Commit(Box::new(Transaction { homes, max_wait: 0 }));
+    assert_eq!(cause(&cluster.done(0, ahead)), Some(Cause::Changed));
+}
