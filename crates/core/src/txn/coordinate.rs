@@ -8,8 +8,10 @@
 //! | one site | 1 | that site checks and carries out at once |
 //! | several | 2 | each prepares; it is committed when all have |
 //!
-//! Its own part is prepared first, if that can be at once, and the others are told: the last of two participants then knows
-//! that all are prepared, and carries its part out without a second message.
+//! Its own part is prepared first, and the others are told when they are asked: the last of two participants then knows that
+//! all are prepared, and carries its part out without a second message. It also means that nobody depends on the
+//! coordinator's storage: were it asked for its own part last, it could tell its client and lose its disk before anybody else
+//! has heard that all were prepared.
 //!
 //! It decides nothing that the participants have not: a transaction is committed exactly when every participant has durably
 //! prepared it in time. Its own record, made durable before the first message leaves, says only whom to ask. When the
@@ -226,7 +228,6 @@ impl Txns {
             rests,
         };
         coordinated.rests.iter().for_each(|key| self.cache.pin(key, id, pinned_until));
-        let mut prepared = 0;
         let own = coordinated.position(me);
         let is_alone = own.is_some() && coordinated.participants.len() == 1;
         self.coordinated.insert(id, coordinated);
@@ -242,10 +243,7 @@ impl Txns {
                     return Err(*abort);
                 }
                 Some(Vote::Committed) => unreachable!("nobody else was asked"),
-                Some(Vote::Prepared) => {
-                    prepared |= 1 << own;
-                    self.coordinated_mut(id).answers[own] = Answer::Prepared;
-                }
+                Some(Vote::Prepared) => self.coordinated_mut(id).answers[own] = Answer::Prepared,
                 Some(Vote::Waiting { .. }) => self.coordinated_mut(id).answers[own] = Answer::Waiting,
                 None => {
                     self.drop_coordinated(turn, id);
@@ -256,7 +254,7 @@ impl Txns {
         let coordinated = self.coordinated_mut(id);
         // Where nobody else takes part, there is nothing to find out after a crash: what was not carried out never will be.
         coordinated.is_durable = !is_alone;
-        self.ask_to_prepare(turn, id, prepared);
+        self.ask_to_prepare(turn, id);
         self.look_soon(turn, id);
         Ok(None)
     }
@@ -316,8 +314,14 @@ impl Txns {
         }
     }
 
-    /// Asks those to prepare who have not answered.
-    fn ask_to_prepare(&mut self, turn: &mut Turn, id: OperationId, prepared: u64) {
+    /// Asks those to prepare who have not answered, once this site's own part is prepared.
+    fn ask_to_prepare(&mut self, turn: &mut Turn, id: OperationId) {
+        let coordinated = &self.coordinated[&id];
+        let own = coordinated.position(turn.site.me);
+        if own.is_some_and(|own| coordinated.answers[own] != Answer::Prepared) {
+            return;
+        }
+        let prepared = own.map_or(0, |own| 1 << own);
         for position in 0..self.coordinated[&id].participants.len() {
             let coordinated = &self.coordinated[&id];
             let (to, _) = coordinated.participants[position];
@@ -368,6 +372,8 @@ impl Txns {
                 coordinated.answers[position] = Answer::Prepared;
                 if coordinated.answers.iter().all(|answer| *answer == Answer::Prepared) {
                     self.decide(turn, id, Ok(()));
+                } else if from == turn.site.me {
+                    self.ask_to_prepare(turn, id);
                 }
             }
         }
@@ -493,7 +499,7 @@ impl Txns {
         if coordinated.parts.is_empty() || coordinated.deadline < turn.now.wall {
             self.ask_participants(turn, id);
         } else {
-            self.ask_to_prepare(turn, id, 0);
+            self.ask_to_prepare(turn, id);
         }
         self.look_soon(turn, id);
     }

@@ -120,7 +120,7 @@ impl Txns {
             needs(&Part { writes: part.writes.clone(), ..Part::default() }, incarnation, &mut set);
             let view = View::prepare(set, &crate::machine::Overlay::default(), reader)?;
             let table = Table { view: &view, site: self.me, incarnation, is_bereft: false };
-            self.locks.take(id, &part, |name| table.get(name).expect("no object is lost here"));
+            self.locks.take(id, &part, &table);
             part.writes.iter().for_each(|(name, _)| self.backer.bar(name));
         }
         let entry = Entry { stage, known, part, ..Entry::new(deadline, participants) };
@@ -296,7 +296,7 @@ impl Txns {
             entry.part.writes.iter().for_each(|(name, _)| self.backer.bar(name));
         }
         entry.stage = Stage::Prepared;
-        self.locks.take(id, &entry.part, |name| table.get(name).expect("checked above"));
+        self.locks.take(id, &entry.part, table);
         turn.batch.put(&row::participant_key(id), &entry.row());
         let deadline = u64::try_from(entry.deadline.saturating_sub(turn.now.wall)).unwrap_or(0);
         self.look_at(id, turn.now.mono + deadline.min(ASK) + 1);
@@ -402,7 +402,7 @@ impl Txns {
     pub(super) fn apply(&mut self, turn: &mut Turn, table: Option<&Table>, part: &Part) {
         for (name, change) in &part.writes {
             let number = self.next_version();
-            let value = self.locks.changed(table, name, change, number);
+            let value = self.locks.change(turn.site.incarnation, table, name, change, number);
             put_row(&mut turn.batch, turn.site.incarnation, name, number, value.as_ref());
             self.backer.note_write(turn.now, name);
         }

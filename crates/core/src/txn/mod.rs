@@ -405,8 +405,9 @@ impl Txns {
         }
     }
 
-    /// Writes the numbers, if they have changed.
+    /// Ends a turn: writes the numbers, if they have changed.
     pub fn persist(&mut self, batch: &mut Batch) {
+        self.locks.end_turn();
         let (rights, has_changed) = self.backer.take_mark();
         self.numbers.rights = rights;
         if std::mem::take(&mut self.is_dirty) | has_changed {
