@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | [`world`] | sites, clocks, disks and a network in virtual time, for whoever has a workload |
 //! | [`invariants`] | what must hold in every run, one property a file |
+//! | [`history`] | judges histories of transactions from outside: strict serializability |
 //! | `oracle` | what is durable, what clients were told, where every token is |
 //! | `clients` | the workload, by the public rules for ids, sessions and doubt |
 //! | `faults` | what goes wrong, and what would not be fair |
@@ -27,6 +28,7 @@ mod clock;
 mod costs;
 mod disk;
 mod faults;
+pub mod history;
 pub mod invariants;
 mod kinds;
 mod network;
