@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | [`world`] | sites, clocks, disks and a network in virtual time, for whoever has a workload |
 //! | [`invariants`] | what must hold in every run, one property a file |
+//! | [`history`] | judges histories of transactions from outside: strict serializability |
 //! | `oracle` | what is durable, what clients were told, where every token is |
 //! | `clients`, `txns` | the workload, by the public rules for ids, sessions and doubt |
 //! | [`history`] | whether what clients saw of objects is strictly serializable |
