@@ -164,7 +164,7 @@ impl Simulation {
             format!("{} {:?} (durable: {:?})", op.id, op.operation, op.durable)
         });
         let held = self.clients.iter().flat_map(|client| &client.holdings).map(|holding| format!("{holding:?}"));
-        open.chain(held).take(5).collect::<Vec<_>>().join("; ")
+        open.chain(held).chain(self.transactions_wait_for()).take(5).collect::<Vec<_>>().join("; ")
     }
 
     pub(crate) fn client_acts(&mut self, world: &mut World, at: usize) {
@@ -860,6 +860,7 @@ impl Simulation {
                     Doubt::IncarnationLost => "unknown: incarnation lost",
                     Doubt::Forgotten => "unknown: forgotten",
                     Doubt::Undecided => "unknown: undecided",
+                    Doubt::HomeLost => "unknown: home lost",
                 });
                 if *doubt == Doubt::IncarnationLost {
                     self.drop_session(at, site, id);
@@ -868,7 +869,7 @@ impl Simulation {
             _ => {}
         }
         let is_final = match &outcome {
-            Outcome::Unknown(Doubt::IncarnationLost | Doubt::Forgotten) => true,
+            Outcome::Unknown(Doubt::IncarnationLost | Doubt::Forgotten | Doubt::HomeLost) => true,
             Outcome::Refused(Refusal::SessionEnded | Refusal::NotReady) => once_and_direct,
             outcome => is_definitive(outcome),
         };

@@ -91,6 +91,7 @@ const NAMED: &[&str] = &[
     "unknown: incarnation lost",
     "unknown: forgotten",
     "unknown: undecided",
+    "unknown: home lost",
     "unknown: resolved by asking",
     // Transactions.
     "transaction: committed in 0 phases",

@@ -157,6 +157,14 @@ impl Simulation {
             && self.txns.finished.len() >= self.members.len().min(self.clients.len())
     }
 
+    /// What clients still wait for, in words.
+    pub(crate) fn transactions_wait_for(&self) -> Vec<String> {
+        let Txns { committed, finished, reading, committing, .. } = &self.txns;
+        let done = format!("{committed} transactions committed, {} clients have read everything", finished.len());
+        let under_way = reading.values().chain(committing.values()).take(3).map(|running| format!("{running:?}"));
+        [done].into_iter().chain(under_way).collect()
+    }
+
     fn plan_transaction(&mut self, world: &World) -> Plan {
         let mut plan = Plan { fresh: self.rng.one_in(4), ..Plan::default() };
         let draw = self.rng.below(100);
@@ -452,7 +460,7 @@ impl Simulation {
                 ops.push(op(&mut self.txns.history, present));
             } else {
                 // Nobody knows which incarnation it met.
-                for incarnation in homes[home].0..=present.0 {
+                for incarnation in homes[home].0..=present.max(homes[home]).0 {
                     apart.push(op(&mut self.txns.history, Incarnation(incarnation)));
                 }
             }

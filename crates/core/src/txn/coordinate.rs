@@ -78,6 +78,17 @@ impl Coordinated {
     fn position(&self, site: SiteId) -> Option<usize> {
         self.participants.iter().position(|(other, _)| *other == site)
     }
+
+    /// Who is known to have prepared, by position.
+    fn prepared(&self) -> u64 {
+        let is_prepared = |answer: &Answer| matches!(answer, Answer::Prepared | Answer::Bereaved);
+        let prepared = self.answers.iter().enumerate().filter(|(_, answer)| is_prepared(answer));
+        prepared.fold(0, |bits, (position, _)| bits | 1 << position)
+    }
+
+    fn are_all_prepared(&self) -> bool {
+        self.prepared().count_ones() as usize == self.participants.len()
+    }
 }
 
 impl Txns {
@@ -318,7 +329,8 @@ impl Txns {
     fn ask_to_prepare(&mut self, turn: &mut Turn, id: OperationId) {
         let coordinated = &self.coordinated[&id];
         let own = coordinated.position(turn.site.me);
-        if own.is_some_and(|own| coordinated.answers[own] != Answer::Prepared) {
+        // After a restart it only asks what became of it.
+        if own.is_some_and(|own| coordinated.answers[own] != Answer::Prepared) || coordinated.parts.is_empty() {
             return;
         }
         let prepared = own.map_or(0, |own| 1 << own);
@@ -333,7 +345,7 @@ impl Txns {
     }
 
     pub(super) fn look_soon(&mut self, turn: &Turn, id: OperationId) {
-        let coordinated = self.coordinated.get_mut(&id).expect("looked up by the caller");
+        let Some(coordinated) = self.coordinated.get_mut(&id) else { return };
         let farthest = coordinated.participants.iter().map(|(site, _)| turn.round_trip(*site)).max().unwrap_or(0);
         let wait = (2 * farthest + AGAIN) << coordinated.tries.min(3);
         coordinated.tries += 1;
@@ -370,7 +382,7 @@ impl Txns {
             Vote::Waiting { .. } => coordinated.answers[position] = Answer::Waiting,
             Vote::Prepared => {
                 coordinated.answers[position] = Answer::Prepared;
-                if coordinated.answers.iter().all(|answer| *answer == Answer::Prepared) {
+                if coordinated.are_all_prepared() {
                     self.decide(turn, id, Ok(()));
                 } else if from == turn.site.me {
                     self.ask_to_prepare(turn, id);
@@ -496,7 +508,8 @@ impl Txns {
             let ticket = Ticket { session: id.session, sequence: id.sequence };
             turn.finished.push((ticket, Outcome::Unknown(Doubt::Undecided)));
         }
-        if coordinated.parts.is_empty() || coordinated.deadline < turn.now.wall {
+        let is_bereft = coordinated.answers.contains(&Answer::Lost);
+        if coordinated.parts.is_empty() || is_bereft || coordinated.deadline < turn.now.wall {
             self.ask_participants(turn, id);
         } else {
             self.ask_to_prepare(turn, id);
@@ -510,42 +523,70 @@ impl Txns {
             return;
         };
         let (deadline, participants) = (coordinated.deadline, coordinated.participants.clone());
+        let prepared = coordinated.prepared();
         for (site, _) in &participants {
             if *site == turn.site.me {
                 let known = self.known_here(turn, id, deadline, &participants);
                 self.inquired_coordinator(turn, *site, id, known);
             } else {
-                turn.send_object(*site, Message::Inquire { id, deadline, participants: participants.clone() });
+                turn.send_object(*site, Message::Inquire { id, deadline, participants: participants.clone(), prepared });
             }
+        }
+    }
+
+    /// Another site knows that these have prepared.
+    pub(super) fn note_answers(&mut self, turn: &mut Turn, id: OperationId, prepared: u64) {
+        let undecided = self.coordinated.get_mut(&id).filter(|coordinated| coordinated.decided.is_none());
+        let Some(coordinated) = undecided.filter(|_| id.site == turn.site.me) else { return };
+        for (position, answer) in coordinated.answers.iter_mut().enumerate() {
+            if prepared >> position & 1 == 1 && *answer != Answer::Bereaved {
+                *answer = Answer::Prepared;
+            }
+        }
+        if coordinated.are_all_prepared() {
+            self.resolve(turn, id, Ok(()));
         }
     }
 
     /// An answer to that.
     pub(super) fn inquired_coordinator(&mut self, turn: &mut Turn, from: SiteId, id: OperationId, known: Known) {
-        let Some(coordinated) = self.coordinated.get_mut(&id).filter(|coordinated| coordinated.decided.is_none())
-        else {
+        let Some(coordinated) = self.coordinated.get_mut(&id).filter(|coordinated| coordinated.decided.is_none()) else {
             return;
         };
         let Some(position) = coordinated.position(from) else { return };
+        let answer = &mut coordinated.answers[position];
         match known {
             Known::Committed => return self.resolve(turn, id, Ok(())),
             Known::Refused => return self.resolve(turn, id, Err(Abort::of(Cause::Withdrawn))),
-            Known::Prepared => coordinated.answers[position] = Answer::Prepared,
-            Known::Lost => coordinated.answers[position] = Answer::Lost,
-            Known::Bereaved => coordinated.answers[position] = Answer::Bereaved,
-            Known::Nothing => {}
+            Known::Prepared if *answer != Answer::Bereaved => *answer = Answer::Prepared,
+            Known::Bereaved => *answer = Answer::Bereaved,
+            // What it said before it lost its storage still counts.
+            Known::Lost if *answer != Answer::Prepared => *answer = Answer::Lost,
+            Known::Prepared | Known::Lost | Known::Nothing => {}
         }
         let answers = &coordinated.answers;
-        if answers.iter().all(|answer| *answer == Answer::Prepared) {
+        if answers[..] == [Answer::Lost] {
+            // It alone knew what became of it.
+            return self.give_up(turn, id);
+        }
+        if coordinated.are_all_prepared() {
             return self.resolve(turn, id, Ok(()));
         }
-        let me = turn.site.me;
-        let own = coordinated.position(me);
-        let is_settled =
-            |(at, answer): (usize, &Answer)| matches!(answer, Answer::Lost | Answer::Bereaved) || own == Some(at);
-        if answers.contains(&Answer::Lost) && answers.iter().enumerate().all(is_settled) {
+        // Those who are left have told, since they know of the loss, whom they know to have prepared: not the lost ones. So
+        // nobody can have shown anything.
+        if answers.contains(&Answer::Lost)
+            && answers.iter().all(|answer| matches!(answer, Answer::Lost | Answer::Bereaved))
+        {
             self.resolve(turn, id, Err(Abort::of(Cause::Lost)));
         }
+    }
+
+    /// Nobody can find out any more what became of it.
+    fn give_up(&mut self, turn: &mut Turn, id: OperationId) {
+        let ticket = Ticket { session: id.session, sequence: id.sequence };
+        turn.finished.push((ticket, Outcome::Unknown(Doubt::HomeLost)));
+        turn.batch.delete(&row::coordinator_key(id.session, id.sequence));
+        self.drop_coordinated(turn, id);
     }
 
     fn resolve(&mut self, turn: &mut Turn, id: OperationId, result: Result<(), Abort>) {

@@ -138,15 +138,7 @@ impl Txns {
                     entry.known |= prepared;
                     self.waiting(turn, id)
                 }
-                Stage::Prepared => {
-                    entry.known |= prepared;
-                    if entry.known == entry.all() {
-                        self.commit_part(turn, Some(table), id);
-                        Vote::Committed
-                    } else {
-                        Vote::Prepared
-                    }
-                }
+                Stage::Prepared => Vote::Prepared,
                 Stage::Committed => Vote::Committed,
                 Stage::Refused => {
                     Vote::Refused(Box::new(entry.abort.clone().unwrap_or_else(|| Abort::of(Cause::Withdrawn))))
@@ -155,7 +147,9 @@ impl Txns {
         }
         let me = (turn.site.me, turn.site.incarnation);
         if !participants.contains(&me) || participants.len() > 63 {
-            return refuse(Cause::Lost);
+            // Another incarnation was asked, perhaps once before: what it answered is lost.
+            turn.send_object(id.site, Message::Inquired { id, known: Known::Lost, prepared: 0 });
+            return None;
         }
         if deadline <= turn.now.wall.max(self.numbers.deadline) {
             // It stays refused, even if the clock is set back.
@@ -287,7 +281,7 @@ impl Txns {
         if let Err(abort) = self.locks.check(table, &entry.part) {
             return self.refuse_part(turn, id, abort);
         }
-        if entry.known == entry.all() {
+        if entry.participants.len() == 1 {
             self.commit_part(turn, Some(table), id);
             return Vote::Committed;
         }
@@ -503,15 +497,33 @@ impl Txns {
             && coordinator.is_none_or(|peer| !peer.is_up(turn.now) || peer.incarnation != id.incarnation);
         if entry.deadline < turn.now.wall || is_orphan {
             entry.asked += 1;
-            let (deadline, participants) = (entry.deadline, entry.participants.clone());
+            let (deadline, prepared, participants) = (entry.deadline, entry.known, entry.participants.clone());
             for site in self.others(turn, id) {
                 let participants = participants.clone();
-                turn.send_object(site, Message::Inquire { id, deadline, participants });
+                turn.send_object(site, Message::Inquire { id, deadline, participants, prepared });
             }
         }
         let asked = self.entries[&id].asked;
         let wait = (ASK << asked.min(3)).max(turn.longest_round_trip());
         self.look_at(id, turn.now.mono + wait);
+    }
+
+    /// Takes note of those who are known to have prepared. It is durable before anybody is told of it: whoever asks may find
+    /// out from the answer that the transaction took effect, show that, and lose its storage before anybody else has heard.
+    pub(super) fn note_prepared(&mut self, turn: &mut Turn, id: OperationId, prepared: u64) {
+        let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.stage == Stage::Prepared) else { return };
+        let before = entry.known;
+        entry.known |= prepared & entry.all();
+        if entry.known == entry.all() {
+            self.recover_part(turn, id, true);
+        } else if entry.known != before {
+            turn.batch.put(&row::participant_key(id), &entry.row());
+        }
+    }
+
+    /// Which participants are known here to have prepared.
+    pub(super) fn prepared_known(&self, id: OperationId) -> u64 {
+        self.entries.get(&id).filter(|entry| entry.stage == Stage::Prepared).map_or(0, |entry| entry.known)
     }
 
     /// What this site knows of a transaction. One that it has not prepared it refuses.
@@ -551,15 +563,19 @@ impl Txns {
     }
 
     /// An answer to what was asked in doubt.
-    pub(super) fn inquired(&mut self, turn: &mut Turn, from: SiteId, id: OperationId, known: Known) {
+    pub(super) fn inquired(&mut self, turn: &mut Turn, from: SiteId, id: OperationId, known: Known, prepared: u64) {
         let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.stage == Stage::Prepared) else { return };
         let bit = entry.bit(id, from);
+        entry.known |= prepared & entry.all();
         match known {
             Known::Committed => return self.recover_part(turn, id, true),
             Known::Refused => return self.recover_part(turn, id, false),
             Known::Prepared => entry.known |= bit & entry.all(),
             Known::Lost => entry.lost |= bit,
-            Known::Bereaved => entry.bereaved |= bit,
+            Known::Bereaved => {
+                entry.known |= bit & entry.all();
+                entry.bereaved |= bit;
+            }
             Known::Nothing => {}
         }
         if entry.known == entry.all() {

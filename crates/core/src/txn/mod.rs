@@ -18,6 +18,16 @@
 //! prepared refuses it for ever, and it is aborted; if all have, it is committed. So nobody stays in doubt while the other
 //! participants can be reached, with the coordinator or without.
 //!
+//! # Lost storage
+//!
+//! A participant that loses its storage loses its objects, and what it knew. What the others have must still be all of the
+//! transaction, or nothing. So nobody shows its effects on its own knowledge alone: before a participant carries its part
+//! out, that all are prepared is known at, or follows from what is durable at, the others. That is why the coordinator
+//! prepares its own part first, why the last of several participants to prepare waits for the decision, and why questions
+//! and answers carry who is known to have prepared. If one is lost, and what the others know together does not show that it
+//! had prepared, nobody has shown anything, and they abort. (Two storages lost at once can leave a transaction aborted at
+//! one site whose client was told that it committed.)
+//!
 //! # Why it is strictly serializable
 //!
 //! Take the instant at which the last participant prepares. Up to there, each part that was prepared earlier is locked: what
@@ -334,7 +344,9 @@ impl Txns {
             }
             Message::Decided { id } => self.noted(turn, from, id),
             Message::Forget { id } => self.forget_part(turn, id),
-            Message::Inquire { id, deadline, participants } => {
+            Message::Inquire { id, deadline, participants, prepared } => {
+                self.note_prepared(turn, id, prepared);
+                self.note_answers(turn, id, prepared);
                 let known = if id.site == self.me && id.incarnation != turn.site.incarnation {
                     Known::Lost
                 } else if participants.iter().any(|(site, _)| *site == self.me) {
@@ -342,11 +354,13 @@ impl Txns {
                 } else {
                     self.known_as_coordinator(id, recorded)
                 };
-                turn.send_object(from, Message::Inquired { id, known });
+                let prepared = self.prepared_known(id);
+                turn.send_object(from, Message::Inquired { id, known, prepared });
             }
-            Message::Inquired { id, known } => {
-                self.inquired(turn, from, id, known);
+            Message::Inquired { id, known, prepared } => {
+                self.inquired(turn, from, id, known, prepared);
                 if id.site == self.me {
+                    self.note_answers(turn, id, prepared);
                     self.inquired_coordinator(turn, from, id, known);
                 }
             }
