@@ -38,8 +38,10 @@ const SLACK: u64 = 20 * MILLISECOND;
 const PATIENCE: u64 = 2 * SECOND;
 /// Questions are repeated no faster than this.
 const AGAIN: u64 = 50 * MILLISECOND;
-/// Decisions are repeated so often, for about five minutes; then those in doubt ask in vain.
-const TELLS: u32 = 300;
+/// A refusal is repeated so often; then those who are in doubt ask.
+const TELLS: u32 = 4;
+/// Decisions are repeated no more slowly than this.
+const TELL: u64 = 10 * SECOND;
 
 /// A transaction that this site coordinates.
 #[derive(Debug)]
@@ -94,7 +96,8 @@ impl Coordinated {
 impl Txns {
     /// Takes a row of an earlier life in.
     pub(super) fn restore_coordinated(&mut self, id: OperationId, row: CoordinatorRow) {
-        let CoordinatorRow { deadline, participants, .. } = row;
+        let CoordinatorRow { deadline, participants, is_committed, .. } = row;
+        let own = participants.iter().position(|(site, _)| *site == self.me).map_or(0, |own| 1 << own);
         let coordinated = Coordinated {
             answers: vec![Answer::Silent; participants.len()],
             parts: Vec::new(),
@@ -108,7 +111,7 @@ impl Txns {
             tries: 0,
             patience: None,
             informed: 0,
-            decided: None,
+            decided: is_committed.then_some((true, own)),
         };
         self.coordinated.insert(id, coordinated);
     }
@@ -147,7 +150,7 @@ impl Txns {
             Ok(None) => {
                 if let Some(coordinated) = self.coordinated.get_mut(&id).filter(|coordinated| coordinated.is_durable) {
                     let (deadline, participants) = (coordinated.deadline, coordinated.participants.clone());
-                    let row = CoordinatorRow { low, digest, deadline, participants };
+                    let row = CoordinatorRow { low, digest, deadline, participants, is_committed: false };
                     turn.batch.put(&row::coordinator_key(id.session, id.sequence), &row.encode());
                 }
                 None
@@ -347,9 +350,10 @@ impl Txns {
     pub(super) fn look_soon(&mut self, turn: &Turn, id: OperationId) {
         let Some(coordinated) = self.coordinated.get_mut(&id) else { return };
         let farthest = coordinated.participants.iter().map(|(site, _)| turn.round_trip(*site)).max().unwrap_or(0);
-        let wait = (2 * farthest + AGAIN) << coordinated.tries.min(3);
+        let wait = (2 * farthest + AGAIN) << coordinated.tries.min(10);
         coordinated.tries += 1;
-        let mut at = turn.now.mono + wait.min(SECOND.max(2 * farthest));
+        let most = if coordinated.decided.is_some() { TELL } else { SECOND };
+        let mut at = turn.now.mono + wait.min(most.max(2 * farthest));
         if coordinated.decided.is_none() {
             at = coordinated.patience.map_or(at, |patience| at.min(patience.max(turn.now.mono)));
         }
@@ -413,8 +417,13 @@ impl Txns {
         let own = coordinated.position(me).map_or(0, |own| 1 << own);
         coordinated.decided = Some((commit, own | coordinated.informed));
         let all_know = (own | coordinated.informed).count_ones() as usize == coordinated.participants.len();
-        if std::mem::take(&mut coordinated.is_durable) {
-            turn.batch.delete(&row::coordinator_key(id.session, id.sequence));
+        let key = row::coordinator_key(id.session, id.sequence);
+        if commit && coordinated.is_durable && !all_know {
+            let (deadline, participants) = (coordinated.deadline, coordinated.participants.clone());
+            let row = CoordinatorRow { low: 0, digest: 0, deadline, participants, is_committed: true };
+            turn.batch.put(&key, &row.encode());
+        } else if std::mem::take(&mut coordinated.is_durable) {
+            turn.batch.delete(&key);
         }
         turn.finished.push((Ticket { session: id.session, sequence: id.sequence }, outcome));
         let rests = std::mem::take(&mut coordinated.rests);
@@ -462,6 +471,9 @@ impl Txns {
 
     fn drop_coordinated(&mut self, turn: &mut Turn, id: OperationId) {
         let Some(coordinated) = self.coordinated.remove(&id) else { return };
+        if coordinated.is_durable && coordinated.decided.is_some() {
+            turn.batch.delete(&row::coordinator_key(id.session, id.sequence));
+        }
         for key in coordinated.rests {
             if let Some(number) = self.cache.unpin(turn.now, &key, id) {
                 self.acknowledge(turn, key, number);
@@ -492,8 +504,8 @@ impl Txns {
             return;
         };
         if let Some((commit, known)) = coordinated.decided {
-            if coordinated.tries > TELLS {
-                // Those who are in doubt ask.
+            if coordinated.tries > TELLS && !commit {
+                // Those who are in doubt ask, and hear that nothing is known of it here.
                 return self.drop_coordinated(turn, id);
             }
             for (position, (site, _)) in coordinated.participants.iter().enumerate() {
@@ -594,16 +606,10 @@ impl Txns {
         self.decide(turn, id, result);
     }
 
-    /// What this site knows as coordinator of a transaction in which it takes no part; `recorded` is its outcome, if that is
-    /// kept.
-    pub(super) fn known_as_coordinator(&self, id: OperationId, recorded: Option<bool>) -> Known {
-        let Some(coordinated) = self.coordinated.get(&id) else {
-            return match recorded {
-                Some(true) => Known::Committed,
-                Some(false) => Known::Refused,
-                None => Known::Nothing,
-            };
-        };
+    /// What this site knows, as coordinator, of a transaction in which it takes no part. What took effect is known here until
+    /// every participant has noted it, so one that asks about what is not known asks about what did not.
+    pub(super) fn known_as_coordinator(&self, id: OperationId) -> Known {
+        let Some(coordinated) = self.coordinated.get(&id) else { return Known::Refused };
         match coordinated.decided {
             Some((true, _)) => Known::Committed,
             Some((false, _)) => Known::Refused,

@@ -182,10 +182,11 @@ impl Txns {
                 Err(malformed) => Err(malformed),
             },
             _ => CoordinatorRow::decode(key, value).map(|(session, sequence, row)| {
+                let is_committed = row.is_committed;
                 let waiting = Restored::Waiting { session, sequence, low: row.low, digest: row.digest };
                 let id = OperationId { site: self.me, incarnation, session, sequence };
                 self.restore_coordinated(id, row);
-                waiting
+                if is_committed { Restored::Own } else { waiting }
             }),
         };
         Ok(decoded)
@@ -318,9 +319,8 @@ impl Txns {
         }
     }
 
-    /// Handles what another site says. `recorded` is how a transaction ended that this site coordinated, if it is asked about
-    /// one and that is kept.
-    pub fn message(&mut self, turn: &mut Turn, view: &View, from: SiteId, message: Message, recorded: Option<bool>) {
+    /// Handles what another site says.
+    pub fn message(&mut self, turn: &mut Turn, view: &View, from: SiteId, message: Message) {
         let table = self.table(view, turn.site.incarnation);
         match message {
             Message::Fetch(fetch) => self.fetch(turn, &table, from, *fetch),
@@ -351,8 +351,10 @@ impl Txns {
                     Known::Lost
                 } else if participants.iter().any(|(site, _)| *site == self.me) {
                     self.known_here(turn, id, deadline, &participants)
+                } else if id.site == self.me {
+                    self.known_as_coordinator(id)
                 } else {
-                    self.known_as_coordinator(id, recorded)
+                    Known::Nothing
                 };
                 let prepared = self.prepared_known(id);
                 turn.send_object(from, Message::Inquired { id, known, prepared });
