@@ -38,6 +38,8 @@ pub(super) struct Entry {
     pub(super) participants: Vec<(SiteId, Incarnation)>,
     /// Prepared: which participants are known to be prepared. Committed: who is known to know.
     known: u64,
+    /// Of whom it is durable at others that they have prepared; that this site has is known to those too.
+    confirmed: u64,
     /// Which participants are known to have lost what they knew, and which know that one has.
     lost: u64,
     bereaved: u64,
@@ -510,13 +512,12 @@ impl Txns {
 
     /// Takes note of those who are known to have prepared. It is durable before anybody is told of it: whoever asks may find
     /// out from the answer that the transaction took effect, show that, and lose its storage before anybody else has heard.
+    /// For the same reason this site does not carry its part out on that knowledge: nobody else may have it.
     pub(super) fn note_prepared(&mut self, turn: &mut Turn, id: OperationId, prepared: u64) {
         let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.stage == Stage::Prepared) else { return };
         let before = entry.known;
         entry.known |= prepared & entry.all();
-        if entry.known == entry.all() {
-            self.recover_part(turn, id, true);
-        } else if entry.known != before {
+        if entry.known != before {
             turn.batch.put(&row::participant_key(id), &entry.row());
         }
     }
@@ -566,26 +567,33 @@ impl Txns {
     pub(super) fn inquired(&mut self, turn: &mut Turn, from: SiteId, id: OperationId, known: Known, prepared: u64) {
         let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.stage == Stage::Prepared) else { return };
         let bit = entry.bit(id, from);
-        entry.known |= prepared & entry.all();
         match known {
             Known::Committed => return self.recover_part(turn, id, true),
             Known::Refused => return self.recover_part(turn, id, false),
-            Known::Prepared => entry.known |= bit & entry.all(),
-            Known::Lost => entry.lost |= bit,
-            Known::Bereaved => {
-                entry.known |= bit & entry.all();
-                entry.bereaved |= bit;
+            Known::Prepared | Known::Bereaved if bit & entry.all() != 0 => {
+                entry.confirmed |= bit | prepared;
+                if known == Known::Bereaved {
+                    entry.bereaved |= bit;
+                }
             }
-            Known::Nothing => {}
+            Known::Bereaved => entry.bereaved |= bit,
+            Known::Lost => entry.lost |= bit,
+            Known::Prepared | Known::Nothing => {}
         }
-        if entry.known == entry.all() {
+        entry.known |= entry.confirmed & entry.all();
+        let mine = entry.bit(id, turn.site.me);
+        if (entry.confirmed | mine) & entry.all() == entry.all() {
             return self.recover_part(turn, id, true);
         }
-        // What a participant knew is lost, and everybody who is left is in doubt and knows that: nobody can find out any more
-        // that all were prepared.
-        let mine = entry.bit(id, turn.site.me);
+        if entry.lost == 0 {
+            return;
+        }
+        // What a participant knew is lost. It may have known that all were prepared, and have shown it, if this site knows.
         let everybody = entry.all() | entry.bit(id, id.site);
-        if entry.lost != 0 && (entry.lost | entry.bereaved | mine) & everybody == everybody {
+        if entry.known == entry.all() {
+            self.recover_part(turn, id, true);
+        } else if (entry.lost | entry.bereaved | mine) & everybody == everybody {
+            // Everybody who is left is in doubt, knows of the loss, and has told what it knows.
             self.recover_part(turn, id, false);
         }
     }
@@ -614,6 +622,7 @@ impl Entry {
             deadline,
             participants,
             known: 0,
+            confirmed: 0,
             lost: 0,
             bereaved: 0,
             stage: Stage::Defending,

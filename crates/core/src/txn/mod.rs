@@ -23,8 +23,8 @@
 //! A participant that loses its storage loses its objects, and what it knew. What the others have must still be all of the
 //! transaction, or nothing. So nobody shows its effects on its own knowledge alone: before a participant carries its part
 //! out, that all are prepared is known at, or follows from what is durable at, the others. That is why the coordinator
-//! prepares its own part first, why the last of several participants to prepare waits for the decision, and why questions
-//! and answers carry who is known to have prepared. If one is lost, and what the others know together does not show that it
+//! prepares its own part first, why the last of several participants to prepare waits for the decision, why questions
+//! and answers carry who is known to have prepared, and why it is the answers that one in doubt goes by. If one is lost, and what the others know together does not show that it
 //! had prepared, nobody has shown anything, and they abort. (Two storages lost at once can leave a transaction aborted at
 //! one site whose client was told that it committed.)
 //!
