@@ -539,9 +539,13 @@ impl Txns {
         for (site, _) in &participants {
             if *site == turn.site.me {
                 let known = self.known_here(turn, id, deadline, &participants);
+                self.note_answers(turn, id, self.prepared_known(id));
                 self.inquired_coordinator(turn, *site, id, known);
             } else {
-                turn.send_object(*site, Message::Inquire { id, deadline, participants: participants.clone(), prepared });
+                turn.send_object(
+                    *site,
+                    Message::Inquire { id, deadline, participants: participants.clone(), prepared },
+                );
             }
         }
     }
@@ -562,7 +566,8 @@ impl Txns {
 
     /// An answer to that.
     pub(super) fn inquired_coordinator(&mut self, turn: &mut Turn, from: SiteId, id: OperationId, known: Known) {
-        let Some(coordinated) = self.coordinated.get_mut(&id).filter(|coordinated| coordinated.decided.is_none()) else {
+        let Some(coordinated) = self.coordinated.get_mut(&id).filter(|coordinated| coordinated.decided.is_none())
+        else {
             return;
         };
         let Some(position) = coordinated.position(from) else { return };
@@ -586,9 +591,10 @@ impl Txns {
         }
         // Those who are left have told, since they know of the loss, whom they know to have prepared: not the lost ones. So
         // nobody can have shown anything.
-        if answers.contains(&Answer::Lost)
-            && answers.iter().all(|answer| matches!(answer, Answer::Lost | Answer::Bereaved))
-        {
+        let own = coordinated.position(turn.site.me);
+        let has_told =
+            |(at, answer): (usize, &Answer)| own == Some(at) || matches!(answer, Answer::Lost | Answer::Bereaved);
+        if coordinated.answers.contains(&Answer::Lost) && coordinated.answers.iter().enumerate().all(has_told) {
             self.resolve(turn, id, Err(Abort::of(Cause::Lost)));
         }
     }

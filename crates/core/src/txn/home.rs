@@ -495,9 +495,9 @@ impl Txns {
     fn ask_about(&mut self, turn: &mut Turn, id: OperationId) {
         let entry = self.entries.get_mut(&id).expect("looked up by the caller");
         let coordinator = turn.peers.iter().find(|peer| peer.site == id.site);
-        let is_orphan = id.site != turn.site.me
-            && coordinator.is_none_or(|peer| !peer.is_up(turn.now) || peer.incarnation != id.incarnation);
-        if entry.deadline < turn.now.wall || is_orphan {
+        let is_orphan = coordinator.is_none_or(|peer| !peer.is_up(turn.now) || peer.incarnation != id.incarnation);
+        // Its own transactions the site asks about as their coordinator.
+        if id.site != turn.site.me && (entry.deadline < turn.now.wall || is_orphan) {
             entry.asked += 1;
             let (deadline, prepared, participants) = (entry.deadline, entry.known, entry.participants.clone());
             for site in self.others(turn, id) {

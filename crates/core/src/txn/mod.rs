@@ -360,10 +360,11 @@ impl Txns {
                 turn.send_object(from, Message::Inquired { id, known, prepared });
             }
             Message::Inquired { id, known, prepared } => {
-                self.inquired(turn, from, id, known, prepared);
                 if id.site == self.me {
                     self.note_answers(turn, id, prepared);
                     self.inquired_coordinator(turn, from, id, known);
+                } else {
+                    self.inquired(turn, from, id, known, prepared);
                 }
             }
         }

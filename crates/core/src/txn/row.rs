@@ -154,7 +154,13 @@ impl CoordinatorRow {
         cursor.end()?;
         let mut cursor = Cursor(row);
         let (low, digest) = (cursor.u64()?, cursor.u64()?);
-        let row = Self { low, digest, deadline: cursor.i64()?, participants: sites(&mut cursor)?, is_committed: cursor.u8()? != 0 };
+        let row = Self {
+            low,
+            digest,
+            deadline: cursor.i64()?,
+            participants: sites(&mut cursor)?,
+            is_committed: cursor.u8()? != 0,
+        };
         cursor.end()?;
         Ok((session, sequence, row))
     }

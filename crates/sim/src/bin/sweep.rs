@@ -7,8 +7,7 @@ use std::process::ExitCode;
 
 use slackline_sim::{Report, RunOptions, run, sweep};
 
-const USAGE: &str =
-    "usage: sweep SEED|FIRST..LAST [--trace] [--threads N] [--operations N] [--transactions N] [--keep-going] [--no-probes]";
+const USAGE: &str = "usage: sweep SEED|FIRST..LAST [--trace] [--threads N] [--operations N] [--transactions N] [--keep-going] [--no-probes]";
 
 fn main() -> ExitCode {
     let mut seeds = None;
