@@ -91,11 +91,13 @@ pub fn limit_message(message: &mut PeerMessage) {
 }
 
 /// Leaves out of an answer to reads what is beyond [`READING_BYTES`]: [`Cause::TooMuch`] stands in its place. The first get
-/// always fits, and so does the first span if it has one row; so who asks again for what was left out gets on.
-pub fn limit_reading(reading: &mut Reading) {
+/// always fits, and so does the first span if it has one row; so who asks again for what was left out gets on. Returns how
+/// many bytes are left in it, about.
+pub fn limit_reading(reading: &mut Reading) -> usize {
     let mut room = READING_BYTES;
     limit(&mut reading.gets, &mut room, seen_bytes);
     limit(&mut reading.scans, &mut room, |rows| rows_bytes(rows));
+    READING_BYTES - room
 }
 
 fn limit<T>(results: &mut [Result<T, Abort>], room: &mut usize, bytes: impl Fn(&T) -> usize) {
