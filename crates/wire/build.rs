@@ -12,7 +12,9 @@ fn main() -> Result<(), Box<dyn error::Error>> {
     // What gRPC reflection hands out: the public interface alone.
     let public = protox::compile(&files[..1], ["proto"])?;
     fs::write(out.join("slackline_v1.bin"), public.encode_to_vec())?;
-    tonic_prost_build::configure().compile_fds(descriptors)?;
+    // What is rare and large does not make what is frequent larger.
+    let rare = [".slackline.v1.Operation.transaction", ".slackline.v1.Outcome.result.aborted"];
+    rare.iter().fold(tonic_prost_build::configure(), |config, path| config.boxed(path)).compile_fds(descriptors)?;
     println!("cargo:rerun-if-changed=proto");
     Ok(())
 }

@@ -300,6 +300,10 @@ fn read<K: Kind>(journey: &Journey, verdict: Verdict) -> Outcome<K::Value> {
             let reason = Reason::of(refusal, journey.lane(), &shared.topology);
             return Outcome::Refused(Refused { reason, operation: Some(id) });
         }
+        Some(api::Outcome::Aborted(abort)) => {
+            let reason = Reason::of_abort(*abort, &shared.topology);
+            return Outcome::Refused(Refused { reason, operation: Some(id) });
+        }
         Some(api::Outcome::Unknown(doubt)) => doubt.into(),
         Some(outcome) => match K::read(sealed::Done { client, finished: &finished, outcome }) {
             Some(value) => return Outcome::Done(value),

@@ -347,6 +347,12 @@ impl Shared {
             api::Outcome::Released { amount } => Outcome::Done(Effect::Released { amount }),
             api::Outcome::Created { limit } => Outcome::Done(Effect::Created { limit }),
             api::Outcome::Deleted => Outcome::Done(Effect::Deleted),
+            api::Outcome::Committed { phases } => Outcome::Done(Effect::Committed { phases }),
+            api::Outcome::LossAccepted => Outcome::Done(Effect::LossAccepted),
+            api::Outcome::Aborted(abort) => Outcome::Refused(Refused {
+                reason: Reason::of_abort(*abort, &self.topology),
+                operation: Some(operation),
+            }),
             api::Outcome::Refused(refusal) => Outcome::Refused(Refused {
                 reason: Reason::of(refusal, operation.site.lane, &self.topology),
                 operation: Some(operation),
@@ -379,6 +385,13 @@ pub enum Effect {
     },
     /// The quota is gone.
     Deleted,
+    /// The transaction took effect.
+    Committed {
+        /// In how many phases: 0 if its site judged it alone and it wrote nothing, 1 if one site did, 2 if several.
+        phases: u8,
+    },
+    /// A site has noted that the objects of its lost storage are gone for good.
+    LossAccepted,
 }
 
 /// A quota, as one site knows it.

@@ -267,7 +267,9 @@ impl Link {
                 }
             }
             Response::Closed => {}
-            Response::Shown(_) | Response::Listed(_) | Response::Status(_) | Response::Drained => useful = false,
+            Response::Read(_) | Response::Shown(_) | Response::Listed(_) | Response::Status(_) | Response::Drained => {
+                useful = false
+            }
         }
         drop(book);
         // Callers first: what they submit next then travels in one batch.

@@ -1,12 +1,14 @@
 //! How calls end: done, refused or unknown.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use slackline_core::api::{Doubt, Refusal};
 use slackline_core::id::OperationId;
+use slackline_core::object::{self, Cause};
 
 use crate::book::NotTaken;
+use crate::object::Key;
 use crate::topology::Topology;
 
 /// How a call ended. There are three ways, and a program has to deal with each:
@@ -214,6 +216,57 @@ pub enum Reason {
     },
     /// The client was closed before it could be sent.
     Closed,
+    /// The transaction was aborted.
+    Aborted(Box<Aborted>),
+}
+
+/// Why a transaction was aborted, or an object could not be read.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+pub struct Aborted {
+    /// The reason.
+    pub cause: Cause,
+    /// The object that it is about.
+    pub key: Option<Key>,
+    /// The site that says so.
+    pub site: Option<String>,
+    /// The sites whose rights to read stand in the way of a write.
+    pub holders: Vec<String>,
+    /// When the last of these ends.
+    pub until: Option<SystemTime>,
+}
+
+impl Aborted {
+    pub(crate) fn of(cause: Cause, key: Option<Key>) -> Self {
+        Self { cause, key, site: None, holders: Vec::new(), until: None }
+    }
+
+    pub(crate) fn new(abort: object::Abort, topology: &Topology) -> Self {
+        Self {
+            cause: abort.cause,
+            key: abort.key.map(|key| topology.key(&key)),
+            site: abort.site.map(|site| topology.name(site)),
+            holders: abort.holders.into_iter().map(|site| topology.name(site)).collect(),
+            until: abort
+                .until
+                .and_then(|until| u64::try_from(until).ok())
+                .map(|until| SystemTime::UNIX_EPOCH + Duration::from_micros(until)),
+        }
+    }
+}
+
+impl fmt::Display for Aborted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.cause)?;
+        match (&self.key, &self.site) {
+            (Some(key), _) => write!(f, " ({key})")?,
+            (None, Some(site)) => write!(f, " ({site})")?,
+            (None, None) => {}
+        }
+        if !self.holders.is_empty() {
+            write!(f, "; they are held by {}", self.holders.join(", "))?;
+        }
+        Ok(())
+    }
 }
 
 impl fmt::Display for Reason {
@@ -247,11 +300,16 @@ impl fmt::Display for Reason {
                 write!(f, "no region is named \"{region}\"; there are {}", known.join(", "))
             }
             Reason::Closed => f.write_str("the client was closed"),
+            Reason::Aborted(aborted) => aborted.fmt(f),
         }
     }
 }
 
 impl Reason {
+    pub(crate) fn of_abort(abort: object::Abort, topology: &Topology) -> Self {
+        Reason::Aborted(Box::new(Aborted::new(abort, topology)))
+    }
+
     pub(crate) fn of(refusal: Refusal, lane: u16, topology: &Topology) -> Self {
         match refusal {
             Refusal::UnknownQuota => Reason::UnknownQuota,

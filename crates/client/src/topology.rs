@@ -5,7 +5,10 @@ use std::str::FromStr;
 
 use slackline_core::api::SiteSet;
 use slackline_core::id::{GrantId, Incarnation, OperationId, ParseIdError, SessionId, SiteId};
+use slackline_core::object::ObjectKey;
 use slackline_wire::v1;
+
+use crate::object::Key;
 
 /// The cluster's map, as a site told it when the client connected.
 ///
@@ -63,6 +66,12 @@ impl Topology {
             Some(region) => site_name(region, site.lane),
             None => site.to_string(),
         }
+    }
+
+    /// An object's name, with the name of its region.
+    pub(crate) fn key(&self, key: &ObjectKey) -> Key {
+        let region = self.regions.get(usize::from(key.home)).cloned();
+        Key::new(region.unwrap_or_else(|| key.home.to_string()), key.name.clone())
     }
 
     /// The sites of a lane, ascending: the positions of a [`SiteSet`] count these.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use std::{fs, io};
 
 use serde::Deserialize;
+use slackline_core::config::Warranties;
 use slackline_core::id::SiteId;
 use slackline_storage::Options;
 use toml::Spanned;
@@ -158,6 +159,7 @@ impl ServeConfig {
             http: self.http.clone().map(Listen::On),
             epsilon: self.epsilon_us,
             redistribute: true,
+            warranties: Warranties::default(),
             delays: BTreeMap::new(),
         }
     }
@@ -200,6 +202,8 @@ pub struct SiteConfig {
     pub epsilon: Option<u64>,
     /// Whether tokens move between sites. Off only as a benchmark's baseline.
     pub redistribute: bool,
+    /// Which warranties are issued and relied upon. Other than the default only as a benchmark's baseline.
+    pub warranties: Warranties,
     /// One-way delays put in before messages to other sites leave, to stand for the distance.
     pub delays: BTreeMap<SiteId, Duration>,
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
 use slackline_core::clock::MILLISECOND;
+use slackline_core::config::Warranties;
 use slackline_core::id::SiteId;
 use slackline_storage::Options;
 use slackline_wire::rtt::RttTable;
@@ -44,6 +45,8 @@ pub struct DevConfig {
     pub ports: Ports,
     /// Whether tokens move between sites. Off only as a benchmark's baseline.
     pub redistribute: bool,
+    /// Which warranties are issued and relied upon. Other than the default only as a benchmark's baseline.
+    pub warranties: Warranties,
 }
 
 /// Where the sites of a cluster in one process listen, on loopback.
@@ -69,6 +72,7 @@ impl Default for DevConfig {
             epsilon: DEV_EPSILON,
             ports: Ports::Sought,
             redistribute: true,
+            warranties: Warranties::default(),
         }
     }
 }
@@ -188,6 +192,7 @@ impl Dev {
                 http: Some(Listen::Bound(http)),
                 epsilon: Some(config.epsilon),
                 redistribute: config.redistribute,
+                warranties: config.warranties,
                 delays: from_here.map(|((_, to), delay)| (*to, *delay)).collect(),
             };
             sites.push(Site::start(site)?);

@@ -28,12 +28,13 @@ use slackline_core::machine::{
 };
 use slackline_core::node::{self, Node};
 use slackline_storage::{Store, WriteError};
+use slackline_wire::{MESSAGE_BYTES, message_bytes, request_bytes};
 use tracing::{info, warn};
 
 use crate::clock::Clock;
 use crate::link::Outbox;
 use crate::log::{Log, Synced};
-use crate::mailbox::{DRIVER, Mailbox, weight};
+use crate::mailbox::{DRIVER, Mailbox};
 use crate::metrics::{Gauges, SyncTimes};
 
 /// The most operations that one turn handles before it looks at the log and at messages again.
@@ -52,6 +53,8 @@ const GATHER_BYTES: usize = 8 << 20;
 /// Room on the disk that is kept for the agreement with other sites: below it, requests that write are refused; below half
 /// of it, messages are dropped and ticks postponed too. In bytes.
 pub(crate) const STORAGE_RESERVE: u64 = 8 << 20;
+/// The most bytes that a request brings. A transaction is written up to twice: when it is prepared, and when it is carried out.
+const LARGEST: u64 = MESSAGE_BYTES as u64;
 /// How long a tick that found no room is postponed.
 const NO_ROOM_PAUSE: Duration = Duration::from_millis(100);
 
@@ -222,17 +225,18 @@ impl Engine {
         // Other sites first: behind a queue of requests, an agreement would stand still everywhere.
         for _ in 0..TURN_MESSAGES {
             let Some((from, message)) = mailbox.next_message() else { break };
-            if self.room() >= STORAGE_RESERVE / 2 {
+            if self.room() >= STORAGE_RESERVE / 2 + message_bytes(&message) as u64 {
                 self.handle(Input::Message { from, message })?;
             }
         }
         self.tick_if_due()?;
         let (mut operations, mut gathered) = (0, 0);
         while operations < TURN_OPERATIONS && self.gathered_bytes < GATHER_BYTES {
-            let Some((client, request)) = mailbox.next_request() else { break };
-            operations += weight(&request);
-            gathered += weight(&request);
-            if self.room() < STORAGE_RESERVE
+            let Some((client, request, weight)) = mailbox.next_request() else { break };
+            operations += weight;
+            gathered += weight;
+            if self.room() < STORAGE_RESERVE + 2 * LARGEST
+                && self.room() < STORAGE_RESERVE + 2 * request_bytes(&request) as u64
                 && let Some(refused) = refuse_for_room(&request)
             {
                 self.responses.push((client, refused));
@@ -424,6 +428,9 @@ impl Engine {
     fn publish(&self) {
         let mut gauges = self.parts.gauges.lock().unwrap_or_else(PoisonError::into_inner);
         gauges.node = *self.node.metrics();
+        let txns = self.node.txns();
+        (gauges.coordinated, gauges.prepared) = txns.under_way();
+        (gauges.warranties, gauges.copies) = (txns.warranties(), txns.copies());
         gauges.waiting_for_sync = self.gate.waiting();
         gauges.room = self.store.room();
         gauges.overlay_rows = self.overlay.len();
@@ -446,7 +453,7 @@ fn refuse_for_room(request: &Request) -> Option<Response> {
             Some(Response::Asked { operation: *operation, outcome: Outcome::Unknown(Doubt::Undecided) })
         }
         Request::Close { .. } => Some(Response::Closed),
-        Request::Show { .. } | Request::List { .. } | Request::Status | Request::Drain => None,
+        Request::Read(_) | Request::Show { .. } | Request::List { .. } | Request::Status | Request::Drain => None,
     }
 }
 

@@ -17,8 +17,8 @@ use slackline_core::id::SiteId;
 use slackline_core::peer::PeerMessage;
 use slackline_wire::internal::peer_client::PeerClient;
 use slackline_wire::internal::peer_server::Peer;
-use slackline_wire::internal::{Link, LinkFrame, LinkReply, Linked};
-use slackline_wire::{FRAME_MESSAGES, Invalid, LINK_VERSIONS};
+use slackline_wire::internal::{self, Link, LinkFrame, LinkReply, Linked};
+use slackline_wire::{FRAME_MESSAGES, Invalid, LINK_VERSIONS, MESSAGE_BYTES, limit_message};
 use tokio::time::Sleep;
 use tokio_stream::Stream;
 use tonic::transport::Endpoint;
@@ -30,10 +30,12 @@ use crate::topology::Topology;
 
 /// The most messages that wait to be sent to one peer; beyond it the oldest is dropped.
 const OUTBOX_MESSAGES: usize = 16_384;
-/// A frame is closed when its messages take up this much, in bytes; one more message stays far below [`LINK_BYTES`].
+/// The most bytes of them, and one more message.
+const OUTBOX_BYTES: usize = 64 << 20;
+/// A frame is closed when its messages take up this much, in bytes; one more message stays below [`LINK_BYTES`].
 const FRAME_BYTES: usize = 512 << 10;
-/// The largest frame that a site takes, in bytes.
-pub(crate) const LINK_BYTES: usize = 4 << 20;
+/// The largest frame that a site takes, in bytes: a full one, and a message that brings as much as a client may send.
+pub(crate) const LINK_BYTES: usize = FRAME_BYTES + MESSAGE_BYTES + (64 << 10);
 /// How long to try to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A silent link is probed this often, and given up after as long without an answer.
@@ -55,10 +57,18 @@ pub(crate) struct Outbox {
 
 #[derive(Default, Debug)]
 struct Waiting {
-    queue: VecDeque<(Instant, PeerMessage)>,
+    queue: VecDeque<Queued>,
+    bytes: usize,
     linked: bool,
     waker: Option<Waker>,
     dropped: u64,
+}
+
+#[derive(Debug)]
+struct Queued {
+    due: Instant,
+    message: internal::PeerMessage,
+    bytes: usize,
 }
 
 /// The state of a link, for the metrics.
@@ -76,14 +86,18 @@ impl Outbox {
     }
 
     /// Queues a message.
-    pub(crate) fn send(&self, message: PeerMessage) {
+    pub(crate) fn send(&self, mut message: PeerMessage) {
         let due = Instant::now() + self.delay;
+        limit_message(&mut message);
+        let message = internal::PeerMessage::from(message);
+        let bytes = message.encoded_len();
         let mut state = self.state();
-        if state.queue.len() >= OUTBOX_MESSAGES {
-            state.queue.pop_front();
+        while state.queue.len() >= OUTBOX_MESSAGES || state.bytes > OUTBOX_BYTES {
+            state.pop();
             state.dropped += 1;
         }
-        state.queue.push_back((due, message));
+        state.bytes += bytes;
+        state.queue.push_back(Queued { due, message, bytes });
         if let Some(waker) = state.waker.take() {
             waker.wake();
         }
@@ -106,6 +120,7 @@ impl Outbox {
         if !linked {
             state.dropped += state.queue.len() as u64;
             state.queue.clear();
+            state.bytes = 0;
         }
         if let Some(waker) = state.waker.take() {
             waker.wake();
@@ -114,6 +129,14 @@ impl Outbox {
 
     fn state(&self) -> MutexGuard<'_, Waiting> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    fn pop(&mut self) -> Option<Queued> {
+        let queued = self.queue.pop_front()?;
+        self.bytes -= queued.bytes;
+        Some(queued)
     }
 }
 
@@ -224,7 +247,7 @@ impl Stream for Frames {
                 state.waker = Some(context.waker().clone());
                 return Poll::Pending;
             }
-            if let Some((due, _)) = state.queue.front()
+            if let Some(Queued { due, .. }) = state.queue.front()
                 && *due > now
             {
                 this.timer = Some(Box::pin(tokio::time::sleep_until((*due).into())));
@@ -235,16 +258,15 @@ impl Stream for Frames {
     }
 }
 
-fn due_messages(state: &mut Waiting, now: Instant) -> Vec<slackline_wire::internal::PeerMessage> {
+fn due_messages(state: &mut Waiting, now: Instant) -> Vec<internal::PeerMessage> {
     let mut messages = Vec::new();
-    let mut bytes = 0;
+    let mut total = 0;
     while messages.len() < FRAME_MESSAGES
-        && bytes < FRAME_BYTES
-        && state.queue.front().is_some_and(|(due, _)| *due <= now)
+        && total < FRAME_BYTES
+        && state.queue.front().is_some_and(|queued| queued.due <= now)
     {
-        let Some((_, message)) = state.queue.pop_front() else { break };
-        let message = slackline_wire::internal::PeerMessage::from(message);
-        bytes += message.encoded_len();
+        let Some(Queued { message, bytes, .. }) = state.pop() else { break };
+        total += bytes;
         messages.push(message);
     }
     messages

@@ -12,14 +12,21 @@ use slackline_core::api::{Request, Response};
 use slackline_core::id::SiteId;
 use slackline_core::machine::ClientId;
 use slackline_core::peer::PeerMessage;
+use slackline_wire::{limit_reading, message_bytes, request_bytes};
 use tokio::sync::Notify;
 use tonic::Status;
 
 /// The most operations (or other requests) of clients that wait for the machine. At the bound a stream is not read on and a
 /// unary call is answered RESOURCE_EXHAUSTED.
 pub(crate) const QUEUE_OPERATIONS: usize = 16_384;
+/// So many bytes of transactions count as one operation more: at most 64 MiB of them wait, and one request.
+const OPERATION_BYTES: usize = 4 << 10;
 /// The most messages of other sites that wait for the machine; beyond it the oldest is dropped, as the network may do.
 pub(crate) const QUEUE_MESSAGES: usize = 16_384;
+/// The most bytes of objects that they bring.
+const QUEUE_BYTES: usize = 64 << 20;
+/// So many bytes of objects that wait to be sent to a client count as one reply more.
+const REPLY_BYTES: usize = 4 << 10;
 /// The most session streams and unary calls of one site at a time.
 pub(crate) const CLIENTS: usize = 16_384;
 
@@ -37,9 +44,12 @@ pub(crate) struct Mailbox {
 
 #[derive(Debug)]
 struct Queues {
-    messages: VecDeque<(SiteId, PeerMessage)>,
+    /// Each with the bytes of objects that it brings.
+    messages: VecDeque<(SiteId, PeerMessage, usize)>,
+    message_bytes: usize,
     messages_dropped: u64,
-    requests: VecDeque<(ClientId, Request)>,
+    /// Each with its weight.
+    requests: VecDeque<(ClientId, Request, usize)>,
     operations: usize,
     waiting: Vec<Waker>,
     next_client: u64,
@@ -70,6 +80,7 @@ impl Mailbox {
     pub(crate) fn new() -> Self {
         let queues = Queues {
             messages: VecDeque::new(),
+            message_bytes: 0,
             messages_dropped: 0,
             requests: VecDeque::new(),
             operations: 0,
@@ -110,8 +121,9 @@ impl Mailbox {
             }
             return Err(request);
         }
-        queues.operations += weight(&request);
-        queues.requests.push_back((client, request));
+        let weight = weight(&request);
+        queues.operations += weight;
+        queues.requests.push_back((client, request, weight));
         drop(queues);
         self.wake.notify_one();
         Ok(())
@@ -119,12 +131,14 @@ impl Mailbox {
 
     /// Queues a message of another site.
     pub(crate) fn tell(&self, from: SiteId, message: PeerMessage) {
+        let bytes = message_bytes(&message);
         let mut queues = self.queues();
-        if queues.messages.len() >= QUEUE_MESSAGES {
-            queues.messages.pop_front();
+        while queues.messages.len() >= QUEUE_MESSAGES || queues.message_bytes > QUEUE_BYTES {
+            queues.pop_message();
             queues.messages_dropped += 1;
         }
-        queues.messages.push_back((from, message));
+        queues.message_bytes += bytes;
+        queues.messages.push_back((from, message, bytes));
         drop(queues);
         self.wake.notify_one();
     }
@@ -132,18 +146,18 @@ impl Mailbox {
     // From the machine's side.
 
     pub(crate) fn next_message(&self) -> Option<(SiteId, PeerMessage)> {
-        self.queues().messages.pop_front()
+        self.queues().pop_message()
     }
 
-    /// The next request, and whom to wake because there is room again.
-    pub(crate) fn next_request(&self) -> Option<(ClientId, Request)> {
+    /// The next request and its weight. Wakes those who wait because there is room again.
+    pub(crate) fn next_request(&self) -> Option<(ClientId, Request, usize)> {
         let mut queues = self.queues();
-        let (client, request) = queues.requests.pop_front()?;
-        queues.operations -= weight(&request);
+        let (client, request, weight) = queues.requests.pop_front()?;
+        queues.operations -= weight;
         if queues.operations < QUEUE_OPERATIONS / 2 {
             queues.waiting.drain(..).for_each(Waker::wake);
         }
-        Some((client, request))
+        Some((client, request, weight))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -184,6 +198,7 @@ impl Mailbox {
         let mut queues = self.queues();
         queues.phase = phase;
         queues.messages.clear();
+        queues.message_bytes = 0;
         queues.requests.clear();
         queues.operations = 0;
         queues.waiting.drain(..).for_each(Waker::wake);
@@ -210,10 +225,19 @@ impl Mailbox {
     }
 }
 
-/// How much of the queue a request takes up.
-pub(crate) fn weight(request: &Request) -> usize {
+impl Queues {
+    fn pop_message(&mut self) -> Option<(SiteId, PeerMessage)> {
+        let (from, message, bytes) = self.messages.pop_front()?;
+        self.message_bytes -= bytes;
+        Some((from, message))
+    }
+}
+
+/// How much of the queue a request takes up: as much as it has operations or reads, and more if they are large.
+fn weight(request: &Request) -> usize {
     match request {
-        Request::Batch(batch) => batch.operations.len().max(1),
+        Request::Batch(batch) => batch.operations.len().max(1) + request_bytes(request) / OPERATION_BYTES,
+        Request::Read(read) => (read.gets.len() + read.scans.len()).max(1),
         _ => 1,
     }
 }
@@ -246,9 +270,9 @@ impl Registration {
         self.client.poll(context)
     }
 
-    /// How many responses wait to be sent.
+    /// How many responses wait to be sent; large ones count as several.
     pub(crate) fn backlog(&self) -> usize {
-        self.client.state().replies.len()
+        self.client.state().weight
     }
 }
 
@@ -266,15 +290,22 @@ struct Client {
 
 #[derive(Default, Debug)]
 struct Replies {
-    replies: VecDeque<Response>,
+    /// Each with its weight.
+    replies: VecDeque<(Response, usize)>,
+    weight: usize,
     waker: Option<Waker>,
     ended: bool,
 }
 
 impl Client {
-    fn deliver(&self, response: Response) {
+    fn deliver(&self, mut response: Response) {
+        let weight = match &mut response {
+            Response::Read(reading) => 1 + limit_reading(reading) / REPLY_BYTES,
+            _ => 1,
+        };
         let mut state = self.state();
-        state.replies.push_back(response);
+        state.weight += weight;
+        state.replies.push_back((response, weight));
         if let Some(waker) = state.waker.take() {
             waker.wake();
         }
@@ -282,7 +313,8 @@ impl Client {
 
     fn poll(&self, context: &Context) -> Poll<Result<Response, Status>> {
         let mut state = self.state();
-        if let Some(response) = state.replies.pop_front() {
+        if let Some((response, weight)) = state.replies.pop_front() {
+            state.weight -= weight;
             return Poll::Ready(Ok(response));
         }
         if state.ended {

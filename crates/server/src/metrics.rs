@@ -29,6 +29,12 @@ pub(crate) struct Gauges {
     pub(crate) waiting_for_sync: usize,
     pub(crate) room: u64,
     pub(crate) overlay_rows: usize,
+    /// Transactions under way that the site coordinates, and in which it takes part.
+    pub(crate) coordinated: usize,
+    pub(crate) prepared: usize,
+    /// Objects with warranties out, and copies of others' objects.
+    pub(crate) warranties: usize,
+    pub(crate) copies: usize,
 }
 
 /// How long syncs took.
@@ -88,6 +94,7 @@ impl Collector for Snapshot {
         let mut page = Page(encoder);
         self.encode_site(&mut page)?;
         self.encode_operations(&mut page)?;
+        self.encode_transactions(&mut page)?;
         self.encode_queues(&mut page)?;
         self.encode_clock_and_peers(&mut page)?;
         self.encode_quotas(&mut page)
@@ -147,6 +154,25 @@ impl Snapshot {
         page.counter("messages_ignored", "Messages that fitted no rule", node.ignored)?;
         page.gauge("quotas", "Quotas known here", signed(node.quotas))?;
         page.gauge("sessions", "Sessions open here", signed(node.sessions))
+    }
+
+    fn encode_transactions(&self, page: &mut Page) -> fmt::Result {
+        let Gauges { node, .. } = &self.gauges;
+        let committed = [0, 1, 2].map(|phases| ([("phases", phases.to_string())], node.committed[phases]));
+        page.counters("transactions_committed", "Transactions committed through this site, by phases", committed)?;
+        page.counter("transactions_aborted", "Transactions aborted that came to this site", node.aborted)?;
+        page.counter("fetches", "Questions to other sites for objects", node.fetches)?;
+        page.counter("warranties_issued", "Warranties issued and extended", node.rights_issued)?;
+        page.counter("warranties_revoked", "Warranties asked back before their end", node.revocations)?;
+        page.counter("writes_defended", "Parts of transactions that waited for warranties to end", node.defended)?;
+        page.counter("doubts_resolved", "Transactions in doubt that were found out about", node.doubts_resolved)?;
+        let under_way = [
+            ([("role", "coordinator")], signed(self.gauges.coordinated as u64)),
+            ([("role", "participant")], signed(self.gauges.prepared as u64)),
+        ];
+        page.gauges("transactions_under_way", "Transactions that are not over, by this site's role", under_way)?;
+        page.gauge("warranties", "Objects of this site with warranties out", signed(self.gauges.warranties as u64))?;
+        page.gauge("copies", "Copies of other sites' objects", signed(self.gauges.copies as u64))
     }
 
     fn encode_queues(&self, page: &mut Page) -> fmt::Result {

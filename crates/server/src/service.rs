@@ -9,15 +9,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use slackline_core::api::{Batch, Operation, Request, Response};
+use slackline_core::api::{Batch, Operation, Read, Request, Response};
 use slackline_wire::v1::slackline_server::Slackline;
 use slackline_wire::{Invalid, lane_of, v1};
 use tokio_stream::Stream;
 use tonic::{Status, Streaming};
 
-use crate::mailbox::{Mailbox, Phase, Registration, overloaded, stopping, weight};
+use crate::mailbox::{Mailbox, Phase, Registration, overloaded, stopping};
 use crate::topology::Topology;
 
+/// The lane in which objects live.
+const OBJECT_LANE: u16 = 0;
 /// The most replies that wait for one stream's client to take them; beyond it the stream is not read on.
 const STREAM_REPLIES: usize = 4_096;
 
@@ -82,6 +84,26 @@ impl Slackline for ClientService {
     }
 
     async fn delete_quota(&self, request: tonic::Request<v1::DeleteQuotaRequest>) -> Answer<v1::OutcomeReply> {
+        self.operate(request.into_inner()).await
+    }
+
+    async fn read_objects(&self, request: tonic::Request<v1::Read>) -> Answer<v1::Reading> {
+        let read = Read::try_from(request.into_inner()).map_err(invalid)?;
+        check_objects(&self.topology)?;
+        match call(&self.mailbox, Request::Read(Box::new(read))).await? {
+            Response::Read(reading) => Ok(tonic::Response::new((*reading).into())),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn commit_transaction(
+        &self,
+        request: tonic::Request<v1::CommitTransactionRequest>,
+    ) -> Answer<v1::OutcomeReply> {
+        self.operate(request.into_inner()).await
+    }
+
+    async fn accept_loss(&self, request: tonic::Request<v1::AcceptLossRequest>) -> Answer<v1::OutcomeReply> {
         self.operate(request.into_inner()).await
     }
 
@@ -186,10 +208,22 @@ fn check_operations(topology: &Topology, batch: &Batch) -> Result<(), Status> {
             | Operation::Release { quota, .. }
             | Operation::Create { quota, .. }
             | Operation::Delete { quota } => check_lane(topology, quota)?,
+            Operation::Commit(_) | Operation::AcceptLoss => check_objects(topology)?,
             Operation::ReleaseGrant { .. } => {}
         }
     }
     Ok(())
+}
+
+/// Whether objects live here.
+fn check_objects(topology: &Topology) -> Result<(), Status> {
+    if topology.me.lane == OBJECT_LANE {
+        return Ok(());
+    }
+    Err(Status::invalid_argument(format!(
+        "objects live in lane {OBJECT_LANE}, and this is a site of lane {}: ask a site of that lane (see Topology)",
+        topology.me.lane
+    )))
 }
 
 fn check_lane(topology: &Topology, quota: &str) -> Result<(), Status> {
@@ -255,8 +289,10 @@ impl SessionStream {
             match Pin::new(requests).poll_next(context) {
                 Poll::Ready(Some(Ok(message))) => {
                     let request = Request::try_from(message).map_err(invalid)?;
-                    if let Request::Batch(batch) = &request {
-                        check_operations(&self.topology, batch)?;
+                    match &request {
+                        Request::Batch(batch) => check_operations(&self.topology, batch)?,
+                        Request::Read(_) => check_objects(&self.topology)?,
+                        _ => {}
                     }
                     self.outstanding += answers_owed(&request);
                     if !self.ask(request, context) {
@@ -285,7 +321,7 @@ impl SessionStream {
 fn answers_owed(request: &Request) -> usize {
     match request {
         Request::Batch(batch) => batch.operations.len(),
-        _ => weight(request),
+        _ => 1,
     }
 }
 

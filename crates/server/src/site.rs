@@ -155,6 +155,7 @@ impl Site {
                 members: topology.members().collect(),
                 epsilon,
                 redistribute: config.redistribute,
+                warranties: config.warranties,
             },
             topology: Arc::clone(&topology),
             name: name.clone(),

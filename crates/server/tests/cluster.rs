@@ -6,7 +6,7 @@ use slackline_server::{Dev, DevConfig, Ports, RttTable};
 use slackline_wire::v1::outcome::Result as Outcome;
 use slackline_wire::{lane_of, v1};
 
-use crate::support::{Client, block_on, cluster, outcomes, result};
+use crate::support::{Client, block_on, cluster, outcomes, put, result};
 
 const DRAIN: Duration = Duration::from_secs(5);
 
@@ -97,11 +97,134 @@ fn senseless_request_is_refused_by_name_and_harms_nobody() {
         assert_eq!(error.message(), "batch.operations[1].kind has an unknown value");
 
         let (requests, mut replies) = client.stream().await;
-        requests.send(client.batch(&"x".repeat(3_000), 1_000)).await.expect("the stream is open");
+        requests.send(client.batch(&"x".repeat(10_000), 1_000)).await.expect("the stream is open");
         let error = replies.message().await.expect_err("larger than a message may be");
         assert_eq!(error.code(), tonic::Code::OutOfRange, "{error}");
 
         assert_eq!(client.create("seats", 9).await, Outcome::Created(9));
+    });
+    dev.drain(DRAIN).expect("drains");
+}
+
+#[test]
+fn transaction_over_several_sites_takes_effect_everywhere_or_nowhere() {
+    use v1::get_result::Result::Seen;
+    let dev = cluster(&["us", "eu", "ap"], 1);
+    block_on(async {
+        let mut us = Client::connect(&dev.sites()[0]).await;
+        let mut ap = Client::connect(&dev.sites()[2]).await;
+        let all = |text: &str| (0..3).map(|region| put(region, "x", text.into())).collect::<Vec<_>>();
+        assert_eq!(us.commit(all("one")).await, Outcome::Committed(v1::Committed { phases: 2 }));
+        let keys = [(0, "x"), (1, "x"), (2, "x"), (1, "nothing")];
+        let read = ap.read(&keys).await;
+        let values = read.iter().map(|found| match found {
+            Seen(seen) => seen.value.clone().and_then(|value| value.kind),
+            failed => panic!("{failed:?}"),
+        });
+        let values: Vec<_> = values.collect();
+        let one = Some(v1::value::Kind::Bytes("one".into()));
+        assert_eq!(values, [one.clone(), one.clone(), one, None]);
+
+        // What was read before another wrote it.
+        let Seen(old) = &read[1] else { panic!("seen above") };
+        assert_eq!(us.commit(vec![put(1, "x", "two".into())]).await, Outcome::Committed(v1::Committed { phases: 1 }));
+        let stale = v1::ReadVersion { name: "x".to_owned(), number: old.number };
+        let mut parts = all("three");
+        parts[1].incarnation = old.incarnation;
+        parts[1].reads.push(stale);
+        let operation = ap.id();
+        let transaction = v1::Transaction { parts, max_wait_us: 0 };
+        let request =
+            v1::CommitTransactionRequest { operation, low: 1, timeout_us: 5_000_000, transaction: Some(transaction) };
+        let reply = ap.rpc.commit_transaction(request.clone()).await.expect("an answer").into_inner();
+        let Outcome::Aborted(abort) = result(reply) else { panic!("it read what is no more") };
+        assert_eq!(
+            (abort.cause(), abort.key.map(|key| (key.region, key.name))),
+            (v1::Cause::Changed, Some((1, "x".into())))
+        );
+        let again = ap.rpc.commit_transaction(request).await.expect("an answer").into_inner();
+        assert!(matches!(result(again), Outcome::Aborted(_)), "it is remembered");
+        let asked = ap.rpc.outcome_of(v1::Ask { operation }).await.expect("an answer").into_inner();
+        assert!(matches!(result(asked), Outcome::Aborted(_)));
+        let Seen(seen) = &us.read(&[(2, "x")]).await[0] else { panic!("it is there") };
+        assert_eq!(seen.value.clone().and_then(|value| value.kind), Some(v1::value::Kind::Bytes("one".into())));
+
+        let accept = v1::AcceptLossRequest { operation: us.id(), low: 1, timeout_us: 1_000_000 };
+        let accepted = us.rpc.accept_loss(accept).await.expect("an answer").into_inner();
+        assert_eq!(result(accepted), Outcome::LossAccepted(v1::LossAccepted {}));
+    });
+    dev.drain(DRAIN).expect("drains");
+}
+
+#[test]
+fn large_transactions_fit_and_large_answers_are_cut() {
+    use v1::get_result::Result::{Failed, Seen};
+    let dev = cluster(&["us", "eu"], 1);
+    block_on(async {
+        let mut us = Client::connect(&dev.sites()[0]).await;
+        let names: Vec<String> = (0..24).map(|number| format!("large-{number}")).collect();
+        for four in names.chunks(4) {
+            let mut part = v1::Part { region: 1, ..Default::default() };
+            four.iter().for_each(|name| part.writes.extend(put(1, name, vec![7; 255 << 10]).writes));
+            assert_eq!(us.commit(vec![part]).await, Outcome::Committed(v1::Committed { phases: 1 }));
+        }
+        let mut missing: Vec<(u32, &str)> = names.iter().map(|name| (1, &**name)).collect();
+        let mut rounds = 0;
+        while !missing.is_empty() {
+            rounds += 1;
+            let read = us.read(&missing).await;
+            let mut results = read.iter();
+            missing.retain(|_| match results.next() {
+                Some(Seen(seen)) => {
+                    let Some(v1::value::Kind::Bytes(bytes)) = seen.value.clone().and_then(|value| value.kind) else {
+                        panic!("there are bytes")
+                    };
+                    assert_eq!(bytes.len(), 255 << 10);
+                    false
+                }
+                Some(Failed(abort)) => {
+                    assert_eq!(abort.cause(), v1::Cause::TooMuch);
+                    true
+                }
+                None => panic!("an answer for each"),
+            });
+        }
+        assert_eq!(rounds, 2, "6 MiB in answers of 4");
+        // On a stream, beside batches, told apart by their tokens.
+        let (requests, mut replies) = us.stream().await;
+        let span = v1::Span { prefix: "large-1".to_owned(), after: String::new(), limit: 1 };
+        for (token, limit) in [(1, 1), (2, 1_024)] {
+            let scans = vec![v1::RegionSpan { region: 1, span: Some(v1::Span { limit, ..span.clone() }) }];
+            let read = v1::Read { token, scans, timeout_us: 5_000_000, ..Default::default() };
+            let request = v1::SessionRequest { request: Some(v1::session_request::Request::Read(read)) };
+            requests.send(request).await.expect("the stream is open");
+        }
+        for _ in 0..2 {
+            let reply = replies.message().await.expect("no error").expect("a reply");
+            let Some(v1::session_reply::Reply::Read(reading)) = reply.reply else { panic!("asked to read") };
+            let Some(v1::scan_result::Result::Rows(rows)) = &reading.scans[0].result else { panic!("{reading:?}") };
+            assert_eq!(rows.rows.len(), if reading.token == 1 { 1 } else { 11 });
+        }
+        drop(requests);
+        assert_eq!(replies.message().await.expect("a clean end"), None);
+        // A value beyond the bound.
+        let outcome = us.commit(vec![put(0, "huge", vec![0; 300_000])]).await;
+        let Outcome::Aborted(abort) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(abort.cause(), v1::Cause::TooLarge);
+    });
+    dev.drain(DRAIN).expect("drains");
+}
+
+#[test]
+fn objects_live_in_the_first_lane() {
+    let dev = cluster(&["us"], 2);
+    block_on(async {
+        let mut second = Client::connect(&dev.sites()[1]).await;
+        let error = second.rpc.read_objects(v1::Read::default()).await.expect_err("the wrong lane");
+        assert!(error.message().contains("objects live in lane 0"), "{error}");
+        let accept = v1::AcceptLossRequest { operation: second.id(), low: 1, timeout_us: 1 };
+        let error = second.rpc.accept_loss(accept).await.expect_err("the wrong lane");
+        assert_eq!(error.code(), tonic::Code::InvalidArgument);
     });
     dev.drain(DRAIN).expect("drains");
 }

@@ -10,7 +10,7 @@ use slackline_wire::v1::outcome::Result as Outcome;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::support::{Client, block_on, channel, cluster};
+use crate::support::{Client, block_on, channel, cluster, put};
 
 fn fetch(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("HTTP is served");
@@ -34,6 +34,9 @@ fn site_reports_health_and_metrics() {
         for _ in 0..3 {
             assert!(matches!(client.acquire("se\"ats", 1).await, Outcome::Granted(_)));
         }
+        let parts = vec![put(0, "x", vec![1]), put(1, "x", vec![1])];
+        assert!(matches!(client.commit(parts).await, Outcome::Committed(_)));
+        client.read(&[(2, "x")]).await;
     });
     let health = http(site, "/healthz");
     assert!(health.starts_with("HTTP/1.1 200") && health.ends_with("{\"live\":true,\"ready\":true}\n"), "{health}");
@@ -44,6 +47,16 @@ fn site_reports_health_and_metrics() {
         "slackline_limit{quota=\"se\\\"ats\"} 30\n",
         "slackline_rounds_total{cause=\"proactive\"}",
         "slackline_gifts_sent_total{cause=\"asked\"}",
+        "slackline_transactions_committed_total{phases=\"2\"} 1\n",
+        "slackline_transactions_aborted_total 0\n",
+        "slackline_transactions_under_way{role=\"participant\"} ",
+        "slackline_fetches_total 1\n",
+        "slackline_warranties_issued_total 0\n",
+        "slackline_warranties_revoked_total 0\n",
+        "slackline_writes_defended_total 0\n",
+        "slackline_doubts_resolved_total 0\n",
+        "slackline_warranties 0\n",
+        "slackline_copies 1\n",
         "slackline_sync_seconds_bucket{le=\"+Inf\"}",
         "slackline_queue_length{queue=\"requests\"}",
         "slackline_clock_error_microseconds ",

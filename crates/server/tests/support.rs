@@ -76,6 +76,28 @@ impl Client {
         result(self.rpc.create_quota(request).await.expect("an answer").into_inner())
     }
 
+    /// Commits a transaction.
+    pub(crate) async fn commit(&mut self, parts: Vec<v1::Part>) -> v1::outcome::Result {
+        let transaction = v1::Transaction { parts, max_wait_us: 5_000_000 };
+        let request = v1::CommitTransactionRequest {
+            operation: self.id(),
+            low: 1,
+            timeout_us: 5_000_000,
+            transaction: Some(transaction),
+        };
+        result(self.rpc.commit_transaction(request).await.expect("an answer").into_inner())
+    }
+
+    /// Reads objects of regions.
+    pub(crate) async fn read(&mut self, keys: &[(u32, &str)]) -> Vec<v1::get_result::Result> {
+        let gets = keys.iter().map(|(region, name)| v1::ObjectKey { region: *region, name: (*name).to_owned() });
+        let read =
+            v1::Read { token: 7, gets: gets.collect(), fresh: true, timeout_us: 5_000_000, ..Default::default() };
+        let reading = self.rpc.read_objects(read).await.expect("an answer").into_inner();
+        assert_eq!((reading.token, reading.gets.len()), (7, keys.len()));
+        reading.gets.into_iter().map(|one| one.result.expect("a result")).collect()
+    }
+
     pub(crate) async fn acquire(&mut self, quota: &str, amount: i64) -> v1::outcome::Result {
         let request = self.acquire_request(quota, amount);
         result(self.rpc.acquire(request).await.expect("an answer").into_inner())
@@ -133,6 +155,13 @@ impl Client {
 
 pub(crate) fn result(reply: v1::OutcomeReply) -> v1::outcome::Result {
     reply.outcome.and_then(|outcome| outcome.result).expect("an outcome has a result")
+}
+
+/// A part of a transaction that puts bytes.
+pub(crate) fn put(region: u32, name: &str, bytes: Vec<u8>) -> v1::Part {
+    let value = v1::Value { kind: Some(v1::value::Kind::Bytes(bytes)) };
+    let write = v1::Write { name: name.to_owned(), change: Some(v1::write::Change::Put(value)) };
+    v1::Part { region, writes: vec![write], ..Default::default() }
 }
 
 /// The outcomes in a reply to a batch.

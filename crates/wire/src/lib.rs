@@ -5,17 +5,19 @@
 //! | [`v1`] | generated: the public interface, `proto/slackline/v1/slackline.proto` |
 //! | [`internal`] | generated: what sites say to each other, `proto/slackline/internal/v1/peer.proto` |
 //! | [`rtt`] | round-trip times between regions, for whoever puts delays in |
-//! | `public`, `peer` | conversions between those and the vocabulary of `slackline_core` |
+//! | `public`, `object`, `peer` | conversions between those and the vocabulary of `slackline_core` |
 //! | `fields` | what such conversions have in common |
 //!
 //! Conversions from core to the wire are total (`From`); those back are checked (`TryFrom`) and name the field that is
 //! [`Invalid`]. Whatever bytes arrive, nothing here panics.
 
 mod fields;
+mod object;
 mod peer;
 mod public;
 pub mod rtt;
 
+pub use object::{READING_BYTES, limit_message, limit_reading, message_bytes, operation_bytes, request_bytes};
 pub use public::{lane_of, operation_id, single};
 
 /// The public interface, as generated from `slackline.proto`.
@@ -48,8 +50,9 @@ pub mod internal {
 /// The versions of the link between sites that this build speaks: its own and the one before (there is none yet).
 pub const LINK_VERSIONS: std::ops::RangeInclusive<u32> = 1..=1;
 
-/// The largest message that a site or a client takes, in bytes. A batch of 1,024 operations with the longest names fits.
-pub const MESSAGE_BYTES: usize = 1 << 20;
+/// The largest message that a site or a client takes, in bytes. A batch of 1,024 operations with the longest names fits, and
+/// so does the largest transaction, and the largest answer to reads.
+pub const MESSAGE_BYTES: usize = 8 << 20;
 
 /// The most messages between sites in one frame.
 pub const FRAME_MESSAGES: usize = 1024;

@@ -36,6 +36,7 @@ impl From<PeerMessage> for internal::PeerMessage {
             Body::Counted { token, tally } => {
                 Kind::Counted(internal::Counted { token, tally: tally.map(|tally| (*tally).into()) })
             }
+            Body::Object(message) => Kind::Object((*message).into()),
             Body::Relay { token, request } => Kind::Relay(internal::Relay { token, request: Some((*request).into()) }),
             Body::Relayed { token, response } => {
                 Kind::Relayed(internal::Relayed { token, response: Some((*response).into()) })
@@ -79,6 +80,7 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
                 let tally = optional(counted.tally, "counted.tally")?.map(Box::new);
                 Body::Counted { token: counted.token, tally }
             }
+            Kind::Object(message) => Body::Object(Box::new(inner(message, "object")?)),
             Kind::Relay(relay) => {
                 Body::Relay { token: relay.token, request: Box::new(convert(relay.request, "relay.request")?) }
             }
@@ -299,6 +301,7 @@ impl From<Request> for internal::Request {
             Request::Batch(batch) => Kind::Batch(batch.into()),
             Request::Ask { operation } => Kind::Ask(v1::Ask { operation: Some(operation.into()) }),
             Request::Close { site, incarnation, session } => Kind::Close(close(site, incarnation, session)),
+            Request::Read(read) => Kind::Read((*read).into()),
             Request::Show { quota, timeout } => Kind::Show(v1::ShowQuotaRequest { quota, timeout_us: timeout }),
             Request::List { after, limit } => Kind::List(v1::ListQuotasRequest { after, limit }),
             Request::Status => Kind::Status(v1::StatusRequest {}),
@@ -318,6 +321,7 @@ impl TryFrom<internal::Request> for Request {
             Kind::Batch(batch) => Ok(Request::Batch(inner(batch, "batch")?)),
             Kind::Ask(ask) => inner(ask, "ask"),
             Kind::Close(close) => inner(close, "close"),
+            Kind::Read(read) => Ok(Request::Read(Box::new(inner(read, "read")?))),
             Kind::Show(show) => Ok(show.into()),
             Kind::List(list) => Ok(list.into()),
             Kind::Status(_) => Ok(Request::Status),
@@ -335,6 +339,7 @@ impl From<Response> for internal::Response {
             Response::Batch { session, answers: all } => Kind::Batch(answers(session, all)),
             Response::Asked { operation, outcome } => Kind::Asked((operation, outcome).into()),
             Response::Closed => Kind::Closed(v1::Closed {}),
+            Response::Read(reading) => Kind::Read((*reading).into()),
             Response::Shown(shown) => Kind::Shown(shown.into()),
             Response::Listed(quotas) => Kind::Listed(quotas.into()),
             Response::Status(status) => Kind::Status(status.into()),
@@ -355,6 +360,7 @@ impl TryFrom<internal::Response> for Response {
             Kind::Batch(answers) => inner(answers, "batch"),
             Kind::Asked(reply) => asked(reply),
             Kind::Closed(_) => Ok(Response::Closed),
+            Kind::Read(reading) => Ok(Response::Read(Box::new(inner(reading, "read")?))),
             Kind::Shown(reply) => Ok(Response::Shown(inner(reply, "shown")?)),
             Kind::Listed(reply) => Ok(Response::Listed(inner(reply, "listed")?)),
             Kind::Status(reply) => Ok(Response::Status(inner(reply, "status")?)),

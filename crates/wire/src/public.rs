@@ -113,6 +113,11 @@ impl From<Submission> for v1::Operation {
                 flat.set_kind(v1::OperationKind::Delete);
                 flat.quota = quota;
             }
+            Operation::Commit(transaction) => {
+                flat.set_kind(v1::OperationKind::Commit);
+                flat.transaction = Some(Box::new((*transaction).into()));
+            }
+            Operation::AcceptLoss => flat.set_kind(v1::OperationKind::AcceptLoss),
         }
         flat
     }
@@ -131,6 +136,11 @@ impl TryFrom<v1::Operation> for Submission {
             Ok(v1::OperationKind::ReleaseGrant) => Operation::ReleaseGrant { grant: convert(flat.grant, "grant")? },
             Ok(v1::OperationKind::Create) => Operation::Create { quota, limit: amount },
             Ok(v1::OperationKind::Delete) => Operation::Delete { quota },
+            Ok(v1::OperationKind::Commit) => {
+                let transaction = flat.transaction.map(|transaction| *transaction);
+                Operation::Commit(Box::new(convert(transaction, "transaction")?))
+            }
+            Ok(v1::OperationKind::AcceptLoss) => Operation::AcceptLoss,
             Ok(v1::OperationKind::Unspecified) => return Err(Invalid::new("kind", "is missing")),
             Err(_) => return Err(Invalid::new("kind", "has an unknown value")),
         };
@@ -192,6 +202,7 @@ impl TryFrom<v1::SessionRequest> for Request {
             Kind::Batch(batch) => Ok(Request::Batch(inner(batch, "batch")?)),
             Kind::Ask(ask) => inner(ask, "ask"),
             Kind::Close(close) => inner(close, "close"),
+            Kind::Read(read) => Ok(Request::Read(Box::new(inner(read, "read")?))),
         }
     }
 }
@@ -207,6 +218,7 @@ impl TryFrom<Request> for v1::SessionRequest {
             Request::Batch(batch) => Kind::Batch(batch.into()),
             Request::Ask { operation } => Kind::Ask(v1::Ask { operation: Some(operation.into()) }),
             Request::Close { site, incarnation, session } => Kind::Close(close(site, incarnation, session)),
+            Request::Read(read) => Kind::Read((*read).into()),
             Request::Show { .. } | Request::List { .. } | Request::Status | Request::Drain => {
                 return Err(Invalid::new("request", "does not travel on a session stream"));
             }
@@ -285,6 +297,9 @@ impl From<Answer> for v1::Outcome {
             Outcome::Released { amount } => Kind::Released(amount),
             Outcome::Created { limit } => Kind::Created(limit),
             Outcome::Deleted => Kind::Deleted(v1::Deleted {}),
+            Outcome::Committed { phases } => Kind::Committed(v1::Committed { phases: phases.into() }),
+            Outcome::Aborted(abort) => Kind::Aborted(Box::new((*abort).into())),
+            Outcome::LossAccepted => Kind::LossAccepted(v1::LossAccepted {}),
             Outcome::Refused(refusal) => Kind::Refused(refusal.into()),
             Outcome::Unknown(doubt) => Kind::Unknown(doubt.to_wire()),
         };
@@ -305,6 +320,12 @@ impl TryFrom<v1::Outcome> for Answer {
             Kind::Released(amount) => Outcome::Released { amount },
             Kind::Created(limit) => Outcome::Created { limit },
             Kind::Deleted(_) => Outcome::Deleted,
+            Kind::Committed(committed) => {
+                let phases = u8::try_from(committed.phases);
+                Outcome::Committed { phases: phases.map_err(|_| Invalid::new("committed.phases", "is above 255"))? }
+            }
+            Kind::Aborted(abort) => Outcome::Aborted(Box::new(inner(*abort, "aborted")?)),
+            Kind::LossAccepted(_) => Outcome::LossAccepted,
             Kind::Refused(refusal) => Outcome::Refused(inner(refusal, "refused")?),
             Kind::Unknown(doubt) => Outcome::Unknown(Field::from_wire(doubt, "unknown")?),
         };
@@ -375,6 +396,7 @@ impl TryFrom<v1::SessionReply> for Response {
             Kind::Batch(answers) => inner(answers, "batch"),
             Kind::Asked(reply) => asked(reply),
             Kind::Closed(_) => Ok(Response::Closed),
+            Kind::Read(reading) => Ok(Response::Read(Box::new(inner(reading, "read")?))),
         }
     }
 }
@@ -391,6 +413,7 @@ impl TryFrom<Response> for v1::SessionReply {
             Response::Batch { session, answers: all } => Kind::Batch(answers(session, all)),
             Response::Asked { operation, outcome } => Kind::Asked((operation, outcome).into()),
             Response::Closed => Kind::Closed(v1::Closed {}),
+            Response::Read(reading) => Kind::Read((*reading).into()),
             Response::Shown(_) | Response::Listed(_) | Response::Status(_) | Response::Drained => {
                 return Err(Invalid::new("reply", "does not travel on a session stream"));
             }
@@ -501,5 +524,22 @@ impl TryFrom<v1::DeleteQuotaRequest> for Batch {
     fn try_from(call: v1::DeleteQuotaRequest) -> Result<Self, Invalid> {
         let operation = Operation::Delete { quota: call.quota };
         Ok(single(operation_id(call.operation)?, call.low, call.timeout_us, operation))
+    }
+}
+
+impl TryFrom<v1::CommitTransactionRequest> for Batch {
+    type Error = Invalid;
+
+    fn try_from(call: v1::CommitTransactionRequest) -> Result<Self, Invalid> {
+        let operation = Operation::Commit(Box::new(convert(call.transaction, "transaction")?));
+        Ok(single(operation_id(call.operation)?, call.low, call.timeout_us, operation))
+    }
+}
+
+impl TryFrom<v1::AcceptLossRequest> for Batch {
+    type Error = Invalid;
+
+    fn try_from(call: v1::AcceptLossRequest) -> Result<Self, Invalid> {
+        Ok(single(operation_id(call.operation)?, call.low, call.timeout_us, Operation::AcceptLoss))
     }
 }

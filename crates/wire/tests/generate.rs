@@ -1,20 +1,25 @@
 //! Random values of everything that travels, from a seed.
 
 use slackline_core::api::{
-    Answer, Batch, Doubt, Hold, Listed, Operation, Outcome, PeerStatus, Readiness, Refusal, Request, Response, Shown,
-    ShownSite, SiteSet, Status, Submission,
+    Answer, Batch, Doubt, Hold, Listed, Operation, Outcome, PeerStatus, Read, Readiness, Reading, Refusal, Request,
+    Response, Shown, ShownSite, SiteSet, Status, Submission,
 };
 use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, NoVote, Report, Row, Scope, Settled, Table, Value};
 use slackline_core::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId};
+use slackline_core::object::message::{self, Fetch, Fetched, Given, Known, Offer, Prepare, Vote};
+use slackline_core::object::{
+    Abort, Cause, Change, Home, ObjectKey, Part, Seen, Span, Transaction, Value as Content, Version,
+};
 use slackline_core::peer::{Body, Digest, PeerMessage, Tally};
+use slackline_core::right::{Start, WarrantyNumber};
 
 /// A small generator of random values.
 pub(crate) struct Generator(u64);
 
 /// How many kinds of each value there are, so that a test can go through them all.
-pub(crate) const REQUESTS: u64 = 8;
-pub(crate) const RESPONSES: u64 = 9;
-pub(crate) const BODIES: u64 = 13;
+pub(crate) const REQUESTS: u64 = 9;
+pub(crate) const RESPONSES: u64 = 10;
+pub(crate) const BODIES: u64 = 14;
 
 impl Generator {
     pub(crate) fn new(seed: u64) -> Self {
@@ -88,14 +93,166 @@ impl Generator {
 
     fn operation(&mut self) -> Operation {
         let (quota, amount) = (self.name(), self.amount());
-        match self.below(7) {
+        match self.below(9) {
             0 => Operation::Acquire { quota, amount, hold: Hold::Counted },
             1 => Operation::Acquire { quota, amount, hold: Hold::Open },
             2 => Operation::Acquire { quota, amount, hold: Hold::For(self.number()) },
             3 => Operation::Release { quota, amount },
             4 => Operation::ReleaseGrant { grant: self.grant() },
             5 => Operation::Create { quota, limit: amount },
+            6 => Operation::AcceptLoss,
+            7 => Operation::Commit(Box::new(self.transaction())),
             _ => Operation::Delete { quota },
+        }
+    }
+
+    pub(crate) fn transaction(&mut self) -> Transaction {
+        let homes = self.several(3, |random| Home {
+            region: random.number() as u16,
+            incarnation: random.incarnation(),
+            part: random.part(),
+        });
+        Transaction { homes, max_wait: self.number() }
+    }
+
+    fn part(&mut self) -> Part {
+        Part {
+            reads: self.several(4, |random| (random.name(), random.number())),
+            scans: self.several(2, |random| (random.span(), random.several(4, Self::number))),
+            writes: self.several(4, |random| (random.name(), random.change())),
+        }
+    }
+
+    fn span(&mut self) -> Span {
+        Span { prefix: self.name(), after: self.name(), limit: self.number() as u32 }
+    }
+
+    fn change(&mut self) -> Change {
+        match self.below(3) {
+            0 => Change::Put(self.content()),
+            1 => Change::Delete,
+            _ => Change::Add(self.amount()),
+        }
+    }
+
+    fn content(&mut self) -> Content {
+        match self.flag() {
+            true => Content::Bytes(self.several(9, |random| random.next() as u8)),
+            false => Content::Counter(self.amount()),
+        }
+    }
+
+    fn key(&mut self) -> ObjectKey {
+        ObjectKey::new(self.number() as u16, self.name())
+    }
+
+    fn seen(&mut self) -> Seen {
+        let version = Version { incarnation: self.incarnation(), number: self.number() };
+        Seen { version, value: self.flag().then(|| self.content()) }
+    }
+
+    fn abort(&mut self) -> Abort {
+        Abort {
+            cause: Cause::from_code(self.below(16) as u8).expect("there are sixteen causes"),
+            key: self.flag().then(|| self.key()),
+            site: self.flag().then(|| self.site()),
+            holders: self.several(3, Self::site),
+            until: self.flag().then(|| self.amount()),
+        }
+    }
+
+    fn rows(&mut self) -> Result<Vec<(String, Seen)>, Abort> {
+        if self.flag() { Ok(self.several(4, |random| (random.name(), random.seen()))) } else { Err(self.abort()) }
+    }
+
+    fn read(&mut self) -> Read {
+        Read {
+            token: self.number(),
+            gets: self.several(4, Self::key),
+            scans: self.several(2, |random| (random.number() as u16, random.span())),
+            fresh: self.flag(),
+            timeout: self.number(),
+        }
+    }
+
+    fn reading(&mut self) -> Reading {
+        Reading {
+            token: self.number(),
+            gets: self.several(4, |random| if random.flag() { Ok(random.seen()) } else { Err(random.abort()) }),
+            scans: self.several(2, Self::rows),
+        }
+    }
+
+    fn start(&mut self) -> Start {
+        Start { incarnation: self.incarnation(), life: Life(self.number()) }
+    }
+
+    fn right(&mut self) -> WarrantyNumber {
+        WarrantyNumber { start: self.start(), count: self.number() }
+    }
+
+    fn rights(&mut self) -> Vec<(String, WarrantyNumber)> {
+        self.several(3, |random| (random.name(), random.right()))
+    }
+
+    fn participants(&mut self) -> Vec<(SiteId, Incarnation)> {
+        self.several(4, |random| (random.site(), random.incarnation()))
+    }
+
+    fn given(&mut self) -> Given {
+        let seen = self.seen();
+        let offer =
+            |random: &mut Self| Offer { number: random.right(), expiry: random.amount(), duration: random.number() };
+        Given { seen, right: self.flag().then(|| offer(self)) }
+    }
+
+    /// What sites say about objects: eleven kinds.
+    fn object(&mut self) -> message::Message {
+        use message::Message;
+        let id = self.operation_id();
+        match self.below(11) {
+            0 => Message::Fetch(Box::new(Fetch {
+                token: self.number(),
+                start: self.start(),
+                gets: self.several(4, |random| (random.name(), random.number() as u32)),
+                scans: self.several(2, Self::span),
+                rights: self.flag(),
+            })),
+            1 => Message::Fetched(Box::new(Fetched {
+                token: self.number(),
+                start: self.start(),
+                gets: self.several(4, |random| if random.flag() { Ok(random.given()) } else { Err(random.abort()) }),
+                scans: self.several(2, Self::rows),
+            })),
+            2 => Message::Revoke { holder: self.start(), rights: self.rights() },
+            3 => Message::Revoked { holder: self.start(), rights: self.rights() },
+            4 => Message::Prepare(Box::new(Prepare {
+                id,
+                deadline: self.amount(),
+                participants: self.participants(),
+                prepared: self.number(),
+                part: self.part(),
+                max_wait: self.number(),
+                released: (self.start(), self.right()),
+            })),
+            5 => {
+                let vote = match self.below(4) {
+                    0 => Vote::Prepared,
+                    1 => Vote::Committed,
+                    2 => Vote::Refused(Box::new(self.abort())),
+                    _ => Vote::Waiting { until: self.amount() },
+                };
+                Message::Vote { id, vote }
+            }
+            6 => Message::Decide { id, commit: self.flag() },
+            7 => Message::Decided { id },
+            8 => Message::Forget { id },
+            9 => Message::Inquire { id, deadline: self.amount(), participants: self.participants() },
+            _ => {
+                let known =
+                    [Known::Prepared, Known::Bereaved, Known::Committed, Known::Refused, Known::Lost, Known::Nothing];
+                Message::Inquired { id, known: known[self.below(6) as usize] }
+            }
         }
     }
 
@@ -125,6 +282,7 @@ impl Generator {
             4 => Request::Show { quota: self.name(), timeout: self.number() },
             5 => Request::List { after: self.name(), limit: self.number() as u32 },
             6 => Request::Status,
+            7 => Request::Read(Box::new(self.read())),
             _ => Request::Drain,
         }
     }
@@ -152,7 +310,7 @@ impl Generator {
     }
 
     fn outcome(&mut self) -> Outcome {
-        match self.below(9) {
+        match self.below(12) {
             0 => Outcome::Granted { grant: self.grant(), lasts: None },
             1 => Outcome::Granted { grant: self.grant(), lasts: Some(self.number()) },
             2 => Outcome::Released { amount: self.amount() },
@@ -162,6 +320,9 @@ impl Generator {
                 let doubts = [Doubt::SiteUnreachable, Doubt::IncarnationLost, Doubt::Forgotten, Doubt::Undecided];
                 Outcome::Unknown(doubts[self.below(4) as usize])
             }
+            6 => Outcome::Committed { phases: self.number() as u8 },
+            7 => Outcome::Aborted(Box::new(self.abort())),
+            8 => Outcome::LossAccepted,
             _ => Outcome::Refused(self.refusal()),
         }
     }
@@ -187,6 +348,7 @@ impl Generator {
                 tokens: random.amount(),
             })),
             7 => Response::Status(self.status()),
+            8 => Response::Read(Box::new(self.reading())),
             _ => Response::Drained,
         }
     }
@@ -363,6 +525,7 @@ impl Generator {
                 let answer = NoVote { token: self.number(), applied: self.number(), accepted };
                 Body::NoVote { quota: self.name(), answer: Box::new(answer) }
             }
+            12 => Body::Object(Box::new(self.object())),
             _ => {
                 let kind = self.below(RESPONSES);
                 Body::Relayed { token: self.number(), response: Box::new(self.response(kind)) }

@@ -3,9 +3,16 @@
 use std::fmt::Debug;
 
 use prost::Message;
-use slackline_core::api::{BATCH_OPERATIONS, Batch, Request, Response};
-use slackline_core::peer::PeerMessage;
-use slackline_wire::{Invalid, MESSAGE_BYTES, internal, v1};
+use slackline_core::api::{BATCH_OPERATIONS, Batch, Operation, Reading, Request, Response, Submission};
+use slackline_core::id::{Incarnation, SiteId};
+use slackline_core::object::message::{Fetched, Given, Message as ObjectMessage};
+use slackline_core::object::{
+    Abort, Cause, Change, Home, KEY_BYTES, Part, SCAN_ROWS, Seen, Span, TRANSACTION_BYTES, TRANSACTION_OPERATIONS,
+    Transaction, VALUE_BYTES, Value, Version,
+};
+use slackline_core::peer::{Body, PeerMessage};
+use slackline_core::txn::READ_ITEMS;
+use slackline_wire::{Invalid, MESSAGE_BYTES, READING_BYTES, internal, limit_message, limit_reading, v1};
 
 use crate::generate::{BODIES, Generator, REQUESTS, RESPONSES};
 
@@ -40,7 +47,7 @@ fn requests_and_responses_survive_relayed_and_on_a_stream() {
         let request = random.request(round % REQUESTS);
         assert_eq!(through::<internal::Request, _>(request.clone()), request);
         match request {
-            Request::Open | Request::Batch(_) | Request::Ask { .. } | Request::Close { .. } => {
+            Request::Open | Request::Batch(_) | Request::Ask { .. } | Request::Close { .. } | Request::Read(_) => {
                 assert_eq!(through::<v1::SessionRequest, _>(request.clone()), request);
             }
             other => assert!(v1::SessionRequest::try_from(other).is_err()),
@@ -82,6 +89,97 @@ fn senseless_field_is_named() {
 }
 
 #[test]
+fn senseless_transaction_or_read_is_named() {
+    let problem = |request: v1::SessionRequest| Request::try_from(request).expect_err("must be refused").to_string();
+    let commit = |transaction: Option<v1::Transaction>| {
+        let kind = v1::OperationKind::Commit.into();
+        let operation = v1::Operation { kind, transaction: transaction.map(Box::new), ..Default::default() };
+        let site = Some(v1::SiteId::default());
+        let batch = v1::Batch { site, operations: vec![operation], ..Default::default() };
+        problem(v1::SessionRequest { request: Some(v1::session_request::Request::Batch(batch)) })
+    };
+    let part = |part: v1::Part| commit(Some(v1::Transaction { parts: vec![part], ..Default::default() }));
+    let at = |field: &str| format!("batch.operations[0].transaction{field}");
+    assert_eq!(commit(None), at(" is missing"));
+    assert_eq!(part(v1::Part { region: 65_536, ..Default::default() }), at(".parts[0].region is above 65535"));
+    let reads = vec![v1::ReadVersion::default(); TRANSACTION_OPERATIONS + 1];
+    assert_eq!(part(v1::Part { reads, ..Default::default() }), at(".parts[0].reads has too many entries"));
+    let scans = vec![v1::ScanVersions { span: Some(v1::Span::default()), numbers: vec![0; SCAN_ROWS + 1] }];
+    assert_eq!(part(v1::Part { scans, ..Default::default() }), at(".parts[0].scans[0].numbers has too many entries"));
+    let write =
+        |change| part(v1::Part { writes: vec![v1::Write { change, ..Default::default() }], ..Default::default() });
+    assert_eq!(write(None), at(".parts[0].writes[0].change is missing"));
+    let empty = v1::write::Change::Put(v1::Value::default());
+    assert_eq!(write(Some(empty)), at(".parts[0].writes[0].put.kind is missing"));
+    let parts = vec![v1::Part::default(); 65];
+    assert_eq!(commit(Some(v1::Transaction { parts, ..Default::default() })), at(".parts has too many entries"));
+
+    let read = |read: v1::Read| problem(v1::SessionRequest { request: Some(v1::session_request::Request::Read(read)) });
+    let scans = vec![v1::RegionSpan::default()];
+    assert_eq!(read(v1::Read { scans, ..Default::default() }), "read.scans[0].span is missing");
+    let gets = vec![v1::ObjectKey::default(); READ_ITEMS + 1];
+    assert_eq!(read(v1::Read { gets, ..Default::default() }), "read.gets has too many entries");
+    let abort = v1::outcome::Result::Aborted(Box::default());
+    let outcome = v1::Outcome { sequence: 1, result: Some(abort) };
+    let problem = slackline_core::api::Answer::try_from(outcome).expect_err("must be refused").to_string();
+    assert_eq!(problem, "aborted.cause is missing");
+}
+
+#[test]
+fn largest_transaction_fits_a_message() {
+    let name = |at: usize| format!("{at:0>width$}", width = KEY_BYTES);
+    let span = |at: usize| Span { prefix: name(at), after: name(at), limit: SCAN_ROWS as u32 };
+    let writes = (0..4).map(|at| (name(at), Change::Put(Value::Bytes(vec![0; TRANSACTION_BYTES / 4 - KEY_BYTES]))));
+    let scans = (4..TRANSACTION_OPERATIONS).map(|at| (span(at), Vec::new()));
+    let part = Part { scans: scans.collect(), writes: writes.collect(), ..Part::default() };
+    let mut transaction = Transaction { homes: vec![Home { part, ..Home::default() }], max_wait: u64::MAX };
+    transaction.normalize().expect("it keeps the bounds");
+    let operation = Operation::Commit(Box::new(transaction));
+    let known = slackline_wire::operation_bytes(&operation);
+    let encoded = v1::Operation::from(Submission { sequence: 1, timeout: u64::MAX, operation }).encoded_len();
+    assert!((encoded..MESSAGE_BYTES).contains(&known), "{encoded} bytes, said to be {known}");
+}
+
+#[test]
+fn answer_to_reads_is_cut_where_it_would_not_fit() {
+    let version = Version { incarnation: Incarnation(1), number: u64::MAX };
+    let seen = |size: usize| Seen { version, value: Some(Value::Bytes(vec![0; size])) };
+    let rows = |count: usize| Ok((0..count).map(|at| (format!("{at:0>512}"), seen(VALUE_BYTES))).collect::<Vec<_>>());
+    let too_much = Abort::of(Cause::TooMuch);
+    let mut reading = Reading { token: 1, gets: vec![Ok(seen(VALUE_BYTES)); 40], scans: vec![rows(1)] };
+    limit_reading(&mut reading);
+    assert!(reading.gets[..15].iter().all(Result::is_ok));
+    assert!(reading.gets[16..].iter().all(|result| result.as_ref() == Err(&too_much)));
+    assert_eq!(reading.scans, [Err(too_much)]);
+    let mut reading = Reading { token: 1, gets: Vec::new(), scans: vec![rows(SCAN_ROWS), rows(1)] };
+    limit_reading(&mut reading);
+    assert_eq!((reading.scans[0].is_ok(), reading.scans[1].is_ok()), (false, true));
+
+    // Small values in great number, and everything that can be said about what failed.
+    let failed = Abort {
+        holders: vec![SiteId::new(u16::MAX, u16::MAX); 64],
+        until: Some(i64::MIN),
+        ..Abort::about(Cause::WouldWait, SiteId::new(u16::MAX, u16::MAX), &"x".repeat(KEY_BYTES))
+    };
+    let many = || Ok((0..SCAN_ROWS).map(|at| (format!("{at}"), seen(0))).collect::<Vec<_>>());
+    for gets in [vec![Err(failed); READ_ITEMS], vec![Ok(seen(1_000)); READ_ITEMS]] {
+        let scans = vec![many(); READ_ITEMS - 1];
+        let mut reading = Reading { token: u64::MAX, gets, scans };
+        limit_reading(&mut reading);
+        let encoded = v1::Reading::from(reading).encoded_len();
+        assert!((READING_BYTES / 2..MESSAGE_BYTES).contains(&encoded), "{encoded}");
+    }
+    let given = Ok(Given { seen: seen(VALUE_BYTES), right: None });
+    let fetched =
+        Fetched { token: 1, start: Default::default(), gets: vec![given; READ_ITEMS / 16], scans: Vec::new() };
+    let body = Body::Object(Box::new(ObjectMessage::Fetched(Box::new(fetched))));
+    let mut message = PeerMessage { incarnation: Incarnation(1), position: 1, body };
+    limit_message(&mut message);
+    assert!(slackline_wire::message_bytes(&message) <= READING_BYTES);
+    assert!(internal::PeerMessage::from(message).encoded_len() < MESSAGE_BYTES);
+}
+
+#[test]
 fn largest_batch_fits_a_message() {
     let operation = v1::Operation {
         sequence: u64::MAX,
@@ -92,6 +190,7 @@ fn largest_batch_fits_a_message() {
         hold: v1::Hold::For.into(),
         hold_us: u64::MAX,
         grant: None,
+        transaction: None,
     };
     let batch = v1::Batch { operations: vec![operation; BATCH_OPERATIONS], ..Default::default() };
     assert!(batch.encoded_len() < MESSAGE_BYTES / 2);

@@ -1,0 +1,598 @@
+//! Conversions of what is said about objects and transactions, by clients and between sites; and how large that may be.
+
+use slackline_core::api::{Operation, Read, Reading, Request};
+use slackline_core::id::{Incarnation, OperationId, SiteId};
+use slackline_core::object::message::{Fetch, Fetched, Given, Known, Message, Offer, Prepare, Vote};
+use slackline_core::object::{
+    Abort, Cause, Change, Home, ObjectKey, Part, SCAN_ROWS, Seen, Span, TRANSACTION_OPERATIONS, Transaction, Value,
+    Version,
+};
+use slackline_core::peer::{Body, PeerMessage};
+use slackline_core::right::{Start, WarrantyNumber};
+use slackline_core::txn::READ_ITEMS;
+
+use crate::fields::{Field, lists, nested, same_fields, same_variants};
+use crate::{Invalid, convert, inner, internal, optional, required, v1};
+
+/// The most members of a lane.
+const MEMBERS: usize = 64;
+
+/// The most bytes of values that one answer to reads carries, names in spans included; see [`limit_reading`].
+pub const READING_BYTES: usize = 4 << 20;
+/// What an entry of an answer takes besides its name and value, at most, in bytes.
+const ENTRY_BYTES: usize = 40;
+
+// How large it is.
+
+/// How many bytes what a message between sites brings of objects takes, about. The other messages are small, and count for
+/// nothing.
+pub fn message_bytes(message: &PeerMessage) -> usize {
+    match &message.body {
+        Body::Object(message) => object_bytes(message),
+        Body::Relay { request, .. } => request_bytes(request),
+        _ => 0,
+    }
+}
+
+/// How many bytes the transactions and reads in a request take, about.
+pub fn request_bytes(request: &Request) -> usize {
+    match request {
+        Request::Batch(batch) => batch.operations.iter().map(|submission| operation_bytes(&submission.operation)).sum(),
+        Request::Read(read) => read.gets.iter().map(|key| key.name.len() + ENTRY_BYTES).sum(),
+        _ => 0,
+    }
+}
+
+/// How many bytes a transaction takes, about; other operations are small, and count for nothing.
+pub fn operation_bytes(operation: &Operation) -> usize {
+    match operation {
+        Operation::Commit(transaction) => transaction.homes.iter().map(|home| part_bytes(&home.part)).sum(),
+        _ => 0,
+    }
+}
+
+fn object_bytes(message: &Message) -> usize {
+    match message {
+        Message::Prepare(prepare) => part_bytes(&prepare.part),
+        Message::Fetched(fetched) => {
+            let gets = fetched.gets.iter().flatten().map(|given| seen_bytes(&given.seen));
+            gets.sum::<usize>() + fetched.scans.iter().flatten().map(|rows| rows_bytes(rows)).sum::<usize>()
+        }
+        Message::Fetch(fetch) => fetch.gets.iter().map(|(name, _)| name.len() + ENTRY_BYTES).sum(),
+        Message::Revoke { rights, .. } | Message::Revoked { rights, .. } => {
+            rights.iter().map(|(name, _)| name.len() + ENTRY_BYTES).sum()
+        }
+        _ => 0,
+    }
+}
+
+fn part_bytes(part: &Part) -> usize {
+    let reads = part.reads.iter().map(|(name, _)| name.len() + ENTRY_BYTES);
+    let scans = part
+        .scans
+        .iter()
+        .map(|(span, numbers)| span.prefix.len() + span.after.len() + ENTRY_BYTES + numbers.len() * size_of::<u64>());
+    let writes = part.writes.iter().map(|(name, change)| {
+        let value = if let Change::Put(value) = change { value.size() } else { 0 };
+        name.len() + value + ENTRY_BYTES
+    });
+    reads.sum::<usize>() + scans.sum::<usize>() + writes.sum::<usize>()
+}
+
+/// Leaves out of what a site tells another what is beyond [`READING_BYTES`]: see [`limit_reading`].
+pub fn limit_message(message: &mut PeerMessage) {
+    if let Body::Object(message) = &mut message.body
+        && let Message::Fetched(fetched) = &mut **message
+    {
+        let mut room = READING_BYTES;
+        limit(&mut fetched.gets, &mut room, |given| seen_bytes(&given.seen) + 2 * ENTRY_BYTES);
+        limit(&mut fetched.scans, &mut room, |rows| rows_bytes(rows));
+    }
+}
+
+/// Leaves out of an answer to reads what is beyond [`READING_BYTES`]: [`Cause::TooMuch`] stands in its place. The first get
+/// always fits, and so does the first span if it has one row; so who asks again for what was left out gets on. Returns how
+/// many bytes are left in it, about.
+pub fn limit_reading(reading: &mut Reading) -> usize {
+    let mut room = READING_BYTES;
+    limit(&mut reading.gets, &mut room, seen_bytes);
+    limit(&mut reading.scans, &mut room, |rows| rows_bytes(rows));
+    READING_BYTES - room
+}
+
+fn limit<T>(results: &mut [Result<T, Abort>], room: &mut usize, bytes: impl Fn(&T) -> usize) {
+    for result in results {
+        let Ok(found) = result else { continue };
+        match room.checked_sub(bytes(found)) {
+            Some(left) => *room = left,
+            None => *result = Err(Abort::of(Cause::TooMuch)),
+        }
+    }
+}
+
+fn seen_bytes(seen: &Seen) -> usize {
+    seen.value.as_ref().map_or(0, Value::size) + ENTRY_BYTES
+}
+
+fn rows_bytes(rows: &[(String, Seen)]) -> usize {
+    rows.iter().map(|(name, seen)| name.len() + seen_bytes(seen)).sum()
+}
+
+// What objects are.
+
+same_fields! {
+    ObjectKey = v1::ObjectKey { name; home = region }
+    Span = v1::Span { prefix, after, limit }
+    Read = v1::Read { token, gets, scans, fresh; timeout = timeout_us }
+    Reading = v1::Reading { token, gets, scans }
+    Transaction = v1::Transaction { ; homes = parts, max_wait = max_wait_us }
+}
+
+lists! {
+    ObjectKey = v1::ObjectKey, at most READ_ITEMS;
+    (u16, Span) = v1::RegionSpan, at most READ_ITEMS;
+    Result<Seen, Abort> = v1::GetResult, at most READ_ITEMS;
+    Result<Vec<(String, Seen)>, Abort> = v1::ScanResult, at most READ_ITEMS;
+    (String, Seen) = v1::Row, at most SCAN_ROWS;
+    Home = v1::Part, at most MEMBERS;
+    (String, u64) = v1::ReadVersion, at most TRANSACTION_OPERATIONS;
+    (Span, Vec<u64>) = v1::ScanVersions, at most TRANSACTION_OPERATIONS;
+    (String, Change) = v1::Write, at most TRANSACTION_OPERATIONS;
+    SiteId = v1::SiteId, at most MEMBERS;
+}
+
+nested!(Transaction = v1::Transaction);
+
+impl From<Value> for v1::Value {
+    fn from(value: Value) -> Self {
+        use v1::value::Kind;
+        let kind = match value {
+            Value::Bytes(bytes) => Kind::Bytes(bytes),
+            Value::Counter(count) => Kind::Counter(count),
+        };
+        Self { kind: Some(kind) }
+    }
+}
+
+impl TryFrom<v1::Value> for Value {
+    type Error = Invalid;
+
+    fn try_from(value: v1::Value) -> Result<Self, Invalid> {
+        use v1::value::Kind;
+        Ok(match required(value.kind, "kind")? {
+            Kind::Bytes(bytes) => Value::Bytes(bytes),
+            Kind::Counter(count) => Value::Counter(count),
+        })
+    }
+}
+
+impl From<Seen> for v1::Seen {
+    fn from(seen: Seen) -> Self {
+        let Version { incarnation, number } = seen.version;
+        Self { incarnation: incarnation.0, number, value: seen.value.map(Into::into) }
+    }
+}
+
+impl TryFrom<v1::Seen> for Seen {
+    type Error = Invalid;
+
+    fn try_from(seen: v1::Seen) -> Result<Self, Invalid> {
+        let version = Version { incarnation: Incarnation(seen.incarnation), number: seen.number };
+        Ok(Self { version, value: optional(seen.value, "value")? })
+    }
+}
+
+// Reads.
+
+impl From<(u16, Span)> for v1::RegionSpan {
+    fn from((region, span): (u16, Span)) -> Self {
+        Self { region: region.into(), span: Some(span.into()) }
+    }
+}
+
+impl TryFrom<v1::RegionSpan> for (u16, Span) {
+    type Error = Invalid;
+
+    fn try_from(scan: v1::RegionSpan) -> Result<Self, Invalid> {
+        Ok((Field::from_wire(scan.region, "region")?, convert(scan.span, "span")?))
+    }
+}
+
+impl From<Result<Seen, Abort>> for v1::GetResult {
+    fn from(result: Result<Seen, Abort>) -> Self {
+        use v1::get_result::Result as Kind;
+        let result = match result {
+            Ok(seen) => Kind::Seen(seen.into()),
+            Err(abort) => Kind::Failed(abort.into()),
+        };
+        Self { result: Some(result) }
+    }
+}
+
+impl TryFrom<v1::GetResult> for Result<Seen, Abort> {
+    type Error = Invalid;
+
+    fn try_from(result: v1::GetResult) -> Result<Self, Invalid> {
+        use v1::get_result::Result as Kind;
+        Ok(match required(result.result, "result")? {
+            Kind::Seen(seen) => Ok(inner(seen, "seen")?),
+            Kind::Failed(abort) => Err(inner(abort, "failed")?),
+        })
+    }
+}
+
+impl From<(String, Seen)> for v1::Row {
+    fn from((name, seen): (String, Seen)) -> Self {
+        Self { name, seen: Some(seen.into()) }
+    }
+}
+
+impl TryFrom<v1::Row> for (String, Seen) {
+    type Error = Invalid;
+
+    fn try_from(row: v1::Row) -> Result<Self, Invalid> {
+        Ok((row.name, convert(row.seen, "seen")?))
+    }
+}
+
+impl From<Result<Vec<(String, Seen)>, Abort>> for v1::ScanResult {
+    fn from(result: Result<Vec<(String, Seen)>, Abort>) -> Self {
+        use v1::scan_result::Result as Kind;
+        let result = match result {
+            Ok(rows) => Kind::Rows(v1::Rows { rows: rows.to_wire() }),
+            Err(abort) => Kind::Failed(abort.into()),
+        };
+        Self { result: Some(result) }
+    }
+}
+
+impl TryFrom<v1::ScanResult> for Result<Vec<(String, Seen)>, Abort> {
+    type Error = Invalid;
+
+    fn try_from(result: v1::ScanResult) -> Result<Self, Invalid> {
+        use v1::scan_result::Result as Kind;
+        Ok(match required(result.result, "result")? {
+            Kind::Rows(rows) => Ok(Field::from_wire(rows.rows, "rows.rows")?),
+            Kind::Failed(abort) => Err(inner(abort, "failed")?),
+        })
+    }
+}
+
+// Transactions.
+
+impl From<Home> for v1::Part {
+    fn from(home: Home) -> Self {
+        let Home { region, incarnation, part } = home;
+        let Part { reads, scans, writes } = part;
+        Self {
+            region: region.into(),
+            incarnation: incarnation.0,
+            reads: reads.to_wire(),
+            scans: scans.to_wire(),
+            writes: writes.to_wire(),
+        }
+    }
+}
+
+impl TryFrom<v1::Part> for Home {
+    type Error = Invalid;
+
+    fn try_from(part: v1::Part) -> Result<Self, Invalid> {
+        Ok(Self {
+            region: Field::from_wire(part.region, "region")?,
+            incarnation: Incarnation(part.incarnation),
+            part: Part {
+                reads: Field::from_wire(part.reads, "reads")?,
+                scans: Field::from_wire(part.scans, "scans")?,
+                writes: Field::from_wire(part.writes, "writes")?,
+            },
+        })
+    }
+}
+
+impl From<(String, u64)> for v1::ReadVersion {
+    fn from((name, number): (String, u64)) -> Self {
+        Self { name, number }
+    }
+}
+
+impl TryFrom<v1::ReadVersion> for (String, u64) {
+    type Error = Invalid;
+
+    fn try_from(read: v1::ReadVersion) -> Result<Self, Invalid> {
+        Ok((read.name, read.number))
+    }
+}
+
+impl From<(Span, Vec<u64>)> for v1::ScanVersions {
+    fn from((span, numbers): (Span, Vec<u64>)) -> Self {
+        Self { span: Some(span.into()), numbers }
+    }
+}
+
+impl TryFrom<v1::ScanVersions> for (Span, Vec<u64>) {
+    type Error = Invalid;
+
+    fn try_from(scan: v1::ScanVersions) -> Result<Self, Invalid> {
+        if scan.numbers.len() > SCAN_ROWS {
+            return Err(Invalid::new("numbers", "has too many entries"));
+        }
+        Ok((convert(scan.span, "span")?, scan.numbers))
+    }
+}
+
+impl From<(String, Change)> for v1::Write {
+    fn from((name, change): (String, Change)) -> Self {
+        use v1::write::Change as Kind;
+        let change = match change {
+            Change::Put(value) => Kind::Put(value.into()),
+            Change::Delete => Kind::Remove(v1::Remove {}),
+            Change::Add(delta) => Kind::Add(delta),
+        };
+        Self { name, change: Some(change) }
+    }
+}
+
+impl TryFrom<v1::Write> for (String, Change) {
+    type Error = Invalid;
+
+    fn try_from(write: v1::Write) -> Result<Self, Invalid> {
+        use v1::write::Change as Kind;
+        let change = match required(write.change, "change")? {
+            Kind::Put(value) => Change::Put(inner(value, "put")?),
+            Kind::Remove(_) => Change::Delete,
+            Kind::Add(delta) => Change::Add(delta),
+        };
+        Ok((write.name, change))
+    }
+}
+
+same_variants! {
+    Cause = v1 {
+        Changed, Busy, WouldWait, DeadlinePassed, NotACounter, OutOfRange, Lost, Unreachable, InvalidKey, UnknownRegion,
+        TooLarge, TooMuch, Malformed, Overloaded, NotReady, Withdrawn
+    }
+}
+
+impl From<Abort> for v1::Abort {
+    fn from(abort: Abort) -> Self {
+        Self {
+            cause: abort.cause.to_wire(),
+            key: abort.key.map(Into::into),
+            site: abort.site.map(Into::into),
+            holders: abort.holders.to_wire(),
+            until_us: abort.until,
+        }
+    }
+}
+
+impl TryFrom<v1::Abort> for Abort {
+    type Error = Invalid;
+
+    fn try_from(abort: v1::Abort) -> Result<Self, Invalid> {
+        Ok(Self {
+            cause: Field::from_wire(abort.cause, "cause")?,
+            key: optional(abort.key, "key")?,
+            site: optional(abort.site, "site")?,
+            holders: Field::from_wire(abort.holders, "holders")?,
+            until: abort.until_us,
+        })
+    }
+}
+
+// What sites say to each other.
+
+same_fields! {
+    Start = internal::Start { incarnation, life }
+    WarrantyNumber = internal::RightNumber { start, count }
+    Offer = internal::Offer { number; expiry = expiry_us, duration = duration_us }
+    Fetch = internal::Fetch { token, start, gets, scans, rights }
+    Fetched = internal::Fetched { token, start, gets, scans }
+}
+
+nested!(Start = internal::Start, WarrantyNumber = internal::RightNumber, OperationId = v1::OperationId);
+
+lists! {
+    (String, u32) = internal::Get, at most READ_ITEMS;
+    Span = v1::Span, at most READ_ITEMS;
+    Result<Given, Abort> = internal::GivenResult, at most READ_ITEMS;
+    (String, WarrantyNumber) = internal::Right, at most TRANSACTION_OPERATIONS;
+    (SiteId, Incarnation) = internal::Participant, at most MEMBERS;
+}
+
+impl From<(String, u32)> for internal::Get {
+    fn from((name, reads): (String, u32)) -> Self {
+        Self { name, reads }
+    }
+}
+
+impl TryFrom<internal::Get> for (String, u32) {
+    type Error = Invalid;
+
+    fn try_from(get: internal::Get) -> Result<Self, Invalid> {
+        Ok((get.name, get.reads))
+    }
+}
+
+impl From<Result<Given, Abort>> for internal::GivenResult {
+    fn from(result: Result<Given, Abort>) -> Self {
+        use internal::given_result::Result as Kind;
+        let result = match result {
+            Ok(Given { seen, right }) => {
+                Kind::Given(internal::Given { seen: Some(seen.into()), right: right.map(Into::into) })
+            }
+            Err(abort) => Kind::Failed(abort.into()),
+        };
+        Self { result: Some(result) }
+    }
+}
+
+impl TryFrom<internal::GivenResult> for Result<Given, Abort> {
+    type Error = Invalid;
+
+    fn try_from(result: internal::GivenResult) -> Result<Self, Invalid> {
+        use internal::given_result::Result as Kind;
+        Ok(match required(result.result, "result")? {
+            Kind::Given(given) => {
+                Ok(Given { seen: convert(given.seen, "given.seen")?, right: optional(given.right, "given.right")? })
+            }
+            Kind::Failed(abort) => Err(inner(abort, "failed")?),
+        })
+    }
+}
+
+impl From<(String, WarrantyNumber)> for internal::Right {
+    fn from((name, number): (String, WarrantyNumber)) -> Self {
+        Self { name, number: Some(number.into()) }
+    }
+}
+
+impl TryFrom<internal::Right> for (String, WarrantyNumber) {
+    type Error = Invalid;
+
+    fn try_from(right: internal::Right) -> Result<Self, Invalid> {
+        Ok((right.name, convert(right.number, "number")?))
+    }
+}
+
+impl From<(SiteId, Incarnation)> for internal::Participant {
+    fn from((site, incarnation): (SiteId, Incarnation)) -> Self {
+        Self { site: Some(site.into()), incarnation: incarnation.0 }
+    }
+}
+
+impl TryFrom<internal::Participant> for (SiteId, Incarnation) {
+    type Error = Invalid;
+
+    fn try_from(participant: internal::Participant) -> Result<Self, Invalid> {
+        Ok((convert(participant.site, "site")?, Incarnation(participant.incarnation)))
+    }
+}
+
+impl From<Prepare> for internal::Prepare {
+    fn from(prepare: Prepare) -> Self {
+        let (holder, released) = prepare.released;
+        Self {
+            id: Some(prepare.id.into()),
+            deadline_us: prepare.deadline,
+            participants: prepare.participants.to_wire(),
+            prepared: prepare.prepared,
+            part: Some(Home { part: prepare.part, ..Home::default() }.into()),
+            max_wait_us: prepare.max_wait,
+            holder: Some(holder.into()),
+            released: Some(released.into()),
+        }
+    }
+}
+
+impl TryFrom<internal::Prepare> for Prepare {
+    type Error = Invalid;
+
+    fn try_from(prepare: internal::Prepare) -> Result<Self, Invalid> {
+        let home: Home = convert(prepare.part, "part")?;
+        Ok(Self {
+            id: convert(prepare.id, "id")?,
+            deadline: prepare.deadline_us,
+            participants: Field::from_wire(prepare.participants, "participants")?,
+            prepared: prepare.prepared,
+            part: home.part,
+            max_wait: prepare.max_wait_us,
+            released: (convert(prepare.holder, "holder")?, convert(prepare.released, "released")?),
+        })
+    }
+}
+
+fn vote(id: OperationId, vote: Vote) -> internal::Vote {
+    use internal::vote::Vote as Kind;
+    let vote = match vote {
+        Vote::Prepared => Kind::Prepared(internal::Prepared {}),
+        Vote::Committed => Kind::Committed(v1::Committed::default()),
+        Vote::Refused(abort) => Kind::Refused((*abort).into()),
+        Vote::Waiting { until } => Kind::WaitingUntilUs(until),
+    };
+    internal::Vote { id: Some(id.into()), vote: Some(vote) }
+}
+
+impl TryFrom<internal::vote::Vote> for Vote {
+    type Error = Invalid;
+
+    fn try_from(vote: internal::vote::Vote) -> Result<Self, Invalid> {
+        use internal::vote::Vote as Kind;
+        Ok(match vote {
+            Kind::Prepared(_) => Vote::Prepared,
+            Kind::Committed(_) => Vote::Committed,
+            Kind::Refused(abort) => Vote::Refused(Box::new(inner(abort, "refused")?)),
+            Kind::WaitingUntilUs(until) => Vote::Waiting { until },
+        })
+    }
+}
+
+same_variants! {
+    Known = internal { Prepared, Bereaved, Committed, Refused, Lost, Nothing }
+}
+
+impl From<Message> for internal::ObjectMessage {
+    fn from(message: Message) -> Self {
+        use internal::object_message::Message as Kind;
+        let message = match message {
+            Message::Fetch(fetch) => Kind::Fetch((*fetch).into()),
+            Message::Fetched(fetched) => Kind::Fetched((*fetched).into()),
+            Message::Revoke { holder, rights } => {
+                Kind::Revoke(internal::Rights { holder: Some(holder.into()), rights: rights.to_wire() })
+            }
+            Message::Revoked { holder, rights } => {
+                Kind::Revoked(internal::Rights { holder: Some(holder.into()), rights: rights.to_wire() })
+            }
+            Message::Prepare(prepare) => Kind::Prepare((*prepare).into()),
+            Message::Vote { id, vote: ours } => Kind::Vote(vote(id, ours)),
+            Message::Decide { id, commit } => Kind::Decide(internal::Decide { id: Some(id.into()), commit }),
+            Message::Decided { id } => Kind::Decided(id.into()),
+            Message::Forget { id } => Kind::Forget(id.into()),
+            Message::Inquire { id, deadline, participants } => Kind::Inquire(internal::Inquire {
+                id: Some(id.into()),
+                deadline_us: deadline,
+                participants: participants.to_wire(),
+            }),
+            Message::Inquired { id, known } => {
+                Kind::Inquired(internal::Inquired { id: Some(id.into()), known: known.to_wire() })
+            }
+        };
+        Self { message: Some(message) }
+    }
+}
+
+impl TryFrom<internal::ObjectMessage> for Message {
+    type Error = Invalid;
+
+    fn try_from(message: internal::ObjectMessage) -> Result<Self, Invalid> {
+        use internal::object_message::Message as Kind;
+        Ok(match required(message.message, "message")? {
+            Kind::Fetch(fetch) => Message::Fetch(Box::new(inner(fetch, "fetch")?)),
+            Kind::Fetched(fetched) => Message::Fetched(Box::new(inner(fetched, "fetched")?)),
+            Kind::Revoke(revoke) => Message::Revoke {
+                holder: convert(revoke.holder, "revoke.holder")?,
+                rights: Field::from_wire(revoke.rights, "revoke.rights")?,
+            },
+            Kind::Revoked(revoked) => Message::Revoked {
+                holder: convert(revoked.holder, "revoked.holder")?,
+                rights: Field::from_wire(revoked.rights, "revoked.rights")?,
+            },
+            Kind::Prepare(prepare) => Message::Prepare(Box::new(inner(prepare, "prepare")?)),
+            Kind::Vote(vote) => {
+                Message::Vote { id: convert(vote.id, "vote.id")?, vote: convert(vote.vote, "vote.vote")? }
+            }
+            Kind::Decide(decide) => Message::Decide { id: convert(decide.id, "decide.id")?, commit: decide.commit },
+            Kind::Decided(id) => Message::Decided { id: inner(id, "decided")? },
+            Kind::Forget(id) => Message::Forget { id: inner(id, "forget")? },
+            Kind::Inquire(inquire) => Message::Inquire {
+                id: convert(inquire.id, "inquire.id")?,
+                deadline: inquire.deadline_us,
+                participants: Field::from_wire(inquire.participants, "inquire.participants")?,
+            },
+            Kind::Inquired(inquired) => Message::Inquired {
+                id: convert(inquired.id, "inquired.id")?,
+                known: Field::from_wire(inquired.known, "inquired.known")?,
+            },
+        })
+    }
+}
