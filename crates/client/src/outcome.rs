@@ -120,6 +120,8 @@ pub enum WhyUnknown {
     Forgotten,
     /// The sites are still agreeing on it. Ask later.
     Undecided,
+    /// The only home that took part in the transaction has lost its storage, and its objects. Nobody will ever know.
+    HomeLost,
     /// The site's answer made no sense to this client.
     Senseless,
     /// The client was closed while the call was under way.
@@ -134,6 +136,7 @@ impl fmt::Display for WhyUnknown {
             WhyUnknown::IncarnationLost => "the storage that knew is lost",
             WhyUnknown::Forgotten => "the outcome is no longer kept",
             WhyUnknown::Undecided => "the sites are still agreeing on it",
+            WhyUnknown::HomeLost => "the home that took part has lost its storage, and its objects",
             WhyUnknown::Senseless => "the site's answer made no sense; is its version newer than this client's?",
             WhyUnknown::Closed => "the client was closed while it was under way",
         })
@@ -147,6 +150,7 @@ impl From<Doubt> for WhyUnknown {
             Doubt::IncarnationLost => WhyUnknown::IncarnationLost,
             Doubt::Forgotten => WhyUnknown::Forgotten,
             Doubt::Undecided => WhyUnknown::Undecided,
+            Doubt::HomeLost => WhyUnknown::HomeLost,
         }
     }
 }
