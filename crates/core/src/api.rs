@@ -237,6 +237,8 @@ pub enum Doubt {
     Forgotten,
     /// The sites are still agreeing on it; ask again.
     Undecided,
+    /// The only home that took part in the transaction has lost its storage, before it told what became of it.
+    HomeLost,
 }
 
 impl fmt::Display for Doubt {
@@ -246,6 +248,7 @@ impl fmt::Display for Doubt {
             Doubt::IncarnationLost => "the storage that knew is lost",
             Doubt::Forgotten => "the outcome is no longer kept",
             Doubt::Undecided => "the sites are still agreeing on it; ask again",
+            Doubt::HomeLost => "the home that took part has lost its storage, and its objects",
         })
     }
 }

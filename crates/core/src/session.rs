@@ -586,6 +586,7 @@ pub fn encode_row(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, outco
         }
         Outcome::LossAccepted => out.push(9),
         Outcome::Unknown(Doubt::Undecided) => out.push(5),
+        Outcome::Unknown(Doubt::HomeLost) => out.push(10),
         Outcome::Unknown(_) => out.push(6),
     }
 }
@@ -630,6 +631,7 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
         7 => Outcome::Committed { phases: cursor.u8()? },
         8 => Outcome::Aborted(Box::new(Abort::decode(&mut cursor)?)),
         9 => Outcome::LossAccepted,
+        10 => Outcome::Unknown(Doubt::HomeLost),
         _ => return Err(Malformed),
     };
     let aim = if outcome == Outcome::Unknown(Doubt::Undecided) {

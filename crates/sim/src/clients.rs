@@ -34,6 +34,7 @@ pub(crate) enum Purpose {
     Ask { op: u32 },
     Close,
     Show { book: usize },
+    Read { client: usize, label: u64 },
     Audit { book: usize, site: usize },
     Look,
     Drain { site: usize },
@@ -123,6 +124,11 @@ const FLEETING: usize = 5;
 const SKEWED: usize = 3;
 
 impl Client {
+    /// Where it goes now.
+    pub(crate) fn home_or_current(&self) -> usize {
+        self.current
+    }
+
     pub(crate) fn new(home: usize, sites: usize) -> Self {
         Self {
             home,
@@ -146,7 +152,8 @@ impl Simulation {
 
     /// Whether every operation is sent, nothing is in doubt and nothing is held.
     pub(crate) fn clients_are_done(&self, _world: &World) -> bool {
-        self.submitted >= self.options.operations
+        self.quota_operations() >= self.options.operations
+            && self.transactions_are_done()
             && self.clients.iter().all(|client| client.open.is_empty() && client.holdings.is_empty())
     }
 
@@ -157,20 +164,21 @@ impl Simulation {
             format!("{} {:?} (durable: {:?})", op.id, op.operation, op.durable)
         });
         let held = self.clients.iter().flat_map(|client| &client.holdings).map(|holding| format!("{holding:?}"));
-        open.chain(held).take(5).collect::<Vec<_>>().join("; ")
+        open.chain(held).chain(self.transactions_wait_for()).take(5).collect::<Vec<_>>().join("; ")
     }
 
     pub(crate) fn client_acts(&mut self, world: &mut World, at: usize) {
         let now = world.now();
         self.see_to_open(world, at);
         self.close_retired(world, at);
-        let finishing = self.submitted >= self.options.operations;
+        let finishing = self.quota_operations() >= self.options.operations;
         if self.phase != Phase::Audit {
             self.release_due(world, at, finishing);
         }
         if !finishing {
             self.work(world, at);
         }
+        self.begin_transactions(world, at);
         for site in 0..world.len() {
             self.flush(world, at, site);
         }
@@ -182,6 +190,25 @@ impl Simulation {
         let think = think * self.pace / 1000;
         let next = now + 1_000 + self.rng.below(think);
         world.wake_at(next, Timer::Client(at).token());
+    }
+
+    /// Operations submitted, transactions left out.
+    pub(crate) fn quota_operations(&self) -> u64 {
+        self.submitted - self.transactions
+    }
+
+    /// Whether the client has a session at a site; one is opened if not.
+    pub(crate) fn session_at(&mut self, world: &mut World, at: usize, site: usize) -> Option<()> {
+        self.session(world, at, site).map(drop)
+    }
+
+    /// Sends what a transaction reads.
+    pub(crate) fn send_read(&mut self, world: &mut World, at: usize, site: usize, label: u64, read: api::Read) {
+        let arrives = world.now() + self.latency(world, at, site);
+        if !self.client_loses() {
+            let purpose = Purpose::Read { client: at, label };
+            self.ask_site(world, arrives, site, purpose, Request::Read(Box::new(read)));
+        }
     }
 
     /// New operations, and what else a client comes up with.
@@ -321,7 +348,14 @@ impl Simulation {
     }
 
     /// Gives an operation an id and puts it into the next batch.
-    fn submit(&mut self, world: &World, at: usize, site: usize, operation: Operation, timeout: u64) -> Option<u32> {
+    pub(crate) fn submit(
+        &mut self,
+        world: &World,
+        at: usize,
+        site: usize,
+        operation: Operation,
+        timeout: u64,
+    ) -> Option<u32> {
         let session = self.clients[at].sites[site].session?;
         if session.next - session.low >= WINDOW {
             self.raise_low(at, site);
@@ -335,9 +369,10 @@ impl Simulation {
         session.next += 1;
         client.outbox.push(Submission { sequence, timeout, operation: operation.clone() });
         let (incarnation, id) = (session.incarnation, session.id);
-        let op = self.register(world, site, incarnation, id, sequence, operation, timeout);
+        let op = self.register(world, site, incarnation, id, sequence, operation.clone(), timeout);
         self.oracle.ops[op as usize].sent = 1;
         self.submitted += 1;
+        self.transactions += u64::from(matches!(operation, Operation::Commit(_) | Operation::AcceptLoss));
         let look_at = world.now() + timeout + self.patience(world, at, site);
         self.clients[at].open.push(Open { op, look_at, tries: 0 });
         Some(op)
@@ -359,7 +394,7 @@ impl Simulation {
             | Operation::Release { quota, .. }
             | Operation::Create { quota, .. }
             | Operation::Delete { quota } => Some(quota.clone()),
-            Operation::ReleaseGrant { .. } => None,
+            Operation::ReleaseGrant { .. } | Operation::Commit(_) | Operation::AcceptLoss => None,
         };
         let book = name.map(|name| self.oracle.book(&name));
         let id = OperationId { site: self.members[site], incarnation, session, sequence };
@@ -421,7 +456,7 @@ impl Simulation {
     }
 
     /// Sends what waits in the outbox for a site.
-    fn flush(&mut self, world: &mut World, at: usize, site: usize) {
+    pub(crate) fn flush(&mut self, world: &mut World, at: usize, site: usize) {
         let of_site = &mut self.clients[at].sites[site];
         if of_site.outbox.is_empty() {
             return;
@@ -678,7 +713,7 @@ impl Simulation {
     /// A response leaves a site for its client.
     pub(crate) fn mail_out(&mut self, world: &mut World, site: usize, client: ClientId, response: Response) {
         let at = match self.requests[client.0 as usize] {
-            Purpose::Open { client, .. } | Purpose::Batch { client, .. } => client,
+            Purpose::Open { client, .. } | Purpose::Batch { client, .. } | Purpose::Read { client, .. } => client,
             _ => site,
         };
         let delay = self.latency(world, at, site);
@@ -727,6 +762,7 @@ impl Simulation {
                 let client = (0..self.clients.len()).find(|&at| self.clients[at].open.iter().any(|o| o.op == op));
                 self.answered_with(world, client.unwrap_or(0), op, outcome, true);
             }
+            (Purpose::Read { label, .. }, Response::Read(reading)) => self.read(world, label, *reading),
             (Purpose::Show { book }, Response::Shown(shown)) => self.shown(client.0, book, shown),
             (Purpose::Audit { book, site }, Response::Shown(shown)) => self.audited_show(world, book, site, shown),
             (Purpose::Drain { site }, Response::Drained) => self.drained(world, site),
@@ -824,6 +860,7 @@ impl Simulation {
                     Doubt::IncarnationLost => "unknown: incarnation lost",
                     Doubt::Forgotten => "unknown: forgotten",
                     Doubt::Undecided => "unknown: undecided",
+                    Doubt::HomeLost => "unknown: home lost",
                 });
                 if *doubt == Doubt::IncarnationLost {
                     self.drop_session(at, site, id);
@@ -832,7 +869,7 @@ impl Simulation {
             _ => {}
         }
         let is_final = match &outcome {
-            Outcome::Unknown(Doubt::IncarnationLost | Doubt::Forgotten) => true,
+            Outcome::Unknown(Doubt::IncarnationLost | Doubt::Forgotten | Doubt::HomeLost) => true,
             Outcome::Refused(Refusal::SessionEnded | Refusal::NotReady) => once_and_direct,
             outcome => is_definitive(outcome),
         };
@@ -873,6 +910,8 @@ impl Simulation {
         let (operation, first_sent, book) = (known.operation.clone(), known.first_sent, known.book);
         let id = known.id;
         match (&operation, outcome) {
+            (Operation::Commit(_), outcome) => self.transaction_ended(world, op, outcome),
+            (Operation::AcceptLoss, Outcome::LossAccepted) => self.probes.hit("object: loss accepted"),
             (Operation::Acquire { amount, hold, .. }, Outcome::Granted { grant, lasts }) => {
                 let until = lasts.map(|lasts| first_sent + lasts.saturating_sub(EPSILON as u64));
                 let held = self.oracle.hold(now, op, *amount, until);

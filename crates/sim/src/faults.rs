@@ -125,7 +125,8 @@ impl Simulation {
     /// Whether the time of faults is over: all have struck, and clients have little left to do.
     pub(crate) fn faults_are_over(&self, _world: &World) -> bool {
         self.faults.struck >= self.faults.planned
-            && self.submitted + self.options.operations / 10 >= self.options.operations
+            && self.quota_operations() + self.options.operations / 10 >= self.options.operations
+            && self.txns.committed + self.options.transactions / 10 >= self.options.transactions
     }
 
     pub(crate) fn take_copy(&mut self, world: &mut World, site: usize) {
@@ -214,7 +215,11 @@ impl Simulation {
                 let long = self.rng.one_in(2);
                 let pause = if long { STALL_BOUND + self.rng.below(SECOND) + 1 } else { self.rng.below(STALL_BOUND) };
                 self.faults.down_for[site] = 0;
-                let at = if self.rng.one_in(2) { Some(PERSISTING[self.rng.below(17) as usize]) } else { None };
+                let at = if self.rng.one_in(2) {
+                    Some(PERSISTING[self.rng.below(PERSISTING.len() as u64) as usize])
+                } else {
+                    None
+                };
                 self.faults.hazards[site] = Some(Hazard { at, after: After::Stall(pause) });
                 self.trace(world, format_args!("site {site} will stall {pause} us"));
             }
@@ -223,7 +228,8 @@ impl Simulation {
                 world.clock(site).set_wall(now, error, 0);
                 self.probes.hit("fault: wall clock within epsilon");
             }
-            14 if !self.errs(site) && !self.faults.errs_mono[site] => {
+            // Where warranties are in use, wall clocks stay within ε: beyond it nothing is promised.
+            14 if !self.errs(site) && !self.faults.errs_mono[site] && !self.has_warranties => {
                 // Its monotonic clock goes right in all the run.
                 let error = (20_000 + self.rng.below(20 * SECOND)) as i64;
                 let error = if self.rng.one_in(2) { error } else { -error };

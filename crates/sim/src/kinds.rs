@@ -4,16 +4,47 @@ use slackline_core::api::Request;
 use slackline_core::avantan;
 use slackline_core::machine::Input;
 use slackline_core::node::Node;
+use slackline_core::object::message as object;
 use slackline_core::peer::Body;
 
 /// Names of the kinds of messages, by [`message`].
-pub(crate) const MESSAGES: [&str; 20] = [
-    "Hello", "Welcome", "Ping", "Pong", "Election", "Report", "Accept", "Accepted", "Refuse", "Decided", "Withdraw",
-    "Behind", "Digests", "Lookup", "NotKnown", "Count", "Counted", "Relay", "Relayed", "NoVote",
+pub(crate) const MESSAGES: [&str; 31] = [
+    "Hello",
+    "Welcome",
+    "Ping",
+    "Pong",
+    "Election",
+    "Report",
+    "Accept",
+    "Accepted",
+    "Refuse",
+    "Decided",
+    "Withdraw",
+    "Behind",
+    "Digests",
+    "Lookup",
+    "NotKnown",
+    "Count",
+    "Counted",
+    "Relay",
+    "Relayed",
+    "NoVote",
+    "Fetch",
+    "Fetched",
+    "Revoke",
+    "Revoked",
+    "Prepare",
+    "Vote",
+    "Decide",
+    "Decided to",
+    "Forget",
+    "Inquire",
+    "Inquired",
 ];
 
 /// Names of the kinds of inputs, by [`input`]: those of messages, then these.
-pub(crate) const INPUTS: [&str; 9] = ["Tick", "Open", "Batch", "Ask", "Close", "Show", "List", "Status", "Drain"];
+pub(crate) const INPUTS: [&str; 10] =
+    ["Tick", "Open", "Batch", "Ask", "Close", "Show", "List", "Status", "Drain", "Read"];
 
 /// The kind of a message.
 #[inline]
@@ -41,6 +72,19 @@ pub(crate) fn message(body: &Body) -> usize {
         Body::Relay { .. } => 17,
         Body::Relayed { .. } => 18,
         Body::NoVote { .. } => 19,
+        Body::Object(message) => match **message {
+            object::Message::Fetch(_) => 20,
+            object::Message::Fetched(_) => 21,
+            object::Message::Revoke { .. } => 22,
+            object::Message::Revoked { .. } => 23,
+            object::Message::Prepare(_) => 24,
+            object::Message::Vote { .. } => 25,
+            object::Message::Decide { .. } => 26,
+            object::Message::Decided { .. } => 27,
+            object::Message::Forget { .. } => 28,
+            object::Message::Inquire { .. } => 29,
+            object::Message::Inquired { .. } => 30,
+        },
     }
 }
 
@@ -60,6 +104,7 @@ pub(crate) fn input(input: &Input<Node>) -> usize {
                 Request::List { .. } => 6,
                 Request::Status => 7,
                 Request::Drain => 8,
+                Request::Read(_) => 9,
             },
         }
 }
@@ -70,7 +115,8 @@ pub(crate) fn input_name(kind: usize) -> &'static str {
 }
 
 /// The kinds of inputs whose handling hands out a batch.
-pub(crate) const PERSISTING: [&str; 17] = [
+pub(crate) const PERSISTING: [&str; 23] = [
     "Hello", "Welcome", "Election", "Report", "Accept", "Accepted", "Refuse", "Decided", "Withdraw", "Digests",
-    "NotKnown", "Relay", "Tick", "Open", "Batch", "Ask", "Close",
+    "NotKnown", "Relay", "Tick", "Open", "Batch", "Ask", "Close", "Fetch", "Prepare", "Vote", "Decide", "Inquire",
+    "Inquired",
 ];

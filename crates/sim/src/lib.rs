@@ -5,8 +5,10 @@
 //! | --- | --- |
 //! | [`world`] | sites, clocks, disks and a network in virtual time, for whoever has a workload |
 //! | [`invariants`] | what must hold in every run, one property a file |
+//! | [`history`] | judges histories of transactions from outside: strict serializability |
 //! | `oracle` | what is durable, what clients were told, where every token is |
-//! | `clients` | the workload, by the public rules for ids, sessions and doubt |
+//! | `clients`, `txns` | the workload, by the public rules for ids, sessions and doubt |
+//! | [`history`] | whether what clients saw of objects is strictly serializable |
 //! | `faults` | what goes wrong, and what would not be fair |
 //! | `ambush` | a fault that needs exact timing: a vote forgotten right after it counted |
 //! | `audit` | the cluster at rest after the healing |
@@ -27,6 +29,7 @@ mod clock;
 mod costs;
 mod disk;
 mod faults;
+pub mod history;
 pub mod invariants;
 mod kinds;
 mod network;
@@ -35,6 +38,7 @@ mod probes;
 mod queue;
 mod run;
 mod sweep;
+mod txns;
 pub mod world;
 
 pub use costs::Costs;

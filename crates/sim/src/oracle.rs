@@ -524,6 +524,11 @@ impl Oracle {
         self.present[site] = Incarnation(0);
     }
 
+    /// The incarnation of a site, as far as it has shown itself.
+    pub(crate) fn incarnation(&self, site: usize) -> Incarnation {
+        self.present[site]
+    }
+
     /// Takes note of the incarnation in which a site handles inputs.
     pub(crate) fn seen(&mut self, site: usize, incarnation: Incarnation) -> bool {
         if incarnation == self.present[site] || incarnation.0 == 0 || self.lost.contains(&(site, incarnation)) {

@@ -13,6 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use slackline_core::api::{Readiness, Request, Response};
 use slackline_core::avantan::{self, Role};
 use slackline_core::clock::{Now, SECOND};
+use slackline_core::config::Warranties;
 use slackline_core::id::{Incarnation, SiteId};
 use slackline_core::machine::{Batch, ClientId, Effect, Input, Seq};
 use slackline_core::node::{Metrics, Node};
@@ -28,6 +29,7 @@ use crate::kinds;
 use crate::network::Fate;
 use crate::oracle::Oracle;
 use crate::probes::Probes;
+use crate::txns::Txns;
 use crate::world::{After, Host, Options, World};
 
 /// How much a run does.
@@ -35,6 +37,8 @@ use crate::world::{After, Host, Options, World};
 pub struct RunOptions {
     /// Operations that clients send, at least.
     pub operations: u64,
+    /// Transactions that are committed, at least.
+    pub transactions: u64,
     /// Faults that strike, at least.
     pub faults: u64,
     /// Whether every event is printed to standard output as one line.
@@ -43,7 +47,7 @@ pub struct RunOptions {
 
 impl Default for RunOptions {
     fn default() -> Self {
-        Self { operations: 20_000, faults: 20, trace: false }
+        Self { operations: 20_000, transactions: 5_000, faults: 20, trace: false }
     }
 }
 
@@ -231,6 +235,11 @@ pub(crate) struct Simulation {
     pub(crate) audit: Audit,
     pub(crate) phase: Phase,
     pub(crate) submitted: u64,
+    /// Of which transactions.
+    pub(crate) transactions: u64,
+    pub(crate) txns: Txns,
+    /// Whether sites issue and rely upon warranties.
+    pub(crate) has_warranties: bool,
     /// How fast clients work, in thousandths.
     pub(crate) pace: u64,
     seen: Vec<Seen>,
@@ -252,8 +261,12 @@ impl Simulation {
             rtt[to][from] = one;
         }
         let costs = Costs { sync_us: [50, 200, 2_000, 8_000][rng.below(4) as usize], ..Costs::default() };
+        // Without warranties, transactions rest on no clock, and then wall clocks may be as wrong as they like.
+        let has_warranties = !rng.one_in(4);
+        let warranties = if has_warranties { Warranties::State } else { Warranties::Off };
+        let seed = rng.draw();
         let world_options =
-            Options { rtt, costs, epsilon: 10_000, redistribute: true, seed: rng.draw(), restarts: true };
+            Options { rtt, costs, epsilon: 10_000, redistribute: true, warranties, seed, restarts: true };
         let world = World::new(world_options);
         let members: Vec<SiteId> = (0..sites).map(|site| world.id(site)).collect();
         let simulation = Self {
@@ -268,6 +281,9 @@ impl Simulation {
             audit: Audit::default(),
             phase: Phase::Faults,
             submitted: 0,
+            transactions: 0,
+            txns: Txns::default(),
+            has_warranties,
             pace: 1000,
             seen: vec![Seen::default(); sites],
             meets_quota: false,
@@ -292,6 +308,9 @@ impl Simulation {
         }
         for site in 0..world.len() {
             self.count_metrics(world, site);
+        }
+        if self.oracle.violation.is_none() {
+            self.judge_history(world);
         }
         self.probes.add("round: grants while tokens are set aside", self.oracle.moved_aside.0);
         self.probes.add("round: release while tokens are set aside", self.oracle.moved_aside.1);
@@ -342,6 +361,10 @@ impl Simulation {
         add("round: proactive", metrics.rounds_proactive, before.rounds_proactive);
         add("round: recovery", metrics.rounds_recovery, before.rounds_recovery);
         add("round: tokens moved", metrics.rebalances, before.rebalances);
+        add("transaction: waited for warranties", metrics.defended, before.defended);
+        add("transaction: doubt resolved", metrics.doubts_resolved, before.doubts_resolved);
+        add("warranty: issued", metrics.rights_issued, before.rights_issued);
+        add("warranty: asked back", metrics.revocations, before.revocations);
         add("gift: sent", metrics.gifts_sent(), before.gifts_sent());
         add("gift: received", metrics.gifts_received, before.gifts_received);
     }

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 
 use slackline_core::api::{Request, Response};
 use slackline_core::clock::Now;
+use slackline_core::config::Warranties;
 use slackline_core::id::SiteId;
 use slackline_core::machine::{Batch, ClientId, Effect, Gate, Input, Machine, Overlay, STALL_BOUND, Seq, View};
 use slackline_core::node::{Config, Node};
@@ -39,6 +40,8 @@ pub struct Options {
     pub epsilon: u64,
     /// Whether sites move tokens; off only as a baseline.
     pub redistribute: bool,
+    /// Which warranties sites issue and rely upon.
+    pub warranties: Warranties,
     /// Feeds every random choice.
     pub seed: u64,
     /// Whether sites can be restarted. Without it their disks forget what only a restart would read.
@@ -50,7 +53,15 @@ impl Options {
     pub fn uniform(sites: usize, rtt: u64, seed: u64) -> Self {
         let row = |from: usize| (0..sites).map(|to| if to == from { 0 } else { rtt }).collect();
         let rtt = (0..sites).map(row).collect();
-        Self { rtt, costs: Costs::default(), epsilon: 10_000, redistribute: true, seed, restarts: false }
+        Self {
+            rtt,
+            costs: Costs::default(),
+            epsilon: 10_000,
+            redistribute: true,
+            warranties: Warranties::default(),
+            seed,
+            restarts: false,
+        }
     }
 }
 
@@ -347,6 +358,7 @@ impl World {
         let mut config = Config::new(at.id, self.members.clone());
         config.epsilon = self.options.epsilon;
         config.redistribute = self.options.redistribute;
+        config.warranties = self.options.warranties;
         let node = Node::open(config, seed, last, at.disk.rows(), at.clock.read(self.now));
         at.node = Some(node.expect("a durable prefix of what was handed out can be opened"));
         at.gate = Gate::new(last);

@@ -15,7 +15,6 @@ use crate::api::{
 };
 use crate::id::{OperationId, SessionId, SiteId};
 use crate::machine::{self, ClientId, View};
-use crate::object::message::Message;
 use crate::object::{Abort, Cause};
 use crate::peer::Body;
 use crate::quota::Quotas;
@@ -51,13 +50,7 @@ impl Desk<'_> {
                 turn.sends.push((peer, Body::Counted { token, tally: tally.map(Box::new) }));
             }
             Body::Counted { token, tally } => counts.counted(turn, quotas, from, token, tally.map(|tally| *tally)),
-            Body::Object(message) => {
-                let recorded = match &*message {
-                    Message::Inquire { id, .. } if id.site == turn.site.me => self.recorded(*id),
-                    _ => None,
-                };
-                self.txns.message(turn, self.view, peer, *message, recorded);
-            }
+            Body::Object(message) => self.txns.message(turn, self.view, peer, *message),
             Body::Relay { token, request } => {
                 // What a relayed request may ask is about this site's sessions; anything else would go round.
                 let is_ours = is_about(&request, turn.site.me);
@@ -149,15 +142,6 @@ impl Desk<'_> {
             }
             // Only the driver asks these, and the node answers them itself.
             Request::Status | Request::Drain => {}
-        }
-    }
-
-    /// How a transaction ended that this site coordinated, if that is kept.
-    fn recorded(&mut self, id: OperationId) -> Option<bool> {
-        match self.sessions.find(id.session)?.look(id.sequence)? {
-            Known::Ended(Outcome::Committed { .. }) => Some(true),
-            Known::Ended(Outcome::Aborted(_) | Outcome::Refused(_)) => Some(false),
-            _ => None,
         }
     }
 

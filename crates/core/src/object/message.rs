@@ -63,6 +63,8 @@ pub enum Message {
         deadline: i64,
         /// Who takes part, and in which incarnation.
         participants: Vec<(SiteId, Incarnation)>,
+        /// Those of them that the asking site knows to have prepared, by position.
+        prepared: u64,
     },
     /// Answers `Inquire`.
     Inquired {
@@ -70,6 +72,8 @@ pub enum Message {
         id: OperationId,
         /// What is known.
         known: Known,
+        /// Participants that the answering site knows to have prepared, by position.
+        prepared: u64,
     },
 }
 
@@ -145,7 +149,7 @@ pub struct Prepare {
 pub enum Vote {
     /// Its part is durable and will be carried out if every other participant prepares.
     Prepared,
-    /// Every participant has prepared; its part is carried out.
+    /// It is carried out: no other site takes part, or it found out that all have prepared.
     Committed,
     /// It never will be prepared here.
     Refused(Box<Abort>),

@@ -8,8 +8,10 @@
 //! | one site | 1 | that site checks and carries out at once |
 //! | several | 2 | each prepares; it is committed when all have |
 //!
-//! Its own part is prepared first, if that can be at once, and the others are told: the last of two participants then knows
-//! that all are prepared, and carries its part out without a second message.
+//! Its own part is prepared first, and the others are told when they are asked: the last of two participants then knows that
+//! all are prepared, and carries its part out without a second message. It also means that nobody depends on the
+//! coordinator's storage: were it asked for its own part last, it could tell its client and lose its disk before anybody else
+//! has heard that all were prepared.
 //!
 //! It decides nothing that the participants have not: a transaction is committed exactly when every participant has durably
 //! prepared it in time. Its own record, made durable before the first message leaves, says only whom to ask. When the
@@ -36,8 +38,10 @@ const SLACK: u64 = 20 * MILLISECOND;
 const PATIENCE: u64 = 2 * SECOND;
 /// Questions are repeated no faster than this.
 const AGAIN: u64 = 50 * MILLISECOND;
-/// Decisions are repeated so often, for about five minutes; then those in doubt ask in vain.
-const TELLS: u32 = 300;
+/// A refusal is repeated so often; then those who are in doubt ask.
+const TELLS: u32 = 4;
+/// Decisions are repeated no more slowly than this.
+const TELL: u64 = 10 * SECOND;
 
 /// A transaction that this site coordinates.
 #[derive(Debug)]
@@ -76,12 +80,24 @@ impl Coordinated {
     fn position(&self, site: SiteId) -> Option<usize> {
         self.participants.iter().position(|(other, _)| *other == site)
     }
+
+    /// Who is known to have prepared, by position.
+    fn prepared(&self) -> u64 {
+        let is_prepared = |answer: &Answer| matches!(answer, Answer::Prepared | Answer::Bereaved);
+        let prepared = self.answers.iter().enumerate().filter(|(_, answer)| is_prepared(answer));
+        prepared.fold(0, |bits, (position, _)| bits | 1 << position)
+    }
+
+    fn are_all_prepared(&self) -> bool {
+        self.prepared().count_ones() as usize == self.participants.len()
+    }
 }
 
 impl Txns {
     /// Takes a row of an earlier life in.
     pub(super) fn restore_coordinated(&mut self, id: OperationId, row: CoordinatorRow) {
-        let CoordinatorRow { deadline, participants, .. } = row;
+        let CoordinatorRow { deadline, participants, is_committed, .. } = row;
+        let own = participants.iter().position(|(site, _)| *site == self.me).map_or(0, |own| 1 << own);
         let coordinated = Coordinated {
             answers: vec![Answer::Silent; participants.len()],
             parts: Vec::new(),
@@ -95,7 +111,7 @@ impl Txns {
             tries: 0,
             patience: None,
             informed: 0,
-            decided: None,
+            decided: is_committed.then_some((true, own)),
         };
         self.coordinated.insert(id, coordinated);
     }
@@ -134,7 +150,7 @@ impl Txns {
             Ok(None) => {
                 if let Some(coordinated) = self.coordinated.get_mut(&id).filter(|coordinated| coordinated.is_durable) {
                     let (deadline, participants) = (coordinated.deadline, coordinated.participants.clone());
-                    let row = CoordinatorRow { low, digest, deadline, participants };
+                    let row = CoordinatorRow { low, digest, deadline, participants, is_committed: false };
                     turn.batch.put(&row::coordinator_key(id.session, id.sequence), &row.encode());
                 }
                 None
@@ -226,7 +242,6 @@ impl Txns {
             rests,
         };
         coordinated.rests.iter().for_each(|key| self.cache.pin(key, id, pinned_until));
-        let mut prepared = 0;
         let own = coordinated.position(me);
         let is_alone = own.is_some() && coordinated.participants.len() == 1;
         self.coordinated.insert(id, coordinated);
@@ -242,10 +257,7 @@ impl Txns {
                     return Err(*abort);
                 }
                 Some(Vote::Committed) => unreachable!("nobody else was asked"),
-                Some(Vote::Prepared) => {
-                    prepared |= 1 << own;
-                    self.coordinated_mut(id).answers[own] = Answer::Prepared;
-                }
+                Some(Vote::Prepared) => self.coordinated_mut(id).answers[own] = Answer::Prepared,
                 Some(Vote::Waiting { .. }) => self.coordinated_mut(id).answers[own] = Answer::Waiting,
                 None => {
                     self.drop_coordinated(turn, id);
@@ -256,7 +268,7 @@ impl Txns {
         let coordinated = self.coordinated_mut(id);
         // Where nobody else takes part, there is nothing to find out after a crash: what was not carried out never will be.
         coordinated.is_durable = !is_alone;
-        self.ask_to_prepare(turn, id, prepared);
+        self.ask_to_prepare(turn, id);
         self.look_soon(turn, id);
         Ok(None)
     }
@@ -316,8 +328,15 @@ impl Txns {
         }
     }
 
-    /// Asks those to prepare who have not answered.
-    fn ask_to_prepare(&mut self, turn: &mut Turn, id: OperationId, prepared: u64) {
+    /// Asks those to prepare who have not answered, once this site's own part is prepared.
+    fn ask_to_prepare(&mut self, turn: &mut Turn, id: OperationId) {
+        let coordinated = &self.coordinated[&id];
+        let own = coordinated.position(turn.site.me);
+        // After a restart it only asks what became of it.
+        if own.is_some_and(|own| coordinated.answers[own] != Answer::Prepared) || coordinated.parts.is_empty() {
+            return;
+        }
+        let prepared = own.map_or(0, |own| 1 << own);
         for position in 0..self.coordinated[&id].participants.len() {
             let coordinated = &self.coordinated[&id];
             let (to, _) = coordinated.participants[position];
@@ -329,11 +348,12 @@ impl Txns {
     }
 
     pub(super) fn look_soon(&mut self, turn: &Turn, id: OperationId) {
-        let coordinated = self.coordinated.get_mut(&id).expect("looked up by the caller");
+        let Some(coordinated) = self.coordinated.get_mut(&id) else { return };
         let farthest = coordinated.participants.iter().map(|(site, _)| turn.round_trip(*site)).max().unwrap_or(0);
-        let wait = (2 * farthest + AGAIN) << coordinated.tries.min(3);
+        let wait = (2 * farthest + AGAIN) << coordinated.tries.min(10);
         coordinated.tries += 1;
-        let mut at = turn.now.mono + wait.min(SECOND.max(2 * farthest));
+        let most = if coordinated.decided.is_some() { TELL } else { SECOND };
+        let mut at = turn.now.mono + wait.min(most.max(2 * farthest));
         if coordinated.decided.is_none() {
             at = coordinated.patience.map_or(at, |patience| at.min(patience.max(turn.now.mono)));
         }
@@ -366,8 +386,10 @@ impl Txns {
             Vote::Waiting { .. } => coordinated.answers[position] = Answer::Waiting,
             Vote::Prepared => {
                 coordinated.answers[position] = Answer::Prepared;
-                if coordinated.answers.iter().all(|answer| *answer == Answer::Prepared) {
+                if coordinated.are_all_prepared() {
                     self.decide(turn, id, Ok(()));
+                } else if from == turn.site.me {
+                    self.ask_to_prepare(turn, id);
                 }
             }
         }
@@ -395,8 +417,13 @@ impl Txns {
         let own = coordinated.position(me).map_or(0, |own| 1 << own);
         coordinated.decided = Some((commit, own | coordinated.informed));
         let all_know = (own | coordinated.informed).count_ones() as usize == coordinated.participants.len();
-        if std::mem::take(&mut coordinated.is_durable) {
-            turn.batch.delete(&row::coordinator_key(id.session, id.sequence));
+        let key = row::coordinator_key(id.session, id.sequence);
+        if commit && coordinated.is_durable && !all_know {
+            let (deadline, participants) = (coordinated.deadline, coordinated.participants.clone());
+            let row = CoordinatorRow { low: 0, digest: 0, deadline, participants, is_committed: true };
+            turn.batch.put(&key, &row.encode());
+        } else if std::mem::take(&mut coordinated.is_durable) {
+            turn.batch.delete(&key);
         }
         turn.finished.push((Ticket { session: id.session, sequence: id.sequence }, outcome));
         let rests = std::mem::take(&mut coordinated.rests);
@@ -444,6 +471,9 @@ impl Txns {
 
     fn drop_coordinated(&mut self, turn: &mut Turn, id: OperationId) {
         let Some(coordinated) = self.coordinated.remove(&id) else { return };
+        if coordinated.is_durable && coordinated.decided.is_some() {
+            turn.batch.delete(&row::coordinator_key(id.session, id.sequence));
+        }
         for key in coordinated.rests {
             if let Some(number) = self.cache.unpin(turn.now, &key, id) {
                 self.acknowledge(turn, key, number);
@@ -474,8 +504,8 @@ impl Txns {
             return;
         };
         if let Some((commit, known)) = coordinated.decided {
-            if coordinated.tries > TELLS {
-                // Those who are in doubt ask.
+            if coordinated.tries > TELLS && !commit {
+                // Those who are in doubt ask, and hear that nothing is known of it here.
                 return self.drop_coordinated(turn, id);
             }
             for (position, (site, _)) in coordinated.participants.iter().enumerate() {
@@ -490,10 +520,11 @@ impl Txns {
             let ticket = Ticket { session: id.session, sequence: id.sequence };
             turn.finished.push((ticket, Outcome::Unknown(Doubt::Undecided)));
         }
-        if coordinated.parts.is_empty() || coordinated.deadline < turn.now.wall {
+        let is_bereft = coordinated.answers.contains(&Answer::Lost);
+        if coordinated.parts.is_empty() || is_bereft || coordinated.deadline < turn.now.wall {
             self.ask_participants(turn, id);
         } else {
-            self.ask_to_prepare(turn, id, 0);
+            self.ask_to_prepare(turn, id);
         }
         self.look_soon(turn, id);
     }
@@ -504,13 +535,32 @@ impl Txns {
             return;
         };
         let (deadline, participants) = (coordinated.deadline, coordinated.participants.clone());
+        let prepared = coordinated.prepared();
         for (site, _) in &participants {
             if *site == turn.site.me {
                 let known = self.known_here(turn, id, deadline, &participants);
+                self.note_answers(turn, id, self.prepared_known(id));
                 self.inquired_coordinator(turn, *site, id, known);
             } else {
-                turn.send_object(*site, Message::Inquire { id, deadline, participants: participants.clone() });
+                turn.send_object(
+                    *site,
+                    Message::Inquire { id, deadline, participants: participants.clone(), prepared },
+                );
             }
+        }
+    }
+
+    /// Another site knows that these have prepared.
+    pub(super) fn note_answers(&mut self, turn: &mut Turn, id: OperationId, prepared: u64) {
+        let undecided = self.coordinated.get_mut(&id).filter(|coordinated| coordinated.decided.is_none());
+        let Some(coordinated) = undecided.filter(|_| id.site == turn.site.me) else { return };
+        for (position, answer) in coordinated.answers.iter_mut().enumerate() {
+            if prepared >> position & 1 == 1 && *answer != Answer::Bereaved {
+                *answer = Answer::Prepared;
+            }
+        }
+        if coordinated.are_all_prepared() {
+            self.resolve(turn, id, Ok(()));
         }
     }
 
@@ -521,25 +571,40 @@ impl Txns {
             return;
         };
         let Some(position) = coordinated.position(from) else { return };
+        let answer = &mut coordinated.answers[position];
         match known {
             Known::Committed => return self.resolve(turn, id, Ok(())),
             Known::Refused => return self.resolve(turn, id, Err(Abort::of(Cause::Withdrawn))),
-            Known::Prepared => coordinated.answers[position] = Answer::Prepared,
-            Known::Lost => coordinated.answers[position] = Answer::Lost,
-            Known::Bereaved => coordinated.answers[position] = Answer::Bereaved,
-            Known::Nothing => {}
+            Known::Prepared if *answer != Answer::Bereaved => *answer = Answer::Prepared,
+            Known::Bereaved => *answer = Answer::Bereaved,
+            // What it said before it lost its storage still counts.
+            Known::Lost if *answer != Answer::Prepared => *answer = Answer::Lost,
+            Known::Prepared | Known::Lost | Known::Nothing => {}
         }
         let answers = &coordinated.answers;
-        if answers.iter().all(|answer| *answer == Answer::Prepared) {
+        if answers[..] == [Answer::Lost] {
+            // It alone knew what became of it.
+            return self.give_up(turn, id);
+        }
+        if coordinated.are_all_prepared() {
             return self.resolve(turn, id, Ok(()));
         }
-        let me = turn.site.me;
-        let own = coordinated.position(me);
-        let is_settled =
-            |(at, answer): (usize, &Answer)| matches!(answer, Answer::Lost | Answer::Bereaved) || own == Some(at);
-        if answers.contains(&Answer::Lost) && answers.iter().enumerate().all(is_settled) {
+        // Those who are left have told, since they know of the loss, whom they know to have prepared: not the lost ones. So
+        // nobody can have shown anything.
+        let own = coordinated.position(turn.site.me);
+        let has_told =
+            |(at, answer): (usize, &Answer)| own == Some(at) || matches!(answer, Answer::Lost | Answer::Bereaved);
+        if coordinated.answers.contains(&Answer::Lost) && coordinated.answers.iter().enumerate().all(has_told) {
             self.resolve(turn, id, Err(Abort::of(Cause::Lost)));
         }
+    }
+
+    /// Nobody can find out any more what became of it.
+    fn give_up(&mut self, turn: &mut Turn, id: OperationId) {
+        let ticket = Ticket { session: id.session, sequence: id.sequence };
+        turn.finished.push((ticket, Outcome::Unknown(Doubt::HomeLost)));
+        turn.batch.delete(&row::coordinator_key(id.session, id.sequence));
+        self.drop_coordinated(turn, id);
     }
 
     fn resolve(&mut self, turn: &mut Turn, id: OperationId, result: Result<(), Abort>) {
@@ -547,16 +612,10 @@ impl Txns {
         self.decide(turn, id, result);
     }
 
-    /// What this site knows as coordinator of a transaction in which it takes no part; `recorded` is its outcome, if that is
-    /// kept.
-    pub(super) fn known_as_coordinator(&self, id: OperationId, recorded: Option<bool>) -> Known {
-        let Some(coordinated) = self.coordinated.get(&id) else {
-            return match recorded {
-                Some(true) => Known::Committed,
-                Some(false) => Known::Refused,
-                None => Known::Nothing,
-            };
-        };
+    /// What this site knows, as coordinator, of a transaction in which it takes no part. What took effect is known here until
+    /// every participant has noted it, so one that asks about what is not known asks about what did not.
+    pub(super) fn known_as_coordinator(&self, id: OperationId) -> Known {
+        let Some(coordinated) = self.coordinated.get(&id) else { return Known::Refused };
         match coordinated.decided {
             Some((true, _)) => Known::Committed,
             Some((false, _)) => Known::Refused,

@@ -38,6 +38,8 @@ pub(super) struct Entry {
     pub(super) participants: Vec<(SiteId, Incarnation)>,
     /// Prepared: which participants are known to be prepared. Committed: who is known to know.
     known: u64,
+    /// Of whom it is durable at others that they have prepared; that this site has is known to those too.
+    confirmed: u64,
     /// Which participants are known to have lost what they knew, and which know that one has.
     lost: u64,
     bereaved: u64,
@@ -120,7 +122,7 @@ impl Txns {
             needs(&Part { writes: part.writes.clone(), ..Part::default() }, incarnation, &mut set);
             let view = View::prepare(set, &crate::machine::Overlay::default(), reader)?;
             let table = Table { view: &view, site: self.me, incarnation, is_bereft: false };
-            self.locks.take(id, &part, |name| table.get(name).expect("no object is lost here"));
+            self.locks.take(id, &part, &table);
             part.writes.iter().for_each(|(name, _)| self.backer.bar(name));
         }
         let entry = Entry { stage, known, part, ..Entry::new(deadline, participants) };
@@ -138,15 +140,7 @@ impl Txns {
                     entry.known |= prepared;
                     self.waiting(turn, id)
                 }
-                Stage::Prepared => {
-                    entry.known |= prepared;
-                    if entry.known == entry.all() {
-                        self.commit_part(turn, Some(table), id);
-                        Vote::Committed
-                    } else {
-                        Vote::Prepared
-                    }
-                }
+                Stage::Prepared => Vote::Prepared,
                 Stage::Committed => Vote::Committed,
                 Stage::Refused => {
                     Vote::Refused(Box::new(entry.abort.clone().unwrap_or_else(|| Abort::of(Cause::Withdrawn))))
@@ -155,7 +149,9 @@ impl Txns {
         }
         let me = (turn.site.me, turn.site.incarnation);
         if !participants.contains(&me) || participants.len() > 63 {
-            return refuse(Cause::Lost);
+            // Another incarnation was asked, perhaps once before: what it answered is lost.
+            turn.send_object(id.site, Message::Inquired { id, known: Known::Lost, prepared: 0 });
+            return None;
         }
         if deadline <= turn.now.wall.max(self.numbers.deadline) {
             // It stays refused, even if the clock is set back.
@@ -287,7 +283,7 @@ impl Txns {
         if let Err(abort) = self.locks.check(table, &entry.part) {
             return self.refuse_part(turn, id, abort);
         }
-        if entry.known == entry.all() {
+        if entry.participants.len() == 1 {
             self.commit_part(turn, Some(table), id);
             return Vote::Committed;
         }
@@ -296,7 +292,7 @@ impl Txns {
             entry.part.writes.iter().for_each(|(name, _)| self.backer.bar(name));
         }
         entry.stage = Stage::Prepared;
-        self.locks.take(id, &entry.part, |name| table.get(name).expect("checked above"));
+        self.locks.take(id, &entry.part, table);
         turn.batch.put(&row::participant_key(id), &entry.row());
         let deadline = u64::try_from(entry.deadline.saturating_sub(turn.now.wall)).unwrap_or(0);
         self.look_at(id, turn.now.mono + deadline.min(ASK) + 1);
@@ -402,7 +398,7 @@ impl Txns {
     pub(super) fn apply(&mut self, turn: &mut Turn, table: Option<&Table>, part: &Part) {
         for (name, change) in &part.writes {
             let number = self.next_version();
-            let value = self.locks.changed(table, name, change, number);
+            let value = self.locks.change(turn.site.incarnation, table, name, change, number);
             put_row(&mut turn.batch, turn.site.incarnation, name, number, value.as_ref());
             self.backer.note_write(turn.now, name);
         }
@@ -499,19 +495,36 @@ impl Txns {
     fn ask_about(&mut self, turn: &mut Turn, id: OperationId) {
         let entry = self.entries.get_mut(&id).expect("looked up by the caller");
         let coordinator = turn.peers.iter().find(|peer| peer.site == id.site);
-        let is_orphan = id.site != turn.site.me
-            && coordinator.is_none_or(|peer| !peer.is_up(turn.now) || peer.incarnation != id.incarnation);
-        if entry.deadline < turn.now.wall || is_orphan {
+        let is_orphan = coordinator.is_none_or(|peer| !peer.is_up(turn.now) || peer.incarnation != id.incarnation);
+        // Its own transactions the site asks about as their coordinator.
+        if id.site != turn.site.me && (entry.deadline < turn.now.wall || is_orphan) {
             entry.asked += 1;
-            let (deadline, participants) = (entry.deadline, entry.participants.clone());
+            let (deadline, prepared, participants) = (entry.deadline, entry.known, entry.participants.clone());
             for site in self.others(turn, id) {
                 let participants = participants.clone();
-                turn.send_object(site, Message::Inquire { id, deadline, participants });
+                turn.send_object(site, Message::Inquire { id, deadline, participants, prepared });
             }
         }
         let asked = self.entries[&id].asked;
         let wait = (ASK << asked.min(3)).max(turn.longest_round_trip());
         self.look_at(id, turn.now.mono + wait);
+    }
+
+    /// Takes note of those who are known to have prepared. It is durable before anybody is told of it: whoever asks may find
+    /// out from the answer that the transaction took effect, show that, and lose its storage before anybody else has heard.
+    /// For the same reason this site does not carry its part out on that knowledge: nobody else may have it.
+    pub(super) fn note_prepared(&mut self, turn: &mut Turn, id: OperationId, prepared: u64) {
+        let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.stage == Stage::Prepared) else { return };
+        let before = entry.known;
+        entry.known |= prepared & entry.all();
+        if entry.known != before {
+            turn.batch.put(&row::participant_key(id), &entry.row());
+        }
+    }
+
+    /// Which participants are known here to have prepared.
+    pub(super) fn prepared_known(&self, id: OperationId) -> u64 {
+        self.entries.get(&id).filter(|entry| entry.stage == Stage::Prepared).map_or(0, |entry| entry.known)
     }
 
     /// What this site knows of a transaction. One that it has not prepared it refuses.
@@ -551,25 +564,36 @@ impl Txns {
     }
 
     /// An answer to what was asked in doubt.
-    pub(super) fn inquired(&mut self, turn: &mut Turn, from: SiteId, id: OperationId, known: Known) {
+    pub(super) fn inquired(&mut self, turn: &mut Turn, from: SiteId, id: OperationId, known: Known, prepared: u64) {
         let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.stage == Stage::Prepared) else { return };
         let bit = entry.bit(id, from);
         match known {
             Known::Committed => return self.recover_part(turn, id, true),
             Known::Refused => return self.recover_part(turn, id, false),
-            Known::Prepared => entry.known |= bit & entry.all(),
-            Known::Lost => entry.lost |= bit,
+            Known::Prepared | Known::Bereaved if bit & entry.all() != 0 => {
+                entry.confirmed |= bit | prepared;
+                if known == Known::Bereaved {
+                    entry.bereaved |= bit;
+                }
+            }
             Known::Bereaved => entry.bereaved |= bit,
-            Known::Nothing => {}
+            Known::Lost => entry.lost |= bit,
+            Known::Prepared | Known::Nothing => {}
         }
-        if entry.known == entry.all() {
+        entry.known |= entry.confirmed & entry.all();
+        let mine = entry.bit(id, turn.site.me);
+        if (entry.confirmed | mine) & entry.all() == entry.all() {
             return self.recover_part(turn, id, true);
         }
-        // What a participant knew is lost, and everybody who is left is in doubt and knows that: nobody can find out any more
-        // that all were prepared.
-        let mine = entry.bit(id, turn.site.me);
+        if entry.lost == 0 {
+            return;
+        }
+        // What a participant knew is lost. It may have known that all were prepared, and have shown it, if this site knows.
         let everybody = entry.all() | entry.bit(id, id.site);
-        if entry.lost != 0 && (entry.lost | entry.bereaved | mine) & everybody == everybody {
+        if entry.known == entry.all() {
+            self.recover_part(turn, id, true);
+        } else if (entry.lost | entry.bereaved | mine) & everybody == everybody {
+            // Everybody who is left is in doubt, knows of the loss, and has told what it knows.
             self.recover_part(turn, id, false);
         }
     }
@@ -598,6 +622,7 @@ impl Entry {
             deadline,
             participants,
             known: 0,
+            confirmed: 0,
             lost: 0,
             bereaved: 0,
             stage: Stage::Defending,

@@ -12,14 +12,16 @@
 use std::collections::BTreeMap;
 
 use super::table::{Table, is_within};
-use crate::id::OperationId;
-use crate::object::{Abort, Cause, Change, Part, Seen, Span, Value};
+use crate::id::{Incarnation, OperationId};
+use crate::object::{Abort, Cause, Change, Part, Seen, Span, Value, Version};
 
 /// What prepared transactions hold.
 #[derive(Debug, Default)]
 pub(super) struct Locks {
     names: BTreeMap<String, Lock>,
     spans: Vec<(OperationId, Span)>,
+    /// What was written in this turn: its view does not show it.
+    written: BTreeMap<String, Seen>,
 }
 
 #[derive(Debug, Default)]
@@ -55,6 +57,32 @@ impl Locks {
         self.names.is_empty() && self.spans.is_empty()
     }
 
+    /// The turn is over: the next one's view shows what it wrote.
+    pub(super) fn end_turn(&mut self) {
+        self.written.clear();
+    }
+
+    /// What a name holds now.
+    fn get(&self, table: &Table, name: &str) -> Result<Seen, Abort> {
+        self.written.get(name).cloned().map_or_else(|| table.get(name), Ok)
+    }
+
+    /// The version numbers of what a span holds now.
+    fn numbers(&self, table: &Table, span: &Span) -> Result<Vec<u64>, Abort> {
+        let mut found: BTreeMap<String, u64> =
+            table.scan(span)?.into_iter().map(|(name, seen)| (name, seen.version.number)).collect();
+        let is_full = found.len() >= span.limit as usize;
+        for (name, seen) in self.written.iter().filter(|(name, _)| is_within(span, name)) {
+            if seen.value.is_some() {
+                found.insert(name.clone(), seen.version.number);
+            } else if found.remove(name).is_some() && is_full {
+                // What comes after the last one is not in the view.
+                return Err(Abort::about(Cause::Busy, table.site, name));
+            }
+        }
+        Ok(found.into_values().take(span.limit as usize).collect())
+    }
+
     /// Whether a prepared write of it is undecided.
     pub(super) fn is_changing(&self, name: &str) -> bool {
         self.names.get(name).is_some_and(|lock| lock.is_put || lock.adds > 0)
@@ -67,7 +95,7 @@ impl Locks {
             if self.is_changing(name) {
                 return refuse(Cause::Busy, name);
             }
-            if table.get(name)?.version.number != *number {
+            if self.get(table, name)?.version.number != *number {
                 return refuse(Cause::Changed, name);
             }
         }
@@ -78,8 +106,7 @@ impl Locks {
             if let Some((name, _)) = changing.into_iter().next() {
                 return refuse(Cause::Busy, name);
             }
-            let found = table.scan(span)?;
-            if !found.iter().map(|(_, seen)| seen.version.number).eq(numbers.iter().copied()) {
+            if self.numbers(table, span)? != *numbers {
                 return refuse(Cause::Changed, &span.prefix);
             }
         }
@@ -93,7 +120,7 @@ impl Locks {
             }
             if let Change::Add(delta) = change {
                 let present = lock.and_then(|lock| lock.present.clone());
-                let present = present.map_or_else(|| table.get(name), Ok)?;
+                let present = present.map_or_else(|| self.get(table, name), Ok)?;
                 let Some(count) = count_of(&present) else { return refuse(Cause::NotACounter, name) };
                 // Whichever of the prepared adds take effect, it stays in range.
                 let (up, down) = lock.map_or((0, 0), |lock| (lock.up, lock.down));
@@ -106,24 +133,23 @@ impl Locks {
         Ok(())
     }
 
-    /// Takes what a part that was checked needs until it is decided. `present` tells what names hold to which it adds.
-    pub(super) fn take(&mut self, id: OperationId, part: &Part, mut present: impl FnMut(&str) -> Seen) {
+    /// Takes what a part that was checked needs until it is decided.
+    pub(super) fn take(&mut self, id: OperationId, part: &Part, table: &Table) {
         for (name, _) in &part.reads {
             self.names.entry(name.clone()).or_default().reads += 1;
         }
         self.spans.extend(part.scans.iter().map(|(span, _)| (id, span.clone())));
         for (name, change) in &part.writes {
-            let lock = self.names.entry(name.clone()).or_default();
             let Change::Add(delta) = change else {
-                lock.is_put = true;
+                self.names.entry(name.clone()).or_default().is_put = true;
                 continue;
             };
+            let present = self.get(table, name).expect("checked, or prepared by an earlier life");
+            let lock = self.names.entry(name.clone()).or_default();
             lock.adds += 1;
             lock.up = lock.up.saturating_add((*delta).max(0));
             lock.down = lock.down.saturating_add((*delta).min(0));
-            if lock.present.is_none() {
-                lock.present = Some(present(name));
-            }
+            lock.present.get_or_insert(present);
         }
     }
 
@@ -157,17 +183,33 @@ impl Locks {
     }
 
     /// What an object holds after a change, in its next version. Adds that are prepared see each other's results.
-    pub(super) fn changed(&mut self, table: Option<&Table>, name: &str, change: &Change, number: u64) -> Option<Value> {
+    pub(super) fn change(
+        &mut self,
+        incarnation: Incarnation,
+        table: Option<&Table>,
+        name: &str,
+        change: &Change,
+        number: u64,
+    ) -> Option<Value> {
+        let value = self.changed(table, name, change, number);
+        let number = if value.is_some() { number } else { 0 };
+        let seen = Seen { version: Version { incarnation, number }, value: value.clone() };
+        self.written.insert(name.to_owned(), seen);
+        value
+    }
+
+    fn changed(&mut self, table: Option<&Table>, name: &str, change: &Change, number: u64) -> Option<Value> {
         let delta = match change {
             Change::Put(value) => return Some(value.clone()),
             Change::Delete => return None,
             Change::Add(delta) => *delta,
         };
+        let written = self.written.get(name).and_then(count_of);
         let lock = self.names.get_mut(name);
         let shared = lock.and_then(|lock| lock.present.as_mut());
         let count = match (&shared, table) {
             (Some(present), _) => count_of(present),
-            (None, Some(table)) => table.get(name).ok().as_ref().and_then(count_of),
+            (None, Some(table)) => written.or_else(|| table.get(name).ok().as_ref().and_then(count_of)),
             (None, None) => None,
         };
         let value = Value::Counter(count.expect("checked to be a counter") + delta);

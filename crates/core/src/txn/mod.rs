@@ -18,6 +18,16 @@
 //! prepared refuses it for ever, and it is aborted; if all have, it is committed. So nobody stays in doubt while the other
 //! participants can be reached, with the coordinator or without.
 //!
+//! # Lost storage
+//!
+//! A participant that loses its storage loses its objects, and what it knew. What the others have must still be all of the
+//! transaction, or nothing. So nobody shows its effects on its own knowledge alone: before a participant carries its part
+//! out, that all are prepared is known at, or follows from what is durable at, the others. That is why the coordinator
+//! prepares its own part first, why the last of several participants to prepare waits for the decision, why questions
+//! and answers carry who is known to have prepared, and why it is the answers that one in doubt goes by. If one is lost, and what the others know together does not show that it
+//! had prepared, nobody has shown anything, and they abort. (Two storages lost at once can leave a transaction aborted at
+//! one site whose client was told that it committed.)
+//!
 //! # Why it is strictly serializable
 //!
 //! Take the instant at which the last participant prepares. Up to there, each part that was prepared earlier is locked: what
@@ -172,10 +182,11 @@ impl Txns {
                 Err(malformed) => Err(malformed),
             },
             _ => CoordinatorRow::decode(key, value).map(|(session, sequence, row)| {
+                let is_committed = row.is_committed;
                 let waiting = Restored::Waiting { session, sequence, low: row.low, digest: row.digest };
                 let id = OperationId { site: self.me, incarnation, session, sequence };
                 self.restore_coordinated(id, row);
-                waiting
+                if is_committed { Restored::Own } else { waiting }
             }),
         };
         Ok(decoded)
@@ -308,9 +319,8 @@ impl Txns {
         }
     }
 
-    /// Handles what another site says. `recorded` is how a transaction ended that this site coordinated, if it is asked about
-    /// one and that is kept.
-    pub fn message(&mut self, turn: &mut Turn, view: &View, from: SiteId, message: Message, recorded: Option<bool>) {
+    /// Handles what another site says.
+    pub fn message(&mut self, turn: &mut Turn, view: &View, from: SiteId, message: Message) {
         let table = self.table(view, turn.site.incarnation);
         match message {
             Message::Fetch(fetch) => self.fetch(turn, &table, from, *fetch),
@@ -334,20 +344,27 @@ impl Txns {
             }
             Message::Decided { id } => self.noted(turn, from, id),
             Message::Forget { id } => self.forget_part(turn, id),
-            Message::Inquire { id, deadline, participants } => {
+            Message::Inquire { id, deadline, participants, prepared } => {
+                self.note_prepared(turn, id, prepared);
+                self.note_answers(turn, id, prepared);
                 let known = if id.site == self.me && id.incarnation != turn.site.incarnation {
                     Known::Lost
                 } else if participants.iter().any(|(site, _)| *site == self.me) {
                     self.known_here(turn, id, deadline, &participants)
+                } else if id.site == self.me {
+                    self.known_as_coordinator(id)
                 } else {
-                    self.known_as_coordinator(id, recorded)
+                    Known::Nothing
                 };
-                turn.send_object(from, Message::Inquired { id, known });
+                let prepared = self.prepared_known(id);
+                turn.send_object(from, Message::Inquired { id, known, prepared });
             }
-            Message::Inquired { id, known } => {
-                self.inquired(turn, from, id, known);
+            Message::Inquired { id, known, prepared } => {
                 if id.site == self.me {
+                    self.note_answers(turn, id, prepared);
                     self.inquired_coordinator(turn, from, id, known);
+                } else {
+                    self.inquired(turn, from, id, known, prepared);
                 }
             }
         }
@@ -405,8 +422,9 @@ impl Txns {
         }
     }
 
-    /// Writes the numbers, if they have changed.
+    /// Ends a turn: writes the numbers, if they have changed.
     pub fn persist(&mut self, batch: &mut Batch) {
+        self.locks.end_turn();
         let (rights, has_changed) = self.backer.take_mark();
         self.numbers.rights = rights;
         if std::mem::take(&mut self.is_dirty) | has_changed {

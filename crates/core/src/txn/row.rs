@@ -131,6 +131,8 @@ pub(super) struct CoordinatorRow {
     pub(super) deadline: i64,
     /// Who takes part.
     pub(super) participants: Vec<(SiteId, Incarnation)>,
+    /// Whether it took effect, and it is kept only until every participant knows that. One that did not has no row.
+    pub(super) is_committed: bool,
 }
 
 impl CoordinatorRow {
@@ -141,6 +143,7 @@ impl CoordinatorRow {
         put_u64(&mut row, self.digest);
         put_i64(&mut row, self.deadline);
         put_sites(&mut row, &self.participants);
+        row.push(u8::from(self.is_committed));
         row
     }
 
@@ -151,7 +154,13 @@ impl CoordinatorRow {
         cursor.end()?;
         let mut cursor = Cursor(row);
         let (low, digest) = (cursor.u64()?, cursor.u64()?);
-        let row = Self { low, digest, deadline: cursor.i64()?, participants: sites(&mut cursor)? };
+        let row = Self {
+            low,
+            digest,
+            deadline: cursor.i64()?,
+            participants: sites(&mut cursor)?,
+            is_committed: cursor.u8()? != 0,
+        };
         cursor.end()?;
         Ok((session, sequence, row))
     }
@@ -187,7 +196,7 @@ mod tests {
         let part = Part { writes: vec![("x".into(), Change::Put(Value::Counter(4)))], ..Part::default() };
         let row = ParticipantRow { stage: 1, deadline: -5, participants: participants.clone(), known: 3, part };
         assert_eq!(ParticipantRow::decode(&row.encode()), Ok(row));
-        let row = CoordinatorRow { low: 1000, digest: u64::MAX, deadline: 9, participants };
+        let row = CoordinatorRow { low: 1000, digest: u64::MAX, deadline: 9, participants, is_committed: true };
         let key = coordinator_key(id.session, id.sequence);
         assert_eq!(CoordinatorRow::decode(&key, &row.encode()), Ok((id.session, id.sequence, row)));
         let numbers = Numbers { versions: 9, deadline: -1, rights: i64::MAX, loss_accepted: true };

@@ -10,6 +10,7 @@ pub mod liveness;
 pub mod lives;
 pub mod once;
 pub mod release;
+pub mod serializable;
 pub mod survival;
 
 /// An invariant that did not hold.

@@ -1,0 +1,355 @@
+//! What each transaction found and did, object by object; which transactions are known to have committed; and what is
+//! wrong with a read by itself.
+//!
+//! Transactions that committed are looked at first. Whoever wrote what they read has committed too, if its fate is
+//! unknown, and is looked at in turn. Aborted ones, and unknown ones that nobody saw, are never judged.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use super::anomaly::{Anomaly, Kind, Worst};
+use super::{Fate, History, Key, Op, Summary, Transaction};
+
+/// What an object is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Shape {
+    List,
+    Register,
+    Set,
+    Counter,
+}
+
+/// One key as one shape.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) struct Object(u32);
+
+impl Object {
+    /// Where an edge needs none.
+    pub(super) const NONE: Self = Self(u32::MAX);
+
+    pub(super) fn new(key: Key, shape: Shape) -> Self {
+        Self(key.0 << 2 | shape as u32)
+    }
+
+    pub(super) fn key(self) -> Key {
+        Key(self.0 >> 2)
+    }
+
+    pub(super) fn shape(self) -> Shape {
+        [Shape::List, Shape::Register, Shape::Set, Shape::Counter][self.0 as usize & 3]
+    }
+}
+
+/// The base that a transaction found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Base<'a> {
+    List(&'a [u64]),
+    Register(Option<u64>),
+    /// In order.
+    Members(Vec<u64>),
+    /// Of a set, only its size.
+    Size(i128),
+    Sum(i128),
+}
+
+/// What one transaction did with one object.
+#[derive(Debug)]
+pub(super) struct Touch<'a> {
+    pub(super) txn: u32,
+    pub(super) object: Object,
+    pub(super) base: Option<Base<'a>>,
+    /// Elements or values in the order of the program; nothing for counters.
+    pub(super) wrote: Vec<u64>,
+    /// By how much it changed the size of a set or the value of a counter.
+    pub(super) net: i128,
+}
+
+/// Who wrote a value.
+#[derive(Debug)]
+struct Writer {
+    txn: u32,
+    /// The last look at a base that had it, to notice the same element twice.
+    look: u32,
+}
+
+/// A change of a set's size or a counter by a transaction that may have committed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Change {
+    pub(super) object: Object,
+    pub(super) txn: u32,
+    pub(super) net: i128,
+}
+
+/// All that the edges are inferred from.
+#[derive(Debug)]
+pub(super) struct Facts<'a> {
+    pub(super) history: &'a History,
+    /// Of the nodes, by object and transaction.
+    touches: Vec<Touch<'a>>,
+    /// By object.
+    changes: Vec<Change>,
+    writers: HashMap<(Object, u64), Writer>,
+    /// The longest base of each list that was looked at, and the look that its elements have.
+    longest: HashMap<Object, (&'a [u64], u32)>,
+    nodes: Vec<bool>,
+}
+
+/// Looks at every transaction that counts.
+pub(super) fn gather(history: &History) -> Result<Facts<'_>, Anomaly> {
+    let nodes: Vec<bool> = history.transactions.iter().map(|txn| txn.fate == Fate::Committed).collect();
+    let mut queue: Vec<u32> = (0..nodes.len() as u32).filter(|txn| nodes[*txn as usize]).collect();
+    let mut facts = Facts {
+        history,
+        touches: Vec::new(),
+        changes: Vec::new(),
+        writers: HashMap::new(),
+        longest: HashMap::new(),
+        nodes,
+    };
+    facts.note_writes();
+    let mut worst = Worst::default();
+    let mut next = 0;
+    while let Some(&txn) = queue.get(next) {
+        next += 1;
+        for ops in by_object(&history.transactions[txn as usize]).chunk_by(|one, other| one.0 == other.0) {
+            let touch = match fold(txn, ops) {
+                Ok(touch) => touch,
+                Err((kind, what)) => {
+                    worst.note(Anomaly::at(history, kind, ops[0].0, &[txn], what));
+                    continue;
+                }
+            };
+            let look = facts.touches.len() as u32;
+            facts.judge(&touch, look, &mut queue, &mut worst);
+            facts.touches.push(touch);
+        }
+    }
+    facts.touches.sort_by_key(|touch| (touch.object, touch.txn));
+    facts.judge_ends(&mut worst);
+    worst.verdict().map(|()| facts)
+}
+
+impl<'a> Facts<'a> {
+    /// The touches of each object that has any.
+    pub(super) fn objects(&self) -> impl Iterator<Item = &[Touch<'a>]> {
+        self.touches.chunk_by(|one, other| one.object == other.object)
+    }
+
+    /// What a node did with an object.
+    pub(super) fn touch(&self, object: Object, txn: u32) -> Option<&Touch<'a>> {
+        let at = self.touches.binary_search_by_key(&(object, txn), |touch| (touch.object, touch.txn));
+        at.ok().map(|at| &self.touches[at])
+    }
+
+    /// The changes that transactions of any fate but aborted made, or would have made.
+    pub(super) fn changes(&self, object: Object) -> &[Change] {
+        let start = self.changes.partition_point(|change| change.object < object);
+        let end = self.changes.partition_point(|change| change.object <= object);
+        &self.changes[start..end]
+    }
+
+    /// The node that wrote what a node read.
+    pub(super) fn writer(&self, object: Object, value: u64) -> u32 {
+        self.writers.get(&(object, value)).expect("a value without a writer is garbage").txn
+    }
+
+    pub(super) fn invoked(&self, txn: u32) -> u64 {
+        self.history.transactions[txn as usize].invoked
+    }
+
+    /// When a transaction was certainly over; the end of time if nobody knows.
+    pub(super) fn completed(&self, txn: u32) -> u64 {
+        let txn = &self.history.transactions[txn as usize];
+        txn.completed.filter(|_| txn.fate == Fate::Committed).unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn summary(&self, edges: usize) -> Summary {
+        let nodes = self.nodes.iter().filter(|node| **node).count();
+        let committed = self.history.transactions.iter().filter(|txn| txn.fate == Fate::Committed).count();
+        let reads = self.touches.iter().filter(|touch| touch.base.is_some()).count();
+        Summary { nodes, revealed: nodes - committed, reads, edges }
+    }
+
+    fn note_writes(&mut self) {
+        for (txn, transaction) in self.history.transactions.iter().enumerate() {
+            let txn = txn as u32;
+            for op in &transaction.ops {
+                if let Some(value) = written(op) {
+                    self.note_writer(op.object(), value, txn);
+                }
+                if transaction.fate != Fate::Aborted {
+                    self.changes.push(Change { object: op.object(), txn, net: gain(op) });
+                }
+            }
+        }
+        // A transaction takes effect as a whole.
+        self.changes.sort_by_key(|change| (change.object, change.txn));
+        self.changes.dedup_by(|other, change| {
+            let same = (other.object, other.txn) == (change.object, change.txn);
+            change.net += if same { other.net } else { 0 };
+            same
+        });
+        self.changes.retain(|change| change.net != 0);
+    }
+
+    /// A value that was tried again after its transaction aborted is the later one's.
+    fn note_writer(&mut self, object: Object, value: u64, txn: u32) {
+        let aborted = |txn: u32| self.history.transactions[txn as usize].fate == Fate::Aborted;
+        let writer = Writer { txn, look: u32::MAX };
+        match self.writers.entry((object, value)) {
+            Entry::Vacant(entry) => {
+                entry.insert(writer);
+            }
+            Entry::Occupied(mut entry) if aborted(entry.get().txn) => {
+                entry.insert(writer);
+            }
+            Entry::Occupied(entry) => {
+                let label = |txn: u32| self.history.transactions[txn as usize].label;
+                let (one, other, name) = (label(entry.get().txn), label(txn), self.history.name(object.key()));
+                assert!(aborted(txn), "T{one} and T{other} both write {value} to {name}: values must be unique");
+            }
+        }
+    }
+
+    /// A base ends where a transaction ends: its last value is the last that its writer wrote.
+    fn judge_ends(&self, worst: &mut Worst) {
+        for touch in &self.touches {
+            let (Some(Base::List([.., end])) | Some(Base::Register(Some(end)))) = &touch.base else { continue };
+            let writer =
+                self.writers.get(&(touch.object, *end)).and_then(|writer| self.touch(touch.object, writer.txn));
+            if let Some(writer) = writer.filter(|writer| writer.wrote.last() != Some(end)) {
+                let what = format!("{end} is not the last that its writer wrote");
+                let txns = [touch.txn, writer.txn];
+                worst.note(Anomaly::at(self.history, Kind::IntermediateRead, touch.object, &txns, what));
+            }
+        }
+    }
+
+    /// Looks at every value of the base that a node found, and at who wrote it.
+    fn judge(&mut self, touch: &Touch<'a>, look: u32, queue: &mut Vec<u32>, worst: &mut Worst) {
+        let (history, object) = (self.history, touch.object);
+        let (values, mut look): (&[u64], u32) = match &touch.base {
+            Some(Base::List(elements)) => (elements, look),
+            Some(Base::Members(elements)) => (elements, look),
+            Some(Base::Register(Some(value))) => (std::slice::from_ref(value), look),
+            _ => return,
+        };
+        let mut blame = |kind: Kind, other: Option<u32>, what: String| {
+            let txns: Vec<u32> = [Some(touch.txn), other].into_iter().flatten().collect();
+            worst.note(Anomaly::at(history, kind, object, &txns, what));
+        };
+        if let Some(own) = touch.wrote.iter().find(|own| values.contains(own)) {
+            return blame(Kind::Internal, None, format!("its own {own} was there before it wrote it"));
+        }
+        // Of a list that goes on from one that was looked at, only the rest is new. Long lists are read often.
+        let mut known = 0;
+        if let Some(Base::List(elements)) = touch.base {
+            let longest = self.longest.entry(object).or_insert((&[], look));
+            if longest.0.starts_with(elements) {
+                return;
+            }
+            if elements.starts_with(longest.0) {
+                (known, look) = (longest.0.len(), longest.1);
+                longest.0 = elements;
+            }
+        }
+        for value in &values[known..] {
+            let Some(writer) = self.writers.get_mut(&(object, *value)) else {
+                blame(Kind::Garbage, None, format!("nobody wrote {value}"));
+                continue;
+            };
+            if std::mem::replace(&mut writer.look, look) == look {
+                blame(Kind::Duplicate, None, format!("{value} is there twice"));
+            }
+            match history.transactions[writer.txn as usize].fate {
+                Fate::Aborted => blame(Kind::AbortedRead, Some(writer.txn), format!("the writer of {value} aborted")),
+                Fate::Unknown if !self.nodes[writer.txn as usize] => {
+                    self.nodes[writer.txn as usize] = true;
+                    queue.push(writer.txn);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A transaction's ops, those on the same object together, in the order of the program.
+fn by_object(transaction: &Transaction) -> Vec<(Object, &Op)> {
+    let mut ops: Vec<(Object, &Op)> = transaction.ops.iter().map(|op| (op.object(), op)).collect();
+    ops.sort_by_key(|op| op.0);
+    ops
+}
+
+fn written(op: &Op) -> Option<u64> {
+    match *op {
+        Op::Append { element: value, .. } | Op::Write { value, .. } | Op::Insert { element: value, .. } => Some(value),
+        _ => None,
+    }
+}
+
+/// By how much an op changes the size of a set or the value of a counter.
+fn gain(op: &Op) -> i128 {
+    match *op {
+        Op::Insert { .. } => 1,
+        Op::Add { delta, .. } => delta.into(),
+        _ => 0,
+    }
+}
+
+/// Replays a transaction's ops on one object over a base that its first read gives away.
+fn fold<'a>(txn: u32, ops: &[(Object, &'a Op)]) -> Result<Touch<'a>, (Kind, String)> {
+    let mut touch = Touch { txn, object: ops[0].0, base: None, wrote: Vec::new(), net: 0 };
+    for (_, op) in ops {
+        touch.wrote.extend(written(op));
+        touch.net += gain(op);
+        let Some(base) = touch.base_seen(op)? else { continue };
+        touch.base = match (touch.base.take(), base) {
+            (None, base) => Some(base),
+            // A scan says more than a count.
+            (Some(Base::Size(size)), Base::Members(all)) if all.len() as i128 == size => Some(Base::Members(all)),
+            (Some(Base::Members(all)), Base::Size(size)) if all.len() as i128 == size => Some(Base::Members(all)),
+            (Some(before), base) if before == base => Some(base),
+            _ => return Err((Kind::Internal, "its reads do not agree with each other".to_owned())),
+        };
+    }
+    Ok(touch)
+}
+
+impl<'a> Touch<'a> {
+    /// The base that a read stands on: what it returned, less what the transaction wrote before it. None if the op says
+    /// nothing of the base.
+    fn base_seen(&self, op: &'a Op) -> Result<Option<Base<'a>>, (Kind, String)> {
+        let own = || (Kind::Internal, "a read does not have what the transaction wrote before it".to_owned());
+        Ok(Some(match op {
+            Op::List { elements, .. } => Base::List(elements.strip_suffix(&self.wrote[..]).ok_or_else(own)?),
+            Op::Read { value, .. } => match self.wrote.last() {
+                Some(wrote) if Some(*wrote) == *value => return Ok(None),
+                Some(_) => return Err(own()),
+                None => Base::Register(*value),
+            },
+            Op::Members { elements, .. } => {
+                let mut all = elements.clone();
+                all.sort_unstable();
+                if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
+                    return Err((Kind::Duplicate, format!("{} is there twice", pair[0])));
+                }
+                let mut wrote = self.wrote.clone();
+                wrote.sort_unstable();
+                all.retain(|element| wrote.binary_search(element).is_err());
+                if all.len() + wrote.len() != elements.len() {
+                    return Err(own());
+                }
+                Base::Members(all)
+            }
+            Op::Count { count, .. } => {
+                let size = i128::from(*count) - self.net;
+                if size < 0 {
+                    return Err(own());
+                }
+                Base::Size(size)
+            }
+            Op::Sum { value, .. } => Base::Sum(i128::from(*value) - self.net),
+            _ => return Ok(None),
+        }))
+    }
+}
