@@ -120,6 +120,8 @@ pub enum WhyUnknown {
     Forgotten,
     /// The sites are still agreeing on it. Ask later.
     Undecided,
+    /// The only home that took part in the transaction has lost its storage, and its objects, before it told.
+    HomeLost,
     /// The site's answer made no sense to this client.
     Senseless,
     /// The client was closed while the call was under way.
@@ -133,6 +135,7 @@ impl fmt::Display for WhyUnknown {
             WhyUnknown::SiteUnreachable => "the one site that knows cannot be reached",
             WhyUnknown::IncarnationLost => "the storage that knew is lost",
             WhyUnknown::Forgotten => "the outcome is no longer kept",
+            WhyUnknown::HomeLost => "the only home that took part has lost its storage, and its objects",
             WhyUnknown::Undecided => "the sites are still agreeing on it",
             WhyUnknown::Senseless => "the site's answer made no sense; is its version newer than this client's?",
             WhyUnknown::Closed => "the client was closed while it was under way",
@@ -147,6 +150,7 @@ impl From<Doubt> for WhyUnknown {
             Doubt::IncarnationLost => WhyUnknown::IncarnationLost,
             Doubt::Forgotten => WhyUnknown::Forgotten,
             Doubt::Undecided => WhyUnknown::Undecided,
+            Doubt::HomeLost => WhyUnknown::HomeLost,
         }
     }
 }

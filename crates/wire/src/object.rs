@@ -548,13 +548,14 @@ impl From<Message> for internal::ObjectMessage {
             Message::Decide { id, commit } => Kind::Decide(internal::Decide { id: Some(id.into()), commit }),
             Message::Decided { id } => Kind::Decided(id.into()),
             Message::Forget { id } => Kind::Forget(id.into()),
-            Message::Inquire { id, deadline, participants } => Kind::Inquire(internal::Inquire {
+            Message::Inquire { id, deadline, participants, prepared } => Kind::Inquire(internal::Inquire {
                 id: Some(id.into()),
                 deadline_us: deadline,
                 participants: participants.to_wire(),
+                prepared,
             }),
-            Message::Inquired { id, known } => {
-                Kind::Inquired(internal::Inquired { id: Some(id.into()), known: known.to_wire() })
+            Message::Inquired { id, known, prepared } => {
+                Kind::Inquired(internal::Inquired { id: Some(id.into()), known: known.to_wire(), prepared })
             }
         };
         Self { message: Some(message) }
@@ -588,10 +589,12 @@ impl TryFrom<internal::ObjectMessage> for Message {
                 id: convert(inquire.id, "inquire.id")?,
                 deadline: inquire.deadline_us,
                 participants: Field::from_wire(inquire.participants, "inquire.participants")?,
+                prepared: inquire.prepared,
             },
             Kind::Inquired(inquired) => Message::Inquired {
                 id: convert(inquired.id, "inquired.id")?,
                 known: Field::from_wire(inquired.known, "inquired.known")?,
+                prepared: inquired.prepared,
             },
         })
     }

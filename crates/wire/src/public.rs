@@ -283,7 +283,7 @@ impl TryFrom<v1::Refusal> for Refusal {
 }
 
 same_variants! {
-    Doubt = v1 { SiteUnreachable, IncarnationLost, Forgotten, Undecided }
+    Doubt = v1 { SiteUnreachable, IncarnationLost, Forgotten, Undecided, HomeLost }
     Readiness = v1 { Joining, Confirming, Ready, Stale, Draining }
 }
 

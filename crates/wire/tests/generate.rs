@@ -247,11 +247,14 @@ impl Generator {
             6 => Message::Decide { id, commit: self.flag() },
             7 => Message::Decided { id },
             8 => Message::Forget { id },
-            9 => Message::Inquire { id, deadline: self.amount(), participants: self.participants() },
+            9 => {
+                let (deadline, participants) = (self.amount(), self.participants());
+                Message::Inquire { id, deadline, participants, prepared: self.number() }
+            }
             _ => {
                 let known =
                     [Known::Prepared, Known::Bereaved, Known::Committed, Known::Refused, Known::Lost, Known::Nothing];
-                Message::Inquired { id, known: known[self.below(6) as usize] }
+                Message::Inquired { id, known: known[self.below(6) as usize], prepared: self.number() }
             }
         }
     }
@@ -317,8 +320,14 @@ impl Generator {
             3 => Outcome::Created { limit: self.amount() },
             4 => Outcome::Deleted,
             5 => {
-                let doubts = [Doubt::SiteUnreachable, Doubt::IncarnationLost, Doubt::Forgotten, Doubt::Undecided];
-                Outcome::Unknown(doubts[self.below(4) as usize])
+                let doubts = [
+                    Doubt::SiteUnreachable,
+                    Doubt::IncarnationLost,
+                    Doubt::Forgotten,
+                    Doubt::Undecided,
+                    Doubt::HomeLost,
+                ];
+                Outcome::Unknown(doubts[self.below(5) as usize])
             }
             6 => Outcome::Committed { phases: self.number() as u8 },
             7 => Outcome::Aborted(Box::new(self.abort())),

@@ -196,6 +196,8 @@ impl Transaction {
         let mut pause = PAUSES.0;
         let mut runs = 0;
         let mut avoid = Vec::new();
+        // Why the run before came to nothing.
+        let mut last: Option<Failure> = None;
         loop {
             runs += 1;
             let link = self.choose(&mut avoid);
@@ -205,11 +207,10 @@ impl Transaction {
             let ended = timeout_at(deadline.into(), program(txn.clone())).await;
             let State { snapshot, buffer, failure, .. } = txn.end();
             let failure = match (ended, failure) {
+                // It was still reading, or doing something else: nothing was sent that could take effect.
                 (Err(_), failure) => {
-                    // It was still reading, or doing something else: nothing was sent that could take effect.
-                    let late = || Reason::Aborted(Box::new(Aborted::of(Cause::DeadlinePassed, None)));
-                    let reason = failure.map_or_else(late, |failure| failure.reason);
-                    return Ok(Outcome::Refused(Refused { reason, operation: None }));
+                    let failure = failure.or(last).unwrap_or_else(|| Failure::of(Cause::DeadlinePassed, None));
+                    return Ok(failure.refused());
                 }
                 (Ok(Err(_)), Some(failure)) => failure,
                 (Ok(Ok(value)), _) => match self.commit(snapshot, buffer.into_changes(), deadline).await {
@@ -230,9 +231,9 @@ impl Transaction {
             }
             let rest = jittered(pause);
             if !failure.is_transient || Instant::now() + rest >= deadline {
-                let Failure { reason, operation, .. } = failure;
-                return Ok(Outcome::Refused(Refused { reason, operation }));
+                return Ok(failure.refused());
             }
+            last = Some(failure);
             sleep(rest).await;
             pause = (pause * 2).min(PAUSES.1);
         }
@@ -311,6 +312,10 @@ impl Failure {
         let is_transient = is_transient(abort.cause);
         let reason = Reason::of_abort(abort, client.topology());
         Self { reason, operation: None, is_transient, is_of_the_site }
+    }
+
+    fn refused<T>(self) -> Outcome<T> {
+        Outcome::Refused(Refused { reason: self.reason, operation: self.operation })
     }
 
     fn of(cause: Cause, key: Option<Key>) -> Self {
