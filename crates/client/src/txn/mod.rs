@@ -47,6 +47,9 @@ const LANE: u16 = 0;
 /// The first pause before a transaction is run again, and the longest; each is twice the one before, less up to half of it by
 /// chance.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(500));
+/// How long a home that does not answer is tried again: links break for moments, and a site that has just started has not
+/// heard of the others yet.
+const OUTAGE: Duration = Duration::from_secs(1);
 /// How much earlier than the transaction reads end.
 const MARGIN: Duration = Duration::from_millis(20);
 /// How many rows a scan asks for at a time.
@@ -198,6 +201,7 @@ impl Transaction {
         let mut avoid = Vec::new();
         // Why the run before came to nothing.
         let mut last: Option<Failure> = None;
+        let mut outage: Option<Instant> = None;
         loop {
             runs += 1;
             let link = self.choose(&mut avoid);
@@ -229,8 +233,10 @@ impl Transaction {
             if failure.is_of_the_site {
                 avoid.push(link.site);
             }
-            let rest = jittered(pause);
-            if !failure.is_transient || Instant::now() + rest >= deadline {
+            let (now, rest) = (Instant::now(), jittered(pause));
+            outage = failure.is_outage().then(|| outage.unwrap_or(now));
+            let is_brief = outage.is_some_and(|since| now < since + OUTAGE);
+            if !(failure.is_transient || is_brief) || now + rest >= deadline {
                 return Ok(failure.refused());
             }
             last = Some(failure);
@@ -312,6 +318,11 @@ impl Failure {
         let is_transient = is_transient(abort.cause);
         let reason = Reason::of_abort(abort, client.topology());
         Self { reason, operation: None, is_transient, is_of_the_site }
+    }
+
+    /// Whether the home of an object did not answer.
+    fn is_outage(&self) -> bool {
+        matches!(&self.reason, Reason::Aborted(aborted) if aborted.cause == Cause::Unreachable)
     }
 
     fn refused<T>(self) -> Outcome<T> {
