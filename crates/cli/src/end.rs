@@ -163,6 +163,7 @@ fn why_code(why: WhyUnknown) -> &'static str {
         WhyUnknown::IncarnationLost => "incarnation_lost",
         WhyUnknown::Forgotten => "forgotten",
         WhyUnknown::Undecided => "undecided",
+        WhyUnknown::HomeLost => "home_lost",
         WhyUnknown::Senseless => "senseless",
         WhyUnknown::Closed => "closed",
         _ => "other",

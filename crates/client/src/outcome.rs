@@ -120,7 +120,7 @@ pub enum WhyUnknown {
     Forgotten,
     /// The sites are still agreeing on it. Ask later.
     Undecided,
-    /// The only home that took part in the transaction has lost its storage, and its objects, before it told.
+    /// The only home that took part in the transaction has lost its storage, and its objects. Nobody will ever know.
     HomeLost,
     /// The site's answer made no sense to this client.
     Senseless,
@@ -135,8 +135,8 @@ impl fmt::Display for WhyUnknown {
             WhyUnknown::SiteUnreachable => "the one site that knows cannot be reached",
             WhyUnknown::IncarnationLost => "the storage that knew is lost",
             WhyUnknown::Forgotten => "the outcome is no longer kept",
-            WhyUnknown::HomeLost => "the only home that took part has lost its storage, and its objects",
             WhyUnknown::Undecided => "the sites are still agreeing on it",
+            WhyUnknown::HomeLost => "the home that took part has lost its storage, and its objects",
             WhyUnknown::Senseless => "the site's answer made no sense; is its version newer than this client's?",
             WhyUnknown::Closed => "the client was closed while it was under way",
         })

@@ -34,7 +34,7 @@ const SETS: u64 = 2;
 /// A set that has so many elements is left for the next one.
 const MEMBERS: usize = 40;
 /// Transactions that a client has under way at most.
-const AT_ONCE: usize = 3;
+const AT_ONCE: usize = 5;
 /// How long a client waits for what it reads, in microseconds.
 const PATIENCE: u64 = 3 * SECOND;
 
@@ -145,8 +145,13 @@ impl Simulation {
             let plan = self.plan_of_everything(world);
             return self.begin_transaction(world, at, site, plan, true);
         }
-        let plan = self.plan_transaction(world);
-        self.begin_transaction(world, at, site, plan, false);
+        for _ in under_way..AT_ONCE {
+            let plan = self.plan_transaction(world);
+            self.begin_transaction(world, at, site, plan, false);
+            if self.rng.one_in(2) {
+                break;
+            }
+        }
     }
 
     /// Whether clients have done all that they have to do with objects.

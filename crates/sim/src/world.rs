@@ -49,19 +49,16 @@ pub struct Options {
 }
 
 impl Options {
+    /// Sites with these round trips, and everything else as usual.
+    pub fn new(rtt: Vec<Vec<u64>>, seed: u64) -> Self {
+        let (costs, warranties) = (Costs::default(), Warranties::default());
+        Self { rtt, costs, epsilon: 10_000, redistribute: true, warranties, seed, restarts: false }
+    }
+
     /// Sites with the same round trip between any two of them.
     pub fn uniform(sites: usize, rtt: u64, seed: u64) -> Self {
         let row = |from: usize| (0..sites).map(|to| if to == from { 0 } else { rtt }).collect();
-        let rtt = (0..sites).map(row).collect();
-        Self {
-            rtt,
-            costs: Costs::default(),
-            epsilon: 10_000,
-            redistribute: true,
-            warranties: Warranties::default(),
-            seed,
-            restarts: false,
-        }
+        Self::new((0..sites).map(row).collect(), seed)
     }
 }
 

@@ -247,10 +247,12 @@ impl Generator {
             6 => Message::Decide { id, commit: self.flag() },
             7 => Message::Decided { id },
             8 => Message::Forget { id },
-            9 => {
-                let (deadline, participants) = (self.amount(), self.participants());
-                Message::Inquire { id, deadline, participants, prepared: self.number() }
-            }
+            9 => Message::Inquire {
+                id,
+                deadline: self.amount(),
+                participants: self.participants(),
+                prepared: self.number(),
+            },
             _ => {
                 let known =
                     [Known::Prepared, Known::Bereaved, Known::Committed, Known::Refused, Known::Lost, Known::Nothing];

@@ -155,7 +155,7 @@ impl<'a> Play<'a> {
         let sites = matrix.sites();
         let row = |from: usize| (0..sites).map(|to| matrix.micros(from, to)).collect();
         let rtt = (0..sites).map(row).collect();
-        let world = World::new(Options { rtt, costs, epsilon: EPSILON, redistribute, seed, restarts: false });
+        let world = World::new(Options { redistribute, costs, epsilon: EPSILON, ..Options::new(rtt, seed) });
         let players = Players {
             trace: &prepared.trace,
             near: (0..sites).map(|site| matrix.micros(site, site)).collect(),
@@ -423,7 +423,8 @@ impl Players<'_> {
                     self.jobs[job as usize].state = JobState::Over;
                 }
             }
-            Outcome::Unknown(_) | Outcome::Created { .. } | Outcome::Deleted => self.books.unknown += 1,
+            // Nothing else is asked for, or can be known of what is.
+            _ => self.books.unknown += 1,
         }
     }
 }

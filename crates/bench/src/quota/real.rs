@@ -44,6 +44,7 @@ pub(super) fn play(
         epsilon: EPSILON,
         ports: Ports::Free,
         redistribute,
+        warranties: Default::default(),
     });
     let cluster = cluster.map_err(failed)?;
     if !cluster.wait_ready(PATIENCE) {

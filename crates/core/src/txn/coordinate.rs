@@ -49,7 +49,10 @@ pub(super) struct Coordinated {
     pub(super) participants: Vec<(SiteId, Incarnation)>,
     /// What each is asked to prepare; empty after a restart.
     parts: Vec<Part>,
-    answers: Vec<Answer>,
+    /// Who is known to have prepared, to have lost what it knew, and to know that one has; by position.
+    prepared: u64,
+    lost: u64,
+    bereaved: u64,
     released: Vec<WarrantyNumber>,
     deadline: i64,
     max_wait: u64,
@@ -67,29 +70,18 @@ pub(super) struct Coordinated {
     decided: Option<(bool, u64)>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Answer {
-    Silent,
-    Waiting,
-    Prepared,
-    Lost,
-    Bereaved,
-}
-
 impl Coordinated {
     fn position(&self, site: SiteId) -> Option<usize> {
         self.participants.iter().position(|(other, _)| *other == site)
     }
 
-    /// Who is known to have prepared, by position.
-    fn prepared(&self) -> u64 {
-        let is_prepared = |answer: &Answer| matches!(answer, Answer::Prepared | Answer::Bereaved);
-        let prepared = self.answers.iter().enumerate().filter(|(_, answer)| is_prepared(answer));
-        prepared.fold(0, |bits, (position, _)| bits | 1 << position)
+    /// A bit for each participant.
+    fn all(&self) -> u64 {
+        (1 << self.participants.len()) - 1
     }
 
     fn are_all_prepared(&self) -> bool {
-        self.prepared().count_ones() as usize == self.participants.len()
+        self.prepared == self.all()
     }
 }
 
@@ -99,7 +91,9 @@ impl Txns {
         let CoordinatorRow { deadline, participants, is_committed, .. } = row;
         let own = participants.iter().position(|(site, _)| *site == self.me).map_or(0, |own| 1 << own);
         let coordinated = Coordinated {
-            answers: vec![Answer::Silent; participants.len()],
+            prepared: 0,
+            lost: 0,
+            bereaved: 0,
             parts: Vec::new(),
             released: Vec::new(),
             participants,
@@ -228,7 +222,9 @@ impl Txns {
         let pinned_until = deadline.saturating_add_unsigned(2 * turn.config.epsilon);
         let coordinated = Coordinated {
             released: released.collect(),
-            answers: vec![Answer::Silent; parts.len()],
+            prepared: 0,
+            lost: 0,
+            bereaved: 0,
             parts: parts.into_iter().map(|(_, _, part)| part).collect(),
             participants,
             deadline,
@@ -257,8 +253,8 @@ impl Txns {
                     return Err(*abort);
                 }
                 Some(Vote::Committed) => unreachable!("nobody else was asked"),
-                Some(Vote::Prepared) => self.coordinated_mut(id).answers[own] = Answer::Prepared,
-                Some(Vote::Waiting { .. }) => self.coordinated_mut(id).answers[own] = Answer::Waiting,
+                Some(Vote::Prepared) => self.coordinated_mut(id).prepared |= 1 << own,
+                Some(Vote::Waiting { .. }) => {}
                 None => {
                     self.drop_coordinated(turn, id);
                     return Err(Abort::of(Cause::Overloaded));
@@ -333,14 +329,14 @@ impl Txns {
         let coordinated = &self.coordinated[&id];
         let own = coordinated.position(turn.site.me);
         // After a restart it only asks what became of it.
-        if own.is_some_and(|own| coordinated.answers[own] != Answer::Prepared) || coordinated.parts.is_empty() {
+        if own.is_some_and(|own| coordinated.prepared >> own & 1 == 0) || coordinated.parts.is_empty() {
             return;
         }
         let prepared = own.map_or(0, |own| 1 << own);
         for position in 0..self.coordinated[&id].participants.len() {
             let coordinated = &self.coordinated[&id];
             let (to, _) = coordinated.participants[position];
-            if to != turn.site.me && matches!(coordinated.answers[position], Answer::Silent | Answer::Waiting) {
+            if to != turn.site.me && (coordinated.prepared | coordinated.lost) >> position & 1 == 0 {
                 let prepare = self.prepare_for(id, position, prepared);
                 turn.send_object(to, Message::Prepare(Box::new(prepare)));
             }
@@ -383,9 +379,9 @@ impl Txns {
                 self.decide(turn, id, Ok(()));
             }
             Vote::Refused(abort) => self.decide(turn, id, Err(*abort)),
-            Vote::Waiting { .. } => coordinated.answers[position] = Answer::Waiting,
+            Vote::Waiting { .. } => {}
             Vote::Prepared => {
-                coordinated.answers[position] = Answer::Prepared;
+                coordinated.prepared |= 1 << position;
                 if coordinated.are_all_prepared() {
                     self.decide(turn, id, Ok(()));
                 } else if from == turn.site.me {
@@ -520,7 +516,7 @@ impl Txns {
             let ticket = Ticket { session: id.session, sequence: id.sequence };
             turn.finished.push((ticket, Outcome::Unknown(Doubt::Undecided)));
         }
-        let is_bereft = coordinated.answers.contains(&Answer::Lost);
+        let is_bereft = coordinated.lost != 0;
         if coordinated.parts.is_empty() || is_bereft || coordinated.deadline < turn.now.wall {
             self.ask_participants(turn, id);
         } else {
@@ -535,7 +531,7 @@ impl Txns {
             return;
         };
         let (deadline, participants) = (coordinated.deadline, coordinated.participants.clone());
-        let prepared = coordinated.prepared();
+        let prepared = coordinated.prepared;
         for (site, _) in &participants {
             if *site == turn.site.me {
                 let known = self.known_here(turn, id, deadline, &participants);
@@ -554,11 +550,7 @@ impl Txns {
     pub(super) fn note_answers(&mut self, turn: &mut Turn, id: OperationId, prepared: u64) {
         let undecided = self.coordinated.get_mut(&id).filter(|coordinated| coordinated.decided.is_none());
         let Some(coordinated) = undecided.filter(|_| id.site == turn.site.me) else { return };
-        for (position, answer) in coordinated.answers.iter_mut().enumerate() {
-            if prepared >> position & 1 == 1 && *answer != Answer::Bereaved {
-                *answer = Answer::Prepared;
-            }
-        }
+        coordinated.prepared |= prepared & coordinated.all();
         if coordinated.are_all_prepared() {
             self.resolve(turn, id, Ok(()));
         }
@@ -571,30 +563,33 @@ impl Txns {
             return;
         };
         let Some(position) = coordinated.position(from) else { return };
-        let answer = &mut coordinated.answers[position];
+        let bit = 1 << position;
         match known {
             Known::Committed => return self.resolve(turn, id, Ok(())),
             Known::Refused => return self.resolve(turn, id, Err(Abort::of(Cause::Withdrawn))),
-            Known::Prepared if *answer != Answer::Bereaved => *answer = Answer::Prepared,
-            Known::Bereaved => *answer = Answer::Bereaved,
+            Known::Prepared => coordinated.prepared |= bit,
+            Known::Bereaved => {
+                coordinated.prepared |= bit;
+                coordinated.bereaved |= bit;
+            }
             // What it said before it lost its storage still counts.
-            Known::Lost if *answer != Answer::Prepared => *answer = Answer::Lost,
-            Known::Prepared | Known::Lost | Known::Nothing => {}
-        }
-        let answers = &coordinated.answers;
-        if answers[..] == [Answer::Lost] {
-            // It alone knew what became of it.
-            return self.give_up(turn, id);
+            Known::Lost => coordinated.lost |= bit,
+            Known::Nothing => {}
         }
         if coordinated.are_all_prepared() {
             return self.resolve(turn, id, Ok(()));
         }
-        // Those who are left have told, since they know of the loss, whom they know to have prepared: not the lost ones. So
-        // nobody can have shown anything.
-        let own = coordinated.position(turn.site.me);
-        let has_told =
-            |(at, answer): (usize, &Answer)| own == Some(at) || matches!(answer, Answer::Lost | Answer::Bereaved);
-        if coordinated.answers.contains(&Answer::Lost) && coordinated.answers.iter().enumerate().all(has_told) {
+        if coordinated.lost == 0 {
+            return;
+        }
+        if coordinated.participants.len() == 1 {
+            // It alone knew what became of it.
+            return self.give_up(turn, id);
+        }
+        let own = coordinated.position(turn.site.me).map_or(0, |own| 1 << own);
+        if (coordinated.lost | coordinated.bereaved | own) & coordinated.all() == coordinated.all() {
+            // Those who are left have told, since they know of the loss, whom they know to have prepared: not all. So nobody
+            // can have shown anything.
             self.resolve(turn, id, Err(Abort::of(Cause::Lost)));
         }
     }
@@ -619,7 +614,7 @@ impl Txns {
         match coordinated.decided {
             Some((true, _)) => Known::Committed,
             Some((false, _)) => Known::Refused,
-            None if coordinated.answers.contains(&Answer::Lost) => Known::Bereaved,
+            None if coordinated.lost != 0 => Known::Bereaved,
             None => Known::Nothing,
         }
     }
