@@ -33,12 +33,20 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use slackline_core::api::{
-    Answer, BATCH_OPERATIONS, Batch, Doubt, Hold, Operation, Outcome, Refusal, Request, SESSION_WINDOW, Submission,
+    Answer, BATCH_OPERATIONS, Batch, Doubt, Hold, Operation, Outcome, Reading, Refusal, Request, SESSION_WINDOW,
+    Submission,
 };
 use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId, SiteId};
+use slackline_core::object::Transaction;
+
+use slackline_wire::operation_bytes;
+
+use crate::reads::{self, Reads, Wanted};
 
 /// The most calls that wait to be sent to one site; more are refused as overloaded.
 pub(crate) const FRESH: usize = 65_536;
+/// A batch is closed when its transactions take up this much, in bytes; the largest one alone still fits a message.
+const BATCH_BYTES: usize = 2 << 20;
 /// The most sessions at one site, so at most 65,536 calls wait there for tokens.
 const SESSIONS: usize = 64;
 /// The most batches under way at a time; more than one only in a crowd.
@@ -63,9 +71,24 @@ pub(crate) enum Act {
     ReleaseGrant { grant: GrantId },
     Create { quota: Arc<str>, limit: i64 },
     Delete { quota: Arc<str> },
+    Commit { transaction: Arc<Transaction>, bytes: usize },
+    AcceptLoss,
 }
 
 impl Act {
+    /// Commits a transaction.
+    pub(crate) fn commit(transaction: Transaction) -> Self {
+        let operation = Operation::Commit(Box::new(transaction));
+        let bytes = operation_bytes(&operation);
+        let Operation::Commit(transaction) = operation else { unreachable!("made above") };
+        Act::Commit { transaction: Arc::from(transaction), bytes }
+    }
+
+    /// How many bytes it takes in a batch, about; all but transactions are small, and count for nothing.
+    fn bytes(&self) -> usize {
+        if let Act::Commit { bytes, .. } = self { *bytes } else { 0 }
+    }
+
     fn operation(&self) -> Operation {
         match self {
             Act::Acquire { quota, amount, hold } => {
@@ -75,6 +98,8 @@ impl Act {
             Act::ReleaseGrant { grant } => Operation::ReleaseGrant { grant: *grant },
             Act::Create { quota, limit } => Operation::Create { quota: String::from(&**quota), limit: *limit },
             Act::Delete { quota } => Operation::Delete { quota: String::from(&**quota) },
+            Act::Commit { transaction, .. } => Operation::Commit(Box::new(Transaction::clone(transaction))),
+            Act::AcceptLoss => Operation::AcceptLoss,
         }
     }
 
@@ -261,6 +286,7 @@ pub(crate) struct Book {
     closed: bool,
     /// Wakes whoever sends; taken when there is something to send.
     pub(crate) sender: Option<Waker>,
+    reads: Reads,
 }
 
 impl Book {
@@ -285,6 +311,7 @@ impl Book {
             sweep_at: None,
             closed: false,
             sender: None,
+            reads: Reads::default(),
         }
     }
 
@@ -340,12 +367,33 @@ impl Book {
         }
     }
 
+    /// Takes a read in. Its caller polls it with the token until it has the result, or drops it.
+    pub(crate) fn read(&mut self, wanted: Wanted, deadline: Instant) -> Result<u64, NotTaken> {
+        if self.closed {
+            return Err(NotTaken::Closed);
+        }
+        let token = self.reads.submit(wanted, deadline)?;
+        self.note_due(deadline);
+        Ok(token)
+    }
+
+    /// Fetches what a read found, or leaves a waker for it.
+    pub(crate) fn poll_read(&mut self, token: u64, waker: &Waker) -> Option<reads::Result> {
+        self.reads.poll(token, waker)
+    }
+
+    /// The caller of a read goes away.
+    pub(crate) fn abandon_read(&mut self, token: u64) {
+        self.reads.abandon(token);
+    }
+
     // What is to be sent.
 
     /// Whether [`Book::next_request`] would give something.
     pub(crate) fn has_something_to_send(&self) -> bool {
         self.connected
             && (!self.outbox.is_empty()
+                || !self.relayed && self.reads.has_queued()
                 || self.may_take_off()
                     && (!self.resend.is_empty()
                         || self.has_fresh()
@@ -362,6 +410,12 @@ impl Book {
             self.outbox.push_back(Request::Open);
         }
         if let Some(request) = self.outbox.pop_front() {
+            return Some(request);
+        }
+        // Another site would read for itself, and not for this one.
+        if !self.relayed
+            && let Some(request) = self.reads.next_request(now, self.round_trip)
+        {
             return Some(request);
         }
         if !self.may_take_off() {
@@ -418,6 +472,7 @@ impl Book {
 
     /// The site cannot be reached, or the stream broke: calls that have not left may go elsewhere (rule 1).
     pub(crate) fn disconnected(&mut self, wakers: &mut Vec<Waker>) {
+        self.reads.end(NotTaken::Unreachable, wakers);
         self.connected = false;
         self.opening = false;
         self.in_flight.clear();
@@ -515,6 +570,11 @@ impl Book {
         self.forget_ended_sessions();
     }
 
+    /// The site answered a read.
+    pub(crate) fn found(&mut self, reading: Box<Reading>, wakers: &mut Vec<Waker>) {
+        self.reads.answered(reading, wakers);
+    }
+
     /// Tells callers whose deadline has passed, and takes up again what was put off. Returns when to come again.
     pub(crate) fn sweep(&mut self, now: Instant, wakers: &mut Vec<Waker>) -> Option<Instant> {
         self.unpark(now);
@@ -533,9 +593,10 @@ impl Book {
         while self.doubts.front().is_some_and(|(until, ..)| *until <= now) {
             self.let_go_of_oldest_doubt();
         }
+        let reads = self.reads.sweep(now, wakers);
         let parked = self.parked.iter().map(|(at, _)| *at).min();
         let stalled = self.in_flight.front().map(|flight| flight.since + STALLED);
-        self.sweep_at = [next, parked, stalled].into_iter().flatten().min();
+        self.sweep_at = [next, reads, parked, stalled].into_iter().flatten().min();
         self.sweep_at
     }
 
@@ -551,7 +612,7 @@ impl Book {
 
     /// Whether anything needs a connection.
     pub(crate) fn has_work(&self) -> bool {
-        !self.fresh.is_empty() || self.has_outstanding() || !self.parked.is_empty()
+        !self.fresh.is_empty() || self.has_outstanding() || !self.parked.is_empty() || !self.reads.is_empty()
     }
 
     /// Whether something has left and has no answer yet, or has to be done here and nowhere else.
@@ -574,6 +635,7 @@ impl Book {
     /// returns how many these are.
     pub(crate) fn close(&mut self, wakers: &mut Vec<Waker>) -> usize {
         self.closed = true;
+        self.reads.end(NotTaken::Closed, wakers);
         for key in 0..self.calls.len() {
             let Some(call) = &self.calls[key] else { continue };
             if let Audience::Waiting(_) = call.audience {
@@ -702,15 +764,17 @@ impl Book {
 
     fn repeated_batch(&mut self, now: Instant) -> Option<Batch> {
         let mut operations = Vec::new();
-        let mut chosen = None;
+        let (mut chosen, mut bytes) = (None, 0);
         while let Some(&(id, sequence)) = self.resend.front() {
-            if chosen.is_some_and(|chosen| chosen != id) || operations.len() == BATCH_OPERATIONS {
+            let is_full = operations.len() == BATCH_OPERATIONS || bytes >= BATCH_BYTES;
+            if chosen.is_some_and(|chosen| chosen != id) || is_full {
                 break;
             }
             self.resend.pop_front();
             let Some(index) = self.session(id) else { continue };
             let Some(Entry::Call(key)) = self.sessions[index].entry(sequence).copied() else { continue };
             chosen = Some(id);
+            bytes += self.calls[key].as_ref().map_or(0, |call| call.act.bytes());
             operations.push(self.submission(key, sequence, now));
         }
         let session = &self.sessions[self.session(chosen?)?];
@@ -731,8 +795,9 @@ impl Book {
             return None;
         }
         let mut operations = Vec::with_capacity(room.min(self.fresh.len()));
+        let mut bytes = 0;
         for _ in 0..self.fresh.len() {
-            if operations.len() == room {
+            if operations.len() == room || bytes >= BATCH_BYTES {
                 break;
             }
             let Some(key) = self.fresh.pop_front() else { break };
@@ -755,6 +820,7 @@ impl Book {
             let sequence = session.low + session.entries.len() as u64;
             session.entries.push_back(Entry::Call(key));
             let incarnation = session.incarnation;
+            bytes += call.act.bytes();
             call.id = Some(OperationId { site: self.site, incarnation, session: session.id, sequence });
             operations.push(self.submission(key, sequence, now));
         }
@@ -770,15 +836,8 @@ impl Book {
         let call = self.calls[key].as_mut().expect("an entry names a live call");
         call.times_sent += 1;
         call.sent_at.get_or_insert(now);
-        // The site gives up a little before the caller does, so that its answer arrives in time.
-        let left = call.terms.deadline.saturating_duration_since(now);
-        let margin = round_trip + (left / 8).min(Duration::from_millis(50));
-        let timeout = left.saturating_sub(margin).as_micros();
-        Submission {
-            sequence,
-            timeout: u64::try_from(timeout).unwrap_or(u64::MAX).max(1),
-            operation: call.act.operation(),
-        }
+        let timeout = time_at_the_site(call.terms.deadline, now, round_trip);
+        Submission { sequence, timeout, operation: call.act.operation() }
     }
 
     fn answered(
@@ -974,6 +1033,14 @@ impl Book {
     fn forget_ended_sessions(&mut self) {
         self.sessions.retain(|session| !session.ended || !session.entries.is_empty());
     }
+}
+
+/// How long a site may take for what its caller wants by `deadline`, in microseconds: it gives up a little before the caller
+/// does, so that its answer arrives in time.
+pub(crate) fn time_at_the_site(deadline: Instant, now: Instant, round_trip: Duration) -> u64 {
+    let left = deadline.saturating_duration_since(now);
+    let margin = round_trip + (left / 8).min(Duration::from_millis(50));
+    u64::try_from(left.saturating_sub(margin).as_micros()).unwrap_or(u64::MAX).max(1)
 }
 
 #[cfg(test)]

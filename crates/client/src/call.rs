@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use slackline_core::api::{self, Hold, is_name};
-use slackline_core::id::SiteId;
+use slackline_core::id::{OperationId, SiteId};
 
 use crate::book::{Act, Finished, NotTaken, Reply, Terms};
 use crate::client::{Client, Journey, Verdict, after};
@@ -54,7 +54,14 @@ pub struct Create;
 #[derive(Debug)]
 pub struct Delete;
 
-/// What a call does: [`Acquire`], [`Release`], [`ReleaseGrant`], [`Create`] or [`Delete`].
+/// A call that accepts that a site's earlier objects are lost.
+#[derive(Debug)]
+pub struct AcceptLoss;
+/// A call that commits a transaction; its value is the number of phases, and the operation.
+#[derive(Debug)]
+pub(crate) struct Commit;
+
+/// What a call does: [`Acquire`], [`Release`], [`ReleaseGrant`], [`Create`], [`Delete`] or [`AcceptLoss`].
 pub trait Kind: sealed::Sealed + Sized {
     /// What it gives when it is done.
     type Value;
@@ -84,6 +91,8 @@ impl sealed::Sealed for Release {}
 impl sealed::Sealed for ReleaseGrant {}
 impl sealed::Sealed for Create {}
 impl sealed::Sealed for Delete {}
+impl sealed::Sealed for AcceptLoss {}
+impl sealed::Sealed for Commit {}
 
 impl Kind for Acquire {
     type Value = Grant;
@@ -142,6 +151,25 @@ impl Kind for Delete {
 
     fn read(done: sealed::Done<'_>) -> Option<()> {
         (done.outcome == api::Outcome::Deleted).then_some(())
+    }
+}
+
+impl Kind for AcceptLoss {
+    type Value = ();
+
+    fn read(done: sealed::Done<'_>) -> Option<()> {
+        (done.outcome == api::Outcome::LossAccepted).then_some(())
+    }
+}
+
+impl Kind for Commit {
+    type Value = (u8, OperationId);
+
+    fn read(done: sealed::Done<'_>) -> Option<(u8, OperationId)> {
+        match done.outcome {
+            api::Outcome::Committed { phases } => Some((phases, done.finished.id?)),
+            _ => None,
+        }
     }
 }
 
@@ -236,7 +264,7 @@ fn objection(act: &Act) -> Option<Reason> {
         Act::Acquire { quota, amount, .. } | Act::Release { quota, amount } => (quota, *amount),
         Act::Create { quota, limit } => (quota, *limit),
         Act::Delete { quota } => (quota, 1),
-        Act::ReleaseGrant { .. } => return None,
+        Act::ReleaseGrant { .. } | Act::Commit { .. } | Act::AcceptLoss => return None,
     };
     if !is_name(quota) {
         return Some(Reason::InvalidName);

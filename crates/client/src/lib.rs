@@ -55,9 +55,11 @@ mod link;
 mod object;
 mod outcome;
 mod quota;
+mod reads;
 mod topology;
+mod txn;
 
-pub use call::{Acquire, Call, Calling, Create, Delete, Kind, Release, ReleaseGrant};
+pub use call::{AcceptLoss, Acquire, Call, Calling, Create, Delete, Kind, Release, ReleaseGrant};
 pub use client::{Client, DEFAULT_DEADLINE, Effect, Listed, Options, SiteStatus};
 pub use grant::{Fence, Grant};
 pub use object::{Key, ParseKeyError};
@@ -65,9 +67,10 @@ pub use outcome::{Aborted, ConnectError, NotDone, Outcome, ReadError, Reason, Re
 pub use quota::{Quota, Shown, ShownSite, Total};
 pub use slackline_core::api::{PeerStatus, Readiness, Status};
 pub use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId};
-pub use slackline_core::object::Cause;
+pub use slackline_core::object::{Cause, Value};
 pub use slackline_wire::lane_of;
 pub use topology::{ParseNameError, Site, Topology};
+pub use txn::{Committed, Page, Transaction, Txn, TxnError};
 
 /// The README's code is compiled with the tests, so that it stays true.
 #[cfg(doctest)]

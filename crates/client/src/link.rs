@@ -3,6 +3,7 @@
 //! its way after two wake-ups: the connection's, and nothing in between.
 
 use std::collections::hash_map::RandomState;
+use std::future::poll_fn;
 use std::hash::BuildHasher;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +24,7 @@ use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::book::{Act, Book, CallKey, Finished, NotTaken, Terms};
+use crate::reads::{self, Wanted};
 
 /// How long a connection may take to come up.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -52,7 +54,7 @@ pub(crate) fn channel(address: &str) -> Option<Channel> {
 
 /// The generated client over a channel, with the bounds that both sides agree on.
 pub(crate) fn stub(channel: Channel) -> SlacklineClient<Channel> {
-    SlacklineClient::new(channel).max_decoding_message_size(4 * MESSAGE_BYTES)
+    SlacklineClient::new(channel).max_decoding_message_size(MESSAGE_BYTES)
 }
 
 /// The connection to one site.
@@ -114,6 +116,25 @@ impl Link {
     /// Fetches the reply of a call.
     pub(crate) fn poll(&self, key: CallKey, context: &Context<'_>) -> Poll<Finished> {
         self.book().poll(key, context.waker()).map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Reads objects at this site.
+    pub(crate) async fn read(self: &Arc<Self>, wanted: Wanted, deadline: Instant) -> reads::Result {
+        if !self.started.load(Ordering::Relaxed) {
+            self.start();
+        }
+        let token = {
+            let mut book = self.book();
+            let due = book.sweep_at();
+            let token = book.read(wanted, deadline)?;
+            if book.sweep_at() != due {
+                self.news.notify_one();
+            }
+            wake_sender(book);
+            token
+        };
+        let mut asked = Asked { link: self, token: Some(token) };
+        poll_fn(|context| asked.poll(context)).await
     }
 
     /// The caller does not wait any longer.
@@ -267,9 +288,8 @@ impl Link {
                 }
             }
             Response::Closed => {}
-            Response::Read(_) | Response::Shown(_) | Response::Listed(_) | Response::Status(_) | Response::Drained => {
-                useful = false
-            }
+            Response::Read(reading) => book.found(reading, wakers),
+            Response::Shown(_) | Response::Listed(_) | Response::Status(_) | Response::Drained => useful = false,
         }
         drop(book);
         // Callers first: what they submit next then travels in one batch.
@@ -341,6 +361,31 @@ impl Link {
         wakers.into_iter().for_each(Waker::wake);
         wake_sender(self.book());
         changed
+    }
+}
+
+/// A read under way; forgotten if its caller goes away.
+struct Asked<'a> {
+    link: &'a Link,
+    token: Option<u64>,
+}
+
+impl Asked<'_> {
+    fn poll(&mut self, context: &Context<'_>) -> Poll<reads::Result> {
+        let token = self.token.expect("polled until it was ready");
+        let found = self.link.book().poll_read(token, context.waker());
+        if found.is_some() {
+            self.token = None;
+        }
+        found.map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if let Some(token) = self.token {
+            self.link.book().abandon_read(token);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The client against sites that do what a test tells them to: real sockets, no protocol.
 
 mod site;
+mod txns;
 
 use std::time::{Duration, Instant};
 

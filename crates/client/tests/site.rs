@@ -1,11 +1,12 @@
-//! Sites that keep sessions and one count of tokens each, and break when told to.
+//! Sites that keep sessions, one count of tokens and objects each, and break when told to.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use slackline_core::api::{Answer, Batch, Doubt, Hold, Operation, Outcome, Refusal, Request, Response};
+use slackline_core::api::{Answer, Batch, Doubt, Hold, Operation, Outcome, Read, Reading, Refusal, Request, Response};
 use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId, SiteId};
+use slackline_core::object::{Abort, Cause, Change, ObjectKey, Seen, Span, Transaction, Value, Version};
 use slackline_wire::v1::{self, slackline_server};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -27,6 +28,10 @@ pub(crate) enum Fault {
     MuteBeforeExecuting,
     /// The batch is carried out, and nothing is said any more.
     MuteAfterExecuting,
+    /// The stream breaks at the next read.
+    BreakBeforeReading,
+    /// Nothing is said from the next read on.
+    MuteBeforeReading,
 }
 
 /// An address of this machine that nobody listens at.
@@ -155,6 +160,36 @@ impl Site {
         self.model.state().relayed = relayed;
     }
 
+    /// Changes an object behind everybody's back.
+    pub(crate) fn put(&self, key: ObjectKey, value: Value) {
+        self.model.state().write(&key, &Change::Put(value));
+    }
+
+    /// What an object holds.
+    pub(crate) fn object(&self, key: &ObjectKey) -> Option<Value> {
+        self.model.state().objects.get(key).and_then(|seen| seen.value.clone())
+    }
+
+    /// The next transactions are aborted for these causes; the last is the first.
+    pub(crate) fn set_aborts(&self, aborts: &[Cause]) {
+        self.model.state().aborts = aborts.to_vec();
+    }
+
+    /// No answer to a read has more objects than this.
+    pub(crate) fn set_most_read(&self, most: usize) {
+        self.model.state().most_read = most;
+    }
+
+    /// The reads that came.
+    pub(crate) fn reads(&self) -> Vec<Read> {
+        self.model.state().reads.clone()
+    }
+
+    /// The transactions that came, those that were aborted too.
+    pub(crate) fn transactions(&self) -> Vec<Transaction> {
+        self.model.state().transactions.clone()
+    }
+
     /// Answers the calls on the quota `slow`.
     pub(crate) fn answer_slow(&self) {
         let mut state = self.model.state();
@@ -198,6 +233,12 @@ struct State {
     slow: Vec<(u64, u64, Operation, Sender)>,
     executed: usize,
     batches: usize,
+    objects: BTreeMap<ObjectKey, Seen>,
+    versions: u64,
+    aborts: Vec<Cause>,
+    most_read: usize,
+    reads: Vec<Read>,
+    transactions: Vec<Transaction>,
 }
 
 fn send(sender: &Sender, response: Response) {
@@ -221,6 +262,12 @@ impl Model {
             slow: Vec::new(),
             executed: 0,
             batches: 0,
+            objects: BTreeMap::new(),
+            versions: 0,
+            aborts: Vec::new(),
+            most_read: usize::MAX,
+            reads: Vec::new(),
+            transactions: Vec::new(),
         };
         Self {
             topology: v1::TopologyReply { site: Some(site.into()), ..topology },
@@ -278,7 +325,13 @@ impl Model {
                 send(sender, Response::Opened { site, incarnation, session: SessionId(session) });
             }
             Request::Batch(batch) => {
-                let fault = std::mem::replace(&mut state.fault, Fault::None);
+                let fault = match state.fault {
+                    Fault::BreakBeforeReading | Fault::MuteBeforeReading => Fault::None,
+                    fault => fault,
+                };
+                if fault != Fault::None {
+                    state.fault = Fault::None;
+                }
                 match fault {
                     Fault::BreakBeforeExecuting => return Some(false),
                     Fault::MuteBeforeExecuting => return None,
@@ -294,6 +347,15 @@ impl Model {
             Request::Close { session, .. } => {
                 state.sessions.remove(&session.0);
                 send(sender, Response::Closed);
+            }
+            Request::Read(read) => {
+                let fault = state.fault;
+                if matches!(fault, Fault::BreakBeforeReading | Fault::MuteBeforeReading) {
+                    state.fault = Fault::None;
+                    return (fault == Fault::BreakBeforeReading).then_some(false);
+                }
+                let reading = state.read(*read);
+                send(sender, Response::Read(Box::new(reading)));
             }
             other => panic!("not on a stream: {other:?}"),
         }
@@ -357,10 +419,80 @@ impl State {
             },
             Operation::Create { limit, .. } => Outcome::Created { limit: *limit },
             Operation::Delete { .. } => Outcome::Deleted,
+            Operation::AcceptLoss => Outcome::LossAccepted,
+            Operation::Commit(transaction) => self.commit(transaction),
         };
         let known = self.sessions.get_mut(&session).expect("looked at before");
         known.insert(sequence, outcome.clone());
         outcome
+    }
+
+    fn seen(&self, key: &ObjectKey) -> Seen {
+        let nothing = Seen { version: Version { incarnation: Incarnation(1), number: 0 }, value: None };
+        self.objects.get(key).cloned().unwrap_or(nothing)
+    }
+
+    fn rows(&self, home: u16, span: &Span) -> Vec<(String, Seen)> {
+        let within = |key: &ObjectKey| key.home == home && key.name.starts_with(&span.prefix) && key.name > span.after;
+        let rows = self.objects.iter().filter(|(key, seen)| within(key) && seen.value.is_some());
+        rows.take(span.limit as usize).map(|(key, seen)| (key.name.clone(), seen.clone())).collect()
+    }
+
+    fn read(&mut self, read: Read) -> Reading {
+        self.reads.push(read.clone());
+        let Read { token, gets, scans, .. } = read;
+        let mut most = self.most_read;
+        let mut fits = |size: usize| {
+            let fits = size <= most;
+            most -= if fits { size } else { 0 };
+            if fits { Ok(()) } else { Err(Abort::of(Cause::TooMuch)) }
+        };
+        let gets = gets.iter().map(|key| fits(1).map(|()| self.seen(key))).collect();
+        let scans = scans.iter().map(|(home, span)| {
+            let rows = self.rows(*home, span);
+            fits(rows.len()).map(|()| rows)
+        });
+        Reading { token, gets, scans: scans.collect() }
+    }
+
+    fn write(&mut self, key: &ObjectKey, change: &Change) {
+        self.versions += 1;
+        let value = match (change, self.seen(key).value) {
+            (Change::Put(value), _) => Some(value.clone()),
+            (Change::Delete, _) => None,
+            (Change::Add(delta), Some(Value::Counter(count))) => Some(Value::Counter(count + delta)),
+            (Change::Add(delta), _) => Some(Value::Counter(*delta)),
+        };
+        let number = if value.is_some() { self.versions } else { 0 };
+        self.objects.insert(key.clone(), Seen { version: Version { incarnation: Incarnation(1), number }, value });
+    }
+
+    fn commit(&mut self, transaction: &Transaction) -> Outcome {
+        self.transactions.push(transaction.clone());
+        if let Some(cause) = self.aborts.pop() {
+            return Outcome::Aborted(Box::new(Abort::about(cause, self.site, "x")));
+        }
+        for home in &transaction.homes {
+            let of = |name: &String| ObjectKey::new(home.region, name.clone());
+            for (name, number) in &home.part.reads {
+                if self.seen(&of(name)).version.number != *number {
+                    return Outcome::Aborted(Box::new(Abort::about(Cause::Changed, self.site, name)));
+                }
+            }
+            for (span, numbers) in &home.part.scans {
+                let rows = self.rows(home.region, span);
+                if !rows.iter().map(|(_, seen)| seen.version.number).eq(numbers.iter().copied()) {
+                    return Outcome::Aborted(Box::new(Abort::about(Cause::Changed, self.site, &span.prefix)));
+                }
+            }
+        }
+        for home in &transaction.homes {
+            for (name, change) in &home.part.writes {
+                self.write(&ObjectKey::new(home.region, name.clone()), change);
+            }
+        }
+        let writes = transaction.homes.iter().any(|home| !home.part.writes.is_empty());
+        Outcome::Committed { phases: u8::from(writes) }
     }
 
     fn ask(&mut self, operation: OperationId) -> Outcome {
@@ -447,6 +579,21 @@ impl slackline_server::Slackline for Model {
     }
 
     async fn delete_quota(&self, _: Call<v1::DeleteQuotaRequest>) -> Result<Reply<v1::OutcomeReply>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    async fn read_objects(&self, _: Call<v1::Read>) -> Result<Reply<v1::Reading>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    async fn commit_transaction(
+        &self,
+        _: Call<v1::CommitTransactionRequest>,
+    ) -> Result<Reply<v1::OutcomeReply>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    async fn accept_loss(&self, _: Call<v1::AcceptLossRequest>) -> Result<Reply<v1::OutcomeReply>, Status> {
         Err(Status::unimplemented("not in this test"))
     }
 

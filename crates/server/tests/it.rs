@@ -9,3 +9,4 @@ mod load;
 mod logs;
 mod power;
 mod support;
+mod txns;

@@ -1,0 +1,209 @@
+//! Transactions of the client over real sockets.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use slackline::{Cause, Client, Effect, Key, Options, Outcome, Reason, Txn, TxnError, Value};
+use slackline_server::{Dev, DevConfig, Ports, RttTable, SiteHandle};
+
+use crate::support::{block_on, cluster};
+
+const DRAIN: Duration = Duration::from_secs(5);
+
+fn key(text: &str) -> Key {
+    text.parse().expect("a key")
+}
+
+async fn connect(site: &SiteHandle, region: &str) -> Client {
+    let options = Options { region: Some(region.to_owned()), ..Options::default() };
+    Client::connect_with([site.address().to_string()], options).await.expect("connected")
+}
+
+/// The accounts that `transfers_keep_the_sum_for_every_reader` moves money between.
+const REGIONS: [&str; 3] = ["us", "eu", "ap"];
+const ACCOUNTS: usize = 4;
+const SUM: i64 = 3 * ACCOUNTS as i64 * 100;
+
+fn account(number: usize) -> Key {
+    Key::new(REGIONS[number % 3], format!("accounts/{:02}", number / 3))
+}
+
+#[test]
+fn transfers_keep_the_sum_for_every_reader() {
+    let dev = cluster(&REGIONS, 1);
+    block_on(async {
+        let us = connect(&dev.sites()[0], "us").await;
+        let open = |txn: Txn| async move { (0..3 * ACCOUNTS).try_for_each(|number| txn.put(&account(number), &100)) };
+        us.transact(open).await.expect("no error").done().expect("committed");
+        let stop = Arc::new(AtomicBool::new(false));
+        let (mut movers, mut readers) = (Vec::new(), Vec::new());
+        for (site, region) in REGIONS.iter().enumerate() {
+            let client = connect(&dev.sites()[site], region).await;
+            for mover in 0..3 {
+                let client = client.clone();
+                movers.push(tokio::spawn(async move {
+                    for step in 0..20 {
+                        let (from, to) = (site + 5 * mover + step, 7 * site + mover + 3 * step + 1);
+                        let (from, to) = (account(from % 12), account(to % 12));
+                        let transfer = |txn: Txn| {
+                            let (from, to) = (from.clone(), to.clone());
+                            async move {
+                                let left: i64 = txn.get(&from).await?.expect("opened");
+                                txn.put(&from, &(left - 1))?;
+                                let right: i64 = txn.get(&to).await?.expect("opened");
+                                txn.put(&to, &(right + 1))?;
+                                txn.add(&key("eu:transfers"), 1)
+                            }
+                        };
+                        client.transact(transfer).await.expect("no error").done().expect("committed");
+                    }
+                }));
+            }
+            let stop = Arc::clone(&stop);
+            readers.push(tokio::spawn(async move {
+                let mut sums = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let sum = |txn: Txn| async move {
+                        let mut sum = 0;
+                        for region in REGIONS {
+                            let rows = txn.scan_as::<i64>(&Key::new(region, "accounts/")).await?;
+                            assert_eq!(rows.len(), ACCOUNTS);
+                            sum += rows.into_iter().map(|(_, balance)| balance).sum::<i64>();
+                        }
+                        Ok::<_, TxnError>(sum)
+                    };
+                    match client.transaction().deadline(Duration::from_secs(2)).run(sum).await.expect("no error") {
+                        Outcome::Done(sum) => assert_eq!(sum, SUM),
+                        Outcome::Refused(refused) => match refused.reason {
+                            Reason::Aborted(aborted) if matches!(aborted.cause, Cause::Changed | Cause::Busy) => {}
+                            reason => panic!("{reason}"),
+                        },
+                        Outcome::Unknown(unknown) => panic!("{unknown}"),
+                    }
+                    sums += 1;
+                }
+                sums
+            }));
+        }
+        for mover in movers {
+            mover.await.expect("no panic");
+        }
+        stop.store(true, Ordering::Relaxed);
+        for reader in readers {
+            assert!(reader.await.expect("no panic") > 0);
+        }
+        let moved = us.transact(|txn| async move { txn.count(&key("eu:transfers")).await });
+        assert_eq!(moved.await.expect("no error").done(), Ok(9 * 20));
+    });
+    dev.drain(DRAIN).expect("drains");
+}
+
+#[test]
+fn read_often_elsewhere_is_judged_on_the_spot_and_its_write_waits_or_says_for_whom() {
+    let rtt = Some(RttTable::aws());
+    let dev = Dev::start(DevConfig { data: None, rtt, ports: Ports::Free, ..DevConfig::default() }).expect("starts");
+    assert!(dev.wait_ready(Duration::from_secs(20)));
+    block_on(async {
+        let us = connect(&dev.sites()[0], "us").await;
+        let eu = connect(&dev.sites()[1], "eu").await;
+        let write = |txn: Txn| async move { txn.put(&key("eu:motd"), "hello") };
+        eu.transact(write).await.expect("no error").done().expect("committed");
+        let read = |txn: Txn| async move { txn.get::<String>(&key("eu:motd")).await };
+        // Until its home thinks that it is worth a right.
+        let until = Instant::now() + Duration::from_secs(20);
+        let mut quick = 0;
+        while quick < 3 {
+            assert!(Instant::now() < until, "never judged on the spot");
+            let done = us.transaction().run_and_tell(read).await.expect("no error").done().expect("committed");
+            assert_eq!(done.value.as_deref(), Some("hello"));
+            quick += u32::from(done.phases == 0);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let hasty = eu.transaction().max_wait(Duration::ZERO).run(write).await.expect("no error");
+        let Some(Reason::Aborted(aborted)) = hasty.refusal() else { panic!("{hasty:?}") };
+        assert_eq!((aborted.cause, &aborted.key), (Cause::WouldWait, &Some(key("eu:motd"))));
+        assert_eq!(aborted.holders, ["us"]);
+        assert!(aborted.until.is_some());
+        let patient = |txn: Txn| async move { txn.put(&key("eu:motd"), "bye") };
+        assert!(eu.transact(patient).await.expect("no error").is_done());
+        let seen = us.transact(read).await.expect("no error").done().expect("committed");
+        assert_eq!(seen.as_deref(), Some("bye"), "whoever saw the write end");
+    });
+    dev.drain(DRAIN).expect("drains");
+}
+
+#[test]
+fn many_at_once_from_one_client_lose_no_update() {
+    let dev = cluster(&["us", "eu"], 1);
+    block_on(async {
+        let client = connect(&dev.sites()[0], "us").await;
+        let runs = Arc::new(AtomicU32::new(0));
+        let tasks = (0..16).map(|task| {
+            let (client, runs) = (client.clone(), Arc::clone(&runs));
+            tokio::spawn(async move {
+                for _ in 0..10 {
+                    let increment = |txn: Txn| {
+                        runs.fetch_add(1, Ordering::Relaxed);
+                        async move {
+                            let n: i64 = txn.get(&key("us:n")).await?.unwrap_or_default();
+                            txn.put(&key("us:n"), &(n + 1))?;
+                            txn.put(&Key::new("eu", format!("by/{task}")), &n)
+                        }
+                    };
+                    client.transact(increment).await.expect("no error").done().expect("committed");
+                }
+            })
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.expect("no panic");
+        }
+        let n = client.transact(|txn| async move { txn.value(&key("us:n")).await });
+        assert_eq!(n.await.expect("no error").done(), Ok(Some(Value::Bytes(b"160".to_vec()))));
+        assert!(runs.load(Ordering::Relaxed) >= 160);
+    });
+    dev.drain(DRAIN).expect("drains");
+}
+
+#[test]
+fn site_of_a_participant_that_is_gone_is_named_and_the_others_go_on() {
+    let mut dev = cluster(&REGIONS, 1);
+    block_on(async {
+        let client = connect(&dev.sites()[0], "us").await;
+        let both = |txn: Txn| async move {
+            txn.add(&key("us:n"), 1)?;
+            txn.add(&key("eu:n"), 1)
+        };
+        let committed = client.transaction().run_and_tell(both).await.expect("no error").done().expect("committed");
+        assert_eq!(committed.phases, 2);
+        let operation = committed.operation.expect("it wrote");
+        assert_eq!(client.outcome_of(operation).await, Outcome::Done(Effect::Committed { phases: 2 }));
+        let eu = dev.take(1);
+        std::thread::spawn(move || eu.drain(DRAIN)).join().expect("no panic").expect("drains");
+        let alone = |txn: Txn| async move { txn.add(&key("us:n"), 1) };
+        assert!(client.transact(alone).await.expect("no error").is_done());
+        // Until it is known to be gone, what needs it may be undecided.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let refused = client.transaction().deadline(Duration::from_secs(2)).run(both).await.expect("no error");
+        let Some(Reason::Aborted(aborted)) = refused.refusal() else { panic!("{refused:?}") };
+        assert_eq!((aborted.cause, aborted.site.as_deref()), (Cause::Unreachable, Some("eu")));
+        let n = client.transact(|txn| async move { txn.count(&key("us:n")).await });
+        assert_eq!(n.await.expect("no error").done(), Ok(2));
+        assert!(client.accept_loss("us").await.is_done());
+    });
+    dev.drain(DRAIN).expect("drains");
+}
+
+/// The program that the book shows, against a real cluster.
+#[test]
+fn transfer_example_runs_to_its_end() {
+    let dev = Dev::start(DevConfig { data: None, ports: Ports::Free, ..DevConfig::default() }).expect("starts");
+    assert!(dev.wait_ready(Duration::from_secs(20)));
+    let address = dev.sites()[0].address().to_string();
+    block_on(async { transfer::tour(address).await.expect("every transaction ends as the program expects") });
+    dev.drain(DRAIN).expect("drains");
+}
+
+#[path = "../../client/examples/transfer.rs"]
+#[allow(dead_code, reason = "its `main` is for the command line")]
+mod transfer;
