@@ -7,7 +7,8 @@
 //!
 //! Memory is sessions times window, not rate times time. Sessions are numbered upwards from a durable mark, so after a
 //! restart or after the retention a number that is not known is a session that *ended*, never a new one. A session that
-//! left no row did nothing; whether one may have left rows that are forgotten by now is told by a second durable mark.
+//! left no row did nothing; which of those that ended may have left rows that are gone by now is kept too ([`Ended`]), because
+//! a client whose session a crash took with it must still hear that nothing was done.
 
 use std::collections::VecDeque;
 
@@ -287,15 +288,15 @@ pub struct Sessions {
     next: u64,
     /// Numbers below are reserved durably.
     reserved: u64,
-    /// Sessions up to this number may have left rows that are forgotten.
-    forgotten: u64,
+    /// Sessions that ended, and may have left rows that are gone.
+    ended: Ended,
     /// Sessions in the order in which they may be due for retirement.
     order: VecDeque<(u64, SessionId)>,
 }
 
 impl Default for Sessions {
     fn default() -> Self {
-        Self::restore(1, 0)
+        Self::restore(Marks::default())
     }
 }
 
@@ -312,13 +313,19 @@ pub enum Opened {
 
 impl Sessions {
     /// The sessions of a site whose durable marks are these.
-    pub fn restore(reserved: u64, forgotten: u64) -> Self {
-        Self { open: FxHashMap::default(), next: reserved, reserved, forgotten, order: VecDeque::new() }
+    pub fn restore(marks: Marks) -> Self {
+        let Marks { reserved, ended } = marks;
+        Self { open: FxHashMap::default(), next: reserved, reserved, ended, order: VecDeque::new() }
     }
 
-    /// The durable marks: (reserved, forgotten).
-    pub fn marks(&self) -> (u64, u64) {
-        (self.reserved, self.forgotten)
+    /// Whether these are the marks.
+    pub fn are_marks(&self, marks: &Marks) -> bool {
+        self.reserved == marks.reserved && self.ended == marks.ended
+    }
+
+    /// The durable marks.
+    pub fn marks(&self) -> Marks {
+        Marks { reserved: self.reserved, ended: self.ended.clone() }
     }
 
     /// How many are open.
@@ -365,7 +372,11 @@ impl Sessions {
         if self.next > self.reserved {
             self.reserved = self.next - 1 + BLOCK;
         }
-        if id.0 <= self.forgotten { Outcome::Unknown(Doubt::Forgotten) } else { Outcome::Refused(Refusal::Withdrawn) }
+        if self.ended.contains(id.0) {
+            Outcome::Unknown(Doubt::Forgotten)
+        } else {
+            Outcome::Refused(Refusal::Withdrawn)
+        }
     }
 
     /// Takes a row into the session that it belongs to, when the site starts.
@@ -400,8 +411,9 @@ impl Sessions {
     /// Ends a session; returns the slots whose rows are to be removed and the operations that waited, if it was open.
     pub fn close(&mut self, id: SessionId) -> Option<(Vec<u64>, Vec<Unanswered>)> {
         let session = self.open.remove(&id)?;
-        if session.highest > 0 {
-            self.forgotten = self.forgotten.max(id.0);
+        // What waits may still be carried out, if others have been asked to.
+        if session.highest > 0 || session.waiting().next().is_some() {
+            self.ended.insert(id.0);
         }
         Some((session.written().collect(), session.waiting().collect()))
     }
@@ -440,6 +452,93 @@ impl Sessions {
         }
         self.order.push_back((session.touched + RETENTION, id));
         self.open.insert(id, session);
+    }
+}
+
+/// The durable marks of a site's sessions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Marks {
+    /// Numbers below are used up.
+    pub reserved: u64,
+    /// Which sessions ended and may have left rows that are gone.
+    pub ended: Ended,
+}
+
+impl Default for Marks {
+    fn default() -> Self {
+        Self { reserved: 1, ended: Ended::default() }
+    }
+}
+
+impl Marks {
+    /// Appends them.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_u64(out, self.reserved);
+        put_u64(out, self.ended.floor);
+        put_u64(out, self.ended.runs.len() as u64);
+        let mut before = self.ended.floor;
+        for (first, last) in &self.ended.runs {
+            put_u64(out, first - before);
+            put_u64(out, last - first);
+            before = *last;
+        }
+    }
+
+    /// Reads what [`Marks::encode`] wrote; the first layout of rows had no runs.
+    pub fn decode(cursor: &mut Cursor, has_runs: bool) -> Result<Self, Malformed> {
+        let reserved = cursor.u64()?;
+        let mut ended = Ended { floor: cursor.u64()?, runs: Vec::new() };
+        let mut before = ended.floor;
+        for _ in 0..if has_runs { cursor.u64()? } else { 0 } {
+            let first = before.checked_add(cursor.u64()?).ok_or(Malformed)?;
+            let last = first.checked_add(cursor.u64()?).ok_or(Malformed)?;
+            ended.runs.push((first, last));
+            before = last;
+        }
+        Ok(Self { reserved, ended })
+    }
+}
+
+/// The most runs of numbers that are kept apart.
+const RUNS: usize = 64;
+
+/// Numbers of sessions that ended and may have left rows that are gone: all up to a floor, and a few runs above it. Between
+/// runs are sessions that are open, and those that a crash ended before they did anything. The floor rises over the oldest
+/// run when there are too many.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Ended {
+    floor: u64,
+    /// First and last numbers, ascending, not touching each other.
+    runs: Vec<(u64, u64)>,
+}
+
+impl Ended {
+    /// Whether the number is among them.
+    pub fn contains(&self, number: u64) -> bool {
+        let at = self.runs.partition_point(|(_, last)| *last < number);
+        number <= self.floor || self.runs.get(at).is_some_and(|(first, _)| *first <= number)
+    }
+
+    /// Adds a number.
+    pub fn insert(&mut self, number: u64) {
+        if self.contains(number) {
+            return;
+        }
+        let at = self.runs.partition_point(|(_, last)| *last < number);
+        let joins_before = at > 0 && self.runs[at - 1].1 + 1 == number;
+        let joins_after = self.runs.get(at).is_some_and(|(first, _)| number + 1 == *first);
+        match (joins_before, joins_after) {
+            (true, true) => {
+                let (_, last) = self.runs.remove(at);
+                self.runs[at - 1].1 = last;
+            }
+            (true, false) => self.runs[at - 1].1 = number,
+            (false, true) => self.runs[at].0 = number,
+            (false, false) => self.runs.insert(at, (number, number)),
+        }
+        while self.runs.first().is_some_and(|(first, _)| *first == self.floor + 1) || self.runs.len() > RUNS {
+            self.floor = self.runs.remove(0).1;
+        }
     }
 }
 
@@ -642,4 +741,56 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
     };
     cursor.end()?;
     Ok(SessionRow { sequence, low, digest, outcome, aim })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_that_a_crash_ended_are_told_from_those_whose_rows_are_gone() {
+        let mut sessions = Sessions::default();
+        let open = |sessions: &mut Sessions| match sessions.open(0) {
+            Opened::Within(id) | Opened::Reserving(id) => id,
+            Opened::Full => panic!("far from it"),
+        };
+        let (first, crashed, last) = (open(&mut sessions), open(&mut sessions), open(&mut sessions));
+        for id in [first, last] {
+            sessions.find(id).expect("open").record(1, 0, Outcome::Deleted);
+            sessions.close(id);
+        }
+        // A crash: what was open and left no row is no more.
+        let mut sessions = Sessions::restore(sessions.marks());
+        for id in [first, last] {
+            assert_eq!(sessions.verdict_on_ended(id), Outcome::Unknown(Doubt::Forgotten));
+        }
+        assert_eq!(sessions.verdict_on_ended(crashed), Outcome::Refused(Refusal::Withdrawn));
+        // One that ended while something waited may have done it.
+        let id = open(&mut sessions);
+        sessions.find(id).expect("open").suspend(1, 0, NOBODY);
+        sessions.close(id);
+        assert_eq!(sessions.verdict_on_ended(id), Outcome::Unknown(Doubt::Forgotten));
+    }
+
+    #[test]
+    fn ended_numbers_are_those_that_were_added_until_there_are_too_many_runs() {
+        let mut ended = Ended::default();
+        let mut all = std::collections::BTreeSet::new();
+        let mut number = 7u64;
+        for _ in 0..40 {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            all.insert(1 + (number >> 33) % 100);
+            ended.insert(1 + (number >> 33) % 100);
+            for number in 1..=101 {
+                assert_eq!(ended.contains(number), all.contains(&number), "{number} in {ended:?}");
+            }
+            let marks = Marks { reserved: 500, ended: ended.clone() };
+            let mut bytes = Vec::new();
+            marks.encode(&mut bytes);
+            assert_eq!(Marks::decode(&mut Cursor(&bytes), true), Ok(marks));
+        }
+        (1..=200).for_each(|number| ended.insert(1000 + 2 * number));
+        assert_eq!(ended.runs.len(), RUNS);
+        assert!(ended.contains(1000), "the floor has risen over it");
+    }
 }

@@ -87,6 +87,11 @@ impl Simulation {
         if self.audit.tasks.is_empty() && self.audit.current.is_none() {
             if self.audit.done {
                 self.oracle.conserve_all();
+                for site in 0..world.len() {
+                    let under_way = world.node(site).map_or((0, 0), |node| node.txns().under_way());
+                    let found = liveness::check_transactions(under_way);
+                    self.oracle.blame(liveness::NAME, found, &format!("site {site}"));
+                }
                 self.phase = Phase::Over;
                 return world.stop();
             }

@@ -48,6 +48,8 @@ pub enum Heard {
     Nothing,
     /// Instances are missing here.
     Behind,
+    /// Instances are missing there: it cannot answer before it has them.
+    Ahead,
     /// It counts, and others are missing. The share may have changed, and is to be persisted.
     Counted,
     /// All have answered: this incarnation may vote. The share has changed.
@@ -73,7 +75,7 @@ impl Clearance {
             return Heard::Nothing;
         }
         if answer.applied != applied {
-            return if answer.applied > applied { Heard::Behind } else { Heard::Nothing };
+            return if answer.applied > applied { Heard::Behind } else { Heard::Ahead };
         }
         // At once: whoever told it may be the next to lose a disk.
         if let Some((ballot, value)) = answer.accepted {

@@ -27,7 +27,7 @@ use crate::id::{Incarnation, Life, SiteId};
 use crate::machine::{Batch, Effect};
 use crate::peer::Body;
 use crate::quota::Quotas;
-use crate::session::Sessions;
+use crate::session::{Marks, Sessions};
 use crate::stats::Rng;
 use crate::turn::{Peer, Turn};
 use crate::txn::Txns;
@@ -36,8 +36,8 @@ use crate::txn::Txns;
 pub(super) const META: u8 = 0x01;
 /// Tag of the rows about peers.
 pub(super) const PEER: u8 = 0x02;
-/// The layout of rows that this version writes.
-pub(super) const VERSION: u64 = 1;
+/// The layout of rows that this version writes. The first knew no runs of ended sessions, nor objects.
+pub(super) const VERSION: u64 = 2;
 /// How often a question at the start is repeated.
 const HELLO: u64 = 300 * MILLISECOND;
 /// A peer's position is noted durably when it has moved on by this many batches, or after [`NOTE`].
@@ -72,7 +72,7 @@ pub(super) struct Lineage {
     noted: Vec<u64>,
     stale: bool,
     first_turn: bool,
-    marks: (u64, u64),
+    marks: Marks,
 }
 
 /// What the row about the site tells of it.
@@ -82,7 +82,7 @@ pub(super) struct Owner {
     /// The sites of the lane. They are fixed: shares, votes and totals are by member.
     pub(super) members: Vec<SiteId>,
     /// The session marks.
-    pub(super) marks: (u64, u64),
+    pub(super) marks: Marks,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -112,14 +112,15 @@ impl Lineage {
             noted: Vec::new(),
             stale: false,
             first_turn: true,
-            marks: (1, 0),
+            marks: Marks::default(),
         }
     }
 
     /// Reads the row about the site.
     pub(super) fn restore(&mut self, row: &[u8], now: Now) -> Result<Owner, Malformed> {
         let mut cursor = Cursor(row);
-        if cursor.u64()? != VERSION {
+        let version = cursor.u64()?;
+        if version == 0 || version > VERSION {
             return Err(Malformed);
         }
         let mut part = || u16::try_from(cursor.u64()?).map_err(|_| Malformed);
@@ -129,7 +130,7 @@ impl Lineage {
         self.life = next_life(Life(cursor.u64()?));
         self.uptime_before = cursor.u64()?;
         self.uptime_noted = self.uptime_before;
-        self.marks = (cursor.u64()?, cursor.u64()?);
+        self.marks = Marks::decode(&mut cursor, version > 1)?;
         let members = (0..cursor.u64()?).map(|_| {
             let mut part = || u16::try_from(cursor.u64()?).map_err(|_| Malformed);
             Ok(SiteId { region: part()?, lane: part()? })
@@ -140,7 +141,7 @@ impl Lineage {
         if self.incarnation > Incarnation(0) {
             self.readiness = Readiness::Confirming;
         }
-        Ok(Owner { site, members, marks: self.marks })
+        Ok(Owner { site, members, marks: self.marks.clone() })
     }
 
     /// Microseconds that the site has been up, over all lives of this storage.
@@ -177,15 +178,17 @@ impl Lineage {
         std::mem::take(&mut self.first_turn)
     }
 
-    pub(super) fn note_marks(&mut self, marks: (u64, u64)) {
-        self.meta_dirty |= marks != self.marks;
-        self.marks = marks;
+    pub(super) fn note_marks(&mut self, sessions: &Sessions) {
+        if !sessions.are_marks(&self.marks) {
+            self.meta_dirty = true;
+            self.marks = sessions.marks();
+        }
     }
 
     /// Writes the rows that have changed. Not while it is being confirmed: an old copy that is written to would catch up, batch by
     /// batch and start by start, with the position that betrays it.
-    pub(super) fn persist(&mut self, turn: &mut Turn, marks: (u64, u64)) {
-        self.note_marks(marks);
+    pub(super) fn persist(&mut self, turn: &mut Turn, sessions: &Sessions) {
+        self.note_marks(sessions);
         if self.readiness == Readiness::Confirming {
             return;
         }
@@ -211,8 +214,7 @@ impl Lineage {
         put_u64(&mut row, u64::from(self.incarnation.0));
         put_u64(&mut row, self.life.0);
         put_u64(&mut row, uptime);
-        put_u64(&mut row, self.marks.0);
-        put_u64(&mut row, self.marks.1);
+        self.marks.encode(&mut row);
         put_u64(&mut row, members.len() as u64);
         for member in members {
             put_u64(&mut row, u64::from(member.region));
@@ -415,7 +417,7 @@ impl Node {
         self.txns.rows().iter().for_each(|key| batch.delete(key));
         self.txns = Txns::new(self.config.me, self.rng.draw() >> 16);
         let marks = self.sessions.marks();
-        self.sessions = Sessions::restore(marks.0, marks.1);
+        self.sessions = Sessions::restore(marks.clone());
         self.quotas = Quotas::new();
         self.chores.forget();
         let uptime = self.lineage.uptime(now);

@@ -208,7 +208,7 @@ impl Node {
         if owner.members != self.config.members {
             return Err(OpenError::OtherMembers { before: owner.members.len(), now: self.config.members.len() });
         }
-        self.sessions = Sessions::restore(owner.marks.0, owner.marks.1);
+        self.sessions = Sessions::restore(owner.marks);
         let mut from = vec![lives::META + 1];
         loop {
             let page = reader.scan(&from, &[Txns::LAST_TAG + 1], PAGE)?;
@@ -401,7 +401,7 @@ impl Machine for Node {
         if serving {
             txns.persist(&mut turn.batch);
         }
-        lineage.persist(&mut turn, sessions.marks());
+        lineage.persist(&mut turn, sessions);
         if let Some(due) = turn.next_due {
             chores.next_due = Some(chores.next_due.map_or(due, |next| next.min(due)));
         }

@@ -79,7 +79,7 @@ impl Desk<'_> {
             Request::Open => match self.sessions.open(turn.now.mono) {
                 Opened::Full => turn.responses.push((client, Response::NotOpened(Refusal::Overloaded))),
                 Opened::Within(session) | Opened::Reserving(session) => {
-                    self.lineage.note_marks(self.sessions.marks());
+                    self.lineage.note_marks(self.sessions);
                     let incarnation = turn.site.incarnation;
                     turn.responses.push((client, Response::Opened { site: me, incarnation, session }));
                 }
@@ -274,7 +274,7 @@ impl Desk<'_> {
     pub(super) fn close(&mut self, turn: &mut Turn, id: SessionId) {
         let Self { lineage, sessions, quotas, txns, .. } = self;
         let Some((slots, waiting)) = sessions.close(id) else { return };
-        lineage.note_marks(sessions.marks());
+        lineage.note_marks(sessions);
         for slot in slots {
             turn.batch.delete(&outcome_key(id, slot));
         }

@@ -4,7 +4,7 @@
 
 use super::{Dirty, Quota, Quotas};
 use crate::api::{Operation, Outcome, Refusal, SiteSet, is_name};
-use crate::avantan::{Heard, Message, NoVote};
+use crate::avantan::{Heard, Message, NoVote, Share};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::Incarnation;
 use crate::machine::View;
@@ -167,6 +167,12 @@ impl Quotas {
             Heard::Nothing => return,
             Heard::Behind => {
                 let message = Box::new(Message::Behind { applied: avantan.share.applied });
+                return turn.sends.push((turn.peers[from].site, Body::Avantan { quota: name.to_owned(), message }));
+            }
+            Heard::Ahead => {
+                // It may have lost its disk too, and have missed that it was told of an entity that is gone.
+                let Share { applied, table, .. } = &avantan.share;
+                let message = Box::new(Message::Decided { instance: *applied, table: table.clone() });
                 return turn.sends.push((turn.peers[from].site, Body::Avantan { quota: name.to_owned(), message }));
             }
             Heard::Counted => {}

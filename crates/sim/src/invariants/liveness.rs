@@ -24,6 +24,14 @@ pub fn check_rest(in_round: bool, sums: Sums) -> Result<(), String> {
     Ok(())
 }
 
+/// No transaction is under way or in doubt: at rest nothing is left of any, at its coordinator or at those who took part.
+pub fn check_transactions(under_way: (usize, usize)) -> Result<(), String> {
+    match under_way {
+        (0, 0) => Ok(()),
+        (coordinated, parts) => Err(format!("{coordinated} transactions and parts of {parts} are still under way")),
+    }
+}
+
 /// An acquire that fits the free tokens of all sites is granted at any site.
 pub fn check_granted(amount: i64, answer: Option<&Outcome>) -> Result<(), String> {
     match answer {
@@ -61,6 +69,7 @@ mod tests {
         assert!(check_ready(Readiness::Confirming).is_err());
         assert!(check_rest(true, Sums::default()).is_err());
         assert!(check_rest(false, Sums { under_way: 1, ..Sums::default() }).is_err());
+        assert!(check_transactions((0, 1)).is_err());
         assert!(check_granted(3, None).is_err());
         assert!(check_granted(3, Some(&Outcome::Refused(Refusal::DeadlinePassed))).is_err());
         assert!(check_shown(None, Sums::default()).is_err());
