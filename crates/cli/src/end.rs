@@ -91,7 +91,9 @@ impl Finish {
             Finish::Refused(refused) => format!("{refused}{}", advice(&refused.reason)),
             // Who has asked already, or what nobody will ever know, is not to be asked again at once.
             Finish::Unknown(unknown) => match unknown.why {
-                WhyUnknown::IncarnationLost | WhyUnknown::Forgotten => format!("{unknown}; nobody can tell any more"),
+                WhyUnknown::IncarnationLost | WhyUnknown::Forgotten | WhyUnknown::HomeLost => {
+                    format!("{unknown}; nobody can tell any more")
+                }
                 _ => format!("{unknown}; `slackline outcome {}` settles it once it can", unknown.name),
             },
             Finish::NotAsExpected { key, found } if found["kind"] == "absent" => {
