@@ -2,9 +2,10 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::time::SystemTime;
 
 use serde_json::{Value, json};
-use slackline::{NotDone, ReadError, Reason, Refused, Unknown, WhyUnknown};
+use slackline::{Cause, NotDone, ReadError, Reason, Refused, Unknown, WhyUnknown};
 
 /// Prints a line. Whoever reads may have gone away, as `head` does; that is no failure of the command.
 pub(crate) fn say(line: impl Display) {
@@ -61,6 +62,13 @@ pub(crate) enum Finish {
     Said(String),
     /// The command line makes no sense.
     WrongUse(String),
+    /// An object is not as a transaction expected; it is like this.
+    NotAsExpected {
+        /// The object.
+        key: String,
+        /// Its kind and its value.
+        found: Value,
+    },
 }
 
 impl Finish {
@@ -68,6 +76,7 @@ impl Finish {
         match self {
             Finish::Refused(refused) if is_wrong_use(&refused.reason) => 2,
             Finish::Refused(_) | Finish::WasRefused(_) | Finish::Failed(_) | Finish::Said(_) => 1,
+            Finish::NotAsExpected { .. } => 1,
             Finish::WrongUse(_) => 2,
             Finish::Unknown(_) | Finish::Interrupted => 3,
         }
@@ -91,9 +100,17 @@ impl Finish {
             }
             // Who has asked already, or what nobody will ever know, is not to be asked again at once.
             Finish::Unknown(unknown) => match unknown.why {
-                WhyUnknown::IncarnationLost | WhyUnknown::Forgotten => format!("{unknown}; nobody can tell any more"),
+                WhyUnknown::IncarnationLost | WhyUnknown::Forgotten | WhyUnknown::HomeLost => {
+                    format!("{unknown}; nobody can tell any more")
+                }
                 _ => format!("{unknown}; `slackline outcome {}` settles it once it can", unknown.name),
             },
+            Finish::NotAsExpected { key, found } if found["kind"] == "absent" => {
+                format!("refused: {key} is not as expected: nothing is there")
+            }
+            Finish::NotAsExpected { key, found } => {
+                format!("refused: {key} is not as expected: it holds {}", found["value"])
+            }
             Finish::Failed(problem) | Finish::Said(problem) | Finish::WrongUse(problem) => one_line(problem),
         }
     }
@@ -107,6 +124,9 @@ impl Finish {
             Finish::Interrupted => ("unknown", json!({ "why": "interrupted" })),
             Finish::Unknown(unknown) => ("unknown", json!({ "operation": unknown.name, "why": why_code(unknown.why) })),
             Finish::Failed(_) | Finish::Said(_) => ("failed", json!({})),
+            Finish::NotAsExpected { key, found } => {
+                ("refused", json!({ "reason": "not_as_expected", "key": key, "found": found }))
+            }
             Finish::WrongUse(_) => ("wrong_use", json!({})),
         };
         json["outcome"] = json!(outcome);
@@ -143,13 +163,24 @@ fn advice(reason: &Reason) -> &'static str {
         Reason::AboveLimit { .. } => "; ask for fewer",
         Reason::DeadlinePassed => "; give it more time with --deadline",
         Reason::Unreachable { .. } | Reason::NotSent { .. } => "; `slackline status` tells which sites are up",
+        Reason::Aborted(aborted) => match aborted.cause {
+            Cause::Changed | Cause::Busy | Cause::DeadlinePassed => "; give it more time with --deadline",
+            Cause::WouldWait => "; let it wait with --max-wait",
+            Cause::Unreachable => "; `slackline status` tells which sites are up",
+            Cause::Lost => "; `slackline accept-loss` says that it is gone for good",
+            _ => "",
+        },
         _ => "",
     }
 }
 
 /// Whether the command named something that the cluster does not have, or a number that cannot be.
 fn is_wrong_use(reason: &Reason) -> bool {
-    matches!(reason, Reason::UnknownRegion { .. } | Reason::InvalidAmount | Reason::InvalidName)
+    match reason {
+        Reason::UnknownRegion { .. } | Reason::InvalidAmount | Reason::InvalidName => true,
+        Reason::Aborted(aborted) => matches!(aborted.cause, Cause::InvalidKey | Cause::UnknownRegion),
+        _ => false,
+    }
 }
 
 /// A reason for programs: its word, and what it carries.
@@ -161,6 +192,16 @@ fn reason_json(reason: &Reason) -> Value {
         Reason::Unreachable { missing } => json!({ "missing": missing }),
         Reason::NotSent { sites } => json!({ "sites": sites }),
         Reason::UnknownRegion { region, known } => json!({ "region": region, "known": known }),
+        Reason::Aborted(aborted) => {
+            let until = aborted.until.and_then(|until| until.duration_since(SystemTime::UNIX_EPOCH).ok());
+            let until = until.map(|until| u64::try_from(until.as_millis()).unwrap_or(u64::MAX));
+            json!({
+                "key": aborted.key.as_ref().map(ToString::to_string),
+                "site": aborted.site,
+                "holders": aborted.holders,
+                "until_unix_ms": until,
+            })
+        }
         _ => json!({}),
     };
     json["reason"] = json!(code(reason));
@@ -202,6 +243,24 @@ fn code(reason: &Reason) -> &'static str {
         Reason::NotSent { .. } => "not_sent",
         Reason::UnknownRegion { .. } => "unknown_region",
         Reason::Closed => "closed",
+        Reason::Aborted(aborted) => match aborted.cause {
+            Cause::Changed => "changed",
+            Cause::Busy => "busy",
+            Cause::WouldWait => "would_wait",
+            Cause::DeadlinePassed => "not_prepared",
+            Cause::NotACounter => "not_a_counter",
+            Cause::OutOfRange => "out_of_range",
+            Cause::Lost => "lost",
+            Cause::Unreachable => "home_unreachable",
+            Cause::InvalidKey => "invalid_key",
+            Cause::UnknownRegion => "no_such_home",
+            Cause::TooLarge => "too_large",
+            Cause::TooMuch => "too_much",
+            Cause::Malformed => "malformed",
+            Cause::Overloaded => "home_overloaded",
+            Cause::NotReady => "home_not_ready",
+            Cause::Withdrawn => "asked_too_early",
+        },
         _ => "other",
     }
 }

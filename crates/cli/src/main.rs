@@ -13,11 +13,12 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::end::{End, Finish};
 
-/// Quotas that several regions share.
+/// Quotas and objects that several regions share.
 ///
 /// A quota is a number of tokens of a shared resource: seats, GPUs, model tokens per minute. It is spread over sites in
 /// several regions; each grants and takes back tokens on its own, at local latency, and the sites move tokens among each
-/// other. The limit is never exceeded.
+/// other. The limit is never exceeded. An object is a value with a home region; transactions read and change objects of all
+/// regions, and take effect strictly one after the other.
 #[derive(Parser)]
 #[command(
     name = "slackline",
@@ -32,6 +33,8 @@ A first tour, in two terminals:
   slackline quota create gpus --limit 5000
   slackline quota acquire gpus 3 --site eu
   slackline quota show gpus
+  slackline put eu:motd '\"hello\"'
+  slackline get eu:motd
 
 Exit status: 0 done; 1 refused or failed; 2 wrong use;
 3 unknown: it may have been done or not."
@@ -46,6 +49,13 @@ enum Command {
     Dev(commands::dev::Dev),
     Serve(commands::serve::Serve),
     Quota(commands::quota::Quota),
+    Get(commands::object::Get),
+    Put(commands::object::Put),
+    Delete(commands::object::Delete),
+    Add(commands::object::Add),
+    Scan(commands::object::Scan),
+    Txn(commands::txn::Transaction),
+    AcceptLoss(commands::object::AcceptLoss),
     Status(commands::status::Status),
     Outcome(commands::outcome::Outcome),
     Sim(commands::sim::Sim),
@@ -58,6 +68,13 @@ impl Command {
             Command::Dev(command) => command.run(),
             Command::Serve(command) => command.run(),
             Command::Quota(command) => command.run(),
+            Command::Get(command) => command.run(),
+            Command::Put(command) => command.run(),
+            Command::Delete(command) => command.run(),
+            Command::Add(command) => command.run(),
+            Command::Scan(command) => command.run(),
+            Command::Txn(command) => command.run(),
+            Command::AcceptLoss(command) => command.run(),
             Command::Status(command) => command.run(),
             Command::Outcome(command) => command.run(),
             Command::Sim(command) => command.run(),
@@ -70,6 +87,13 @@ impl Command {
             Command::Dev(command) => command.json,
             Command::Serve(command) => command.json,
             Command::Quota(command) => command.is_json(),
+            Command::Get(command) => command.json,
+            Command::Put(command) => command.json,
+            Command::Delete(command) => command.json,
+            Command::Add(command) => command.json,
+            Command::Scan(command) => command.json,
+            Command::Txn(command) => command.json,
+            Command::AcceptLoss(command) => command.json,
             Command::Status(command) => command.json,
             Command::Outcome(command) => command.json,
             Command::Sim(command) => command.json,

@@ -115,6 +115,14 @@ fn wrong_use_is_one_line_and_status_2() {
         (&["bench", "hot", "--callers", "0"], "--callers"),
         (&["bench", "core", "--quotas", "0"], "--quotas"),
         (&["bench", "footprint", "--quotas", "0"], "--quotas"),
+        (&["get", "alice"], "eu:users/alice"),
+        (&["put", "eu:x"], "<VALUE>"),
+        (&["put", "eu:x", "{oops"], "the value is no JSON: key must be a string at line 1 column 2"),
+        (&["put", "eu:x", "1", "--counter", "1"], "--counter"),
+        (&["add", "eu:x", "1.5"], "1.5"),
+        (&["scan", "eu", "--limit", "0"], "1..=1024"),
+        (&["accept-loss"], "--site"),
+        (&["txn", "/nonexistent.json"], "/nonexistent.json: cannot be read"),
     ] {
         let ended = slackline(words);
         assert_eq!(ended.status, 2, "{words:?}: {ended:?}");
@@ -243,6 +251,76 @@ fn dev_cluster_serves_quotas_end_to_end() {
     assert_eq!(cluster.run(&["quota", "list", "--json"]).json(), json!({ "quotas": [] }));
 }
 
+#[test]
+fn objects_are_written_and_read_in_one_transaction_each_or_several_in_one() {
+    let cluster = Server::start(&["dev", "--memory", "--port", "0", "--json"]);
+    let folder = tempfile::tempdir().expect("a directory");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.to_str().expect("a path of this test").to_owned()
+    };
+    let said = |words: &[&str]| {
+        let ended = cluster.run(words);
+        assert_eq!(ended.status, 0, "{words:?}: {ended:?}");
+        ended.stdout.trim_end().to_owned()
+    };
+    assert_eq!(said(&["get", "eu:x"]), "nothing is there");
+    assert_eq!(said(&["put", "eu:x", "{\"b\": 1.50, \"a\": -2}"]), "eu:x is written");
+    assert_eq!(said(&["get", "eu:x"]), "{\"b\": 1.50, \"a\": -2}", "as it was written");
+    assert_eq!(cluster.run(&["get", "eu:x", "--json"]).json()["value"], json!({ "a": -2, "b": 1.5 }));
+    assert_eq!(said(&["put", "eu:raw", "--raw", "good morning"]), "eu:raw is written");
+    assert_eq!(said(&["get", "eu:raw", "--raw"]), "good morning");
+    assert!(said(&["get", "eu:raw"]).contains("--raw"));
+    said(&["put", "eu:n", "-7"]);
+    assert_eq!(said(&["get", "eu:n"]), "-7");
+    assert_eq!(said(&["put", "us:count", "--counter", "-7"]), "us:count is written");
+    assert_eq!(said(&["add", "us:count", "-3", "--site", "ap"]), "added -3 to us:count");
+    assert_eq!(said(&["get", "us:count"]), "-10");
+    assert_eq!(said(&["delete", "eu:raw"]), "eu:raw is deleted");
+    assert_eq!(said(&["scan", "eu", "--limit", "1"]), "eu:n  -7\nthere may be more, with --after 'n'");
+    assert_eq!(said(&["scan", "eu", "--after", "n"]), "eu:x  {\"b\": 1.50, \"a\": -2}");
+    assert_eq!(said(&["scan", "ap"]), "nothing is there");
+
+    let good = file(
+        "good.json",
+        r#"{"operations": [
+            {"expect": "eu:n", "value": -7}, {"expect": "ap:y", "absent": true},
+            {"put": "ap:y", "value": [1]}, {"add": "us:count", "delta": 1}, {"delete": "eu:n"},
+            {"get": "us:count"}, {"scan": "ap:"}
+        ]}"#,
+    );
+    let done = cluster.run(&["txn", &good, "--json"]).json();
+    assert_eq!((&done["outcome"], &done["phases"], &done["runs"]), (&json!("done"), &json!(2), &json!(1)), "{done}");
+    assert_eq!(done["results"][5], json!({ "key": "us:count", "kind": "counter", "value": -9 }));
+    assert_eq!(done["results"][6]["rows"], json!([{ "key": "ap:y", "kind": "json", "value": [1] }]));
+    let operation = done["operation"].as_str().expect("an id");
+    let outcome = cluster.run(&["outcome", operation, "--json"]);
+    // The session is closed, and its outcomes with it.
+    assert!([0, 1, 3].contains(&outcome.status), "{outcome:?}");
+    let again = cluster.run(&["txn", &good, "--json"]);
+    assert_eq!((again.status, &again.json()["reason"]), (1, &json!("not_as_expected")), "{again:?}");
+    assert_eq!(again.json()["found"], json!({ "key": "eu:n", "kind": "absent", "value": null }));
+    assert!(again.stderr.contains("nothing is there") && again.stderr.lines().count() == 1);
+    assert_eq!(said(&["get", "us:count"]), "-9", "nothing of it was written");
+
+    let (no_json, wrong) =
+        (file("no.json", "{\n \"operations\": [}"), file("wrong.json", r#"{"operations": [{"git": "eu:x"}]}"#));
+    for (words, status, says) in [
+        (&["txn", &no_json][..], 2, "no.json: no JSON: expected value at line 2 column 17"),
+        (&["txn", &wrong], 2, "operations[0]: none of get, put"),
+        (&["get", "mars:x"], 2, "us, eu, ap"),
+        (&["put", "eu:", "1"], 2, "the key is not valid"),
+        (&["add", "eu:x", "1"], 1, "refused: the object is no counter (eu:x)"),
+        (&["put", "eu:x", "1", "--site", "mars"], 2, "us, eu, ap"),
+    ] {
+        let ended = cluster.run(words);
+        assert_eq!(ended.status, status, "{words:?}: {ended:?}");
+        assert!(ended.stderr.contains(says) && ended.stderr.lines().count() == 1, "{words:?}: {}", ended.stderr);
+    }
+    assert_eq!(said(&["accept-loss", "--site", "eu"]), "what eu has lost counts as absent");
+}
+
 /// The keys of an object and of those in it, but for names of sites.
 fn keys(value: &Value) -> Vec<&str> {
     match value {
@@ -259,6 +337,14 @@ fn keys(value: &Value) -> Vec<&str> {
 fn book_explains_every_key_of_json() {
     let book = include_str!("../../../docs/src/json.md");
     let cluster = Server::start(&["dev", "--memory", "--port", "0", "--json"]);
+    let folder = tempfile::tempdir().expect("a directory");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.to_str().expect("a path of this test").to_owned()
+    };
+    let transaction = &*file("read.json", r#"{"operations": [{"get": "eu:n"}, {"scan": "eu:"}]}"#);
+    let expecting = &*file("expect.json", r#"{"operations": [{"expect": "eu:n", "absent": true}]}"#);
     let mut said = vec![cluster.said.clone(), slackline(&["sim", "--seed", "1", "--json"]).json()];
     for words in [
         &["quota", "create", "gpus", "--limit", "5000"][..],
@@ -273,6 +359,15 @@ fn book_explains_every_key_of_json() {
         &["quota", "delete", "gpus"],
         &["outcome", "us-1-1-1"],
         &["status"],
+        &["put", "eu:x", "1"],
+        &["get", "eu:x"],
+        &["add", "eu:x", "1"],
+        &["add", "eu:n", "1"],
+        &["scan", "eu"],
+        &["delete", "eu:x"],
+        &["txn", transaction],
+        &["txn", expecting],
+        &["accept-loss", "--site", "us"],
     ] {
         said.push(cluster.run(&[words, &["--json"]].concat()).json());
     }

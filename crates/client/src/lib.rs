@@ -1,4 +1,4 @@
-//! Quotas that several regions share: the client of Slackline.
+//! Quotas and objects that several regions share: the client of Slackline.
 //!
 //! A **quota** is a number of tokens of a shared resource: seats, GPUs, model tokens per minute. It is spread over sites
 //! in several regions; each grants and takes back tokens on its own, at local latency, and the sites move tokens among
@@ -40,6 +40,11 @@
 //! again to the same site under the same id, which cannot take effect twice, until its deadline; then it is unknown. It
 //! is never silently issued elsewhere, unless the call [asks for that](Call::retry_elsewhere).
 //!
+//! # Transactions
+//!
+//! [`Client::transact`] runs a program that reads and writes objects of any regions; it takes effect as a whole, strictly
+//! serializable, or not at all. [`Transaction::run`] has the rules.
+//!
 //! # Many calls at once
 //!
 //! Calls of one client to one site share a stream. While a batch is under way, new calls gather; when the site has
@@ -76,3 +81,8 @@ pub use txn::{Committed, Page, Transaction, Txn, TxnError};
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// And so is the book's.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/src/transactions.md")]
+struct Transactions;

@@ -2,8 +2,10 @@
 
 pub(crate) mod bench;
 pub(crate) mod dev;
+pub(crate) mod object;
 pub(crate) mod outcome;
 pub(crate) mod quota;
 pub(crate) mod serve;
 pub(crate) mod sim;
 pub(crate) mod status;
+pub(crate) mod txn;

@@ -40,6 +40,8 @@ impl Outcome {
                 Effect::Released { amount } => (json!({ "released": amount }), format!("released {amount}")),
                 Effect::Created { limit } => (json!({ "created": limit }), format!("created with {limit} tokens")),
                 Effect::Deleted => (json!("deleted"), "deleted".to_owned()),
+                Effect::Committed { phases } => (json!({ "committed": phases }), "committed".to_owned()),
+                Effect::LossAccepted => (json!("loss_accepted"), "the loss is accepted".to_owned()),
                 _ => (json!("other"), "carried out".to_owned()),
             };
             Ok(End::new(json!({ "outcome": "done", "operation": name, "effect": effect }), text))

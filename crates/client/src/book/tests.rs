@@ -2,6 +2,8 @@
 
 use std::task::{Wake, Waker};
 
+use slackline_core::object::{Change, Home, ObjectKey, Part, Value};
+
 use super::*;
 
 const SITE: SiteId = SiteId::new(1, 0);
@@ -543,4 +545,84 @@ fn every_call_ends_whatever_the_connection_does() {
     script.book.connected(false);
     script.sweep(WATCH * 2);
     assert_eq!(script.book.calls.iter().flatten().filter(|call| !call.queued).count(), 0);
+}
+
+fn commit(size: usize) -> Act {
+    let write = (format!("{size}"), Change::Put(Value::Bytes(vec![0; size])));
+    let part = Part { writes: vec![write], ..Part::default() };
+    Act::commit(Transaction { homes: vec![Home { part, ..Home::default() }], max_wait: 0 })
+}
+
+fn wanted(name: &str) -> Wanted {
+    Wanted { gets: vec![ObjectKey::new(0, name)], ..Wanted::default() }
+}
+
+#[test]
+fn large_transactions_travel_in_batches_that_fit_a_message() {
+    let mut script = Script::connected();
+    for _ in 0..20 {
+        script.submit(commit(900 << 10));
+    }
+    script.submit(acquire(1));
+    let mut sent = 0;
+    while let Some(batch) = script.batch() {
+        let sizes = batch.operations.iter().map(|submission| operation_bytes(&submission.operation));
+        assert!(sizes.sum::<usize>() < 3 << 20, "{} operations", batch.operations.len());
+        sent += batch.operations.len();
+        let answers: Vec<_> =
+            sequences(&batch).into_iter().map(|sequence| (sequence, Outcome::Committed { phases: 1 })).collect();
+        script.answer(1, &answers);
+    }
+    assert_eq!(sent, 21);
+    // Sent again after the connection was lost, too.
+    for _ in 0..6 {
+        script.submit(commit(900 << 10));
+    }
+    assert_eq!(script.batch().expect("it leaves").operations.len(), 3);
+    script.answer(1, &[]);
+    assert_eq!(script.batch().expect("it leaves").operations.len(), 3);
+    script.disconnect();
+    script.connect();
+    assert_eq!(script.batch().expect("the same again").operations.len(), 3);
+}
+
+#[test]
+fn reads_go_beside_batches_and_end_with_the_stream() {
+    let mut script = Script::connected();
+    let waker = Waker::from(Arc::new(Nobody));
+    let deadline = script.now + 10 * SECOND;
+    script.submit(acquire(1));
+    assert!(script.batch().is_some());
+    let tokens = ["a", "b", "c"].map(|name| script.book.read(wanted(name), deadline).expect("there is room"));
+    script.book.abandon_read(tokens[1]);
+    assert!(script.book.has_something_to_send(), "though a batch is under way");
+    let mut sent = Vec::new();
+    while let Some(Request::Read(read)) = script.book.next_request(script.now) {
+        assert!(read.timeout < 10_000_000);
+        sent.push(read.token);
+    }
+    assert_eq!(sent, [tokens[0], tokens[2]], "nobody waits for the other one");
+    let found = |token| Box::new(Reading { token, gets: Vec::new(), scans: Vec::new() });
+    script.book.found(found(tokens[2]), &mut script.wakers);
+    script.book.found(found(tokens[1]), &mut script.wakers);
+    assert!(script.book.poll_read(tokens[0], &waker).is_none());
+    assert_eq!(script.book.poll_read(tokens[2], &waker), Some(Ok(found(tokens[2]))));
+    script.disconnect();
+    assert_eq!(script.book.poll_read(tokens[0], &waker), Some(Err(NotTaken::Unreachable)));
+
+    // Another site reads for itself, so it is of no use.
+    let token = script.book.read(wanted("d"), script.now + SECOND).expect("there is room");
+    script.book.connected(true);
+    assert!(!matches!(script.book.next_request(script.now), Some(Request::Read(_))));
+    script.sweep(2 * SECOND);
+    assert_eq!(script.book.poll_read(token, &waker), Some(Err(NotTaken::Unreachable)), "it never left");
+    script.book.connected(false);
+    let token = script.book.read(wanted("e"), script.now + SECOND).expect("there is room");
+    while script.book.next_request(script.now).is_some_and(|request| !matches!(request, Request::Read(_))) {}
+    script.sweep(2 * SECOND);
+    assert_eq!(script.book.poll_read(token, &waker), Some(Err(NotTaken::DeadlinePassed)));
+    let token = script.book.read(wanted("f"), script.now + SECOND).expect("there is room");
+    script.book.close(&mut script.wakers);
+    assert_eq!(script.book.poll_read(token, &waker), Some(Err(NotTaken::Closed)));
+    assert_eq!(script.book.read(wanted("g"), deadline), Err(NotTaken::Closed));
 }

@@ -1,0 +1,347 @@
+//! `slackline get`, `put`, `delete`, `add`, `scan` and `accept-loss`: single objects, each command one transaction.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use clap::Args;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+use slackline::{Client, Committed, Key, ParseKeyError, Transaction, Txn, TxnError};
+
+use crate::duration;
+use crate::end::{End, Finish};
+use crate::session::Connection;
+
+/// The most rows that one scan prints.
+const ROWS: i64 = 1_024;
+
+/// How a transaction is run.
+#[derive(Args)]
+pub(crate) struct Terms {
+    /// The region whose site runs it; the nearest one without
+    #[arg(long, value_name = "REGION")]
+    pub(crate) site: Option<String>,
+    /// How long a write may wait for others' rights to read the old value; the deadline without
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub(crate) max_wait: Option<Duration>,
+}
+
+impl Terms {
+    pub(crate) fn transaction(&self, client: &Client) -> Transaction {
+        let mut transaction = client.transaction();
+        if let Some(site) = &self.site {
+            transaction = transaction.at(site);
+        }
+        if let Some(wait) = self.max_wait {
+            transaction = transaction.max_wait(wait);
+        }
+        transaction
+    }
+
+    /// Runs a program whose errors are those of its transaction.
+    async fn run<T, R: Future<Output = Result<T, TxnError>>>(
+        &self,
+        client: &Client,
+        program: impl FnMut(Txn) -> R,
+    ) -> Result<Committed<T>, Finish> {
+        let outcome = self.transaction(client).run_and_tell(program).await;
+        Ok(outcome.map_err(|error| Finish::Failed(error.to_string()))?.done()?)
+    }
+}
+
+/// Reads an object
+///
+/// Prints its value: JSON, or a counter's number. What is neither is printed with --raw.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline get eu:users/alice
+  slackline get eu:logo.png --raw > logo.png")]
+pub(crate) struct Get {
+    /// The object: its home region and its name, with a colon between them
+    #[arg(value_parser = key)]
+    key: Key,
+    /// Print the bytes as they are
+    #[arg(long, conflicts_with = "json")]
+    raw: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The region whose site reads it; the nearest one without
+    #[arg(long, value_name = "REGION")]
+    site: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Get {
+    pub(crate) fn run(self) -> Result<End, Finish> {
+        let Self { key, raw, site, .. } = self;
+        let terms = Terms { site, max_wait: None };
+        self.connection.run(async move |client: Client| {
+            let (terms, key) = (&terms, &key);
+            let read = terms.run(&client, |txn| async move { txn.value(key).await }).await?;
+            if raw {
+                return match read.value {
+                    Some(slackline::Value::Bytes(bytes)) => {
+                        io::stdout().write_all(&bytes).map_err(|error| Finish::Failed(error.to_string()))?;
+                        Ok(End::silent())
+                    }
+                    Some(slackline::Value::Counter(count)) => Ok(End::new(Value::Null, count.to_string())),
+                    None => Err(Finish::Failed(format!("nothing is at {key}"))),
+                };
+            }
+            let text = text(read.value.as_ref());
+            let mut json = described(key, read.value.as_ref());
+            json["outcome"] = json!("done");
+            Ok(End::new(json, text))
+        })
+    }
+}
+
+/// Writes an object
+///
+/// Its value is JSON, which programs in any language can read; or bytes as they are; or a counter, to which transactions add
+/// without excluding each other.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline put eu:users/alice '{\"seats\": [\"12A\"]}'
+  slackline put eu:motd --raw 'good morning'
+  slackline put us:visits --counter 0")]
+pub(crate) struct Put {
+    /// The object: its home region and its name, with a colon between them
+    #[arg(value_parser = key)]
+    key: Key,
+    /// The value, in JSON
+    #[arg(allow_hyphen_values = true, required_unless_present = "counter")]
+    value: Option<String>,
+    /// Take the value as it is, and not as JSON
+    #[arg(long)]
+    raw: bool,
+    /// Make it a counter with this number
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, conflicts_with_all = ["value", "raw"])]
+    counter: Option<i64>,
+    #[command(flatten)]
+    terms: Terms,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Put {
+    pub(crate) fn run(self) -> Result<End, Finish> {
+        let Self { key, value, raw, counter, terms, .. } = self;
+        if let Some(text) = value.as_ref().filter(|_| !raw) {
+            serde_json::from_str::<IgnoredAny>(text)
+                .map_err(|error| Finish::WrongUse(format!("the value is no JSON: {error}; quote it, or use --raw")))?;
+        }
+        self.connection.run(async move |client: Client| {
+            let (key, value) = (&key, &value);
+            let write = |txn: Txn| async move {
+                match (counter, value) {
+                    (Some(count), _) => txn.put_count(key, count),
+                    (None, value) => txn.put_bytes(key, value.as_deref().unwrap_or_default()),
+                }
+            };
+            let done = terms.run(&client, write).await?;
+            Ok(written(&client, key, &done, format!("{key} is written")))
+        })
+    }
+}
+
+/// Deletes an object
+#[derive(Args)]
+#[command(after_help = "Example:\n  slackline delete eu:users/alice")]
+pub(crate) struct Delete {
+    /// The object: its home region and its name, with a colon between them
+    #[arg(value_parser = key)]
+    key: Key,
+    #[command(flatten)]
+    terms: Terms,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Delete {
+    pub(crate) fn run(self) -> Result<End, Finish> {
+        let Self { key, terms, .. } = self;
+        self.connection.run(async move |client: Client| {
+            let key = &key;
+            let done = terms.run(&client, |txn| async move { txn.delete(key) }).await?;
+            Ok(written(&client, key, &done, format!("{key} is deleted")))
+        })
+    }
+}
+
+/// Adds to a counter
+///
+/// One that is not there begins at 0. Adds do not wait for each other.
+#[derive(Args)]
+#[command(after_help = "Example:\n  slackline add us:visits 3")]
+pub(crate) struct Add {
+    /// The counter: its home region and its name, with a colon between them
+    #[arg(value_parser = key)]
+    key: Key,
+    /// How much; may be below 0
+    #[arg(allow_negative_numbers = true)]
+    delta: i64,
+    #[command(flatten)]
+    terms: Terms,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Add {
+    pub(crate) fn run(self) -> Result<End, Finish> {
+        let Self { key, delta, terms, .. } = self;
+        self.connection.run(async move |client: Client| {
+            let key = &key;
+            let done = terms.run(&client, |txn| async move { txn.add(key, delta) }).await?;
+            Ok(written(&client, key, &done, format!("added {delta} to {key}")))
+        })
+    }
+}
+
+/// Lists the objects of a region
+///
+/// In the order of their names, all of one moment.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline scan eu users/
+  slackline scan eu --limit 10 --after users/alice")]
+pub(crate) struct Scan {
+    /// The region
+    region: String,
+    /// What their names begin with
+    #[arg(default_value = "")]
+    prefix: String,
+    /// Only names after this one
+    #[arg(long, value_name = "NAME", default_value = "")]
+    after: String,
+    /// No more than about this many
+    #[arg(long, value_name = "ROWS", default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=ROWS))]
+    limit: i64,
+    /// The region whose site reads them; the nearest one without
+    #[arg(long, value_name = "REGION")]
+    site: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Scan {
+    pub(crate) fn run(self) -> Result<End, Finish> {
+        let Self { region, prefix, after, limit, site, .. } = self;
+        let terms = Terms { site, max_wait: None };
+        let prefix = Key::new(region, prefix);
+        let limit = usize::try_from(limit).unwrap_or(1);
+        self.connection.run(async move |client: Client| {
+            let (prefix, after) = (&prefix, &after);
+            let page = terms.run(&client, |txn| async move { txn.scan_page(prefix, after, limit).await }).await?.value;
+            let mut lines = String::new();
+            for (key, value) in &page.rows {
+                let _ = writeln!(lines, "{key}  {}", text(Some(value)));
+            }
+            if page.rows.is_empty() {
+                lines.push_str("nothing is there");
+            }
+            if let Some(next) = &page.next {
+                let _ = write!(lines, "there may be more, with --after '{next}'");
+            }
+            let rows: Vec<Value> = page.rows.iter().map(|(key, value)| described(key, Some(value))).collect();
+            let json = json!({ "outcome": "done", "rows": rows, "next": page.next });
+            Ok(End::new(json, lines.trim_end()))
+        })
+    }
+}
+
+/// Accepts that a site has lost its objects
+///
+/// After a site has lost its storage, what it does not find is refused as lost, because it may have been there. This says that
+/// those objects are gone for good: they count as absent from then on.
+#[derive(Args)]
+#[command(after_help = "Example:\n  slackline accept-loss --site eu")]
+pub(crate) struct AcceptLoss {
+    /// The region whose site has lost its storage
+    #[arg(long, value_name = "REGION")]
+    site: String,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl AcceptLoss {
+    pub(crate) fn run(self) -> Result<End, Finish> {
+        let site = self.site;
+        self.connection.run(async move |client: Client| {
+            client.accept_loss(&site).await.done()?;
+            let text = format!("what {site} has lost counts as absent");
+            Ok(End::new(json!({ "outcome": "done", "site": site }), text))
+        })
+    }
+}
+
+/// Reads the name of an object.
+pub(crate) fn key(text: &str) -> Result<Key, String> {
+    text.parse().map_err(|error: ParseKeyError| error.to_string())
+}
+
+/// The operation by which a transaction was committed, for programs.
+pub(crate) fn operation<T>(client: &Client, done: &Committed<T>) -> Value {
+    done.operation.map_or(Value::Null, |id| json!(client.topology().operation_text(id)))
+}
+
+fn written<T>(client: &Client, key: &Key, done: &Committed<T>, text: String) -> End {
+    let key = key.to_string();
+    let json = json!({ "outcome": "done", "key": key, "phases": done.phases, "operation": operation(client, done) });
+    End::new(json, text)
+}
+
+/// An object for programs: its key, what kind of value it has, and the value.
+pub(crate) fn described(key: &Key, value: Option<&slackline::Value>) -> Value {
+    let key = key.to_string();
+    match value {
+        None => json!({ "key": key, "kind": "absent", "value": null }),
+        Some(slackline::Value::Counter(count)) => json!({ "key": key, "kind": "counter", "value": count }),
+        Some(slackline::Value::Bytes(bytes)) => match serde_json::from_slice::<Value>(bytes) {
+            Ok(value) => json!({ "key": key, "kind": "json", "value": value }),
+            Err(_) => json!({ "key": key, "kind": "bytes", "value": hex(bytes) }),
+        },
+    }
+}
+
+/// An object's value for people.
+fn text(value: Option<&slackline::Value>) -> String {
+    match value {
+        None => "nothing is there".to_owned(),
+        Some(slackline::Value::Counter(count)) => count.to_string(),
+        Some(slackline::Value::Bytes(bytes)) => match std::str::from_utf8(bytes) {
+            // As it was written, if it is JSON.
+            Ok(text) if serde_json::from_str::<IgnoredAny>(text).is_ok() => text.trim().to_owned(),
+            _ => format!("{} bytes that are no JSON: --raw prints them", bytes.len()),
+        },
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}

@@ -1,0 +1,281 @@
+//! `slackline txn`: a small transaction from a file.
+
+use std::fmt::{self, Write as _};
+use std::io::Read;
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+use slackline::{Client, Key, Txn, TxnError};
+
+use super::object::{Terms, described, key, operation};
+use crate::end::{End, Finish};
+use crate::session::Connection;
+
+/// The words by which operations begin.
+const WORDS: &str = "get, put, add, delete, scan, expect";
+
+/// Runs a transaction from a file
+///
+/// The file has one JSON object with a list of operations, which take effect in their order, all or none:
+///
+///   {"get": KEY}                     prints what it holds
+///   {"put": KEY, "value": JSON}      or "counter": NUMBER
+///   {"add": KEY, "delta": NUMBER}
+///   {"delete": KEY}
+///   {"scan": KEY}                    prints what begins like this
+///   {"expect": KEY, "value": JSON}   or "counter": NUMBER, or "absent": true
+///
+/// If an object is not as expected, nothing is written.
+#[derive(Args)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  slackline txn move.json
+  echo '{\"operations\": [{\"get\": \"eu:x\"}, {\"add\": \"us:n\", \"delta\": 1}]}' \\
+    | slackline txn -"
+)]
+pub(crate) struct Transaction {
+    /// The file; - for standard input
+    file: String,
+    #[command(flatten)]
+    terms: Terms,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Transaction {
+    pub(crate) fn run(self) -> Result<End, Finish> {
+        let Self { file, terms, .. } = self;
+        let operations = read(&file).and_then(|text| parse(&text));
+        let operations = operations.map_err(|problem| Finish::WrongUse(format!("{file}: {problem}")))?;
+        self.connection.run(async move |client: Client| {
+            let operations = &operations[..];
+            let outcome = terms.transaction(&client).run_and_tell(|txn| carry_out(txn, operations)).await;
+            let done = match outcome {
+                Ok(outcome) => outcome.done()?,
+                Err(Stop::Txn(error)) => return Err(Finish::Failed(error.to_string())),
+                Err(Stop::Unmet { key, found }) => return Err(Finish::NotAsExpected { key: key.to_string(), found }),
+            };
+            let mut text = String::new();
+            for found in done.value.iter().filter(|found| !found.is_null()) {
+                let rows = found["rows"].as_array().map_or(std::slice::from_ref(found), Vec::as_slice);
+                for row in rows {
+                    let (key, value) = (row["key"].as_str().unwrap_or_default(), &row["value"]);
+                    let _ = match row["kind"].as_str() {
+                        Some("absent") => writeln!(text, "{key}  nothing is there"),
+                        _ => writeln!(text, "{key}  {value}"),
+                    };
+                }
+            }
+            let _ = write!(text, "committed");
+            let json = json!({
+                "outcome": "done",
+                "results": done.value,
+                "phases": done.phases,
+                "runs": done.runs,
+                "operation": operation(&client, &done),
+            });
+            Ok(End::new(json, text))
+        })
+    }
+}
+
+/// One operation of a file.
+#[derive(Clone, PartialEq, Debug)]
+enum Operation {
+    Get(Key),
+    Put(Key, Content),
+    Add(Key, i64),
+    Delete(Key),
+    Scan(Key),
+    Expect(Key, Option<Content>),
+}
+
+/// A value in a file.
+#[derive(Clone, PartialEq, Debug)]
+enum Content {
+    Json(Value),
+    Counter(i64),
+}
+
+/// Why a transaction is given up.
+enum Stop {
+    Txn(TxnError),
+    /// An object is not as expected; it is like this.
+    Unmet {
+        key: Key,
+        found: Value,
+    },
+}
+
+impl From<TxnError> for Stop {
+    fn from(error: TxnError) -> Self {
+        Stop::Txn(error)
+    }
+}
+
+/// Carries operations out, and says what each has found; null for one that writes.
+async fn carry_out(txn: Txn, operations: &[Operation]) -> Result<Vec<Value>, Stop> {
+    let mut results = Vec::with_capacity(operations.len());
+    for operation in operations {
+        let mut found = Value::Null;
+        match operation {
+            Operation::Get(key) => found = described(key, txn.value(key).await?.as_ref()),
+            Operation::Put(key, Content::Json(value)) => txn.put(key, value)?,
+            Operation::Put(key, Content::Counter(count)) => txn.put_count(key, *count)?,
+            Operation::Add(key, delta) => txn.add(key, *delta)?,
+            Operation::Delete(key) => txn.delete(key)?,
+            Operation::Scan(prefix) => {
+                let rows = txn.scan(prefix).await?;
+                let rows: Vec<Value> = rows.iter().map(|(key, value)| described(key, Some(value))).collect();
+                found = json!({ "scan": prefix.to_string(), "rows": rows });
+            }
+            Operation::Expect(key, expected) => {
+                let value = described(key, txn.value(key).await?.as_ref());
+                let is_met = match expected {
+                    None => value["kind"] == "absent",
+                    Some(Content::Json(expected)) => value["kind"] == "json" && value["value"] == *expected,
+                    Some(Content::Counter(count)) => value["kind"] == "counter" && value["value"] == *count,
+                };
+                if !is_met {
+                    return Err(Stop::Unmet { key: key.clone(), found: value });
+                }
+            }
+        }
+        results.push(found);
+    }
+    Ok(results)
+}
+
+/// What is wrong with a file, and where.
+#[derive(Debug)]
+struct Problem(String);
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn read(file: &str) -> Result<String, Problem> {
+    let mut text = String::new();
+    let read = match file {
+        "-" => std::io::stdin().read_to_string(&mut text).map(|_| text),
+        file => std::fs::read_to_string(file),
+    };
+    read.map_err(|error| Problem(format!("cannot be read: {error}")))
+}
+
+fn parse(text: &str) -> Result<Vec<Operation>, Problem> {
+    // The position is in the error's own words.
+    let document: Value = serde_json::from_str(text).map_err(|error| Problem(format!("no JSON: {error}")))?;
+    let wrong = || Problem("not an object with one key, \"operations\", that has a list".to_owned());
+    let Value::Object(mut document) = document else { return Err(wrong()) };
+    let Some(Value::Array(operations)) = document.remove("operations") else { return Err(wrong()) };
+    if let Some(other) = document.keys().next() {
+        return Err(Problem(format!("unknown key {other:?}; there is one, \"operations\"")));
+    }
+    let at = |(index, operation): (usize, Value)| {
+        parse_operation(operation).map_err(|problem| Problem(format!("operations[{index}]: {problem}")))
+    };
+    operations.into_iter().enumerate().map(at).collect()
+}
+
+fn parse_operation(operation: Value) -> Result<Operation, Problem> {
+    let problem = |text: String| Err(Problem(text));
+    let Value::Object(mut fields) = operation else {
+        return problem(format!("not an object that begins with one of {WORDS}"));
+    };
+    let word = WORDS.split(", ").find(|word| fields.contains_key(*word));
+    let Some(word) = word else { return problem(format!("none of {WORDS}")) };
+    let text = match fields.remove(word) {
+        Some(Value::String(text)) => text,
+        _ => return problem(format!("{word}: a key in quotes is expected, like \"eu:users/alice\"")),
+    };
+    let at = key(&text).map_err(|error| Problem(format!("{word}: {error}")))?;
+    let operation = match word {
+        "get" => Operation::Get(at),
+        "scan" => Operation::Scan(at),
+        "delete" => Operation::Delete(at),
+        "add" => Operation::Add(at, number(&mut fields, "delta")?.ok_or_else(|| missing("\"delta\""))?),
+        "put" => Operation::Put(at, content(&mut fields)?.ok_or_else(|| missing("\"value\" or \"counter\""))?),
+        _ => {
+            let absent = match fields.remove("absent") {
+                None => false,
+                Some(Value::Bool(true)) => true,
+                Some(other) => return problem(format!("absent: {other} is not true")),
+            };
+            let expected = content(&mut fields)?;
+            if absent == expected.is_some() {
+                return Err(missing("one of \"value\", \"counter\" and \"absent\""));
+            }
+            Operation::Expect(at, expected)
+        }
+    };
+    match fields.keys().next() {
+        Some(other) => problem(format!("{other:?} does not belong to {word}")),
+        None => Ok(operation),
+    }
+}
+
+fn missing(what: &str) -> Problem {
+    Problem(format!("{what} is expected"))
+}
+
+fn number(fields: &mut Map<String, Value>, name: &str) -> Result<Option<i64>, Problem> {
+    let Some(value) = fields.remove(name) else { return Ok(None) };
+    let number = value.as_i64().ok_or_else(|| Problem(format!("{name}: {value} is no integer of 64 bits")))?;
+    Ok(Some(number))
+}
+
+/// The value or the counter among the fields, if there is one.
+fn content(fields: &mut Map<String, Value>) -> Result<Option<Content>, Problem> {
+    match (fields.remove("value"), number(fields, "counter")?) {
+        (Some(_), Some(_)) => Err(Problem("\"value\" and \"counter\" exclude each other".to_owned())),
+        (Some(value), None) => Ok(Some(Content::Json(value))),
+        (None, count) => Ok(count.map(Content::Counter)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_is_read_or_its_mistake_is_named_with_its_place() {
+        let operations = parse(
+            r#"{"operations": [
+                {"get": "eu:x"}, {"put": "eu:x", "value": null}, {"put": "eu:n", "counter": -1},
+                {"add": "us:n", "delta": 3}, {"delete": "eu:y"}, {"scan": "eu:"},
+                {"expect": "eu:x", "value": {"a": 1}}, {"expect": "eu:z", "absent": true}
+            ]}"#,
+        );
+        let operations = operations.expect("it is right");
+        assert_eq!(operations.len(), 8);
+        assert_eq!(operations[1], Operation::Put(Key::new("eu", "x"), Content::Json(Value::Null)));
+        assert_eq!(operations[5], Operation::Scan(Key::new("eu", "")));
+        assert_eq!(operations[7], Operation::Expect(Key::new("eu", "z"), None));
+        for (text, says) in [
+            ("{\n \"operations\": [}", "line 2 column 17"),
+            ("[]", "\"operations\""),
+            (r#"{"operations": [], "more": 1}"#, "unknown key \"more\""),
+            (r#"{"operations": [{"get": "eu:x"}, 3]}"#, "operations[1]: not an object"),
+            (r#"{"operations": [{"git": "eu:x"}]}"#, "operations[0]: none of get, put"),
+            (r#"{"operations": [{"get": 3}]}"#, "operations[0]: get: a key in quotes"),
+            (r#"{"operations": [{"get": "x"}]}"#, "operations[0]: get: \"x\" names no object"),
+            (r#"{"operations": [{"put": "eu:x"}]}"#, "\"value\" or \"counter\" is expected"),
+            (r#"{"operations": [{"add": "eu:x", "delta": 1.5}]}"#, "delta: 1.5 is no integer"),
+            (r#"{"operations": [{"add": "eu:x"}]}"#, "\"delta\" is expected"),
+            (r#"{"operations": [{"get": "eu:x", "value": 1}]}"#, "\"value\" does not belong to get"),
+            (r#"{"operations": [{"expect": "eu:x"}]}"#, "one of \"value\", \"counter\" and \"absent\""),
+            (r#"{"operations": [{"expect": "eu:x", "absent": false}]}"#, "absent: false is not true"),
+        ] {
+            let problem = parse(text).expect_err(text).to_string();
+            assert!(problem.contains(says), "{text}: {problem}");
+        }
+    }
+}
