@@ -31,6 +31,7 @@ pub(super) struct Waiting {
     reading: Reading,
     /// Questions under way.
     missing: usize,
+    until: u64,
 }
 
 /// A question to a home.
@@ -44,6 +45,7 @@ pub(super) struct Question {
     /// Places among the reads' scans.
     scans: Vec<usize>,
     asked: u64,
+    until: u64,
 }
 
 type Result<T> = std::result::Result<T, Abort>;
@@ -69,7 +71,14 @@ impl Txns {
         let reads_at = turn.now.mono;
         let question = |questions: &mut Vec<Question>, spans: &mut Vec<Vec<Span>>, home: SiteId| {
             questions.iter().position(|question| question.home == home).unwrap_or_else(|| {
-                questions.push(Question { reads: None, home, gets: Vec::new(), scans: Vec::new(), asked: reads_at });
+                questions.push(Question {
+                    reads: None,
+                    home,
+                    gets: Vec::new(),
+                    scans: Vec::new(),
+                    asked: reads_at,
+                    until: 0,
+                });
                 spans.push(Vec::new());
                 questions.len() - 1
             })
@@ -129,8 +138,9 @@ impl Txns {
             return turn.responses.push((client, Response::Read(Box::new(reading))));
         }
         let name = self.next_token();
-        self.waiting.insert(name, Waiting { client, reading, missing: questions.len() });
-        self.timers.insert((turn.now.mono + timeout.clamp(MILLISECOND, LONGEST_READ), Timer::Read(name)));
+        let until = turn.now.mono + timeout.clamp(MILLISECOND, LONGEST_READ);
+        self.waiting.insert(name, Waiting { client, reading, missing: questions.len(), until });
+        self.timers.insert((until, Timer::Read(name)));
         for (mut question, spans) in questions.into_iter().zip(spans) {
             question.reads = Some(name);
             self.ask_home(turn, question, spans);
@@ -143,7 +153,7 @@ impl Txns {
         if turn.site.members.contains(&site) { Ok(site) } else { Err(Abort::of(Cause::UnknownRegion)) }
     }
 
-    fn ask_home(&mut self, turn: &mut Turn, question: Question, scans: Vec<Span>) {
+    fn ask_home(&mut self, turn: &mut Turn, mut question: Question, scans: Vec<Span>) {
         let token = self.next_token();
         let gets = question.gets.iter().map(|(name, _)| {
             let key = ObjectKey { home: question.home.region, name: name.clone() };
@@ -153,8 +163,9 @@ impl Txns {
         let fetch = Fetch { token, start: self.start, gets: gets.collect(), scans, rights: self.uses_rights(turn) };
         turn.metrics.fetches += 1;
         turn.send_object(question.home, Message::Fetch(Box::new(fetch)));
+        question.until = turn.now.mono + LONGEST_READ + LATE;
+        self.timers.insert((question.until, Timer::Question(token)));
         self.questions.insert(token, question);
-        self.timers.insert((turn.now.mono + LONGEST_READ + LATE, Timer::Question(token)));
     }
 
     /// Asks for rights over copies that are in use.
@@ -169,7 +180,7 @@ impl Txns {
                 Some(question) => question.gets.push((name, 0)),
                 None => {
                     let (gets, scans) = (vec![(name, 0)], Vec::new());
-                    questions.push(Question { reads: None, home, gets, scans, asked: turn.now.mono });
+                    questions.push(Question { reads: None, home, gets, scans, asked: turn.now.mono, until: 0 });
                 }
             }
         }
@@ -203,8 +214,13 @@ impl Txns {
     /// A home answers.
     pub(super) fn fetched(&mut self, turn: &mut Turn, from: SiteId, fetched: Fetched) {
         let Fetched { token, start, gets, scans } = fetched;
-        let Some(question) = self.questions.remove(&token).filter(|question| question.home == from) else { return };
-        if start != self.start || gets.len() != question.gets.len() || scans.len() != question.scans.len() {
+        let Some(question) = self.questions.remove(&token) else { return };
+        self.timers.remove(&(question.until, Timer::Question(token)));
+        if question.home != from
+            || start != self.start
+            || gets.len() != question.gets.len()
+            || scans.len() != question.scans.len()
+        {
             turn.metrics.ignored += 1;
             return;
         }
@@ -233,6 +249,7 @@ impl Txns {
     /// Answers reads with what is there.
     pub(super) fn answer_read(&mut self, turn: &mut Turn, name: u64) {
         if let Some(waiting) = self.waiting.remove(&name) {
+            self.timers.remove(&(waiting.until, Timer::Read(name)));
             turn.responses.push((waiting.client, Response::Read(Box::new(waiting.reading))));
         }
     }

@@ -449,7 +449,10 @@ fn participant_that_loses_its_disk_leaves_all_of_a_transaction_or_nothing() {
             if let Some(outcome) = &told {
                 let claims = matches!(outcome, Outcome::Committed { .. });
                 let denies = matches!(outcome, Outcome::Aborted(_));
-                assert!(claims && left[0].is_some() || denies && left[0].is_none() || !claims && !denies, "{outcome:?}");
+                assert!(
+                    claims && left[0].is_some() || denies && left[0].is_none() || !claims && !denies,
+                    "{outcome:?}"
+                );
             }
             for at in [0, 1] {
                 assert!(cluster.hosts[at].node.as_ref().expect("runs").txns().is_settled(), "lost after {after} us");
