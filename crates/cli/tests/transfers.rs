@@ -82,7 +82,7 @@ async fn run_mover(client: Client, told: Arc<Told>, site: usize, mover: usize) {
     while told.goes_on() {
         step += 1;
         let (from, to) = (account(step * 5 + mover), account(step * 7 + site + 1));
-        let deadline = if step % 3 == 0 { IMPATIENT } else { PATIENT };
+        let deadline = if step.is_multiple_of(3) { IMPATIENT } else { PATIENT };
         let program = |txn: Txn| transfer(txn, from.clone(), to.clone(), transfers(site));
         let transaction = client.transaction().at(REGIONS[site]).deadline(deadline);
         match transaction.run(program).await.expect("no error of its own") {
