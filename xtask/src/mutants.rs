@@ -4,7 +4,8 @@
 //! A patch starts with lines of the form `key: value`, then `---`, then the diff:
 //!
 //! - `bug`: what it does wrong, in a sentence;
-//! - `check`: `sweep` (within seeds 1..200) or `model`;
+//! - `check`: `sweep` or `model`;
+//! - `seeds`: the seeds within which the sweep must catch it, if they are not 1..200;
 //! - `invariant`: the name that the report must have; several, separated by `|`, where one bug may show as either.
 
 use std::fs;
@@ -14,13 +15,14 @@ use std::time::Instant;
 
 use crate::root;
 
-/// The seeds within which the sweep must catch a bug.
+/// The seeds within which the sweep must catch a bug that does not say.
 const SEEDS: &str = "1..200";
 
 struct Mutant {
     name: String,
     bug: String,
     check: String,
+    seeds: String,
     invariants: Vec<String>,
     diff: String,
 }
@@ -90,6 +92,7 @@ fn parse(name: String, text: &str) -> Result<Mutant, String> {
     Ok(Mutant {
         bug: field("bug")?,
         check: field("check")?,
+        seeds: field("seeds").unwrap_or(SEEDS.to_owned()),
         invariants: field("invariant")?.split('|').map(|one| one.trim().to_owned()).collect(),
         diff: diff.to_owned(),
         name,
@@ -145,10 +148,12 @@ fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
         let is_named = |line: &&String| mutant.invariants.iter().any(|invariant| line.contains(invariant.as_str()));
         findings.iter().find(is_named).map(|line| line.chars().take(90).collect())
     };
-    let mut found = findings(if mutant.check == "sweep" { &[SEEDS, "--no-probes"] } else { &[] })?;
+    let seeds = mutant.seeds.as_str();
+    let sweep = [seeds, "--no-probes"];
+    let mut found = findings(if mutant.check == "sweep" { &sweep } else { &[] })?;
     if named(&found).is_none() && mutant.check == "sweep" {
         // Another invariant noticed it first: the one that was named in advance must do so too, in a later seed.
-        found = findings(&[SEEDS, "--no-probes", "--keep-going"])?;
+        found = findings(&[seeds, "--no-probes", "--keep-going"])?;
     }
     let first = found.first().cloned().unwrap_or_default();
     named(&found).ok_or_else(|| format!("caught by another invariant: {first}"))

@@ -13,8 +13,8 @@ pub(crate) fn say(line: impl Display) {
     if let Err(error) = writeln!(out, "{line}").and_then(|()| out.flush())
         && error.kind() != io::ErrorKind::BrokenPipe
     {
-        // What was to be told is lost, and may matter: a grant's id.
-        eprintln!("slackline: standard output: {error}");
+        // What was to be told is done all the same, and may matter: a grant's id.
+        eprintln!("slackline: done, but standard output: {error}; it was to say: {line}");
         std::process::exit(1);
     }
 }
@@ -52,6 +52,10 @@ pub(crate) enum Finish {
     Refused(Refused),
     /// It may have been done or not.
     Unknown(Unknown),
+    /// It is asked about, and was refused when it was tried.
+    WasRefused(Refused),
+    /// It was broken off by the user.
+    Interrupted,
     /// It could not be tried, or did not get an answer.
     Failed(String),
     /// It was tried, found wanting, and has printed its report already.
@@ -71,9 +75,10 @@ impl Finish {
     pub(crate) fn status(&self) -> u8 {
         match self {
             Finish::Refused(refused) if is_wrong_use(&refused.reason) => 2,
-            Finish::Refused(_) | Finish::Failed(_) | Finish::Said(_) | Finish::NotAsExpected { .. } => 1,
+            Finish::Refused(_) | Finish::WasRefused(_) | Finish::Failed(_) | Finish::Said(_) => 1,
+            Finish::NotAsExpected { .. } => 1,
             Finish::WrongUse(_) => 2,
-            Finish::Unknown(_) => 3,
+            Finish::Unknown(_) | Finish::Interrupted => 3,
         }
     }
 
@@ -89,6 +94,10 @@ impl Finish {
         match self {
             Finish::Refused(Refused { reason, .. }) if is_wrong_use(reason) => reason.to_string(),
             Finish::Refused(refused) => format!("{refused}{}", advice(&refused.reason)),
+            Finish::WasRefused(refused) => format!("the operation was refused: {}", refused.reason),
+            Finish::Interrupted => {
+                "interrupted: it may have been done or not; tokens that were being acquired are given back".to_owned()
+            }
             // Who has asked already, or what nobody will ever know, is not to be asked again at once.
             Finish::Unknown(unknown) => match unknown.why {
                 WhyUnknown::IncarnationLost | WhyUnknown::Forgotten | WhyUnknown::HomeLost => {
@@ -109,7 +118,10 @@ impl Finish {
     fn json(&self) -> Value {
         let (outcome, mut json) = match self {
             Finish::Refused(Refused { reason, .. }) if is_wrong_use(reason) => ("wrong_use", reason_json(reason)),
-            Finish::Refused(Refused { reason, .. }) => ("refused", reason_json(reason)),
+            Finish::Refused(Refused { reason, .. }) | Finish::WasRefused(Refused { reason, .. }) => {
+                ("refused", reason_json(reason))
+            }
+            Finish::Interrupted => ("unknown", json!({ "why": "interrupted" })),
             Finish::Unknown(unknown) => ("unknown", json!({ "operation": unknown.name, "why": why_code(unknown.why) })),
             Finish::Failed(_) | Finish::Said(_) => ("failed", json!({})),
             Finish::NotAsExpected { key, found } => {

@@ -11,6 +11,9 @@ use crate::end::{End, Finish};
 /// The addresses of `slackline dev`.
 const DEV: &str = "127.0.0.1:7400,127.0.0.1:7401,127.0.0.1:7402";
 
+/// How long an interrupted command stays to give back what it was acquiring.
+const GIVING_BACK: Duration = Duration::from_millis(1500);
+
 /// The environment variable that names a cluster.
 const CONNECT: &str = "SLACKLINE_CONNECT";
 
@@ -47,7 +50,14 @@ impl Connection {
             let options = Options { deadline: self.deadline, connect: self.deadline, ..Options::default() };
             let (source, addresses) = self.addresses();
             let client = Client::connect_with(addresses, options).await.map_err(|error| explain(source, error))?;
-            let end = work(client.clone()).await;
+            let end = tokio::select! {
+                end = work(client.clone()) => end,
+                _ = tokio::signal::ctrl_c() => Err(Finish::Interrupted),
+            };
+            if matches!(end, Err(Finish::Interrupted)) {
+                // An acquire that is dropped unanswered is asked about, and given back if it was granted.
+                tokio::time::sleep(GIVING_BACK.min(self.deadline)).await;
+            }
             client.close().await;
             end
         })

@@ -92,7 +92,8 @@ fn wrong_use_is_one_line_and_status_2() {
         (&["quota", "create", "gpus"], "--limit"),
         (&["quota", "create", "gpus", "--limit", "0"], "1 to 9223372036854775807"),
         (&["quota", "create", "", "--limit", "1"], "1 to 256 bytes"),
-        (&["quota", "release"], "<NAME>"),
+        (&["quota", "release"], "--grant ID"),
+        (&["quota", "release", "gpus"], "--grant ID"),
         (&["quota", "release", "gpus", "1", "--grant", "eu-1-1"], "--grant"),
         (&["quota", "frobnicate"], "frobnicate"),
         (&["quota", "creat"], "'creat'; tip: a similar subcommand exists: 'create'; see"),
@@ -554,6 +555,25 @@ fn site_frozen_before_its_answer_is_status_3_and_outcome_settles_it() {
     let in_use = if settled.status == 0 { 200 } else { 0 };
     eventually("the books agree", || show(us), |shown| shown["in_use"] == json!(in_use));
     assert_eq!(us.run(&["outcome", &operation, "--json"]).json(), settled.json(), "it stays so");
+}
+
+#[test]
+fn acquire_that_is_broken_off_holds_nothing() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let table = folder.path().join("rtt.csv");
+    std::fs::write(&table, "from,to,rtt_ms\na,b,800\nb,c,800\na,c,800\n").expect("written");
+    let table = table.to_str().expect("a path of this test");
+    let cluster = Server::start(&["dev", "--json", "--port", "0", "--memory", "--rtt", table]);
+    assert_eq!(cluster.run(&["quota", "create", "gpus", "--limit", "300", "--deadline", "50s"]).status, 0);
+    // It waits for tokens of the others for a second or so.
+    let acquire = ["quota", "acquire", "gpus", "200", "--site", "a", "--deadline", "30s"];
+    let broken_off = cluster.run_interrupted(&acquire, Duration::from_millis(400));
+    assert_eq!(broken_off.status, 3, "{broken_off:?}");
+    assert!(broken_off.stderr.contains("interrupted") && broken_off.stderr.lines().count() == 1, "{broken_off:?}");
+    std::thread::sleep(Duration::from_secs(3));
+    eventually("nothing is held", || show(&cluster), |shown| shown["in_use"] == json!(0));
+    let whole = cluster.run(&["quota", "acquire", "gpus", "300", "--deadline", "50s"]);
+    assert_eq!(whole.status, 0, "{whole:?}");
 }
 
 /// What `--json` promises of every benchmark: one object, with these keys, and the books verified.

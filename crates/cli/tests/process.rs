@@ -126,6 +126,15 @@ impl Server {
         ended(command.env("SLACKLINE_CONNECT", &self.connect).spawn().expect("the binary starts"))
     }
 
+    /// Runs a command against it, and breaks it off as Ctrl-C would.
+    pub(crate) fn run_interrupted(&self, words: &[&str], after: Duration) -> Ended {
+        let mut command = command(words);
+        let child = command.env("SLACKLINE_CONNECT", &self.connect).spawn().expect("the binary starts");
+        std::thread::sleep(after);
+        send(&child, "-INT");
+        ended(child)
+    }
+
     /// Ends it as a crash would.
     pub(crate) fn kill(mut self) {
         let mut child = self.child.take().expect("it runs");

@@ -285,7 +285,9 @@ impl fmt::Display for Reason {
             Reason::InvalidName => Refusal::InvalidName.fmt(f),
             Reason::LimitDiffers { limit } => write!(f, "the quota exists already, with the limit {limit}"),
             Reason::AboveLimit { limit } => Refusal::AboveLimit { limit: *limit }.fmt(f),
-            Reason::AboveOut { at_most } => write!(f, "more than is out: at most {at_most} can be released"),
+            Reason::AboveOut { at_most } => {
+                write!(f, "more than is out: at most {at_most} can be released, as far as its site can tell")
+            }
             Reason::UnknownGrant => Refusal::UnknownGrant.fmt(f),
             Reason::QuotaDeleted => Refusal::QuotaDeleted.fmt(f),
             Reason::Overloaded => Refusal::Overloaded.fmt(f),

@@ -90,7 +90,11 @@ impl Dev {
         let signals = Signals::listen().map_err(|error| Finish::Failed(format!("cannot wait for signals: {error}")))?;
         let cluster = Cluster::start(config).map_err(|error| match error {
             DevError::Distance { .. } | DevError::NoSuchPorts { .. } => Finish::WrongUse(error.to_string()),
-            error => Finish::Failed(error.to_string()),
+            error => Finish::Failed(match error.to_string().split_once(" is in use by another process") {
+                // The rest is advice for whoever runs one site.
+                Some((path, _)) => format!("{path} is in use by another process: stop that cluster, or use --data DIR"),
+                None => error.to_string(),
+            }),
         })?;
         let ready = cluster.wait_ready(READY);
         self.announce(cluster.sites(), ready).print(self.json);

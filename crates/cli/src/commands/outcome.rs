@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::json;
-use slackline::{Client, Effect, ParseNameError};
+use slackline::{Client, Effect, NotDone, ParseNameError};
 
 use crate::end::{End, Finish};
 use crate::session::Connection;
@@ -28,7 +28,10 @@ impl Outcome {
         let name = self.operation;
         self.connection.run(async move |client: Client| {
             let operation = client.topology().parse_operation(&name).map_err(|error| explain(&name, &error))?;
-            let effect = client.outcome_of(operation).await.done()?;
+            let effect = client.outcome_of(operation).await.done().map_err(|not_done| match not_done {
+                NotDone::Refused(refused) => Finish::WasRefused(refused),
+                not_done => not_done.into(),
+            })?;
             let (effect, text) = match effect {
                 Effect::Granted { grant, .. } => {
                     let grant = client.topology().grant_text(grant);

@@ -181,10 +181,10 @@ Examples:
 )]
 struct Release {
     /// The quota's name
-    #[arg(value_parser = name, required_unless_present = "grant")]
+    #[arg(value_parser = name)]
     name: Option<String>,
     /// How many tokens
-    #[arg(allow_negative_numbers = true, value_parser = amount, required_unless_present = "grant")]
+    #[arg(allow_negative_numbers = true, value_parser = amount)]
     amount: Option<i64>,
     /// The region to give them back in; the nearest one without
     #[arg(long, value_name = "REGION", conflicts_with = "grant")]
@@ -201,12 +201,18 @@ struct Release {
 
 impl Release {
     fn run(self) -> Result<End, Finish> {
-        let Self { name, amount, site, grant, .. } = self;
-        self.connection.run(async move |client: Client| {
-            if let Some(grant) = grant {
-                return release_grant(&client, &grant).await;
-            }
-            let (Some(name), Some(amount)) = (name, amount) else { unreachable!("required without a grant") };
+        let Self { name, amount, site, grant, connection, .. } = self;
+        if let Some(grant) = grant {
+            return connection.run(async move |client: Client| release_grant(&client, &grant).await);
+        }
+        let (Some(name), Some(amount)) = (name, amount) else {
+            return Err(Finish::WrongUse(
+                "say what to give back: --grant ID, as `quota acquire` printed it, or a quota's name and an amount; see \
+                 `slackline quota release --help`"
+                    .to_owned(),
+            ));
+        };
+        connection.run(async move |client: Client| {
             let mut call = client.quota(&name).release(amount);
             if let Some(site) = &site {
                 call = call.at(site);

@@ -11,6 +11,8 @@
 //! once is refused for ever, by a row that stays until a transaction with its deadline would be refused anyway. A row of
 //! one that took effect stays until all others know.
 
+use std::collections::BTreeMap;
+
 use super::table::{Table, put_row, row_key, row_range};
 use super::{Timer, Txns};
 use crate::clock::{MILLISECOND, SECOND};
@@ -215,21 +217,17 @@ impl Txns {
     /// Asks the holders of rights over what a part writes to give them up, where that is sooner than their ends.
     fn ask_back(&mut self, turn: &mut Turn, id: OperationId) {
         let entry = self.entries.get(&id).expect("looked up by the caller");
-        let mut asked: Vec<(SiteId, Start, Vec<(String, WarrantyNumber)>)> = Vec::new();
+        let mut asked: BTreeMap<(SiteId, Start), Vec<(String, WarrantyNumber)>> = BTreeMap::new();
         for (name, _) in &entry.part.writes {
             for right in self.backer.binding(turn.now, name) {
                 let left = right.mono.saturating_sub(turn.now.mono);
-                if left < turn.round_trip(right.holder) {
-                    continue;
-                }
-                let rights = asked.iter_mut().find(|(to, start, _)| (*to, *start) == (right.holder, right.start));
-                match rights {
-                    Some((_, _, rights)) => rights.push((name.clone(), right.number)),
-                    None => asked.push((right.holder, right.start, vec![(name.clone(), right.number)])),
+                if left >= turn.round_trip(right.holder) {
+                    let rights = asked.entry((right.holder, right.start)).or_default();
+                    rights.push((name.clone(), right.number));
                 }
             }
         }
-        for (to, holder, rights) in asked {
+        for ((to, holder), rights) in asked {
             turn.metrics.revocations += rights.len() as u64;
             turn.send_object(to, Message::Revoke { holder, rights });
         }

@@ -130,7 +130,7 @@ impl Txns {
         }
         let name = self.next_token();
         self.waiting.insert(name, Waiting { client, reading, missing: questions.len() });
-        self.timers.insert((turn.now.mono + timeout.min(LONGEST_READ).max(MILLISECOND), Timer::Read(name)));
+        self.timers.insert((turn.now.mono + timeout.clamp(MILLISECOND, LONGEST_READ), Timer::Read(name)));
         for (mut question, spans) in questions.into_iter().zip(spans) {
             question.reads = Some(name);
             self.ask_home(turn, question, spans);

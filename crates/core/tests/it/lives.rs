@@ -1,6 +1,6 @@
 //! Sites that stop, lose their disks, or come back on old copies of them.
 
-use slackline_core::api::{Doubt, Outcome, Readiness, Refusal, Request, Response};
+use slackline_core::api::{Doubt, Operation, Outcome, Readiness, Refusal, Request, Response};
 use slackline_core::clock::SECOND;
 use slackline_core::id::OperationId;
 use slackline_core::machine::ClientId;
@@ -173,4 +173,30 @@ fn drained_site_leaves_its_tokens_with_the_others() {
     cluster.start(2);
     cluster.run(3 * SECOND);
     assert_eq!((cluster.show(0, "gpus").in_use_min, cluster.show(2, "gpus").in_use_max), (900, 900));
+}
+
+/// A name that is gone is created anew by a new incarnation, though another one missed that it is gone.
+#[test]
+fn new_incarnation_creates_what_is_gone_though_another_one_never_heard_of_it() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    assert_eq!(cluster.done(0, Operation::Delete { quota: "gpus".into() }), Outcome::Deleted);
+    for at in [2, 0] {
+        cluster.run(2 * SECOND);
+        cluster.kill(at);
+        cluster.hosts[at].put_back(Default::default());
+        cluster.start(at);
+        cluster.responses.clear();
+        while cluster.hosts[at].node.as_ref().expect("runs").readiness() != Readiness::Ready {
+            cluster.run(DELAY / 40);
+        }
+        if at == 0 {
+            // What it is told of names that are gone is lost.
+            cluster.cut = vec![(1, 0), (2, 0)];
+            cluster.run(2 * SECOND);
+            cluster.cut.clear();
+        }
+    }
+    cluster.run(2 * SECOND);
+    assert_eq!(cluster.done(2, create(70)), Outcome::Created { limit: 70 });
 }

@@ -1,6 +1,6 @@
 //! Transactions over objects of several homes, one rule a scenario.
 
-use slackline_core::api::{Doubt, Operation, Outcome, Read, Reading, Request, Response};
+use slackline_core::api::{Batch, Doubt, Operation, Outcome, Read, Reading, Request, Response, Submission};
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{Incarnation, OperationId};
 use slackline_core::machine::ClientId;
@@ -387,4 +387,89 @@ fn bad_transaction_is_refused_and_nothing_of_it_is_applied() {
     let homes = vec![Home { region: 1, incarnation: Incarnation(9), part }];
     let ahead = Operation::Commit(Box::new(Transaction { homes, max_wait: 0 }));
     assert_eq!(cause(&cluster.done(0, ahead)), Some(Cause::Changed));
+}
+
+#[test]
+fn commits_of_one_batch_see_each_other() {
+    let mut cluster = Cluster::new(3);
+    let x = key(0, "x");
+    let nothing = get(&mut cluster, 0, &x).expect("read");
+    let (site, incarnation, session) = cluster.session(0);
+    let twice = [1, 2].map(|sequence| {
+        let txn = Txn::new().read(&x, &nothing).put(&x, &sequence.to_string());
+        Submission { sequence, timeout: SECOND, operation: txn.operation() }
+    });
+    let batch = Batch { site, incarnation, session, low: 1, operations: twice.to_vec() };
+    cluster.request(0, 1, Request::Batch(batch));
+    assert_eq!(cluster.outcome(0, 1), Some(committed(1)));
+    assert_eq!(cluster.outcome(0, 2).as_ref().and_then(cause), Some(Cause::Changed));
+    assert_eq!(value(&mut cluster, 0, &x), Some(bytes("1")));
+}
+
+#[test]
+fn writes_that_waited_for_the_same_right_exclude_each_other() {
+    let mut cluster = Cluster::new(3);
+    let x = key(1, "x");
+    commit(&mut cluster, 1, Txn::new().put(&x, "1"));
+    cluster.run(20 * SECOND);
+    let seen = warm(&mut cluster, 0, &x);
+    // The holder is silent, so both wait for the same end.
+    cluster.cut = vec![(0, 1), (1, 0)];
+    let rivals = ["2", "3"].map(|value| {
+        let txn = Txn::new().read(&x, &seen).put(&x, value);
+        cluster.submit(1, txn.operation())
+    });
+    cluster.cut = vec![(0, 1), (1, 0)];
+    cluster.run(15 * SECOND);
+    let outcomes = rivals.map(|sequence| cluster.outcome(1, sequence).expect("answered"));
+    let effective = outcomes.iter().filter(|outcome| **outcome == committed(1)).count();
+    assert!(effective <= 1, "{outcomes:?}");
+}
+
+#[test]
+fn participant_that_loses_its_disk_leaves_all_of_a_transaction_or_nothing() {
+    for after in [MILLISECOND, DELAY + MILLISECOND, 2 * DELAY + MILLISECOND, 3 * DELAY + MILLISECOND] {
+        for silent in [vec![], vec![(2, 0)], vec![(1, 0)], vec![(0, 1), (0, 2)]] {
+            let mut cluster = Cluster::new(3);
+            let (here, x, y) = (key(0, "x"), key(1, "x"), key(2, "y"));
+            cluster.run(2 * SECOND);
+            let txn = Txn::new().put(&here, "1").put(&x, "1").put(&y, "1");
+            let sequence = cluster.submit(0, txn.operation());
+            cluster.cut = silent;
+            cluster.run(after);
+            cluster.kill(2);
+            cluster.hosts[2].put_back(Default::default());
+            cluster.run(SECOND);
+            cluster.cut.clear();
+            cluster.start(2);
+            cluster.run(40 * SECOND);
+            let left = [value(&mut cluster, 0, &here), value(&mut cluster, 1, &x)];
+            assert_eq!(left[0], left[1], "lost after {after} us");
+            let told = cluster.outcome(0, sequence);
+            if let Some(outcome) = &told {
+                let claims = matches!(outcome, Outcome::Committed { .. });
+                let denies = matches!(outcome, Outcome::Aborted(_));
+                assert!(claims && left[0].is_some() || denies && left[0].is_none() || !claims && !denies, "{outcome:?}");
+            }
+            for at in [0, 1] {
+                assert!(cluster.hosts[at].node.as_ref().expect("runs").txns().is_settled(), "lost after {after} us");
+            }
+        }
+    }
+}
+
+#[test]
+fn commit_whose_only_home_is_lost_is_unknown() {
+    let mut cluster = Cluster::new(3);
+    let x = key(1, "x");
+    cluster.run(2 * SECOND);
+    let sequence = cluster.submit(0, Txn::new().put(&x, "1").operation());
+    cluster.cut = vec![(1, 0)];
+    cluster.run(DELAY + MILLISECOND);
+    cluster.kill(1);
+    cluster.hosts[1].put_back(Default::default());
+    cluster.cut.clear();
+    cluster.start(1);
+    cluster.run(30 * SECOND);
+    assert_eq!(cluster.outcome(0, sequence), Some(Outcome::Unknown(Doubt::HomeLost)));
 }
