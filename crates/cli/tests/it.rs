@@ -4,6 +4,7 @@ mod kills;
 #[path = "../../client/tests/load.rs"]
 mod load;
 mod process;
+mod transfers;
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
