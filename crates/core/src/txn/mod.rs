@@ -78,6 +78,9 @@ use read::{Question, Waiting};
 use row::{CoordinatorRow, NUMBERS, Numbers, PARTICIPANT, ParticipantRow};
 pub use table::Table;
 
+/// The most timers that one tick looks after; the next comes at once. What a tick carries out is one batch, and each part
+/// that it carries out may write [`crate::object::TRANSACTION_BYTES`].
+const AT_ONCE: usize = 16;
 /// Version numbers are reserved durably in blocks of this many.
 const BLOCK: u64 = 1 << 16;
 
@@ -410,7 +413,8 @@ impl Txns {
     pub fn tick(&mut self, turn: &mut Turn, view: &View) {
         let table = self.table(view, turn.site.incarnation);
         self.backer.sweep(turn.now);
-        let due: Vec<(u64, Timer)> = self.timers.iter().copied().take_while(|(at, _)| *at <= turn.now.mono).collect();
+        let due = self.timers.iter().copied().take_while(|(at, _)| *at <= turn.now.mono);
+        let due: Vec<(u64, Timer)> = due.take(AT_ONCE).collect();
         for (at, timer) in due {
             self.timers.remove(&(at, timer));
             match timer {

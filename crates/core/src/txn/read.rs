@@ -12,7 +12,7 @@ use crate::clock::{MILLISECOND, SECOND};
 use crate::id::{Incarnation, SiteId};
 use crate::machine::ClientId;
 use crate::object::message::{Fetch, Fetched, Given, Message};
-use crate::object::{Abort, Cause, ObjectKey, SCAN_ROWS, Seen, Span, is_key, is_prefix};
+use crate::object::{Abort, Cause, ObjectKey, SCAN_ROWS, Span, is_key, is_prefix};
 use crate::turn::Turn;
 
 /// The most reads that wait for other sites.
@@ -133,8 +133,9 @@ impl Txns {
             return turn.responses.push((client, Response::Read(Box::new(reading))));
         }
         if self.waiting.len() >= READS {
-            let refuse = |result: &mut Result<Seen>| *result = Err(Abort::of(Cause::Overloaded));
-            reading.gets.iter_mut().for_each(refuse);
+            let overloaded = || Abort::of(Cause::Overloaded);
+            reading.gets.iter_mut().filter(|got| got.is_err()).for_each(|got| *got = Err(overloaded()));
+            reading.scans.iter_mut().filter(|got| got.is_err()).for_each(|got| *got = Err(overloaded()));
             return turn.responses.push((client, Response::Read(Box::new(reading))));
         }
         let name = self.next_token();

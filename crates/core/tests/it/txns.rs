@@ -1,6 +1,6 @@
 //! Transactions over objects of several homes, one rule a scenario.
 
-use slackline_core::api::{Batch, Doubt, Operation, Outcome, Read, Reading, Request, Response, Submission};
+use slackline_core::api::{Batch, Doubt, Hold, Operation, Outcome, Read, Reading, Request, Response, Submission};
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{Incarnation, OperationId};
 use slackline_core::machine::ClientId;
@@ -475,4 +475,24 @@ fn commit_whose_only_home_is_lost_is_unknown() {
     cluster.start(1);
     cluster.run(30 * SECOND);
     assert_eq!(cluster.outcome(0, sequence), Some(Outcome::Unknown(Doubt::HomeLost)));
+}
+
+/// What a tick reads for transactions is not in the way of what it reads for holds.
+#[test]
+fn hold_ends_while_a_scan_waits_for_a_right_to_end() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(1, Operation::Create { quota: "gpus".into(), limit: 90 });
+    let x = key(1, "x");
+    commit(&mut cluster, 1, Txn::new().put(&x, "1"));
+    cluster.run(20 * SECOND);
+    warm(&mut cluster, 0, &x);
+    let hold = Hold::For(SECOND);
+    let acquire = Operation::Acquire { quota: "gpus".into(), amount: 30, hold };
+    assert!(matches!(cluster.done(1, acquire), Outcome::Granted { .. }));
+    assert_eq!(cluster.tokens(1, "gpus"), 0);
+    let (span, found) = scan(&mut cluster, 1, 1, "list/");
+    cluster.cut = vec![(0, 1), (1, 0)];
+    cluster.submit(1, Txn::new().scanned(1, &span, &found).put(&x, "2").operation());
+    cluster.run(4 * SECOND);
+    assert!(cluster.tokens(1, "gpus") >= 30, "what was granted is back");
 }
