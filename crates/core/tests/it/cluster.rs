@@ -125,6 +125,13 @@ impl Cluster {
         }
     }
 
+    /// Lets virtual time pass in which nothing happens anywhere.
+    pub(crate) fn stand_still(&mut self, span: u64) {
+        self.now += span;
+        let under_way = std::mem::take(&mut self.network).into_iter();
+        self.network = under_way.map(|((at, order), message)| ((at + span, order), message)).collect();
+    }
+
     /// Lets virtual time pass.
     pub(crate) fn run(&mut self, span: u64) {
         let end = self.now + span;
