@@ -9,18 +9,18 @@
 //! | [`codec`] | how rows are laid out in bytes |
 //! | [`clock`] | what a site knows of the time, of its clock's error, and of its peers' clocks |
 //! | [`machine`] | the contract between a machine and its driver; batches, views, the release rule |
+//! | [`right`] | names of rights; holds, the rights over tokens that end by themselves |
 //! | [`object`] | objects and transactions: what they are made of, and what sites say about them |
 //! | [`api`] | what clients ask and are told |
 //! | [`stats`] | estimators of demand |
-//! | [`right`] | names of rights; holds, the rights over tokens that end by themselves |
 //! | [`warranty`] | rights over the values of objects |
 //! | [`avantan`] | the agreement by which sites move tokens |
 //! | [`peer`] | what sites say to each other |
 //! | [`session`] | operation ids: nothing takes effect twice, and outcomes can be asked for |
 //! | [`config`], [`metrics`] | what a node is told when it is opened, and what it counts |
 //! | [`turn`] | what one call of `handle` works with |
-//! | [`quota`] | one quota at one site: acquire, release, offers, gifts, forecasts |
 //! | [`txn`] | strictly serializable transactions over objects |
+//! | [`quota`] | one quota at one site: acquire, release, offers, gifts, forecasts |
 //! | [`node`] | all of it as one machine: routing, recovery, what is persisted where |
 //!
 //! # Glossary

@@ -125,7 +125,7 @@ const SKEWED: usize = 3;
 
 impl Client {
     /// Where it goes now.
-    pub(crate) fn home_or_current(&self) -> usize {
+    pub(crate) fn present_site(&self) -> usize {
         self.current
     }
 

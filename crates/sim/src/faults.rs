@@ -3,7 +3,7 @@
 //! Faults are *fair*: what the product does not promise to survive does not happen. At most one disk is lost at a time,
 //! the next only after every quota has recorded the new incarnation, and never the disks of a majority in one run; an
 //! old copy is restored only if every other site has heard of something newer, because nobody could notice otherwise; of a
-//! site's two clocks at most one errs beyond ε.
+//! site's two clocks at most one errs beyond ε, and the wall clock only where warranties are off.
 
 use slackline_core::api::{Readiness, Request};
 use slackline_core::avantan::Table;

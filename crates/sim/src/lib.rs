@@ -8,7 +8,6 @@
 //! | [`history`] | judges histories of transactions from outside: strict serializability |
 //! | `oracle` | what is durable, what clients were told, where every token is |
 //! | `clients`, `txns` | the workload, by the public rules for ids, sessions and doubt |
-//! | [`history`] | whether what clients saw of objects is strictly serializable |
 //! | `faults` | what goes wrong, and what would not be fair |
 //! | `ambush` | a fault that needs exact timing: a vote forgotten right after it counted |
 //! | `audit` | the cluster at rest after the healing |

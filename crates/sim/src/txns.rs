@@ -133,7 +133,7 @@ impl Simulation {
         if under_way >= AT_ONCE || self.phase == Phase::Audit {
             return;
         }
-        let site = self.clients[at].home_or_current();
+        let site = self.clients[at].present_site();
         if self.session_at(world, at, site).is_none() {
             return;
         }

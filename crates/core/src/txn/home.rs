@@ -179,6 +179,7 @@ impl Txns {
                 turn.metrics.defended += 1;
                 let entry = self.entries.get(&id).expect("inserted above");
                 entry.part.writes.iter().for_each(|(name, _)| self.backer.bar(name));
+                self.defending.insert(id);
                 self.ask_back(turn, id);
                 self.look_when_over(turn, id);
                 Some(self.waiting(turn, id))
@@ -238,12 +239,11 @@ impl Txns {
         for (name, number) in &rights {
             self.backer.give_up(name, from, holder, *number);
         }
-        let waiting = self.entries.iter().filter(|(_, entry)| entry.stage == Stage::Defending);
-        let concerned = waiting.filter(|(_, entry)| {
-            entry.part.writes.iter().any(|(name, _)| rights.iter().any(|(given_up, _)| given_up == name))
-        });
-        let mut concerned: Vec<OperationId> = concerned.map(|(id, _)| *id).collect();
-        concerned.sort_unstable();
+        let is_concerned = |id: &&OperationId| {
+            let writes = &self.entries[*id].part.writes;
+            writes.iter().any(|(name, _)| rights.iter().any(|(given_up, _)| given_up == name))
+        };
+        let concerned: Vec<OperationId> = self.defending.iter().filter(is_concerned).copied().collect();
         for id in concerned {
             self.look_at(id, turn.now.mono);
         }
@@ -257,9 +257,7 @@ impl Txns {
 
     /// Looks again when the rights over what a part writes are over, or asks for them once more.
     fn look_when_over(&mut self, turn: &Turn, id: OperationId) {
-        let entry = self.entries.get(&id).expect("looked up by the caller");
-        let names: Vec<String> = entry.part.writes.iter().map(|(name, _)| name.clone()).collect();
-        let over = names.iter().filter_map(|name| self.backer.over_at(turn.now, name)).max();
+        let over = self.rights_over_at(turn, id);
         let entry = self.entries.get(&id).expect("looked up by the caller");
         let deadline = u64::try_from(entry.deadline.saturating_sub(turn.now.wall)).unwrap_or(0);
         let again = turn.now.mono + (2 * turn.longest_round_trip()).max(ASK);
@@ -267,11 +265,14 @@ impl Txns {
         self.look_at(id, over);
     }
 
+    /// When the last right over what a part writes will be over, on the monotonic clock.
+    fn rights_over_at(&mut self, turn: &Turn, id: OperationId) -> Option<u64> {
+        let writes = self.entries[&id].part.writes.iter();
+        writes.filter_map(|(name, _)| self.backer.over_at(turn.now, name)).max()
+    }
+
     fn waiting(&mut self, turn: &Turn, id: OperationId) -> Vote {
-        let entry = self.entries.get(&id).expect("looked up by the caller");
-        let names: Vec<String> = entry.part.writes.iter().map(|(name, _)| name.clone()).collect();
-        let over = names.iter().filter_map(|name| self.backer.over_at(turn.now, name)).max();
-        let left = over.map_or(0, |over| over.saturating_sub(turn.now.mono));
+        let left = self.rights_over_at(turn, id).map_or(0, |over| over.saturating_sub(turn.now.mono));
         Vote::Waiting { until: turn.now.wall.saturating_add_unsigned(left) }
     }
 
@@ -290,6 +291,7 @@ impl Txns {
             entry.part.writes.iter().for_each(|(name, _)| self.backer.bar(name));
         }
         entry.stage = Stage::Prepared;
+        self.defending.remove(&id);
         self.locks.take(id, &entry.part, table);
         turn.batch.put(&row::participant_key(id), &entry.row());
         let deadline = u64::try_from(entry.deadline.saturating_sub(turn.now.wall)).unwrap_or(0);
@@ -378,6 +380,7 @@ impl Txns {
 
     /// Gives back what a part holds.
     fn let_go(&mut self, id: OperationId, entry: &Entry) {
+        self.defending.remove(&id);
         if entry.stage == Stage::Prepared {
             self.locks.free(id, &entry.part);
         }
@@ -482,9 +485,9 @@ impl Txns {
         }
     }
 
-    /// The other participants and the coordinator.
+    /// The other participants and the coordinator; nobody if nothing is kept of the transaction.
     fn others(&self, turn: &Turn, id: OperationId) -> Vec<SiteId> {
-        let entry = &self.entries[&id];
+        let Some(entry) = self.entries.get(&id) else { return Vec::new() };
         let sites = entry.participants.iter().map(|(site, _)| *site).filter(|site| *site != id.site);
         sites.chain([id.site]).filter(|site| *site != turn.site.me).collect()
     }
@@ -604,13 +607,9 @@ impl Txns {
         } else {
             self.refuse_part(turn, id, Abort::of(Cause::Withdrawn));
         }
-        for site in self.others_of(turn, id) {
+        for site in self.others(turn, id) {
             turn.send_object(site, Message::Decide { id, commit });
         }
-    }
-
-    fn others_of(&self, turn: &Turn, id: OperationId) -> Vec<SiteId> {
-        if self.entries.contains_key(&id) { self.others(turn, id) } else { Vec::new() }
     }
 }
 

@@ -106,6 +106,8 @@ pub struct Txns {
     locks: Locks,
     /// Transactions in which this site takes part.
     entries: FxHashMap<OperationId, Entry>,
+    /// Those of them whose parts wait for rights to end.
+    defending: BTreeSet<OperationId>,
     /// Transactions that it coordinates.
     coordinated: FxHashMap<OperationId, Coordinated>,
     cache: Cache,
@@ -145,6 +147,7 @@ impl Txns {
             backer: Backer::default(),
             locks: Locks::default(),
             entries: FxHashMap::default(),
+            defending: BTreeSet::new(),
             coordinated: FxHashMap::default(),
             cache: Cache::default(),
             waiting: FxHashMap::default(),
