@@ -28,8 +28,8 @@ const CRATES: &[(&str, &[&str])] = &[
 
 /// The chapters of `core`; each may use those before it.
 const CHAPTERS: &[&str] = &[
-    "id", "codec", "clock", "machine", "right", "object", "api", "stats", "warranty", "avantan", "peer", "session",
-    "config", "metrics", "turn", "txn", "quota", "node",
+    "id", "codec", "clock", "machine", "right", "object", "draft", "api", "stats", "warranty", "avantan", "peer",
+    "session", "config", "metrics", "turn", "txn", "quota", "node",
 ];
 
 /// Crates that `core` must not know: it has no clock, socket, disk, thread or random source.

@@ -38,6 +38,7 @@ pub mod avantan;
 pub mod clock;
 pub mod codec;
 pub mod config;
+pub mod draft;
 pub mod id;
 pub mod machine;
 pub mod metrics;

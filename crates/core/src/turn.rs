@@ -34,6 +34,9 @@ pub struct Peer {
     pub leaving: bool,
     /// The last exchange of clocks.
     pub offset: Option<Offset>,
+    /// When it was last asked, in this life's monotonic microseconds, what it answered to in that incarnation: it had its
+    /// storage then.
+    pub vouched: Option<u64>,
 }
 
 impl Peer {

@@ -42,6 +42,12 @@ use crate::stats::Popularity;
 
 /// The longest warranty, in microseconds.
 pub const LONGEST: u64 = 10 * SECOND;
+/// How long after a home was asked, and answered, it is known to have its storage still, in microseconds of monotonic time.
+pub const VOUCHED: u64 = LONGEST;
+/// A home that has lost its storage changes nothing for so long: what rests on its answers of before is over then. Such
+/// may be judged for [`VOUCHED`] since it was asked, by a right that lasts for [`LONGEST`], or a transaction that is prepared
+/// within that.
+pub const LEASE: u64 = VOUCHED + LONGEST + SECOND;
 /// A shorter one is not worth issuing.
 const SHORTEST: u64 = 20 * MILLISECOND;
 /// How far ahead of the last expiry the durable mark is raised, so that it is raised seldom.
@@ -105,12 +111,12 @@ impl Backer {
 
     /// The site serves, in this start. `was_lost` tells that an earlier incarnation's storage is gone, and its mark with it.
     pub fn resume(&mut self, now: Now, epsilon: u64, start: Start, was_lost: bool) {
-        let mark = if was_lost { now.wall.saturating_add_unsigned(LONGEST) } else { self.mark };
+        let mark = if was_lost { now.wall.saturating_add_unsigned(LEASE) } else { self.mark };
         if was_lost {
             (self.mark, self.is_dirty) = (mark, true);
         }
         let wall = mark.saturating_add_unsigned(epsilon);
-        let mono = if was_lost { now.mono + LONGEST + 2 * epsilon } else { now.mono };
+        let mono = if was_lost { now.mono + LEASE + 2 * epsilon } else { now.mono };
         self.before = (wall >= now.wall).then_some((wall, mono));
         self.start = start;
     }
@@ -211,6 +217,11 @@ impl Backer {
             self.issued.remove(name);
         }
         self.issued.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether an earlier life may have issued rights that are still binding.
+    pub fn is_bound_by_the_past(&self, now: Now) -> bool {
+        self.before.is_some_and(|(wall, mono)| now.wall <= wall || now.mono < mono)
     }
 
     /// When the rights over an object will be over on the monotonic clock, if none is given up; none if there is none.
@@ -376,6 +387,6 @@ mod tests {
         assert_eq!(next.over_at(at(over), "any"), None);
         let mut lost = Backer::default();
         lost.resume(at(2 * SECOND), EPSILON, start(1), true);
-        assert!(lost.over_at(at(2 * SECOND), "any").expect("something may be out") > 2 * SECOND + LONGEST);
+        assert!(lost.over_at(at(2 * SECOND), "any").expect("something may be out") > 2 * SECOND + LEASE);
     }
 }

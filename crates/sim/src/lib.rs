@@ -23,6 +23,7 @@
 
 mod ambush;
 mod audit;
+mod calls;
 mod clients;
 mod clock;
 mod costs;

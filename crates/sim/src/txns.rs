@@ -13,9 +13,12 @@ use std::collections::BTreeMap;
 
 use slackline_core::api::{Operation, Outcome, Read, Reading};
 use slackline_core::clock::{MILLISECOND, SECOND};
+use slackline_core::draft::Draft;
+use slackline_core::draft::buffer::ROOT;
 use slackline_core::id::Incarnation;
-use slackline_core::object::{Abort, Cause, Change, Home, ObjectKey, SCAN_ROWS, Seen, Span, Transaction, Value};
+use slackline_core::object::{Abort, Cause, Change, Home, ObjectKey, SCAN_ROWS, Span, Value, is_call};
 
+use crate::calls::{Fact, Functions, Missing, REGISTERS, Treated, facts, note, register};
 use crate::history::{self, Fate, History, Op};
 use crate::invariants::serializable;
 use crate::run::{Phase, Simulation};
@@ -25,8 +28,6 @@ use crate::world::World;
 const LISTS: u64 = 22;
 /// Those that are read much.
 const POPULAR: u64 = 6;
-/// Registers.
-const REGISTERS: u64 = 8;
 /// Counters.
 const COUNTERS: u64 = 4;
 /// Sets of which one is in use at a time at each home.
@@ -35,6 +36,8 @@ const SETS: u64 = 2;
 const MEMBERS: usize = 40;
 /// Transactions that a client has under way at most.
 const AT_ONCE: usize = 5;
+/// A transaction that is refused so often because of calls is given up.
+const REFUSALS: u32 = 8;
 /// How long a client waits for what it reads, in microseconds.
 const PATIENCE: u64 = 3 * SECOND;
 
@@ -58,7 +61,7 @@ pub(crate) struct Txns {
 }
 
 /// A transaction under way.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Running {
     label: u64,
     client: usize,
@@ -66,6 +69,9 @@ struct Running {
     invoked: u64,
     until: u64,
     plan: Plan,
+    draft: Draft,
+    /// What was asked for last.
+    asked: (Vec<ObjectKey>, Vec<(u16, Span)>),
     /// Incarnations of all homes when it was begun.
     homes: Vec<Incarnation>,
     ops: Vec<Op>,
@@ -73,6 +79,12 @@ struct Running {
     blind: Vec<(usize, String, Blind)>,
     /// Whether it reads everything at the end.
     is_last: bool,
+    /// Whether what it writes is in the draft.
+    has_written: bool,
+    /// What was done about calls that depend on what it writes.
+    treated: Treated,
+    /// How often it was refused because of such calls.
+    refusals: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -91,11 +103,15 @@ struct Plan {
     updates: Vec<usize>,
     /// Written without being read.
     blind: Vec<(ObjectKey, Blind)>,
+    /// Memoized functions that it calls.
+    calls: Vec<ObjectKey>,
+    /// Whether the program ends with an error of its own: nothing is written, and what it read is validated all the same.
+    fails: bool,
     fresh: bool,
 }
 
-fn elements(seen: &Seen) -> Vec<u64> {
-    let Some(Value::Bytes(bytes)) = &seen.value else { return Vec::new() };
+fn elements(value: Option<&Value>) -> Vec<u64> {
+    let Some(Value::Bytes(bytes)) = value else { return Vec::new() };
     bytes.chunks_exact(8).map(|chunk| u64::from_le_bytes(chunk.try_into().expect("eight bytes"))).collect()
 }
 
@@ -253,7 +269,31 @@ impl Simulation {
                 }
             }
         }
+        self.plan_calls(world, &mut plan);
         plan
+    }
+
+    /// Some call memoized functions, and some end with an error of their own.
+    fn plan_calls(&mut self, world: &World, plan: &mut Plan) {
+        let functions = Functions { sites: world.len() as u64 };
+        if self.rng.one_in(5) {
+            if plan.updates.is_empty() {
+                (plan.gets, plan.scans, plan.blind) = Default::default();
+            }
+            for _ in 0..=self.rng.below(2) {
+                let number = self.rng.below(REGISTERS);
+                let call = match self.rng.below(6) {
+                    0..=2 => functions.pick(number),
+                    3..=4 => functions.both(number % 4),
+                    _ => {
+                        let (home, prefix) = self.set(world, number % SETS);
+                        functions.count(home, &prefix)
+                    }
+                };
+                plan.calls.push(call);
+            }
+        }
+        plan.fails = self.rng.one_in(25);
     }
 
     /// At the end: everything is read in one transaction.
@@ -266,6 +306,8 @@ impl Simulation {
             let (home, prefix) = self.set(world, number);
             plan.scans.push((home, Span { prefix, after: String::new(), limit: SCAN_ROWS as u32 }));
         }
+        let functions = Functions { sites: world.len() as u64 };
+        plan.calls.extend((0..4).map(|number| functions.both(number)));
         plan
     }
 
@@ -279,88 +321,163 @@ impl Simulation {
         let label = self.txns.labels;
         let (now, until) = (world.now(), world.now() + PATIENCE);
         let homes = (0..world.len()).map(|home| self.oracle.incarnation(home)).collect();
-        let (gets, scans, fresh) = (plan.gets.clone(), plan.scans.clone(), plan.fresh);
-        let reads_nothing = gets.is_empty() && scans.is_empty();
-        let (ops, blind) = (Vec::new(), Vec::new());
-        let running = Running { label, client: at, site, invoked: now, until, plan, homes, ops, blind, is_last };
-        self.txns.reading.insert(label, running);
-        if reads_nothing {
-            let reading = Reading { token: label, gets: Vec::new(), scans: Vec::new() };
-            return self.read(world, label, reading);
+        let asked = (plan.gets.clone(), plan.scans.clone());
+        let mut running = Running {
+            label,
+            client: at,
+            site,
+            invoked: now,
+            until,
+            plan,
+            draft: Draft::new(),
+            asked,
+            homes,
+            ops: Vec::new(),
+            blind: Vec::new(),
+            is_last,
+            has_written: false,
+            treated: Treated::default(),
+            refusals: 0,
+        };
+        if running.asked.0.is_empty() && running.asked.1.is_empty() {
+            return self.advance(world, running);
         }
-        let read = Read { token: label, gets, scans, fresh, timeout: 2 * SECOND };
-        self.send_read(world, at, site, label, read);
+        running.label = label;
+        self.ask_for(world, running);
+    }
+
+    /// Reads what the transaction asks for.
+    fn ask_for(&mut self, world: &mut World, mut running: Running) {
+        self.txns.labels += 1;
+        let token = self.txns.labels;
+        running.until = world.now() + PATIENCE;
+        let (gets, scans) = running.asked.clone();
+        let (at, site, fresh) = (running.client, running.site, running.plan.fresh);
+        self.txns.reading.insert(token, running);
+        let read = Read { token, gets, scans, fresh, timeout: 2 * SECOND };
+        self.send_read(world, at, site, token, read);
     }
 
     /// What a transaction reads is there.
-    pub(crate) fn read(&mut self, world: &mut World, label: u64, reading: Reading) {
-        let Some(mut running) = self.txns.reading.remove(&label) else { return };
-        let failed = reading.gets.iter().filter_map(|got| got.as_ref().err());
-        let failed: Vec<Abort> =
-            failed.chain(reading.scans.iter().filter_map(|scanned| scanned.as_ref().err())).cloned().collect();
-        for abort in &failed {
-            self.count_abort(abort.cause);
-            if abort.cause == Cause::Lost
-                && let Some(key) = &abort.key
-            {
-                self.accept_loss(world, usize::from(key.home));
+    pub(crate) fn read(&mut self, world: &mut World, token: u64, reading: Reading) {
+        let Some(mut running) = self.txns.reading.remove(&token) else { return };
+        let (gets, scans) = std::mem::take(&mut running.asked);
+        for (key, got) in gets.iter().zip(reading.gets) {
+            match got {
+                Ok(seen) => {
+                    if note(&mut running.draft, key, seen).is_err() {
+                        return self.probes.hit("transaction: contradicts itself");
+                    }
+                }
+                Err(abort) if running.has_written && is_call(&key.name) => {
+                    // It cannot be told what it rests on: it is deleted.
+                    self.count_abort(abort.cause);
+                    running.draft.revoke(key);
+                    running.treated.revoked += 1;
+                }
+                Err(abort) => return self.not_read(world, &abort),
             }
         }
-        if !failed.is_empty() {
-            return;
+        for ((region, span), scanned) in scans.iter().zip(reading.scans) {
+            match scanned {
+                Ok(rows) => {
+                    if running.draft.snapshot.note_scan(*region, span.clone(), rows).is_err() {
+                        return self.probes.hit("transaction: contradicts itself");
+                    }
+                }
+                Err(abort) => return self.not_read(world, &abort),
+            }
         }
-        let mut transaction = Transaction { homes: Vec::new(), max_wait: self.max_wait() };
+        self.advance(world, running);
+    }
+
+    fn not_read(&mut self, world: &mut World, abort: &Abort) {
+        self.count_abort(abort.cause);
+        if abort.cause == Cause::Lost
+            && let Some(key) = &abort.key
+        {
+            self.accept_loss(world, usize::from(key.home));
+        }
+    }
+
+    /// Goes on with a transaction as far as what it has read allows.
+    fn advance(&mut self, world: &mut World, mut running: Running) {
+        let functions = Functions { sites: world.len() as u64 };
+        let went = if running.has_written {
+            self.treat(functions, &mut running)
+        } else {
+            self.run_program(functions, &mut running)
+        };
+        match went {
+            Ok(()) => self.commit(world, running),
+            Err(Missing::Void) => self.probes.hit("transaction: contradicts itself"),
+            Err(Missing::Get(key) | Missing::Call(key)) => {
+                running.asked.0.push(key);
+                self.ask_for(world, running);
+            }
+            Err(Missing::Scan(region, span)) => {
+                running.asked.1.push((region, span));
+                self.ask_for(world, running);
+            }
+        }
+    }
+
+    /// Recomputes the calls that depend on what a transaction writes.
+    fn treat(&mut self, functions: Functions, running: &mut Running) -> Result<(), Missing> {
+        while let Some(call) = running.draft.next_pending() {
+            // Now and then a client does not have the code.
+            let lacks_code = call.name.len() as u64 % 7 == running.label % 23;
+            let treated = functions.treat(&mut running.draft, &call, lacks_code)?;
+            running.treated.kept += treated.kept;
+            running.treated.changed += treated.changed;
+            running.treated.revoked += treated.revoked;
+            running.treated.absent += treated.absent;
+        }
+        Ok(())
+    }
+
+    /// The program itself: what it learns, and what it writes.
+    fn run_program(&mut self, functions: Functions, running: &mut Running) -> Result<(), Missing> {
         let plan = running.plan.clone();
-        let mut incarnations = running.homes.clone();
-        for (place, (key, seen)) in plan.gets.iter().zip(reading.gets.into_iter().flatten()).enumerate() {
-            let home = home_of(&mut transaction, key.home);
-            home.incarnation = seen.version.incarnation;
-            incarnations[usize::from(key.home)] = seen.version.incarnation;
-            home.part.reads.push((key.name.clone(), seen.version.number));
-            let named = name(&key.name, key.home, seen.version.incarnation);
-            let named = self.txns.history.key(&named);
+        let mut facts_of_calls = Vec::new();
+        for call in &plan.calls {
+            let result = functions.call(&mut running.draft, None, call)?;
+            facts_of_calls.extend(facts(call, &result));
+        }
+        for fact in facts_of_calls {
+            let op = self.op_of(functions, fact);
+            running.ops.push(op);
+        }
+        for (place, key) in plan.gets.iter().enumerate() {
+            let incarnation = running.draft.snapshot.incarnation(key.home);
+            running.homes[usize::from(key.home)] = incarnation;
+            let value = running.draft.snapshot.known(key).flatten();
+            let named = self.txns.history.key(&name(&key.name, key.home, incarnation));
             running.ops.push(if is_list(key) {
-                Op::List { key: named, elements: elements(&seen) }
+                Op::List { key: named, elements: elements(value.as_ref()) }
             } else if is_counter(key) {
-                let value = match seen.value {
-                    Some(Value::Counter(count)) => count,
-                    _ => 0,
-                };
+                let value = if let Some(Value::Counter(count)) = value { count } else { 0 };
                 Op::Sum { key: named, value }
             } else {
-                Op::Read { key: named, value: elements(&seen).first().copied() }
+                Op::Read { key: named, value: elements(value.as_ref()).first().copied() }
             });
             if plan.updates.contains(&place) {
-                let value = self.value();
-                let mut all = if is_list(key) { elements(&seen) } else { Vec::new() };
-                all.push(value);
+                let element = self.value();
+                let mut all = if is_list(key) { elements(value.as_ref()) } else { Vec::new() };
+                all.push(element);
                 let bytes = all.iter().flat_map(|element| element.to_le_bytes()).collect();
-                let home = home_of(&mut transaction, key.home);
-                home.part.writes.push((key.name.clone(), Change::Put(Value::Bytes(bytes))));
-                running.ops.push(if is_list(key) {
-                    Op::Append { key: named, element: value }
-                } else {
-                    Op::Write { key: named, value }
-                });
+                write(&mut running.draft, key.clone(), Change::Put(Value::Bytes(bytes)));
+                if !plan.fails {
+                    running.ops.push(if is_list(key) {
+                        Op::Append { key: named, element }
+                    } else {
+                        Op::Write { key: named, value: element }
+                    });
+                }
             }
         }
-        for ((region, span), found) in plan.scans.iter().zip(reading.scans.into_iter().flatten()) {
-            let incarnation =
-                found.first().map_or(running.homes[usize::from(*region)], |(_, seen)| seen.version.incarnation);
-            let home = home_of(&mut transaction, *region);
-            home.incarnation = incarnation;
-            home.part.scans.push((span.clone(), found.iter().map(|(_, seen)| seen.version.number).collect()));
-            let prefix = self.txns.history.key(&name(&span.prefix, *region, incarnation));
-            let elements: Vec<u64> = found.iter().flat_map(|(_, seen)| elements(seen)).collect();
-            self.note_members(&span.prefix, elements.len());
-            running.ops.push(if self.rng.one_in(3) {
-                Op::Count { prefix, count: elements.len() as u64 }
-            } else {
-                Op::Members { prefix, elements }
-            });
-        }
-        for (key, blind) in plan.blind {
-            let home = home_of(&mut transaction, key.home);
+        self.learn_of_sets(&plan, running);
+        for (key, blind) in plan.blind.into_iter().filter(|_| !plan.fails) {
             let (change, object) = match blind {
                 Blind::Write(value) => (Change::Put(Value::Bytes(value.to_le_bytes().to_vec())), key.name.clone()),
                 Blind::Add(delta) => (Change::Add(delta), key.name.clone()),
@@ -369,21 +486,72 @@ impl Simulation {
                     (Change::Put(Value::Bytes(element.to_le_bytes().to_vec())), format!("{prefix}/"))
                 }
             };
-            home.part.writes.push((key.name, change));
             running.blind.push((usize::from(key.home), object, blind));
+            write(&mut running.draft, key, change);
         }
-        running.homes = incarnations;
-        let timeouts = [400 * MILLISECOND, SECOND, 3 * SECOND, 8 * SECOND];
-        let timeout = timeouts[self.rng.below(4) as usize];
+        running.has_written = true;
+        Ok(())
+    }
+
+    fn op_of(&mut self, functions: Functions, fact: Fact) -> Op {
+        match fact {
+            Fact::Holds { register: number, value, incarnation } => {
+                let key = register(functions.sites, number);
+                let named = name(&key.name, key.home, Incarnation(incarnation));
+                Op::Read { key: self.txns.history.key(&named), value }
+            }
+            Fact::Counts { prefix, count, incarnation } => {
+                let number: u64 = prefix[1..2].parse().expect("a set's number");
+                let home = (number % functions.sites) as u16;
+                let prefix = self.txns.history.key(&name(&prefix, home, Incarnation(incarnation)));
+                Op::Count { prefix, count }
+            }
+        }
+    }
+
+    fn learn_of_sets(&mut self, plan: &Plan, running: &mut Running) {
+        for (region, span) in &plan.scans {
+            let found = running.draft.snapshot.scanned(*region, span).unwrap_or_default();
+            if !found.is_empty() {
+                running.homes[usize::from(*region)] = running.draft.snapshot.incarnation(*region);
+            }
+            let incarnation = running.homes[usize::from(*region)];
+            let prefix = self.txns.history.key(&name(&span.prefix, *region, incarnation));
+            let elements: Vec<u64> = found.iter().flat_map(|(_, value)| elements(Some(value))).collect();
+            self.note_members(&span.prefix, elements.len());
+            running.ops.push(if self.rng.one_in(3) {
+                Op::Count { prefix, count: elements.len() as u64 }
+            } else {
+                Op::Members { prefix, elements }
+            });
+        }
+    }
+
+    /// Hands a transaction over to be committed, and what it computed to be registered.
+    fn commit(&mut self, world: &mut World, running: Running) {
         let (at, site) = (running.client, running.site);
         if self.session_at(world, at, site).is_none() {
             return;
         }
+        let max_wait = self.max_wait();
+        let draft = &running.draft;
+        let mut transaction = if running.plan.fails { draft.to_validate() } else { draft.to_commit(max_wait) };
+        let scanned = |home: &&mut Home| home.incarnation == Incarnation(0) && !home.part.scans.is_empty();
+        for home in transaction.homes.iter_mut().filter(scanned) {
+            // Nothing was found in it, which tells of no incarnation; the history has it of this one.
+            home.incarnation = running.homes[usize::from(home.region)];
+        }
+        let proposal = draft.proposal();
+        let timeouts = [400 * MILLISECOND, SECOND, 3 * SECOND, 8 * SECOND];
+        let timeout = timeouts[self.rng.below(4) as usize];
         let operation = Operation::Commit(Box::new(transaction));
         if let Some(op) = self.submit(world, at, site, operation, timeout) {
             self.txns.committing.insert(op, running);
-            self.flush(world, at, site);
         }
+        if let Some(proposal) = proposal {
+            self.submit(world, at, site, Operation::Commit(Box::new(proposal)), 2 * SECOND);
+        }
+        self.flush(world, at, site);
     }
 
     fn max_wait(&mut self) -> u64 {
@@ -419,8 +587,22 @@ impl Simulation {
     }
 
     /// A transaction has ended, as its client was told.
-    pub(crate) fn transaction_ended(&mut self, world: &World, op: u32, outcome: &Outcome) {
-        let Some(running) = self.txns.committing.remove(&op) else { return };
+    pub(crate) fn transaction_ended(&mut self, world: &mut World, op: u32, outcome: &Outcome) {
+        let Some(mut running) = self.txns.committing.remove(&op) else {
+            return match outcome {
+                Outcome::Committed { .. } => self.probes.hit("call: registered"),
+                _ => self.probes.hit("call: not registered"),
+            };
+        };
+        if let Outcome::Aborted(abort) = outcome
+            && let (Cause::Depended, Some(home)) = (abort.cause, abort.site)
+            && running.refusals < REFUSALS
+        {
+            self.count_abort(abort.cause);
+            running.refusals += 1;
+            running.draft.demand(home.region, &abort.calls);
+            return self.advance(world, running);
+        }
         let fate = match outcome {
             Outcome::Committed { phases } => {
                 self.txns.committed += 1;
@@ -432,6 +614,7 @@ impl Simulation {
                 if running.is_last {
                     self.txns.finished.push(running.client);
                 }
+                self.count_treated(running.treated);
                 Fate::Committed
             }
             Outcome::Aborted(abort) => {
@@ -445,6 +628,19 @@ impl Simulation {
             _ => Fate::Unknown,
         };
         self.record(world.now(), running, fate);
+    }
+
+    fn count_treated(&mut self, treated: Treated) {
+        let Treated { kept, changed, revoked, absent } = treated;
+        let counts = [
+            ("call: recomputed, the same", kept),
+            ("call: recomputed, another", changed),
+            ("call: revoked", revoked),
+            ("call: noted as dependent, not there", absent),
+        ];
+        for (probe, count) in counts {
+            (0..count).for_each(|_| self.probes.hit(probe));
+        }
     }
 
     /// Adds a transaction to the history.
@@ -495,6 +691,7 @@ impl Simulation {
             Cause::Unreachable => "transaction: aborted, unreachable",
             Cause::Withdrawn => "transaction: aborted, withdrawn",
             Cause::NotReady => "transaction: aborted, not ready",
+            Cause::Depended => "transaction: aborted, calls depend on it",
             // What is wrong with a transaction as such has tests of its own.
             _ => return,
         });
@@ -515,10 +712,6 @@ fn name(object: &str, home: u16, incarnation: Incarnation) -> String {
     format!("{home}.{}:{object}", incarnation.0)
 }
 
-fn home_of(transaction: &mut Transaction, region: u16) -> &mut Home {
-    let at = transaction.homes.iter().position(|home| home.region == region).unwrap_or_else(|| {
-        transaction.homes.push(Home { region, ..Home::default() });
-        transaction.homes.len() - 1
-    });
-    &mut transaction.homes[at]
+fn write(draft: &mut Draft, key: ObjectKey, change: Change) {
+    draft.buffer.write(ROOT, key, change).expect("what it writes fits what it wrote");
 }

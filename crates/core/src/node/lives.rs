@@ -57,7 +57,7 @@ pub(super) struct Lineage {
     nonce: u64,
     /// Names this start, or this attempt to join.
     start: u64,
-    opened: Now,
+    pub(super) opened: Now,
     /// Uptime of all lives before this one.
     uptime_before: u64,
     uptime_noted: u64,

@@ -12,9 +12,9 @@
 //! | `02` position | what is known of a peer: incarnation, log position, what was noted for its new storage | resident |
 //! | `03`, `04` quota | see [`crate::quota`] | resident |
 //! | `05` session, slot | an operation's outcome, see [`crate::session`] | resident |
-//! | `06`, `07`, `08` | numbers of the home, transactions under way, see [`crate::txn`] | resident |
+//! | `06` to `09` | numbers of the home, transactions under way, who depends on its objects, see [`crate::txn`] | resident |
 //! | `80`, `81` | tracked grants, see [`crate::quota`] | paged |
-//! | `82` incarnation, name | an object | paged |
+//! | `82`, `83` incarnation, name | an object, a call of a memoized function | paged |
 //!
 //! # How a site starts
 //!
@@ -272,6 +272,7 @@ impl Node {
             peer.incarnation = message.incarnation;
             peer.position = 0;
             peer.offset = None;
+            peer.vouched = None;
             self.lineage.touch_peer(from);
             self.txns.forget_home(peer.site, peer.incarnation);
             if replaced {
@@ -280,6 +281,11 @@ impl Node {
         }
         if message.incarnation == peer.incarnation && message.incarnation.0 > 0 {
             peer.position = peer.position.max(message.position);
+            if let Body::Pong { mono, .. } = message.body
+                && (self.lineage.opened.mono..=now.mono).contains(&mono)
+            {
+                peer.vouched = peer.vouched.max(Some(mono));
+            }
         }
         match message.body {
             // It has just started, or has lost its disk: nothing is to be given to it, nor asked of it.

@@ -132,7 +132,7 @@ impl Desk<'_> {
                 turn.responses.push((client, Response::Read(Box::new(Reading { token: read.token, gets, scans }))));
             }
             Request::Read(read) => {
-                let table = self.txns.table(self.view, turn.site.incarnation);
+                let table = self.txns.table(turn, self.view);
                 self.txns.read(turn, &table, client, *read);
             }
             Request::Show { .. } if !serving => turn.responses.push((client, Response::Shown(Err(Refusal::NotReady)))),
@@ -190,7 +190,7 @@ impl Desk<'_> {
                     let settled = session.aim_of(sequence).and_then(|aim| quotas.settled(aim));
                     let outcome = match operation {
                         Operation::Commit(transaction) => {
-                            let table = txns.table(view, turn.site.incarnation);
+                            let table = txns.table(turn, view);
                             let marks = (session.low(), digest);
                             txns.commit(turn, &table, ticket, *transaction, timeout, marks)
                         }

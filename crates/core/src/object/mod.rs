@@ -25,10 +25,21 @@ pub const TRANSACTION_OPERATIONS: usize = 4096;
 pub const TRANSACTION_BYTES: usize = 1024 * 1024;
 /// The most rows that one scan returns.
 pub const SCAN_ROWS: usize = 1024;
+/// The longest name of a call, in bytes.
+pub const CALL_BYTES: usize = 1024;
+/// What the name of a [call](is_call) begins with; no other name has it.
+pub const CALL_MARK: char = '\u{1}';
 
 /// Whether this can be an object's name: 1 to 512 bytes, no control characters.
 pub fn is_key(name: &str) -> bool {
     !name.is_empty() && is_prefix(name)
+}
+
+/// Whether this names a **call**: an object that holds what a memoized function gave for some arguments, a [`Derived`] value.
+/// Spans do not show calls. At most 1,024 bytes, with no control characters after the mark.
+pub fn is_call(name: &str) -> bool {
+    let call = name.strip_prefix(CALL_MARK);
+    call.is_some_and(|call| !call.is_empty() && name.len() <= CALL_BYTES && !call.chars().any(char::is_control))
 }
 
 /// Whether names can begin like this.
@@ -50,6 +61,18 @@ impl ObjectKey {
     pub fn new(home: u16, name: impl Into<String>) -> Self {
         Self { home, name: name.into() }
     }
+
+    /// Appends it.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_u64(out, u64::from(self.home));
+        put_bytes(out, self.name.as_bytes());
+    }
+
+    /// Reads what [`ObjectKey::encode`] wrote.
+    pub fn decode(cursor: &mut Cursor) -> Result<Self, Malformed> {
+        let home = u16::try_from(cursor.u64()?).map_err(|_| Malformed)?;
+        Ok(Self { home, name: text(cursor)? })
+    }
 }
 
 impl fmt::Display for ObjectKey {
@@ -65,6 +88,20 @@ pub enum Value {
     Bytes(Vec<u8>),
     /// A number to which transactions may add without reading it.
     Counter(i64),
+    /// What a memoized function gave.
+    Derived(Derived),
+}
+
+/// What a memoized function gave for some arguments: its **call**'s value. It is as good as what the function would give now
+/// as long as nothing that it read has changed, and whoever changes that changes the call in the same transaction (see
+/// [`Part::depends`]).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Derived {
+    /// The result and what it rests on, as the client puts it; see [`crate::draft`].
+    pub bytes: Vec<u8>,
+    /// The other regions whose objects it rests on, directly or through other calls, in the incarnations that were read, in
+    /// ascending order. If one of them loses its storage, it loses its knowledge of who depends on its objects.
+    pub homes: Vec<(u16, Incarnation)>,
 }
 
 impl Value {
@@ -73,6 +110,7 @@ impl Value {
         match self {
             Value::Bytes(bytes) => bytes.len(),
             Value::Counter(_) => 8,
+            Value::Derived(Derived { bytes, homes }) => bytes.len() + 8 * homes.len(),
         }
     }
 
@@ -87,6 +125,15 @@ impl Value {
                 out.push(1);
                 put_i64(out, *count);
             }
+            Value::Derived(Derived { bytes, homes }) => {
+                out.push(2);
+                put_bytes(out, bytes);
+                put_u64(out, homes.len() as u64);
+                for (region, incarnation) in homes {
+                    put_u64(out, u64::from(*region));
+                    put_u64(out, u64::from(incarnation.0));
+                }
+            }
         }
     }
 
@@ -95,6 +142,15 @@ impl Value {
         match cursor.u8()? {
             0 => Ok(Value::Bytes(cursor.bytes()?.to_vec())),
             1 => Ok(Value::Counter(cursor.i64()?)),
+            2 => {
+                let bytes = cursor.bytes()?.to_vec();
+                let home = |cursor: &mut Cursor| {
+                    let region = u16::try_from(cursor.u64()?).map_err(|_| Malformed)?;
+                    Ok((region, Incarnation(cursor.u32()?)))
+                };
+                let homes = (0..cursor.u64()?).map(|_| home(cursor)).collect::<Result<_, _>>()?;
+                Ok(Value::Derived(Derived { bytes, homes }))
+            }
             _ => Err(Malformed),
         }
     }
@@ -105,9 +161,13 @@ impl Value {
 pub struct Version {
     /// The incarnation of the home that wrote it, or found nothing.
     pub incarnation: Incarnation,
-    /// The home's count of writes when it was written; zero if nothing is there.
+    /// The home's count of writes when it was written; zero if nothing is there. The [`GONE`] bit is set for a call whose
+    /// value is worth nothing any more.
     pub number: u64,
 }
+
+/// In [`Version::number`]: the call's value rests on what has been lost since; it reads as nothing.
+pub const GONE: u64 = 1 << 63;
 
 /// What a read finds.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -178,7 +238,67 @@ pub struct Span {
     pub limit: u32,
 }
 
+/// What a call depends on, at one home.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Subject {
+    /// An object, there or not.
+    Name(String),
+    /// The objects in a span, those that are not there included. Its limit does not count.
+    Span(Span),
+}
+
+impl Subject {
+    fn size(&self) -> usize {
+        match self {
+            Subject::Name(name) => name.len(),
+            Subject::Span(span) => span.prefix.len() + span.after.len(),
+        }
+    }
+
+    /// Appends it.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Subject::Name(name) => {
+                out.push(0);
+                put_bytes(out, name.as_bytes());
+            }
+            Subject::Span(span) => {
+                out.push(1);
+                span.encode(out);
+            }
+        }
+    }
+
+    /// Reads what [`Subject::encode`] wrote.
+    pub fn decode(cursor: &mut Cursor) -> Result<Self, Malformed> {
+        match cursor.u8()? {
+            0 => Ok(Subject::Name(text(cursor)?)),
+            1 => Ok(Subject::Span(Span::decode(cursor)?)),
+            _ => Err(Malformed),
+        }
+    }
+}
+
+impl Span {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_bytes(out, self.prefix.as_bytes());
+        put_bytes(out, self.after.as_bytes());
+        put_u64(out, u64::from(self.limit));
+    }
+
+    fn decode(cursor: &mut Cursor) -> Result<Self, Malformed> {
+        Ok(Span { prefix: text(cursor)?, after: text(cursor)?, limit: cursor.u32()? })
+    }
+}
+
 /// What a transaction did and wants, at one home.
+///
+/// # Calls
+///
+/// A memoized function's result for some arguments is kept as an object, its *call*. The homes of what the function read
+/// keep who **depends** on it. A write of that is refused, as [`Cause::Depended`], unless its transaction **covers** the
+/// call: it has run the function anew on what it writes, and puts the new result, if that is another, or deletes the call.
+/// All of this is one transaction, so a call is never seen with a result that its function would not give.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Part {
     /// Names that were read, with the number of the version; at most once each.
@@ -187,12 +307,23 @@ pub struct Part {
     pub scans: Vec<(Span, Vec<u64>)>,
     /// Changes, in the order of names, at most one each.
     pub writes: Vec<(String, Change)>,
+    /// Calls that depend on what is written and that this transaction takes care of: it reads or writes each.
+    pub covers: Vec<ObjectKey>,
+    /// Calls that depend on nothing here any more.
+    pub forgets: Vec<ObjectKey>,
+    /// Calls that depend from now on on something here that is read or written in this part. Each is put in this transaction.
+    pub depends: Vec<(Subject, ObjectKey)>,
 }
 
 impl Part {
     /// Whether there is nothing in it.
     pub fn is_empty(&self) -> bool {
-        self.reads.is_empty() && self.scans.is_empty() && self.writes.is_empty()
+        self.reads.is_empty() && self.scans.is_empty() && !self.changes()
+    }
+
+    /// Whether it changes anything.
+    pub fn changes(&self) -> bool {
+        !(self.writes.is_empty() && self.forgets.is_empty() && self.depends.is_empty())
     }
 
     /// Appends it.
@@ -204,9 +335,7 @@ impl Part {
         }
         put_u64(out, self.scans.len() as u64);
         for (span, numbers) in &self.scans {
-            put_bytes(out, span.prefix.as_bytes());
-            put_bytes(out, span.after.as_bytes());
-            put_u64(out, u64::from(span.limit));
+            span.encode(out);
             put_u64(out, numbers.len() as u64);
             numbers.iter().for_each(|number| put_u64(out, *number));
         }
@@ -214,6 +343,15 @@ impl Part {
         for (name, change) in &self.writes {
             put_bytes(out, name.as_bytes());
             change.encode(out);
+        }
+        for calls in [&self.covers, &self.forgets] {
+            put_u64(out, calls.len() as u64);
+            calls.iter().for_each(|call| call.encode(out));
+        }
+        put_u64(out, self.depends.len() as u64);
+        for (subject, call) in &self.depends {
+            subject.encode(out);
+            call.encode(out);
         }
     }
 
@@ -224,12 +362,18 @@ impl Part {
             part.reads.push((text(cursor)?, cursor.u64()?));
         }
         for _ in 0..cursor.u64()? {
-            let span = Span { prefix: text(cursor)?, after: text(cursor)?, limit: cursor.u32()? };
+            let span = Span::decode(cursor)?;
             let numbers = (0..cursor.u64()?).map(|_| cursor.u64()).collect::<Result<_, _>>()?;
             part.scans.push((span, numbers));
         }
         for _ in 0..cursor.u64()? {
             part.writes.push((text(cursor)?, Change::decode(cursor)?));
+        }
+        for calls in [&mut part.covers, &mut part.forgets] {
+            *calls = (0..cursor.u64()?).map(|_| ObjectKey::decode(cursor)).collect::<Result<_, _>>()?;
+        }
+        for _ in 0..cursor.u64()? {
+            part.depends.push((Subject::decode(cursor)?, ObjectKey::decode(cursor)?));
         }
         Ok(part)
     }
@@ -273,47 +417,105 @@ impl Transaction {
 
     /// Puts every part in order, and checks the bounds. A name that was read twice must have shown the same version.
     pub fn normalize(&mut self) -> Result<(), Abort> {
-        let (mut operations, mut bytes) = (0, 0);
         self.homes.retain(|home| !home.part.is_empty());
         self.homes.sort_by_key(|home| home.region);
-        let twice = self.homes.windows(2).any(|pair| pair[0].region == pair[1].region);
-        for Home { region, part, .. } in &mut self.homes {
-            let refuse =
-                |cause, name: &str| Err(Abort { key: Some(ObjectKey::new(*region, name)), ..Abort::of(cause) });
-            part.reads.sort();
-            part.reads.dedup();
-            if let Some(pair) = part.reads.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-                return refuse(Cause::Changed, &pair[0].0);
-            }
-            part.writes.sort_by(|(one, _), (other, _)| one.cmp(other));
-            if twice || part.writes.windows(2).any(|pair| pair[0].0 == pair[1].0) {
-                return Err(Abort::of(Cause::Malformed));
-            }
-            for name in part.reads.iter().map(|(name, _)| name).chain(part.writes.iter().map(|(name, _)| name)) {
-                if !is_key(name) {
-                    return refuse(Cause::InvalidKey, "");
-                }
-            }
-            for (span, numbers) in &part.scans {
-                let limit = span.limit as usize;
-                let is_sound = is_prefix(&span.prefix) && is_prefix(&span.after);
-                if !is_sound || limit == 0 || limit > SCAN_ROWS || numbers.len() > limit {
-                    return Err(Abort::of(Cause::Malformed));
-                }
-                operations += numbers.len();
-            }
-            for (name, change) in &part.writes {
-                if change.size() > VALUE_BYTES {
-                    return refuse(Cause::TooLarge, name);
-                }
-                bytes += name.len() + change.size();
-            }
-            operations += part.reads.len() + part.scans.len() + part.writes.len();
+        if self.homes.windows(2).any(|pair| pair[0].region == pair[1].region) {
+            return Err(Abort::of(Cause::Malformed));
+        }
+        let (mut operations, mut bytes) = (0, 0);
+        for home in &mut self.homes {
+            let (more_operations, more_bytes) = home.normalize()?;
+            (operations, bytes) = (operations + more_operations, bytes + more_bytes);
         }
         if operations > TRANSACTION_OPERATIONS || bytes > TRANSACTION_BYTES {
             return Err(Abort::of(Cause::TooMuch));
         }
-        Ok(())
+        if self.homes.iter().all(|home| self.has_its_calls(&home.part)) {
+            Ok(())
+        } else {
+            Err(Abort::of(Cause::Malformed))
+        }
+    }
+
+    /// Whether the transaction does what a part says that it does about calls.
+    fn has_its_calls(&self, part: &Part) -> bool {
+        let home = |call: &ObjectKey| self.homes.iter().find(|home| home.region == call.home).map(|home| &home.part);
+        let writes = |call: &ObjectKey| home(call).and_then(|part| part.write_of(&call.name));
+        let covers =
+            |call: &ObjectKey| writes(call).is_some() || home(call).is_some_and(|part| part.has_read(&call.name));
+        let is_put = |call: &ObjectKey| matches!(writes(call), Some(Change::Put(_)));
+        let is_known = |subject: &Subject| match subject {
+            Subject::Name(name) => part.has_read(name) || part.write_of(name).is_some(),
+            Subject::Span(span) => part.scans.iter().any(|(read, _)| read == span),
+        };
+        let mut calls = part.covers.iter().chain(&part.forgets).chain(part.depends.iter().map(|(_, call)| call));
+        calls.all(|call| is_call(&call.name))
+            && part.covers.iter().all(covers)
+            && part.depends.iter().all(|(subject, call)| is_known(subject) && is_put(call))
+    }
+}
+
+impl Part {
+    /// Whether it names this as read; its reads are in order.
+    fn has_read(&self, name: &str) -> bool {
+        self.reads.binary_search_by(|(other, _)| other.as_str().cmp(name)).is_ok()
+    }
+
+    /// What it does to this; its writes are in order.
+    fn write_of(&self, name: &str) -> Option<&Change> {
+        let at = self.writes.binary_search_by(|(other, _)| other.as_str().cmp(name)).ok()?;
+        Some(&self.writes[at].1)
+    }
+}
+
+impl Home {
+    /// Puts the part in order, and says how many operations and bytes written it counts as.
+    fn normalize(&mut self) -> Result<(usize, usize), Abort> {
+        let Home { region, part, .. } = self;
+        let refuse = |cause, name: &str| Err(Abort { key: Some(ObjectKey::new(*region, name)), ..Abort::of(cause) });
+        let malformed = || Err(Abort::of(Cause::Malformed));
+        part.reads.sort();
+        part.reads.dedup();
+        if let Some(pair) = part.reads.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return refuse(Cause::Changed, &pair[0].0);
+        }
+        part.writes.sort_by(|(one, _), (other, _)| one.cmp(other));
+        if part.writes.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+            return malformed();
+        }
+        let mut names = part.reads.iter().map(|(name, _)| name).chain(part.writes.iter().map(|(name, _)| name));
+        if names.any(|name| !is_key(name) && !is_call(name)) {
+            return refuse(Cause::InvalidKey, "");
+        }
+        let (mut operations, mut bytes) = (0, 0);
+        for (span, numbers) in &part.scans {
+            let limit = span.limit as usize;
+            let is_sound = is_prefix(&span.prefix) && is_prefix(&span.after);
+            if !is_sound || limit == 0 || limit > SCAN_ROWS || numbers.len() > limit {
+                return malformed();
+            }
+            operations += numbers.len();
+        }
+        for (name, change) in &part.writes {
+            if change.size() > VALUE_BYTES {
+                return refuse(Cause::TooLarge, name);
+            }
+            let is_derived = matches!(change, Change::Put(Value::Derived(_)));
+            if *change != Change::Delete && is_derived != is_call(name) {
+                return malformed();
+            }
+            bytes += name.len() + change.size();
+        }
+        for calls in [&mut part.covers, &mut part.forgets] {
+            calls.sort_unstable();
+            calls.dedup();
+            operations += calls.len();
+        }
+        part.depends.sort_unstable();
+        part.depends.dedup();
+        bytes += part.depends.iter().map(|(subject, call)| subject.size() + call.name.len()).sum::<usize>();
+        operations += part.reads.len() + part.scans.len() + part.writes.len() + part.depends.len();
+        Ok((operations, bytes))
     }
 }
 
@@ -330,7 +532,12 @@ pub struct Abort {
     pub holders: Vec<SiteId>,
     /// When the last of them ends, in microseconds since 1970.
     pub until: Option<i64>,
+    /// Calls that depend on what it writes, and that it does not cover; at most [`CALLS`] of them.
+    pub calls: Vec<ObjectKey>,
 }
+
+/// The most calls that an [`Abort`] names.
+pub const CALLS: usize = 256;
 
 /// The reason of an [`Abort`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -367,10 +574,12 @@ pub enum Cause {
     NotReady,
     /// A question about it came before all were prepared, which refuses it for ever.
     Withdrawn,
+    /// Results of memoized functions depend on what it writes: it must recompute them, or delete them.
+    Depended,
 }
 
 /// Every cause, in the order of their codes.
-const CAUSES: [Cause; 16] = [
+const CAUSES: [Cause; 17] = [
     Cause::Changed,
     Cause::Busy,
     Cause::WouldWait,
@@ -387,6 +596,7 @@ const CAUSES: [Cause; 16] = [
     Cause::Overloaded,
     Cause::NotReady,
     Cause::Withdrawn,
+    Cause::Depended,
 ];
 
 impl Cause {
@@ -425,6 +635,7 @@ impl fmt::Display for Cause {
             Cause::Overloaded => "overloaded: a queue is full; try again later",
             Cause::NotReady => "the site is not ready",
             Cause::Withdrawn => "withdrawn: it was asked about before every site was prepared",
+            Cause::Depended => "results of memoized functions depend on what it writes",
         })
     }
 }
@@ -432,7 +643,7 @@ impl fmt::Display for Cause {
 impl Abort {
     /// For this reason, with no more to say.
     pub fn of(cause: Cause) -> Self {
-        Self { cause, key: None, site: None, holders: Vec::new(), until: None }
+        Self { cause, key: None, site: None, holders: Vec::new(), until: None, calls: Vec::new() }
     }
 
     /// For this reason, about this object, says this site.
@@ -446,14 +657,13 @@ impl Abort {
         let flags =
             u8::from(self.key.is_some()) | u8::from(self.site.is_some()) << 1 | u8::from(self.until.is_some()) << 2;
         out.push(flags);
-        if let Some(key) = &self.key {
-            put_u64(out, u64::from(key.home));
-            put_bytes(out, key.name.as_bytes());
-        }
+        self.key.iter().for_each(|key| key.encode(out));
         self.site.iter().for_each(|site| put_site(out, *site));
         self.until.iter().for_each(|until| put_i64(out, *until));
         put_u64(out, self.holders.len() as u64);
         self.holders.iter().for_each(|site| put_site(out, *site));
+        put_u64(out, self.calls.len() as u64);
+        self.calls.iter().for_each(|call| call.encode(out));
     }
 
     /// Reads what [`Abort::encode`] wrote.
@@ -462,8 +672,7 @@ impl Abort {
         let flags = cursor.u8()?;
         let mut abort = Abort::of(cause);
         if flags & 1 != 0 {
-            let home = u16::try_from(cursor.u64()?).map_err(|_| Malformed)?;
-            abort.key = Some(ObjectKey { home, name: text(cursor)? });
+            abort.key = Some(ObjectKey::decode(cursor)?);
         }
         if flags & 2 != 0 {
             abort.site = Some(site(cursor)?);
@@ -472,6 +681,7 @@ impl Abort {
             abort.until = Some(cursor.i64()?);
         }
         abort.holders = (0..cursor.u64()?).map(|_| site(cursor)).collect::<Result<_, _>>()?;
+        abort.calls = (0..cursor.u64()?).map(|_| ObjectKey::decode(cursor)).collect::<Result<_, _>>()?;
         Ok(abort)
     }
 }
@@ -509,6 +719,16 @@ mod tests {
                 ("c".into(), Change::Add(-5)),
                 ("d".into(), Change::Put(Value::Counter(i64::MIN))),
                 ("e".into(), Change::Delete),
+                (
+                    "\u{1}f(1)".into(),
+                    Change::Put(Value::Derived(Derived { bytes: vec![4], homes: vec![(2, Incarnation(3))] })),
+                ),
+            ],
+            covers: vec![ObjectKey::new(1, "\u{1}g()")],
+            forgets: vec![ObjectKey::new(0, "\u{1}f(1)")],
+            depends: vec![
+                (Subject::Name("a".into()), ObjectKey::new(0, "\u{1}f(1)")),
+                (Subject::Span(Span { prefix: "p/".into(), ..Span::default() }), ObjectKey::new(0, "\u{1}f(1)")),
             ],
         };
         let mut bytes = Vec::new();
@@ -520,6 +740,7 @@ mod tests {
             let mut abort = Abort::about(cause, SiteId::new(2, 1), "x");
             abort.holders = vec![SiteId::new(0, 0)];
             abort.until = Some(-4);
+            abort.calls = vec![ObjectKey::new(7, "\u{1}f(1)")];
             let mut bytes = Vec::new();
             abort.encode(&mut bytes);
             assert_eq!(Abort::decode(&mut Cursor(&bytes)), Ok(abort));

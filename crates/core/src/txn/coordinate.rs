@@ -24,7 +24,7 @@ use crate::api::{Doubt, Outcome};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::{Incarnation, OperationId, SiteId};
 use crate::object::message::{Known, Message, Prepare, Vote};
-use crate::object::{Abort, Cause, Home, ObjectKey, Part, Transaction, Version};
+use crate::object::{Abort, Cause, Home, ObjectKey, Part, Subject, Transaction, Version};
 use crate::right::WarrantyNumber;
 use crate::turn::{Ticket, Turn};
 use crate::txn::row::{self, CoordinatorRow};
@@ -184,9 +184,9 @@ impl Txns {
         {
             let is_waiting = part.writes.iter().any(|(name, _)| self.backer.over_at(turn.now, name).is_some());
             if !is_waiting {
-                self.locks.check(table, part)?;
+                self.locks.check(table, &self.dependents, part)?;
                 self.apply(turn, Some(table), part);
-                return Ok(Some(u8::from(!part.writes.is_empty())));
+                return Ok(Some(u8::from(part.changes())));
             }
         }
         if parts.is_empty() {
@@ -295,7 +295,8 @@ impl Txns {
         let mut kept = Vec::new();
         for (name, number) in std::mem::take(&mut part.reads) {
             let key = ObjectKey { home: *region, name };
-            let is_written = part.writes.binary_search_by(|(other, _)| other.cmp(&key.name)).is_ok();
+            let is_written = part.writes.binary_search_by(|(other, _)| other.cmp(&key.name)).is_ok()
+                || part.depends.iter().any(|(subject, _)| *subject == Subject::Name(key.name.clone()));
             let version = Version { incarnation: *incarnation, number };
             let right = self.cache.right(turn.now, turn.config.epsilon, &key, version);
             let needed = if way == 0 { 0 } else { way + SLACK };

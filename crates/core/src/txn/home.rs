@@ -11,7 +11,7 @@
 //! once is refused for ever, by a row that stays until a transaction with its deadline would be refused anyway. A row of
 //! one that took effect stays until all others know.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::table::{Table, put_row, row_key, row_range};
 use super::{Timer, Txns};
@@ -19,7 +19,7 @@ use crate::clock::{MILLISECOND, SECOND};
 use crate::id::{Incarnation, OperationId, SiteId};
 use crate::machine::{KeySet, Reader, View};
 use crate::object::message::{Known, Message, Prepare, Vote};
-use crate::object::{Abort, Cause, Part};
+use crate::object::{Abort, Cause, ObjectKey, Part};
 use crate::right::{Start, WarrantyNumber};
 use crate::turn::Turn;
 use crate::txn::row::{self, ParticipantRow};
@@ -123,7 +123,7 @@ impl Txns {
             let mut set = KeySet::default();
             needs(&Part { writes: part.writes.clone(), ..Part::default() }, incarnation, &mut set);
             let view = View::prepare(set, &crate::machine::Overlay::default(), reader)?;
-            let table = Table { view: &view, site: self.me, incarnation, is_bereft: false };
+            let table = Table { view: &view, site: self.me, incarnation, is_bereft: false, vouchers: (&[], 0) };
             self.locks.take(id, &part, &table);
             part.writes.iter().for_each(|(name, _)| self.backer.bar(name));
         }
@@ -279,7 +279,7 @@ impl Txns {
     /// Checks a part over whose writes nobody holds a right.
     fn vote(&mut self, turn: &mut Turn, table: &Table, id: OperationId) -> Vote {
         let entry = self.entries.get_mut(&id).expect("looked up by the caller");
-        if let Err(abort) = self.locks.check(table, &entry.part) {
+        if let Err(abort) = self.locks.check(table, &self.dependents, &entry.part) {
             return self.refuse_part(turn, id, abort);
         }
         if entry.participants.len() == 1 {
@@ -403,6 +403,14 @@ impl Txns {
             put_row(&mut turn.batch, turn.site.incarnation, name, number, value.as_ref());
             self.backer.note_write(turn.now, name);
         }
+        for call in &part.forgets {
+            self.dependents.forget(&mut turn.batch, call);
+        }
+        for (subject, call) in &part.depends {
+            self.dependents.register(call, subject);
+        }
+        let calls: BTreeSet<&ObjectKey> = part.depends.iter().map(|(_, call)| call).collect();
+        calls.into_iter().for_each(|call| self.dependents.write(&mut turn.batch, call));
     }
 
     /// A coordinator, or another participant, knows that the transaction is decided.

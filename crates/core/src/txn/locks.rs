@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 
+use super::dependents::Dependents;
 use super::table::{Table, is_within};
 use crate::id::{Incarnation, OperationId};
 use crate::object::{Abort, Cause, Change, Part, Seen, Span, Value, Version};
@@ -46,7 +47,7 @@ impl Lock {
 fn count_of(seen: &Seen) -> Option<i64> {
     match seen.value {
         Some(Value::Counter(count)) => Some(count),
-        Some(Value::Bytes(_)) => None,
+        Some(Value::Bytes(_) | Value::Derived(_)) => None,
         None => Some(0),
     }
 }
@@ -88,8 +89,10 @@ impl Locks {
         self.names.get(name).is_some_and(|lock| lock.is_put || lock.adds > 0)
     }
 
-    /// Judges a part: whether all that it read is as it was, and nothing that is prepared stands in the way.
-    pub(super) fn check(&self, table: &Table, part: &Part) -> Result<(), Abort> {
+    /// Judges a part: whether all that it read is as it was, nothing that is prepared stands in the way, and all calls that
+    /// depend on what it writes are covered.
+    pub(super) fn check(&self, table: &Table, dependents: &Dependents, part: &Part) -> Result<(), Abort> {
+        dependents.check(table.site, part)?;
         let refuse = |cause, name: &str| Err(Abort::about(cause, table.site, name));
         for (name, number) in &part.reads {
             if self.is_changing(name) {

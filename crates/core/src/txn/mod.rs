@@ -42,6 +42,7 @@
 //! | --- | --- |
 //! | `table`, `row` | what storage holds |
 //! | `locks` | what prepared transactions hold, and the check of a part |
+//! | `dependents` | which calls of memoized functions depend on what is here |
 //! | `home` | a participant: prepare, defend, vote, carry out, find out |
 //! | `coordinate` | the coordinator: 0, 1 or 2 phases |
 //! | `cache` | copies of others' objects, and the rights held over them |
@@ -49,6 +50,7 @@
 
 mod cache;
 mod coordinate;
+mod dependents;
 mod home;
 mod locks;
 mod read;
@@ -71,6 +73,7 @@ use crate::turn::Turn;
 use crate::warranty::Backer;
 use cache::Cache;
 use coordinate::Coordinated;
+use dependents::Dependents;
 use home::Entry;
 use locks::Locks;
 pub use read::READ_ITEMS;
@@ -104,6 +107,7 @@ pub struct Txns {
     version: u64,
     backer: Backer,
     locks: Locks,
+    dependents: Dependents,
     /// Transactions in which this site takes part.
     entries: FxHashMap<OperationId, Entry>,
     /// Those of them whose parts wait for rights to end.
@@ -146,6 +150,7 @@ impl Txns {
             version: 0,
             backer: Backer::default(),
             locks: Locks::default(),
+            dependents: Dependents::default(),
             entries: FxHashMap::default(),
             defending: BTreeSet::new(),
             coordinated: FxHashMap::default(),
@@ -159,11 +164,11 @@ impl Txns {
 
     /// Whether a resident row is about transactions.
     pub fn is_row(key: &[u8]) -> bool {
-        matches!(key.first(), Some(&(NUMBERS | PARTICIPANT | row::COORDINATOR)))
+        matches!(key.first(), Some(&(NUMBERS | PARTICIPANT | row::COORDINATOR | row::DEPENDENT)))
     }
 
     /// The last tag of its resident rows.
-    pub const LAST_TAG: u8 = row::COORDINATOR;
+    pub const LAST_TAG: u8 = row::DEPENDENT;
 
     /// Takes a resident row of an earlier life in.
     pub fn restore(
@@ -187,6 +192,7 @@ impl Txns {
                 }
                 Err(malformed) => Err(malformed),
             },
+            row::DEPENDENT => self.dependents.restore(key, value).map(|()| Restored::Own),
             _ => CoordinatorRow::decode(key, value).map(|(session, sequence, row)| {
                 let is_committed = row.is_committed;
                 let waiting = Restored::Waiting { session, sequence, low: row.low, digest: row.digest };
@@ -202,7 +208,8 @@ impl Txns {
     pub fn rows(&self) -> Vec<Vec<u8>> {
         let participants = self.entries.keys().map(|id| row::participant_key(*id));
         let coordinated = self.coordinated.keys().map(|id| row::coordinator_key(id.session, id.sequence).to_vec());
-        let mut rows: Vec<Vec<u8>> = participants.chain(coordinated).chain([vec![NUMBERS]]).collect();
+        let dependents = self.dependents.rows();
+        let mut rows: Vec<Vec<u8>> = participants.chain(coordinated).chain(dependents).chain([vec![NUMBERS]]).collect();
         rows.sort_unstable();
         rows
     }
@@ -235,8 +242,10 @@ impl Txns {
     }
 
     /// This site's objects, as far as the view has them.
-    pub fn table<'a>(&self, view: &'a View, incarnation: Incarnation) -> Table<'a> {
-        Table { view, site: self.me, incarnation, is_bereft: self.is_bereft(incarnation) }
+    pub fn table<'a>(&self, turn: &Turn<'a>, view: &'a View) -> Table<'a> {
+        let incarnation = turn.site.incarnation;
+        let vouchers = (turn.peers, turn.now.mono);
+        Table { view, site: self.me, incarnation, is_bereft: self.is_bereft(incarnation), vouchers }
     }
 
     /// An operator says that objects of earlier incarnations are gone for good.
@@ -327,7 +336,7 @@ impl Txns {
 
     /// Handles what another site says.
     pub fn message(&mut self, turn: &mut Turn, view: &View, from: SiteId, message: Message) {
-        let table = self.table(view, turn.site.incarnation);
+        let table = self.table(turn, view);
         match message {
             Message::Fetch(fetch) => self.fetch(turn, &table, from, *fetch),
             Message::Fetched(fetched) => self.fetched(turn, from, *fetched),
@@ -414,7 +423,7 @@ impl Txns {
 
     /// Does what is due.
     pub fn tick(&mut self, turn: &mut Turn, view: &View) {
-        let table = self.table(view, turn.site.incarnation);
+        let table = self.table(turn, view);
         self.backer.sweep(turn.now);
         let due = self.timers.iter().copied().take_while(|(at, _)| *at <= turn.now.mono);
         let due: Vec<(u64, Timer)> = due.take(AT_ONCE).collect();

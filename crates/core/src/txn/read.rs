@@ -12,7 +12,7 @@ use crate::clock::{MILLISECOND, SECOND};
 use crate::id::{Incarnation, SiteId};
 use crate::machine::ClientId;
 use crate::object::message::{Fetch, Fetched, Given, Message};
-use crate::object::{Abort, Cause, ObjectKey, SCAN_ROWS, Span, is_key, is_prefix};
+use crate::object::{Abort, Cause, ObjectKey, SCAN_ROWS, Span, is_call, is_key, is_prefix};
 use crate::turn::Turn;
 
 /// The most reads that wait for other sites.
@@ -85,7 +85,7 @@ impl Txns {
         };
         for (place, key) in gets.into_iter().enumerate() {
             reading.gets[place] = match self.home_of(turn, key.home) {
-                _ if !is_key(&key.name) => Err(Abort::of(Cause::InvalidKey)),
+                _ if !is_key(&key.name) && !is_call(&key.name) => Err(Abort::of(Cause::InvalidKey)),
                 Err(abort) => Err(Abort { key: Some(key), ..abort }),
                 Ok(home) if home == turn.site.me => {
                     self.backer.note_reads(turn.now, &key.name, 1);

@@ -11,6 +11,8 @@ pub(super) const NUMBERS: u8 = 0x06;
 pub(super) const PARTICIPANT: u8 = 0x07;
 /// Tag of the rows of transactions that this site coordinates.
 pub(super) const COORDINATOR: u8 = 0x08;
+/// Tag of the rows of calls that depend on what is here.
+pub(super) const DEPENDENT: u8 = 0x09;
 
 /// A home's durable numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

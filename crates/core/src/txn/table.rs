@@ -3,16 +3,19 @@
 use crate::codec::{Cursor, Malformed, put_u64};
 use crate::id::{Incarnation, SiteId};
 use crate::machine::{Batch, KeyRange, View};
-use crate::object::{Abort, Cause, Seen, Span, Value, Version};
+use crate::object::{Abort, CALL_MARK, Cause, GONE, Seen, Span, Value, Version};
+use crate::turn::Peer;
+use crate::warranty::VOUCHED;
 
-/// Tag of the rows of objects.
+/// Tag of the rows of objects, and of those of calls, which spans do not show.
 pub(super) const OBJECT: u8 = 0x82;
+const CALL: u8 = 0x83;
 
 /// The key of an object's row. Rows of an earlier incarnation, on a storage that turned out to be an old copy, are out of
 /// the way of the present one.
 pub(super) fn row_key(incarnation: Incarnation, name: &str) -> Vec<u8> {
     let mut key = Vec::with_capacity(5 + name.len());
-    key.push(OBJECT);
+    key.push(if name.starts_with(CALL_MARK) { CALL } else { OBJECT });
     key.extend_from_slice(&incarnation.0.to_be_bytes());
     key.extend_from_slice(name.as_bytes());
     key
@@ -37,7 +40,9 @@ pub(super) fn row_range(incarnation: Incarnation, span: &Span) -> KeyRange {
 
 /// Whether the name is in the span, its limit aside.
 pub(super) fn is_within(span: &Span, name: &str) -> bool {
-    name.starts_with(&span.prefix) && (span.after.is_empty() || name > span.after.as_str())
+    name.starts_with(&span.prefix)
+        && !name.starts_with(CALL_MARK)
+        && (span.after.is_empty() || name > span.after.as_str())
 }
 
 fn decode_row(incarnation: Incarnation, row: &[u8]) -> Result<Seen, Malformed> {
@@ -69,16 +74,43 @@ pub struct Table<'a> {
     pub incarnation: Incarnation,
     /// Whether an earlier incarnation's objects are lost, so that nothing can be said of what is not there.
     pub is_bereft: bool,
+    /// Who vouches that what calls rest on is still there, and the time by which that is judged, in monotonic microseconds.
+    pub vouchers: (&'a [Peer], u64),
 }
 
 impl Table<'_> {
     /// What a name holds.
     pub fn get(&self, name: &str) -> Result<Seen, Abort> {
         match self.view.get(&row_key(self.incarnation, name)) {
-            Some(row) => Ok(decode_row(self.incarnation, row).expect("a row that storage vouches for")),
+            Some(row) => {
+                let seen = decode_row(self.incarnation, row).expect("a row that storage vouches for");
+                if let Some(Value::Derived(derived)) = &seen.value {
+                    return self.judge(name, &derived.homes, seen.version).map(|gone| gone.unwrap_or(seen));
+                }
+                Ok(seen)
+            }
             None if self.is_bereft => Err(Abort::about(Cause::Lost, self.site, name)),
             None => Ok(self.nothing()),
         }
+    }
+
+    /// Whether what a call rests on is still there. If a home has lost its storage since, the call reads as nothing. Whether
+    /// one has is known if it was heard from lately: one that has lost its storage changes nothing for a while ([`LEASE`](crate::warranty::LEASE)).
+    fn judge(&self, name: &str, homes: &[(u16, Incarnation)], version: Version) -> Result<Option<Seen>, Abort> {
+        let (peers, now) = self.vouchers;
+        for (region, incarnation) in homes.iter().filter(|(region, _)| *region != self.site.region) {
+            let site = SiteId::new(*region, self.site.lane);
+            let peer = peers.iter().find(|peer| peer.site == site);
+            if peer.is_some_and(|peer| peer.incarnation > *incarnation) {
+                let version = Version { number: version.number | GONE, ..version };
+                return Ok(Some(Seen { version, value: None }));
+            }
+            let vouched = peer.filter(|peer| peer.incarnation == *incarnation).and_then(|peer| peer.vouched);
+            if vouched.is_none_or(|asked| now >= asked.saturating_add(VOUCHED)) {
+                return Err(Abort { site: Some(site), ..Abort::about(Cause::Unreachable, self.site, name) });
+            }
+        }
+        Ok(None)
     }
 
     /// What a span holds.

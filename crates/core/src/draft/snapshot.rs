@@ -7,16 +7,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use slackline_core::id::Incarnation;
-use slackline_core::object::{Home, ObjectKey, Part, Seen, Span, Value};
+use crate::id::Incarnation;
+use crate::object::{Home, ObjectKey, Part, Seen, Span, Value};
 
 /// What was read now, and what was read before, cannot both be true: the object's name.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Contradiction(pub(super) ObjectKey);
+pub struct Contradiction(pub ObjectKey);
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Snapshot {
+pub struct Snapshot {
     homes: BTreeMap<u16, AtHome>,
 }
 
@@ -46,19 +46,19 @@ impl Scanned {
 }
 
 /// Whether a name is in a span that was read up to `end`.
-pub(super) fn is_within(span: &Span, end: Option<&str>, name: &str) -> bool {
+pub fn is_within(span: &Span, end: Option<&str>, name: &str) -> bool {
     name.starts_with(&span.prefix) && name > span.after.as_str() && end.is_none_or(|end| name <= end)
 }
 
 /// Where rows of a span end: at the last one, if there may be more.
-pub(super) fn end_of<T>(span: &Span, rows: &[(String, T)]) -> Option<String> {
+pub fn end_of<T>(span: &Span, rows: &[(String, T)]) -> Option<String> {
     let is_full = rows.len() >= span.limit as usize;
     rows.last().filter(|_| is_full).map(|(name, _)| name.clone())
 }
 
 impl Snapshot {
     /// What an object holds, if that is known: by itself, or because a span shows that nothing is there.
-    pub(super) fn known(&self, key: &ObjectKey) -> Option<Option<Value>> {
+    pub fn known(&self, key: &ObjectKey) -> Option<Option<Value>> {
         let home = self.homes.get(&key.home)?;
         match home.seen.get(&key.name) {
             Some(seen) => Some(seen.value.clone()),
@@ -67,7 +67,7 @@ impl Snapshot {
     }
 
     /// What a span holds, if the very same was asked for before.
-    pub(super) fn scanned(&self, region: u16, span: &Span) -> Option<Vec<(String, Value)>> {
+    pub fn scanned(&self, region: u16, span: &Span) -> Option<Vec<(String, Value)>> {
         let home = self.homes.get(&region)?;
         let scan = home.scans.iter().find(|scan| scan.span == *span)?;
         let row = |name: &String| home.seen.get(name).and_then(|seen| Some((name.clone(), seen.value.clone()?)));
@@ -75,7 +75,7 @@ impl Snapshot {
     }
 
     /// Notes what an object holds.
-    pub(super) fn note_get(&mut self, key: &ObjectKey, seen: Seen) -> Result<(), Contradiction> {
+    pub fn note_get(&mut self, key: &ObjectKey, seen: Seen) -> Result<(), Contradiction> {
         let home = self.homes.entry(key.home).or_default();
         home.check(key, &seen)?;
         home.insert(key.name.clone(), seen);
@@ -84,12 +84,7 @@ impl Snapshot {
     }
 
     /// Notes what a span holds.
-    pub(super) fn note_scan(
-        &mut self,
-        region: u16,
-        span: Span,
-        rows: Vec<(String, Seen)>,
-    ) -> Result<(), Contradiction> {
+    pub fn note_scan(&mut self, region: u16, span: Span, rows: Vec<(String, Seen)>) -> Result<(), Contradiction> {
         let home = self.homes.entry(region).or_default();
         let end = end_of(&span, &rows);
         let names: Vec<String> = rows.iter().map(|(name, _)| name.clone()).collect();
@@ -108,14 +103,33 @@ impl Snapshot {
     }
 
     /// How many operations it counts as when it is committed.
-    pub(super) fn operations(&self) -> usize {
+    pub fn operations(&self) -> usize {
         let scans = |home: &AtHome| home.scans.iter().map(|scan| 1 + scan.names.len()).sum::<usize>();
         self.homes.values().map(|home| home.gets.len() + scans(home)).sum()
     }
 
+    /// The version's number of what was read, or found not to be there.
+    pub fn number(&self, key: &ObjectKey) -> u64 {
+        let seen = self.homes.get(&key.home).and_then(|home| home.seen.get(&key.name));
+        seen.map_or(0, |seen| seen.version.number)
+    }
+
+    /// The version numbers of what a span that was read holds.
+    pub fn scan_of(&self, region: u16, span: &Span) -> (Span, Vec<u64>) {
+        let home = self.homes.get(&region);
+        let scan = home.and_then(|home| home.scans.iter().find(|scan| scan.span == *span));
+        let number = |name: &String| self.number(&ObjectKey::new(region, name.clone()));
+        (span.clone(), scan.iter().flat_map(|scan| &scan.names).map(number).collect())
+    }
+
+    /// The incarnation that what was read in a region is of.
+    pub fn incarnation(&self, region: u16) -> Incarnation {
+        self.homes.get(&region).map_or(Incarnation(0), |home| home.incarnation)
+    }
+
     /// What is to be validated, by home.
-    pub(super) fn into_homes(self) -> BTreeMap<u16, Home> {
-        let home = |(region, home): (u16, AtHome)| {
+    pub fn to_homes(&self) -> BTreeMap<u16, Home> {
+        let home = |(&region, home): (&u16, &AtHome)| {
             let number = |name: &String| home.seen.get(name).map_or(0, |seen| seen.version.number);
             // What is in a span that was scanned is validated with it.
             let gets = home.gets.iter().filter(|name| !home.scans.iter().any(|scan| scan.covers(name)));
@@ -123,11 +137,11 @@ impl Snapshot {
             let part = Part {
                 reads: gets.map(|name| (name.clone(), number(name))).collect(),
                 scans: scans.collect(),
-                writes: Vec::new(),
+                ..Part::default()
             };
             (region, Home { region, incarnation: home.incarnation, part })
         };
-        self.homes.into_iter().map(home).collect()
+        self.homes.iter().map(home).collect()
     }
 }
 
@@ -149,7 +163,7 @@ impl AtHome {
 
 #[cfg(test)]
 mod tests {
-    use slackline_core::object::Version;
+    use crate::object::Version;
 
     use super::*;
 
@@ -208,7 +222,7 @@ mod tests {
         snapshot.note_get(&key("l/b"), seen(1)).expect("new");
         snapshot.note_scan(1, span("l/", "", 9), rows(&[("l/b", 1), ("l/d", 2)])).expect("as before");
         assert_eq!(snapshot.operations(), 5);
-        let homes = snapshot.into_homes();
+        let homes = snapshot.to_homes();
         let home = &homes[&1];
         assert_eq!(home.incarnation, Incarnation(1));
         assert_eq!(home.part.reads, [("a".to_owned(), 0)]);

@@ -3,16 +3,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use slackline_core::object::{Change, ObjectKey, Value};
+use crate::object::{Change, ObjectKey, Value};
 
 /// Names a layer.
-pub(super) type LayerId = usize;
+pub type LayerId = usize;
 /// The lowest layer: what is committed in the end.
-pub(super) const ROOT: LayerId = 0;
+pub const ROOT: LayerId = 0;
 
 /// Why a change cannot be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Misfit {
+pub enum Misfit {
     /// It adds to what is no counter.
     NotACounter,
     /// The counter would leave the range of 64-bit integers.
@@ -23,7 +23,7 @@ pub(super) enum Misfit {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Buffer {
+pub struct Buffer {
     layers: Vec<Option<Layer>>,
 }
 
@@ -37,19 +37,19 @@ struct Layer {
 
 impl Buffer {
     /// With the root alone.
-    pub(super) fn new() -> Self {
+    pub fn new() -> Self {
         Self { layers: vec![Some(Layer { below: ROOT, changes: BTreeMap::new() })] }
     }
 
     /// Lays a new layer upon another.
-    pub(super) fn open(&mut self, below: LayerId) -> Result<LayerId, Misfit> {
+    pub fn open(&mut self, below: LayerId) -> Result<LayerId, Misfit> {
         self.chain(below)?;
         self.layers.push(Some(Layer { below, changes: BTreeMap::new() }));
         Ok(self.layers.len() - 1)
     }
 
     /// What this layer and those below do to an object.
-    pub(super) fn change(&self, layer: LayerId, key: &ObjectKey) -> Result<Option<Change>, Misfit> {
+    pub fn change(&self, layer: LayerId, key: &ObjectKey) -> Result<Option<Change>, Misfit> {
         let mut all = None;
         for layer in self.chain(layer)? {
             if let Some(change) = layer.changes.get(key) {
@@ -60,7 +60,7 @@ impl Buffer {
     }
 
     /// Makes a change in a layer.
-    pub(super) fn write(&mut self, layer: LayerId, key: ObjectKey, change: Change) -> Result<(), Misfit> {
+    pub fn write(&mut self, layer: LayerId, key: ObjectKey, change: Change) -> Result<(), Misfit> {
         compose(self.change(layer, &key)?.as_ref(), &change)?;
         let changes = &mut self.layers[layer].as_mut().expect("looked up above").changes;
         let change = compose(changes.get(&key), &change)?;
@@ -69,7 +69,7 @@ impl Buffer {
     }
 
     /// A block is done: its layer becomes a part of the one below.
-    pub(super) fn merge(&mut self, layer: LayerId) -> Result<(), Misfit> {
+    pub fn merge(&mut self, layer: LayerId) -> Result<(), Misfit> {
         self.chain(layer)?;
         let Layer { below, changes } = self.layers[layer].take().expect("looked up above");
         for (key, change) in changes {
@@ -79,12 +79,12 @@ impl Buffer {
     }
 
     /// A block has failed: its layer is gone.
-    pub(super) fn discard(&mut self, layer: LayerId) {
+    pub fn discard(&mut self, layer: LayerId) {
         self.layers[layer] = None;
     }
 
     /// The objects of a region that this layer or one below changes, whose names satisfy `is_wanted`.
-    pub(super) fn changed(
+    pub fn changed(
         &self,
         layer: LayerId,
         home: u16,
@@ -97,8 +97,13 @@ impl Buffer {
     }
 
     /// What is to be committed.
-    pub(super) fn into_changes(mut self) -> BTreeMap<ObjectKey, Change> {
-        self.layers[ROOT].take().map(|root| root.changes).unwrap_or_default()
+    pub fn changes(&self) -> impl Iterator<Item = (&ObjectKey, &Change)> {
+        self.layers[ROOT].iter().flat_map(|root| &root.changes)
+    }
+
+    /// Whether a layer, and those below, change nothing.
+    pub fn is_empty(&self, layer: LayerId) -> bool {
+        self.chain(layer).is_ok_and(|chain| chain.iter().all(|layer| layer.changes.is_empty()))
     }
 
     /// A layer and those below, from the root up.
@@ -125,13 +130,13 @@ fn compose(before: Option<&Change>, change: &Change) -> Result<Change, Misfit> {
         None => Change::Add(*delta),
         Some(Change::Add(earlier)) => Change::Add(sum(*earlier)?),
         Some(Change::Put(Value::Counter(count))) => Change::Put(Value::Counter(sum(*count)?)),
-        Some(Change::Put(Value::Bytes(_))) => return Err(Misfit::NotACounter),
+        Some(Change::Put(Value::Bytes(_) | Value::Derived(_))) => return Err(Misfit::NotACounter),
         Some(Change::Delete) => Change::Put(Value::Counter(*delta)),
     })
 }
 
 /// What an object holds after a change.
-pub(super) fn apply(value: Option<Value>, change: &Change) -> Result<Option<Value>, Misfit> {
+pub fn apply(value: Option<Value>, change: &Change) -> Result<Option<Value>, Misfit> {
     match change {
         Change::Put(value) => Ok(Some(value.clone())),
         Change::Delete => Ok(None),
@@ -139,7 +144,7 @@ pub(super) fn apply(value: Option<Value>, change: &Change) -> Result<Option<Valu
             let count = match value {
                 None => 0,
                 Some(Value::Counter(count)) => count,
-                Some(Value::Bytes(_)) => return Err(Misfit::NotACounter),
+                Some(Value::Bytes(_) | Value::Derived(_)) => return Err(Misfit::NotACounter),
             };
             count.checked_add(*delta).map(|count| Some(Value::Counter(count))).ok_or(Misfit::OutOfRange)
         }
@@ -167,7 +172,7 @@ mod tests {
         let of = |changes: &[Change]| {
             let mut buffer = Buffer::new();
             let written = changes.iter().try_for_each(|change| buffer.write(ROOT, key("x"), change.clone()));
-            written.map(|()| buffer.into_changes().remove(&key("x")).expect("it is changed"))
+            written.map(|()| buffer.changes().next().expect("it is changed").1.clone())
         };
         assert_eq!(of(&[put("a"), put("b")]), Ok(put("b")));
         assert_eq!(of(&[put("a"), Change::Delete]), Ok(Change::Delete));

@@ -1,0 +1,211 @@
+//! Memoized functions of the simulated clients, run over a [`Draft`] as far as what they read is there.
+//!
+//! | call | what it reads | result |
+//! | --- | --- | --- |
+//! | `pick(i)` | register `i`; by its parity one of two others | the parity, and what the other register holds |
+//! | `both(i)` | `pick(i)`, `pick(i + 3)` | the two results |
+//! | `count(set)` | the set's span | how many members it has |
+//!
+//! So a write may change what a call reads, its result, both or neither, and a change may go up or stop. What a result tells
+//! of registers and sets goes into the history like a read: one that its function would not give is an anomaly.
+
+use slackline_core::draft::buffer::{ROOT, apply};
+use slackline_core::draft::{Draft, FrameId, Lookup, Recomputed};
+use slackline_core::object::{CALL_MARK, ObjectKey, SCAN_ROWS, Seen, Span, Value};
+
+/// Registers, by number; `pick` and `both` have one call for each.
+pub(crate) const REGISTERS: u64 = 8;
+
+/// What must be read before a function can go on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Missing {
+    /// An object.
+    Get(ObjectKey),
+    /// A span.
+    Scan(u16, Span),
+    /// A call.
+    Call(ObjectKey),
+    /// The transaction contradicts itself: it cannot be committed.
+    Void,
+}
+
+/// What became of the calls that depended on what a transaction writes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Treated {
+    pub(crate) kept: u32,
+    pub(crate) changed: u32,
+    pub(crate) revoked: u32,
+    pub(crate) absent: u32,
+}
+
+/// What a result tells.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Fact {
+    /// A register holds this; the incarnation of its home.
+    Holds { register: u64, value: Option<u64>, incarnation: u32 },
+    /// A set has so many members; the incarnation of its home.
+    Counts { prefix: String, count: u64, incarnation: u32 },
+}
+
+/// The functions, for a number of sites.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Functions {
+    pub(crate) sites: u64,
+}
+
+/// The register of a number.
+pub(crate) fn register(sites: u64, number: u64) -> ObjectKey {
+    ObjectKey::new((number % sites) as u16, format!("r{number}"))
+}
+
+fn value_of(value: Option<&Value>) -> Option<u64> {
+    match value {
+        Some(Value::Bytes(bytes)) => bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)),
+        _ => None,
+    }
+}
+
+impl Functions {
+    /// The call `pick(i)`.
+    pub(crate) fn pick(self, number: u64) -> ObjectKey {
+        self.named(number, &format!("pick#1({number})"))
+    }
+
+    /// The call `both(i)`.
+    pub(crate) fn both(self, number: u64) -> ObjectKey {
+        self.named(number + 1, &format!("both#1({number})"))
+    }
+
+    /// The call `count(set)` for a set at a home.
+    pub(crate) fn count(self, home: u16, prefix: &str) -> ObjectKey {
+        self.named(u64::from(home) + 1, &format!("count#1({home},{prefix})"))
+    }
+
+    fn named(self, number: u64, name: &str) -> ObjectKey {
+        ObjectKey::new((number % self.sites) as u16, format!("{CALL_MARK}{name}"))
+    }
+
+    /// The result of a call, used in a frame or by the program itself.
+    pub(crate) fn call(self, draft: &mut Draft, frame: Option<FrameId>, call: &ObjectKey) -> Result<Vec<u8>, Missing> {
+        let result = match draft.lookup(call) {
+            Lookup::Known(result) => result,
+            Lookup::Fetch => return Err(Missing::Call(call.clone())),
+            Lookup::Pending => {
+                self.treat(draft, call, false)?;
+                return self.call(draft, frame, call);
+            }
+            Lookup::Compute => self.compute(draft, call)?,
+            Lookup::Inline => return self.run(draft, frame, call),
+        };
+        if let Some(frame) = frame {
+            draft.note_use(frame, call);
+        }
+        Ok(result)
+    }
+
+    fn compute(self, draft: &mut Draft, call: &ObjectKey) -> Result<Vec<u8>, Missing> {
+        let frame = draft.open(call.clone());
+        let result = self.run(draft, Some(frame), call)?;
+        draft.close(frame, result.clone());
+        Ok(result)
+    }
+
+    /// Treats a pending call; what has become of it.
+    pub(crate) fn treat(self, draft: &mut Draft, call: &ObjectKey, revoke: bool) -> Result<Treated, Missing> {
+        let mut treated = Treated::default();
+        match draft.is_there(call) {
+            None => return Err(Missing::Call(call.clone())),
+            Some(false) => {
+                draft.settle_absent(call);
+                treated.absent += 1;
+            }
+            Some(true) if revoke => {
+                draft.revoke(call);
+                treated.revoked += 1;
+            }
+            Some(true) => {
+                self.compute(draft, call)?;
+                match draft.settle(call) {
+                    Recomputed::Kept => treated.kept += 1,
+                    Recomputed::Changed => treated.changed += 1,
+                }
+            }
+        }
+        Ok(treated)
+    }
+
+    /// Runs the function itself.
+    fn run(self, draft: &mut Draft, frame: Option<FrameId>, call: &ObjectKey) -> Result<Vec<u8>, Missing> {
+        let name = call.name.trim_start_matches(CALL_MARK);
+        let (function, arguments) = name.trim_end_matches(')').split_once("#1(").expect("a call's name");
+        let number = || arguments.parse::<u64>().expect("a number");
+        match function {
+            "pick" => {
+                let number = number();
+                let parity = self.read(draft, frame, number)?.0.unwrap_or(0) & 1;
+                let other = (number + 1 + 2 * parity) % REGISTERS;
+                let (value, incarnation) = self.read(draft, frame, other)?;
+                let words = [parity, other, u64::from(value.is_some()), value.unwrap_or(0), incarnation];
+                Ok(words.iter().flat_map(|word| word.to_le_bytes()).collect())
+            }
+            "both" => {
+                let number = number();
+                let mut one = self.call(draft, frame, &self.pick(number))?;
+                one.extend(self.call(draft, frame, &self.pick((number + 3) % REGISTERS))?);
+                Ok(one)
+            }
+            _ => {
+                let (home, prefix) = arguments.split_once(',').expect("a home and a prefix");
+                let home: u16 = home.parse().expect("a number");
+                let span = Span { prefix: prefix.to_owned(), after: String::new(), limit: SCAN_ROWS as u32 };
+                let base = draft.snapshot.scanned(home, &span).ok_or_else(|| Missing::Scan(home, span.clone()))?;
+                let is_new = |name: &str| name.starts_with(prefix) && base.iter().all(|(other, _)| other != name);
+                let inserted = draft.buffer.changed(ROOT, home, is_new).expect("the root is there");
+                if let Some(frame) = frame {
+                    draft.note_span(frame, home, &span);
+                }
+                let count = (base.len() + inserted.len()) as u64;
+                let incarnation = u64::from(draft.snapshot.incarnation(home).0);
+                Ok([count, incarnation].iter().flat_map(|word| word.to_le_bytes()).collect())
+            }
+        }
+    }
+
+    /// What a register holds, with what the transaction wrote, and the incarnation of its home.
+    fn read(self, draft: &mut Draft, frame: Option<FrameId>, number: u64) -> Result<(Option<u64>, u64), Missing> {
+        let key = register(self.sites, number);
+        let Some(base) = draft.snapshot.known(&key) else { return Err(Missing::Get(key)) };
+        let incarnation = u64::from(draft.snapshot.incarnation(key.home).0);
+        let change = draft.buffer.change(ROOT, &key).expect("the root is there");
+        let value = change.map_or(Ok(base.clone()), |change| apply(base, &change)).expect("a register is put");
+        if let Some(frame) = frame {
+            draft.note(frame, &key);
+        }
+        Ok((value_of(value.as_ref()), incarnation))
+    }
+}
+
+/// What the result of a call tells.
+pub(crate) fn facts(call: &ObjectKey, result: &[u8]) -> Vec<Fact> {
+    let words: Vec<u64> =
+        result.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes"))).collect();
+    let incarnation = |word: u64| u32::try_from(word).expect("an incarnation");
+    if let Some((_, arguments)) = call.name.split_once("count#1(") {
+        // A set in which nothing is tells of no incarnation.
+        let prefix = arguments.split_once(',').expect("a home and a prefix").1.trim_end_matches(')');
+        let fact = Fact::Counts { prefix: prefix.to_owned(), count: words[0], incarnation: incarnation(words[1]) };
+        return if words[1] == 0 { Vec::new() } else { vec![fact] };
+    }
+    let fact = |words: &[u64]| {
+        let value = (words[2] == 1).then_some(words[3]);
+        Fact::Holds { register: words[1], value, incarnation: incarnation(words[4]) }
+    };
+    words.chunks_exact(5).map(fact).collect()
+}
+
+/// Takes what was read in; whether it fits what was read before.
+pub(crate) fn note(draft: &mut Draft, key: &ObjectKey, seen: Seen) -> Result<(), Missing> {
+    let noted =
+        if key.name.starts_with(CALL_MARK) { draft.note_call(key, seen) } else { draft.snapshot.note_get(key, seen) };
+    noted.map_err(|_| Missing::Void)
+}
