@@ -149,7 +149,7 @@ pub(crate) enum Reply {
 
 /// Why a call was not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum NotTaken {
+pub enum NotTaken {
     /// The site cannot be reached.
     Unreachable,
     /// Too many calls wait here.

@@ -246,7 +246,7 @@ impl<K: Kind> IntoFuture for Call<K> {
     type IntoFuture = Calling<K>;
 
     fn into_future(self) -> Calling<K> {
-        let deadline = after(self.deadline);
+        let deadline = after(Instant::now(), self.deadline);
         let pinned = self.place != Place::Nearest;
         let terms = Terms { deadline, pinned, retry_elsewhere: self.retry_elsewhere };
         let refusal = objection(&self.act).or_else(|| self.client.no_such_place(&self.place));

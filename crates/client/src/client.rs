@@ -212,7 +212,7 @@ impl Client {
     /// **Asking settles it**: if the site has not seen the operation, it refuses it for ever
     /// ([`Reason::Withdrawn`]), so a copy that is still under way has no effect.
     pub async fn outcome_of(&self, operation: OperationId) -> Outcome<Effect> {
-        let until = after(self.shared.deadline);
+        let until = after(Instant::now(), self.shared.deadline);
         let mut patience = FIRST_ASK;
         loop {
             let why = match self.ask(operation, until, patience).await {
@@ -273,10 +273,7 @@ impl Client {
 
     /// The place that a region's name stands for.
     pub(crate) fn place(&self, region: &str) -> Place {
-        match self.shared.topology.region(region) {
-            Some(region) => Place::Region(region),
-            None => Place::Nowhere(region.to_owned()),
-        }
+        self.shared.topology.place(region)
     }
 
     /// Why nothing can be done at a place that the cluster does not have.
@@ -302,7 +299,7 @@ impl Client {
         deadline: Duration,
         ask: impl Fn(Channel) -> F,
     ) -> Result<(T, String), ReadError> {
-        let until = after(deadline);
+        let until = after(Instant::now(), deadline);
         let links = self.shared.lanes[usize::from(lane)].iter();
         let mut links: Vec<_> = links.filter(|link| place.admits(link.site)).collect();
         links.sort_by_key(|link| !link.is_usable());
@@ -336,7 +333,7 @@ impl Drop for Shared {
 
 impl Shared {
     pub(crate) fn unknown(&self, operation: OperationId, why: WhyUnknown) -> Unknown {
-        Unknown { operation, name: self.topology.operation_text(operation), why }
+        self.topology.unknown(operation, why)
     }
 
     fn effect(&self, outcome: api::Outcome, operation: OperationId) -> Outcome<Effect> {
@@ -712,8 +709,7 @@ fn links_of(lane: u16, channels: &[(&crate::topology::Site, Channel)], regions: 
 }
 
 /// The instant at which so much time will have passed; some centuries are as good as for ever.
-pub(crate) fn after(span: Duration) -> Instant {
-    let now = Instant::now();
+pub(crate) fn after(now: Instant, span: Duration) -> Instant {
     now.checked_add(span).unwrap_or(now + Duration::from_secs(1 << 33))
 }
 

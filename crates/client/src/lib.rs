@@ -75,6 +75,8 @@ pub use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId};
 pub use slackline_core::object::{Cause, Value};
 pub use slackline_wire::lane_of;
 pub use topology::{ParseNameError, Site, Topology};
+#[doc(hidden)]
+pub use txn::port;
 pub use txn::{Committed, Page, Transaction, Txn, TxnError};
 
 /// The README's code is compiled with the tests, so that it stays true.

@@ -16,13 +16,13 @@ pub(crate) const READS: usize = 16_384;
 
 /// What is to be read.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Wanted {
+pub struct Wanted {
     /// Objects.
-    pub(crate) gets: Vec<ObjectKey>,
+    pub gets: Vec<ObjectKey>,
     /// Spans, with their home regions.
-    pub(crate) scans: Vec<(u16, Span)>,
+    pub scans: Vec<(u16, Span)>,
     /// Whether copies are good enough only where they are known to be up to date.
-    pub(crate) fresh: bool,
+    pub fresh: bool,
 }
 
 /// What came of a read.

@@ -8,7 +8,9 @@ use slackline_core::id::{GrantId, Incarnation, OperationId, ParseIdError, Sessio
 use slackline_core::object::ObjectKey;
 use slackline_wire::v1;
 
+use crate::call::Place;
 use crate::object::Key;
+use crate::outcome::{Unknown, WhyUnknown};
 
 /// The cluster's map, as a site told it when the client connected.
 ///
@@ -58,6 +60,19 @@ impl Topology {
     /// The region of this name.
     pub fn region(&self, name: &str) -> Option<u16> {
         u16::try_from(self.regions.iter().position(|region| region == name)?).ok()
+    }
+
+    /// The place that a region's name stands for.
+    pub(crate) fn place(&self, region: &str) -> Place {
+        match self.region(region) {
+            Some(region) => Place::Region(region),
+            None => Place::Nowhere(region.to_owned()),
+        }
+    }
+
+    /// An operation of which it is not known whether it took effect.
+    pub(crate) fn unknown(&self, operation: OperationId, why: WhyUnknown) -> Unknown {
+        Unknown { operation, name: self.operation_text(operation), why }
     }
 
     /// The name of a site: `eu`, or `eu:2` in a lane other than the first.

@@ -9,17 +9,21 @@
 //! | --- | --- |
 //! | `buffer` | what a transaction wants to write, in the layers of nested blocks |
 //! | `snapshot` | what it has read |
+//! | `port` | who reads and commits for it, and has the time: a client, or a simulator |
 //! | here | reading and writing, running and running again |
 
 mod buffer;
+pub mod port;
 mod snapshot;
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::hash::BuildHasher;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -30,16 +34,16 @@ use slackline_core::object::{
     self, Cause, Change, Home, ObjectKey, SCAN_ROWS, Seen, Span, TRANSACTION_OPERATIONS, Value, is_key, is_prefix,
 };
 use slackline_core::txn::READ_ITEMS;
-use tokio::time::{sleep, timeout_at};
 
 use crate::book::{Act, NotTaken};
-use crate::call::{AcceptLoss, Call, Commit, Place};
-use crate::client::{Client, after};
-use crate::link::Link;
+use crate::call::{AcceptLoss, Call, Place};
+use crate::client::{Client, DEFAULT_DEADLINE, after};
 use crate::object::Key;
 use crate::outcome::{Aborted, Outcome, Reason, Refused};
 use crate::reads::Wanted;
+use crate::topology::Topology;
 use buffer::{Buffer, LayerId, Misfit, ROOT, apply};
+use port::Port;
 use snapshot::{Contradiction, Snapshot, end_of, is_within};
 
 /// The lane in which objects live.
@@ -98,8 +102,7 @@ impl Client {
 
     /// A transaction whose terms are to be set.
     pub fn transaction(&self) -> Transaction {
-        let deadline = self.shared.deadline;
-        Transaction { client: self.clone(), place: Place::Nearest, deadline, max_wait: None }
+        Transaction::over(self.shared.clone()).deadline(self.shared.deadline)
     }
 
     /// Says that what the site of this region lost with its storage is gone for good: objects of which nothing is there count
@@ -111,12 +114,23 @@ impl Client {
 
 /// A transaction that has not been run yet: set its terms, then [run](Transaction::run) it.
 #[must_use = "a transaction does nothing until it is run"]
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Transaction {
-    client: Client,
+    port: Arc<dyn Port>,
     place: Place,
     deadline: Duration,
     max_wait: Option<Duration>,
+}
+
+impl fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { port: _, place, deadline, max_wait } = self;
+        f.debug_struct("Transaction")
+            .field("place", place)
+            .field("deadline", deadline)
+            .field("max_wait", max_wait)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A transaction that took effect.
@@ -134,6 +148,12 @@ pub struct Committed<T> {
 }
 
 impl Transaction {
+    /// A transaction that somebody else than a client reads and commits for; for simulators and benchmarks.
+    #[doc(hidden)]
+    pub fn over(port: Arc<dyn Port>) -> Self {
+        Self { port, place: Place::Nearest, deadline: DEFAULT_DEADLINE, max_wait: None }
+    }
+
     /// How long it may take in all, every run included.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
@@ -142,7 +162,7 @@ impl Transaction {
 
     /// Has it run against the site of this region, and no other. Without, each run takes the nearest that can be reached.
     pub fn at(mut self, region: &str) -> Self {
-        self.place = self.client.place(region);
+        self.place = self.port.topology().place(region);
         self
     }
 
@@ -192,10 +212,11 @@ impl Transaction {
         F: FnMut(Txn) -> R,
         R: Future<Output = Result<T, E>>,
     {
-        let deadline = after(self.deadline);
-        if let Some(reason) = self.client.no_such_place(&self.place) {
-            return Ok(Outcome::Refused(Refused { reason, operation: None }));
-        }
+        let deadline = after(self.port.now(), self.deadline);
+        let region = match self.region() {
+            Ok(region) => region,
+            Err(reason) => return Ok(Outcome::Refused(Refused { reason, operation: None })),
+        };
         let mut pause = PAUSES.0;
         let mut runs = 0;
         let mut avoid = Vec::new();
@@ -204,59 +225,81 @@ impl Transaction {
         let mut outage: Option<Instant> = None;
         loop {
             runs += 1;
-            let link = self.choose(&mut avoid);
+            let site = self.port.choose(region, &mut avoid);
             // Reads end a little before the program would be ended, and say why they did not come to anything.
-            let margin = (deadline.saturating_duration_since(Instant::now()) / 16).min(MARGIN);
-            let txn = Txn::new(self.client.clone(), link.clone(), runs > 1, deadline - margin);
-            let ended = timeout_at(deadline.into(), program(txn.clone())).await;
+            let margin = (deadline.saturating_duration_since(self.port.now()) / 16).min(MARGIN);
+            let txn = Txn::new(Arc::clone(&self.port), site, runs > 1, deadline - margin);
+            let ended = self.until(deadline, program(txn.clone())).await;
             let State { snapshot, buffer, failure, .. } = txn.end();
             let failure = match (ended, failure) {
                 // It was still reading, or doing something else: nothing was sent that could take effect.
-                (Err(_), failure) => {
+                (None, failure) => {
                     let failure = failure.or(last).unwrap_or_else(|| Failure::of(Cause::DeadlinePassed, None));
                     return Ok(failure.refused());
                 }
-                (Ok(Err(_)), Some(failure)) => failure,
-                (Ok(Ok(value)), _) => match self.commit(snapshot, buffer.into_changes(), deadline).await {
+                (Some(Err(_)), Some(failure)) => failure,
+                (Some(Ok(value)), _) => match self.commit(region, snapshot, buffer.into_changes(), deadline).await {
                     Attempt::Committed { phases, operation } => {
                         return Ok(Outcome::Done(Committed { value, phases, runs, operation }));
                     }
                     Attempt::Again(failure) => failure,
                     Attempt::Over(outcome) => return Ok(outcome.map(|never| match never {})),
                 },
-                (Ok(Err(error)), None) => match self.commit(snapshot, Default::default(), deadline).await {
+                (Some(Err(error)), None) => match self.commit(region, snapshot, Default::default(), deadline).await {
                     Attempt::Committed { .. } => return Err(error),
                     Attempt::Again(failure) => failure,
                     Attempt::Over(outcome) => return Ok(outcome.map(|never| match never {})),
                 },
             };
             if failure.is_of_the_site {
-                avoid.push(link.site);
+                avoid.push(site);
             }
-            let (now, rest) = (Instant::now(), jittered(pause));
+            let (now, rest) = (self.port.now(), jittered(pause, self.port.random()));
             outage = failure.is_outage().then(|| outage.unwrap_or(now));
             let is_brief = outage.is_some_and(|since| now < since + OUTAGE);
             if !(failure.is_transient || is_brief) || now + rest >= deadline {
                 return Ok(failure.refused());
             }
             last = Some(failure);
-            sleep(rest).await;
+            self.port.sleep_until(now + rest).await;
             pause = (pause * 2).min(PAUSES.1);
         }
     }
 
-    /// The site for a run: the nearest of those that can be reached, and did not just fail.
-    fn choose(&self, avoid: &mut Vec<SiteId>) -> Arc<Link> {
-        let links = || self.client.shared.lanes[usize::from(LANE)].iter().filter(|link| self.place.admits(link.site));
-        let found = links().find(|link| link.is_usable() && !avoid.contains(&link.site));
-        if found.is_none() {
-            avoid.clear();
+    /// The only region in which it may run, if there is one.
+    fn region(&self) -> Result<Option<u16>, Reason> {
+        match &self.place {
+            Place::Nearest => Ok(None),
+            Place::Region(region) => Ok(Some(*region)),
+            Place::Site(site) => Ok(Some(site.region)),
+            Place::Nowhere(region) => {
+                let known = self.port.topology().regions.clone();
+                Err(Reason::UnknownRegion { region: region.clone(), known })
+            }
         }
-        let found = found.or_else(|| links().find(|link| link.is_usable())).or_else(|| links().next());
-        Arc::clone(found.expect("a lane has a site in each region"))
     }
 
-    async fn commit(&self, snapshot: Snapshot, changes: BTreeMap<ObjectKey, Change>, deadline: Instant) -> Attempt {
+    /// Runs `work` until the deadline; `None` if it is not ready by then.
+    async fn until<F: Future>(&self, deadline: Instant, work: F) -> Option<F::Output> {
+        let mut work = pin!(work);
+        let mut alarm = None;
+        poll_fn(|context| {
+            if let Poll::Ready(output) = work.as_mut().poll(context) {
+                return Poll::Ready(Some(output));
+            }
+            let alarm = alarm.get_or_insert_with(|| self.port.sleep_until(deadline));
+            alarm.as_mut().poll(context).map(|()| None)
+        })
+        .await
+    }
+
+    async fn commit(
+        &self,
+        region: Option<u16>,
+        snapshot: Snapshot,
+        changes: BTreeMap<ObjectKey, Change>,
+        deadline: Instant,
+    ) -> Attempt {
         let is_read_only = changes.is_empty();
         let mut homes = snapshot.into_homes();
         for (key, change) in changes {
@@ -267,14 +310,12 @@ impl Transaction {
         let max_wait = u64::try_from(max_wait).unwrap_or(u64::MAX);
         let mut transaction = object::Transaction { homes: homes.into_values().collect(), max_wait };
         if let Err(abort) = transaction.normalize() {
-            return Attempt::Again(Failure::of_abort(abort, &self.client));
+            return Attempt::Again(Failure::of_abort(abort, self.port.topology()));
         }
         if transaction.homes.is_empty() {
             return Attempt::Committed { phases: 0, operation: None };
         }
-        let left = deadline.saturating_duration_since(Instant::now());
-        let call: Call<Commit> = Call::new(self.client.clone(), LANE, Act::commit(transaction), self.place.clone());
-        match call.deadline(left).await {
+        match Arc::clone(&self.port).commit(region, transaction, deadline).await {
             Outcome::Done((phases, operation)) => Attempt::Committed { phases, operation: Some(operation) },
             Outcome::Refused(Refused { reason, operation }) => {
                 let is_transient = match &reason {
@@ -313,10 +354,10 @@ struct Failure {
 }
 
 impl Failure {
-    fn of_abort(abort: object::Abort, client: &Client) -> Self {
+    fn of_abort(abort: object::Abort, topology: &Topology) -> Self {
         let is_of_the_site = abort.cause == Cause::NotReady;
         let is_transient = is_transient(abort.cause);
-        let reason = Reason::of_abort(abort, client.topology());
+        let reason = Reason::of_abort(abort, topology);
         Self { reason, operation: None, is_transient, is_of_the_site }
     }
 
@@ -386,8 +427,8 @@ pub struct Txn {
 }
 
 struct Run {
-    client: Client,
-    link: Arc<Link>,
+    port: Arc<dyn Port>,
+    site: SiteId,
     /// Whether stale copies will not do: not when an earlier run may have failed because of one.
     fresh: bool,
     deadline: Instant,
@@ -404,14 +445,14 @@ struct State {
 
 impl fmt::Debug for Txn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Txn").field("at", &self.run.link.name).finish_non_exhaustive()
+        f.debug_struct("Txn").field("at", &self.run.port.topology().name(self.run.site)).finish_non_exhaustive()
     }
 }
 
 impl Txn {
-    fn new(client: Client, link: Arc<Link>, fresh: bool, deadline: Instant) -> Self {
+    fn new(port: Arc<dyn Port>, site: SiteId, fresh: bool, deadline: Instant) -> Self {
         let state = State { snapshot: Snapshot::default(), buffer: Buffer::new(), failure: None, is_over: false };
-        Self { run: Arc::new(Run { client, link, fresh, deadline, state: Mutex::new(state) }), layer: ROOT }
+        Self { run: Arc::new(Run { port, site, fresh, deadline, state: Mutex::new(state) }), layer: ROOT }
     }
 
     // Reads.
@@ -674,7 +715,7 @@ impl Txn {
     }
 
     fn region(&self, key: &Key) -> Result<u16, TxnError> {
-        let topology = self.run.client.topology();
+        let topology = self.run.port.topology();
         topology.region(key.region()).ok_or_else(|| {
             let reason = Reason::UnknownRegion { region: key.region().to_owned(), known: topology.regions.clone() };
             self.fail(Failure { reason, operation: None, is_transient: false, is_of_the_site: false })
@@ -713,7 +754,7 @@ impl Txn {
                     Err(abort) => {
                         let key = abort.key.or(Some(key));
                         let abort = object::Abort { key, ..abort };
-                        return Err(self.fail(Failure::of_abort(abort, &self.run.client)));
+                        return Err(self.fail(Failure::of_abort(abort, self.run.port.topology())));
                     }
                 }
             }
@@ -735,7 +776,7 @@ impl Txn {
         let rows: Vec<(String, Seen)> = match reading.scans.into_iter().next() {
             Some(Ok(rows)) => rows,
             Some(Err(abort)) if abort.cause == Cause::TooMuch && span.limit > 1 => return Ok(None),
-            Some(Err(abort)) => return Err(self.fail(Failure::of_abort(abort, &self.run.client))),
+            Some(Err(abort)) => return Err(self.fail(Failure::of_abort(abort, self.run.port.topology()))),
             None => return Err(self.fail(self.senseless())),
         };
         let values = rows.iter().filter_map(|(name, seen)| Some((name.clone(), seen.value.clone()?))).collect();
@@ -756,17 +797,17 @@ impl Txn {
     fn note(&self, note: impl FnOnce(&mut Snapshot) -> Result<(), Contradiction>) -> Result<(), TxnError> {
         let noted = note(&mut self.state()?.snapshot);
         noted.map_err(|Contradiction(key)| {
-            let key = self.run.client.topology().key(&key);
+            let key = self.run.port.topology().key(&key);
             self.fail(Failure::of(Cause::Changed, Some(key)))
         })
     }
 
     async fn read(&self, wanted: Wanted) -> Result<Reading, TxnError> {
-        let Run { link, fresh, deadline, .. } = &*self.run;
+        let Run { port, site, fresh, deadline, .. } = &*self.run;
         drop(self.state()?);
-        let read = link.read(Wanted { fresh: *fresh, ..wanted }, *deadline);
+        let read = Arc::clone(port).read(*site, Wanted { fresh: *fresh, ..wanted }, *deadline);
         read.await.map(|reading| *reading).map_err(|why| {
-            let (site, topology) = (link.name.clone(), self.run.client.topology());
+            let (site, topology) = (port.topology().name(*site), port.topology());
             let reason = match why {
                 NotTaken::DeadlinePassed => {
                     let late = Aborted::of(Cause::DeadlinePassed, None);
@@ -825,8 +866,12 @@ fn cause_of(misfit: Misfit) -> Cause {
     }
 }
 
+/// A number that nobody can foresee.
+fn jitter() -> u64 {
+    RandomState::new().hash_one(0u8)
+}
+
 /// Between half of `pause` and all of it.
-fn jittered(pause: Duration) -> Duration {
-    let random = RandomState::new().hash_one(0u8) as u32 % 1024;
-    pause / 2 + pause / 2 * random / 1024
+fn jittered(pause: Duration, random: u64) -> Duration {
+    pause / 2 + pause / 2 * (random as u32 % 1024) / 1024
 }
