@@ -260,6 +260,7 @@ fn code(reason: &Reason) -> &'static str {
             Cause::Overloaded => "home_overloaded",
             Cause::NotReady => "home_not_ready",
             Cause::Withdrawn => "asked_too_early",
+            Cause::Depended => "calls_depend",
         },
         _ => "other",
     }

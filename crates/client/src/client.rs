@@ -20,6 +20,7 @@ use crate::link::{self, Link};
 use crate::outcome::{ConnectError, Outcome, ReadError, Reason, Refused, Unknown, WhyUnknown};
 use crate::quota::Quota;
 use crate::topology::Topology;
+use crate::txn::memo::Memos;
 
 /// A call's deadline, unless it or the client says otherwise.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
@@ -81,6 +82,8 @@ pub(crate) struct Shared {
     pub(crate) deadline: Duration,
     /// The bound on the error of the sites' clocks.
     pub(crate) epsilon: Duration,
+    /// The memoized functions that it knows.
+    pub(crate) memos: Memos,
 }
 
 impl Client {
@@ -123,7 +126,9 @@ impl Client {
             regions.insert(0, preferred);
         }
         let lanes = (0..topology.lanes).map(|lane| links_of(lane, &channels, &regions)).collect();
-        Ok(Self { shared: Arc::new(Shared { topology, lanes, deadline: options.deadline, epsilon }) })
+        Ok(Self {
+            shared: Arc::new(Shared { topology, lanes, deadline: options.deadline, epsilon, memos: Memos::default() }),
+        })
     }
 
     /// The cluster's map.

@@ -72,9 +72,10 @@ pub use outcome::{Aborted, ConnectError, NotDone, Outcome, ReadError, Reason, Re
 pub use quota::{Quota, Shown, ShownSite, Total};
 pub use slackline_core::api::{PeerStatus, Readiness, Status};
 pub use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId};
-pub use slackline_core::object::{Cause, Value};
+pub use slackline_core::object::{Cause, Derived, Value};
 pub use slackline_wire::lane_of;
 pub use topology::{ParseNameError, Site, Topology};
+pub use txn::memo::{Memo, fingerprint};
 #[doc(hidden)]
 pub use txn::port;
 pub use txn::{Committed, Page, Transaction, Txn, TxnError};

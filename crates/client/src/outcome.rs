@@ -237,11 +237,13 @@ pub struct Aborted {
     pub holders: Vec<String>,
     /// When the last of these ends.
     pub until: Option<SystemTime>,
+    /// Calls of memoized functions that depend on what is written; see [`crate::Memo`].
+    pub calls: Vec<Key>,
 }
 
 impl Aborted {
     pub(crate) fn of(cause: Cause, key: Option<Key>) -> Self {
-        Self { cause, key, site: None, holders: Vec::new(), until: None }
+        Self { cause, key, site: None, holders: Vec::new(), until: None, calls: Vec::new() }
     }
 
     pub(crate) fn new(abort: object::Abort, topology: &Topology) -> Self {
@@ -254,6 +256,7 @@ impl Aborted {
                 .until
                 .and_then(|until| u64::try_from(until).ok())
                 .map(|until| SystemTime::UNIX_EPOCH + Duration::from_micros(until)),
+            calls: abort.calls.iter().map(|call| topology.key(call)).collect(),
         }
     }
 }

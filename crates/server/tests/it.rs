@@ -7,6 +7,7 @@ mod http;
 #[path = "../../client/tests/load.rs"]
 mod load;
 mod logs;
+mod memo;
 mod power;
 mod support;
 mod txns;

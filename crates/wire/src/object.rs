@@ -4,8 +4,8 @@ use slackline_core::api::{Operation, Read, Reading, Request};
 use slackline_core::id::{Incarnation, OperationId, SiteId};
 use slackline_core::object::message::{Fetch, Fetched, Given, Known, Message, Offer, Prepare, Vote};
 use slackline_core::object::{
-    Abort, Cause, Change, Home, ObjectKey, Part, SCAN_ROWS, Seen, Span, TRANSACTION_OPERATIONS, Transaction, Value,
-    Version,
+    Abort, Cause, Change, Derived, Home, ObjectKey, Part, SCAN_ROWS, Seen, Span, Subject, TRANSACTION_OPERATIONS,
+    Transaction, Value, Version,
 };
 use slackline_core::peer::{Body, PeerMessage};
 use slackline_core::right::{Start, WarrantyNumber};
@@ -76,7 +76,9 @@ fn part_bytes(part: &Part) -> usize {
         let value = if let Change::Put(value) = change { value.size() } else { 0 };
         name.len() + value + ENTRY_BYTES
     });
-    reads.sum::<usize>() + scans.sum::<usize>() + writes.sum::<usize>()
+    let calls = part.covers.iter().chain(&part.forgets).chain(part.depends.iter().map(|(_, call)| call));
+    let calls = calls.map(|call| call.name.len() + 2 * ENTRY_BYTES);
+    reads.sum::<usize>() + scans.sum::<usize>() + writes.sum::<usize>() + calls.sum::<usize>()
 }
 
 /// Leaves out of what a site tells another what is beyond [`READING_BYTES`]: see [`limit_reading`].
@@ -139,6 +141,8 @@ lists! {
     (Span, Vec<u64>) = v1::ScanVersions, at most TRANSACTION_OPERATIONS;
     (String, Change) = v1::Write, at most TRANSACTION_OPERATIONS;
     SiteId = v1::SiteId, at most MEMBERS;
+    (u16, Incarnation) = v1::RegionIncarnation, at most MEMBERS;
+    (Subject, ObjectKey) = v1::Dependence, at most TRANSACTION_OPERATIONS;
 }
 
 nested!(Transaction = v1::Transaction);
@@ -149,6 +153,7 @@ impl From<Value> for v1::Value {
         let kind = match value {
             Value::Bytes(bytes) => Kind::Bytes(bytes),
             Value::Counter(count) => Kind::Counter(count),
+            Value::Derived(Derived { bytes, homes }) => Kind::Derived(v1::Derived { bytes, homes: homes.to_wire() }),
         };
         Self { kind: Some(kind) }
     }
@@ -162,6 +167,9 @@ impl TryFrom<v1::Value> for Value {
         Ok(match required(value.kind, "kind")? {
             Kind::Bytes(bytes) => Value::Bytes(bytes),
             Kind::Counter(count) => Value::Counter(count),
+            Kind::Derived(v1::Derived { bytes, homes }) => {
+                Value::Derived(Derived { bytes, homes: Field::from_wire(homes, "derived.homes")? })
+            }
         })
     }
 }
@@ -263,13 +271,16 @@ impl TryFrom<v1::ScanResult> for Result<Vec<(String, Seen)>, Abort> {
 impl From<Home> for v1::Part {
     fn from(home: Home) -> Self {
         let Home { region, incarnation, part } = home;
-        let Part { reads, scans, writes } = part;
+        let Part { reads, scans, writes, covers, forgets, depends } = part;
         Self {
             region: region.into(),
             incarnation: incarnation.0,
             reads: reads.to_wire(),
             scans: scans.to_wire(),
             writes: writes.to_wire(),
+            covers: covers.to_wire(),
+            forgets: forgets.to_wire(),
+            depends: depends.to_wire(),
         }
     }
 }
@@ -285,8 +296,49 @@ impl TryFrom<v1::Part> for Home {
                 reads: Field::from_wire(part.reads, "reads")?,
                 scans: Field::from_wire(part.scans, "scans")?,
                 writes: Field::from_wire(part.writes, "writes")?,
+                covers: Field::from_wire(part.covers, "covers")?,
+                forgets: Field::from_wire(part.forgets, "forgets")?,
+                depends: Field::from_wire(part.depends, "depends")?,
             },
         })
+    }
+}
+
+impl From<(u16, Incarnation)> for v1::RegionIncarnation {
+    fn from((region, incarnation): (u16, Incarnation)) -> Self {
+        Self { region: region.into(), incarnation: incarnation.0 }
+    }
+}
+
+impl TryFrom<v1::RegionIncarnation> for (u16, Incarnation) {
+    type Error = Invalid;
+
+    fn try_from(home: v1::RegionIncarnation) -> Result<Self, Invalid> {
+        Ok((Field::from_wire(home.region, "region")?, Incarnation(home.incarnation)))
+    }
+}
+
+impl From<(Subject, ObjectKey)> for v1::Dependence {
+    fn from((subject, call): (Subject, ObjectKey)) -> Self {
+        use v1::dependence::Subject as Kind;
+        let subject = match subject {
+            Subject::Name(name) => Kind::Name(name),
+            Subject::Span(span) => Kind::Span(span.into()),
+        };
+        Self { subject: Some(subject), call: Some(call.into()) }
+    }
+}
+
+impl TryFrom<v1::Dependence> for (Subject, ObjectKey) {
+    type Error = Invalid;
+
+    fn try_from(dependence: v1::Dependence) -> Result<Self, Invalid> {
+        use v1::dependence::Subject as Kind;
+        let subject = match required(dependence.subject, "subject")? {
+            Kind::Name(name) => Subject::Name(name),
+            Kind::Span(span) => Subject::Span(inner(span, "span")?),
+        };
+        Ok((subject, convert(dependence.call, "call")?))
     }
 }
 
@@ -350,7 +402,7 @@ impl TryFrom<v1::Write> for (String, Change) {
 same_variants! {
     Cause = v1 {
         Changed, Busy, WouldWait, DeadlinePassed, NotACounter, OutOfRange, Lost, Unreachable, InvalidKey, UnknownRegion,
-        TooLarge, TooMuch, Malformed, Overloaded, NotReady, Withdrawn
+        TooLarge, TooMuch, Malformed, Overloaded, NotReady, Withdrawn, Depended
     }
 }
 
@@ -362,6 +414,7 @@ impl From<Abort> for v1::Abort {
             site: abort.site.map(Into::into),
             holders: abort.holders.to_wire(),
             until_us: abort.until,
+            calls: abort.calls.to_wire(),
         }
     }
 }
@@ -376,6 +429,7 @@ impl TryFrom<v1::Abort> for Abort {
             site: optional(abort.site, "site")?,
             holders: Field::from_wire(abort.holders, "holders")?,
             until: abort.until_us,
+            calls: Field::from_wire(abort.calls, "calls")?,
         })
     }
 }

@@ -8,7 +8,7 @@ use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, NoVote, Report, 
 use slackline_core::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId};
 use slackline_core::object::message::{self, Fetch, Fetched, Given, Known, Offer, Prepare, Vote};
 use slackline_core::object::{
-    Abort, Cause, Change, Home, ObjectKey, Part, Seen, Span, Transaction, Value as Content, Version,
+    Abort, Cause, Change, Derived, Home, ObjectKey, Part, Seen, Span, Subject, Transaction, Value as Content, Version,
 };
 use slackline_core::peer::{Body, Digest, PeerMessage, Tally};
 use slackline_core::right::{Start, WarrantyNumber};
@@ -120,7 +120,14 @@ impl Generator {
             reads: self.several(4, |random| (random.name(), random.number())),
             scans: self.several(2, |random| (random.span(), random.several(4, Self::number))),
             writes: self.several(4, |random| (random.name(), random.change())),
+            covers: self.several(2, Self::key),
+            forgets: self.several(2, Self::key),
+            depends: self.several(2, |random| (random.subject(), random.key())),
         }
+    }
+
+    fn subject(&mut self) -> Subject {
+        if self.flag() { Subject::Name(self.name()) } else { Subject::Span(self.span()) }
     }
 
     fn span(&mut self) -> Span {
@@ -136,9 +143,13 @@ impl Generator {
     }
 
     fn content(&mut self) -> Content {
-        match self.flag() {
-            true => Content::Bytes(self.several(9, |random| random.next() as u8)),
-            false => Content::Counter(self.amount()),
+        match self.below(3) {
+            0 => Content::Bytes(self.several(9, |random| random.next() as u8)),
+            1 => Content::Counter(self.amount()),
+            _ => Content::Derived(Derived {
+                bytes: self.several(9, |random| random.next() as u8),
+                homes: self.several(3, |random| (random.number() as u16, random.incarnation())),
+            }),
         }
     }
 
@@ -153,11 +164,12 @@ impl Generator {
 
     fn abort(&mut self) -> Abort {
         Abort {
-            cause: Cause::from_code(self.below(16) as u8).expect("there are sixteen causes"),
+            cause: Cause::from_code(self.below(17) as u8).expect("there are seventeen causes"),
             key: self.flag().then(|| self.key()),
             site: self.flag().then(|| self.site()),
             holders: self.several(3, Self::site),
             until: self.flag().then(|| self.amount()),
+            calls: self.several(3, Self::key),
         }
     }
 

@@ -84,7 +84,9 @@ impl Get {
             let read = terms.run(&client, |txn| async move { txn.value(key).await }).await?;
             if raw {
                 return match read.value {
-                    Some(slackline::Value::Bytes(bytes)) => {
+                    Some(
+                        slackline::Value::Bytes(bytes) | slackline::Value::Derived(slackline::Derived { bytes, .. }),
+                    ) => {
                         io::stdout().write_all(&bytes).map_err(|error| Finish::Failed(error.to_string()))?;
                         Ok(End::silent())
                     }
@@ -318,10 +320,12 @@ pub(crate) fn described(key: &Key, value: Option<&slackline::Value>) -> Value {
     match value {
         None => json!({ "key": key, "kind": "absent", "value": null }),
         Some(slackline::Value::Counter(count)) => json!({ "key": key, "kind": "counter", "value": count }),
-        Some(slackline::Value::Bytes(bytes)) => match serde_json::from_slice::<Value>(bytes) {
-            Ok(value) => json!({ "key": key, "kind": "json", "value": value }),
-            Err(_) => json!({ "key": key, "kind": "bytes", "value": hex(bytes) }),
-        },
+        Some(slackline::Value::Bytes(bytes) | slackline::Value::Derived(slackline::Derived { bytes, .. })) => {
+            match serde_json::from_slice::<Value>(bytes) {
+                Ok(value) => json!({ "key": key, "kind": "json", "value": value }),
+                Err(_) => json!({ "key": key, "kind": "bytes", "value": hex(bytes) }),
+            }
+        }
     }
 }
 
@@ -330,11 +334,13 @@ fn text(value: Option<&slackline::Value>) -> String {
     match value {
         None => "nothing is there".to_owned(),
         Some(slackline::Value::Counter(count)) => count.to_string(),
-        Some(slackline::Value::Bytes(bytes)) => match std::str::from_utf8(bytes) {
-            // As it was written, if it is JSON.
-            Ok(text) if serde_json::from_str::<IgnoredAny>(text).is_ok() => text.trim().to_owned(),
-            _ => format!("{} bytes that are no JSON: --raw prints them", bytes.len()),
-        },
+        Some(slackline::Value::Bytes(bytes) | slackline::Value::Derived(slackline::Derived { bytes, .. })) => {
+            match std::str::from_utf8(bytes) {
+                // As it was written, if it is JSON.
+                Ok(text) if serde_json::from_str::<IgnoredAny>(text).is_ok() => text.trim().to_owned(),
+                _ => format!("{} bytes that are no JSON: --raw prints them", bytes.len()),
+            }
+        }
     }
 }
 

@@ -7,14 +7,13 @@
 //!
 //! | module | what it is about |
 //! | --- | --- |
-//! | `buffer` | what a transaction wants to write, in the layers of nested blocks |
-//! | `snapshot` | what it has read |
+//! | `memo`, `calls` | memoized functions, and calls of them |
 //! | `port` | who reads and commits for it, and has the time: a client, or a simulator |
 //! | here | reading and writing, running and running again |
 
-mod buffer;
+mod calls;
+pub(crate) mod memo;
 pub mod port;
-mod snapshot;
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
@@ -29,9 +28,12 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use slackline_core::api::Reading;
+use slackline_core::draft::buffer::{LayerId, Misfit, ROOT, apply};
+use slackline_core::draft::snapshot::{Contradiction, end_of, is_within};
+use slackline_core::draft::{Draft, FrameId};
 use slackline_core::id::{OperationId, SiteId};
 use slackline_core::object::{
-    self, Cause, Change, Home, ObjectKey, SCAN_ROWS, Seen, Span, TRANSACTION_OPERATIONS, Value, is_key, is_prefix,
+    self, Cause, Change, ObjectKey, SCAN_ROWS, Seen, Span, TRANSACTION_OPERATIONS, Value, is_key, is_prefix,
 };
 use slackline_core::txn::READ_ITEMS;
 
@@ -42,9 +44,7 @@ use crate::object::Key;
 use crate::outcome::{Aborted, Outcome, Reason, Refused};
 use crate::reads::Wanted;
 use crate::topology::Topology;
-use buffer::{Buffer, LayerId, Misfit, ROOT, apply};
 use port::Port;
-use snapshot::{Contradiction, Snapshot, end_of, is_within};
 
 /// The lane in which objects live.
 const LANE: u16 = 0;
@@ -230,7 +230,8 @@ impl Transaction {
             let margin = (deadline.saturating_duration_since(self.port.now()) / 16).min(MARGIN);
             let txn = Txn::new(Arc::clone(&self.port), site, runs > 1, deadline - margin);
             let ended = self.until(deadline, program(txn.clone())).await;
-            let State { snapshot, buffer, failure, .. } = txn.end();
+            let is_sound = matches!(ended, Some(Ok(_))) && matches!(txn.check_computed().await, Ok(true));
+            let State { draft, failure, .. } = txn.clone().end();
             let failure = match (ended, failure) {
                 // It was still reading, or doing something else: nothing was sent that could take effect.
                 (None, failure) => {
@@ -238,16 +239,19 @@ impl Transaction {
                     return Ok(failure.refused());
                 }
                 (Some(Err(_)), Some(failure)) => failure,
-                (Some(Ok(value)), _) => match self.commit(region, snapshot, buffer.into_changes(), deadline).await {
-                    Attempt::Committed { phases, operation } => {
+                (Some(Ok(value)), _) => match self.commit_with_calls(region, &txn, draft, deadline).await {
+                    (Attempt::Committed { phases, operation }, draft) => {
+                        if is_sound {
+                            self.propose(region, &draft);
+                        }
                         return Ok(Outcome::Done(Committed { value, phases, runs, operation }));
                     }
-                    Attempt::Again(failure) => failure,
-                    Attempt::Over(outcome) => return Ok(outcome.map(|never| match never {})),
+                    (Attempt::Again(failure) | Attempt::Depended { failure, .. }, _) => failure,
+                    (Attempt::Over(outcome), _) => return Ok(outcome.map(|never| match never {})),
                 },
-                (Some(Err(error)), None) => match self.commit(region, snapshot, Default::default(), deadline).await {
+                (Some(Err(error)), None) => match self.commit(region, draft.to_validate(), deadline).await {
                     Attempt::Committed { .. } => return Err(error),
-                    Attempt::Again(failure) => failure,
+                    Attempt::Again(failure) | Attempt::Depended { failure, .. } => failure,
                     Attempt::Over(outcome) => return Ok(outcome.map(|never| match never {})),
                 },
             };
@@ -293,22 +297,8 @@ impl Transaction {
         .await
     }
 
-    async fn commit(
-        &self,
-        region: Option<u16>,
-        snapshot: Snapshot,
-        changes: BTreeMap<ObjectKey, Change>,
-        deadline: Instant,
-    ) -> Attempt {
-        let is_read_only = changes.is_empty();
-        let mut homes = snapshot.into_homes();
-        for (key, change) in changes {
-            let empty = Home { region: key.home, ..Home::default() };
-            homes.entry(key.home).or_insert(empty).part.writes.push((key.name, change));
-        }
-        let max_wait = self.max_wait.unwrap_or(self.deadline).as_micros();
-        let max_wait = u64::try_from(max_wait).unwrap_or(u64::MAX);
-        let mut transaction = object::Transaction { homes: homes.into_values().collect(), max_wait };
+    async fn commit(&self, region: Option<u16>, mut transaction: object::Transaction, deadline: Instant) -> Attempt {
+        let is_read_only = !transaction.homes.iter().any(|home| home.part.changes());
         if let Err(abort) = transaction.normalize() {
             return Attempt::Again(Failure::of_abort(abort, self.port.topology()));
         }
@@ -318,11 +308,16 @@ impl Transaction {
         match Arc::clone(&self.port).commit(region, transaction, deadline).await {
             Outcome::Done((phases, operation)) => Attempt::Committed { phases, operation: Some(operation) },
             Outcome::Refused(Refused { reason, operation }) => {
+                let depended = self.depended(&reason);
                 let is_transient = match &reason {
                     Reason::Aborted(aborted) => is_transient(aborted.cause),
                     reason => *reason == Reason::Withdrawn,
                 };
-                Attempt::Again(Failure { reason, operation, is_transient, is_of_the_site: false })
+                let failure = Failure { reason, operation, is_transient, is_of_the_site: false };
+                match depended {
+                    Some((home, calls)) => Attempt::Depended { failure, home, calls },
+                    None => Attempt::Again(failure),
+                }
             }
             // It wrote nothing, so there is nothing that could have happened.
             Outcome::Unknown(unknown) if is_read_only => {
@@ -333,12 +328,35 @@ impl Transaction {
             Outcome::Unknown(unknown) => Attempt::Over(Outcome::Unknown(unknown)),
         }
     }
+
+    /// How long its writes may wait, in microseconds.
+    fn longest_wait(&self) -> u64 {
+        u64::try_from(self.max_wait.unwrap_or(self.deadline).as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// The home that says that calls depend on what is written there, and the calls.
+    fn depended(&self, reason: &Reason) -> Option<(u16, Vec<ObjectKey>)> {
+        let Reason::Aborted(aborted) = reason else { return None };
+        let topology = self.port.topology();
+        let place = |key: &Key| Some(ObjectKey::new(topology.region(key.region())?, key.name()));
+        let key = aborted.key.as_ref().filter(|_| aborted.cause == Cause::Depended)?;
+        Some((topology.region(key.region())?, aborted.calls.iter().filter_map(place).collect()))
+    }
 }
 
 /// What came of a run.
 enum Attempt {
-    Committed { phases: u8, operation: Option<OperationId> },
+    Committed {
+        phases: u8,
+        operation: Option<OperationId>,
+    },
     Again(Failure),
+    /// Calls depend on what it writes at a home.
+    Depended {
+        failure: Failure,
+        home: u16,
+        calls: Vec<ObjectKey>,
+    },
     Over(Outcome<std::convert::Infallible>),
 }
 
@@ -379,7 +397,7 @@ impl Failure {
 /// Whether a transaction that was aborted for this is run again. Besides what may be so on other data: it was asked about, or
 /// given up, before it was prepared; or its site is about to serve, and there are others.
 fn is_transient(cause: Cause) -> bool {
-    cause.is_transient() || matches!(cause, Cause::Withdrawn | Cause::NotReady)
+    cause.is_transient() || matches!(cause, Cause::Withdrawn | Cause::NotReady | Cause::Depended)
 }
 
 /// Something that a program asked of its transaction cannot be had. Pass it on with `?`.
@@ -409,6 +427,14 @@ pub enum TxnError {
         /// Why.
         why: String,
     },
+    /// A memoized function cannot be one.
+    #[error("{name} cannot be a memoized function: {why}")]
+    NotMemoizable {
+        /// Its name.
+        name: &'static str,
+        /// Why.
+        why: String,
+    },
     /// The transaction, or the block, has ended: its handle is of no use any more.
     #[error("this transaction, or the block in it, has ended")]
     Over,
@@ -424,6 +450,17 @@ pub enum TxnError {
 pub struct Txn {
     run: Arc<Run>,
     layer: LayerId,
+    scope: Scope,
+}
+
+/// Which memoized function a handle belongs to.
+#[derive(Clone, Copy, Default)]
+struct Scope {
+    /// Where what it reads is taken down.
+    frame: Option<FrameId>,
+    /// Its name: it must not write.
+    function: Option<&'static str>,
+    depth: u32,
 }
 
 struct Run {
@@ -432,13 +469,14 @@ struct Run {
     /// Whether stale copies will not do: not when an earlier run may have failed because of one.
     fresh: bool,
     deadline: Instant,
+    /// Whether the program has ended, and calls that depend on what it wrote are computed anew.
+    is_treating: bool,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    snapshot: Snapshot,
-    buffer: Buffer,
+    draft: Draft,
     failure: Option<Failure>,
     is_over: bool,
 }
@@ -451,8 +489,18 @@ impl fmt::Debug for Txn {
 
 impl Txn {
     fn new(port: Arc<dyn Port>, site: SiteId, fresh: bool, deadline: Instant) -> Self {
-        let state = State { snapshot: Snapshot::default(), buffer: Buffer::new(), failure: None, is_over: false };
-        Self { run: Arc::new(Run { port, site, fresh, deadline, state: Mutex::new(state) }), layer: ROOT }
+        let state = Mutex::new(State { draft: Draft::new(), failure: None, is_over: false });
+        let run = Run { port, site, fresh, deadline, is_treating: false, state };
+        Self { run: Arc::new(run), layer: ROOT, scope: Scope::default() }
+    }
+
+    /// A new handle that goes on with what a run that has ended has done.
+    fn resume(&self, draft: Draft) -> Self {
+        let state = Mutex::new(State { draft, failure: None, is_over: false });
+        let Run { port, site, fresh, deadline, .. } = &*self.run;
+        let run =
+            Run { port: Arc::clone(port), site: *site, fresh: *fresh, deadline: *deadline, is_treating: true, state };
+        Self { run: Arc::new(run), layer: ROOT, scope: Scope::default() }
     }
 
     // Reads.
@@ -484,7 +532,7 @@ impl Txn {
     pub async fn get_bytes(&self, key: &Key) -> Result<Option<Vec<u8>>, TxnError> {
         match self.value(key).await? {
             Some(Value::Bytes(bytes)) => Ok(Some(bytes)),
-            Some(Value::Counter(_)) => Err(is_counter(key)),
+            Some(_) => Err(is_counter(key)),
             None => Ok(None),
         }
     }
@@ -497,7 +545,7 @@ impl Txn {
     pub async fn count(&self, key: &Key) -> Result<i64, TxnError> {
         match self.value(key).await? {
             Some(Value::Counter(count)) => Ok(count),
-            Some(Value::Bytes(_)) => Err(self.misfit(Misfit::NotACounter, key)),
+            Some(_) => Err(self.misfit(Misfit::NotACounter, key)),
             None => Ok(0),
         }
     }
@@ -522,9 +570,10 @@ impl Txn {
         {
             let state = self.state()?;
             for (place, key) in places.iter().zip(keys) {
-                let change = state.buffer.change(self.layer, place).map_err(|misfit| self.misfit(misfit, key))?;
-                let is_ours = matches!(change, Some(Change::Put(_) | Change::Delete));
-                if !is_ours && state.snapshot.known(place).is_none() {
+                let change = state.draft.buffer.change(self.layer, place).map_err(|misfit| self.misfit(misfit, key))?;
+                // What a memoized function reads is validated even if the transaction writes it.
+                let is_ours = matches!(change, Some(Change::Put(_) | Change::Delete)) && self.scope.frame.is_none();
+                if !is_ours && state.draft.snapshot.known(place).is_none() {
                     missing.push(place.clone());
                 }
             }
@@ -532,10 +581,13 @@ impl Txn {
         missing.sort_unstable();
         missing.dedup();
         self.fetch(missing).await?;
-        let state = self.state()?;
+        let mut state = self.state()?;
+        if let Some(frame) = self.scope.frame {
+            places.iter().for_each(|place| state.draft.note(frame, place));
+        }
         let values = places.iter().zip(keys).map(|(place, key)| {
-            let change = state.buffer.change(self.layer, place).map_err(|misfit| self.misfit(misfit, key))?;
-            let base = state.snapshot.known(place).flatten();
+            let change = state.draft.buffer.change(self.layer, place).map_err(|misfit| self.misfit(misfit, key))?;
+            let base = state.draft.snapshot.known(place).flatten();
             match change {
                 Some(change) => apply(base, &change).map_err(|misfit| self.misfit(misfit, key)),
                 None => Ok(base),
@@ -594,9 +646,12 @@ impl Txn {
             }
         };
         let end = end_of(&span, &base);
-        let state = self.state()?;
+        let mut state = self.state()?;
+        if let Some(frame) = self.scope.frame {
+            state.draft.note_span(frame, home, &span);
+        }
         let is_wanted = |name: &str| is_within(&span, end.as_deref(), name);
-        let changed = state.buffer.changed(self.layer, home, is_wanted);
+        let changed = state.draft.buffer.changed(self.layer, home, is_wanted);
         let mut rows: BTreeMap<String, Value> = base.into_iter().collect();
         for (ObjectKey { name, .. }, change) in changed.map_err(|misfit| self.misfit(misfit, prefix))? {
             let key = || Key::new(prefix.region(), name.clone());
@@ -672,11 +727,12 @@ impl Txn {
         R: Future<Output = Result<T, E>>,
         E: From<TxnError>,
     {
-        let layer = self.state().and_then(|mut state| state.buffer.open(self.layer).map_err(|_| TxnError::Over))?;
-        let inner = Nested(Txn { run: Arc::clone(&self.run), layer });
+        let layer =
+            self.state().and_then(|mut state| state.draft.buffer.open(self.layer).map_err(|_| TxnError::Over))?;
+        let inner = Nested(Txn { run: Arc::clone(&self.run), layer, scope: self.scope });
         let value = block(inner.0.clone()).await?;
         // Only what another block of the same transaction did at the same time can make this fail.
-        self.state()?.buffer.merge(layer).map_err(|misfit| match misfit {
+        self.state()?.draft.buffer.merge(layer).map_err(|misfit| match misfit {
             Misfit::Over => TxnError::Over,
             misfit => TxnError::NotRead(Reason::Aborted(Box::new(Aborted::of(cause_of(misfit), None)))),
         })?;
@@ -693,7 +749,7 @@ impl Txn {
     /// Ends the run: handles of it are of no use any more.
     fn end(self) -> State {
         let mut state = self.run.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let over = State { snapshot: Snapshot::default(), buffer: Buffer::new(), failure: None, is_over: true };
+        let over = State { draft: Draft::new(), failure: None, is_over: true };
         std::mem::replace(&mut state, over)
     }
 
@@ -731,8 +787,11 @@ impl Txn {
     }
 
     fn write(&self, key: &Key, change: Change) -> Result<(), TxnError> {
+        if let Some(name) = self.scope.function {
+            return Err(TxnError::NotMemoizable { name, why: format!("it writes {key}") });
+        }
         let place = self.place(key)?;
-        let written = self.state()?.buffer.write(self.layer, place, change);
+        let written = self.state()?.draft.buffer.write(self.layer, place, change);
         written.map_err(|misfit| self.misfit(misfit, key))
     }
 
@@ -767,7 +826,7 @@ impl Txn {
 
     /// What a span holds, of the snapshot or now read into it; `None` if it does not fit an answer.
     async fn fetch_span(&self, home: u16, span: &Span) -> Result<Option<Vec<(String, Value)>>, TxnError> {
-        if let Some(rows) = self.state()?.snapshot.scanned(home, span) {
+        if let Some(rows) = self.state()?.draft.snapshot.scanned(home, span) {
             return Ok(Some(rows));
         }
         self.check_size(1)?;
@@ -787,25 +846,30 @@ impl Txn {
 
     /// Whether so much more can be read, and still be committed.
     fn check_size(&self, more: usize) -> Result<(), TxnError> {
-        let operations = self.state()?.snapshot.operations() + more;
+        let operations = self.state()?.draft.snapshot.operations() + more;
         if operations <= TRANSACTION_OPERATIONS {
             return Ok(());
         }
         Err(self.fail(Failure::of(Cause::TooMuch, None)))
     }
 
-    fn note(&self, note: impl FnOnce(&mut Snapshot) -> Result<(), Contradiction>) -> Result<(), TxnError> {
-        let noted = note(&mut self.state()?.snapshot);
-        noted.map_err(|Contradiction(key)| {
-            let key = self.run.port.topology().key(&key);
-            self.fail(Failure::of(Cause::Changed, Some(key)))
-        })
+    fn note(
+        &self,
+        note: impl FnOnce(&mut slackline_core::draft::snapshot::Snapshot) -> Result<(), Contradiction>,
+    ) -> Result<(), TxnError> {
+        let noted = note(&mut self.state()?.draft.snapshot);
+        noted.map_err(|contradiction| self.contradiction(contradiction))
+    }
+
+    fn contradiction(&self, Contradiction(key): Contradiction) -> TxnError {
+        let key = self.run.port.topology().key(&key);
+        self.fail(Failure::of(Cause::Changed, Some(key)))
     }
 
     async fn read(&self, wanted: Wanted) -> Result<Reading, TxnError> {
-        let Run { port, site, fresh, deadline, .. } = &*self.run;
+        let Run { port, site, fresh, deadline, is_treating, .. } = &*self.run;
         drop(self.state()?);
-        let read = Arc::clone(port).read(*site, Wanted { fresh: *fresh, ..wanted }, *deadline);
+        let read = Arc::clone(port).read(*site, Wanted { fresh: *fresh || *is_treating, ..wanted }, *deadline);
         read.await.map(|reading| *reading).map_err(|why| {
             let (site, topology) = (port.topology().name(*site), port.topology());
             let reason = match why {
@@ -832,7 +896,7 @@ struct Nested(Txn);
 impl Drop for Nested {
     fn drop(&mut self) {
         if let Ok(mut state) = self.0.state() {
-            state.buffer.discard(self.0.layer);
+            state.draft.buffer.discard(self.0.layer);
         }
     }
 }
@@ -850,7 +914,7 @@ fn decode<T: DeserializeOwned>(key: &Key, value: &Value) -> Result<T, TxnError> 
     match value {
         Value::Bytes(bytes) => serde_json::from_slice(bytes)
             .map_err(|error| TxnError::Unexpected { key: key.clone(), why: error.to_string() }),
-        Value::Counter(_) => Err(is_counter(key)),
+        Value::Counter(_) | Value::Derived(_) => Err(is_counter(key)),
     }
 }
 

@@ -18,6 +18,7 @@ use crate::client::{Client, Shared};
 use crate::outcome::{Outcome, Reason, Refused, WhyUnknown};
 pub use crate::reads::Wanted;
 use crate::topology::Topology;
+pub use crate::txn::memo::Memos;
 
 /// Something under way.
 pub type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -35,6 +36,12 @@ pub trait Port: Send + Sync + 'static {
 
     /// A number that nobody can foresee; in a simulation, one from its seed.
     fn random(&self) -> u64;
+
+    /// The memoized functions that are known.
+    fn memos(&self) -> &Memos;
+
+    /// Has something done that nobody waits for.
+    fn spawn(&self, work: Pending<()>);
 
     /// The site for a run: the nearest of those that can be reached, of this region if one is given. Those to avoid have just
     /// failed; if there is no other, they are forgotten.
@@ -84,6 +91,14 @@ impl Port for Shared {
 
     fn random(&self) -> u64 {
         jitter()
+    }
+
+    fn memos(&self) -> &Memos {
+        &self.memos
+    }
+
+    fn spawn(&self, work: Pending<()>) {
+        drop(tokio::spawn(work));
     }
 
     fn choose(&self, region: Option<u16>, avoid: &mut Vec<SiteId>) -> SiteId {

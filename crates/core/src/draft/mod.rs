@@ -221,6 +221,11 @@ impl Draft {
         self.computed.insert(call, Computed { result, subjects, homes });
     }
 
+    /// What was computed, with the results.
+    pub fn computed(&self) -> Vec<(ObjectKey, Vec<u8>)> {
+        self.computed.iter().map(|(call, computed)| (call.clone(), computed.result.clone())).collect()
+    }
+
     /// A transaction that validates what was computed, registers it, and puts it; none if nothing was computed, or it was
     /// computed on what this transaction writes.
     pub fn proposal(&self) -> Option<Transaction> {

@@ -5,6 +5,7 @@ use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{Incarnation, OperationId};
 use slackline_core::machine::ClientId;
 use slackline_core::object::{Abort, Cause, Change, Home, ObjectKey, Part, Seen, Span, Transaction, Value};
+use slackline_core::warranty::LEASE;
 
 use crate::cluster::{Cluster, DELAY};
 
@@ -53,11 +54,11 @@ impl Txn {
     }
 }
 
-fn bytes(value: &str) -> Value {
+pub(crate) fn bytes(value: &str) -> Value {
     Value::Bytes(value.as_bytes().to_vec())
 }
 
-fn key(home: u16, name: &str) -> ObjectKey {
+pub(crate) fn key(home: u16, name: &str) -> ObjectKey {
     ObjectKey::new(home, name)
 }
 
@@ -83,27 +84,32 @@ fn get(cluster: &mut Cluster, at: usize, key: &ObjectKey) -> Result<Seen, Abort>
     end_read(cluster, at).gets.remove(0)
 }
 
-fn scan(cluster: &mut Cluster, at: usize, home: u16, prefix: &str) -> (Span, Vec<(String, Seen)>) {
+pub(crate) fn scan(cluster: &mut Cluster, at: usize, home: u16, prefix: &str) -> (Span, Vec<(String, Seen)>) {
     let span = Span { prefix: prefix.into(), after: String::new(), limit: 100 };
     begin_read(cluster, at, &[], vec![(home, span.clone())], false);
     let found = end_read(cluster, at).scans.remove(0).expect("scanned");
     (span, found)
 }
 
-fn value(cluster: &mut Cluster, at: usize, key: &ObjectKey) -> Option<Value> {
+/// What an object's home says, or a live right.
+pub(crate) fn fresh(cluster: &mut Cluster, at: usize, key: &ObjectKey) -> Result<Seen, Abort> {
     begin_read(cluster, at, std::slice::from_ref(key), Vec::new(), true);
-    end_read(cluster, at).gets.remove(0).expect("read").value
+    end_read(cluster, at).gets.remove(0)
+}
+
+pub(crate) fn value(cluster: &mut Cluster, at: usize, key: &ObjectKey) -> Option<Value> {
+    fresh(cluster, at, key).expect("read").value
 }
 
 fn commit(cluster: &mut Cluster, at: usize, txn: Txn) -> Outcome {
     cluster.done(at, txn.operation())
 }
 
-fn committed(phases: u8) -> Outcome {
+pub(crate) fn committed(phases: u8) -> Outcome {
     Outcome::Committed { phases }
 }
 
-fn cause(outcome: &Outcome) -> Option<Cause> {
+pub(crate) fn cause(outcome: &Outcome) -> Option<Cause> {
     match outcome {
         Outcome::Aborted(abort) => Some(abort.cause),
         _ => None,
@@ -333,8 +339,8 @@ fn what_one_site_lost_is_refused_until_it_is_written_anew() {
     assert_eq!(get(&mut cluster, 0, &x).map_err(|abort| abort.cause), Err(Cause::Lost));
     let written = cluster.submit(0, Txn::new().put(&x, "2").operation());
     assert_eq!(cluster.outcome(0, written), None);
-    // What its former life warranted may be relied upon for as long as any warranty lasts.
-    cluster.run(12 * SECOND);
+    // What its former life warranted, and what others derived from it, may be relied upon for as long as that lasts.
+    cluster.run(LEASE + SECOND);
     let outcome = cluster.outcome(0, written).expect("answered");
     if outcome != committed(1) {
         assert_eq!(cause(&outcome), Some(Cause::DeadlinePassed));

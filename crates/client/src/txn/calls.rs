@@ -1,0 +1,246 @@
+//! Calls of memoized functions in a transaction: using results, computing and proposing them, and computing those anew that
+//! depend on what the transaction writes. What there is to know about a call is in [`slackline_core::draft`].
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use slackline_core::draft::{Draft, Lookup, Recomputed};
+use slackline_core::object::ObjectKey;
+
+use super::memo::{Function, Memo, parse};
+use super::port::{Pending, Port as _};
+use super::{Attempt, Scope, State, Transaction, Txn, TxnError};
+use crate::client::Client;
+use crate::outcome::Outcome;
+use crate::reads::Wanted;
+
+/// The deepest that calls may nest.
+const DEPTH: u32 = 64;
+/// How often a transaction is refused because of calls that depend on what it writes, before the program is run again.
+const ROUNDS: u32 = 16;
+/// How long a proposal may take.
+const PROPOSAL: Duration = Duration::from_secs(5);
+
+impl Client {
+    /// Makes a memoized function known, so that writes of what it has read compute its results anew, instead of deleting
+    /// them. A function that was [called](Txn::call) is known.
+    pub fn memoize<A, T>(&self, memo: &'static Memo<A, T>)
+    where
+        A: DeserializeOwned + 'static,
+        T: Serialize + 'static,
+    {
+        self.shared.memos().add(memo);
+    }
+
+    /// The names of memoized functions that gave different results on the same reads. They run like other functions now, and
+    /// should be mended.
+    pub fn not_deterministic(&self) -> Vec<String> {
+        self.shared.memos().not_deterministic()
+    }
+}
+
+impl Txn {
+    /// What a memoized function gives for these arguments, which is what it would give if it were run now.
+    ///
+    /// A transaction that has already written something runs it like any other function.
+    ///
+    /// # Errors
+    ///
+    /// The function's own; it writes, or its arguments or result cannot be written as JSON ([`TxnError::NotMemoizable`]).
+    pub async fn call<A, T>(&self, memo: &'static Memo<A, T>, arguments: A) -> Result<T, TxnError>
+    where
+        A: Serialize + DeserializeOwned + 'static,
+        T: Serialize + DeserializeOwned + 'static,
+    {
+        let name = memo.name();
+        let not_memoizable = |why: String| TxnError::NotMemoizable { name, why };
+        if self.scope.depth >= DEPTH {
+            return Err(not_memoizable(format!("calls nest more than {DEPTH} deep")));
+        }
+        let json = serde_json::to_string(&arguments).map_err(|error| not_memoizable(error.to_string()))?;
+        let is_kept = self.run.port.memos().add(memo);
+        let place = memo.place(self.run.port.topology(), &arguments, &json);
+        let is_clean = self.run.is_treating || self.state()?.draft.buffer.is_empty(self.layer);
+        let Some(place) = place.filter(|_| is_kept && is_clean) else {
+            return memo.run(self.inline(name), arguments).await;
+        };
+        match self.result_of(&place, memo, &json).await? {
+            Some(result) => serde_json::from_slice(&result).map_err(|error| not_memoizable(error.to_string())),
+            None => memo.run(self.inline(name), arguments).await,
+        }
+    }
+
+    /// The result of a call; none if the function is to run as if it were not memoized.
+    async fn result_of(
+        &self,
+        place: &ObjectKey,
+        function: &'static dyn Function,
+        arguments: &str,
+    ) -> Result<Option<Vec<u8>>, TxnError> {
+        loop {
+            let lookup = self.state()?.draft.lookup(place);
+            match lookup {
+                Lookup::Known(result) => {
+                    if let Some(frame) = self.scope.frame {
+                        self.state()?.draft.note_use(frame, place);
+                    }
+                    return Ok(Some(result));
+                }
+                Lookup::Fetch if !self.fetch_call(place).await? => return Ok(None),
+                Lookup::Fetch => {}
+                Lookup::Pending => self.treat(place.clone()).await?,
+                Lookup::Compute => drop(self.compute(place, function, arguments).await?),
+                Lookup::Inline => return Ok(None),
+            }
+        }
+    }
+
+    /// The handle of a function that runs as a part of what called it.
+    fn inline(&self, name: &'static str) -> Txn {
+        Txn { scope: Scope { function: Some(name), depth: self.scope.depth + 1, ..self.scope }, ..self.clone() }
+    }
+
+    /// Reads a call's object; whether it could be read.
+    async fn fetch_call(&self, place: &ObjectKey) -> Result<bool, TxnError> {
+        let reading = self.read(Wanted { gets: vec![place.clone()], ..Wanted::default() }).await?;
+        match reading.gets.into_iter().next() {
+            Some(Ok(seen)) => {
+                let noted = self.state()?.draft.note_call(place, seen);
+                noted.map_err(|contradiction| self.contradiction(contradiction)).map(|()| true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Runs a function in a frame of its own.
+    async fn compute(
+        &self,
+        place: &ObjectKey,
+        function: &'static dyn Function,
+        arguments: &str,
+    ) -> Result<Vec<u8>, TxnError> {
+        let frame = self.state()?.draft.open(place.clone());
+        let scope = Scope { frame: Some(frame), function: Some(function.name()), depth: self.scope.depth + 1 };
+        let result = function.run(Txn { scope, ..self.clone() }, arguments).await?;
+        self.state()?.draft.close(frame, result.clone());
+        Ok(result)
+    }
+
+    /// Runs a function again on what it read before, and compares.
+    async fn is_deterministic(&self, place: &ObjectKey, result: &[u8]) -> Result<bool, TxnError> {
+        let Some((id, arguments)) = parse(&place.name) else { return Ok(true) };
+        let Some(function) = self.run.port.memos().find(&id) else { return Ok(true) };
+        let scope = Scope { frame: None, function: Some(function.name()), depth: self.scope.depth + 1 };
+        let again = function.run(Txn { scope, ..self.clone() }, arguments).await?;
+        let is_same = again == result;
+        if !is_same {
+            self.run.port.memos().distrust(&id);
+        }
+        Ok(is_same)
+    }
+
+    /// Computes a call anew that depends on what the transaction writes.
+    fn treat(&self, place: ObjectKey) -> Pending<Result<(), TxnError>> {
+        let txn = self.clone();
+        Box::pin(async move {
+            let is_there = txn.state()?.draft.is_there(&place);
+            if is_there.is_none() && !txn.fetch_call(&place).await? {
+                txn.state()?.draft.revoke(&place);
+                return Ok(());
+            }
+            if txn.state()?.draft.is_there(&place) == Some(false) {
+                txn.state()?.draft.settle_absent(&place);
+                return Ok(());
+            }
+            let function = parse(&place.name).and_then(|(id, arguments)| {
+                let function = txn.run.port.memos().find(&id)?;
+                Some((function, arguments.to_owned()))
+            });
+            let Some((function, arguments)) = function.filter(|_| txn.scope.depth < DEPTH) else {
+                txn.state()?.draft.revoke(&place);
+                return Ok(());
+            };
+            let deeper = Txn { scope: Scope { depth: txn.scope.depth + 1, ..Scope::default() }, ..txn.clone() };
+            let result = match deeper.compute(&place, function, &arguments).await {
+                Ok(result) => result,
+                Err(error) if txn.state()?.failure.is_some() => return Err(error),
+                // It has no result on what is there now.
+                Err(_) => {
+                    txn.state()?.draft.revoke(&place);
+                    return Ok(());
+                }
+            };
+            let recomputed = txn.state()?.draft.settle(&place);
+            if recomputed == Recomputed::Changed && !deeper.is_deterministic(&place, &result).await? {
+                txn.state()?.draft.revoke(&place);
+            }
+            Ok(())
+        })
+    }
+
+    async fn treat_all(&self) -> Result<(), TxnError> {
+        loop {
+            let Some(place) = self.state()?.draft.next_pending() else { return Ok(()) };
+            self.treat(place).await?;
+        }
+    }
+
+    /// Whether what was computed may be proposed: functions that are not deterministic are found out now and then.
+    pub(super) async fn check_computed(&self) -> Result<bool, TxnError> {
+        let computed = self.state()?.draft.computed();
+        for (place, result) in computed {
+            let is_to_be_checked =
+                parse(&place.name).is_some_and(|(id, _)| self.run.port.memos().is_to_be_checked(&id));
+            if is_to_be_checked && !self.is_deterministic(&place, &result).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Transaction {
+    /// Commits what a program did; computes calls anew that depend on what it writes.
+    pub(super) async fn commit_with_calls(
+        &self,
+        region: Option<u16>,
+        txn: &Txn,
+        mut draft: Draft,
+        deadline: Instant,
+    ) -> (Attempt, Draft) {
+        let mut rounds = 0;
+        loop {
+            let attempt = self.commit(region, draft.to_commit(self.longest_wait()), deadline).await;
+            let Attempt::Depended { failure, home, calls } = attempt else { return (attempt, draft) };
+            rounds += 1;
+            if rounds > ROUNDS {
+                return (Attempt::Again(failure), draft);
+            }
+            draft.demand(home, &calls);
+            let treating = txn.resume(draft);
+            let treated = self.until(deadline, treating.treat_all()).await;
+            let State { draft: after, failure: why, .. } = treating.end();
+            draft = after;
+            if !matches!(treated, Some(Ok(()))) {
+                return (Attempt::Again(why.unwrap_or(failure)), draft);
+            }
+        }
+    }
+
+    /// Has what was computed registered, in the background.
+    pub(super) fn propose(&self, region: Option<u16>, draft: &Draft) {
+        let Some((call, _)) = draft.computed().into_iter().next_back() else { return };
+        let Some(mut proposal) = draft.proposal() else { return };
+        let (port, now) = (Arc::clone(&self.port), self.port.now());
+        if proposal.normalize().is_err() || !port.memos().may_propose(&call, now) {
+            return;
+        }
+        let work = async move {
+            let outcome = Arc::clone(&port).commit(region, proposal, now + PROPOSAL).await;
+            port.memos().proposed(&call, port.now(), matches!(outcome, Outcome::Done(_)));
+        };
+        self.port.spawn(Box::pin(work));
+    }
+}

@@ -1,0 +1,257 @@
+//! Calls of memoized functions, one rule a scenario. The function is one that gives the larger of two counters.
+
+use slackline_core::api::{Operation, Outcome};
+use slackline_core::clock::SECOND;
+use slackline_core::draft::buffer::{ROOT, apply};
+use slackline_core::draft::{Draft, Lookup, Recomputed};
+use slackline_core::object::{Cause, Change, GONE, Home, ObjectKey, Part, Subject, Transaction, Value};
+use slackline_core::warranty::{LEASE, VOUCHED};
+
+use crate::cluster::Cluster;
+use crate::txns::{cause, committed, fresh as get, key, scan, value};
+
+const MAX: &str = "\u{1}max(x,y)";
+const TWICE: &str = "\u{1}twice(max(x,y))";
+
+fn commit(cluster: &mut Cluster, at: usize, transaction: Transaction) -> Outcome {
+    cluster.done(at, Operation::Commit(Box::new(transaction)))
+}
+
+fn set(cluster: &mut Cluster, at: usize, key: &ObjectKey, count: i64) -> Outcome {
+    let mut draft = Draft::new();
+    draft.buffer.write(ROOT, key.clone(), Change::Put(Value::Counter(count))).expect("a counter");
+    commit(cluster, at, draft.to_commit(60 * SECOND))
+}
+
+/// What the transaction sees in a counter.
+fn count(cluster: &mut Cluster, at: usize, draft: &mut Draft, key: &ObjectKey) -> i64 {
+    if draft.snapshot.known(key).is_none() {
+        let seen = get(cluster, at, key).expect("read");
+        draft.snapshot.note_get(key, seen).expect("consistent");
+    }
+    let base = draft.snapshot.known(key).flatten();
+    let change = draft.buffer.change(ROOT, key).expect("there");
+    match change.map_or(Ok(base.clone()), |change| apply(base, &change)) {
+        Ok(Some(Value::Counter(count))) => count,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Runs a function for its call, and closes its frame.
+fn compute(cluster: &mut Cluster, at: usize, draft: &mut Draft, call: &ObjectKey) -> i64 {
+    let frame = draft.open(call.clone());
+    let result = if call.name == TWICE {
+        let max = max();
+        let result = result(cluster, at, draft, &max);
+        draft.note_use(frame, &max);
+        2 * result
+    } else {
+        let counts: Vec<i64> = [x(), y()].iter().map(|key| count(cluster, at, draft, key)).collect();
+        [x(), y()].iter().for_each(|key| draft.note(frame, key));
+        counts[0].max(counts[1])
+    };
+    draft.close(frame, result.to_le_bytes().to_vec());
+    result
+}
+
+/// The result of a call, from its object or by running its function.
+fn result(cluster: &mut Cluster, at: usize, draft: &mut Draft, call: &ObjectKey) -> i64 {
+    match draft.lookup(call) {
+        Lookup::Known(result) => i64::from_le_bytes(result.try_into().expect("eight bytes")),
+        Lookup::Compute => compute(cluster, at, draft, call),
+        Lookup::Fetch => {
+            let seen = get(cluster, at, call).expect("read");
+            draft.note_call(call, seen).expect("consistent");
+            result(cluster, at, draft, call)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn x() -> ObjectKey {
+    key(1, "x")
+}
+
+fn y() -> ObjectKey {
+    key(2, "y")
+}
+
+/// Its call, which is kept at another home than what it reads.
+fn max() -> ObjectKey {
+    ObjectKey::new(0, MAX)
+}
+
+fn twice() -> ObjectKey {
+    ObjectKey::new(2, TWICE)
+}
+
+/// A cluster in which both calls are registered: of 3 and 5.
+fn registered() -> Cluster {
+    let mut cluster = Cluster::new(3);
+    assert_eq!(set(&mut cluster, 1, &x(), 3), committed(1));
+    assert_eq!(set(&mut cluster, 2, &y(), 5), committed(1));
+    let mut draft = Draft::new();
+    assert_eq!(result(&mut cluster, 0, &mut draft, &twice()), 10);
+    let proposal = draft.proposal().expect("both were computed");
+    assert_eq!(commit(&mut cluster, 0, proposal), committed(2));
+    cluster
+}
+
+/// The kept result of a call, if there is one.
+fn kept(cluster: &mut Cluster, at: usize, call: &ObjectKey) -> Option<i64> {
+    let mut draft = Draft::new();
+    let seen = get(cluster, at, call).expect("read");
+    draft.note_call(call, seen).expect("consistent");
+    match draft.lookup(call) {
+        Lookup::Known(result) => Some(i64::from_le_bytes(result.try_into().expect("eight bytes"))),
+        _ => None,
+    }
+}
+
+/// Writes a counter, recomputing what depends on it; how the recomputations ended, in their order.
+fn write(cluster: &mut Cluster, at: usize, key: &ObjectKey, count: i64) -> (Outcome, Vec<Recomputed>) {
+    let mut draft = Draft::new();
+    draft.buffer.write(ROOT, key.clone(), Change::Put(Value::Counter(count))).expect("a counter");
+    let mut recomputed = Vec::new();
+    loop {
+        let outcome = commit(cluster, at, draft.to_commit(60 * SECOND));
+        let Outcome::Aborted(abort) = &outcome else { return (outcome, recomputed) };
+        assert_eq!(abort.cause, Cause::Depended, "{abort}");
+        draft.demand(abort.site.expect("a home says so").region, &abort.calls);
+        while let Some(call) = draft.next_pending() {
+            let seen = get(cluster, at, &call).expect("read");
+            draft.note_call(&call, seen).expect("consistent");
+            if draft.is_there(&call) == Some(false) {
+                draft.settle_absent(&call);
+                continue;
+            }
+            compute(cluster, at, &mut draft, &call);
+            recomputed.push(draft.settle(&call));
+        }
+    }
+}
+
+#[test]
+fn write_of_what_a_call_depends_on_is_refused_unless_it_covers_the_call() {
+    let mut cluster = registered();
+    let refused = set(&mut cluster, 0, &x(), 4);
+    let Outcome::Aborted(abort) = refused else { panic!("{refused:?}") };
+    assert_eq!((abort.cause, abort.key, abort.calls), (Cause::Depended, Some(x()), vec![max()]));
+    assert_eq!(value(&mut cluster, 0, &x()), Some(Value::Counter(3)), "nothing is applied");
+    // One that leaves the result as it is leaves its object alone, and those who rely on it.
+    let before = get(&mut cluster, 1, &max()).expect("read").version;
+    assert_eq!(write(&mut cluster, 0, &x(), 4), (committed(2), vec![Recomputed::Kept]));
+    assert_eq!(get(&mut cluster, 1, &max()).expect("read").version, before);
+    // One that changes it goes on to what was computed from it.
+    assert_eq!(write(&mut cluster, 0, &x(), 9), (committed(2), vec![Recomputed::Changed, Recomputed::Changed]));
+    assert_eq!((kept(&mut cluster, 1, &max()), kept(&mut cluster, 0, &twice())), (Some(9), Some(18)));
+    // Whose code is not there is deleted, and nothing depends on it any more.
+    let mut draft = Draft::new();
+    draft.buffer.write(ROOT, y(), Change::Delete).expect("there");
+    draft.demand(2, &[max()]);
+    draft.revoke(&max());
+    let Outcome::Aborted(abort) = commit(&mut cluster, 0, draft.to_commit(60 * SECOND)) else { panic!("refused") };
+    assert_eq!((abort.cause, &abort.calls[..]), (Cause::Depended, &[twice()][..]));
+    draft.demand(0, &abort.calls);
+    draft.revoke(&twice());
+    assert_eq!(commit(&mut cluster, 0, draft.to_commit(60 * SECOND)), committed(2));
+    assert_eq!((kept(&mut cluster, 1, &max()), kept(&mut cluster, 0, &twice())), (None, None));
+    assert_eq!(set(&mut cluster, 2, &y(), 1), committed(1));
+}
+
+#[test]
+fn call_is_registered_only_on_what_is_still_so() {
+    let mut cluster = Cluster::new(3);
+    assert_eq!(set(&mut cluster, 1, &x(), 3), committed(1));
+    assert_eq!(set(&mut cluster, 2, &y(), 5), committed(1));
+    let mut draft = Draft::new();
+    assert_eq!(result(&mut cluster, 0, &mut draft, &max()), 5);
+    assert_eq!(set(&mut cluster, 2, &y(), 6), committed(1));
+    let refused = commit(&mut cluster, 0, draft.proposal().expect("it was computed"));
+    assert_eq!(cause(&refused), Some(Cause::Changed));
+    assert_eq!(kept(&mut cluster, 0, &max()), None);
+    cluster.run(SECOND);
+    assert_eq!(set(&mut cluster, 1, &x(), 4), committed(1), "nothing depends on it");
+}
+
+#[test]
+fn dependencies_survive_a_crash_of_their_home_and_of_the_call() {
+    let mut cluster = registered();
+    for at in 0..3 {
+        cluster.kill(at);
+        cluster.start(at);
+    }
+    cluster.run(4 * SECOND);
+    assert_eq!(cause(&set(&mut cluster, 0, &y(), 1)), Some(Cause::Depended));
+    let (outcome, recomputed) = write(&mut cluster, 1, &y(), 1);
+    assert_eq!((outcome, recomputed), (committed(2), vec![Recomputed::Changed, Recomputed::Changed]));
+    assert_eq!(kept(&mut cluster, 0, &twice()), Some(6));
+}
+
+#[test]
+fn call_reads_as_nothing_when_what_it_rests_on_is_lost() {
+    let mut cluster = registered();
+    cluster.kill(1);
+    cluster.hosts[1].rows.clear();
+    cluster.hosts[1].put_back(Default::default());
+    cluster.run(VOUCHED + SECOND);
+    // Nobody knows whether its home has lost it already.
+    let refused = get(&mut cluster, 0, &max()).expect_err("not vouched for");
+    assert_eq!((refused.cause, refused.site), (Cause::Unreachable, Some(Cluster::site(1))));
+    cluster.start(1);
+    cluster.run(LEASE + SECOND);
+    let seen = get(&mut cluster, 0, &max()).expect("known to be worth nothing");
+    assert_eq!((seen.value, seen.version.number & GONE), (None, GONE));
+    assert_eq!(kept(&mut cluster, 0, &twice()), None, "nor is what was computed from it");
+    // It is computed anew from what is written anew, and put in its place.
+    assert_eq!(set(&mut cluster, 1, &x(), 30), committed(1));
+    let mut draft = Draft::new();
+    assert_eq!(result(&mut cluster, 0, &mut draft, &max()), 30);
+    let proposal = draft.proposal().expect("it was computed");
+    let outcome = commit(&mut cluster, 0, proposal);
+    assert_eq!(cause(&outcome), Some(Cause::Depended), "what is computed from it still stands there");
+    assert_eq!(write(&mut cluster, 0, &y(), 31).0, committed(2));
+}
+
+#[test]
+fn home_that_lost_its_storage_changes_nothing_while_calls_may_rest_on_it() {
+    let mut cluster = registered();
+    cluster.kill(1);
+    cluster.hosts[1].rows.clear();
+    cluster.hosts[1].put_back(Default::default());
+    cluster.start(1);
+    cluster.responses.clear();
+    let started = cluster.time(0).mono;
+    cluster.run(2 * SECOND);
+    loop {
+        let outcome = set(&mut cluster, 1, &x(), 1);
+        if outcome == committed(1) {
+            break;
+        }
+        assert_eq!(cause(&outcome), Some(Cause::DeadlinePassed));
+    }
+    assert!(cluster.time(0).mono >= started + LEASE);
+}
+
+#[test]
+fn part_that_does_not_do_what_it_says_of_calls_is_refused() {
+    let mut cluster = registered();
+    let put = |name: &str, value: Value| (name.to_owned(), Change::Put(value));
+    let at_home = |region, part| Home { region, part, ..Home::default() };
+    let counter = || Value::Counter(1);
+    let covers_nothing = at_home(1, Part { writes: vec![put("x", counter())], covers: vec![max()], ..Part::default() });
+    let depends = vec![(Subject::Name("z".into()), max())];
+    let depends_unread = at_home(1, Part { depends: depends.clone(), ..Part::default() });
+    let not_put = at_home(1, Part { reads: vec![("z".into(), 0)], depends, ..Part::default() });
+    let no_derived = at_home(0, Part { writes: vec![put(MAX, counter())], ..Part::default() });
+    let derived = at_home(0, Part { writes: vec![put("x", Value::Derived(Default::default()))], ..Part::default() });
+    for home in [covers_nothing, depends_unread, not_put, no_derived, derived] {
+        let told = format!("{home:?}");
+        let transaction = Transaction { homes: vec![home], max_wait: 0 };
+        assert_eq!(cause(&commit(&mut cluster, 0, transaction)), Some(Cause::Malformed), "{told}");
+    }
+    assert_eq!(kept(&mut cluster, 0, &twice()), Some(10));
+    // Spans do not show calls.
+    let (_, found) = scan(&mut cluster, 0, 2, "");
+    assert_eq!(found.into_iter().map(|(name, _)| name).collect::<Vec<_>>(), ["y"]);
+}
