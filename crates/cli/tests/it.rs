@@ -1,5 +1,6 @@
 //! Runs the real binary.
 
+mod bank;
 mod kills;
 #[path = "../../client/tests/load.rs"]
 mod load;
@@ -9,7 +10,7 @@ mod transfers;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use process::{Ended, Server, free_ports, slackline, slackline_in, slackline_with};
+use process::{Ended, Server, free_ports, slackline, slackline_in, slackline_with, three_configs};
 use serde_json::{Value, json};
 use slackline_bench::live::metric;
 
@@ -459,28 +460,6 @@ fn dev_says_that_it_drains() {
     let cluster = Server::start_with(&["dev", "--port", "0", "--json", "--memory"], Stdio::piped());
     let ended = cluster.interrupt();
     assert_eq!((ended.status, ended.stderr.as_str()), (0, "draining…\n"));
-}
-
-/// Configuration files for three sites on free ports.
-fn three_configs(folder: &std::path::Path) -> Vec<(String, String)> {
-    let regions = ["us", "eu", "ap"];
-    let ports = free_ports(3);
-    let sites: String = regions
-        .iter()
-        .zip(&ports)
-        .map(|(region, port)| format!("\n[[sites]]\nregion = \"{region}\"\naddress = \"127.0.0.1:{port}\"\n"))
-        .collect();
-    let config = |(region, port): (&&str, &u16)| {
-        let path = folder.join(format!("{region}.toml"));
-        let text = format!(
-            "cluster = \"test\"\nregions = [\"us\", \"eu\", \"ap\"]\nregion = \"{region}\"\ndata = {:?}\n\
-             listen = \"127.0.0.1:{port}\"\nhttp = \"127.0.0.1:0\"\n{sites}",
-            folder.join(region)
-        );
-        std::fs::write(&path, text).expect("written");
-        (path.to_str().expect("a path of this test").to_owned(), format!("127.0.0.1:{port}"))
-    };
-    regions.iter().zip(&ports).map(config).collect()
 }
 
 #[test]

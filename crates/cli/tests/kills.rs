@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::process::Server;
-use super::three_configs;
+use super::process::{Server, three_configs};
 use crate::load::Load;
 
 /// How long a killed site stays away at least: longer than the deadline of the impatient callers.

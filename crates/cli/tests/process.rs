@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -102,10 +102,31 @@ impl Server {
     /// The same; what it writes to standard error goes there. If that is a pipe, it is read at the end.
     pub(crate) fn start_with(words: &[&str], stderr: Stdio) -> Self {
         let mut command = command(words);
-        let command = command.env("RUST_LOG", "error").stderr(stderr);
+        command.stderr(stderr);
+        let (mut server, line) = Self::start_command(command);
+        server.said = serde_json::from_str(&line).expect("JSON");
+        if let Some(address) = server.said["sites"][0]["address"].as_str() {
+            server.connect = address.to_owned();
+        }
+        server
+    }
+
+    /// The same, in a build that has crash points: it ends by itself at this one, perhaps before it has said anything.
+    #[cfg(feature = "crash-points")]
+    pub(crate) fn start_to_crash(words: &[&str], point: &str) -> Self {
+        let mut command = command(words);
+        command.env("SLACKLINE_CRASH_AT", point).stderr(Stdio::inherit());
+        let (mut server, line) = Self::start_command(command);
+        server.said = serde_json::from_str(&line).unwrap_or_default();
+        server
+    }
+
+    /// The process, and the first line that it prints.
+    fn start_command(mut command: Command) -> (Self, String) {
+        let command = command.env("RUST_LOG", "error");
         let mut child = command.spawn().expect("the binary starts");
         let stdout = child.stdout.take().expect("piped");
-        let mut server = Self { child: Some(child), said: Value::Null, connect: String::new() };
+        let server = Self { child: Some(child), said: Value::Null, connect: String::new() };
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
             let mut line = String::new();
@@ -113,11 +134,13 @@ impl Server {
             let _ = sender.send(line);
         });
         let line = receiver.recv_timeout(PATIENCE).expect("it comes up in time");
-        server.said = serde_json::from_str(&line).expect("JSON");
-        if let Some(address) = server.said["sites"][0]["address"].as_str() {
-            server.connect = address.to_owned();
-        }
-        server
+        (server, line)
+    }
+
+    /// How it has ended by itself, if it has.
+    #[cfg(feature = "crash-points")]
+    pub(crate) fn has_ended(&mut self) -> Option<ExitStatus> {
+        self.child.as_mut().expect("it was not killed").try_wait().expect("a child of this process")
     }
 
     /// Runs a command against it.
@@ -187,4 +210,26 @@ fn send(child: &Child, signal: &str) {
 pub(crate) fn free_ports(count: usize) -> Vec<u16> {
     let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
     listeners.iter().map(|listener| listener.local_addr().expect("bound").port()).collect()
+}
+
+/// Configuration files for three sites on free ports.
+pub(crate) fn three_configs(folder: &Path) -> Vec<(String, String)> {
+    let regions = ["us", "eu", "ap"];
+    let ports = free_ports(3);
+    let sites: String = regions
+        .iter()
+        .zip(&ports)
+        .map(|(region, port)| format!("\n[[sites]]\nregion = \"{region}\"\naddress = \"127.0.0.1:{port}\"\n"))
+        .collect();
+    let config = |(region, port): (&&str, &u16)| {
+        let path = folder.join(format!("{region}.toml"));
+        let text = format!(
+            "cluster = \"test\"\nregions = [\"us\", \"eu\", \"ap\"]\nregion = \"{region}\"\ndata = {:?}\n\
+             listen = \"127.0.0.1:{port}\"\nhttp = \"127.0.0.1:0\"\n{sites}",
+            folder.join(region)
+        );
+        std::fs::write(&path, text).expect("written");
+        (path.to_str().expect("a path of this test").to_owned(), format!("127.0.0.1:{port}"))
+    };
+    regions.iter().zip(&ports).map(config).collect()
 }

@@ -8,16 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use slackline::{Client, Effect, Key, Options, Outcome, Txn, TxnError};
+use slackline::{Client, Key, Options, Outcome, Txn, TxnError};
 use tokio::time::{Instant, sleep};
 
-use super::process::Server;
-use super::three_configs;
+use super::bank::{OPENING, PATIENCE, REGIONS, account, counted, open, settle, sum, transfer, transfers};
+use super::process::{Server, three_configs};
 
-const REGIONS: [&str; 3] = ["us", "eu", "ap"];
-/// Accounts in each region, and what is in each at first.
+/// Accounts in each region.
 const ACCOUNTS: usize = 3;
-const OPENING: i64 = 100;
 /// Movers at each site.
 const MOVERS: usize = 3;
 /// Who is killed, in turn, and for how long it is away: longer than the shorter deadline of movers.
@@ -27,33 +25,9 @@ const IMPATIENT: Duration = Duration::from_millis(400);
 const PATIENT: Duration = Duration::from_secs(10);
 /// So many more transfers at all sites show that it goes on.
 const PROGRESS: u64 = 60;
-/// How long what must happen may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(100);
 
-fn account(number: usize) -> Key {
-    Key::new(REGIONS[number % 3], format!("accounts/{}", number / 3 % ACCOUNTS))
-}
-
-/// The counter of transfers; each region has one.
-fn transfers(site: usize) -> Key {
-    Key::new(REGIONS[site], "transfers")
-}
-
-async fn transfer(txn: Txn, from: Key, to: Key, counter: Key) -> Result<(), TxnError> {
-    let left: i64 = txn.get(&from).await?.unwrap_or_default();
-    txn.put(&from, &(left - 1))?;
-    let right: i64 = txn.get(&to).await?.unwrap_or_default();
-    txn.put(&to, &(right + 1))?;
-    txn.add(&counter, 1)
-}
-
-async fn sum(txn: Txn) -> Result<i64, TxnError> {
-    let mut sum = 0;
-    for region in REGIONS {
-        let rows = txn.scan_as::<i64>(&Key::new(region, "accounts/")).await?;
-        sum += rows.into_iter().map(|(_, balance)| balance).sum::<i64>();
-    }
-    Ok(sum)
+fn numbered(number: usize) -> Key {
+    account(number % 3, number / 3 % ACCOUNTS)
 }
 
 /// What happened so far.
@@ -81,7 +55,7 @@ async fn run_mover(client: Client, told: Arc<Told>, site: usize, mover: usize) {
     let mut step = 7 * site + 3 * mover;
     while told.goes_on() {
         step += 1;
-        let (from, to) = (account(step * 5 + mover), account(step * 7 + site + 1));
+        let (from, to) = (numbered(step * 5 + mover), numbered(step * 7 + site + 1));
         let deadline = if step.is_multiple_of(3) { IMPATIENT } else { PATIENT };
         let program = |txn: Txn| transfer(txn, from.clone(), to.clone(), transfers(site));
         let transaction = client.transaction().at(REGIONS[site]).deadline(deadline);
@@ -90,15 +64,7 @@ async fn run_mover(client: Client, told: Arc<Told>, site: usize, mover: usize) {
             Outcome::Refused(_) => count(&told.refused),
             Outcome::Unknown(unknown) => {
                 count(&told.unknown);
-                let until = Instant::now() + PATIENCE;
-                loop {
-                    match client.outcome_of(unknown.operation).await {
-                        Outcome::Done(Effect::Committed { .. }) => break count(&told.done),
-                        Outcome::Done(effect) => panic!("a transaction, not {effect:?}"),
-                        Outcome::Refused(_) => break count(&told.refused),
-                        Outcome::Unknown(again) => assert!(Instant::now() < until, "never settled: {again}"),
-                    }
-                }
+                count(if settle(&client, &unknown).await { &told.done } else { &told.refused });
             }
         }
         // Gentle, so that all of them get on.
@@ -140,11 +106,7 @@ fn transfers_survive_the_death_of_sites() {
     runtime.block_on(async {
         let options = |site: usize| Options { region: Some(REGIONS[site].to_owned()), ..Options::default() };
         let first = Client::connect_with(&addresses, options(0)).await.expect("connected");
-        let open = |txn: Txn| async move { (0..3 * ACCOUNTS).try_for_each(|one| txn.put(&account(one), &OPENING)) };
-        let until = Instant::now() + PATIENCE;
-        while !first.transact(open).await.expect("no error of its own").is_done() {
-            assert!(Instant::now() < until, "the sites do not find each other");
-        }
+        open(&first, ACCOUNTS).await;
         let told = Arc::new(Told::default());
         let mut tasks = Vec::new();
         for site in 0..3 {
@@ -170,13 +132,7 @@ fn transfers_survive_the_death_of_sites() {
         for task in tasks {
             task.await.expect("no panic");
         }
-        let all = |txn: Txn| async move {
-            let mut done = 0;
-            for site in 0..3 {
-                done += txn.count(&transfers(site)).await?;
-            }
-            Ok::<_, TxnError>((sum(txn).await?, done))
-        };
+        let all = |txn: Txn| async move { Ok::<_, TxnError>((sum(txn.clone()).await?, counted(txn).await?)) };
         let (sum, done) = first.transact(all).await.expect("no error of its own").done().expect("all are up");
         assert_eq!(sum, 3 * ACCOUNTS as i64 * OPENING);
         assert_eq!(u64::try_from(done).expect("none was undone"), told.done.load(Ordering::Relaxed), "{told:?}");

@@ -32,6 +32,7 @@ use slackline_wire::{MESSAGE_BYTES, message_bytes, request_bytes};
 use tracing::{info, warn};
 
 use crate::clock::Clock;
+use crate::crash::CrashPoints;
 use crate::link::Outbox;
 use crate::log::{Log, Synced};
 use crate::mailbox::{DRIVER, Mailbox};
@@ -85,6 +86,7 @@ pub(crate) struct Parts {
     pub(crate) outboxes: BTreeMap<SiteId, Arc<Outbox>>,
     pub(crate) gauges: Arc<Mutex<Gauges>>,
     pub(crate) sync_times: Arc<SyncTimes>,
+    pub(crate) crash_points: Arc<CrashPoints>,
 }
 
 /// One site's machine with its storage, for one life.
@@ -173,6 +175,9 @@ impl Engine {
         loop {
             let after = self.turn()?;
             self.publish();
+            if parts.crash_points.is_ending() {
+                parts.crash_points.end(&parts.outboxes).await;
+            }
             let over = give_up.is_some_and(|at| Instant::now() >= at);
             if (self.drain == Drain::Done || over) && self.gathered.is_empty() && !self.log.is_busy() {
                 return Ok(());
@@ -255,6 +260,10 @@ impl Engine {
     }
 
     fn handle(&mut self, input: Input<Node>) -> Result<(), Failure> {
+        if self.parts.crash_points.is_ending() {
+            return Ok(());
+        }
+        self.parts.crash_points.arrived(&input);
         let mut now = self.clock.now();
         let needed = self.node.working_set(now, &input);
         let prepared;
@@ -266,6 +275,7 @@ impl Engine {
             &prepared
         };
         self.node.handle(now, input, view, &mut self.effects);
+        self.parts.crash_points.gathered(&self.effects);
         self.watch_readiness();
         if self.effects.is_empty() {
             return Ok(());
@@ -333,6 +343,7 @@ impl Engine {
 
     /// Sends and answers what may leave.
     fn release(&mut self) {
+        self.parts.crash_points.leaving(&mut self.released);
         for effect in self.released.drain(..) {
             match effect {
                 Effect::Send { to, message } => {

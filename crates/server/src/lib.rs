@@ -13,6 +13,7 @@
 //! | `link` | links between sites |
 //! | `http`, `metrics` | `/healthz` and `/metrics` |
 //! | `topology`, `clock` | the cluster's map; the clocks of a life |
+//! | `crash` | where a test ends the process (feature `crash-points`) |
 //!
 //! # Threads
 //!
@@ -29,6 +30,7 @@
 
 mod clock;
 pub mod config;
+mod crash;
 pub mod dev;
 mod engine;
 mod http;

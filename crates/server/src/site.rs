@@ -25,6 +25,7 @@ use tracing::{error, error_span, info, warn};
 
 use crate::clock;
 use crate::config::{ConfigError, Listen, SiteConfig, Storage};
+use crate::crash::CrashPoints;
 use crate::engine::{Engine, Failure, OpenFailure, Parts};
 use crate::http;
 use crate::incoming::Incoming;
@@ -143,6 +144,7 @@ impl Site {
         let topology = Arc::new(config.topology()?);
         let name = topology.name(topology.me);
         let epsilon = clock::epsilon(config.epsilon);
+        let crash_points = Arc::new(CrashPoints::from_environment(topology.me)?);
         let listener = bind(config.listen)?;
         let address = local_address(&listener)?;
         let http_listener = config.http.map(bind).transpose()?;
@@ -162,6 +164,7 @@ impl Site {
             storage: config.storage,
             storage_options: config.storage_options,
             delays: config.delays,
+            crash_points,
             listener,
             http_listener,
             stop: stopped,
@@ -286,6 +289,7 @@ struct Blueprint {
     storage: Storage,
     storage_options: Options,
     delays: BTreeMap<SiteId, Duration>,
+    crash_points: Arc<CrashPoints>,
     listener: TcpListener,
     http_listener: Option<TcpListener>,
     stop: watch::Receiver<Option<Duration>>,
@@ -324,6 +328,7 @@ fn open(blueprint: &Blueprint) -> Result<(Arc<Parts>, Engine), StartError> {
         outboxes: topology.members().filter(|member| *member != topology.me).map(outbox).collect(),
         gauges: Arc::new(Mutex::new(Gauges::default())),
         sync_times: Arc::new(SyncTimes::new()),
+        crash_points: Arc::clone(&blueprint.crash_points),
     });
     let store = open_store(blueprint)?;
     let engine = open_engine(blueprint, &parts, store)?;

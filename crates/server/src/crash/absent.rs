@@ -1,0 +1,36 @@
+//! What the driver calls in a build that has no crash points: nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use slackline_core::id::SiteId;
+use slackline_core::machine::{Effect, Input};
+use slackline_core::node::Node;
+
+use crate::config::ConfigError;
+use crate::link::Outbox;
+
+#[derive(Debug)]
+pub(crate) struct CrashPoints;
+
+impl CrashPoints {
+    pub(crate) fn from_environment(_: SiteId) -> Result<Self, ConfigError> {
+        Ok(Self)
+    }
+
+    #[inline]
+    pub(crate) fn arrived(&self, _: &Input<Node>) {}
+
+    #[inline]
+    pub(crate) fn gathered(&self, _: &[Effect<Node>]) {}
+
+    #[inline]
+    pub(crate) fn leaving(&self, _: &mut Vec<Effect<Node>>) {}
+
+    #[inline]
+    pub(crate) fn is_ending(&self) -> bool {
+        false
+    }
+
+    pub(crate) async fn end(&self, _: &BTreeMap<SiteId, Arc<Outbox>>) {}
+}

@@ -1,0 +1,191 @@
+//! The driver's side: counts how often the point is reached, and ends the process.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use slackline_core::id::SiteId;
+use slackline_core::machine::{Effect, Input};
+use slackline_core::node::Node;
+use tokio::time::{Instant, sleep};
+use tracing::warn;
+
+use super::point::{Moment, POINTS, Point, step_of_effect, step_of_message};
+use crate::config::ConfigError;
+use crate::link::Outbox;
+
+/// Names the point.
+const VARIABLE: &str = "SLACKLINE_CRASH_AT";
+/// How long the last effect may take to leave; the link may have to be made first.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+/// How often it is looked whether it has left, and how long its way to the socket takes after that.
+const STEP: Duration = Duration::from_millis(5);
+const TO_THE_SOCKET: Duration = Duration::from_millis(50);
+
+/// The point at which this process ends, if the environment names one.
+#[derive(Debug)]
+pub(crate) struct CrashPoints {
+    me: SiteId,
+    armed: Option<Armed>,
+    /// What leaves last: a message to this site, or an answer. Nothing is done after that.
+    last: OnceLock<Option<SiteId>>,
+}
+
+#[derive(Debug)]
+struct Armed {
+    point: &'static Point,
+    /// So many times more.
+    left: AtomicU64,
+}
+
+impl CrashPoints {
+    /// Reads the environment.
+    pub(crate) fn from_environment(me: SiteId) -> Result<Self, ConfigError> {
+        let armed = match std::env::var(VARIABLE) {
+            Ok(text) => Some(Armed::parse(&text).map_err(wrong)?),
+            Err(std::env::VarError::NotPresent) => None,
+            Err(error) => return Err(wrong(error.to_string())),
+        };
+        Ok(Self { me, armed, last: OnceLock::new() })
+    }
+
+    /// An input is about to be handled.
+    pub(crate) fn arrived(&self, input: &Input<Node>) {
+        let Some(armed) = self.armed_for(Moment::Arrived) else { return };
+        if let Input::Message { message, .. } = input
+            && step_of_message(message, self.me).is_some_and(|(step, _)| step == armed.point.step)
+            && armed.is_reached()
+        {
+            armed.crash();
+        }
+    }
+
+    /// An input was handled; what came of it is not durable. What is only said again needs no batch, and is no step.
+    pub(crate) fn gathered(&self, effects: &[Effect<Node>]) {
+        if let Some(armed) = self.armed_for(Moment::Gathered)
+            && effects.iter().any(|effect| matches!(effect, Effect::Persist(_)))
+            && self.find(armed, effects).is_some()
+        {
+            armed.crash();
+        }
+    }
+
+    /// These effects are about to leave; what they need is durable. Takes those out that must not.
+    pub(crate) fn leaving(&self, released: &mut Vec<Effect<Node>>) {
+        if self.is_ending() {
+            return released.clear();
+        }
+        if let Some(armed) = self.armed_for(Moment::Durable)
+            && self.find(armed, released).is_some()
+        {
+            armed.crash();
+        }
+        if let Some(armed) = self.armed_for(Moment::Left)
+            && let Some(position) = self.find(armed, released)
+        {
+            let last = released.swap_remove(position);
+            let to = if let Effect::Send { to, .. } = &last { Some(*to) } else { None };
+            // Looked at above: it is not ending yet.
+            let _ = self.last.set(to);
+            released.clear();
+            released.push(last);
+        }
+    }
+
+    /// Whether nothing must be handled any more: [`CrashPoints::end`] is next.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.last.get().is_some()
+    }
+
+    /// Lets the last effect leave, and ends the process.
+    pub(crate) async fn end(&self, outboxes: &BTreeMap<SiteId, Arc<Outbox>>) {
+        let Some((to, armed)) = self.last.get().zip(self.armed.as_ref()) else { return };
+        let give_up = Instant::now() + LAST_WORDS;
+        let waits = |outbox: &Arc<Outbox>| {
+            let state = outbox.state_of_link();
+            !state.linked || state.queued > 0
+        };
+        while to.and_then(|to| outboxes.get(&to)).is_some_and(waits) && Instant::now() < give_up {
+            sleep(STEP).await;
+        }
+        sleep(TO_THE_SOCKET).await;
+        armed.crash();
+    }
+
+    fn armed_for(&self, moment: Moment) -> Option<&Armed> {
+        self.armed.as_ref().filter(|armed| armed.point.moment == moment)
+    }
+
+    /// The effect at which the point is reached for the last time.
+    fn find(&self, armed: &Armed, effects: &[Effect<Node>]) -> Option<usize> {
+        let mut before = None;
+        let is_reached = |effect: &Effect<Node>| {
+            let Some((_, transaction)) = step_of_effect(effect, self.me).filter(|(step, _)| *step == armed.point.step)
+            else {
+                return false;
+            };
+            before.replace(transaction) != Some(transaction) && armed.is_reached()
+        };
+        effects.iter().position(is_reached)
+    }
+}
+
+impl Armed {
+    fn parse(text: &str) -> Result<Self, String> {
+        let (name, times) = text.split_once(':').unwrap_or((text, "1"));
+        let Some(point) = POINTS.iter().find(|point| point.name == name) else {
+            let names: Vec<&str> = POINTS.iter().map(|point| point.name).collect();
+            return Err(format!("no point is called {name:?}; there are {}", names.join(", ")));
+        };
+        match times.parse() {
+            Ok(times) if times > 0 => Ok(Self { point, left: AtomicU64::new(times) }),
+            _ => Err(format!("{times:?} after the colon is not a number from 1: the how-manieth time")),
+        }
+    }
+
+    /// Counts once; whether that was the last.
+    fn is_reached(&self) -> bool {
+        self.left.fetch_sub(1, Ordering::Relaxed) == 1
+    }
+
+    fn crash(&self) -> ! {
+        warn!(point = self.point.name, "the process ends at its crash point");
+        std::process::abort()
+    }
+}
+
+fn wrong(problem: String) -> ConfigError {
+    ConfigError::Value { key: VARIABLE.to_owned(), problem }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn point_is_named_with_the_time_at_which_it_is_reached() {
+        let armed = Armed::parse("participant-vote-left:2").expect("a point");
+        assert_eq!(armed.point.name, "participant-vote-left");
+        assert!(!armed.is_reached() && armed.is_reached() && !armed.is_reached());
+        assert!(Armed::parse("participant-vote-left").expect("a point").is_reached());
+    }
+
+    #[test]
+    fn wrong_name_or_number_is_refused_with_what_there_is() {
+        let unknown = Armed::parse("vote").expect_err("no point");
+        assert!(POINTS.iter().all(|point| unknown.contains(point.name)), "{unknown}");
+        for text in ["participant-vote-left:0", "participant-vote-left:", "participant-vote-left:1:1"] {
+            assert!(Armed::parse(text).expect_err("no number").contains("number from 1"), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_begin_with_the_role() {
+        for (position, point) in POINTS.iter().enumerate() {
+            let role = format!("{:?}-", point.step.role).to_lowercase();
+            assert!(point.name.starts_with(&role), "{}", point.name);
+            assert!(POINTS[..position].iter().all(|other| other.name != point.name), "{}", point.name);
+        }
+    }
+}
