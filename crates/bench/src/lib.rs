@@ -5,6 +5,7 @@
 //! | [`handle`] | `bench core`: the machine alone, as fast as it goes on one core |
 //! | [`hot`] | `bench hot`: one quota that never runs out, one site, many callers |
 //! | [`footprint`] | `bench footprint`: what many quotas cost one site |
+//! | [`txns`] | workloads of transactions: `twitter`, `oo7`, `bank`, `courses`, `reads`, `writes` |
 //! | [`quota`] | `bench quota`: a trace of demand against one quota that regions share |
 //! | [`trace`], [`demand`] | what is replayed: files, generators |
 //! | [`central`] | what is compared with: one ideal counter |
@@ -26,6 +27,7 @@ pub mod quota;
 pub mod report;
 pub mod rtt;
 pub mod trace;
+pub mod txns;
 pub mod zipf;
 
 /// The one in the middle by some measure, of at least one; of an even number the lower.

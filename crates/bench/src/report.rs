@@ -80,6 +80,9 @@ pub struct Run {
     /// What only some benchmarks tell.
     #[serde(flatten)]
     pub more: Map<String, Value>,
+    /// What the table calls it, if its configuration does not tell it from others.
+    #[serde(skip)]
+    pub label: Option<String>,
     /// Whether it is an ideal that only counts: it takes no time and sends nothing, so its latencies and messages are 0. The
     /// table leaves them out.
     #[serde(skip)]
@@ -127,6 +130,7 @@ impl Run {
             retracts: 0,
             wan_messages: 0,
             more: Map::new(),
+            label: None,
             is_ideal: false,
         }
     }
@@ -143,6 +147,11 @@ impl Run {
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.more.insert(name.to_owned(), value.into());
         self
+    }
+
+    /// What the table calls it.
+    fn name(&self) -> &str {
+        self.label.as_deref().unwrap_or(&self.config)
     }
 
     /// A figure that was added by [`Run::with`], as a number.
@@ -170,14 +179,29 @@ impl Report {
     /// The table, and below it the facts that it rests on.
     pub fn to_table(&self) -> String {
         let mut out = String::new();
-        let width = self.runs.iter().map(|run| run.config.len()).max().unwrap_or(0).max(6);
+        let width = self.runs.iter().map(|run| run.name().len()).max().unwrap_or(0).max(6);
         let known = |run: &Run, figure: String| if run.is_ideal { "-".to_owned() } else { figure };
-        let _ = writeln!(out, "{:width$} committed refused unknown    per s local rebalances  gifts", "");
-        for run in &self.runs {
+        let are_txns = self.runs.iter().any(|run| run.more.contains_key("phases"));
+        let last = if are_txns { "aborts 0-ph. 1-ph. 2-ph." } else { "local rebalances  gifts" };
+        let _ = writeln!(out, "{:width$} committed refused unknown    per s {last}", "");
+        for run in self.runs.iter().filter(|_| are_txns) {
+            let _ = writeln!(
+                out,
+                "{:width$} {:>9} {:>7} {:>7} {:>8} {:>6} {}",
+                run.name(),
+                run.committed,
+                run.refused,
+                run.unknown,
+                run.throughput_per_s as u64,
+                format!("{:.3}", run.figure("abort_rate").unwrap_or(0.0)),
+                phases(run),
+            );
+        }
+        for run in self.runs.iter().filter(|_| !are_txns) {
             let _ = writeln!(
                 out,
                 "{:width$} {:>9} {:>7} {:>7} {:>8} {:>5} {:>10} {:>6}",
-                run.config,
+                run.name(),
                 run.committed,
                 run.refused,
                 run.unknown,
@@ -195,7 +219,7 @@ impl Report {
             let _ = writeln!(
                 out,
                 "{:width$} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8}",
-                run.config,
+                run.name(),
                 time(latency.p50),
                 time(latency.p90),
                 time(latency.p95),
@@ -207,7 +231,7 @@ impl Report {
         }
         for run in self.runs.iter().filter(|run| !run.more.is_empty()) {
             let more: Vec<String> = run.more.iter().map(|(name, value)| format!("{name} {}", plain(value))).collect();
-            wrap(&mut out, &format!("\n{}: ", run.config), &more.join(", "));
+            wrap(&mut out, &format!("\n{}: ", run.name()), &more.join(", "));
         }
         out.push('\n');
         let mode = match self.mode {
@@ -273,9 +297,9 @@ fn wrap(out: &mut String, label: &str, text: &str) {
 
 fn costs<S: serde::Serializer>(costs: &Option<Costs>, serializer: S) -> Result<S::Ok, S::Error> {
     let object = |costs: &Costs| {
-        let Costs { input_ns, operation_ns, send_ns, byte_ns, sync_us, sync_byte_ns } = *costs;
+        let Costs { input_ns, operation_ns, object_ns, send_ns, byte_ns, sync_us, sync_byte_ns } = *costs;
         serde_json::json!({
-            "input_ns": input_ns, "operation_ns": operation_ns, "send_ns": send_ns, "byte_ns": byte_ns,
+            "input_ns": input_ns, "operation_ns": operation_ns, "object_ns": object_ns, "send_ns": send_ns, "byte_ns": byte_ns,
             "sync_us": sync_us, "sync_byte_ns": sync_byte_ns,
         })
     };
@@ -283,9 +307,9 @@ fn costs<S: serde::Serializer>(costs: &Option<Costs>, serializer: S) -> Result<S
 }
 
 fn cost_words(costs: &Costs) -> String {
-    let Costs { input_ns, operation_ns, send_ns, byte_ns, sync_us, sync_byte_ns } = costs;
+    let Costs { input_ns, operation_ns, object_ns, send_ns, byte_ns, sync_us, sync_byte_ns } = costs;
     format!(
-        "{input_ns} ns an input, {operation_ns} ns an operation, {send_ns} ns a message sent, {byte_ns} ns a byte logged; a \
+        "{input_ns} ns an input, {operation_ns} ns an operation, {object_ns} ns an object, {send_ns} ns a message sent, {byte_ns} ns a byte logged; a \
          sync {sync_us} µs and {sync_byte_ns} ns a byte"
     )
 }
@@ -301,8 +325,19 @@ fn milliseconds(ms: f64) -> String {
     format!("{ms:.digits$}")
 }
 
+/// The shares of transactions that were committed in 0, 1 and 2 phases.
+fn phases(run: &Run) -> String {
+    let shares = run.more.get("phases").and_then(Value::as_array).cloned().unwrap_or_default();
+    let share = |share: &Value| format!("{:>5.3}", share.as_f64().unwrap_or(0.0));
+    shares.iter().map(share).collect::<Vec<_>>().join(" ")
+}
+
 fn plain(value: &Value) -> String {
     match value {
+        Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join("/"),
+        Value::Object(values) => {
+            values.iter().map(|(name, value)| format!("{name} {}", plain(value))).collect::<Vec<_>>().join(" ")
+        }
         Value::String(text) => text.clone(),
         Value::Number(number) => match number.as_f64() {
             Some(value) if value.fract() != 0.0 => format!("{value:.3}"),

@@ -131,6 +131,12 @@ impl Client {
         })
     }
 
+    /// What transactions of this client stand on; for benchmarks.
+    #[doc(hidden)]
+    pub fn port(&self) -> Arc<dyn crate::port::Port> {
+        self.shared.clone()
+    }
+
     /// The cluster's map.
     pub fn topology(&self) -> &Topology {
         &self.shared.topology

@@ -22,7 +22,7 @@ use slackline_core::peer::PeerMessage;
 use slackline_core::stats::Rng;
 
 use crate::clock::Clock;
-use crate::costs::Costs;
+use crate::costs::{Costs, objects_of};
 use crate::disk::{Copy, Disk};
 use crate::network::{Fate, Link, Network, Weather};
 use crate::queue::Queue;
@@ -139,6 +139,8 @@ struct Site {
     life: u32,
     /// The processor is busy until then, in nanoseconds.
     busy: u64,
+    /// How long the processor has worked in all, in nanoseconds.
+    worked: u64,
     /// When the processor will turn to what waits, if something does.
     run_at: u64,
     /// When the next tick is to come.
@@ -186,6 +188,7 @@ impl World {
             clock: Clock::new(),
             life: 0,
             busy: 0,
+            worked: 0,
             run_at: NEVER,
             tick_at: NEVER,
             tick_due: false,
@@ -253,6 +256,16 @@ impl World {
     /// Syncs finished so far.
     pub fn syncs(&self) -> u64 {
         self.syncs
+    }
+
+    /// How long a site's processor has worked so far, in microseconds.
+    pub fn worked(&self, site: usize) -> u64 {
+        self.sites[site].worked / NANOS
+    }
+
+    /// When a site's processor is free, as far as is known now.
+    pub fn free_at(&self, site: usize) -> u64 {
+        self.now.max(self.sites[site].busy.div_ceil(NANOS))
     }
 
     /// One way between two sites without faults, in microseconds.
@@ -525,6 +538,9 @@ impl World {
         if let Input::Request { request: Request::Batch(batch), .. } = &input {
             cost += costs.operation_ns * batch.operations.len() as u64;
         }
+        if costs.object_ns > 0 {
+            cost += costs.object_ns * objects_of(&input);
+        }
         let node = at.node.as_mut().expect("inputs go to sites that run");
         let needed = node.working_set(now, &input);
         let view = if needed.is_empty() {
@@ -570,6 +586,7 @@ impl World {
         }
         cost += costs.send_ns * sends + costs.byte_ns * bytes;
         at.busy = at.busy.max(self.now * NANOS) + cost;
+        at.worked += cost;
         if let After::Stall(pause) = after {
             at.busy += pause * NANOS;
             at.frozen_until = at.frozen_until.max(at.busy.div_ceil(NANOS));

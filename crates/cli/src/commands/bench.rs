@@ -12,6 +12,7 @@ use slackline_bench::report::Report;
 use slackline_bench::rtt::Rtt;
 use slackline_bench::trace::Format;
 
+use super::bench_txns::{BankBench, CoursesBench, Oo7Bench, TwitterBench};
 use crate::end::{End, Finish, say};
 
 /// Measures: a workload, in virtual time or against real sites
@@ -23,7 +24,8 @@ Examples:
   slackline bench quota                        # demand of several regions
   slackline bench hot --live --callers 1,64    # durable grants a second
   slackline bench core                         # the machine alone
-  slackline bench footprint --quotas 10000     # memory, and a restart")]
+  slackline bench footprint --quotas 10000     # memory, and a restart
+  slackline bench oo7 --stores 1..4            # large transactions")]
 pub(crate) struct Bench {
     #[command(subcommand)]
     workload: Workload,
@@ -35,11 +37,15 @@ enum Workload {
     Hot(HotBench),
     Core(CoreBench),
     Footprint(FootprintBench),
+    Twitter(TwitterBench),
+    Oo7(Oo7Bench),
+    Bank(BankBench),
+    Courses(CoursesBench),
 }
 
 /// How the result is shown
 #[derive(Args)]
-struct Shown {
+pub(super) struct Shown {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -48,7 +54,7 @@ struct Shown {
     plot: Option<PathBuf>,
     /// What every random choice comes from
     #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
+    pub(super) seed: u64,
 }
 
 /// Replays demand against one quota that regions share
@@ -143,6 +149,10 @@ impl Bench {
             Workload::Hot(bench) => bench.shown.json,
             Workload::Core(bench) => bench.shown.json,
             Workload::Footprint(bench) => bench.shown.json,
+            Workload::Twitter(bench) => bench.shown.json,
+            Workload::Oo7(bench) => bench.shown.json,
+            Workload::Bank(bench) => bench.shown.json,
+            Workload::Courses(bench) => bench.shown.json,
         }
     }
 
@@ -193,6 +203,10 @@ impl Bench {
                     FootprintOptions { quotas: bench.quotas, seed: bench.shown.seed, ..FootprintOptions::new(here()?) };
                 show(footprint(&options).map_err(explain_live)?, bench.shown)
             }
+            Workload::Twitter(bench) => show(bench.run()?, bench.shown),
+            Workload::Oo7(bench) => show(bench.run()?, bench.shown),
+            Workload::Bank(bench) => show(bench.run()?, bench.shown),
+            Workload::Courses(bench) => show(bench.run()?, bench.shown),
         }
     }
 }
@@ -205,7 +219,7 @@ fn explain(error: QuotaError) -> Finish {
     }
 }
 
-fn explain_live(error: LiveError) -> Finish {
+pub(super) fn explain_live(error: LiveError) -> Finish {
     match error {
         LiveError::InMemory { .. } => Finish::WrongUse(error.to_string()),
         LiveError::System { .. } | LiveError::Failed(_) => Finish::Failed(error.to_string()),

@@ -259,6 +259,11 @@ impl Txns {
         (self.coordinated.len(), self.entries.len())
     }
 
+    /// Transactions whose parts wait here for rights of others to end.
+    pub fn defending(&self) -> impl Iterator<Item = OperationId> {
+        self.defending.iter().copied()
+    }
+
     /// How many objects have warranties out.
     pub fn warranties(&self) -> usize {
         self.backer.len()

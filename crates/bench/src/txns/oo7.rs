@@ -1,0 +1,311 @@
+//! `bench oo7`: many users of one design library, after the multi-user OO7 benchmark.
+//!
+//! Each store has a module: a tree of assemblies, the leaves of which (*base assemblies*) refer to composite parts of the
+//! module's library; a composite part has 20 atomic parts. A transaction draws seven base assemblies of all modules by a power
+//! law, which puts most of the popular ones into the first module, walks down to them, and reads all their parts: about 460
+//! objects, level by level. One that writes swaps the coordinates of the atomic parts of one composite that it has read.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use slackline::{Committed, Key, Outcome, Txn, TxnError, Value};
+use slackline_core::stats::Rng;
+
+use super::{Config, Seat, Setting, Step, TxnsError, Workload, read_all, region, tally};
+use crate::figure::{Axis, Figure, Scale, Series};
+use crate::report::{Report, Run};
+use crate::zipf::Zipf;
+
+/// What `bench oo7` is told.
+#[derive(Clone, Debug)]
+pub struct Oo7Options {
+    /// The configurations.
+    pub configs: Vec<Config>,
+    /// How many stores there are; a run per number and configuration.
+    pub stores: Vec<usize>,
+    /// Of 100 transactions so many write; a run per number too.
+    pub write_shares: Vec<u8>,
+    /// How many clients each store has.
+    pub clients_per_store: usize,
+    /// The round trip between stores.
+    pub rtt: Duration,
+    /// How many composite parts each module has.
+    pub composites: usize,
+    /// How long is counted.
+    pub measure: Duration,
+    /// What every random choice comes from.
+    pub seed: u64,
+    /// Real sites, with their data below this directory.
+    pub live: Option<PathBuf>,
+}
+
+impl Default for Oo7Options {
+    fn default() -> Self {
+        Self {
+            configs: Config::ALL.to_vec(),
+            stores: vec![1, 2, 3, 4],
+            write_shares: vec![2],
+            clients_per_store: 36,
+            rtt: Duration::from_millis(1),
+            composites: 500,
+            measure: Duration::from_millis(500),
+            seed: 1,
+            live: None,
+        }
+    }
+}
+
+/// Assemblies have so many children each, on so many levels; those of the last are base assemblies.
+const CHILDREN: usize = 3;
+const LEVELS: u32 = 6;
+const BASES: usize = CHILDREN.pow(LEVELS - 1);
+/// A base assembly refers to so many composite parts.
+const REFERS: usize = 3;
+/// A composite part has so many atomic parts.
+const ATOMIC: usize = 20;
+/// A transaction draws so many base assemblies.
+const DRAWN: usize = 7;
+/// The exponent of the power law.
+const SKEW: f64 = 1.0;
+
+/// Runs `bench oo7`.
+pub fn oo7(options: &Oo7Options) -> Result<Report, TxnsError> {
+    let wrong = |what: &str| Err(TxnsError::Option(what.into()));
+    if options.stores.iter().any(|stores| !(1..=8).contains(stores)) || options.stores.is_empty() {
+        return wrong("the number of stores is 1 to 8: use --stores 1,2,4 or --stores 1..8");
+    }
+    if options.write_shares.iter().any(|share| *share > 100) || options.write_shares.is_empty() {
+        return wrong("a write share is 0 to 100: use --write-shares 0,10,50");
+    }
+    if options.clients_per_store == 0 || options.composites < REFERS {
+        return wrong("there must be clients and composite parts");
+    }
+    let setting = |config, stores| Setting {
+        config,
+        stores,
+        clients_per_store: options.clients_per_store,
+        rtt: options.rtt,
+        warm: options.measure * 2,
+        measure: options.measure,
+        seed: options.seed,
+        live: options.live.clone(),
+    };
+    let is_over_stores = options.stores.len() > 1;
+    let is_over_writes = options.write_shares.len() > 1;
+    let mut runs = Vec::new();
+    for &config in &options.configs {
+        for &stores in &options.stores {
+            for &writes in &options.write_shares {
+                let setting = setting(config, stores);
+                let (mut run, _) = setting.run(Oo7::new(options, stores, writes))?;
+                let mut label = config.to_string();
+                if is_over_stores {
+                    label += &format!("/{stores}");
+                }
+                if is_over_writes {
+                    label += &format!("/{writes}%");
+                }
+                run.label = Some(label);
+                runs.push(run.with("write_percent", writes));
+            }
+        }
+    }
+    let figures = figures(options, &runs);
+    let setting = setting(Config::State, options.stores[0]);
+    let facts = vec![
+        (
+            "workload",
+            format!(
+                "a module of {BASES} base assemblies and {} composite parts per store; a transaction reads about 460 \
+                 objects, drawn by a power law with exponent {SKEW}",
+                options.composites
+            ),
+        ),
+        (
+            "paper",
+            "on a local network: about 400 transactions a second more for each store with warranties, little more without: \
+             the stores with popular objects are the bottleneck"
+                .to_owned(),
+        ),
+    ];
+    Ok(tally::report("oo7", &setting, setting.costs(), runs, facts, figures))
+}
+
+fn figures(options: &Oo7Options, runs: &[Run]) -> Vec<Figure> {
+    let line = |config: &Config, over: &str, fixed: &str, value: f64| {
+        let of_it = runs.iter().filter(|run| run.config == config.to_string() && run.figure(fixed) == Some(value));
+        let points = of_it.filter_map(|run| Some((run.figure(over)?, run.throughput_per_s)));
+        Series::new(&config.to_string(), points.collect())
+    };
+    let figure = |name: &str, title: String, x: &str, series| Figure {
+        name: name.into(),
+        title,
+        x: Axis::new(x, Scale::Linear),
+        y: Axis::new("transactions a second", Scale::Linear),
+        series,
+    };
+    let mut figures = Vec::new();
+    let writes = options.write_shares[0];
+    if options.stores.len() > 1 {
+        let lines = options.configs.iter().map(|config| line(config, "stores", "write_percent", f64::from(writes)));
+        let title = format!("OO7: throughput by stores, {writes} % of transactions write");
+        figures.push(figure("oo7-stores", title, "stores", lines.collect()));
+    }
+    let stores = options.stores[0];
+    if options.write_shares.len() > 1 {
+        let lines = options.configs.iter().map(|config| line(config, "write_percent", "stores", stores as f64));
+        let title = format!("OO7: throughput by share of writes, {stores} stores");
+        figures.push(figure("oo7-writes", title, "transactions that write, in percent", lines.collect()));
+    }
+    figures
+}
+
+/// The workload.
+struct Oo7 {
+    stores: usize,
+    composites: usize,
+    writes: u8,
+    popularity: Zipf,
+    /// Swaps that were told to be done, and those of which it is not known.
+    swaps: Cell<u64>,
+    unknown: Cell<u64>,
+}
+
+/// What an atomic part holds: two coordinates, and how often they were swapped.
+type Atomic = (i64, i64, u64);
+
+impl Oo7 {
+    fn new(options: &Oo7Options, stores: usize, writes: u8) -> Self {
+        let (composites, popularity) = (options.composites, Zipf::new(BASES * stores, SKEW));
+        Self { stores, composites, writes, popularity, swaps: Cell::new(0), unknown: Cell::new(0) }
+    }
+
+    /// An assembly of a module: level 0 is its root, the last has the base assemblies.
+    fn assembly(module: usize, level: u32, order: usize) -> Key {
+        Key::new(region(module), format!("assembly/{level}/{order:03}"))
+    }
+
+    fn composite(module: usize, order: usize) -> Key {
+        Key::new(region(module), format!("composite/{order:04}"))
+    }
+
+    fn atomic(module: usize, composite: usize) -> impl Iterator<Item = Key> {
+        (0..ATOMIC).map(move |order| Key::new(region(module), format!("atomic/{composite:04}/{order:02}")))
+    }
+
+    /// The composite parts to which a base assembly refers; drawn once, so that the whole library is used.
+    fn refers(&self, module: usize, base: usize) -> Vec<usize> {
+        let mut rng = Rng::new((module * BASES + base) as u64);
+        (0..REFERS).map(|_| rng.below(self.composites as u64) as usize).collect()
+    }
+
+    /// Base assemblies with their modules, each once.
+    fn draw(&self, rng: &mut Rng) -> Vec<(usize, usize)> {
+        let rank = (0..DRAWN).map(|_| self.popularity.draw(rng));
+        let mut drawn: Vec<(usize, usize)> = rank.map(|rank| (rank / BASES, rank % BASES)).collect();
+        drawn.sort_unstable();
+        drawn.dedup();
+        drawn
+    }
+}
+
+impl Workload for Oo7 {
+    fn objects(&self, store: usize) -> Vec<(Key, Value)> {
+        let json = |value: serde_json::Value| Value::Bytes(value.to_string().into_bytes());
+        let mut objects = Vec::new();
+        for level in 0..LEVELS - 1 {
+            let count = CHILDREN.pow(level);
+            let inner = |order: usize| {
+                let children: Vec<usize> = (0..CHILDREN).map(|child| order * CHILDREN + child).collect();
+                (Self::assembly(store, level, order), json(children.into()))
+            };
+            objects.extend((0..count).map(inner));
+        }
+        let base = |order| (Self::assembly(store, LEVELS - 1, order), json(self.refers(store, order).into()));
+        objects.extend((0..BASES).map(base));
+        for composite in 0..self.composites {
+            objects.push((Self::composite(store, composite), json(composite.into())));
+            let atomic = Self::atomic(store, composite).zip(0i64..);
+            objects.extend(atomic.map(|(key, order)| (key, json(serde_json::json!([order, -order, 0])))));
+        }
+        objects
+    }
+
+    async fn step(&self, seat: &Seat, rng: &mut Rng) -> Result<Step, TxnError> {
+        let drawn = &self.draw(rng);
+        let swap = (rng.below(100) < u64::from(self.writes)).then(|| rng.draw() as usize);
+        let outcome = seat.transaction().run_and_tell(|txn| traverse(txn, drawn, swap)).await?;
+        if swap.is_some() {
+            match &outcome {
+                Outcome::Done(_) => self.swaps.set(self.swaps.get() + 1),
+                Outcome::Refused(_) => {}
+                Outcome::Unknown(_) => self.unknown.set(self.unknown.get() + 1),
+            }
+        }
+        let plain = |Committed { value: (), phases, runs, operation }| Committed { value: (), phases, runs, operation };
+        Ok(Step { outcome: outcome.map(plain), writes: swap.is_some() })
+    }
+
+    async fn verify(&self, seat: &Seat) -> Result<(), String> {
+        let mut swaps = 0;
+        for module in 0..self.stores {
+            for composite in (0..self.composites).collect::<Vec<_>>().chunks(100) {
+                let keys: Vec<Key> = composite.iter().flat_map(|order| Self::atomic(module, *order)).collect();
+                for parts in read_all(seat, &keys).await?.chunks(ATOMIC) {
+                    swaps += swaps_of(parts).ok_or_else(|| format!("composite parts are torn: {parts:?}"))?;
+                }
+            }
+        }
+        let (told, unknown) = (self.swaps.get(), self.unknown.get());
+        if swaps < told || swaps > told + unknown {
+            return Err(format!("{swaps} swaps are there, {told} were told ({unknown} are unknown)"));
+        }
+        Ok(())
+    }
+}
+
+/// Walks down to the base assemblies and reads all their parts; swaps the coordinates of one composite part's, if asked.
+async fn traverse(txn: Txn, drawn: &[(usize, usize)], swap: Option<usize>) -> Result<(), TxnError> {
+    for level in 0..LEVELS - 1 {
+        let above = CHILDREN.pow(LEVELS - 1 - level);
+        let mut keys: Vec<Key> = drawn.iter().map(|(module, base)| Oo7::assembly(*module, level, base / above)).collect();
+        keys.dedup();
+        txn.values(&keys).await?;
+    }
+    let bases: Vec<Key> = drawn.iter().map(|(module, base)| Oo7::assembly(*module, LEVELS - 1, *base)).collect();
+    let refers: Vec<Option<Vec<usize>>> = txn.get_many(&bases).await?;
+    let with_module = drawn.iter().zip(refers);
+    let mut composites: Vec<(usize, usize)> = with_module
+        .flat_map(|((module, _), refers)| refers.unwrap_or_default().into_iter().map(|order| (*module, order)))
+        .collect();
+    composites.sort_unstable();
+    composites.dedup();
+    let keys: Vec<Key> = composites.iter().map(|(module, order)| Oo7::composite(*module, *order)).collect();
+    txn.values(&keys).await?;
+    let keys: Vec<Key> = composites.iter().flat_map(|(module, order)| Oo7::atomic(*module, *order)).collect();
+    let parts: Vec<Option<Atomic>> = txn.get_many(&keys).await?;
+    if let Some(swap) = swap {
+        let at = swap % composites.len().max(1) * ATOMIC;
+        for (key, part) in keys.iter().zip(parts).skip(at).take(ATOMIC) {
+            let (x, y, swaps) = part.unwrap_or_default();
+            txn.put(key, &(y, x, swaps + 1))?;
+        }
+    }
+    Ok(())
+}
+
+/// How often the parts of a composite were swapped, if that is the same for all.
+fn swaps_of(parts: &[Option<Value>]) -> Option<u64> {
+    let mut swaps = None;
+    for (part, order) in parts.iter().zip(0i64..) {
+        let Some(Value::Bytes(bytes)) = part else { return None };
+        let (x, y, count): Atomic = serde_json::from_slice(bytes).ok()?;
+        let expected = if count % 2 == 0 { (order, -order) } else { (-order, order) };
+        if (x, y) != expected || swaps.is_some_and(|swaps| swaps != count) {
+            return None;
+        }
+        swaps = Some(count);
+    }
+    swaps
+}

@@ -1,0 +1,170 @@
+//! What is counted of a run of transactions, and the figures that a report has of it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use slackline::{Outcome, TxnError};
+use slackline_sim::Costs;
+
+use super::stage::Hub;
+use super::{EPSILON, Setting, Step};
+use crate::figure::Figure;
+use crate::histogram::Histogram;
+use crate::report::{Latency, Mode, Report, Run};
+
+/// The time for which transactions are counted.
+#[derive(Clone, Copy)]
+pub(super) struct Window {
+    pub(super) from: Instant,
+    pub(super) end: Instant,
+}
+
+impl Window {
+    pub(super) fn after(now: Instant, warm: Duration, measure: Duration) -> Self {
+        Self { from: now + warm, end: now + warm + measure }
+    }
+}
+
+/// What became of the transactions that ended in the window.
+#[derive(Default)]
+pub(super) struct Tally {
+    committed: [u64; 3],
+    /// Those of them that wrote.
+    wrote: u64,
+    refused: u64,
+    unknown: u64,
+    /// How often programs were run.
+    runs: u64,
+    latencies: Histogram,
+    /// Of those that wrote: how long they were delayed by warranties.
+    delays: Histogram,
+    /// What went wrong, anywhere.
+    pub(super) failure: Option<String>,
+    hub: Option<Arc<Mutex<Hub>>>,
+}
+
+impl Tally {
+    /// With the hub that knows delays, in virtual time.
+    pub(super) fn new(hub: Option<Arc<Mutex<Hub>>>) -> Self {
+        Self { hub, ..Self::default() }
+    }
+
+    pub(super) fn fail(&mut self, what: String) {
+        self.failure.get_or_insert(what);
+    }
+
+    pub(super) fn note(&mut self, window: Window, began: Instant, ended: Instant, step: Result<Step, TxnError>) {
+        let Step { outcome, writes } = match step {
+            Ok(step) => step,
+            Err(error) => return self.fail(error.to_string()),
+        };
+        let delay = match &outcome {
+            Outcome::Done(committed) => committed.operation.and_then(|id| {
+                let hub = self.hub.as_ref()?;
+                Some(hub.lock().unwrap_or_else(PoisonError::into_inner).take_delay(id))
+            }),
+            _ => None,
+        };
+        if ended < window.from || ended >= window.end {
+            return;
+        }
+        match outcome {
+            Outcome::Done(committed) => {
+                self.committed[usize::from(committed.phases.min(2))] += 1;
+                self.runs += u64::from(committed.runs);
+                self.wrote += u64::from(writes);
+                self.latencies.note((ended - began).as_nanos() as u64);
+                if writes && let Some(delay) = delay {
+                    self.delays.note(delay * 1_000);
+                }
+            }
+            Outcome::Refused(_) => {
+                self.refused += 1;
+                self.runs += 1;
+            }
+            Outcome::Unknown(_) => self.unknown += 1,
+        }
+    }
+
+    /// The figures; `sent` are messages between sites in the window, if they were counted.
+    pub(super) fn report(self, setting: &Setting, sent: Option<u64>) -> (Run, Histogram) {
+        let mut run = Run::new(setting.config.to_string());
+        run.committed = self.committed.iter().sum();
+        (run.refused, run.unknown) = (self.refused, self.unknown);
+        run.latency_ms = Latency::from(&self.latencies);
+        let share = |count: u64, of: u64| rounded(count as f64 / of.max(1) as f64);
+        let committed = run.committed;
+        run.local_ratio = share(self.committed[0], committed);
+        run.wan_messages = sent.unwrap_or(0);
+        let aborted = self.runs.saturating_sub(committed);
+        let mut run = run
+            .took(setting.measure.as_secs_f64())
+            .with("stores", setting.stores)
+            .with("clients", setting.stores * setting.clients_per_store)
+            .with("rtt_ms", setting.rtt.as_secs_f64() * 1e3)
+            .with("abort_rate", share(aborted, self.runs))
+            .with("write_share", share(self.wrote, committed))
+            .with("phases", json!(self.committed.map(|count| share(count, committed))));
+        if let Some(sent) = sent {
+            run = run.with("messages_per_txn", share(sent, committed));
+        }
+        if self.hub.is_some() {
+            let at = |q| rounded(self.delays.quantile(q) as f64 / 1e6);
+            run = run.with("write_delay_ms", json!({ "p50": at(0.5), "p95": at(0.95), "max": at(1.0) }));
+        }
+        (run, self.latencies)
+    }
+}
+
+/// With five decimals.
+pub(super) fn rounded(value: f64) -> f64 {
+    (value * 1e5).round() / 1e5
+}
+
+/// The report of a workload whose data were right after every run.
+pub(super) fn report(
+    workload: &str,
+    setting: &Setting,
+    costs: Option<Costs>,
+    runs: Vec<Run>,
+    facts: Vec<(&str, String)>,
+    figures: Vec<Figure>,
+) -> Report {
+    let shape = format!(
+        "{} stores with {} clients each, one transaction under way per client; {} s are counted after {} s",
+        stores_of(&runs),
+        setting.clients_per_store,
+        setting.measure.as_secs_f64(),
+        setting.warm.as_secs_f64(),
+    );
+    let distance = match setting.live {
+        Some(_) => format!("{} ms between stores, put in by the links; clients are on the same machine", ms(setting.rtt)),
+        None => format!("{} ms between stores, {} ms from a client to its store", ms(setting.rtt), super::stage::NEAR as f64 / 1e3),
+    };
+    let mut all = vec![("clients".to_owned(), shape), ("round trips".to_owned(), distance)];
+    all.extend(facts.into_iter().map(|(name, fact)| (name.to_owned(), fact)));
+    Report {
+        workload: workload.into(),
+        mode: if setting.live.is_some() { Mode::Live } else { Mode::Sim },
+        seed: setting.seed,
+        data: "generated".into(),
+        epsilon_us: EPSILON,
+        cost_model: costs,
+        runs,
+        verified: true,
+        facts: all,
+        figures,
+    }
+}
+
+fn stores_of(runs: &[Run]) -> String {
+    let mut stores: Vec<u64> = runs.iter().filter_map(|run| run.more.get("stores").and_then(Value::as_u64)).collect();
+    stores.sort_unstable();
+    stores.dedup();
+    stores.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}

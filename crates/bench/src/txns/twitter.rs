@@ -1,0 +1,232 @@
+//! `bench twitter`: who are the five most followed users? And now and then somebody follows or unfollows somebody.
+//!
+//! The question is asked all the time, and its answer hardly ever changes, though numbers of followers do. It is computed by
+//! divide and conquer over 1,000 users, whose homes are spread over the stores: [`top`] of a range is the best of the tops of
+//! its halves. A client that writes has an account of its own with the list of those it follows, at its own store, and
+//! changes the number of followers of one user anywhere.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use slackline::{Key, Txn, TxnError, Value};
+use slackline_core::stats::Rng;
+
+use super::{Config, Seat, Setting, Step, TxnsError, Workload, both, read_all, region, tally};
+use crate::report::{Report, latency_figure};
+
+/// What `bench twitter` is told.
+#[derive(Clone, Debug)]
+pub struct TwitterOptions {
+    /// The configurations, one run each.
+    pub configs: Vec<Config>,
+    /// How many users there are.
+    pub users: usize,
+    /// How many clients each of the three stores has.
+    pub clients_per_store: usize,
+    /// The round trip between stores.
+    pub rtt: Duration,
+    /// How long is counted.
+    pub measure: Duration,
+    /// What every random choice comes from.
+    pub seed: u64,
+    /// Real sites, with their data below this directory.
+    pub live: Option<PathBuf>,
+}
+
+impl Default for TwitterOptions {
+    fn default() -> Self {
+        Self {
+            configs: Config::ALL.to_vec(),
+            users: 1_000,
+            clients_per_store: 8,
+            rtt: Duration::from_millis(80),
+            measure: Duration::from_secs(20),
+            seed: 1,
+            live: None,
+        }
+    }
+}
+
+/// As the paper has it.
+const STORES: usize = 3;
+/// Of 100 transactions so many follow or unfollow.
+const WRITES: u64 = 2;
+/// So many are sought.
+const TOP: usize = 5;
+/// Ranges of no more users are read as they are.
+const LEAF: usize = 16;
+
+/// Runs `bench twitter`.
+pub fn twitter(options: &TwitterOptions) -> Result<Report, TxnsError> {
+    if options.users < TOP || options.clients_per_store == 0 {
+        return Err(TxnsError::Option(format!("there must be clients, and at least {TOP} users")));
+    }
+    let setting = |config| Setting {
+        config,
+        stores: STORES,
+        clients_per_store: options.clients_per_store,
+        rtt: options.rtt,
+        warm: options.measure / 4,
+        measure: options.measure,
+        seed: options.seed,
+        live: options.live.clone(),
+    };
+    let mut runs = Vec::new();
+    for &config in &options.configs {
+        let setting = setting(config);
+        runs.push(setting.run(Twitter::new(options.users, &setting))?);
+    }
+    let figure = latency_figure("twitter-latency", runs.iter().map(|(run, latencies)| (&*run.config, latencies)));
+    let setting = setting(Config::State);
+    let facts = vec![
+        (
+            "workload",
+            format!(
+                "{} users; {} % of transactions compute the {TOP} most followed, {WRITES} % follow or unfollow somebody",
+                options.users,
+                100 - WRITES
+            ),
+        ),
+        (
+            "paper",
+            "at 80 ms: Fabric 17 ± 4 a second, median 568 ms; state warranties 26 ± 5, 1,239 ms, 95th percentile of write \
+             delay 623 ms; computation warranties 343 ± 10, 12 ms, 16 ms"
+                .to_owned(),
+        ),
+    ];
+    let runs = runs.into_iter().map(|(run, _)| run).collect();
+    Ok(tally::report("twitter", &setting, setting.costs(), runs, facts, vec![figure]))
+}
+
+/// The workload.
+struct Twitter {
+    /// Numbers of followers, counters.
+    users: Arc<[Key]>,
+    clients: usize,
+    /// Follows less unfollows that were told to be done, and those of which it is not known.
+    follows: Cell<i64>,
+    unknown: Cell<i64>,
+}
+
+impl Twitter {
+    fn new(users: usize, setting: &Setting) -> Self {
+        Self {
+            users: (0..users).map(|user| Key::new(region(user % setting.stores), format!("users/{user:06}"))).collect(),
+            clients: setting.clients().len(),
+            follows: Cell::new(0),
+            unknown: Cell::new(0),
+        }
+    }
+
+    /// Whom a client follows, a list of numbers at its own store.
+    fn account(&self, client: usize) -> Key {
+        Key::new(region(client % STORES), format!("accounts/{client:04}"))
+    }
+
+    async fn follow(&self, seat: &Seat, whom: usize) -> Result<Step, TxnError> {
+        let account = self.account(seat.client);
+        let (account, user) = (&account, &self.users[whom]);
+        let done = seat.transaction().run_and_tell(|txn| async move {
+            let mut followed: Vec<usize> = txn.get(account).await?.unwrap_or_default();
+            let change = match followed.iter().position(|other| *other == whom) {
+                Some(at) => {
+                    followed.swap_remove(at);
+                    -1
+                }
+                None => {
+                    followed.push(whom);
+                    1
+                }
+            };
+            txn.put(account, &followed)?;
+            txn.add(user, change)?;
+            Ok::<_, TxnError>(change)
+        });
+        let outcome = done.await?;
+        match &outcome {
+            slackline::Outcome::Done(committed) => self.follows.set(self.follows.get() + committed.value),
+            slackline::Outcome::Refused(_) => {}
+            slackline::Outcome::Unknown(_) => self.unknown.set(self.unknown.get() + 1),
+        }
+        Ok(Step { outcome: outcome.map(nothing), writes: true })
+    }
+}
+
+fn nothing<T>(committed: slackline::Committed<T>) -> slackline::Committed<()> {
+    let slackline::Committed { value: _, phases, runs, operation } = committed;
+    slackline::Committed { value: (), phases, runs, operation }
+}
+
+impl Workload for Twitter {
+    fn objects(&self, store: usize) -> Vec<(Key, Value)> {
+        // Followers by a power law, so that the top hardly changes.
+        let followers = |user: usize| Value::Counter(100_000 / (1 + (user as i64 * 7_919) % self.users.len() as i64));
+        let mine = self.users.iter().enumerate().filter(|(user, _)| user % STORES == store);
+        mine.map(|(user, key)| (key.clone(), followers(user))).collect()
+    }
+
+    async fn step(&self, seat: &Seat, rng: &mut Rng) -> Result<Step, TxnError> {
+        if rng.below(100) < WRITES {
+            return self.follow(seat, rng.below(self.users.len() as u64) as usize).await;
+        }
+        let users = &self.users;
+        let found = seat.transaction().run_and_tell(|txn| top(txn, Arc::clone(users), 0, users.len())).await?;
+        Ok(Step { outcome: found.map(nothing), writes: false })
+    }
+
+    async fn verify(&self, seat: &Seat) -> Result<(), String> {
+        let begun: i64 = (0..STORES).flat_map(|store| self.objects(store)).map(|(_, value)| count(&Some(value))).sum();
+        let total: i64 = read_all(seat, &self.users).await?.iter().map(count).sum();
+        let accounts: Vec<Key> = (0..self.clients).map(|client| self.account(client)).collect();
+        let followed: i64 = read_all(seat, &accounts).await?.iter().map(length).sum();
+        let (told, unknown) = (self.follows.get(), self.unknown.get());
+        if total - begun != followed || (followed - told).abs() > unknown {
+            let gained = total - begun;
+            return Err(format!(
+                "users gained {gained} followers, accounts follow {followed}, and {told} follows were told ({unknown} are unknown)"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn count(value: &Option<Value>) -> i64 {
+    match value {
+        Some(Value::Counter(count)) => *count,
+        _ => 0,
+    }
+}
+
+fn length(value: &Option<Value>) -> i64 {
+    match value {
+        Some(Value::Bytes(bytes)) => serde_json::from_slice::<Vec<u64>>(bytes).map_or(-1, |list| list.len() as i64),
+        _ => 0,
+    }
+}
+
+/// The most followed of the users `from..to`, with their numbers of followers; the first ones first.
+fn top(
+    txn: Txn,
+    users: Arc<[Key]>,
+    from: usize,
+    to: usize,
+) -> Pin<Box<dyn Future<Output = Result<Vec<(i64, usize)>, TxnError>> + Send>> {
+    Box::pin(async move {
+        let mut found: Vec<(i64, usize)> = if to - from <= LEAF {
+            let values = txn.values(&users[from..to]).await?;
+            values.iter().zip(from..).map(|(value, user)| (count(value), user)).collect()
+        } else {
+            let middle = from.midpoint(to);
+            let (low, high) =
+                both(top(txn.clone(), Arc::clone(&users), from, middle), top(txn, users, middle, to)).await;
+            [low?, high?].concat()
+        };
+        found.sort_unstable_by_key(|(followers, user)| (std::cmp::Reverse(*followers), *user));
+        found.truncate(TOP);
+        Ok(found)
+    })
+}

@@ -1,0 +1,204 @@
+//! `slackline bench twitter`, `oo7`, `bank`, `courses`, `reads` and `writes`: workloads of transactions.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use slackline_bench::report::Report;
+use slackline_bench::txns::{
+    BankOptions, Config, CoursesOptions, Oo7Options, TwitterOptions, TxnsError, bank, courses, oo7, twitter,
+};
+
+use super::bench::{Shown, explain_live};
+use crate::end::Finish;
+
+/// How a workload of transactions is run
+#[derive(Args)]
+struct Course {
+    /// Only this configuration: occ or state; without, all on the same seed
+    #[arg(long, value_name = "NAME")]
+    config: Option<Config>,
+    /// The round trip between stores, in milliseconds
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(..=10_000))]
+    rtt: Option<u64>,
+    /// How many clients each store has
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    clients: Option<u16>,
+    /// How long is counted, in milliseconds (virtual time, unless --live)
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    measure: Option<u64>,
+    /// Real sites in real time, on this machine
+    #[arg(long)]
+    live: bool,
+}
+
+impl Course {
+    /// Sets what was given; the rest stays as the workload has it.
+    fn set(
+        &self,
+        configs: &mut Vec<Config>,
+        rtt: &mut Duration,
+        clients: &mut usize,
+        measure: &mut Duration,
+        live: &mut Option<PathBuf>,
+    ) {
+        self.config.into_iter().for_each(|config| *configs = vec![config]);
+        self.rtt.into_iter().for_each(|ms| *rtt = Duration::from_millis(ms));
+        self.clients.into_iter().for_each(|number| *clients = usize::from(number));
+        self.measure.into_iter().for_each(|ms| *measure = Duration::from_millis(ms));
+        *live = self.live.then(|| PathBuf::from("."));
+    }
+}
+
+/// The most followed of many users, computed again and again, while some follow and unfollow
+///
+/// After the Twitter benchmark of the Warranties paper: 3 stores, 24 clients, 98 % compute the five most followed of 1,000
+/// users by divide and conquer, 2 % follow or unfollow a random one.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline bench twitter                      # round trips of 80 ms
+  slackline bench twitter --rtt 10 --config state
+  slackline bench twitter --live --rtt 10 --measure 5000")]
+pub(crate) struct TwitterBench {
+    /// How many users
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u16).range(5..=4_000))]
+    users: u16,
+    #[command(flatten)]
+    course: Course,
+    #[command(flatten)]
+    pub(super) shown: Shown,
+}
+
+/// Many users of one design library: large transactions, popularity by a power law
+///
+/// After the multi-user OO7 benchmark as the Warranties paper has it: about 460 objects a transaction, 2 % of transactions
+/// write, 36 clients per store. One run per number of stores, share of writes and configuration.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline bench oo7 --stores 1..4            # throughput by stores
+  slackline bench oo7 --stores 3 --write-shares 0,2,10,25,50")]
+pub(crate) struct Oo7Bench {
+    /// How many stores: 1 to 8, a list of numbers, or a range like 1..8
+    #[arg(long, value_name = "N,N|N..N", default_value = "1..4", value_parser = numbers)]
+    stores: Numbers,
+    /// Of 100 transactions so many write: a list of numbers, or a range
+    #[arg(long, value_name = "N,N|N..N", default_value = "2", value_parser = numbers)]
+    write_shares: Numbers,
+    #[command(flatten)]
+    course: Course,
+    #[command(flatten)]
+    pub(super) shown: Shown,
+}
+
+/// Transfers between accounts of different stores, with audits of the total and scans; all is put through the checker
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline bench bank
+  slackline bench bank --live --rtt 5 --measure 3000")]
+pub(crate) struct BankBench {
+    /// How many stores
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=8))]
+    stores: u8,
+    /// How many accounts each store has
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u16).range(1..=500))]
+    accounts: u16,
+    #[command(flatten)]
+    course: Course,
+    #[command(flatten)]
+    pub(super) shown: Shown,
+}
+
+/// A course management system: many more reads than writes, and bursts before deadlines
+///
+/// The data and the load are generated.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline bench courses
+  slackline bench courses --rtt 80 --config state")]
+pub(crate) struct CoursesBench {
+    /// How many stores
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=8))]
+    stores: u8,
+    /// How many students
+    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u16).range(8..=3_000))]
+    students: u16,
+    #[command(flatten)]
+    course: Course,
+    #[command(flatten)]
+    pub(super) shown: Shown,
+}
+
+impl TwitterBench {
+    pub(super) fn run(&self) -> Result<Report, Finish> {
+        let mut options =
+            TwitterOptions { users: usize::from(self.users), seed: self.shown.seed, ..TwitterOptions::default() };
+        let TwitterOptions { configs, rtt, clients_per_store, measure, live, .. } = &mut options;
+        self.course.set(configs, rtt, clients_per_store, measure, live);
+        twitter(&options).map_err(explain)
+    }
+}
+
+impl Oo7Bench {
+    pub(super) fn run(&self) -> Result<Report, Finish> {
+        let share = |share: &usize| u8::try_from(*share).unwrap_or(u8::MAX);
+        let mut options = Oo7Options {
+            stores: self.stores.0.clone(),
+            write_shares: self.write_shares.0.iter().map(share).collect(),
+            seed: self.shown.seed,
+            ..Oo7Options::default()
+        };
+        let Oo7Options { configs, rtt, clients_per_store, measure, live, .. } = &mut options;
+        self.course.set(configs, rtt, clients_per_store, measure, live);
+        oo7(&options).map_err(explain)
+    }
+}
+
+impl BankBench {
+    pub(super) fn run(&self) -> Result<Report, Finish> {
+        let (stores, accounts) = (usize::from(self.stores), usize::from(self.accounts));
+        let mut options = BankOptions { stores, accounts, seed: self.shown.seed, ..BankOptions::default() };
+        let BankOptions { configs, rtt, clients_per_store, measure, live, .. } = &mut options;
+        self.course.set(configs, rtt, clients_per_store, measure, live);
+        bank(&options).map_err(explain)
+    }
+}
+
+impl CoursesBench {
+    pub(super) fn run(&self) -> Result<Report, Finish> {
+        let (stores, students) = (usize::from(self.stores), usize::from(self.students));
+        let mut options = CoursesOptions { stores, students, seed: self.shown.seed, ..CoursesOptions::default() };
+        let CoursesOptions { configs, rtt, clients_per_store, measure, live, .. } = &mut options;
+        self.course.set(configs, rtt, clients_per_store, measure, live);
+        courses(&options).map_err(explain)
+    }
+}
+
+/// Numbers, as they are written in a list or a range.
+#[derive(Clone)]
+struct Numbers(Vec<usize>);
+
+/// Reads `1,2,4`, `1..8` (both ends included) or a list of such.
+fn numbers(text: &str) -> Result<Numbers, String> {
+    let wrong = || format!("{text:?} is no list of numbers: write 1,2,4 or 1..8");
+    let mut numbers = Vec::new();
+    for part in text.split(',') {
+        let number = |text: &str| text.trim().parse::<usize>().ok().filter(|number| *number <= 100).ok_or_else(wrong);
+        match part.split_once("..") {
+            Some((from, to)) => numbers.extend(number(from)?..=number(to.trim_start_matches('='))?),
+            None => numbers.push(number(part)?),
+        }
+    }
+    if numbers.is_empty() { Err(wrong()) } else { Ok(Numbers(numbers)) }
+}
+
+pub(super) fn explain(error: TxnsError) -> Finish {
+    match error {
+        TxnsError::Option(what) => Finish::WrongUse(what),
+        TxnsError::Live(error) => explain_live(error),
+        TxnsError::Wrong { .. } => Finish::Failed(error.to_string()),
+    }
+}
