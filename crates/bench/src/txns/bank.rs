@@ -40,7 +40,7 @@ pub struct BankOptions {
 impl Default for BankOptions {
     fn default() -> Self {
         Self {
-            configs: Config::ALL.to_vec(),
+            configs: Config::PLAIN.to_vec(),
             stores: 3,
             accounts: 40,
             clients_per_store: 8,
@@ -59,6 +59,7 @@ const RECEIPTS: u64 = 40;
 
 /// Runs `bench bank`.
 pub fn bank(options: &BankOptions) -> Result<Report, TxnsError> {
+    Setting::refuse_computation(&options.configs)?;
     if !(2..=8).contains(&options.stores) || options.accounts == 0 || options.clients_per_store == 0 {
         return Err(TxnsError::Option("there must be 2 to 8 stores, with accounts and clients".into()));
     }
@@ -133,7 +134,8 @@ impl Bank {
             began: Cell::new(None),
         };
         for store in 0..stores {
-            let written = (0..accounts).map(|order| bank.write_of(&bank.account(store, order), bank.first(store, order)));
+            let written =
+                (0..accounts).map(|order| bank.write_of(&bank.account(store, order), bank.first(store, order)));
             let ops = written.collect();
             bank.record(0, 0, Some(1), Fate::Committed, ops);
         }

@@ -41,7 +41,7 @@ pub struct CoursesOptions {
 impl Default for CoursesOptions {
     fn default() -> Self {
         Self {
-            configs: Config::ALL.to_vec(),
+            configs: Config::PLAIN.to_vec(),
             stores: 3,
             students: 300,
             clients_per_store: 12,
@@ -62,6 +62,7 @@ const TAKEN: usize = 4;
 
 /// Runs `bench courses`.
 pub fn courses(options: &CoursesOptions) -> Result<Report, TxnsError> {
+    Setting::refuse_computation(&options.configs)?;
     if !(1..=8).contains(&options.stores) || options.students < options.stores || options.clients_per_store == 0 {
         return Err(TxnsError::Option("there must be 1 to 8 stores, with students and clients".into()));
     }
@@ -239,8 +240,7 @@ impl Workload for Courses {
             let keys: Vec<Key> = students.iter().map(|student| self.grades(course, *student)).collect();
             let grades = read_all(seat, &keys).await?;
             for order in 0..ASSIGNMENTS {
-                let keys: Vec<Key> =
-                    students.iter().map(|student| self.submission(course, order, *student)).collect();
+                let keys: Vec<Key> = students.iter().map(|student| self.submission(course, order, *student)).collect();
                 let versions: Vec<u64> = read_all(seat, &keys).await?.iter().map(number).collect();
                 let counted = match read_all(seat, &[self.count(course, order)]).await?[0] {
                     Some(Value::Counter(count)) => count as u64,

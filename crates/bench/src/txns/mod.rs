@@ -8,7 +8,8 @@
 //! | configuration | what it is |
 //! | --- | --- |
 //! | `occ` | no warranties: every read is validated at its home. The same copies at sites, and the same batched reads |
-//! | `state` | warranties over the values of objects: the product |
+//! | `state` | warranties over the values of objects |
+//! | `computation` | and kept results of memoized functions: the product. Only where a workload has such |
 //!
 //! | module | what it is about |
 //! | --- | --- |
@@ -72,16 +73,20 @@ pub enum Config {
     Occ,
     /// With warranties over the values of objects.
     State,
+    /// And with kept results of memoized functions.
+    Computation,
 }
 
 impl Config {
+    /// Those of a workload that calls no memoized function.
+    pub const PLAIN: [Self; 2] = [Self::Occ, Self::State];
     /// All that there are.
-    pub const ALL: [Self; 2] = [Self::Occ, Self::State];
+    pub const ALL: [Self; 3] = [Self::Occ, Self::State, Self::Computation];
 
     fn warranties(self) -> Warranties {
         match self {
             Self::Occ => Warranties::Off,
-            Self::State => Warranties::State,
+            Self::State | Self::Computation => Warranties::State,
         }
     }
 }
@@ -91,6 +96,7 @@ impl fmt::Display for Config {
         f.write_str(match self {
             Self::Occ => "occ",
             Self::State => "state",
+            Self::Computation => "computation",
         })
     }
 }
@@ -102,8 +108,8 @@ impl FromStr for Config {
         match text {
             "occ" => Ok(Self::Occ),
             "state" => Ok(Self::State),
-            "computation" => Err("this workload calls no memoized function: use occ or state".into()),
-            _ => Err(format!("{text:?} is no configuration: use occ or state")),
+            "computation" => Ok(Self::Computation),
+            _ => Err(format!("{text:?} is no configuration: use occ, state or computation")),
         }
     }
 }
@@ -143,6 +149,17 @@ struct Setting {
 }
 
 impl Setting {
+    /// Whether clients use kept results of memoized functions.
+    fn memoizes(&self) -> bool {
+        self.config == Config::Computation
+    }
+
+    /// That a workload has no memoized function.
+    fn refuse_computation(configs: &[Config]) -> Result<(), TxnsError> {
+        let why = "this workload calls no memoized function: use --config occ or --config state";
+        if configs.contains(&Config::Computation) { Err(TxnsError::Option(why.into())) } else { Ok(()) }
+    }
+
     /// The site of each client.
     fn clients(&self) -> Vec<usize> {
         (0..self.stores * self.clients_per_store).map(|client| client % self.stores).collect()
@@ -186,8 +203,12 @@ impl Setting {
         let mut stage = Stage::new(options, Arc::new(self.topology()), &self.clients());
         let workload = Rc::new(workload);
         let tally = Rc::new(RefCell::new(Tally::new(Some(stage.hub()))));
-        let seats: Vec<Seat> =
-            self.clients().iter().enumerate().map(|(at, &site)| Seat::new(at, site, Arc::new(stage.port(at)))).collect();
+        let seats: Vec<Seat> = self
+            .clients()
+            .iter()
+            .enumerate()
+            .map(|(at, &site)| Seat::new(at, site, Arc::new(stage.port(at, self.memoizes()))))
+            .collect();
         for (site, seat) in seats.iter().take(self.stores).enumerate() {
             stage.spawn(load(Rc::clone(&workload), seat.clone(), site, Rc::clone(&tally)));
         }
@@ -282,6 +303,7 @@ async fn load<W: Workload>(workload: Rc<W>, seat: Seat, store: usize, tally: Rc<
                 match value {
                     Value::Bytes(bytes) => txn.put_bytes(key, bytes.clone())?,
                     Value::Counter(count) => txn.put_count(key, *count)?,
+                    Value::Derived(_) => unreachable!("no workload begins with one"),
                 }
             }
             Ok::<_, TxnError>(())

@@ -43,7 +43,7 @@ pub struct Oo7Options {
 impl Default for Oo7Options {
     fn default() -> Self {
         Self {
-            configs: Config::ALL.to_vec(),
+            configs: Config::PLAIN.to_vec(),
             stores: vec![1, 2, 3, 4],
             write_shares: vec![2],
             clients_per_store: 36,
@@ -71,6 +71,7 @@ const SKEW: f64 = 1.0;
 
 /// Runs `bench oo7`.
 pub fn oo7(options: &Oo7Options) -> Result<Report, TxnsError> {
+    Setting::refuse_computation(&options.configs)?;
     let wrong = |what: &str| Err(TxnsError::Option(what.into()));
     if options.stores.iter().any(|stores| !(1..=8).contains(stores)) || options.stores.is_empty() {
         return wrong("the number of stores is 1 to 8: use --stores 1,2,4 or --stores 1..8");
@@ -269,7 +270,8 @@ impl Workload for Oo7 {
 async fn traverse(txn: Txn, drawn: &[(usize, usize)], swap: Option<usize>) -> Result<(), TxnError> {
     for level in 0..LEVELS - 1 {
         let above = CHILDREN.pow(LEVELS - 1 - level);
-        let mut keys: Vec<Key> = drawn.iter().map(|(module, base)| Oo7::assembly(*module, level, base / above)).collect();
+        let mut keys: Vec<Key> =
+            drawn.iter().map(|(module, base)| Oo7::assembly(*module, level, base / above)).collect();
         keys.dedup();
         txn.values(&keys).await?;
     }

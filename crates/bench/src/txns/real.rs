@@ -102,7 +102,11 @@ async fn seats(setting: &Setting, cluster: &Dev, regions: &[String]) -> Result<V
     for (site, region) in cluster.sites().iter().zip(regions) {
         let options = Options { region: Some(region.clone()), ..Options::default() };
         let client = Client::connect_with([site.address().to_string()], options).await.map_err(failed)?;
-        ports.push(client.port());
+        let port = client.port();
+        if !setting.memoizes() {
+            port.memos().turn_off();
+        }
+        ports.push(port);
     }
     let seat = |(at, site): (usize, usize)| Seat::new(at, site, ports[site].clone());
     Ok(setting.clients().into_iter().enumerate().map(seat).collect())

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use slackline::port::{NotTaken, Pending, Port, Wanted, committed};
+use slackline::port::{Memos, NotTaken, Pending, Port, Wanted, committed};
 use slackline::{Outcome, Topology};
 use slackline_core::api::{self, Batch, Operation, Read, Readiness, Reading, Request, Response, Submission};
 use slackline_core::clock::SECOND;
@@ -66,6 +66,8 @@ pub(super) struct Hub {
     slots: BTreeMap<u64, Slot>,
     outbox: Vec<(usize, Request)>,
     timers: Vec<(u64, u64)>,
+    /// What is to be done besides, by nobody in particular.
+    spawned: Vec<Pending<()>>,
     sessions: Vec<Option<Session>>,
     /// How long parts of a transaction waited for warranties to end: the longest of them, in microseconds.
     delays: BTreeMap<OperationId, u64>,
@@ -119,6 +121,7 @@ impl Stage {
             slots: BTreeMap::new(),
             outbox: Vec::new(),
             timers: Vec::new(),
+            spawned: Vec::new(),
             sessions: vec![None; clients.len()],
             delays: BTreeMap::new(),
         };
@@ -143,11 +146,15 @@ impl Stage {
         stage
     }
 
-    /// What transactions of a client stand on.
-    pub(super) fn port(&self, client: usize) -> SimPort {
+    /// What transactions of a client stand on; whether it uses kept results of memoized functions.
+    pub(super) fn port(&self, client: usize, memoizes: bool) -> SimPort {
         let hub = lock(&self.desk.hub);
         let (topology, base) = (Arc::clone(&hub.topology), hub.base);
-        SimPort { hub: Arc::clone(&self.desk.hub), topology, base, client, site: self.desk.sites[client] }
+        let memos = Arc::new(Memos::default());
+        if !memoizes {
+            memos.turn_off();
+        }
+        SimPort { hub: Arc::clone(&self.desk.hub), topology, base, client, site: self.desk.sites[client], memos }
     }
 
     /// What the clients share.
@@ -157,11 +164,7 @@ impl Stage {
 
     /// Adds a task.
     pub(super) fn spawn(&mut self, task: impl Future<Output = ()> + 'static) {
-        let order = self.desk.tasks.len();
-        let waker = Waker::from(Arc::new(Bell { task: order, ready: Arc::clone(&self.desk.ready) }));
-        self.desk.tasks.push((Some(Box::pin(task)), waker));
-        self.desk.open += 1;
-        lock(&self.desk.ready).push_back(order);
+        self.desk.add(Box::pin(task));
         self.world.wake_at(self.world.now(), 0);
     }
 
@@ -248,9 +251,19 @@ impl Desk {
         world.wake_at(world.free_at(site) + NEAR / 2, name);
     }
 
+    fn add(&mut self, task: Task) {
+        let order = self.tasks.len();
+        let waker = Waker::from(Arc::new(Bell { task: order, ready: Arc::clone(&self.ready) }));
+        self.tasks.push((Some(task), waker));
+        self.open += 1;
+        lock(&self.ready).push_back(order);
+    }
+
     fn poll_ready(&mut self, world: &mut World) {
         lock(&self.hub).now = world.now();
         loop {
+            let spawned = std::mem::take(&mut lock(&self.hub).spawned);
+            spawned.into_iter().for_each(|work| self.add(work));
             let Some(order) = lock(&self.ready).pop_front() else { break };
             let (task, waker) = &mut self.tasks[order];
             let Some(future) = task else { continue };
@@ -295,6 +308,7 @@ pub(super) struct SimPort {
     base: Instant,
     client: usize,
     site: usize,
+    memos: Arc<Memos>,
 }
 
 impl SimPort {
@@ -325,6 +339,14 @@ impl Port for SimPort {
 
     fn random(&self) -> u64 {
         lock(&self.hub).rng.draw()
+    }
+
+    fn memos(&self) -> &Memos {
+        &self.memos
+    }
+
+    fn spawn(&self, work: Pending<()>) {
+        lock(&self.hub).spawned.push(work);
     }
 
     fn choose(&self, _: Option<u16>, _: &mut Vec<SiteId>) -> SiteId {
@@ -361,10 +383,12 @@ impl Port for SimPort {
         session.sequence += 1;
         let Session { site, incarnation, id, sequence } = *session;
         let operations = vec![Submission { sequence, timeout, operation: Operation::Commit(Box::new(transaction)) }];
-        // A client has one transaction at a time, so it cares for no earlier outcome.
-        let batch = Batch { site, incarnation, session: id, low: sequence, operations };
         let name = commit_name(self.client, sequence);
         hub.slots.insert(name, Slot::default());
+        // It cares for no outcome before the first that it waits for.
+        let first = hub.slots.range(commit_name(self.client, 0)..).next().map_or(name, |(first, _)| *first);
+        let low = first & ((1 << CLIENT) - 1);
+        let batch = Batch { site, incarnation, session: id, low, operations };
         hub.outbox.push((self.client, Request::Batch(batch)));
         drop(hub);
         let asked = Asked { hub: Arc::clone(&self.hub), name };

@@ -1,18 +1,15 @@
 //! `bench twitter`: who are the five most followed users? And now and then somebody follows or unfollows somebody.
 //!
 //! The question is asked all the time, and its answer hardly ever changes, though numbers of followers do. It is computed by
-//! divide and conquer over 1,000 users, whose homes are spread over the stores: [`top`] of a range is the best of the tops of
+//! divide and conquer over 1,000 users, whose homes are spread over the stores: [`TOP`] of a range is the best of the tops of
 //! its halves. A client that writes has an account of its own with the list of those it follows, at its own store, and
 //! changes the number of followers of one user anywhere.
 
 use std::cell::Cell;
-use std::future::Future;
 use std::path::PathBuf;
-use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
-use slackline::{Key, Txn, TxnError, Value};
+use slackline::{Key, TxnError, Value, memoized};
 use slackline_core::stats::Rng;
 
 use super::{Config, Seat, Setting, Step, TxnsError, Workload, both, read_all, region, tally};
@@ -56,14 +53,14 @@ const STORES: usize = 3;
 /// Of 100 transactions so many follow or unfollow.
 const WRITES: u64 = 2;
 /// So many are sought.
-const TOP: usize = 5;
+const TOP_USERS: usize = 5;
 /// Ranges of no more users are read as they are.
 const LEAF: usize = 16;
 
 /// Runs `bench twitter`.
 pub fn twitter(options: &TwitterOptions) -> Result<Report, TxnsError> {
-    if options.users < TOP || options.clients_per_store == 0 {
-        return Err(TxnsError::Option(format!("there must be clients, and at least {TOP} users")));
+    if options.users < TOP_USERS || options.clients_per_store == 0 {
+        return Err(TxnsError::Option(format!("there must be clients, and at least {TOP_USERS} users")));
     }
     let setting = |config| Setting {
         config,
@@ -86,7 +83,7 @@ pub fn twitter(options: &TwitterOptions) -> Result<Report, TxnsError> {
         (
             "workload",
             format!(
-                "{} users; {} % of transactions compute the {TOP} most followed, {WRITES} % follow or unfollow somebody",
+                "{} users; {} % of transactions compute the {TOP_USERS} most followed, {WRITES} % follow or unfollow somebody",
                 options.users,
                 100 - WRITES
             ),
@@ -105,7 +102,7 @@ pub fn twitter(options: &TwitterOptions) -> Result<Report, TxnsError> {
 /// The workload.
 struct Twitter {
     /// Numbers of followers, counters.
-    users: Arc<[Key]>,
+    users: Vec<Key>,
     clients: usize,
     /// Follows less unfollows that were told to be done, and those of which it is not known.
     follows: Cell<i64>,
@@ -115,7 +112,7 @@ struct Twitter {
 impl Twitter {
     fn new(users: usize, setting: &Setting) -> Self {
         Self {
-            users: (0..users).map(|user| Key::new(region(user % setting.stores), format!("users/{user:06}"))).collect(),
+            users: (0..users).map(user).collect(),
             clients: setting.clients().len(),
             follows: Cell::new(0),
             unknown: Cell::new(0),
@@ -173,8 +170,8 @@ impl Workload for Twitter {
         if rng.below(100) < WRITES {
             return self.follow(seat, rng.below(self.users.len() as u64) as usize).await;
         }
-        let users = &self.users;
-        let found = seat.transaction().run_and_tell(|txn| top(txn, Arc::clone(users), 0, users.len())).await?;
+        let users = self.users.len();
+        let found = seat.transaction().run_and_tell(|txn| async move { txn.call(&TOP, (0, users)).await }).await?;
         Ok(Step { outcome: found.map(nothing), writes: false })
     }
 
@@ -208,25 +205,24 @@ fn length(value: &Option<Value>) -> i64 {
     }
 }
 
-/// The most followed of the users `from..to`, with their numbers of followers; the first ones first.
-fn top(
-    txn: Txn,
-    users: Arc<[Key]>,
-    from: usize,
-    to: usize,
-) -> Pin<Box<dyn Future<Output = Result<Vec<(i64, usize)>, TxnError>> + Send>> {
-    Box::pin(async move {
+/// The number of a user's followers.
+fn user(number: usize) -> Key {
+    Key::new(region(number % STORES), format!("users/{number:06}"))
+}
+
+memoized! {
+    /// The most followed of the users `from..to`, with their numbers of followers; the first ones first.
+    static TOP: async fn(txn: Txn, from: usize, to: usize) -> Result<Vec<(i64, usize)>, TxnError> {
         let mut found: Vec<(i64, usize)> = if to - from <= LEAF {
-            let values = txn.values(&users[from..to]).await?;
-            values.iter().zip(from..).map(|(value, user)| (count(value), user)).collect()
+            let users: Vec<Key> = (from..to).map(user).collect();
+            txn.values(&users).await?.iter().zip(from..).map(|(value, user)| (count(value), user)).collect()
         } else {
             let middle = from.midpoint(to);
-            let (low, high) =
-                both(top(txn.clone(), Arc::clone(&users), from, middle), top(txn, users, middle, to)).await;
+            let (low, high) = both(txn.call(&TOP, (from, middle)), txn.call(&TOP, (middle, to))).await;
             [low?, high?].concat()
         };
         found.sort_unstable_by_key(|(followers, user)| (std::cmp::Reverse(*followers), *user));
-        found.truncate(TOP);
+        found.truncate(TOP_USERS);
         Ok(found)
-    })
+    }
 }

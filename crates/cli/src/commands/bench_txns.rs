@@ -15,7 +15,7 @@ use crate::end::Finish;
 /// How a workload of transactions is run
 #[derive(Args)]
 struct Course {
-    /// Only this configuration: occ or state; without, all on the same seed
+    /// Only this configuration: occ, state or computation; without, all on the same seed
     #[arg(long, value_name = "NAME")]
     config: Option<Config>,
     /// The round trip between stores, in milliseconds
