@@ -541,7 +541,7 @@ impl Simulation {
             // Nothing was found in it, which tells of no incarnation; the history has it of this one.
             home.incarnation = running.homes[usize::from(home.region)];
         }
-        let proposal = draft.proposal();
+        let proposal = draft.proposal(running.label).map(|(_, proposal)| proposal);
         let timeouts = [400 * MILLISECOND, SECOND, 3 * SECOND, 8 * SECOND];
         let timeout = timeouts[self.rng.below(4) as usize];
         let operation = Operation::Commit(Box::new(transaction));

@@ -104,7 +104,8 @@ impl Txn {
 
     /// Reads a call's object; whether it could be read.
     async fn fetch_call(&self, place: &ObjectKey) -> Result<bool, TxnError> {
-        let reading = self.read(Wanted { gets: vec![place.clone()], ..Wanted::default() }).await?;
+        // That there is none is not validated, so nobody would find out that a copy of this is old.
+        let reading = self.read(Wanted { gets: vec![place.clone()], fresh: true, ..Wanted::default() }).await?;
         match reading.gets.into_iter().next() {
             Some(Ok(seen)) => {
                 let noted = self.state()?.draft.note_call(place, seen);
@@ -231,15 +232,15 @@ impl Transaction {
 
     /// Has what was computed registered, in the background.
     pub(super) fn propose(&self, region: Option<u16>, draft: &Draft) {
-        let Some((call, _)) = draft.computed().into_iter().next_back() else { return };
-        let Some(mut proposal) = draft.proposal() else { return };
+        let Some((call, mut proposal)) = draft.proposal(self.port.random()) else { return };
         let (port, now) = (Arc::clone(&self.port), self.port.now());
         if proposal.normalize().is_err() || !port.memos().may_propose(&call, now) {
             return;
         }
         let work = async move {
             let outcome = Arc::clone(&port).commit(region, proposal, now + PROPOSAL).await;
-            port.memos().proposed(&call, port.now(), matches!(outcome, Outcome::Done(_)));
+            let was_registered = matches!(outcome, Outcome::Done(_));
+            port.memos().proposed(&call, port.now(), port.random(), was_registered);
         };
         self.port.spawn(Box::pin(work));
     }

@@ -255,7 +255,8 @@ impl Memos {
     }
 
     /// A call was proposed; whether it was registered.
-    pub(super) fn proposed(&self, call: &ObjectKey, now: Instant, was_registered: bool) {
+    /// `random` spreads clients that proposed the same.
+    pub(super) fn proposed(&self, call: &ObjectKey, now: Instant, random: u64, was_registered: bool) {
         let mut known = self.known();
         known.under_way -= 1;
         if was_registered {
@@ -267,7 +268,8 @@ impl Memos {
         }
         if known.refused.len() < REFUSED {
             let entry = known.refused.entry(call.clone()).or_insert((now, PAUSES.0));
-            *entry = (now + entry.1, (entry.1 * 2).min(PAUSES.1));
+            let pause = entry.1 / 2 + entry.1 / 2 * (random % 1024) as u32 / 1024;
+            *entry = (now + pause, (entry.1 * 2).min(PAUSES.1));
         }
     }
 }
@@ -301,13 +303,13 @@ mod tests {
     fn call_that_was_not_registered_is_left_alone_for_longer_and_longer() {
         let (memos, call, now) = (Memos::default(), ObjectKey::new(0, "\u{1}f"), Instant::now());
         assert!(memos.may_propose(&call, now));
-        memos.proposed(&call, now, false);
+        memos.proposed(&call, now, 1023, false);
         assert!(!memos.may_propose(&call, now + PAUSES.0 / 2));
         assert!(memos.may_propose(&call, now + PAUSES.0));
-        memos.proposed(&call, now + PAUSES.0, false);
+        memos.proposed(&call, now + PAUSES.0, 1023, false);
         assert!(!memos.may_propose(&call, now + PAUSES.0 * 2));
         assert!(memos.may_propose(&call, now + PAUSES.0 * 3));
-        memos.proposed(&call, now, true);
+        memos.proposed(&call, now, 0, true);
         assert!(memos.may_propose(&call, now));
     }
 }

@@ -32,11 +32,18 @@ pub mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::clock::SECOND;
 use crate::codec::{Cursor, Malformed, put_bytes, put_u64};
 use crate::id::Incarnation;
-use crate::object::{Change, Derived, Home, ObjectKey, Seen, Span, Subject, Transaction, Value};
+use crate::object::{Change, Derived, Home, ObjectKey, Seen, Span, Subject, Transaction, Value, is_call};
 use buffer::Buffer;
 use snapshot::{Contradiction, Snapshot};
+
+/// A proposal of several calls registers no more than so many calls and things that they depend on.
+const PROPOSAL: usize = 128;
+
+/// How long a proposal may wait for rights over what its calls replace, in microseconds.
+const WAIT: u64 = SECOND;
 
 /// Names a computation under way.
 pub type FrameId = usize;
@@ -226,17 +233,56 @@ impl Draft {
         self.computed.iter().map(|(call, computed)| (call.clone(), computed.result.clone())).collect()
     }
 
-    /// A transaction that validates what was computed, registers it, and puts it; none if nothing was computed, or it was
-    /// computed on what this transaction writes.
-    pub fn proposal(&self) -> Option<Transaction> {
-        if self.computed.is_empty() || !self.told.is_empty() {
+    /// A transaction that validates a part of what was computed, registers it, and puts it; and the call at its top. None if
+    /// nothing was computed, or it was computed on what this transaction writes.
+    ///
+    /// A small part stands in nobody's way for long, and several clients that have computed the same, and choose by different
+    /// numbers, do not contend for it. What is not in it is computed from it the next time.
+    pub fn proposal(&self, choice: u64) -> Option<(ObjectKey, Transaction)> {
+        if !self.told.is_empty() {
             return None;
         }
-        let mut homes = BTreeMap::new();
-        for call in self.computed.keys() {
-            self.put(call, &mut homes);
+        let is_lowest = |computed: &Computed| self.computed_calls(computed).next().is_none();
+        let lowest: Vec<&ObjectKey> =
+            self.computed.iter().filter(|(_, computed)| is_lowest(computed)).map(|(call, _)| call).collect();
+        let mut top = *lowest.get((choice % lowest.len().max(1) as u64) as usize)?;
+        let mut below = self.below(top);
+        while let Some((user, more)) = self.user_of(top) {
+            (top, below) = (user, more);
         }
-        Some(Transaction { homes: homes.into_values().collect(), max_wait: 0 })
+        let mut homes = BTreeMap::new();
+        below.into_iter().for_each(|call| self.put(call, &mut homes));
+        Some((top.clone(), Transaction { homes: homes.into_values().collect(), max_wait: WAIT }))
+    }
+
+    /// The computed calls that a computed one has used.
+    fn computed_calls<'a>(&'a self, computed: &'a Computed) -> impl Iterator<Item = &'a ObjectKey> {
+        computed.subjects.iter().filter_map(|(region, subject)| match subject {
+            Subject::Name(name) if is_call(name) => {
+                self.computed.get_key_value(&ObjectKey::new(*region, name.clone())).map(|(call, _)| call)
+            }
+            _ => None,
+        })
+    }
+
+    /// A computed call and all computed ones that it rests on.
+    fn below<'a>(&'a self, top: &'a ObjectKey) -> BTreeSet<&'a ObjectKey> {
+        let (mut found, mut left) = (BTreeSet::new(), vec![top]);
+        while let Some(call) = left.pop() {
+            if found.insert(call) {
+                left.extend(self.computed_calls(&self.computed[call]));
+            }
+        }
+        found
+    }
+
+    /// A computed call that has used this one, and what is below it, if that is not too much for one proposal.
+    fn user_of(&self, call: &ObjectKey) -> Option<(&ObjectKey, BTreeSet<&ObjectKey>)> {
+        let subject = (call.home, Subject::Name(call.name.clone()));
+        let (user, _) = self.computed.iter().find(|(_, computed)| computed.subjects.contains(&subject))?;
+        let below = self.below(user);
+        let size = below.iter().map(|call| 1 + self.computed[*call].subjects.len()).sum::<usize>();
+        (size <= PROPOSAL).then_some((user, below))
     }
 
     // Treating what depends on what is written.

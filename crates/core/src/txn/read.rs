@@ -202,7 +202,9 @@ impl Txns {
         for (name, reads) in gets {
             self.backer.note_reads(turn.now, &name, reads);
             given.push(table.get(&name).map(|seen| {
-                let may = rights && !self.locks.is_changing(&name);
+                // That a call is not there yet is not worth a right: somebody is about to put it.
+                let is_missing = seen.value.is_none() && is_call(&name);
+                let may = rights && !is_missing && !self.locks.is_changing(&name);
                 let right = may.then(|| self.backer.issue(turn.now, turn.config.epsilon, &name, from, start)).flatten();
                 turn.metrics.rights_issued += u64::from(right.is_some());
                 Given { seen, right }

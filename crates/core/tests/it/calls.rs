@@ -92,7 +92,7 @@ fn registered() -> Cluster {
     assert_eq!(set(&mut cluster, 2, &y(), 5), committed(1));
     let mut draft = Draft::new();
     assert_eq!(result(&mut cluster, 0, &mut draft, &twice()), 10);
-    let proposal = draft.proposal().expect("both were computed");
+    let proposal = draft.proposal(0).expect("both were computed").1;
     assert_eq!(commit(&mut cluster, 0, proposal), committed(2));
     cluster
 }
@@ -167,7 +167,7 @@ fn call_is_registered_only_on_what_is_still_so() {
     let mut draft = Draft::new();
     assert_eq!(result(&mut cluster, 0, &mut draft, &max()), 5);
     assert_eq!(set(&mut cluster, 2, &y(), 6), committed(1));
-    let refused = commit(&mut cluster, 0, draft.proposal().expect("it was computed"));
+    let refused = commit(&mut cluster, 0, draft.proposal(0).expect("it was computed").1);
     assert_eq!(cause(&refused), Some(Cause::Changed));
     assert_eq!(kept(&mut cluster, 0, &max()), None);
     cluster.run(SECOND);
@@ -207,7 +207,7 @@ fn call_reads_as_nothing_when_what_it_rests_on_is_lost() {
     assert_eq!(set(&mut cluster, 1, &x(), 30), committed(1));
     let mut draft = Draft::new();
     assert_eq!(result(&mut cluster, 0, &mut draft, &max()), 30);
-    let proposal = draft.proposal().expect("it was computed");
+    let proposal = draft.proposal(0).expect("it was computed").1;
     let outcome = commit(&mut cluster, 0, proposal);
     assert_eq!(cause(&outcome), Some(Cause::Depended), "what is computed from it still stands there");
     assert_eq!(write(&mut cluster, 0, &y(), 31).0, committed(2));
