@@ -4,7 +4,7 @@
 use slackline_core::clock::Now;
 
 /// What the wall clocks show at the start of a run: microseconds since 1970.
-const EPOCH: i64 = 1_700_000_000_000_000;
+pub(crate) const EPOCH: i64 = 1_700_000_000_000_000;
 /// Parts in which drift is counted.
 const MILLION: i128 = 1_000_000;
 
@@ -51,8 +51,7 @@ impl Clock {
     }
 
     /// The wall clock's error at `now`.
-    #[cfg(test)]
-    fn error(&self, now: u64) -> i64 {
+    pub(crate) fn error(&self, now: u64) -> i64 {
         self.read(now).wall - EPOCH - now as i64
     }
 

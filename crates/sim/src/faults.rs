@@ -3,13 +3,14 @@
 //! Faults are *fair*: what the product does not promise to survive does not happen. At most one disk is lost at a time,
 //! the next only after every quota has recorded the new incarnation, and never the disks of a majority in one run; an
 //! old copy is restored only if every other site has heard of something newer, because nobody could notice otherwise; of a
-//! site's two clocks at most one errs beyond ε, and the wall clock only where warranties are off.
+//! site's two clocks at most one errs beyond ε, and the wall clock only where warranties are off, or not in use yet.
 
 use slackline_core::api::{Readiness, Request};
 use slackline_core::avantan::Table;
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::Incarnation;
-use slackline_core::machine::STALL_BOUND;
+use slackline_core::machine::{Input, Machine, STALL_BOUND};
+use slackline_core::node::Node;
 
 use crate::ambush::Ambush;
 use crate::clients::Purpose;
@@ -29,6 +30,9 @@ const DRIZZLE: Weather =
     Weather { loss: 4_000, duplication: 4_000, reordering: 8_000, detour: 300 * MILLISECOND, jitter: 100 };
 /// What is left after the healing.
 const CALM: Weather = Weather { loss: 0, duplication: 0, reordering: 0, detour: 0, jitter: 50 };
+
+/// The number of the fault by which a wall clock errs beyond ε.
+const WALL_CLOCK: u64 = 14;
 
 /// A fault that goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +62,8 @@ pub(crate) struct Faults {
     planned: u64,
     active: Vec<Option<Fault>>,
     hazards: Vec<Option<Hazard>>,
+    /// How long storage takes for the next input that needs something from it.
+    slow_fetch: Vec<Option<u64>>,
     /// Crashes at a persist point that are still to be recovered from.
     recovering: Vec<Option<&'static str>>,
     copies: Vec<Vec<(Incarnation, Copy)>>,
@@ -82,6 +88,7 @@ impl Faults {
             planned: 0,
             active: Vec::new(),
             hazards: vec![None; sites],
+            slow_fetch: vec![None; sites],
             recovering: vec![None; sites],
             copies: vec![Vec::new(); sites],
             reborn: None,
@@ -173,7 +180,9 @@ impl Simulation {
         let ready = world.node(site).is_some_and(|node| node.readiness() == Readiness::Ready);
         let fragile = self.faults.impostor.is_some();
         let lasts = 300 * MILLISECOND + self.rng.below(7 * SECOND);
-        match self.rng.below(27) {
+        let is_prelude = now < self.txns_from;
+        let kind = if is_prelude && self.rng.one_in(4) { WALL_CLOCK } else { self.rng.below(28) };
+        match kind {
             // A crash at some moment, or at a persist point of a certain kind, with a part of what was not synced.
             0..=2 if up && !fragile => {
                 let keep = self.keep();
@@ -228,8 +237,10 @@ impl Simulation {
                 world.clock(site).set_wall(now, error, 0);
                 self.probes.hit("fault: wall clock within epsilon");
             }
-            // Where warranties are in use, wall clocks stay within ε: beyond it nothing is promised.
-            14 if !self.errs(site) && !self.faults.errs_mono[site] && !self.has_warranties => {
+            // While warranties are in use, wall clocks stay within ε: beyond it nothing is promised.
+            WALL_CLOCK
+                if !self.errs(site) && !self.faults.errs_mono[site] && self.may_err(now + lasts + 4 * SECOND) =>
+            {
                 // Its monotonic clock goes right in all the run.
                 let error = (20_000 + self.rng.below(20 * SECOND)) as i64;
                 let error = if self.rng.one_in(2) { error } else { -error };
@@ -238,6 +249,7 @@ impl Simulation {
                 self.begin(world, Fault::Clock { site }, lasts + 3 * SECOND);
                 self.probes.hit("fault: wall clock beyond epsilon");
                 self.trace(world, format_args!("site {site}: wall clock {error} us off, drifts {drift} ppm"));
+                self.begin_vigil(world);
             }
             15 if !self.errs(site) && self.faults.errs_mono[site] => {
                 // Its wall clock goes right in all the run.
@@ -307,9 +319,20 @@ impl Simulation {
             25..=26 if !fragile && self.faults.reborn.is_none() && self.faults.ambush.is_none() => {
                 self.faults.ambush = Some(Ambush::Lies);
             }
+            27 if up && self.faults.slow_fetch[site].is_none() => {
+                // Perhaps longer than any right lasts.
+                let takes = 100 * MILLISECOND + self.rng.below(12 * SECOND);
+                self.faults.slow_fetch[site] = Some(takes);
+                self.trace(world, format_args!("site {site}: the next fetch from storage takes {takes} us"));
+            }
             _ => return false,
         }
         true
+    }
+
+    /// Whether wall clocks may err beyond ε up to then.
+    fn may_err(&self, until: u64) -> bool {
+        !self.has_warranties || until < self.txns_from
     }
 
     fn keep(&mut self) -> Keep {
@@ -328,7 +351,7 @@ impl Simulation {
         });
     }
 
-    fn errs(&self, site: usize) -> bool {
+    pub(crate) fn errs(&self, site: usize) -> bool {
         self.faults.active.iter().flatten().any(|fault| *fault == Fault::Clock { site })
     }
 
@@ -396,6 +419,30 @@ impl Simulation {
         let heard = heard.min().unwrap_or(0);
         let copies = std::mem::take(&mut self.faults.copies[site]);
         copies.into_iter().find(|(of, copy)| *of == incarnation && copy.last < heard).map(|(_, copy)| copy)
+    }
+
+    /// How long storage takes to fetch what an input needs, where a fault has made it slow.
+    pub(crate) fn slow_fetch(&mut self, world: &World, site: usize, input: &Input<Node>) -> u64 {
+        let Some(takes) = self.faults.slow_fetch[site] else { return 0 };
+        // A tick that comes late is a site that stands still: that is another fault.
+        let needs = |node: &Node| !node.working_set(world.time_at(site), input).is_empty();
+        if matches!(input, Input::Tick) || !world.node(site).is_some_and(needs) {
+            return 0;
+        }
+        self.faults.slow_fetch[site] = None;
+        self.probes.hit("fault: slow fetch");
+        takes
+    }
+
+    /// Whether a site may crash without making another fault unfair.
+    pub(crate) fn may_crash(&self) -> bool {
+        self.faults.impostor.is_none()
+    }
+
+    /// The site, which is up, crashes and is started again after a while.
+    pub(crate) fn crash_for(&mut self, world: &mut World, site: usize, keep: Keep, down_for: u64) {
+        self.faults.down_for[site] = down_for;
+        self.crash(world, site, keep);
     }
 
     fn crash(&mut self, world: &mut World, site: usize, keep: Keep) {
@@ -525,6 +572,7 @@ impl Simulation {
             self.mend(world, at);
         }
         self.faults.hazards.fill(None);
+        self.faults.slow_fetch.fill(None);
         self.faults.ambush = None;
         *world.weather() = CALM;
         for site in 0..world.len() {

@@ -10,7 +10,9 @@
 //! | `clients`, `txns` | the workload, by the public rules for ids, sessions and doubt |
 //! | `faults` | what goes wrong, and what would not be fair |
 //! | `ambush` | a fault that needs exact timing: a vote forgotten right after it counted |
+//! | `brink` | faults that need exact timing: transactions held back until the rights they rest on end |
 //! | `audit` | the cluster at rest after the healing |
+//! | `vigil` | who can hear whom while a clock is far off, and whether it is noticed |
 //! | `probes` | what a sweep must have come across |
 //! | `run`, `sweep` | one seed, many seeds |
 //!
@@ -23,6 +25,7 @@
 
 mod ambush;
 mod audit;
+mod brink;
 mod calls;
 mod clients;
 mod clock;
@@ -39,6 +42,7 @@ mod queue;
 mod run;
 mod sweep;
 mod txns;
+mod vigil;
 pub mod world;
 
 pub use costs::Costs;

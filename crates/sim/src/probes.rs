@@ -30,7 +30,13 @@ const NAMED: &[&str] = &[
     "fault: duplication burst",
     "fault: reordering burst",
     "fault: slow disk",
+    "fault: slow fetch",
     "fault: drain and restart",
+    "fault: prepare after its deadline",
+    "fault: prepare in the last moment",
+    "fault: prepare held back",
+    "fault: fetched after the deadline",
+    "fault: holder starts anew when a right is asked back",
     // Sites.
     "site: joins as the first incarnation",
     "site: joins as a later incarnation",
@@ -39,6 +45,7 @@ const NAMED: &[&str] = &[
     "site: drained",
     "site: drained before it served",
     "site: clock distrusted",
+    "site: clock error noticed in time",
     "site: restarted in a round",
     "site: restarted with an accepted value",
     // Rounds.

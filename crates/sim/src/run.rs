@@ -21,6 +21,7 @@ use slackline_core::peer::{Body, Digest, PeerMessage};
 use slackline_core::stats::Rng;
 
 use crate::audit::Audit;
+use crate::brink::Brink;
 use crate::clients::{Client, Purpose};
 use crate::costs::Costs;
 use crate::faults::Faults;
@@ -30,6 +31,7 @@ use crate::network::Fate;
 use crate::oracle::Oracle;
 use crate::probes::Probes;
 use crate::txns::Txns;
+use crate::vigil::Vigil;
 use crate::world::{After, Host, Options, World};
 
 /// How much a run does.
@@ -166,6 +168,10 @@ pub(crate) enum Timer {
     Copy(usize),
     /// Phases end.
     Phase,
+    /// Somebody meets a transaction at the brink: a writer, or else a reader.
+    Brink(bool),
+    /// Clocks are looked at.
+    Vigil,
 }
 
 impl Timer {
@@ -179,6 +185,8 @@ impl Timer {
             Timer::Swizzle(of) => (5, of),
             Timer::Copy(of) => (6, of),
             Timer::Phase => (7, 0),
+            Timer::Brink(writes) => (8, usize::from(writes)),
+            Timer::Vigil => (9, 0),
         };
         kind << 56 | of as u64
     }
@@ -193,7 +201,9 @@ impl Timer {
             4 => Timer::Restart(of),
             5 => Timer::Swizzle(of),
             6 => Timer::Copy(of),
-            _ => Timer::Phase,
+            7 => Timer::Phase,
+            8 => Timer::Brink(of == 1),
+            _ => Timer::Vigil,
         }
     }
 }
@@ -232,11 +242,15 @@ pub(crate) struct Simulation {
     pub(crate) mail: Vec<Option<(ClientId, Response)>>,
     pub(crate) free_mail: Vec<usize>,
     pub(crate) faults: Faults,
+    pub(crate) brink: Brink,
+    pub(crate) vigil: Vigil,
     pub(crate) audit: Audit,
     pub(crate) phase: Phase,
     pub(crate) submitted: u64,
     /// Of which transactions.
     pub(crate) transactions: u64,
+    /// No transaction begins before this.
+    pub(crate) txns_from: u64,
     pub(crate) txns: Txns,
     /// Whether sites issue and rely upon warranties.
     pub(crate) has_warranties: bool,
@@ -264,6 +278,8 @@ impl Simulation {
         // Without warranties, transactions rest on no clock, and then wall clocks may be as wrong as they like.
         let has_warranties = !rng.one_in(4);
         let warranties = if has_warranties { Warranties::State } else { Warranties::Off };
+        // Or else for some time at first, when no transaction is there yet.
+        let txns_from = if has_warranties && rng.one_in(2) { (20 + rng.below(20)) * SECOND } else { 0 };
         let seed = rng.draw();
         let world_options =
             Options { rtt, costs, epsilon: 10_000, redistribute: true, warranties, seed, restarts: true };
@@ -278,10 +294,13 @@ impl Simulation {
             mail: Vec::new(),
             free_mail: Vec::new(),
             faults: Faults::new(sites),
+            brink: Brink::new(seed),
+            vigil: Vigil::new(sites),
             audit: Audit::default(),
             phase: Phase::Faults,
             submitted: 0,
             transactions: 0,
+            txns_from,
             txns: Txns::default(),
             has_warranties,
             pace: 1000,
@@ -489,6 +508,8 @@ impl Host for Simulation {
             Timer::Swizzle(site) => self.swizzle(world, site),
             Timer::Copy(site) => self.take_copy(world, site),
             Timer::Phase => self.look_at_phase(world),
+            Timer::Brink(writes) => self.meet_at_brink(world, writes),
+            Timer::Vigil => self.keep_vigil(world),
         }
         if self.oracle.violation.is_some() {
             world.stop();
@@ -507,6 +528,11 @@ impl Host for Simulation {
         self.mix(now.wall as u64);
         if let Some(node) = world.node(site) {
             self.probe_input(node, input);
+        }
+        if let Input::Message { from, message } = input
+            && let Ok(peer) = self.members.binary_search(from)
+        {
+            self.hears(site, now, message, peer);
         }
         if self.options.trace {
             match input {
@@ -548,6 +574,7 @@ impl Host for Simulation {
         }
         self.note_readiness(world, site);
         self.look_at_ambush(world, site, effects);
+        self.look_at_brink(world, site, effects);
         if self.oracle.violation.is_some() {
             world.stop();
         }
@@ -590,11 +617,25 @@ impl Host for Simulation {
         }
     }
 
-    fn fate(&mut self, message: &PeerMessage, fate: Fate) {
+    fn not_before(&mut self, _world: &World, to: usize, message: &PeerMessage) -> u64 {
+        self.kept_by_network(to, message)
+    }
+
+    fn fetch_takes(&mut self, world: &World, site: usize, input: &Input<Node>) -> u64 {
+        match self.kept_by_storage(world, site, input) {
+            0 => self.slow_fetch(world, site, input),
+            takes => takes,
+        }
+    }
+
+    fn fate(&mut self, from: usize, to: usize, message: &PeerMessage, fate: Fate) {
         let kind = kinds::message(&message.body);
         match fate {
             Fate::Sent => {}
-            Fate::Lost => self.probes.message(kind, 0),
+            Fate::Lost => {
+                self.misses(from, to, message);
+                self.probes.message(kind, 0);
+            }
             Fate::Duplicated => self.probes.message(kind, 1),
             Fate::Reordered => self.probes.message(kind, 2),
         }

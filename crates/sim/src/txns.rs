@@ -146,7 +146,7 @@ impl Simulation {
         let of_client = |running: &&Running| running.client == at;
         let under_way = self.txns.reading.values().filter(of_client).count()
             + self.txns.committing.values().filter(of_client).count();
-        if under_way >= AT_ONCE || self.phase == Phase::Audit {
+        if under_way >= AT_ONCE || self.phase == Phase::Audit || now < self.txns_from {
             return;
         }
         let site = self.clients[at].present_site();
@@ -167,6 +167,15 @@ impl Simulation {
             if self.rng.one_in(2) {
                 break;
             }
+        }
+    }
+
+    /// A client at an object's home begins a transaction that reads it there, and perhaps writes it.
+    pub(crate) fn begin_for_one(&mut self, world: &mut World, at: usize, key: ObjectKey, writes: bool) {
+        if (is_list(&key) || key.name.starts_with('r')) && self.session_at(world, at, at).is_some() {
+            let updates = if writes { vec![0] } else { Vec::new() };
+            let plan = Plan { gets: vec![key], updates, fresh: true, ..Plan::default() };
+            self.begin_transaction(world, at, at, plan, false);
         }
     }
 

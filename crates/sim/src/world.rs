@@ -87,8 +87,18 @@ pub trait Host: Sized {
     /// A message or response leaves a site whose log is durable up to `durable`.
     fn release(&mut self, _site: usize, _durable: Seq, _effect: &Effect<Node>) {}
 
+    /// A site sends a message: the earliest time at which it may arrive, whatever the network does with it.
+    fn not_before(&mut self, _world: &World, _to: usize, _message: &PeerMessage) -> u64 {
+        0
+    }
+
+    /// How long storage takes to fetch what an input needs that is about to be handled. The site goes on with others.
+    fn fetch_takes(&mut self, _world: &World, _site: usize, _input: &Input<Node>) -> u64 {
+        0
+    }
+
     /// A site sent a message, and the network did this with it.
-    fn fate(&mut self, _message: &PeerMessage, _fate: Fate) {}
+    fn fate(&mut self, _from: usize, _to: usize, _message: &PeerMessage, _fate: Fate) {}
 
     /// A site crashed as [`After`] said, or was stalled too long; it is to be restarted no earlier than after `pause`.
     fn crashed(&mut self, _world: &mut World, _site: usize, _pause: u64) {}
@@ -123,6 +133,7 @@ enum Event {
     Tick { site: u32, life: u32 },
     Run { site: u32, life: u32 },
     Synced { site: u32, life: u32, seq: Seq },
+    Fetched { site: u32, life: u32, input: Box<Input<Node>> },
     Host { token: u64 },
 }
 
@@ -303,7 +314,7 @@ impl World {
                     let site = &mut self.sites[to as usize];
                     if site.node.is_none() {
                         if H::WATCHES {
-                            host.fate(&message, Fate::Lost);
+                            host.fate(from as usize, to as usize, &message, Fate::Lost);
                         }
                         continue;
                     }
@@ -350,6 +361,11 @@ impl World {
                 Event::Synced { site, life, seq } => {
                     if self.sites[site as usize].life == life {
                         self.synced(host, site as usize, seq);
+                    }
+                }
+                Event::Fetched { site, life, input } => {
+                    if self.sites[site as usize].life == life {
+                        self.fetched(host, site as usize, input);
                     }
                 }
                 Event::Host { token } => host.wake(self, token),
@@ -429,6 +445,12 @@ impl World {
         let at = &mut self.sites[site];
         at.busy = at.busy.max(until * NANOS);
         at.frozen_until = at.frozen_until.max(until);
+    }
+
+    /// Whether the site stands still, or its disk is slower than usual.
+    pub(crate) fn is_held_up(&self, site: usize) -> bool {
+        let at = &self.sites[site];
+        at.frozen_until > self.now || at.slow_sync > 0
     }
 
     /// From here on a sync takes so many microseconds more.
@@ -529,11 +551,36 @@ impl World {
         }
     }
 
+    /// Handles an input, or has what it needs fetched from storage first, if that takes time.
     #[inline]
     fn handle<H: Host>(&mut self, host: &mut H, site: usize, input: Input<Node>) {
+        if H::WATCHES {
+            let takes = host.fetch_takes(self, site, &input);
+            if takes > 0 {
+                let (at, life) = (self.now + takes, self.sites[site].life);
+                return self.queue.push(at, Event::Fetched { site: site as u32, life, input: Box::new(input) });
+            }
+        }
+        let now = self.time_at(site);
+        self.act(host, site, now, input);
+    }
+
+    /// What an input needs is there.
+    fn fetched<H: Host>(&mut self, host: &mut H, site: usize, input: Box<Input<Node>>) {
+        let at = &self.sites[site];
+        if at.is_busy(self.now) {
+            let (then, life) = (at.busy.div_ceil(NANOS).max(self.now + 1), at.life);
+            return self.queue.push(then, Event::Fetched { site: site as u32, life, input });
+        }
+        // The clock is read now, when nothing is left to be waited for.
+        let now = self.time_at(site);
+        self.act(host, site, now, *input);
+    }
+
+    #[inline]
+    fn act<H: Host>(&mut self, host: &mut H, site: usize, now: Now, input: Input<Node>) {
         let costs = self.options.costs;
         let at = &mut self.sites[site];
-        let now = at.clock.read(self.now);
         let mut cost = costs.input_ns;
         if let Input::Request { request: Request::Batch(batch), .. } = &input {
             cost += costs.operation_ns * batch.operations.len() as u64;
@@ -650,19 +697,21 @@ impl World {
     fn send<H: Host>(&mut self, host: &mut H, at_time: u64, from: usize, to: usize, message: PeerMessage) {
         self.sent += 1;
         let (first, second, overtakes) = self.network.carry(at_time, from, to);
-        let (to, from) = (to as u32, from as u32);
+        let held = if H::WATCHES { host.not_before(self, to, &message) } else { 0 };
+        let (first, second) = (first.map(|at| at.max(held)), second.map(|at| at.max(held)));
         if H::WATCHES {
             match first {
-                None => host.fate(&message, Fate::Lost),
-                Some(_) => host.fate(&message, Fate::Sent),
+                None => host.fate(from, to, &message, Fate::Lost),
+                Some(_) => host.fate(from, to, &message, Fate::Sent),
             }
             if second.is_some() {
-                host.fate(&message, Fate::Duplicated);
+                host.fate(from, to, &message, Fate::Duplicated);
             }
             if overtakes {
-                host.fate(&message, Fate::Reordered);
+                host.fate(from, to, &message, Fate::Reordered);
             }
         }
+        let (to, from) = (to as u32, from as u32);
         if let Some(at) = second {
             self.queue.push(at, Event::Message { to, from, message: message.clone() });
         }

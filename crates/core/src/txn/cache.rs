@@ -105,6 +105,11 @@ impl Cache {
         copy.right.filter(|right| right.is_live(now, epsilon))
     }
 
+    /// The right over an object, live or not.
+    pub(super) fn held(&self, key: &ObjectKey) -> Option<Held> {
+        self.copies.get(key)?.right
+    }
+
     /// A transaction rests on the right over this object until it is decided, or the wall clock is past `until`.
     pub(super) fn pin(&mut self, key: &ObjectKey, id: OperationId, until: i64) {
         if let Some(copy) = self.copies.get_mut(key) {

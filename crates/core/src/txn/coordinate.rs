@@ -115,6 +115,16 @@ impl Txns {
         self.coordinated.get(&id).is_some_and(|coordinated| coordinated.decided.is_none())
     }
 
+    /// A right on which a transaction under way rests, and whether its time ends with that right; for those who check.
+    pub fn rests_on(&self, id: OperationId, epsilon: u64) -> Option<(&ObjectKey, bool)> {
+        let coordinated = self.coordinated.get(&id)?;
+        let ends_it = |key: &&ObjectKey| {
+            self.cache.held(key).is_some_and(|held| held.relied_until(epsilon) == coordinated.deadline)
+        };
+        let first = coordinated.rests.iter().find(ends_it);
+        first.map(|key| (key, true)).or_else(|| Some((coordinated.rests.first()?, false)))
+    }
+
     /// Commits a transaction; none if its outcome follows. `low` and `digest` are of its operation.
     pub fn commit(
         &mut self,

@@ -3,6 +3,7 @@
 
 pub mod agreement;
 pub mod answers;
+pub mod clock_errors;
 pub mod conservation;
 pub mod holds;
 pub mod limit;

@@ -1,0 +1,260 @@
+//! Faults that need exact timing: a transaction that rests on a right is kept from a participant until the brink of its
+//! time, or beyond, while somebody else writes the object under the right.
+//!
+//! ```text
+//!   coordinator ── Prepare, held back ────────────────────────▶ participant: in time, by its clock?
+//!   backer      ── Revoke ──▶ coordinator: pinned, stays silent
+//!   backer:        the right is over, the write is done         a reader comes before the Prepare does
+//! ```
+//!
+//! If the participant took the part after the write was done, the reader would have seen the one and not the other, and the
+//! transaction would be both before the write and after it. By chance alone a message is hardly ever held back for just so
+//! long, and hardly ever on clocks that stand just so.
+//!
+//! | way | what happens |
+//! | --- | --- |
+//! | [`Way::Late`] | the message arrives after its deadline, when the write is done |
+//! | [`Way::Last`] | it arrives at the last moment at which the participant's clock allows it; the clocks of participant and backer are at the two ends of ε, and the backer's monotonic clock runs fast |
+//! | [`Way::Anew`] | it arrives in time, but its coordinator has crashed when the right was asked back, and is there again |
+//! | [`Way::Fetched`] | it arrives in time, and storage takes until after the deadline to fetch what it needs |
+
+use slackline_core::clock::{MILLISECOND, SECOND};
+use slackline_core::id::OperationId;
+use slackline_core::machine::{Effect, Input};
+use slackline_core::node::Node;
+use slackline_core::object::ObjectKey;
+use slackline_core::object::message::{Message, Prepare};
+use slackline_core::peer::{Body, PeerMessage};
+use slackline_core::stats::Rng;
+
+use crate::clock::EPOCH;
+use crate::faults::{EPSILON, Fault};
+use crate::run::{Phase, Simulation, Timer};
+use crate::world::{Keep, World};
+
+/// The shortest and the longest time to its deadline for which a message is held back.
+const SHORTEST: u64 = 20 * MILLISECOND;
+const LONGEST: u64 = 3 * SECOND;
+/// A monotonic clock that runs fast must have gained more than the margins when the right ends.
+const GAINED: u64 = 400 * MILLISECOND;
+/// By how much it runs fast, in millionths.
+const FAST: i64 = 200_000;
+/// What a site takes to crash, to come back and to be asked for a right once more.
+const BACK: u64 = 900 * MILLISECOND;
+/// Readers that come in the time that matters.
+const READERS: u64 = 8;
+/// The most coordinators that crash this way in a run.
+const CRASHES: u32 = 4;
+
+/// How a transaction is brought to its brink.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    Late,
+    Last,
+    Anew,
+    Fetched,
+}
+
+/// One transaction that is held back.
+#[derive(Clone, Debug)]
+struct Held {
+    way: Way,
+    id: OperationId,
+    coordinator: usize,
+    participant: usize,
+    /// What it rests on, and what it writes at the participant.
+    under: ObjectKey,
+    written: ObjectKey,
+    /// When the participant is to judge it.
+    until: u64,
+    /// Whether the message is on its way.
+    has_left: bool,
+    has_crashed: bool,
+}
+
+/// Whether a transaction is held back now, and when the next one may be.
+#[derive(Debug)]
+pub(crate) struct Brink {
+    held: Option<Held>,
+    next: u64,
+    crashes: u32,
+    rng: Rng,
+}
+
+impl Brink {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { held: None, next: 5 * SECOND, crashes: 0, rng: Rng::new(seed ^ 0x6272_696e) }
+    }
+}
+
+/// The transaction that a message is about.
+fn about(message: &PeerMessage) -> Option<OperationId> {
+    let Body::Object(message) = &message.body else { return None };
+    match &**message {
+        Message::Prepare(prepare) => Some(prepare.id),
+        Message::Inquire { id, .. } | Message::Decide { id, .. } => Some(*id),
+        _ => None,
+    }
+}
+
+fn prepare_in(message: &PeerMessage) -> Option<&Prepare> {
+    let Body::Object(message) = &message.body else { return None };
+    if let Message::Prepare(prepare) = &**message { Some(prepare) } else { None }
+}
+
+impl Simulation {
+    /// Looks at what a site has just handed out: whether a transaction can be brought to its brink, or goes on.
+    pub(crate) fn look_at_brink(&mut self, world: &mut World, site: usize, effects: &[Effect<Node>]) {
+        if !self.has_warranties || self.phase != Phase::Faults {
+            return;
+        }
+        if self.brink.held.as_ref().is_some_and(|held| held.until + EPSILON as u64 <= world.now()) {
+            self.brink.held = None;
+        }
+        for effect in effects {
+            let Effect::Send { to, message } = effect else { continue };
+            let Ok(to) = self.members.binary_search(to) else { continue };
+            if self.brink.held.is_some() {
+                self.crash_when_asked_back(world, to, message);
+            } else if let Some(prepare) = prepare_in(message).filter(|_| self.brink.next <= world.now()) {
+                self.hold_back(world, site, to, prepare);
+            }
+        }
+    }
+
+    /// Holds a message back, if its transaction rests on a right.
+    fn hold_back(&mut self, world: &mut World, coordinator: usize, participant: usize, prepare: &Prepare) {
+        let Some(node) = world.node(coordinator) else { return };
+        let Some((under, ends_it)) = node.txns().rests_on(prepare.id, EPSILON as u64) else { return };
+        let (under, now) = (under.clone(), world.now());
+        let Some((name, _)) = prepare.part.writes.first() else { return };
+        let written = ObjectKey::new(participant as u16, name.clone());
+        let deadline = prepare.deadline - EPOCH;
+        let left = u64::try_from(deadline).unwrap_or(0).saturating_sub(now);
+        let needs_storage = !prepare.part.reads.is_empty();
+        let backer = usize::from(under.home);
+        let is_calm = !self.errs(backer) && !self.errs(participant);
+        let way = match self.brink.rng.below(8) {
+            _ if !(SHORTEST..LONGEST).contains(&left) || backer == participant => return,
+            0..=1 if left > BACK && self.brink.crashes < CRASHES && self.may_crash() => Way::Anew,
+            _ if !ends_it => return,
+            0..=3 if left > GAINED && is_calm => Way::Last,
+            4..=5 if needs_storage => Way::Fetched,
+            _ => Way::Late,
+        };
+        let (deadline, epsilon) = (now + left, EPSILON as u64);
+        // Not much later: a participant that settles another transaction with a later deadline refuses those before it.
+        let more = if self.brink.rng.one_in(4) { 400 } else { 40 };
+        let after = deadline + 4 * epsilon + 10 * MILLISECOND + self.brink.rng.below(more * MILLISECOND);
+        // From when on somebody may have seen the write, and when the participant is to judge.
+        let (from, until) = match way {
+            Way::Late | Way::Fetched => (deadline + 3 * epsilon, after),
+            Way::Last => (deadline, deadline + epsilon - MILLISECOND),
+            Way::Anew => (now + left / 3, deadline - 2 * epsilon),
+        };
+        if way == Way::Last {
+            self.part_clocks(world, backer, participant, until - now);
+        }
+        self.trace(world, format_args!("{} is held back until {until}: {way:?}, under {under:?}", prepare.id));
+        let id = prepare.id;
+        self.brink.held = Some(Held {
+            way,
+            id,
+            coordinator,
+            participant,
+            under,
+            written,
+            until,
+            has_left: false,
+            has_crashed: false,
+        });
+        self.brink.next = until + self.brink.rng.below(2 * SECOND);
+        world.wake_at(now, Timer::Brink(true).token());
+        for reader in 1..READERS {
+            world.wake_at(from + reader * (until - from) / READERS, Timer::Brink(false).token());
+        }
+    }
+
+    /// The backer's wall clock goes to one end of ε, and its other clock runs fast; the participant's goes to the other end.
+    fn part_clocks(&mut self, world: &mut World, backer: usize, participant: usize, lasts: u64) {
+        let now = world.now();
+        world.clock(backer).set_wall(now, EPSILON, 0);
+        world.clock(backer).set_mono_drift(now, FAST);
+        world.reschedule(backer);
+        world.clock(participant).set_wall(now, -EPSILON, 0);
+        for site in [backer, participant] {
+            self.begin(world, Fault::Clock { site }, lasts + 100 * MILLISECOND);
+        }
+    }
+
+    /// The coordinator crashes, if this message asks it to give up what its transaction rests on.
+    fn crash_when_asked_back(&mut self, world: &mut World, to: usize, message: &PeerMessage) {
+        let Body::Object(message) = &message.body else { return };
+        let Message::Revoke { rights, .. } = &**message else { return };
+        let may_crash = self.may_crash();
+        let Some(held) = &mut self.brink.held else { return };
+        let is_asked = held.coordinator == to && rights.iter().any(|(name, _)| *name == held.under.name);
+        if !is_asked
+            || held.way != Way::Anew
+            || !held.has_left
+            || held.has_crashed
+            || !may_crash
+            || world.node(to).is_none()
+        {
+            return;
+        }
+        held.has_crashed = true;
+        self.brink.crashes += 1;
+        let down_for = 5 * MILLISECOND + self.brink.rng.below(20 * MILLISECOND);
+        self.probes.hit("fault: holder starts anew when a right is asked back");
+        self.crash_for(world, to, Keep::Everything, down_for);
+    }
+
+    /// A writer of what the transaction rests on begins, or a reader of what it writes.
+    pub(crate) fn meet_at_brink(&mut self, world: &mut World, writes: bool) {
+        let Some(held) = self.brink.held.clone().filter(|held| held.until > world.now()) else { return };
+        let key = if writes { held.under } else { held.written };
+        let at = usize::from(key.home);
+        self.begin_for_one(world, at, key, writes);
+    }
+
+    /// Until when the network keeps a message.
+    pub(crate) fn kept_by_network(&mut self, to: usize, message: &PeerMessage) -> u64 {
+        let Some(held) = &mut self.brink.held else { return 0 };
+        if held.participant != to || about(message) != Some(held.id) {
+            return 0;
+        }
+        // What it says comes first; questions about it come after, in the order in which they were sent.
+        let is_prepare = prepare_in(message).is_some();
+        held.has_left |= is_prepare;
+        match held.way {
+            Way::Fetched if is_prepare => 0,
+            Way::Fetched => held.until + 1,
+            way => {
+                if is_prepare {
+                    self.probes.hit(match way {
+                        Way::Late => "fault: prepare after its deadline",
+                        Way::Last => "fault: prepare in the last moment",
+                        _ => "fault: prepare held back",
+                    });
+                }
+                held.until
+            }
+        }
+    }
+
+    /// How long storage takes to fetch what a message needs.
+    pub(crate) fn kept_by_storage(&mut self, world: &World, site: usize, input: &Input<Node>) -> u64 {
+        let Input::Message { message, .. } = input else { return 0 };
+        let Some(held) = &self.brink.held else { return 0 };
+        let is_held = held.way == Way::Fetched && held.participant == site;
+        if !is_held || prepare_in(message).is_none_or(|prepare| prepare.id != held.id) {
+            return 0;
+        }
+        let takes = held.until.saturating_sub(world.now());
+        if takes > 0 {
+            self.probes.hit("fault: fetched after the deadline");
+        }
+        takes
+    }
+}

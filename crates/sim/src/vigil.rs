@@ -1,0 +1,101 @@
+//! Keeps watch over clock errors: who can hear whom, and whether a site whose clock is far off comes to know.
+
+use slackline_core::api::Readiness;
+use slackline_core::clock::{MILLISECOND, Now};
+use slackline_core::peer::{Body, PeerMessage};
+
+use crate::faults::EPSILON;
+use crate::invariants::clock_errors::{self, Ear};
+use crate::run::{Simulation, Timer};
+use crate::world::World;
+
+/// How often it looks, while a clock is off. Whatever keeps sites from hearing each other lasts longer.
+const LOOK: u64 = 20 * MILLISECOND;
+
+/// What was seen of every site.
+#[derive(Debug)]
+pub(crate) struct Vigil {
+    ears: Vec<Ear>,
+    /// Sites whose present error was judged.
+    judged: Vec<bool>,
+    is_on: bool,
+}
+
+impl Vigil {
+    pub(crate) fn new(sites: usize) -> Self {
+        Self { ears: vec![Ear::new(sites); sites], judged: vec![false; sites], is_on: false }
+    }
+}
+
+impl Simulation {
+    /// A wall clock was set beyond ε.
+    pub(crate) fn begin_vigil(&mut self, world: &mut World) {
+        if !std::mem::replace(&mut self.vigil.is_on, true) {
+            self.vigil.ears.fill(Ear::new(world.len()));
+            self.keep_vigil(world);
+        }
+    }
+
+    /// Looks at all clocks and links, until no clock is off.
+    pub(crate) fn keep_vigil(&mut self, world: &mut World) {
+        let (now, epsilon, sites) = (world.now(), EPSILON as u64, world.len());
+        let errors: Vec<u64> = (0..sites).map(|site| world.clock(site).error(now).unsigned_abs()).collect();
+        for site in 0..sites {
+            self.vigil.ears[site].note_error(now, errors[site], epsilon);
+            for peer in (0..sites).filter(|&peer| peer != site) {
+                let can_hear = errors[peer] <= epsilon && can_exchange(world, site, peer);
+                let rtt = world.delay(site, peer) + world.delay(peer, site);
+                self.vigil.ears[site].note_peer(now, peer, can_hear, rtt);
+            }
+            let ear = &self.vigil.ears[site];
+            let Some(node) = world.node(site).filter(|_| ear.is_off()) else {
+                self.vigil.judged[site] = false;
+                continue;
+            };
+            let (_, is_trusted) = node.clock(world.time_at(site));
+            match ear.check(now, epsilon, is_trusted) {
+                Ok(true) if !std::mem::replace(&mut self.vigil.judged[site], true) => {
+                    self.probes.hit("site: clock error noticed in time");
+                }
+                found => {
+                    self.oracle.blame(clock_errors::NAME, found.map(drop), &format!("site {site}"));
+                }
+            }
+        }
+        self.vigil.is_on = self.vigil.ears.iter().any(Ear::is_off);
+        if self.vigil.is_on {
+            world.wake_at(now + LOOK, Timer::Vigil.token());
+        }
+    }
+
+    /// A site is told the time by a peer.
+    pub(crate) fn hears(&mut self, site: usize, now: Now, message: &PeerMessage, peer: usize) {
+        if let Body::Pong { mono, .. } = &message.body
+            && self.vigil.is_on
+            && *mono <= now.mono
+        {
+            self.vigil.ears[site].note_exchange(peer, now.mono - mono);
+        }
+    }
+
+    /// A message between two sites is lost.
+    pub(crate) fn misses(&mut self, from: usize, to: usize, message: &PeerMessage) {
+        if self.vigil.is_on && matches!(message.body, Body::Ping { .. } | Body::Pong { .. }) {
+            self.vigil.ears[from].note_peer(0, to, false, 0);
+            self.vigil.ears[to].note_peer(0, from, false, 0);
+        }
+    }
+}
+
+/// Whether nothing keeps two sites from exchanging their times.
+fn can_exchange(world: &mut World, site: usize, peer: usize) -> bool {
+    let serves = |world: &World, site: usize| {
+        let readiness = world.node(site).map(|node| node.readiness());
+        matches!(readiness, Some(Readiness::Ready | Readiness::Draining)) && !world.is_held_up(site)
+    };
+    let mut is_good = |from: usize, to: usize| {
+        let link = world.link(from, to);
+        link.cut == 0 && link.slow == 0
+    };
+    is_good(site, peer) && is_good(peer, site) && serves(world, site) && serves(world, peer)
+}
