@@ -80,7 +80,7 @@ impl Issued {
 }
 
 /// What a home knows of the warranties that it issued.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Backer {
     start: Start,
     count: u64,

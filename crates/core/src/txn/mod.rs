@@ -46,9 +46,11 @@
 //! | `coordinate` | the coordinator: 0, 1 or 2 phases |
 //! | `cache` | copies of others' objects, and the rights held over them |
 //! | `read` | reads |
+//! | `fingerprint` | comparing states, for the model check |
 
 mod cache;
 mod coordinate;
+mod fingerprint;
 mod home;
 mod locks;
 mod read;
@@ -72,6 +74,7 @@ use crate::warranty::Backer;
 use cache::Cache;
 use coordinate::Coordinated;
 use home::Entry;
+pub use home::Stage;
 use locks::Locks;
 pub use read::READ_ITEMS;
 use read::{Question, Waiting};
@@ -94,7 +97,7 @@ enum Timer {
 }
 
 /// Objects and transactions at one site.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Txns {
     me: SiteId,
     start: Start,
