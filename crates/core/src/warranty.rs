@@ -86,7 +86,7 @@ impl Issued {
 }
 
 /// What a home knows of the warranties that it issued.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Backer {
     start: Start,
     count: u64,

@@ -1,164 +1,14 @@
-//! The model check of Avantan: [`slackline_core::avantan`] itself, not a copy of it, in every order of events.
+//! The model checks: the product's own protocol code, not a copy of it, in every order of events.
 //!
-//! A state is three sites' agreements on one entity, the messages under way, and what was acquired. From each state every
-//! message may be delivered next, in any order, or never (so links lose and reorder); each site may start an election,
-//! build or withdraw, grant a token, crash (what is volatile is lost), or lose its disk (everything is lost, and it comes
-//! back with a new incarnation, which may ask the others whether it may vote). Breadth-first, so that a counterexample is a
-//! shortest one.
+//! - [`avantan`]: the agreement by which sites move tokens;
+//! - [`commit`]: transactions over objects of several sites.
 //!
-//! Properties:
-//!
-//! - **agreement**: all sites that applied an instance have the same table for it;
-//! - **conservation**: tokens here and there, decided moves that are not applied yet included, and what was acquired add up
-//!   to the limit (to at most the limit once a disk was lost: the tokens on it count as spent);
-//! - **own invariants**: no assertion of the product fails.
-//!
-//! Steps are atomic with their write, because the driver's release rule lets no message leave before it: a crash
-//! between the two is a message that is never delivered.
+//! Breadth-first, so that a counterexample is a shortest one.
 
-use std::collections::BTreeSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+pub mod avantan;
+pub mod commit;
 
-use slackline_core::avantan::{
-    Avantan, Clearance, Heard, Intent, Membership, Message, NoVote, Offer, Role, Row, Settled, Share, Step, Table,
-};
-use slackline_core::id::{Incarnation, SiteId};
-use stateright::{Checker, Model, Property};
-
-/// What to explore.
-#[derive(Clone, Debug)]
-pub struct Setup {
-    /// For the printed line.
-    pub name: &'static str,
-    /// Tokens at each site at the start.
-    pub tokens: Vec<i64>,
-    /// What a site keeps out of a round, if it has it.
-    pub kept: i64,
-    /// The highest ballot number in any instance.
-    pub ballots: u64,
-    /// The number of rounds.
-    pub rounds: u64,
-    /// How many tokens clients ask for in all.
-    pub acquires: u8,
-    /// How many crashes there may be.
-    pub crashes: u8,
-    /// How many disks may be lost.
-    pub losses: u8,
-    /// The first site that may lose its disk.
-    pub losers_from: usize,
-    /// How many elections may be given up.
-    pub withdrawals: u8,
-    /// So many sites, from the first, may lead.
-    pub leaders: usize,
-    /// Whether the entity is still to be created.
-    pub creates: bool,
-    /// Whether every message but those that carry an election, a vote or a question is lost: what is left goes deeper.
-    pub votes_only: bool,
-}
-
-/// One site.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Site {
-    avantan: Avantan,
-    incarnation: Incarnation,
-    clearance: Clearance,
-    /// The highest incarnation of each site that it has heard of.
-    known: Vec<Incarnation>,
-}
-
-/// A message under way.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Envelope {
-    from: usize,
-    /// The sender's incarnation.
-    incarnation: Incarnation,
-    to: usize,
-    note: Note,
-}
-
-/// What a message says.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Note {
-    /// A message of the agreement.
-    Agreement(Message),
-    /// Does a vote of my predecessors count?
-    Question {
-        /// Repeated in the answer.
-        token: u64,
-    },
-    /// None does.
-    NoVote(NoVote),
-}
-
-/// One state of the whole.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct State {
-    sites: Vec<Site>,
-    network: BTreeSet<Envelope>,
-    acquired: i64,
-    acquires: u8,
-    crashes: u8,
-    losses: u8,
-    withdrawals: u8,
-    /// The table that was first seen for each instance.
-    decided: Vec<(u64, Table)>,
-    disagreed: bool,
-    broken: bool,
-}
-
-/// What may happen next.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Action {
-    /// A message arrives.
-    Deliver(Envelope),
-    /// A site leads a round, or a higher ballot of the one that it is in.
-    Start(usize),
-    /// A leader stops waiting for reports.
-    Build(usize),
-    /// A leader gives up.
-    Withdraw(usize),
-    /// A new incarnation asks the others whether it may vote.
-    Ask(usize),
-    /// A client is granted a token.
-    Acquire(usize),
-    /// A site loses what is volatile.
-    Crash(usize),
-    /// A site loses everything, and comes back with a new incarnation.
-    LoseDisk(usize),
-}
-
-impl Setup {
-    fn members(&self) -> Vec<SiteId> {
-        (0..self.tokens.len()).map(|at| SiteId::new(at as u16, 0)).collect()
-    }
-
-    fn membership<'a>(&self, at: usize, incarnation: Incarnation, members: &'a [SiteId]) -> Membership<'a> {
-        Membership { me: members[at], incarnation, members }
-    }
-
-    /// The last instance that is looked at.
-    fn last(&self) -> u64 {
-        self.rounds + u64::from(!self.creates)
-    }
-
-    fn limit(&self) -> i64 {
-        self.tokens.iter().sum()
-    }
-
-    /// Explores until a property fails, everything is seen, or `most` states are.
-    pub fn explore(self, most: usize) -> Explored {
-        let setup = self.clone();
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let checker = self.checker().threads(threads).target_state_count(most).spawn_bfs().join();
-        let exhausted = checker.state_count() < most;
-        let violation = checker
-            .discoveries()
-            .into_iter()
-            .map(|(name, path)| Violation { property: name, trace: trace(&setup, path.into_actions()) })
-            .min_by_key(|violation| violation.trace.len());
-        Explored { name: setup.name, unique: checker.unique_state_count(), exhausted, violation }
-    }
-}
+use stateright::{Checker, Model};
 
 /// What an exploration came to.
 #[derive(Debug)]
@@ -182,345 +32,60 @@ pub struct Violation {
     pub trace: Vec<String>,
 }
 
-fn trace(setup: &Setup, actions: Vec<Action>) -> Vec<String> {
-    let mut state = setup.init_states().remove(0);
-    let mut lines = Vec::new();
-    for action in actions {
-        let text = match &action {
-            Action::Deliver(envelope) => {
-                format!("S{} → S{}  {}", envelope.from + 1, envelope.to + 1, brief(&envelope.note))
-            }
-            Action::Start(at) => format!("S{} starts an election", at + 1),
-            Action::Build(at) => format!("S{} stops waiting for reports", at + 1),
-            Action::Withdraw(at) => format!("S{} withdraws", at + 1),
-            Action::Ask(at) => format!("S{} asks whether it may vote", at + 1),
-            Action::Acquire(at) => format!("S{} grants a token", at + 1),
-            Action::Crash(at) => format!("S{} crashes and restarts", at + 1),
-            Action::LoseDisk(at) => format!("S{} loses its disk and comes back new", at + 1),
-        };
-        let Some(next) = setup.next_state(&state, action) else { break };
-        state = next;
-        let tokens: Vec<String> = state
-            .sites
-            .iter()
-            .map(|site| format!("{}{}", site.avantan.share.tokens, if site.avantan.in_round() { "*" } else { "" }))
-            .collect();
-        lines.push(format!("{text:<78} tokens {} acquired {}", tokens.join(" "), state.acquired));
-    }
-    lines
+/// What to explore.
+#[derive(Clone, Debug)]
+pub enum Setup {
+    /// The agreement.
+    Avantan(avantan::Setup),
+    /// Transactions.
+    Commit(commit::Setup),
 }
 
-fn brief(note: &Note) -> String {
-    let message = match note {
-        Note::Agreement(message) => message,
-        Note::Question { .. } => return "does a vote of mine count?".to_owned(),
-        Note::NoVote(answer) => {
-            let accepted = if answer.accepted.is_some() { ", has accepted" } else { "" };
-            return format!("no vote of yours counts after {}{accepted}", answer.applied);
-        }
-    };
-    match message {
-        Message::Election { instance, ballot, .. } => {
-            format!("Election({instance}, {}@{})", ballot.number, ballot.site)
-        }
-        Message::Report { instance, report, .. } => {
-            let accepted = if report.accepted.is_some() { ", has accepted" } else { "" };
-            let promise = if report.promises { "" } else { ", no promise" };
-            format!("Report({instance}, holds {}{accepted}{promise})", report.line.held)
-        }
-        Message::Accept { instance, value, .. } => {
-            let rows: Vec<String> =
-                value.rows.iter().map(|row| format!("S{}:{}→{}", row.site.region + 1, row.before, row.after)).collect();
-            format!("Accept({instance}, {})", rows.join(" "))
-        }
-        Message::Accepted { instance, .. } => format!("Accepted({instance})"),
-        Message::Refuse { instance, .. } => format!("Refuse({instance})"),
-        Message::Decided { instance, .. } => format!("Decided({instance})"),
-        Message::Withdraw { instance, .. } => format!("Withdraw({instance})"),
-        Message::Behind { applied } => format!("Behind({applied})"),
-    }
-}
-
-impl Model for Setup {
-    type State = State;
-    type Action = Action;
-
-    fn init_states(&self) -> Vec<State> {
-        // The entity exists, and instance 1 created it with these tokens; or nobody has heard of it.
-        let row = |(at, &after): (usize, &i64)| Settled {
-            instance: 1,
-            row: Row {
-                site: SiteId::new(at as u16, 0),
-                incarnation: Incarnation(1),
-                share: 0,
-                before: 0,
-                after,
-                kept: 0,
-                away: 0,
-            },
-        };
-        let rows: Vec<Settled> = self.tokens.iter().enumerate().map(row).collect();
-        let table = Table::from_parts(1, 1, Some(self.limit()), rows);
-        let site = |&tokens: &i64| {
-            let share = match self.creates {
-                true => Share::default(),
-                false => Share { tokens, number: 1, applied: 1, table: table.clone(), ..Share::default() },
-            };
-            let known = vec![Incarnation(1); self.tokens.len()];
-            let clearance = Clearance::default();
-            Site { avantan: Avantan::restore(share), incarnation: Incarnation(1), clearance, known }
-        };
-        vec![State {
-            sites: self.tokens.iter().map(site).collect(),
-            network: BTreeSet::new(),
-            acquired: 0,
-            acquires: self.acquires,
-            crashes: self.crashes,
-            losses: self.losses,
-            withdrawals: self.withdrawals,
-            decided: Vec::new(),
-            disagreed: false,
-            broken: false,
-        }]
-    }
-
-    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        if state.broken || state.disagreed {
-            return;
-        }
-        let members = self.members();
-        actions.extend(state.network.iter().cloned().map(Action::Deliver));
-        for (at, site) in state.sites.iter().enumerate() {
-            let share = &site.avantan.share;
-            let promised = share.round.as_ref().map_or(0, |round| round.promised.number);
-            if at < self.leaders && share.applied < self.last() && promised < self.ballots {
-                actions.push(Action::Start(at));
-            }
-            if site.incarnation > Incarnation(1)
-                && !site.avantan.may_vote(self.membership(at, site.incarnation, &members))
-            {
-                actions.push(Action::Ask(at));
-            }
-            if let Role::Electing { reports, .. } = site.avantan.role() {
-                let promises = reports.iter().filter(|report| report.promises).count();
-                if promises > self.tokens.len() / 2 {
-                    actions.push(Action::Build(at));
-                }
-                if state.withdrawals > 0 {
-                    actions.push(Action::Withdraw(at));
-                }
-            }
-            if state.acquires > 0 && share.free() > 0 {
-                actions.push(Action::Acquire(at));
-            }
-            // A crash of a site that has nothing volatile changes nothing.
-            if state.crashes > 0 && *site.avantan.role() != Role::Idle {
-                actions.push(Action::Crash(at));
-            }
-            if state.losses > 0 && at >= self.losers_from {
-                actions.push(Action::LoseDisk(at));
-            }
+impl Setup {
+    /// For the printed line.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Setup::Avantan(setup) => setup.name,
+            Setup::Commit(setup) => setup.name,
         }
     }
 
-    fn next_state(&self, last: &State, action: Action) -> Option<State> {
-        let mut state = last.clone();
-        let members = self.members();
-        let step = |state: &mut State, at: usize, act: &dyn Fn(&mut Avantan, Membership, &mut Step)| {
-            let site = &mut state.sites[at];
-            let incarnation = site.incarnation;
-            let membership = self.membership(at, incarnation, &members);
-            let mut step = Step::default();
-            let sound = catch_unwind(AssertUnwindSafe(|| act(&mut site.avantan, membership, &mut step))).is_ok();
-            state.broken |= !sound;
-            for (to, message) in step.sends {
-                let is_vote = matches!(
-                    message,
-                    Message::Election { .. }
-                        | Message::Report { .. }
-                        | Message::Accept { .. }
-                        | Message::Accepted { .. }
-                );
-                if is_vote || !self.votes_only {
-                    let note = Note::Agreement(message);
-                    state.network.insert(Envelope { from: at, incarnation, to: to.region as usize, note });
-                }
-            }
-            if step.adopted {
-                let share = &state.sites[at].avantan.share;
-                let instance = share.applied;
-                match state.decided.iter().find(|(known, _)| *known == instance) {
-                    Some((_, table)) => state.disagreed |= *table != share.table,
-                    None => {
-                        state.decided.push((instance, share.table.clone()));
-                        state.decided.sort_by_key(|(instance, _)| *instance);
-                    }
-                }
-            }
-        };
-        let offer = |share: &Share| Offer {
-            kept: self.kept.min(share.tokens),
-            away: 0,
-            needed: i64::from(share.tokens == 0),
-            wanted: i64::from(share.tokens == 0),
-        };
-        match action {
-            Action::Deliver(envelope) => {
-                state.network.remove(&envelope);
-                let Envelope { from, incarnation, to, note } = envelope;
-                let known = &mut state.sites[to].known[from];
-                // An incarnation that is gone never acts again.
-                if incarnation < *known {
-                    return Some(state);
-                }
-                *known = incarnation;
-                match note {
-                    Note::Agreement(message) => step(&mut state, to, &|avantan, site, step| {
-                        avantan.handle(site, members[from], message.clone(), offer, step);
-                    }),
-                    Note::Question { token } => {
-                        let site = &state.sites[to];
-                        if let Some(answer) = site.avantan.no_vote(members[from], site.known[from], token) {
-                            let note = Note::NoVote(answer);
-                            state.network.insert(Envelope { from: to, incarnation: site.incarnation, to: from, note });
-                        }
-                    }
-                    Note::NoVote(answer) => {
-                        let Site { avantan, incarnation, clearance, .. } = &mut state.sites[to];
-                        let site = self.membership(to, *incarnation, &members);
-                        let heard = catch_unwind(AssertUnwindSafe(|| clearance.hear(avantan, site, from, answer)));
-                        state.broken |= heard.is_err();
-                        if heard.is_ok_and(|heard| heard == Heard::Behind) && !self.votes_only {
-                            let note = Note::Agreement(Message::Behind { applied: avantan.share.applied });
-                            state.network.insert(Envelope { from: to, incarnation: *incarnation, to: from, note });
-                        }
-                    }
-                }
-            }
-            Action::Start(at) => step(&mut state, at, &|avantan, site, step| {
-                let offer = offer(&avantan.share);
-                let exists = avantan.share.table.limit.is_some();
-                let intent = if exists { Intent::Move } else { Intent::Create { limit: self.limit() } };
-                avantan.start(site, intent, offer, step);
-            }),
-            Action::Ask(at) => {
-                let Site { avantan, incarnation, clearance, .. } = &mut state.sites[at];
-                let token = u64::from(incarnation.0) << 8 | avantan.share.applied;
-                if clearance.question(avantan, token).0 != token || clearance == &last.sites[at].clearance {
-                    return None;
-                }
-                for to in (0..members.len()).filter(|to| *to != at) {
-                    let note = Note::Question { token };
-                    state.network.insert(Envelope { from: at, incarnation: *incarnation, to, note });
-                }
-            }
-            Action::Build(at) => step(&mut state, at, &|avantan, site, step| {
-                avantan.build(site, step);
-            }),
-            Action::Withdraw(at) => {
-                state.withdrawals -= 1;
-                step(&mut state, at, &|avantan, site, step| avantan.withdraw(site, step));
-            }
-            Action::Acquire(at) => {
-                state.sites[at].avantan.share.tokens -= 1;
-                state.acquired += 1;
-                state.acquires -= 1;
-            }
-            Action::Crash(at) => {
-                let share = state.sites[at].avantan.share.clone();
-                state.sites[at].avantan = Avantan::restore(share);
-                state.sites[at].clearance = Clearance::default();
-                state.crashes -= 1;
-            }
-            Action::LoseDisk(at) => {
-                let incarnation = Incarnation(state.sites[at].incarnation.0 + 1);
-                let (avantan, clearance) = (Avantan::default(), Clearance::default());
-                let known = vec![Incarnation(0); members.len()];
-                state.sites[at] = Site { avantan, incarnation, clearance, known };
-                state.losses -= 1;
+    /// Explores until a property fails, everything is seen, or `most` states are.
+    pub fn explore(self, most: usize) -> Explored {
+        let name = self.name();
+        match self {
+            Setup::Avantan(setup) => explore(name, setup.clone(), most, |_, actions| avantan::trace(&setup, actions)),
+            Setup::Commit(setup) => {
+                explore(name, setup.clone(), most, |property, actions| commit::trace(&setup, property, actions))
             }
         }
-        (state != *last).then_some(state)
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        vec![
-            Property::always("agreement", |_, state: &State| !state.disagreed),
-            Property::always("conservation", |setup: &Setup, state: &State| {
-                // What is decided holds, even if the only site that knew it has lost its disk.
-                let newest = state.decided.last().map(|(_, table)| table);
-                let mut held = 0;
-                for (at, site) in state.sites.iter().enumerate() {
-                    let share = &site.avantan.share;
-                    held += share.tokens;
-                    if let Some(last) = newest.and_then(|table| table.settled(SiteId::new(at as u16, 0)))
-                        && last.row.incarnation == site.incarnation
-                        && last.row.share == share.number
-                    {
-                        held += last.row.after - last.row.before;
-                    }
-                }
-                let all = held + state.acquired;
-                let exists = newest.map_or(!setup.creates, |table| table.limit.is_some());
-                let limit = if exists { setup.limit() } else { 0 };
-                if state.losses == setup.losses { all == limit } else { all <= limit }
-            }),
-            Property::always("own invariants", |_, state: &State| !state.broken),
-        ]
-    }
-
-    fn within_boundary(&self, state: &State) -> bool {
-        state.sites.iter().all(|site| {
-            let share = &site.avantan.share;
-            share.applied <= self.last()
-                && share.round.as_ref().is_none_or(|round| round.promised.number <= self.ballots)
-        })
     }
 }
 
 /// The setups that the project checks.
 pub fn setups() -> Vec<Setup> {
-    let base = Setup {
-        name: "two rounds, three ballots, one crash, two grants",
-        tokens: vec![0, 3, 0],
-        kept: 0,
-        ballots: 3,
-        rounds: 2,
-        acquires: 2,
-        crashes: 1,
-        losses: 0,
-        losers_from: 0,
-        withdrawals: 2,
-        leaders: 3,
-        creates: false,
-        votes_only: false,
-    };
-    let narrow = Setup { leaders: 2, acquires: 1, withdrawals: 1, ballots: 2, ..base.clone() };
-    let votes = Setup {
-        crashes: 0,
-        losses: 1,
-        acquires: 0,
-        withdrawals: 0,
-        rounds: 1,
-        ballots: 1,
-        votes_only: true,
-        ..narrow.clone()
-    };
-    vec![
-        Setup { name: "two leaders, one withdrawal, one grant, no crash", crashes: 0, ..narrow },
-        Setup { name: "two leaders with a ballot each, one round, one disk lost", votes_only: false, ..votes.clone() },
-        Setup {
-            name: "two creators with a ballot each, any disk lost; only votes arrive",
-            creates: true,
-            ..votes.clone()
-        },
-        Setup {
-            name: "two leaders with a ballot each, the third site's disk lost; only votes arrive",
-            losers_from: 2,
-            ..votes
-        },
-        base.clone(),
-        Setup { name: "the same, a part kept out of the offers", tokens: vec![0, 2, 2], kept: 1, ..base.clone() },
-        Setup { name: "two rounds, three ballots, one crash, one disk lost", acquires: 1, losses: 1, ..base },
-    ]
+    let avantan = avantan::setups().into_iter().map(Setup::Avantan);
+    avantan.chain(commit::setups().into_iter().map(Setup::Commit)).collect()
+}
+
+fn explore<M>(
+    name: &'static str,
+    model: M,
+    most: usize,
+    trace: impl Fn(&str, Vec<M::Action>) -> Vec<String>,
+) -> Explored
+where
+    M: Model + Send + Sync + 'static,
+    M::State: Clone + PartialEq + std::fmt::Debug + std::hash::Hash + Send + Sync + 'static,
+    M::Action: Clone + PartialEq + std::fmt::Debug + Send + Sync + 'static,
+{
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let checker = model.checker().threads(threads).target_state_count(most).spawn_bfs().join();
+    let exhausted = checker.state_count() < most;
+    let violation = checker
+        .discoveries()
+        .into_iter()
+        .map(|(property, path)| Violation { property, trace: trace(property, path.into_actions()) })
+        .min_by_key(|violation| violation.trace.len());
+    Explored { name, unique: checker.unique_state_count(), exhausted, violation }
 }

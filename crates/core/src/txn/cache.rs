@@ -24,7 +24,7 @@ const OVERHEAD: usize = 200;
 const RENEW_TENTHS: u64 = 3;
 
 /// Copies of objects.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Cache {
     copies: FxHashMap<ObjectKey, Copy>,
     /// Copies in the order in which they may be dropped: a clock hand goes round.
@@ -36,7 +36,7 @@ pub(super) struct Cache {
     highest: FxHashMap<u16, WarrantyNumber>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Copy {
     seen: Seen,
     right: Option<Held>,

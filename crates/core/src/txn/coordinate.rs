@@ -17,6 +17,8 @@
 //! prepared it in time. Its own record, made durable before the first message leaves, says only whom to ask. When the
 //! deadline has passed it asks, which makes everybody who has not prepared refuse for ever.
 
+use std::hash::{Hash, Hasher};
+
 use super::home::Stage;
 use super::table::Table;
 use super::{Timer, Txns};
@@ -44,7 +46,7 @@ const TELLS: u32 = 4;
 const TELL: u64 = 10 * SECOND;
 
 /// A transaction that this site coordinates.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Coordinated {
     pub(super) participants: Vec<(SiteId, Incarnation)>,
     /// What each is asked to prepare; empty after a restart.
@@ -78,6 +80,15 @@ impl Coordinated {
     /// A bit for each participant.
     fn all(&self) -> u64 {
         (1 << self.participants.len()) - 1
+    }
+
+    /// See [`Txns::fingerprint`].
+    pub(super) fn fingerprint(&self, state: &mut impl Hasher) {
+        let Self { participants, parts, prepared, lost, bereaved, deadline, is_durable, informed, decided, .. } = self;
+        (participants, parts.len(), prepared, lost, bereaved, deadline, is_durable, informed, decided).hash(state);
+        // A refusal is told so often and no more.
+        let tries = if matches!(decided, Some((false, _))) { self.tries.min(TELLS + 1) } else { 0 };
+        (self.patience.is_some(), tries).hash(state);
     }
 
     fn are_all_prepared(&self) -> bool {

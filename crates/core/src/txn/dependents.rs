@@ -18,7 +18,7 @@ use crate::object::{Abort, CALLS, Cause, ObjectKey, Part, Span, Subject};
 const SUBJECTS: usize = 1_000_000;
 
 /// What is known of calls.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Dependents {
     /// What each call depends on: the rows.
     calls: BTreeMap<ObjectKey, BTreeSet<Subject>>,

@@ -12,6 +12,7 @@
 //! one that took effect stays until all others know.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
 
 use super::table::{Table, put_row, row_key, row_range};
 use super::{Timer, Txns};
@@ -34,7 +35,7 @@ const TELL: u64 = 2 * SECOND;
 pub(super) const COORDINATOR: u64 = 1 << 63;
 
 /// A transaction in which this site takes part.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) deadline: i64,
     pub(super) participants: Vec<(SiteId, Incarnation)>,
@@ -54,12 +55,22 @@ pub(super) struct Entry {
     released: (Start, WarrantyNumber),
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Stage {
+/// How far a participant is with its part.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Stage {
+    /// It waits for rights of others to end.
     Defending,
+    /// It is durable, and in doubt.
     Prepared,
+    /// It is carried out.
     Committed,
+    /// It never will be.
     Refused,
+}
+
+impl Stage {
+    /// By the number that stands in its row. A part that is defended has none.
+    pub(super) const DURABLE: [Stage; 3] = [Stage::Prepared, Stage::Committed, Stage::Refused];
 }
 
 impl Entry {
@@ -78,6 +89,14 @@ impl Entry {
             None if site == id.site => COORDINATOR,
             None => 0,
         }
+    }
+
+    /// See [`Txns::fingerprint`].
+    pub(super) fn fingerprint(&self, state: &mut impl Hasher) {
+        let Self { deadline, participants, known, confirmed, lost, bereaved, stage, part, abort, look_at, .. } = self;
+        (deadline, participants, known, confirmed, lost, bereaved, stage).hash(state);
+        // What is in a part is given by its transaction.
+        (part.writes.len(), part.reads.len(), abort.as_ref().map(|abort| abort.cause), *look_at > 0).hash(state);
     }
 
     fn row(&self) -> Vec<u8> {
@@ -118,7 +137,7 @@ impl Txns {
         reader: &dyn Reader,
     ) -> Result<(), crate::machine::ReadError> {
         let ParticipantRow { stage, deadline, participants, known, part } = row;
-        let stage = [Stage::Prepared, Stage::Committed, Stage::Refused][usize::from(stage)];
+        let stage = Stage::DURABLE[usize::from(stage)];
         if stage == Stage::Prepared {
             let mut set = KeySet::default();
             needs(&Part { writes: part.writes.clone(), ..Part::default() }, incarnation, &mut set);

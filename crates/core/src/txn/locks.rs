@@ -10,6 +10,7 @@
 //! with all names in it, those that are not there included.
 
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 
 use super::dependents::Dependents;
 use super::table::{Table, is_within};
@@ -17,7 +18,7 @@ use crate::id::{Incarnation, OperationId};
 use crate::object::{Abort, Cause, Change, Part, Seen, Span, Value, Version};
 
 /// What prepared transactions hold.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Locks {
     names: BTreeMap<String, Lock>,
     spans: Vec<(OperationId, Span)>,
@@ -25,7 +26,7 @@ pub(super) struct Locks {
     written: BTreeMap<String, Seen>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Lock {
     reads: u32,
     is_put: bool,
@@ -56,6 +57,14 @@ impl Locks {
     /// Whether nothing is held.
     pub(super) fn is_empty(&self) -> bool {
         self.names.is_empty() && self.spans.is_empty()
+    }
+
+    /// See [`super::Txns::fingerprint`].
+    pub(super) fn fingerprint(&self, state: &mut impl Hasher) {
+        (self.names.len(), self.spans.len()).hash(state);
+        for (name, lock) in &self.names {
+            (name, lock.reads, lock.is_put, lock.up, lock.down, lock.adds).hash(state);
+        }
     }
 
     /// The turn is over: the next one's view shows what it wrote.

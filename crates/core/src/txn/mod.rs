@@ -47,10 +47,12 @@
 //! | `coordinate` | the coordinator: 0, 1 or 2 phases |
 //! | `cache` | copies of others' objects, and the rights held over them |
 //! | `read` | reads |
+//! | `fingerprint` | comparing states, for the model check |
 
 mod cache;
 mod coordinate;
 mod dependents;
+mod fingerprint;
 mod home;
 mod locks;
 mod read;
@@ -75,6 +77,7 @@ use cache::Cache;
 use coordinate::Coordinated;
 use dependents::Dependents;
 use home::Entry;
+pub use home::Stage;
 use locks::Locks;
 pub use read::READ_ITEMS;
 use read::{Question, Waiting};
@@ -97,7 +100,7 @@ enum Timer {
 }
 
 /// Objects and transactions at one site.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Txns {
     me: SiteId,
     start: Start,

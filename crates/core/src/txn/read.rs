@@ -25,7 +25,7 @@ const LATE: u64 = 5 * SECOND;
 const LONGEST_READ: u64 = 60 * SECOND;
 
 /// Reads that wait for other sites.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Waiting {
     client: ClientId,
     reading: Reading,
@@ -35,7 +35,7 @@ pub(super) struct Waiting {
 }
 
 /// A question to a home.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Question {
     /// The reads that wait for it; none for one that renews.
     reads: Option<u64>,

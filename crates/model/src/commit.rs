@@ -1,0 +1,881 @@
+//! The model check of commitment: [`slackline_core::txn`] itself, coordinator and participants, through its own handlers.
+//!
+//! A state is three sites, each with its storage and, while it is up, its [`Txns`]; all that was ever sent; and what came of
+//! each transaction. From each state
+//!
+//! - a client may hand a transaction to its coordinator, or ask what became of it;
+//! - every message may arrive next, in any order, again and again (what was sent stays), or never;
+//! - a site's timers may fire, all that it has, while it takes every other site to be down;
+//! - a site's clock may pass the deadline, with those of the others or without;
+//! - a site may crash: what is in memory is lost. It starts again from its storage, or never does;
+//! - a site may lose its disk and come back with a new incarnation, which the others have noted by then, as joining asks.
+//!
+//! Each step is atomic with its write, because the driver's release rule ([`slackline_core::machine::Gate`]) lets no message
+//! leave before it: a crash between the two is a message that never arrives.
+//!
+//! Time is what is left of it: before the deadline or after, and timers that are due whenever they fire. So times are no part
+//! of a state ([`Txns::fingerprint`]).
+//!
+//! # Properties
+//!
+//! - **atomicity**: never is a transaction carried out by a site, or its client told so, and refused by another for ever, or its
+//!   client told that. What a lost disk had counts: somebody may have seen it;
+//! - **commitment**: what is carried out, or told to be, was durably prepared by every participant, each before the deadline;
+//! - **isolation**: of two transactions that each read what the other writes, at most one takes effect;
+//! - **no doubt**: see below;
+//! - **own invariants**: no assertion of the product fails.
+//!
+//! # No doubt
+//!
+//! From *every* state that is reached the rest is played to its end: all that is under way is lost, nothing that is down comes
+//! back, clocks pass the deadline, and timers fire and messages arrive in turn until nothing changes. Then no participant is in
+//! doubt that can reach all others, nor one that can reach another who is not; nothing is locked where nobody is in doubt; and
+//! if all sites are up, nobody keeps anything of any transaction, and each client was told how its own ended.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use slackline_core::api::Outcome;
+use slackline_core::avantan::Membership;
+use slackline_core::clock::{Now, SECOND};
+use slackline_core::config::Config;
+use slackline_core::id::{Incarnation, Life, OperationId, SessionId, SiteId};
+use slackline_core::machine::{Batch, KeySet, Machine, Overlay, View};
+use slackline_core::metrics::Metrics;
+use slackline_core::node::Node;
+use slackline_core::object::message::{Fetch, Message};
+use slackline_core::object::{Change, Home, Part, Transaction, Value};
+use slackline_core::peer::Body;
+use slackline_core::right::Start;
+use slackline_core::stats::Rng;
+use slackline_core::turn::{Peer, Ticket, Turn};
+use slackline_core::txn::{Stage, Txns};
+use stateright::{Model, Property};
+
+/// How many sites there are.
+const SITES: usize = 3;
+/// The wall clock before the deadline, and after it.
+const EARLY: i64 = 1_000_000 * SECOND as i64;
+const LATE: i64 = EARLY + 100 * SECOND as i64;
+/// By this the monotonic clock advances when timers fire: all are due.
+const AN_HOUR: u64 = 3_600 * SECOND;
+/// How long a transaction may take.
+const TIMEOUT: u64 = 5 * SECOND;
+/// After so many rounds of timers and messages nothing may change any more.
+const ROUNDS: usize = 24;
+/// So many messages one round may bring.
+const ROUND_MESSAGES: usize = 1_000;
+
+/// A transaction that a client asks for. It puts its number in every object that it writes.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The site that is asked.
+    pub coordinator: usize,
+    /// The homes at which it reads the object, and finds nothing.
+    pub reads: Vec<usize>,
+    /// The homes at which it writes an object.
+    pub writes: Vec<(usize, &'static str)>,
+}
+
+/// What to explore.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// For the printed line.
+    pub name: &'static str,
+    /// The transactions.
+    pub plans: Vec<Plan>,
+    /// How many crashes there may be.
+    pub crashes: u8,
+    /// Whether a site that crashed starts again.
+    pub restarts: bool,
+    /// How many disks may be lost.
+    pub losses: u8,
+    /// How often timers may fire, all sites together.
+    pub looks: u8,
+    /// How often clients may ask what became of their transactions.
+    pub asks: u8,
+    /// Whether messages may arrive again and again.
+    pub repeats: bool,
+    /// Whether the clocks pass the deadline one by one, in any order, or together.
+    pub skewed: bool,
+    /// Whether the third site holds a right over what is written at the second.
+    pub right: bool,
+    /// Known to all states.
+    shared: Arc<Shared>,
+}
+
+/// What is the same for all states.
+#[derive(Debug, Default)]
+struct Shared {
+    post: Mutex<Post>,
+    /// Which states come to rest without a doubt, and what the others come to.
+    rest: Mutex<HashMap<u64, Option<String>>>,
+}
+
+/// Every message that was ever sent in any state; a state names them by their places.
+#[derive(Debug, Default)]
+struct Post {
+    places: HashMap<String, u16>,
+    envelopes: Vec<Arc<Envelope>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A message.
+#[derive(Debug)]
+struct Envelope {
+    from: usize,
+    /// The sender's incarnation.
+    incarnation: Incarnation,
+    to: usize,
+    message: Message,
+}
+
+/// One site.
+#[derive(Clone, Debug)]
+struct Site {
+    /// None while it is down.
+    txns: Option<Txns>,
+    disk: BTreeMap<Vec<u8>, Vec<u8>>,
+    incarnation: Incarnation,
+    life: Life,
+    /// The highest incarnation of each site that it has heard of.
+    heard: Vec<Incarnation>,
+    /// Whether its clock is past the deadline.
+    is_late: bool,
+    mono: u64,
+    /// Of all that, but for the monotonic clock.
+    print: u64,
+}
+
+/// What came of a transaction, for good.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+struct Fate {
+    is_submitted: bool,
+    told_committed: bool,
+    told_aborted: bool,
+    /// The sites that had durably prepared it in time, carried it out, and refused it; a bit each.
+    prepared: u8,
+    carried: u8,
+    refused: u8,
+}
+
+/// One state of the whole.
+#[derive(Clone, Debug)]
+pub struct State {
+    sites: Vec<Arc<Site>>,
+    /// What was sent, in ascending order.
+    sent: Vec<u16>,
+    fates: Vec<Fate>,
+    crashes: u8,
+    losses: u8,
+    looks: u8,
+    asks: u8,
+    broken: bool,
+}
+
+impl State {
+    fn key(&self) -> impl Hash + Eq + '_ {
+        let prints = [0, 1, 2].map(|at: usize| self.sites[at].print);
+        (prints, &self.sent, &self.fates, self.crashes, self.losses, self.looks, self.asks, self.broken)
+    }
+}
+
+impl PartialEq for State {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Hash for State {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
+}
+
+/// What may happen next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// A client hands its transaction over.
+    Submit(usize),
+    /// A client asks what became of it.
+    Ask(usize),
+    /// A message arrives.
+    Deliver(u16),
+    /// A site's timers fire.
+    Look(usize),
+    /// A site's clock passes the deadline.
+    Pass(usize),
+    /// All clocks do.
+    PassAll,
+    /// A site loses what is in memory, and starts again or not.
+    Crash(usize),
+    /// A site loses everything, and comes back with a new incarnation.
+    LoseDisk(usize),
+}
+
+fn site_id(at: usize) -> SiteId {
+    SiteId::new(at as u16, 0)
+}
+
+fn members() -> Vec<SiteId> {
+    (0..SITES).map(site_id).collect()
+}
+
+impl Plan {
+    fn participants(&self) -> u8 {
+        self.reads.iter().chain(self.writes.iter().map(|(home, _)| home)).fold(0, |all, home| all | 1 << home)
+    }
+
+    fn transaction(&self, number: usize) -> Transaction {
+        let part = |home: usize| Part {
+            reads: self.reads.iter().filter(|at| **at == home).map(|_| ("x".to_owned(), 0)).collect(),
+            scans: Vec::new(),
+            writes: self
+                .writes
+                .iter()
+                .filter(|(at, _)| *at == home)
+                .map(|(_, name)| ((*name).to_owned(), Change::Put(Value::Bytes(vec![number as u8]))))
+                .collect(),
+        };
+        let homes = (0..SITES).map(|at| Home { region: at as u16, incarnation: Incarnation(1), part: part(at) });
+        Transaction { homes: homes.filter(|home| !home.part.is_empty()).collect(), max_wait: TIMEOUT }
+    }
+
+    /// Whether each reads what the other writes.
+    fn excludes(&self, other: &Plan) -> bool {
+        let reads = |one: &Plan, two: &Plan| one.reads.iter().any(|home| two.writes.contains(&(*home, "x")));
+        reads(self, other) && reads(other, self)
+    }
+}
+
+impl Fate {
+    fn took_effect(&self) -> bool {
+        self.told_committed || self.carried != 0
+    }
+
+    fn did_not(&self) -> bool {
+        self.told_aborted || self.refused != 0
+    }
+}
+
+impl Site {
+    fn new() -> Self {
+        Self {
+            txns: None,
+            disk: BTreeMap::new(),
+            incarnation: Incarnation(1),
+            life: Life(0),
+            heard: vec![Incarnation(1); SITES],
+            is_late: false,
+            mono: 1_000 * SECOND,
+            print: 0,
+        }
+    }
+
+    fn fingerprint(&mut self) {
+        let mut hasher = DefaultHasher::new();
+        (&self.disk, self.incarnation, &self.heard, self.is_late, self.txns.is_some()).hash(&mut hasher);
+        if let Some(txns) = &self.txns {
+            txns.fingerprint(&mut hasher);
+        }
+        self.print = hasher.finish();
+    }
+
+    /// Starts it from its disk.
+    fn open(&mut self, at: usize) {
+        let mut txns = Txns::new(site_id(at), 0);
+        for (key, value) in self.disk.iter().filter(|(key, _)| Txns::is_row(key)) {
+            let restored = txns.restore(key, value, self.incarnation, &self.disk).expect("a map can be read");
+            restored.expect("a row that the product wrote");
+        }
+        self.life = Life(self.life.0 + 1);
+        self.txns = Some(txns);
+    }
+
+    /// Whether the site has prepared this and does not know how it ended.
+    fn doubts(&self, id: OperationId) -> bool {
+        let rows = self.disk.iter().filter_map(|(key, value)| Txns::stage_of_row(key, value).ok().flatten());
+        rows.into_iter().any(|row| row == (id, Stage::Prepared))
+    }
+}
+
+/// What a handler is called with.
+type Act<'a> = dyn Fn(&mut Txns, &mut Turn, &View) + 'a;
+
+impl Setup {
+    fn id(&self, number: usize) -> OperationId {
+        let site = site_id(self.plans[number].coordinator);
+        OperationId { site, incarnation: Incarnation(1), session: SessionId(1), sequence: number as u64 }
+    }
+
+    /// One turn of a site: calls the handler, makes its batch durable, and sends what it says. What was sent is returned.
+    fn turn(&self, state: &mut State, at: usize, hears: bool, needs: KeySet, act: &Act) -> Vec<u16> {
+        let site = Arc::make_mut(&mut state.sites[at]);
+        let (members, config) = (members(), Config::new(site_id(at), members()));
+        let heard = hears.then_some(site.mono);
+        let peer = |other: usize| Peer {
+            site: site_id(other),
+            incarnation: site.heard[other],
+            heard: heard.filter(|_| other != at),
+            ..Peer::default()
+        };
+        let peers: Vec<Peer> = (0..SITES).map(peer).collect();
+        let mut turn = Turn {
+            now: Now { wall: if site.is_late { LATE } else { EARLY }, mono: site.mono },
+            uptime: site.mono,
+            site: Membership { me: site_id(at), incarnation: site.incarnation, members: &members },
+            leaving: false,
+            is_clock_trusted: true,
+            config: &config,
+            peers: &peers,
+            position: at,
+            rng: &mut Rng::new(0),
+            metrics: &mut Metrics::default(),
+            batch: Batch::new(),
+            sends: Vec::new(),
+            digests: vec![Vec::new(); SITES],
+            finished: Vec::new(),
+            undecided: Vec::new(),
+            removed: Default::default(),
+            responses: Vec::new(),
+            next_due: None,
+        };
+        let view = View::prepare(needs, &Overlay::default(), &site.disk).expect("a map can be read");
+        let txns = site.txns.as_mut().expect("only a site that is up has turns");
+        let start = Start { incarnation: site.incarnation, life: site.life };
+        let sound = catch_unwind(AssertUnwindSafe(|| {
+            if txns.start() != start {
+                txns.resume(&turn, start);
+            }
+            act(txns, &mut turn, &view);
+            txns.persist(&mut turn.batch);
+        }));
+        let Turn { batch, sends, finished, .. } = turn;
+        state.broken |= sound.is_err();
+        self.make_durable(&mut state.fates, site, at, &batch);
+        site.fingerprint();
+        let incarnation = site.incarnation;
+        for (ticket, outcome) in finished {
+            state.fates[ticket.sequence as usize].tell(&outcome);
+        }
+        let mut sent = Vec::new();
+        for (to, body) in sends {
+            let Body::Object(message) = body else { continue };
+            sent.push(self.send(Envelope { from: at, incarnation, to: usize::from(to.region), message: *message }));
+        }
+        for place in &sent {
+            if let Err(free) = state.sent.binary_search(place) {
+                state.sent.insert(free, *place);
+            }
+        }
+        sent
+    }
+
+    fn make_durable(&self, fates: &mut [Fate], site: &mut Site, at: usize, batch: &Batch) {
+        let bit = 1 << at;
+        for (key, value) in batch.iter() {
+            let Some(value) = value else {
+                site.disk.remove(key);
+                continue;
+            };
+            if let Some((id, stage)) = Txns::stage_of_row(key, value).expect("a row that the product wrote") {
+                let fate = &mut fates[id.sequence as usize];
+                match stage {
+                    Stage::Prepared if !site.is_late => fate.prepared |= bit,
+                    Stage::Prepared | Stage::Defending => {}
+                    Stage::Committed => fate.carried |= bit,
+                    Stage::Refused => fate.refused |= bit,
+                }
+            } else if Node::is_paged(key) {
+                // An object's row ends with its value, and that is the number of the transaction that put it there.
+                let number = usize::from(*value.last().expect("no row is empty"));
+                fates[number].carried |= bit;
+                // A lone participant prepares and carries out in one.
+                if self.plans[number].participants() == bit && !site.is_late {
+                    fates[number].prepared |= bit;
+                }
+            }
+            site.disk.insert(key.to_vec(), value.to_vec());
+        }
+    }
+
+    fn send(&self, envelope: Envelope) -> u16 {
+        let mut post = lock(&self.shared.post);
+        let Post { places, envelopes } = &mut *post;
+        *places.entry(format!("{envelope:?}")).or_insert_with(|| {
+            envelopes.push(Arc::new(envelope));
+            u16::try_from(envelopes.len() - 1).expect("far fewer messages differ")
+        })
+    }
+
+    fn envelope(&self, place: u16) -> Arc<Envelope> {
+        lock(&self.shared.post).envelopes[usize::from(place)].clone()
+    }
+
+    fn submit(&self, state: &mut State, number: usize) {
+        let plan = &self.plans[number];
+        let at = plan.coordinator;
+        let transaction = plan.transaction(number);
+        let mut needs = KeySet::default();
+        // What the node would ask storage for: its own part.
+        let own = transaction.homes.iter().filter(|home| usize::from(home.region) == at);
+        let site = &state.sites[at];
+        if let (Some(txns), Some(own)) = (&site.txns, own.into_iter().next()) {
+            let prepare = self.own_prepare(number, own.part.clone());
+            txns.message_needs(&prepare, site.incarnation, &mut needs);
+        }
+        let outcome = std::cell::RefCell::new(None);
+        let ticket = Ticket { session: SessionId(1), sequence: number as u64 };
+        state.fates[number].is_submitted = true;
+        self.turn(state, at, true, needs, &|txns, turn, view| {
+            let table = txns.table(view, turn.site.incarnation);
+            *outcome.borrow_mut() = txns.commit(turn, &table, ticket, transaction.clone(), TIMEOUT, (1, 1));
+        });
+        if let Some(outcome) = outcome.into_inner() {
+            state.fates[number].tell(&outcome);
+        }
+    }
+
+    /// A question of which only the part matters: what storage it needs.
+    fn own_prepare(&self, number: usize, part: Part) -> Message {
+        Message::Prepare(Box::new(slackline_core::object::message::Prepare {
+            id: self.id(number),
+            deadline: 0,
+            participants: Vec::new(),
+            prepared: 0,
+            part,
+            max_wait: 0,
+            released: Default::default(),
+        }))
+    }
+
+    fn deliver(&self, state: &mut State, place: u16) -> Vec<u16> {
+        let envelope = self.envelope(place);
+        let Envelope { from, incarnation, to, message } = &*envelope;
+        let site = &state.sites[*to];
+        // An incarnation that is gone never acts again.
+        let Some(txns) = site.txns.as_ref().filter(|_| *incarnation >= site.heard[*from]) else { return Vec::new() };
+        let mut needs = KeySet::default();
+        txns.message_needs(message, site.incarnation, &mut needs);
+        self.turn(state, *to, true, needs, &|txns, turn, view| {
+            txns.message(turn, view, site_id(*from), message.clone());
+        })
+    }
+
+    fn look(&self, state: &mut State, at: usize) -> Vec<u16> {
+        let site = Arc::make_mut(&mut state.sites[at]);
+        site.mono += AN_HOUR;
+        let mut needs = KeySet::default();
+        if let Some(txns) = &site.txns {
+            txns.tick_needs(site.mono, site.incarnation, &mut needs);
+        }
+        self.turn(state, at, false, needs, &|txns, turn, view| txns.tick(turn, view))
+    }
+
+    fn pass(state: &mut State, at: usize) {
+        let site = Arc::make_mut(&mut state.sites[at]);
+        site.is_late = true;
+        site.fingerprint();
+    }
+
+    fn restart(&self, state: &mut State, at: usize) {
+        Arc::make_mut(&mut state.sites[at]).open(at);
+        self.turn(state, at, true, KeySet::default(), &|_, _, _| {});
+    }
+
+    fn lose_disk(&self, state: &mut State, at: usize) {
+        let incarnation = Incarnation(state.sites[at].incarnation.0 + 1);
+        let is_late = state.sites[at].is_late;
+        let mut heard = vec![Incarnation(1); SITES];
+        heard[at] = incarnation;
+        state.sites[at] = Arc::new(Site { incarnation, heard, is_late, ..Site::new() });
+        for other in (0..SITES).filter(|other| *other != at) {
+            let site = Arc::make_mut(&mut state.sites[other]);
+            site.heard[at] = incarnation;
+            site.fingerprint();
+        }
+        self.restart(state, at);
+    }
+
+    /// A client asks, as the node would have it.
+    fn ask(&self, state: &mut State, number: usize) {
+        let id = self.id(number);
+        let taken_back = std::cell::Cell::new(false);
+        self.turn(state, id.site.region.into(), true, KeySet::default(), &|txns, turn, _| {
+            if txns.is_undecided(id) {
+                taken_back.set(txns.take_back(turn, id));
+                if !taken_back.get() {
+                    txns.ask_participants(turn, id);
+                }
+            }
+        });
+        state.fates[number].told_aborted |= taken_back.get();
+    }
+
+    /// Plays the rest to its end, with all that is under way lost. What is wrong then, if anything.
+    fn doubt(&self, state: &State) -> Option<String> {
+        let mut state = state.clone();
+        for site in &mut state.sites {
+            if site.txns.is_some() && !site.is_late {
+                let site = Arc::make_mut(site);
+                site.is_late = true;
+                site.fingerprint();
+            }
+        }
+        let mut met = Vec::new();
+        let verdict = loop {
+            let key = {
+                let mut hasher = DefaultHasher::new();
+                (&state.fates, [0, 1, 2].map(|at: usize| state.sites[at].print), state.broken).hash(&mut hasher);
+                hasher.finish()
+            };
+            if let Some(verdict) = lock(&self.shared.rest).get(&key) {
+                break verdict.clone();
+            }
+            if met.last() == Some(&key) {
+                break self.wrong_at_rest(&state);
+            }
+            if met.len() == ROUNDS {
+                break Some("it does not come to rest".to_owned());
+            }
+            met.push(key);
+            self.round(&mut state);
+        };
+        lock(&self.shared.rest).extend(met.into_iter().map(|key| (key, verdict.clone())));
+        verdict
+    }
+
+    /// Every timer fires, and every message that comes of it arrives, in the order in which they were sent.
+    fn round(&self, state: &mut State) {
+        let mut under_way = std::collections::VecDeque::new();
+        for at in 0..SITES {
+            if state.sites[at].txns.is_some() && !state.broken {
+                under_way.extend(self.look(state, at));
+            }
+        }
+        for _ in 0..ROUND_MESSAGES {
+            let Some(place) = under_way.pop_front().filter(|_| !state.broken) else { break };
+            under_way.extend(self.deliver(state, place));
+        }
+    }
+
+    fn wrong_at_rest(&self, state: &State) -> Option<String> {
+        if state.broken {
+            return Some("an assertion of the product fails".to_owned());
+        }
+        let are_all_up = state.sites.iter().all(|site| site.txns.is_some());
+        for (number, (plan, fate)) in self.plans.iter().zip(&state.fates).enumerate() {
+            if fate.took_effect() && fate.did_not() {
+                return Some(format!("T{} is carried out and refused", number + 1));
+            }
+            let participants = (0..SITES).filter(|at| plan.participants() >> at & 1 == 1);
+            let (up, down): (Vec<usize>, Vec<usize>) = participants.partition(|at| state.sites[*at].txns.is_some());
+            let in_doubt: Vec<usize> =
+                up.iter().copied().filter(|at| state.sites[*at].doubts(self.id(number))).collect();
+            if let Some(at) = in_doubt.first().filter(|_| down.is_empty() || in_doubt.len() < up.len()) {
+                return Some(format!("S{} is in doubt of T{}", at + 1, number + 1));
+            }
+            let is_told = fate.told_committed || fate.told_aborted;
+            if are_all_up
+                && fate.is_submitted
+                && !is_told
+                && state.sites[plan.coordinator].incarnation == Incarnation(1)
+            {
+                return Some(format!("the client of T{} is not told", number + 1));
+            }
+        }
+        for (at, site) in state.sites.iter().enumerate() {
+            let Some(txns) = &site.txns else { continue };
+            let doubts = (0..self.plans.len()).any(|number| site.doubts(self.id(number)));
+            if !doubts && !txns.is_settled() {
+                return Some(format!("S{} keeps locks", at + 1));
+            }
+            if are_all_up && txns.under_way() != (0, 0) {
+                return Some(format!("S{} does not forget", at + 1));
+            }
+        }
+        None
+    }
+}
+
+impl Fate {
+    fn tell(&mut self, outcome: &Outcome) {
+        match outcome {
+            Outcome::Committed { .. } => self.told_committed = true,
+            Outcome::Aborted(_) => self.told_aborted = true,
+            // It is told again when it is known.
+            _ => {}
+        }
+    }
+}
+
+impl Model for Setup {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let mut state = State {
+            sites: (0..SITES).map(|_| Arc::new(Site::new())).collect(),
+            sent: Vec::new(),
+            fates: vec![Fate::default(); self.plans.len()],
+            crashes: self.crashes,
+            losses: self.losses,
+            looks: self.looks,
+            asks: self.asks,
+            broken: false,
+        };
+        (0..SITES).for_each(|at| self.restart(&mut state, at));
+        if self.right {
+            self.issue_right(&mut state);
+        }
+        vec![state]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.broken || state.fates.iter().any(|fate| fate.took_effect() && fate.did_not()) {
+            return;
+        }
+        let up = |at: usize| state.sites[at].txns.is_some();
+        for (number, (plan, fate)) in self.plans.iter().zip(&state.fates).enumerate() {
+            let site = &state.sites[plan.coordinator];
+            let serves = up(plan.coordinator) && site.incarnation == Incarnation(1);
+            if serves && !fate.is_submitted && !site.is_late {
+                actions.push(Action::Submit(number));
+            }
+            if serves && fate.is_submitted && state.asks > 0 {
+                actions.push(Action::Ask(number));
+            }
+        }
+        actions.extend(state.sent.iter().copied().map(Action::Deliver));
+        if !self.skewed && !state.sites[0].is_late {
+            actions.push(Action::PassAll);
+        }
+        for (at, site) in state.sites.iter().enumerate() {
+            if state.looks > 0 && up(at) {
+                actions.push(Action::Look(at));
+            }
+            if self.skewed && !site.is_late {
+                actions.push(Action::Pass(at));
+            }
+            if state.crashes > 0 && up(at) {
+                actions.push(Action::Crash(at));
+            }
+            // It is the others who give it its incarnation.
+            if state.losses > 0 && (0..SITES).all(up) {
+                actions.push(Action::LoseDisk(at));
+            }
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = last.clone();
+        match action {
+            Action::Submit(number) => self.submit(&mut state, number),
+            Action::Ask(number) => {
+                self.ask(&mut state, number);
+                state.asks -= u8::from(state != *last);
+            }
+            Action::Deliver(place) => {
+                self.deliver(&mut state, place);
+                // One that changes nothing is as well not delivered yet.
+                if !self.repeats && state != *last {
+                    state.sent.retain(|other| *other != place);
+                }
+            }
+            Action::Look(at) => {
+                self.look(&mut state, at);
+                state.looks -= u8::from(state != *last);
+            }
+            Action::Pass(at) => Self::pass(&mut state, at),
+            Action::PassAll => (0..SITES).for_each(|at| Self::pass(&mut state, at)),
+            Action::Crash(at) => {
+                state.crashes -= 1;
+                if self.restarts {
+                    self.restart(&mut state, at);
+                } else {
+                    let site = Arc::make_mut(&mut state.sites[at]);
+                    site.txns = None;
+                    site.fingerprint();
+                }
+            }
+            Action::LoseDisk(at) => {
+                state.losses -= 1;
+                self.lose_disk(&mut state, at);
+            }
+        }
+        (state != *last).then_some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("atomicity", |_, state: &State| {
+                state.fates.iter().all(|fate| !(fate.took_effect() && fate.did_not()))
+            }),
+            Property::always("commitment", |setup: &Setup, state: &State| {
+                let mut fates = setup.plans.iter().zip(&state.fates);
+                fates.all(|(plan, fate)| !fate.took_effect() || fate.prepared == plan.participants())
+            }),
+            Property::always("isolation", |setup: &Setup, state: &State| {
+                let took_effect = |number: &usize| state.fates[*number].took_effect();
+                let numbers: Vec<usize> = (0..setup.plans.len()).filter(took_effect).collect();
+                let excludes = |one: usize, two: usize| setup.plans[one].excludes(&setup.plans[two]);
+                !numbers.iter().any(|one| numbers.iter().any(|two| one != two && excludes(*one, *two)))
+            }),
+            Property::always("no doubt", |setup: &Setup, state: &State| state.broken || setup.doubt(state).is_none()),
+            Property::always("own invariants", |_, state: &State| !state.broken),
+        ]
+    }
+}
+
+impl Setup {
+    /// The third site reads what the second has often enough for a right over it.
+    fn issue_right(&self, state: &mut State) {
+        for read in 0..5 {
+            Arc::make_mut(&mut state.sites[1]).mono += SECOND;
+            let gets = vec![("x".to_owned(), 1)];
+            let start = Start { incarnation: Incarnation(1), life: Life(1) };
+            let message = Message::Fetch(Box::new(Fetch { token: read, start, gets, scans: Vec::new(), rights: true }));
+            let place = self.send(Envelope { from: 2, incarnation: Incarnation(1), to: 1, message });
+            let answer = self.deliver(state, place);
+            if read == 4 {
+                answer.into_iter().for_each(|place| drop(self.deliver(state, place)));
+            }
+        }
+        state.sent.clear();
+        let issued = state.sites[1].txns.as_ref().map_or(0, Txns::warranties);
+        assert_eq!(issued, 1, "what is read so often is worth a right");
+    }
+}
+
+/// One line for each step of a counterexample.
+pub(crate) fn trace(setup: &Setup, property: &str, actions: Vec<Action>) -> Vec<String> {
+    let mut state = setup.init_states().remove(0);
+    let mut lines = Vec::new();
+    for action in actions {
+        let text = match &action {
+            Action::Submit(number) => {
+                format!("S{} is asked to commit T{}", setup.plans[*number].coordinator + 1, number + 1)
+            }
+            Action::Ask(number) => format!("the client of T{} asks what became of it", number + 1),
+            Action::Deliver(place) => {
+                let envelope = setup.envelope(*place);
+                format!("S{} → S{}  {}", envelope.from + 1, envelope.to + 1, brief(&envelope.message))
+            }
+            Action::Look(at) => format!("S{}: its timers fire", at + 1),
+            Action::Pass(at) => format!("S{}: its clock passes the deadline", at + 1),
+            Action::PassAll => "all clocks pass the deadline".to_owned(),
+            Action::Crash(at) => format!("S{} crashes{}", at + 1, if setup.restarts { " and restarts" } else { "" }),
+            Action::LoseDisk(at) => format!("S{} loses its disk and comes back new", at + 1),
+        };
+        let Some(next) = setup.next_state(&state, action) else { break };
+        state = next;
+        let fates: Vec<String> = state.fates.iter().map(Fate::to_string).collect();
+        lines.push(format!("{text:<60} {}", fates.join("; ")));
+    }
+    if property == "no doubt" {
+        lines.extend(setup.doubt(&state).map(|doubt| format!("... and at rest: {doubt}")));
+    }
+    lines
+}
+
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sites = |bits: u8| -> String {
+            (0..SITES).filter(|at| bits >> at & 1 == 1).map(|at| format!(" S{}", at + 1)).collect()
+        };
+        let told = |told: bool| if told { " (told)" } else { "" };
+        write!(f, "prepared{}", sites(self.prepared))?;
+        if self.took_effect() {
+            write!(f, ", carried out{}{}", sites(self.carried), told(self.told_committed))?;
+        }
+        if self.did_not() {
+            write!(f, ", refused{}{}", sites(self.refused), told(self.told_aborted))?;
+        }
+        Ok(())
+    }
+}
+
+fn brief(message: &Message) -> String {
+    match message {
+        Message::Fetch(_) => "Fetch".to_owned(),
+        Message::Fetched(_) => "Fetched".to_owned(),
+        Message::Revoke { .. } => "Revoke".to_owned(),
+        Message::Revoked { .. } => "Revoked".to_owned(),
+        Message::Prepare(prepare) => {
+            format!("Prepare(T{}, prepared {:03b})", prepare.id.sequence + 1, prepare.prepared)
+        }
+        Message::Vote { id, vote } => {
+            let vote = match vote {
+                slackline_core::object::message::Vote::Refused(abort) => format!("Refused: {:?}", abort.cause),
+                vote => format!("{vote:?}"),
+            };
+            format!("Vote(T{}, {vote})", id.sequence + 1)
+        }
+        Message::Decide { id, commit } => {
+            format!("Decide(T{}, {})", id.sequence + 1, if *commit { "commit" } else { "refuse" })
+        }
+        Message::Decided { id } => format!("Decided(T{})", id.sequence + 1),
+        Message::Forget { id } => format!("Forget(T{})", id.sequence + 1),
+        Message::Inquire { id, prepared, .. } => format!("Inquire(T{}, prepared {prepared:03b})", id.sequence + 1),
+        Message::Inquired { id, known, prepared } => {
+            format!("Inquired(T{}, {known:?}, prepared {prepared:03b})", id.sequence + 1)
+        }
+    }
+}
+
+/// The setups that the project checks.
+pub fn setups() -> Vec<Setup> {
+    let everywhere = Plan { coordinator: 0, reads: vec![], writes: vec![(0, "x"), (1, "x"), (2, "x")] };
+    let outside = Plan { coordinator: 0, reads: vec![], writes: vec![(1, "x"), (2, "x")] };
+    let exclude = vec![
+        Plan { coordinator: 0, reads: vec![0], writes: vec![(1, "x")] },
+        Plan { coordinator: 1, reads: vec![1], writes: vec![(0, "x")] },
+    ];
+    let setup = |name, plans: Vec<Plan>| Setup {
+        name,
+        plans,
+        crashes: 1,
+        restarts: true,
+        losses: 0,
+        looks: 1,
+        asks: 0,
+        repeats: false,
+        skewed: false,
+        right: false,
+        shared: Arc::default(),
+    };
+    let one = || vec![everywhere.clone()];
+    let outside = || vec![outside.clone()];
+    vec![
+        setup("commit at three homes, one crash", one()),
+        Setup { restarts: false, ..setup("commit at three homes, one crash for good", one()) },
+        Setup { looks: 2, ..setup("commit, the coordinator takes no part, one crash", outside()) },
+        Setup {
+            looks: 2,
+            restarts: false,
+            ..setup("commit, the coordinator takes no part, one crash for good", outside())
+        },
+        Setup {
+            skewed: true,
+            restarts: false,
+            ..setup("commit at three homes, clocks differ, one crash for good", one())
+        },
+        Setup { crashes: 0, asks: 1, ..setup("commit at three homes, its client asks", one()) },
+        Setup { crashes: 0, repeats: true, ..setup("commit at three homes, messages repeat", one()) },
+        Setup { right: true, ..setup("commit at three homes, a right in the way, one crash", one()) },
+        Setup { looks: 2, ..setup("commit of two that exclude each other, one crash", exclude) },
+        Setup { crashes: 0, losses: 1, looks: 2, ..setup("commit at three homes, one disk lost", one()) },
+        Setup {
+            crashes: 0,
+            losses: 1,
+            looks: 2,
+            ..setup("commit, the coordinator takes no part, one disk lost", outside())
+        },
+    ]
+}
