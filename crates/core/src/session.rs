@@ -7,7 +7,7 @@
 //!
 //! One outcome has no row: that of a transaction that only read and was judged by its site alone. It is remembered until the
 //! site stops, so that nobody waits for a sync because of a read. A copy of it that comes after that is judged anew, and a
-//! question refuses it; it has no effect either way.
+//! question refuses it, and other content under its id is not noticed; it has no effect either way.
 //!
 //! Memory is sessions times window, not rate times time. Sessions are numbered upwards from a durable mark, so after a
 //! restart or after the retention a number that is not known is a session that *ended*, never a new one. A session that

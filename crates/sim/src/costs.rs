@@ -28,15 +28,8 @@ pub struct Costs {
 
 impl Costs {
     /// Nothing costs time.
-    pub const NONE: Self = Self {
-        input_ns: 0,
-        operation_ns: 0,
-        object_ns: 0,
-        send_ns: 0,
-        byte_ns: 0,
-        sync_us: 0,
-        sync_byte_ns: 0,
-    };
+    pub const NONE: Self =
+        Self { input_ns: 0, operation_ns: 0, object_ns: 0, send_ns: 0, byte_ns: 0, sync_us: 0, sync_byte_ns: 0 };
 }
 
 impl Default for Costs {

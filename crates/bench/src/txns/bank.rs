@@ -133,7 +133,8 @@ impl Bank {
             began: Cell::new(None),
         };
         for store in 0..stores {
-            let written = (0..accounts).map(|order| bank.write_of(&bank.account(store, order), bank.first(store, order)));
+            let written =
+                (0..accounts).map(|order| bank.write_of(&bank.account(store, order), bank.first(store, order)));
             let ops = written.collect();
             bank.record(0, 0, Some(1), Fate::Committed, ops);
         }

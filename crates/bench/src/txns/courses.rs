@@ -239,8 +239,7 @@ impl Workload for Courses {
             let keys: Vec<Key> = students.iter().map(|student| self.grades(course, *student)).collect();
             let grades = read_all(seat, &keys).await?;
             for order in 0..ASSIGNMENTS {
-                let keys: Vec<Key> =
-                    students.iter().map(|student| self.submission(course, order, *student)).collect();
+                let keys: Vec<Key> = students.iter().map(|student| self.submission(course, order, *student)).collect();
                 let versions: Vec<u64> = read_all(seat, &keys).await?.iter().map(number).collect();
                 let counted = match read_all(seat, &[self.count(course, order)]).await?[0] {
                     Some(Value::Counter(count)) => count as u64,

@@ -186,8 +186,12 @@ impl Setting {
         let mut stage = Stage::new(options, Arc::new(self.topology()), &self.clients());
         let workload = Rc::new(workload);
         let tally = Rc::new(RefCell::new(Tally::new(Some(stage.hub()))));
-        let seats: Vec<Seat> =
-            self.clients().iter().enumerate().map(|(at, &site)| Seat::new(at, site, Arc::new(stage.port(at)))).collect();
+        let seats: Vec<Seat> = self
+            .clients()
+            .iter()
+            .enumerate()
+            .map(|(at, &site)| Seat::new(at, site, Arc::new(stage.port(at))))
+            .collect();
         for (site, seat) in seats.iter().take(self.stores).enumerate() {
             stage.spawn(load(Rc::clone(&workload), seat.clone(), site, Rc::clone(&tally)));
         }

@@ -87,7 +87,7 @@ pub fn oo7(options: &Oo7Options) -> Result<Report, TxnsError> {
         stores,
         clients_per_store: options.clients_per_store,
         rtt: options.rtt,
-        warm: options.measure * 2,
+        warm: options.measure * 4,
         measure: options.measure,
         seed: options.seed,
         live: options.live.clone(),
@@ -271,7 +271,8 @@ impl Workload for Oo7 {
 async fn traverse(txn: Txn, drawn: &[(usize, usize)], swap: Option<usize>) -> Result<(), TxnError> {
     for level in 0..LEVELS - 1 {
         let above = CHILDREN.pow(LEVELS - 1 - level);
-        let mut keys: Vec<Key> = drawn.iter().map(|(module, base)| Oo7::assembly(*module, level, base / above)).collect();
+        let mut keys: Vec<Key> =
+            drawn.iter().map(|(module, base)| Oo7::assembly(*module, level, base / above)).collect();
         keys.dedup();
         txn.values(&keys).await?;
     }

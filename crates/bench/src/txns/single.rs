@@ -100,10 +100,7 @@ fn run(options: &SingleOptions, kind: Kind) -> Result<Report, LiveError> {
         verified: true,
         facts: vec![
             ("workload".into(), what.into()),
-            (
-                "rounds".into(),
-                format!("the median of {} of {} s each", options.rounds, options.round.as_secs_f64()),
-            ),
+            ("rounds".into(), format!("the median of {} of {} s each", options.rounds, options.round.as_secs_f64())),
             ("round trips".into(), "two sites and the client are on the same machine; no delay is put in".into()),
             ("disk".into(), disk),
             ("paper".into(), "the Warranties paper gives no figure for single operations".into()),
@@ -149,12 +146,7 @@ struct Counted {
     latencies: Histogram,
 }
 
-async fn drive(
-    options: &SingleOptions,
-    kind: Kind,
-    site: &Server,
-    callers: usize,
-) -> Result<Vec<Round>, LiveError> {
+async fn drive(options: &SingleOptions, kind: Kind, site: &Server, callers: usize) -> Result<Vec<Round>, LiveError> {
     let here = Options { region: Some(REGIONS[0].into()), ..Options::default() };
     let client = Client::connect_with([site.address.to_string()], here).await.map_err(failed)?;
     let home = if kind == Kind::Read { REGIONS[1] } else { REGIONS[0] };
@@ -191,13 +183,7 @@ async fn verify(client: &Client, kind: Kind, keys: &[Key], told: u64) -> Result<
 }
 
 /// All callers call for this long.
-async fn round(
-    client: &Client,
-    kind: Kind,
-    keys: &[Key],
-    length: Duration,
-    order: u64,
-) -> Result<Counted, LiveError> {
+async fn round(client: &Client, kind: Kind, keys: &[Key], length: Duration, order: u64) -> Result<Counted, LiveError> {
     let counted = Arc::new(Mutex::new(Counted::default()));
     let end = Instant::now() + length;
     let call = |key: &Key| tokio::spawn(caller(client.clone(), kind, key.clone(), Arc::clone(&counted), end));

@@ -139,8 +139,14 @@ pub(super) fn report(
         setting.warm.as_secs_f64(),
     );
     let distance = match setting.live {
-        Some(_) => format!("{} ms between stores, put in by the links; clients are on the same machine", ms(setting.rtt)),
-        None => format!("{} ms between stores, {} ms from a client to its store", ms(setting.rtt), super::stage::NEAR as f64 / 1e3),
+        Some(_) => {
+            format!("{} ms between stores, put in by the links; clients are on the same machine", ms(setting.rtt))
+        }
+        None => format!(
+            "{} ms between stores, {} ms from a client to its store",
+            ms(setting.rtt),
+            super::stage::NEAR as f64 / 1e3
+        ),
     };
     let mut all = vec![("clients".to_owned(), shape), ("round trips".to_owned(), distance)];
     all.extend(facts.into_iter().map(|(name, fact)| (name.to_owned(), fact)));
