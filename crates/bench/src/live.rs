@@ -105,7 +105,7 @@ fn mount_of<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
     mounts.lines().filter_map(mount).max_by_key(|(length, _)| *length).map(|(_, kind)| kind)
 }
 
-/// A cluster of one site, in a process of its own (`slackline serve`) or, for tests, on threads of this one.
+/// A site, in a process of its own (`slackline serve`) or, for tests, on threads of this one.
 #[derive(Debug)]
 pub struct Server {
     running: Running,
@@ -127,12 +127,34 @@ enum Running {
 impl Server {
     /// Starts a server on the data in a directory, which is made if it is not there: `binary`, or without one threads.
     pub fn start(binary: Option<&Path>, directory: &Path) -> Result<Self, LiveError> {
-        let (address, http) = (free_address()?, free_address()?);
-        let text = format!(
-            "cluster = \"bench\"\nregions = [\"here\"]\nregion = \"here\"\ndata = {:?}\nlisten = \"{address}\"\n\
-             http = \"{http}\"\n[[sites]]\nregion = \"here\"\naddress = \"{address}\"\n",
+        Self::start_in(binary, directory, &[("here".to_owned(), free_address()?)], 0)
+    }
+
+    /// Starts a server for each region, on data below a directory.
+    pub fn start_cluster(binary: Option<&Path>, directory: &Path, regions: &[&str]) -> Result<Vec<Self>, LiveError> {
+        let site = |region: &&str| Ok(((*region).to_owned(), free_address()?));
+        let sites = regions.iter().map(site).collect::<Result<Vec<_>, LiveError>>()?;
+        let start = |at: usize| Self::start_in(binary, &directory.join(&sites[at].0), &sites, at);
+        (0..sites.len()).map(start).collect()
+    }
+
+    /// Starts the server of one of the regions, each with the address of its site.
+    fn start_in(
+        binary: Option<&Path>,
+        directory: &Path,
+        sites: &[(String, SocketAddr)],
+        at: usize,
+    ) -> Result<Self, LiveError> {
+        let ((region, address), http) = (&sites[at], free_address()?);
+        let regions: Vec<&String> = sites.iter().map(|(region, _)| region).collect();
+        let mut text = format!(
+            "cluster = \"bench\"\nregions = {regions:?}\nregion = \"{region}\"\ndata = {:?}\nlisten = \"{address}\"\n\
+             http = \"{http}\"\n",
             directory.display().to_string()
         );
+        for (region, address) in sites {
+            text += &format!("[[sites]]\nregion = \"{region}\"\naddress = \"{address}\"\n");
+        }
         let file = directory.with_extension("toml");
         fs::write(&file, &text).map_err(LiveError::system(format!("write {}", file.display())))?;
         let started = Instant::now();
@@ -144,7 +166,7 @@ impl Server {
                 Running::Threads { _site: site }
             }
         };
-        Ok(Self { running, address, http, started })
+        Ok(Self { running, address: *address, http, started })
     }
 
     /// Waits until it serves. Returns how long that took from its start.

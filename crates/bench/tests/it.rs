@@ -11,6 +11,10 @@ use slackline_bench::quota::{Limit, QuotaOptions, choose_limit, play, quota};
 use slackline_bench::report::{Report, Run};
 use slackline_bench::rtt::{Matrix, Rtt};
 use slackline_bench::trace::Format;
+use slackline_bench::txns::single::{SingleOptions, reads, writes};
+use slackline_bench::txns::{
+    BankOptions, Config, CoursesOptions, Oo7Options, TwitterOptions, TxnsError, bank, courses, oo7, twitter,
+};
 use slackline_bench::{central, demand};
 use slackline_sim::Costs;
 
@@ -216,4 +220,148 @@ fn quota_live_has_the_same_books_on_every_disk() {
     is_well_formed(&report);
     let ours = run(&report, "slackline");
     assert!(ours.committed > 150 && ours.unknown == 0 && figure(ours, "syncs") > 1.0, "{ours:?}");
+}
+
+/// Runs a workload of transactions twice: it is well formed, the same both times but for how fast it was simulated, and every
+/// run committed something. Returns the report.
+fn twice(run: impl Fn() -> Result<Report, TxnsError>) -> Report {
+    let timeless = |report: &Report| {
+        let runs = report.runs.iter().cloned();
+        let timeless = runs.map(|mut run| {
+            run.more.remove("sim_inputs_per_s");
+            format!("{run:?}")
+        });
+        timeless.collect::<Vec<_>>()
+    };
+    let report = run().expect("it runs");
+    is_well_formed(&report);
+    assert_eq!(timeless(&report), timeless(&run().expect("it runs")));
+    for run in &report.runs {
+        assert!(run.committed > 20, "{run:?}");
+        assert_eq!(run.unknown, 0, "{run:?}");
+        let phases: f64 = run.more["phases"].as_array().expect("a list").iter().filter_map(Value::as_f64).sum();
+        assert!((phases - 1.0).abs() < 1e-3, "{run:?}");
+        assert!((0.0..1.0).contains(&figure(run, "abort_rate")) && figure(run, "store_cpu_share") <= 1.01, "{run:?}");
+    }
+    report
+}
+
+fn share(run: &Run, phases: usize) -> f64 {
+    run.more["phases"][phases].as_f64().expect("a share")
+}
+
+#[test]
+fn twitter_with_warranties_needs_fewer_phases() {
+    let report = twice(|| {
+        twitter(&TwitterOptions {
+            users: 60,
+            clients_per_store: 2,
+            rtt: Duration::from_millis(10),
+            measure: Duration::from_secs(4),
+            ..TwitterOptions::default()
+        })
+    });
+    let (occ, state) = (run(&report, "occ"), run(&report, "state"));
+    assert_eq!(share(occ, 0), 0.0);
+    assert!(share(state, 0) > 0.3, "{state:?}");
+    assert!(state.throughput_per_s > 1.5 * occ.throughput_per_s, "{occ:?} {state:?}");
+    assert_eq!(occ.more["write_delay_ms"]["max"], 0.0);
+}
+
+#[test]
+fn oo7_with_warranties_grows_with_its_stores() {
+    let report = twice(|| {
+        oo7(&Oo7Options {
+            stores: vec![1, 2],
+            clients_per_store: 8,
+            composites: 20,
+            measure: Duration::from_millis(100),
+            ..Oo7Options::default()
+        })
+    });
+    let at = |config: &str, stores: f64| {
+        let found = report.runs.iter().find(|run| run.config == config && figure(run, "stores") == stores);
+        found.expect("it was run")
+    };
+    let growth = |config| at(config, 2.0).throughput_per_s / at(config, 1.0).throughput_per_s;
+    assert!(growth("state") > growth("occ"), "{} {}", growth("state"), growth("occ"));
+    assert!(share(at("state", 2.0), 0) > share(at("occ", 2.0), 0) + 0.2, "{report:?}");
+    assert_eq!(report.figures.len(), 1);
+    let error = oo7(&Oo7Options { stores: vec![9], ..Oo7Options::default() }).expect_err("too many").to_string();
+    assert!(error.contains("--stores"), "{error}");
+}
+
+#[test]
+fn bank_is_strictly_serializable_in_every_configuration() {
+    let report = twice(|| {
+        bank(&BankOptions {
+            rtt: Duration::from_millis(10),
+            accounts: 8,
+            clients_per_store: 3,
+            measure: Duration::from_secs(3),
+            ..BankOptions::default()
+        })
+    });
+    for run in &report.runs {
+        assert!(figure(run, "judged") > run.committed as f64 && run.more["strictly_serializable"] == true, "{run:?}");
+        assert!(figure(run, "abort_rate") > 0.0, "transfers between few accounts must meet: {run:?}");
+    }
+}
+
+#[test]
+fn courses_reads_much_more_than_it_writes() {
+    let report = twice(|| {
+        courses(&CoursesOptions {
+            students: 24,
+            clients_per_store: 2,
+            measure: Duration::from_millis(1_500),
+            ..CoursesOptions::default()
+        })
+    });
+    for run in &report.runs {
+        assert!((0.001..0.3).contains(&figure(run, "write_share")), "{run:?}");
+    }
+    assert!(run(&report, "state").throughput_per_s > run(&report, "occ").throughput_per_s, "{report:?}");
+}
+
+#[test]
+fn bank_live_has_its_total_and_a_serial_order() {
+    let report = bank(&BankOptions {
+        configs: vec![Config::State],
+        rtt: Duration::from_millis(2),
+        clients_per_store: 2,
+        measure: Duration::from_millis(600),
+        live: Some(directory()),
+        ..BankOptions::default()
+    });
+    let report = report.expect("it runs");
+    is_well_formed(&report);
+    let run = run(&report, "state");
+    assert!(run.committed > 5 && run.more["strictly_serializable"] == true, "{run:?}");
+}
+
+#[test]
+fn reads_and_writes_take_the_phases_that_they_should() {
+    let live = || Live { binary: None, directory: directory() };
+    let options = |callers| SingleOptions {
+        callers: vec![callers],
+        round: Duration::from_millis(300),
+        rounds: 3,
+        ..SingleOptions::new(live())
+    };
+    let report = reads(&options(8)).expect("it runs");
+    is_well_formed(&report);
+    // Other tests take the processor's time, in which a warranty may end.
+    assert!(share(run(&report, "callers-8"), 0) > 0.5, "{report:?}");
+    let report = writes(&options(8)).expect("it runs");
+    is_well_formed(&report);
+    assert_eq!(share(run(&report, "callers-8"), 1), 1.0, "{report:?}");
+    assert!(figure(run(&report, "callers-8"), "syncs") > 0.0, "{report:?}");
+}
+
+#[test]
+fn configurations_are_refused_where_they_do_nothing() {
+    assert_eq!(("occ".parse(), "state".parse()), (Ok(Config::Occ), Ok(Config::State)));
+    assert!("computation".parse::<Config>().expect_err("not yet").contains("calls no memoized function"));
+    assert!("x".parse::<Config>().expect_err("unknown").contains("is no configuration"));
 }

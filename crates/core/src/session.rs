@@ -5,6 +5,10 @@
 //! durably: each outcome is a row that is written together with what the operation did. A repeated operation is answered
 //! from the record. Asking about an operation that is not known refuses it for ever, durably, so the answer stays true.
 //!
+//! One outcome has no row: that of a transaction that only read and was judged by its site alone. It is remembered until the
+//! site stops, so that nobody waits for a sync because of a read. A copy of it that comes after that is judged anew, and a
+//! question refuses it, and other content under its id is not noticed; it has no effect either way.
+//!
 //! Memory is sessions times window, not rate times time. Sessions are numbered upwards from a durable mark, so after a
 //! restart or after the retention a number that is not known is a session that *ended*, never a new one. A session that
 //! left no row did nothing; which of those that ended may have left rows that are gone by now is kept too ([`Ended`]), because
@@ -604,6 +608,11 @@ pub fn digest(operation: &Operation) -> u64 {
         Operation::AcceptLoss => mix(7),
     }
     hash
+}
+
+/// Whether an outcome is kept durably: all but that of a transaction that only read, and that its site judged alone.
+pub fn is_kept(outcome: &Outcome) -> bool {
+    !matches!(outcome, Outcome::Committed { phases: 0 })
 }
 
 /// One recorded outcome, as its row has it.

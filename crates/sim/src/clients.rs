@@ -8,6 +8,7 @@ use slackline_core::api::{self, Answer, Doubt, Hold, Operation, Outcome, Refusal
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId};
 use slackline_core::machine::ClientId;
+use slackline_core::session::is_kept;
 
 use crate::faults::EPSILON;
 use crate::invariants::answers::{self, Standing, is_definitive};
@@ -663,7 +664,8 @@ impl Simulation {
     fn reuse_id(&mut self, world: &mut World, at: usize, site: usize) {
         let Some((op, session)) = self.answered(at, site) else { return };
         let known = &self.oracle.ops[op as usize];
-        if !known.told.as_ref().is_some_and(once::is_done) {
+        // An id whose outcome is not kept would be taken for a new one after a restart.
+        if !known.told.as_ref().is_some_and(|told| once::is_done(told) && is_kept(told)) {
             return;
         }
         self.probes.hit("client: reuses an id");

@@ -3,7 +3,8 @@
 //! Each store has a module: a tree of assemblies, the leaves of which (*base assemblies*) refer to composite parts of the
 //! module's library; a composite part has 20 atomic parts. A transaction draws seven base assemblies of all modules by a power
 //! law, which puts most of the popular ones into the first module, walks down to them, and reads all their parts: about 460
-//! objects, level by level. One that writes swaps the coordinates of the atomic parts of one composite that it has read.
+//! objects, level by level. It is reads that are popular: a transaction that writes draws its base assemblies evenly, and swaps
+//! the coordinates of the atomic parts of one composite that it has read.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -87,7 +88,7 @@ pub fn oo7(options: &Oo7Options) -> Result<Report, TxnsError> {
         stores,
         clients_per_store: options.clients_per_store,
         rtt: options.rtt,
-        warm: options.measure * 2,
+        warm: options.measure * 4,
         measure: options.measure,
         seed: options.seed,
         live: options.live.clone(),
@@ -119,7 +120,7 @@ pub fn oo7(options: &Oo7Options) -> Result<Report, TxnsError> {
             "workload",
             format!(
                 "a module of {BASES} base assemblies and {} composite parts per store; a transaction reads about 460 \
-                 objects, drawn by a power law with exponent {SKEW}",
+                 objects, drawn by a power law with exponent {SKEW}, or evenly if it writes",
                 options.composites
             ),
         ),
@@ -201,9 +202,10 @@ impl Oo7 {
         (0..REFERS).map(|_| rng.below(self.composites as u64) as usize).collect()
     }
 
-    /// Base assemblies with their modules, each once.
-    fn draw(&self, rng: &mut Rng) -> Vec<(usize, usize)> {
-        let rank = (0..DRAWN).map(|_| self.popularity.draw(rng));
+    /// Base assemblies with their modules, each once: the popular ones for who only reads, any for who writes.
+    fn draw(&self, rng: &mut Rng, writes: bool) -> Vec<(usize, usize)> {
+        let all = (BASES * self.stores) as u64;
+        let rank = (0..DRAWN).map(|_| if writes { rng.below(all) as usize } else { self.popularity.draw(rng) });
         let mut drawn: Vec<(usize, usize)> = rank.map(|rank| (rank / BASES, rank % BASES)).collect();
         drawn.sort_unstable();
         drawn.dedup();
@@ -234,8 +236,8 @@ impl Workload for Oo7 {
     }
 
     async fn step(&self, seat: &Seat, rng: &mut Rng) -> Result<Step, TxnError> {
-        let drawn = &self.draw(rng);
         let swap = (rng.below(100) < u64::from(self.writes)).then(|| rng.draw() as usize);
+        let drawn = &self.draw(rng, swap.is_some());
         let outcome = seat.transaction().run_and_tell(|txn| traverse(txn, drawn, swap)).await?;
         if swap.is_some() {
             match &outcome {

@@ -41,7 +41,7 @@ impl Default for TwitterOptions {
             users: 1_000,
             clients_per_store: 8,
             rtt: Duration::from_millis(80),
-            measure: Duration::from_secs(20),
+            measure: Duration::from_secs(40),
             seed: 1,
             live: None,
         }
@@ -67,7 +67,7 @@ pub fn twitter(options: &TwitterOptions) -> Result<Report, TxnsError> {
         stores: STORES,
         clients_per_store: options.clients_per_store,
         rtt: options.rtt,
-        warm: options.measure / 4,
+        warm: options.measure / 2,
         measure: options.measure,
         seed: options.seed,
         live: options.live.clone(),

@@ -12,7 +12,7 @@ use slackline_bench::report::Report;
 use slackline_bench::rtt::Rtt;
 use slackline_bench::trace::Format;
 
-use super::bench_txns::{BankBench, CoursesBench, Oo7Bench, TwitterBench};
+use super::bench_txns::{BankBench, CoursesBench, Oo7Bench, ReadsBench, TwitterBench, WritesBench};
 use crate::end::{End, Finish, say};
 
 /// Measures: a workload, in virtual time or against real sites
@@ -41,6 +41,8 @@ enum Workload {
     Oo7(Oo7Bench),
     Bank(BankBench),
     Courses(CoursesBench),
+    Reads(ReadsBench),
+    Writes(WritesBench),
 }
 
 /// How the result is shown
@@ -153,6 +155,8 @@ impl Bench {
             Workload::Oo7(bench) => bench.shown.json,
             Workload::Bank(bench) => bench.shown.json,
             Workload::Courses(bench) => bench.shown.json,
+            Workload::Reads(bench) => bench.single.shown.json,
+            Workload::Writes(bench) => bench.single.shown.json,
         }
     }
 
@@ -207,6 +211,8 @@ impl Bench {
             Workload::Oo7(bench) => show(bench.run()?, bench.shown),
             Workload::Bank(bench) => show(bench.run()?, bench.shown),
             Workload::Courses(bench) => show(bench.run()?, bench.shown),
+            Workload::Reads(bench) => show(bench.run()?, bench.single.shown),
+            Workload::Writes(bench) => show(bench.run()?, bench.single.shown),
         }
     }
 }
@@ -227,7 +233,7 @@ pub(super) fn explain_live(error: LiveError) -> Finish {
 }
 
 /// This binary serves, with its data below the working directory.
-fn here() -> Result<Live, Finish> {
+pub(super) fn here() -> Result<Live, Finish> {
     let binary = std::env::current_exe().map_err(|error| Finish::Failed(format!("this binary: {error}")))?;
     Ok(Live { binary: Some(binary), directory: PathBuf::from(".") })
 }

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use clap::Args;
 use slackline_bench::report::Report;
+use slackline_bench::txns::single::{SingleOptions, reads, writes};
 use slackline_bench::txns::{
     BankOptions, Config, CoursesOptions, Oo7Options, TwitterOptions, TxnsError, bank, courses, oo7, twitter,
 };
 
-use super::bench::{Shown, explain_live};
+use super::bench::{Shown, explain_live, here};
 use crate::end::Finish;
 
 /// How a workload of transactions is run
@@ -130,6 +131,61 @@ pub(crate) struct CoursesBench {
     course: Course,
     #[command(flatten)]
     pub(super) shown: Shown,
+}
+
+/// Transactions of one operation
+#[derive(Args)]
+pub(crate) struct Single {
+    /// Callers, one transaction under way each
+    #[arg(long, value_name = "N", default_value = "64,1", value_delimiter = ',')]
+    callers: Vec<usize>,
+    /// Real sites; there is no other way to run this
+    #[arg(long)]
+    live: bool,
+    #[command(flatten)]
+    pub(super) shown: Shown,
+}
+
+/// Transactions that read one object under a warm warranty, live: how many a second
+///
+/// The object is at home in another region; the callers' site holds a warranty over it and judges each transaction alone.
+#[derive(Args)]
+#[command(after_help = "Example:\n  slackline bench reads --live --callers 1,64")]
+pub(crate) struct ReadsBench {
+    #[command(flatten)]
+    pub(super) single: Single,
+}
+
+/// Transactions that write one small object at its home, synced, live: how many a second
+#[derive(Args)]
+#[command(after_help = "Example:\n  slackline bench writes --live --callers 1,64")]
+pub(crate) struct WritesBench {
+    #[command(flatten)]
+    pub(super) single: Single,
+}
+
+impl ReadsBench {
+    pub(super) fn run(&self) -> Result<Report, Finish> {
+        reads(&self.single.options()?).map_err(explain_live)
+    }
+}
+
+impl WritesBench {
+    pub(super) fn run(&self) -> Result<Report, Finish> {
+        writes(&self.single.options()?).map_err(explain_live)
+    }
+}
+
+impl Single {
+    fn options(&self) -> Result<SingleOptions, Finish> {
+        if self.callers.iter().any(|callers| !(1..=4096).contains(callers)) {
+            return Err(Finish::WrongUse("--callers is a number from 1 to 4096".into()));
+        }
+        if !self.live {
+            return Err(Finish::WrongUse("this measures real sites: add --live".into()));
+        }
+        Ok(SingleOptions { callers: self.callers.clone(), seed: self.shown.seed, ..SingleOptions::new(here()?) })
+    }
 }
 
 impl TwitterBench {

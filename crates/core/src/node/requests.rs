@@ -203,7 +203,9 @@ impl Desk<'_> {
                     match outcome {
                         Some(outcome) => {
                             let low = session.low();
-                            put_outcome(&mut turn.batch, scratch, ticket, low, digest, &outcome);
+                            if session::is_kept(&outcome) {
+                                put_outcome(&mut turn.batch, scratch, ticket, low, digest, &outcome);
+                            }
                             session.record(sequence, digest, outcome.clone());
                             if matches!(outcome, Outcome::Refused(refusal) if !matches!(refusal, Refusal::Exhausted { .. }))
                             {

@@ -1,6 +1,7 @@
 //! A response never contradicts an earlier definitive one, and never says less than its asker has a right to know.
 
 use slackline_core::api::{Doubt, Outcome, Refusal};
+use slackline_core::session::is_kept;
 
 /// The invariant's name.
 pub const NAME: &str = "answers agree";
@@ -35,7 +36,8 @@ pub fn check(told: Option<&Outcome>, answer: &Outcome, standing: Standing) -> Re
             Err("was forgotten while its client cared".to_owned())
         }
         answer if is_definitive(answer) => match told {
-            Some(told) if is_definitive(told) && told != answer => {
+            // What only read and is not kept may be judged anew after a restart.
+            Some(told) if is_definitive(told) && is_kept(told) && told != answer => {
                 Err(format!("was answered {told:?}, and then {answer:?}"))
             }
             _ => Ok(()),
@@ -66,6 +68,9 @@ mod tests {
         assert_eq!(check(None, &released, cares), Ok(()));
         assert_eq!(check(Some(&released), &released, cares), Ok(()));
         assert!(check(Some(&released), &refused, cares).is_err());
+        let withdrawn = Outcome::Refused(Refusal::Withdrawn);
+        assert_eq!(check(Some(&Outcome::Committed { phases: 0 }), &withdrawn, cares), Ok(()));
+        assert!(check(Some(&Outcome::Committed { phases: 1 }), &withdrawn, cares).is_err());
         assert!(check(None, &Outcome::Unknown(Doubt::IncarnationLost), cares).is_err());
         assert!(check(None, &Outcome::Unknown(Doubt::Forgotten), cares).is_err());
         let forgotten = Standing { forgotten: true, ..cares };
