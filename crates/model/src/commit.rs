@@ -235,13 +235,13 @@ impl Plan {
     fn transaction(&self, number: usize) -> Transaction {
         let part = |home: usize| Part {
             reads: self.reads.iter().filter(|at| **at == home).map(|_| ("x".to_owned(), 0)).collect(),
-            scans: Vec::new(),
             writes: self
                 .writes
                 .iter()
                 .filter(|(at, _)| *at == home)
                 .map(|(_, name)| ((*name).to_owned(), Change::Put(Value::Bytes(vec![number as u8]))))
                 .collect(),
+            ..Part::default()
         };
         let homes = (0..SITES).map(|at| Home { region: at as u16, incarnation: Incarnation(1), part: part(at) });
         Transaction { homes: homes.filter(|home| !home.part.is_empty()).collect(), max_wait: TIMEOUT }
@@ -434,7 +434,7 @@ impl Setup {
         let ticket = Ticket { session: SessionId(1), sequence: number as u64 };
         state.fates[number].is_submitted = true;
         self.turn(state, at, true, needs, &|txns, turn, view| {
-            let table = txns.table(view, turn.site.incarnation);
+            let table = txns.table(turn, view);
             *outcome.borrow_mut() = txns.commit(turn, &table, ticket, transaction.clone(), TIMEOUT, (1, 1));
         });
         if let Some(outcome) = outcome.into_inner() {
