@@ -4,6 +4,9 @@ use std::time::Instant;
 
 use crate::{cargo, tidy};
 
+/// The binary that can be told to crash in the middle of a two-phase commit.
+const CRASH_POINTS: &str = "slackline-cli/crash-points";
+
 /// Runs every check; true if all passed.
 pub(crate) fn verify() -> bool {
     let mut passed = 0;
@@ -25,9 +28,14 @@ pub(crate) fn verify() -> bool {
     check("lints of the fault layer", &|| {
         run(&["clippy", "-p", "slackline-storage", "--all-targets", "--all-features", "--", "-D", "warnings"], &[])
     });
+    check("lints of the crash points", &|| {
+        run(&["clippy", "--workspace", "--all-targets", "--features", CRASH_POINTS, "--", "-D", "warnings"], &[])
+    });
     // The command line under test is the one in the same build.
     check("tests", &|| run(&["test", "--workspace", "--no-fail-fast"], &[]));
     check("tests of the fault layer", &|| run(&["test", "-p", "slackline-storage", "--all-features"], &[]));
+    // The workspace as above but for this feature, so that only what has it is built again.
+    check("crash points", &|| run(&["test", "--workspace", "--features", CRASH_POINTS, "--test", "crash_points"], &[]));
     check("docs", &|| run(&["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")]));
     println!();
     failed.iter().for_each(|name| println!("failed: {name}"));

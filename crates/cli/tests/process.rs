@@ -112,7 +112,7 @@ impl Server {
     }
 
     /// The same, in a build that has crash points: it ends by itself at this one, perhaps before it has said anything.
-    #[cfg(feature = "crash-points")]
+    #[allow(dead_code, reason = "only the other test binary needs it")]
     pub(crate) fn start_to_crash(words: &[&str], point: &str) -> Self {
         let mut command = command(words);
         command.env("SLACKLINE_CRASH_AT", point).stderr(Stdio::inherit());
@@ -138,7 +138,7 @@ impl Server {
     }
 
     /// How it has ended by itself, if it has.
-    #[cfg(feature = "crash-points")]
+    #[allow(dead_code, reason = "only the other test binary needs it")]
     pub(crate) fn has_ended(&mut self) -> Option<ExitStatus> {
         self.child.as_mut().expect("it was not killed").try_wait().expect("a child of this process")
     }

@@ -158,34 +158,3 @@ impl Armed {
 fn wrong(problem: String) -> ConfigError {
     ConfigError::Value { key: VARIABLE.to_owned(), problem }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn point_is_named_with_the_time_at_which_it_is_reached() {
-        let armed = Armed::parse("participant-vote-left:2").expect("a point");
-        assert_eq!(armed.point.name, "participant-vote-left");
-        assert!(!armed.is_reached() && armed.is_reached() && !armed.is_reached());
-        assert!(Armed::parse("participant-vote-left").expect("a point").is_reached());
-    }
-
-    #[test]
-    fn wrong_name_or_number_is_refused_with_what_there_is() {
-        let unknown = Armed::parse("vote").expect_err("no point");
-        assert!(POINTS.iter().all(|point| unknown.contains(point.name)), "{unknown}");
-        for text in ["participant-vote-left:0", "participant-vote-left:", "participant-vote-left:1:1"] {
-            assert!(Armed::parse(text).expect_err("no number").contains("number from 1"), "{text}");
-        }
-    }
-
-    #[test]
-    fn names_are_unique_and_begin_with_the_role() {
-        for (position, point) in POINTS.iter().enumerate() {
-            let role = format!("{:?}-", point.step.role).to_lowercase();
-            assert!(point.name.starts_with(&role), "{}", point.name);
-            assert!(POINTS[..position].iter().all(|other| other.name != point.name), "{}", point.name);
-        }
-    }
-}

@@ -15,7 +15,7 @@ pub(super) struct Point {
     pub(super) moment: Moment,
 }
 
-/// What is said, and by which role's message the site is concerned: the coordinator's if the transaction is its own.
+/// What is said, and the role in which the site says or hears it: the coordinator's, if the transaction is its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Step {
     pub(super) role: Role,
@@ -108,7 +108,7 @@ pub(super) fn step_of_message(message: &PeerMessage, me: SiteId) -> Option<(Step
     let (kind, id) = match &**message {
         Message::Prepare(prepare) if prepare.participants.len() > 1 => (Kind::Prepare, prepare.id),
         Message::Vote { id, vote: Vote::Prepared } => (Kind::Vote, *id),
-        Message::Decide { id, .. } => (Kind::Decide, *id),
+        Message::Decide { id, commit: true } => (Kind::Decide, *id),
         Message::Decided { id } => (Kind::Decided, *id),
         Message::Forget { id } => (Kind::Forget, *id),
         Message::Inquire { id, .. } => (Kind::Inquire, *id),
