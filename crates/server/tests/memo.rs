@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use slackline::{Client, Key, Options, Outcome, Txn, TxnError, memoized};
-use slackline_server::SiteHandle;
+use slackline_server::{Dev, DevConfig, Ports, SiteHandle};
 
 use crate::support::{block_on, cluster};
 
@@ -200,4 +200,31 @@ fn function_that_writes_or_is_not_deterministic_is_found_out() {
         assert_eq!(RANDOM.load(Ordering::Relaxed), before + 1, "it runs every time");
     });
     dev.drain(Duration::from_secs(5)).expect("drains");
+}
+
+/// The program that the tutorial shows, against a real cluster.
+#[test]
+fn tutorial_runs_to_its_end() {
+    let dev = Dev::start(DevConfig { data: None, ports: Ports::Free, ..DevConfig::default() }).expect("starts");
+    assert!(dev.wait_ready(Duration::from_secs(20)));
+    let address = dev.sites()[0].address().to_string();
+    let leaders = block_on(async { leaderboard::tour(address).await.expect("every call ends as the program expects") });
+    assert_eq!(leaders, [(3, 3), (2, 7), (1, 12)]);
+    dev.drain(Duration::from_secs(5)).expect("drains");
+}
+
+#[path = "../../client/examples/leaderboard.rs"]
+#[allow(dead_code, reason = "its `main` is for the command line")]
+mod leaderboard;
+
+/// And the tutorial shows that program, in parts.
+#[test]
+fn tutorial_shows_the_program_that_runs() {
+    let page = include_str!("../../../docs/src/memoized.md");
+    let program = include_str!("../../client/examples/leaderboard.rs");
+    let blocks: Vec<&str> = page.split("```rust,ignore\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert_eq!(blocks.len(), 4);
+    for block in blocks {
+        assert!(program.contains(block), "not in the example:\n{block}");
+    }
 }
