@@ -43,53 +43,58 @@ struct Kept {
 impl Kept {
     /// How many bytes it takes, about.
     fn bytes(&self) -> usize {
-        let abort = |abort: &Abort| size_of::<Abort>() + 64 * abort.calls.len() + 4 * abort.holders.len();
-        let step = |event: &Event| match &event.step {
-            Step::Waits { name, holders, .. } => name.len() + 4 * holders.len(),
-            Step::Refused(refused) => abort(refused),
-            _ => 0,
-        };
         let Trace { rights, parts, events, end, .. } = &self.trace;
-        let rights = rights.iter().map(|proof| size_of::<Proof>() + proof.key.name.len());
-        let events = events.iter().map(|event| size_of::<Event>() + step(event));
-        let end = if let Some((_, End::Aborted(aborted))) = end { abort(aborted) } else { 0 };
-        size_of::<Self>() + size_of_val(&parts[..]) + rights.sum::<usize>() + events.sum::<usize>() + end
+        let rights = rights.iter().map(proof_bytes).sum::<usize>();
+        let events = events.iter().map(event_bytes).sum::<usize>();
+        let end = if let Some((_, End::Aborted(abort))) = end { abort_bytes(abort) } else { 0 };
+        size_of::<Self>() + size_of_val(&parts[..]) + rights + events + end
     }
 }
 
 impl Traces {
     /// A transaction begins.
     pub(super) fn begin(&mut self, now: Now, id: OperationId) {
-        let kept = Kept { id, began: now.mono, trace: Trace { began: now.wall, ..Trace::default() } };
+        // The room of the one that it displaces is used again: most have one part.
+        let oldest = if self.kept.len() < TRACES { None } else { self.forget_oldest() };
+        let mut parts =
+            oldest.map(|oldest| oldest.trace.parts).filter(|parts| parts.capacity() <= 4).unwrap_or_default();
+        parts.clear();
+        let kept = Kept { id, began: now.mono, trace: Trace { began: now.wall, parts, ..Trace::default() } };
         self.bytes += kept.bytes();
         self.kept.push_back(kept);
         self.shrink();
     }
 
-    /// Forgets the oldest ones that are beyond the bounds.
-    fn shrink(&mut self) {
-        while self.kept.len() > TRACES || (self.bytes > TRACE_BYTES && self.kept.len() > 1) {
-            let Some(oldest) = self.kept.pop_front() else { break };
-            self.bytes -= oldest.bytes();
-            self.first += 1;
+    fn forget_oldest(&mut self) -> Option<Kept> {
+        let oldest = self.kept.pop_front()?;
+        self.bytes -= oldest.bytes();
+        self.first += 1;
+        if !self.under_way.is_empty() {
             self.under_way.remove(&oldest.id);
+        }
+        Some(oldest)
+    }
+
+    /// Forgets the oldest ones while they take too much.
+    fn shrink(&mut self) {
+        while self.bytes > TRACE_BYTES && self.kept.len() > 1 {
+            self.forget_oldest();
         }
     }
 
     /// Notes which rights prove reads of the one that began last, and what is left for whom.
     pub(super) fn sort(&mut self, proofs: &mut Vec<Proof>, parts: &[(SiteId, Incarnation, Part)]) {
-        let Some(last) = self.kept.back_mut() else { return };
-        self.bytes -= last.bytes();
-        last.trace.proved = count(proofs.len());
-        last.trace.parts = parts.iter().map(|(site, _, part)| share(*site, part)).collect();
+        let Some(Kept { trace, .. }) = self.kept.back_mut() else { return };
+        trace.proved = count(proofs.len());
+        trace.parts.extend(parts.iter().map(|(site, _, part)| share(*site, part)));
         if parts.is_empty() {
             // Nobody else needs them.
             proofs.truncate(RIGHTS);
-            last.trace.rights = std::mem::take(proofs);
+            trace.rights = std::mem::take(proofs);
         } else {
-            last.trace.rights = proofs.iter().take(RIGHTS).cloned().collect();
+            trace.rights = proofs.iter().take(RIGHTS).cloned().collect();
         }
-        self.bytes += last.bytes();
+        self.bytes += size_of_val(&trace.parts[..]) + trace.rights.iter().map(proof_bytes).sum::<usize>();
         self.shrink();
     }
 
@@ -102,30 +107,38 @@ impl Traces {
 
     /// Something happens to a transaction.
     pub(super) fn note(&mut self, now: Now, id: OperationId, site: SiteId, step: Step) {
-        self.change(id, |kept| {
-            let events = &mut kept.trace.events;
-            let before = events.iter().position(|event| event.site == site && event.step.is_repeated_by(&step));
-            match before {
-                Some(before) => {
-                    let event = &mut events[before];
-                    event.times = event.times.saturating_add(1);
-                    // The first answer names everybody who had to give a right up.
-                    if let (Step::Waits { until, .. }, Step::Waits { until: now, .. }) = (&mut event.step, &step) {
-                        *until = *now;
-                    }
-                }
-                None if events.len() >= EVENTS => kept.trace.left_out = kept.trace.left_out.saturating_add(1),
-                None => events.push(Event { at: now.mono.saturating_sub(kept.began), times: 1, site, step }),
+        let Some(kept) = self.find_mut(id) else { return };
+        let events = &mut kept.trace.events;
+        let before = events.iter_mut().find(|event| event.site == site && event.step.is_repeated_by(&step));
+        if let Some(event) = before {
+            event.times = event.times.saturating_add(1);
+            // The first answer names everybody who had to give a right up.
+            if let (Step::Waits { until, .. }, Step::Waits { until: now, .. }) = (&mut event.step, &step) {
+                *until = *now;
             }
-        });
+            return;
+        }
+        if events.len() >= EVENTS {
+            kept.trace.left_out = kept.trace.left_out.saturating_add(1);
+            return;
+        }
+        let event = Event { at: now.mono.saturating_sub(kept.began), times: 1, site, step };
+        let bytes = event_bytes(&event);
+        events.push(event);
+        self.bytes += bytes;
+        self.shrink();
     }
 
     /// A transaction is decided.
     pub(super) fn end(&mut self, now: Now, id: OperationId, end: End) {
-        self.change(id, |kept| {
+        let Some(kept) = self.find_mut(id) else { return };
+        if kept.trace.end.is_none() {
             let at = now.mono.saturating_sub(kept.began);
-            kept.trace.end.get_or_insert((at, end));
-        });
+            let bytes = if let End::Aborted(abort) = &end { abort_bytes(abort) } else { 0 };
+            kept.trace.end = Some((at, end));
+            self.bytes += bytes;
+            self.shrink();
+        }
     }
 
     /// No more is to come of it.
@@ -138,17 +151,33 @@ impl Traces {
         self.kept.iter().rev().find(|kept| kept.id == id).map(|kept| &kept.trace)
     }
 
-    fn change(&mut self, id: OperationId, change: impl FnOnce(&mut Kept)) {
+    /// The one that began last, or one whose phases are under way.
+    fn find_mut(&mut self, id: OperationId) -> Option<&mut Kept> {
         // One that is judged at once is the last.
-        let is_last = self.kept.back().is_some_and(|last| last.id == id);
-        let last = self.kept.len().checked_sub(1).filter(|_| is_last);
-        let at = last.or_else(|| usize::try_from(self.under_way.get(&id)?.checked_sub(self.first)?).ok());
-        let Some(kept) = at.and_then(|at| self.kept.get_mut(at)) else { return };
-        self.bytes -= kept.bytes();
-        change(kept);
-        self.bytes += kept.bytes();
-        self.shrink();
+        let last = self.kept.len().checked_sub(1)?;
+        if self.kept[last].id == id {
+            return self.kept.get_mut(last);
+        }
+        let at = self.under_way.get(&id)?.checked_sub(self.first)?;
+        self.kept.get_mut(usize::try_from(at).ok()?)
     }
+}
+
+fn proof_bytes(proof: &Proof) -> usize {
+    size_of::<Proof>() + proof.key.name.len()
+}
+
+fn abort_bytes(abort: &Abort) -> usize {
+    size_of::<Abort>() + 64 * abort.calls.len() + 4 * abort.holders.len()
+}
+
+fn event_bytes(event: &Event) -> usize {
+    let more = match &event.step {
+        Step::Waits { name, holders, .. } => name.len() + 4 * holders.len(),
+        Step::Refused(abort) => abort_bytes(abort),
+        _ => 0,
+    };
+    size_of::<Event>() + more
 }
 
 fn share(site: SiteId, part: &Part) -> Share {
