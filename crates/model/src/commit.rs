@@ -20,7 +20,8 @@
 //!
 //! - **atomicity**: never is a transaction carried out by a site, or its client told so, and refused by another for ever, or its
 //!   client told that. What a lost disk had counts: somebody may have seen it;
-//! - **commitment**: what is carried out, or told to be, was durably prepared by every participant, each before the deadline;
+//! - **commitment**: what is carried out, or told to be, was durably prepared by every participant, each before the deadline
+//!   (or carried out then, in one write);
 //! - **isolation**: of two transactions that each read what the other writes, at most one takes effect;
 //! - **no doubt**: see below;
 //! - **own invariants**: no assertion of the product fails.
@@ -112,8 +113,11 @@ pub struct Setup {
 struct Shared {
     post: Mutex<Post>,
     /// Which states come to rest without a doubt, and what the others come to.
-    rest: Mutex<HashMap<u64, Option<String>>>,
+    rest: Mutex<HashMap<u64, Option<Wrong>>>,
 }
+
+/// The property that is broken, and how.
+type Wrong = (&'static str, String);
 
 /// Every message that was ever sent in any state; a state names them by their places.
 #[derive(Debug, Default)]
@@ -177,6 +181,8 @@ pub struct State {
     looks: u8,
     asks: u8,
     broken: bool,
+    /// The property that it breaks, now or when the rest is played to its end.
+    breaks: Option<&'static str>,
 }
 
 impl State {
@@ -255,6 +261,12 @@ impl Plan {
 }
 
 impl Fate {
+    /// One that is not prepared before is by the same write.
+    fn carry_out(&mut self, site: u8, is_late: bool) {
+        self.carried |= site;
+        self.prepared |= if is_late { 0 } else { site };
+    }
+
     fn took_effect(&self) -> bool {
         self.told_committed || self.carried != 0
     }
@@ -389,17 +401,13 @@ impl Setup {
                 match stage {
                     Stage::Prepared if !site.is_late => fate.prepared |= bit,
                     Stage::Prepared | Stage::Defending => {}
-                    Stage::Committed => fate.carried |= bit,
+                    Stage::Committed => fate.carry_out(bit, site.is_late),
                     Stage::Refused => fate.refused |= bit,
                 }
             } else if Node::is_paged(key) {
                 // An object's row ends with its value, and that is the number of the transaction that put it there.
                 let number = usize::from(*value.last().expect("no row is empty"));
-                fates[number].carried |= bit;
-                // A lone participant prepares and carries out in one.
-                if self.plans[number].participants() == bit && !site.is_late {
-                    fates[number].prepared |= bit;
-                }
+                fates[number].carry_out(bit, site.is_late);
             }
             site.disk.insert(key.to_vec(), value.to_vec());
         }
@@ -518,8 +526,12 @@ impl Setup {
         state.fates[number].told_aborted |= taken_back.get();
     }
 
-    /// Plays the rest to its end, with all that is under way lost. What is wrong then, if anything.
-    fn doubt(&self, state: &State) -> Option<String> {
+    /// Plays the rest to its end, with all that is under way lost. What is wrong now or then, if anything.
+    fn wrong(&self, state: &State) -> Option<Wrong> {
+        let now = self.wrong_now(state);
+        if now.is_some() {
+            return now;
+        }
         let mut state = state.clone();
         for site in &mut state.sites {
             if site.txns.is_some() && !site.is_late {
@@ -542,7 +554,7 @@ impl Setup {
                 break self.wrong_at_rest(&state);
             }
             if met.len() == ROUNDS {
-                break Some("it does not come to rest".to_owned());
+                break Some(("no doubt", "it does not come to rest".to_owned()));
             }
             met.push(key);
             self.round(&mut state);
@@ -565,15 +577,35 @@ impl Setup {
         }
     }
 
-    fn wrong_at_rest(&self, state: &State) -> Option<String> {
+    /// What no state may be.
+    fn wrong_now(&self, state: &State) -> Option<Wrong> {
         if state.broken {
-            return Some("an assertion of the product fails".to_owned());
+            return Some(("own invariants", "an assertion of the product fails".to_owned()));
         }
+        for (number, (plan, fate)) in self.plans.iter().zip(&state.fates).enumerate() {
+            let name = number + 1;
+            if fate.took_effect() && fate.did_not() {
+                return Some(("atomicity", format!("T{name} is carried out and refused")));
+            }
+            if fate.took_effect() && fate.prepared != plan.participants() {
+                return Some(("commitment", format!("T{name} is carried out, and not prepared by all in time")));
+            }
+            let mut others = self.plans.iter().zip(&state.fates).take(number);
+            let excludes = |(other, fate): (&Plan, &Fate)| fate.took_effect() && other.excludes(plan);
+            if fate.took_effect() && others.any(excludes) {
+                return Some(("isolation", format!("T{name} takes effect, and so does one that it excludes")));
+            }
+        }
+        None
+    }
+
+    fn wrong_at_rest(&self, state: &State) -> Option<Wrong> {
+        self.wrong_now(state).or_else(|| self.doubt_at_rest(state).map(|doubt| ("no doubt", doubt)))
+    }
+
+    fn doubt_at_rest(&self, state: &State) -> Option<String> {
         let are_all_up = state.sites.iter().all(|site| site.txns.is_some());
         for (number, (plan, fate)) in self.plans.iter().zip(&state.fates).enumerate() {
-            if fate.took_effect() && fate.did_not() {
-                return Some(format!("T{} is carried out and refused", number + 1));
-            }
             let participants = (0..SITES).filter(|at| plan.participants() >> at & 1 == 1);
             let (up, down): (Vec<usize>, Vec<usize>) = participants.partition(|at| state.sites[*at].txns.is_some());
             let in_doubt: Vec<usize> =
@@ -629,6 +661,7 @@ impl Model for Setup {
             looks: self.looks,
             asks: self.asks,
             broken: false,
+            breaks: None,
         };
         (0..SITES).for_each(|at| self.restart(&mut state, at));
         if self.right {
@@ -638,7 +671,7 @@ impl Model for Setup {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        if state.broken || state.fates.iter().any(|fate| fate.took_effect() && fate.did_not()) {
+        if state.breaks.is_some() {
             return;
         }
         let up = |at: usize| state.sites[at].txns.is_some();
@@ -709,26 +742,20 @@ impl Model for Setup {
                 self.lose_disk(&mut state, at);
             }
         }
-        (state != *last).then_some(state)
+        if state == *last {
+            return None;
+        }
+        state.breaks = self.wrong(&state).map(|(property, _)| property);
+        Some(state)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("atomicity", |_, state: &State| {
-                state.fates.iter().all(|fate| !(fate.took_effect() && fate.did_not()))
-            }),
-            Property::always("commitment", |setup: &Setup, state: &State| {
-                let mut fates = setup.plans.iter().zip(&state.fates);
-                fates.all(|(plan, fate)| !fate.took_effect() || fate.prepared == plan.participants())
-            }),
-            Property::always("isolation", |setup: &Setup, state: &State| {
-                let took_effect = |number: &usize| state.fates[*number].took_effect();
-                let numbers: Vec<usize> = (0..setup.plans.len()).filter(took_effect).collect();
-                let excludes = |one: usize, two: usize| setup.plans[one].excludes(&setup.plans[two]);
-                !numbers.iter().any(|one| numbers.iter().any(|two| one != two && excludes(*one, *two)))
-            }),
-            Property::always("no doubt", |setup: &Setup, state: &State| state.broken || setup.doubt(state).is_none()),
-            Property::always("own invariants", |_, state: &State| !state.broken),
+            Property::always("atomicity", |_, state: &State| state.breaks != Some("atomicity")),
+            Property::always("commitment", |_, state: &State| state.breaks != Some("commitment")),
+            Property::always("isolation", |_, state: &State| state.breaks != Some("isolation")),
+            Property::always("no doubt", |_, state: &State| state.breaks != Some("no doubt")),
+            Property::always("own invariants", |_, state: &State| state.breaks != Some("own invariants")),
         ]
     }
 }
@@ -754,7 +781,7 @@ impl Setup {
 }
 
 /// One line for each step of a counterexample.
-pub(crate) fn trace(setup: &Setup, property: &str, actions: Vec<Action>) -> Vec<String> {
+pub(crate) fn trace(setup: &Setup, actions: Vec<Action>) -> Vec<String> {
     let mut state = setup.init_states().remove(0);
     let mut lines = Vec::new();
     for action in actions {
@@ -778,8 +805,8 @@ pub(crate) fn trace(setup: &Setup, property: &str, actions: Vec<Action>) -> Vec<
         let fates: Vec<String> = state.fates.iter().map(Fate::to_string).collect();
         lines.push(format!("{text:<60} {}", fates.join("; ")));
     }
-    if property == "no doubt" {
-        lines.extend(setup.doubt(&state).map(|doubt| format!("... and at rest: {doubt}")));
+    if setup.wrong_now(&state).is_none() {
+        lines.extend(setup.wrong(&state).map(|(_, wrong)| format!("the rest is played to its end: {wrong}")));
     }
     lines
 }
@@ -833,6 +860,7 @@ fn brief(message: &Message) -> String {
 pub fn setups() -> Vec<Setup> {
     let everywhere = Plan { coordinator: 0, reads: vec![], writes: vec![(0, "x"), (1, "x"), (2, "x")] };
     let outside = Plan { coordinator: 0, reads: vec![], writes: vec![(1, "x"), (2, "x")] };
+    let two = Plan { coordinator: 0, reads: vec![], writes: vec![(0, "x"), (1, "x")] };
     let exclude = vec![
         Plan { coordinator: 0, reads: vec![0], writes: vec![(1, "x")] },
         Plan { coordinator: 1, reads: vec![1], writes: vec![(0, "x")] },
@@ -855,7 +883,7 @@ pub fn setups() -> Vec<Setup> {
     vec![
         setup("commit at three homes, one crash", one()),
         Setup { restarts: false, ..setup("commit at three homes, one crash for good", one()) },
-        Setup { looks: 2, ..setup("commit, the coordinator takes no part, one crash", outside()) },
+        setup("commit, the coordinator takes no part, one crash", outside()),
         Setup {
             looks: 2,
             restarts: false,
@@ -870,7 +898,8 @@ pub fn setups() -> Vec<Setup> {
         Setup { crashes: 0, repeats: true, ..setup("commit at three homes, messages repeat", one()) },
         Setup { right: true, ..setup("commit at three homes, a right in the way, one crash", one()) },
         Setup { looks: 2, ..setup("commit of two that exclude each other, one crash", exclude) },
-        Setup { crashes: 0, losses: 1, looks: 2, ..setup("commit at three homes, one disk lost", one()) },
+        Setup { crashes: 0, losses: 1, looks: 3, ..setup("commit at two homes, one disk lost", vec![two]) },
+        Setup { crashes: 0, losses: 1, ..setup("commit at three homes, one disk lost", one()) },
         Setup {
             crashes: 0,
             losses: 1,
