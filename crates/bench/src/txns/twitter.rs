@@ -208,13 +208,11 @@ fn length(value: &Option<Value>) -> i64 {
     }
 }
 
+/// Users with their numbers of followers, or why they cannot be told.
+type Found = Result<Vec<(i64, usize)>, TxnError>;
+
 /// The most followed of the users `from..to`, with their numbers of followers; the first ones first.
-fn top(
-    txn: Txn,
-    users: Arc<[Key]>,
-    from: usize,
-    to: usize,
-) -> Pin<Box<dyn Future<Output = Result<Vec<(i64, usize)>, TxnError>> + Send>> {
+fn top(txn: Txn, users: Arc<[Key]>, from: usize, to: usize) -> Pin<Box<dyn Future<Output = Found> + Send>> {
     Box::pin(async move {
         let mut found: Vec<(i64, usize)> = if to - from <= LEAF {
             let values = txn.values(&users[from..to]).await?;
