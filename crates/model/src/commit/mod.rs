@@ -4,7 +4,7 @@
 //! each transaction. From each state
 //!
 //! - a client may hand a transaction to its coordinator, or ask what became of it;
-//! - every message may arrive next, in any order, again and again (what was sent stays), or never;
+//! - every message may arrive next, in any order, or never; in a setup that repeats them also again and again;
 //! - a site's timers may fire, all that it has, while it takes every other site to be down;
 //! - a site's clock may pass the deadline, with those of the others or without;
 //! - a site may crash: what is in memory is lost. It starts again from its storage, or never does;
