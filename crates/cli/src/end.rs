@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
-use slackline::{Cause, NotDone, ReadError, Reason, Refused, Unknown, WhyUnknown};
+use slackline::{Aborted, Cause, Client, NotDone, ReadError, Reason, Refused, Unknown, WhyUnknown};
 
 /// Prints a line. Whoever reads may have gone away, as `head` does; that is no failure of the command.
 pub(crate) fn say(line: impl Display) {
@@ -50,6 +50,8 @@ impl End {
 pub(crate) enum Finish {
     /// The cluster refused. With a hint on what to do, if there is one.
     Refused(Refused),
+    /// The cluster aborted a transaction, which can be explained by this id.
+    Aborted(Refused, String),
     /// It may have been done or not.
     Unknown(Unknown),
     /// It is asked about, and was refused when it was tried.
@@ -74,8 +76,8 @@ pub(crate) enum Finish {
 impl Finish {
     pub(crate) fn status(&self) -> u8 {
         match self {
-            Finish::Refused(refused) if is_wrong_use(&refused.reason) => 2,
-            Finish::Refused(_) | Finish::WasRefused(_) | Finish::Failed(_) | Finish::Said(_) => 1,
+            Finish::Refused(refused) | Finish::Aborted(refused, _) if is_wrong_use(&refused.reason) => 2,
+            Finish::Refused(_) | Finish::Aborted(..) | Finish::WasRefused(_) | Finish::Failed(_) | Finish::Said(_) => 1,
             Finish::NotAsExpected { .. } => 1,
             Finish::WrongUse(_) => 2,
             Finish::Unknown(_) | Finish::Interrupted => 3,
@@ -92,8 +94,15 @@ impl Finish {
 
     fn sentence(&self) -> String {
         match self {
-            Finish::Refused(Refused { reason, .. }) if is_wrong_use(reason) => reason.to_string(),
+            Finish::Refused(Refused { reason, .. }) | Finish::Aborted(Refused { reason, .. }, _)
+                if is_wrong_use(reason) =>
+            {
+                reason.to_string()
+            }
             Finish::Refused(refused) => format!("{refused}{}", advice(&refused.reason)),
+            Finish::Aborted(refused, operation) => {
+                format!("{refused}{}; `slackline txn explain {operation}` tells more", advice(&refused.reason))
+            }
             Finish::WasRefused(refused) => format!("the operation was refused: {}", refused.reason),
             Finish::Interrupted => {
                 "interrupted: it may have been done or not; tokens that were being acquired are given back".to_owned()
@@ -118,6 +127,11 @@ impl Finish {
     fn json(&self) -> Value {
         let (outcome, mut json) = match self {
             Finish::Refused(Refused { reason, .. }) if is_wrong_use(reason) => ("wrong_use", reason_json(reason)),
+            Finish::Aborted(Refused { reason, .. }, operation) => {
+                let mut json = reason_json(reason);
+                json["operation"] = json!(operation);
+                (if is_wrong_use(reason) { "wrong_use" } else { "refused" }, json)
+            }
             Finish::Refused(Refused { reason, .. }) | Finish::WasRefused(Refused { reason, .. }) => {
                 ("refused", reason_json(reason))
             }
@@ -132,6 +146,18 @@ impl Finish {
         json["outcome"] = json!(outcome);
         json["message"] = json!(self.sentence());
         json
+    }
+}
+
+impl Finish {
+    /// A transaction was not done.
+    pub(crate) fn of_transaction(not_done: NotDone, client: &Client) -> Self {
+        match not_done {
+            NotDone::Refused(refused @ Refused { reason: Reason::Aborted(_), operation: Some(operation) }) => {
+                Finish::Aborted(refused, client.topology().operation_text(operation))
+            }
+            not_done => not_done.into(),
+        }
     }
 }
 
@@ -192,20 +218,28 @@ fn reason_json(reason: &Reason) -> Value {
         Reason::Unreachable { missing } => json!({ "missing": missing }),
         Reason::NotSent { sites } => json!({ "sites": sites }),
         Reason::UnknownRegion { region, known } => json!({ "region": region, "known": known }),
-        Reason::Aborted(aborted) => {
-            let until = aborted.until.and_then(|until| until.duration_since(SystemTime::UNIX_EPOCH).ok());
-            let until = until.map(|until| u64::try_from(until.as_millis()).unwrap_or(u64::MAX));
-            json!({
-                "key": aborted.key.as_ref().map(ToString::to_string),
-                "site": aborted.site,
-                "holders": aborted.holders,
-                "until_unix_ms": until,
-            })
-        }
+        Reason::Aborted(aborted) => return aborted_json(aborted),
         _ => json!({}),
     };
     json["reason"] = json!(code(reason));
     json
+}
+
+/// Why a transaction was aborted, for programs.
+pub(crate) fn aborted_json(aborted: &Aborted) -> Value {
+    json!({
+        "reason": cause_code(aborted.cause),
+        "key": aborted.key.as_ref().map(ToString::to_string),
+        "site": aborted.site,
+        "holders": aborted.holders,
+        "until_unix_ms": aborted.until.map(unix_ms),
+    })
+}
+
+/// A time in milliseconds since 1970.
+pub(crate) fn unix_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn why_code(why: WhyUnknown) -> &'static str {
@@ -243,26 +277,30 @@ fn code(reason: &Reason) -> &'static str {
         Reason::NotSent { .. } => "not_sent",
         Reason::UnknownRegion { .. } => "unknown_region",
         Reason::Closed => "closed",
-        Reason::Aborted(aborted) => match aborted.cause {
-            Cause::Changed => "changed",
-            Cause::Busy => "busy",
-            Cause::WouldWait => "would_wait",
-            Cause::DeadlinePassed => "not_prepared",
-            Cause::NotACounter => "not_a_counter",
-            Cause::OutOfRange => "out_of_range",
-            Cause::Lost => "lost",
-            Cause::Unreachable => "home_unreachable",
-            Cause::InvalidKey => "invalid_key",
-            Cause::UnknownRegion => "no_such_home",
-            Cause::TooLarge => "too_large",
-            Cause::TooMuch => "too_much",
-            Cause::Malformed => "malformed",
-            Cause::Overloaded => "home_overloaded",
-            Cause::NotReady => "home_not_ready",
-            Cause::Withdrawn => "asked_too_early",
-            Cause::Depended => "calls_depend",
-        },
+        Reason::Aborted(aborted) => cause_code(aborted.cause),
         _ => "other",
+    }
+}
+
+fn cause_code(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Changed => "changed",
+        Cause::Busy => "busy",
+        Cause::WouldWait => "would_wait",
+        Cause::DeadlinePassed => "not_prepared",
+        Cause::NotACounter => "not_a_counter",
+        Cause::OutOfRange => "out_of_range",
+        Cause::Lost => "lost",
+        Cause::Unreachable => "home_unreachable",
+        Cause::InvalidKey => "invalid_key",
+        Cause::UnknownRegion => "no_such_home",
+        Cause::TooLarge => "too_large",
+        Cause::TooMuch => "too_much",
+        Cause::Malformed => "malformed",
+        Cause::Overloaded => "home_overloaded",
+        Cause::NotReady => "home_not_ready",
+        Cause::Withdrawn => "asked_too_early",
+        Cause::Depended => "calls_depend",
     }
 }
 

@@ -92,7 +92,7 @@ impl Command {
             Command::Delete(command) => command.json,
             Command::Add(command) => command.json,
             Command::Scan(command) => command.json,
-            Command::Txn(command) => command.json,
+            Command::Txn(command) => command.is_json(),
             Command::AcceptLoss(command) => command.json,
             Command::Status(command) => command.json,
             Command::Outcome(command) => command.json,

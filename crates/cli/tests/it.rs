@@ -1,6 +1,7 @@
 //! Runs the real binary.
 
 mod bank;
+mod explain;
 mod kills;
 #[path = "../../client/tests/load.rs"]
 mod load;
@@ -125,6 +126,8 @@ fn wrong_use_is_one_line_and_status_2() {
         (&["scan", "eu", "--limit", "0"], "1..=1024"),
         (&["accept-loss"], "--site"),
         (&["txn", "/nonexistent.json"], "/nonexistent.json: cannot be read"),
+        (&["txn"], "<FILE>"),
+        (&["txn", "explain"], "<ID>"),
     ] {
         let ended = slackline(words);
         assert_eq!(ended.status, 2, "{words:?}: {ended:?}");

@@ -16,6 +16,7 @@ use tonic::transport::Channel;
 
 use crate::book::{Act, CallKey, Finished, NotTaken, Reply, Terms};
 use crate::call::{Call, Place, ReleaseGrant};
+use crate::explain::Explanation;
 use crate::link::{self, Link};
 use crate::outcome::{ConnectError, Outcome, ReadError, Reason, Refused, Unknown, WhyUnknown};
 use crate::quota::Quota;
@@ -235,6 +236,44 @@ impl Client {
             }
             tokio::time::sleep(PAUSE).await;
             patience = (patience * 2).min(self.shared.deadline);
+        }
+    }
+
+    /// The course of a transaction: which rights it used, which sites took part, what each answered, and when. None if
+    /// nothing is known of it any more: the site that coordinated it remembers its last 4,096 transactions, in memory.
+    ///
+    /// # Errors
+    ///
+    /// That site does not answer before the client's deadline, neither directly nor through another.
+    pub async fn explain(&self, operation: OperationId) -> Result<Option<Explanation>, ReadError> {
+        let site = operation.site;
+        let unreachable = |why: &str| ReadError::Unreachable {
+            site: self.shared.topology.name(site),
+            waited: self.shared.deadline,
+            why: why.to_owned(),
+        };
+        if self.link(site).is_none() {
+            return Err(unreachable("the cluster has no such site"));
+        }
+        let ask = |channel| async move {
+            let ask = v1::Ask { operation: Some(operation.into()) };
+            link::stub(channel).explain(ask).await
+        };
+        // Half of the time for the site itself; another may reach it where this client does not.
+        let turn = self.shared.deadline / 2;
+        let reply = match self.read(site.lane, &Place::Site(site), turn, ask).await {
+            Ok(reply) => reply,
+            Err(_) => self.read(site.lane, &Place::Nearest, turn, ask).await?,
+        };
+        let (reply, by) = reply;
+        let (_, trace): (OperationId, Result<_, api::Doubt>) =
+            reply.try_into().map_err(|error| senseless(&by, error))?;
+        match trace {
+            Ok(trace) => Ok(Some(Explanation::new(operation, *trace, &self.shared.topology))),
+            Err(api::Doubt::SiteUnreachable | api::Doubt::Undecided) => {
+                Err(unreachable(&format!("{by} does not reach it")))
+            }
+            Err(_) => Ok(None),
         }
     }
 

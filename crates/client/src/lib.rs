@@ -55,6 +55,7 @@
 mod book;
 mod call;
 mod client;
+mod explain;
 mod grant;
 mod link;
 mod object;
@@ -66,6 +67,7 @@ mod txn;
 
 pub use call::{AcceptLoss, Acquire, Call, Calling, Create, Delete, Kind, Release, ReleaseGrant};
 pub use client::{Client, DEFAULT_DEADLINE, Effect, Listed, Options, SiteStatus};
+pub use explain::{End, Explanation, PartAsked, RightUsed, Step, What};
 pub use grant::{Fence, Grant};
 pub use object::{Key, ParseKeyError};
 pub use outcome::{Aborted, ConnectError, NotDone, Outcome, ReadError, Reason, Refused, Unknown, WhyUnknown};

@@ -289,7 +289,11 @@ impl Link {
             }
             Response::Closed => {}
             Response::Read(reading) => book.found(reading, wakers),
-            Response::Shown(_) | Response::Listed(_) | Response::Status(_) | Response::Drained => useful = false,
+            Response::Explained { .. }
+            | Response::Shown(_)
+            | Response::Listed(_)
+            | Response::Status(_)
+            | Response::Drained => useful = false,
         }
         drop(book);
         // Callers first: what they submit next then travels in one batch.

@@ -597,6 +597,10 @@ impl slackline_server::Slackline for Model {
         Err(Status::unimplemented("not in this test"))
     }
 
+    async fn explain(&self, _: Call<v1::Ask>) -> Result<Reply<v1::Explained>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
     async fn show_quota(&self, _: Call<v1::ShowQuotaRequest>) -> Result<Reply<v1::ShowQuotaReply>, Status> {
         Err(Status::unimplemented("not in this test"))
     }

@@ -7,6 +7,7 @@
 use std::fmt;
 
 use crate::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId};
+use crate::object::trace::Trace;
 use crate::object::{Abort, ObjectKey, Seen, Span, Transaction};
 
 /// The longest name of a quota, in bytes.
@@ -317,6 +318,11 @@ pub enum Request {
         /// The operation.
         operation: OperationId,
     },
+    /// Which course did a transaction take? Changes nothing.
+    Explain {
+        /// The operation that committed it. Its site coordinated it.
+        operation: OperationId,
+    },
     /// Ends a session whose outcomes nobody needs any more.
     Close {
         /// The session's site.
@@ -385,6 +391,13 @@ pub enum Response {
         operation: OperationId,
         /// How it ended.
         outcome: Outcome,
+    },
+    /// The course of a transaction.
+    Explained {
+        /// The operation that committed it.
+        operation: OperationId,
+        /// What its site remembers; or why nothing is known.
+        trace: Result<Box<Trace>, Doubt>,
     },
     /// What reads found.
     Read(Box<Reading>),

@@ -464,7 +464,12 @@ fn refuse_for_room(request: &Request) -> Option<Response> {
             Some(Response::Asked { operation: *operation, outcome: Outcome::Unknown(Doubt::Undecided) })
         }
         Request::Close { .. } => Some(Response::Closed),
-        Request::Read(_) | Request::Show { .. } | Request::List { .. } | Request::Status | Request::Drain => None,
+        Request::Read(_)
+        | Request::Explain { .. }
+        | Request::Show { .. }
+        | Request::List { .. }
+        | Request::Status
+        | Request::Drain => None,
     }
 }
 

@@ -115,6 +115,14 @@ impl Slackline for ClientService {
         }
     }
 
+    async fn explain(&self, request: tonic::Request<v1::Ask>) -> Answer<v1::Explained> {
+        let operation = slackline_wire::operation_id(request.into_inner().operation).map_err(invalid)?;
+        match call(&self.mailbox, Request::Explain { operation }).await? {
+            Response::Explained { operation, trace } => Ok(tonic::Response::new((operation, trace).into())),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     async fn show_quota(&self, request: tonic::Request<v1::ShowQuotaRequest>) -> Answer<v1::ShowQuotaReply> {
         let request = request.into_inner();
         check_lane(&self.topology, &request.quota)?;

@@ -43,8 +43,8 @@ pub(crate) const MESSAGES: [&str; 31] = [
 ];
 
 /// Names of the kinds of inputs, by [`input`]: those of messages, then these.
-pub(crate) const INPUTS: [&str; 10] =
-    ["Tick", "Open", "Batch", "Ask", "Close", "Show", "List", "Status", "Drain", "Read"];
+pub(crate) const INPUTS: [&str; 11] =
+    ["Tick", "Open", "Batch", "Ask", "Close", "Show", "List", "Status", "Drain", "Read", "Explain"];
 
 /// The kind of a message.
 #[inline]
@@ -105,6 +105,7 @@ pub(crate) fn input(input: &Input<Node>) -> usize {
                 Request::Status => 7,
                 Request::Drain => 8,
                 Request::Read(_) => 9,
+                Request::Explain { .. } => 10,
             },
         }
 }

@@ -5,7 +5,7 @@
 //! | [`v1`] | generated: the public interface, `proto/slackline/v1/slackline.proto` |
 //! | [`internal`] | generated: what sites say to each other, `proto/slackline/internal/v1/peer.proto` |
 //! | [`rtt`] | round-trip times between regions, for whoever puts delays in |
-//! | `public`, `object`, `peer` | conversions between those and the vocabulary of `slackline_core` |
+//! | `public`, `object`, `trace`, `peer` | conversions between those and the vocabulary of `slackline_core` |
 //! | `fields` | what such conversions have in common |
 //!
 //! Conversions from core to the wire are total (`From`); those back are checked (`TryFrom`) and name the field that is
@@ -16,6 +16,7 @@ mod object;
 mod peer;
 mod public;
 pub mod rtt;
+mod trace;
 
 pub use object::{READING_BYTES, limit_message, limit_reading, message_bytes, operation_bytes, request_bytes};
 pub use public::{lane_of, operation_id, single};

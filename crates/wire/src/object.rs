@@ -562,7 +562,9 @@ fn vote(id: OperationId, vote: Vote) -> internal::Vote {
         Vote::Prepared => Kind::Prepared(internal::Prepared {}),
         Vote::Committed => Kind::Committed(v1::Committed::default()),
         Vote::Refused(abort) => Kind::Refused((*abort).into()),
-        Vote::Waiting { until } => Kind::WaitingUntilUs(until),
+        Vote::Waiting { name, holders, until } => {
+            Kind::Waiting(v1::TraceWait { name, holders: holders.to_wire(), until_us: until })
+        }
     };
     internal::Vote { id: Some(id.into()), vote: Some(vote) }
 }
@@ -576,7 +578,9 @@ impl TryFrom<internal::vote::Vote> for Vote {
             Kind::Prepared(_) => Vote::Prepared,
             Kind::Committed(_) => Vote::Committed,
             Kind::Refused(abort) => Vote::Refused(Box::new(inner(abort, "refused")?)),
-            Kind::WaitingUntilUs(until) => Vote::Waiting { until },
+            Kind::Waiting(v1::TraceWait { name, holders, until_us }) => {
+                Vote::Waiting { name, holders: Field::from_wire(holders, "waiting.holders")?, until: until_us }
+            }
         })
     }
 }

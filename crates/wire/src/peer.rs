@@ -302,6 +302,7 @@ impl From<Request> for internal::Request {
             Request::Ask { operation } => Kind::Ask(v1::Ask { operation: Some(operation.into()) }),
             Request::Close { site, incarnation, session } => Kind::Close(close(site, incarnation, session)),
             Request::Read(read) => Kind::Read((*read).into()),
+            Request::Explain { operation } => Kind::Explain(v1::Ask { operation: Some(operation.into()) }),
             Request::Show { quota, timeout } => Kind::Show(v1::ShowQuotaRequest { quota, timeout_us: timeout }),
             Request::List { after, limit } => Kind::List(v1::ListQuotasRequest { after, limit }),
             Request::Status => Kind::Status(v1::StatusRequest {}),
@@ -322,6 +323,7 @@ impl TryFrom<internal::Request> for Request {
             Kind::Ask(ask) => inner(ask, "ask"),
             Kind::Close(close) => inner(close, "close"),
             Kind::Read(read) => Ok(Request::Read(Box::new(inner(read, "read")?))),
+            Kind::Explain(ask) => Ok(Request::Explain { operation: convert(ask.operation, "explain.operation")? }),
             Kind::Show(show) => Ok(show.into()),
             Kind::List(list) => Ok(list.into()),
             Kind::Status(_) => Ok(Request::Status),
@@ -340,6 +342,7 @@ impl From<Response> for internal::Response {
             Response::Asked { operation, outcome } => Kind::Asked((operation, outcome).into()),
             Response::Closed => Kind::Closed(v1::Closed {}),
             Response::Read(reading) => Kind::Read((*reading).into()),
+            Response::Explained { operation, trace } => Kind::Explained((operation, trace).into()),
             Response::Shown(shown) => Kind::Shown(shown.into()),
             Response::Listed(quotas) => Kind::Listed(quotas.into()),
             Response::Status(status) => Kind::Status(status.into()),
@@ -361,6 +364,10 @@ impl TryFrom<internal::Response> for Response {
             Kind::Asked(reply) => asked(reply),
             Kind::Closed(_) => Ok(Response::Closed),
             Kind::Read(reading) => Ok(Response::Read(Box::new(inner(reading, "read")?))),
+            Kind::Explained(reply) => {
+                let (operation, trace) = inner(reply, "explained")?;
+                Ok(Response::Explained { operation, trace })
+            }
             Kind::Shown(reply) => Ok(Response::Shown(inner(reply, "shown")?)),
             Kind::Listed(reply) => Ok(Response::Listed(inner(reply, "listed")?)),
             Kind::Status(reply) => Ok(Response::Status(inner(reply, "status")?)),

@@ -219,7 +219,11 @@ impl TryFrom<Request> for v1::SessionRequest {
             Request::Ask { operation } => Kind::Ask(v1::Ask { operation: Some(operation.into()) }),
             Request::Close { site, incarnation, session } => Kind::Close(close(site, incarnation, session)),
             Request::Read(read) => Kind::Read((*read).into()),
-            Request::Show { .. } | Request::List { .. } | Request::Status | Request::Drain => {
+            Request::Explain { .. }
+            | Request::Show { .. }
+            | Request::List { .. }
+            | Request::Status
+            | Request::Drain => {
                 return Err(Invalid::new("request", "does not travel on a session stream"));
             }
         };
@@ -414,7 +418,11 @@ impl TryFrom<Response> for v1::SessionReply {
             Response::Asked { operation, outcome } => Kind::Asked((operation, outcome).into()),
             Response::Closed => Kind::Closed(v1::Closed {}),
             Response::Read(reading) => Kind::Read((*reading).into()),
-            Response::Shown(_) | Response::Listed(_) | Response::Status(_) | Response::Drained => {
+            Response::Explained { .. }
+            | Response::Shown(_)
+            | Response::Listed(_)
+            | Response::Status(_)
+            | Response::Drained => {
                 return Err(Invalid::new("reply", "does not travel on a session stream"));
             }
         };

@@ -7,6 +7,7 @@ use slackline_core::api::{
 use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, NoVote, Report, Row, Scope, Settled, Table, Value};
 use slackline_core::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId};
 use slackline_core::object::message::{self, Fetch, Fetched, Given, Known, Offer, Prepare, Vote};
+use slackline_core::object::trace::{End, Event, Proof, Share, Step, Trace};
 use slackline_core::object::{
     Abort, Cause, Change, Derived, Home, ObjectKey, Part, Seen, Span, Subject, Transaction, Value as Content, Version,
 };
@@ -17,8 +18,8 @@ use slackline_core::right::{Start, WarrantyNumber};
 pub(crate) struct Generator(u64);
 
 /// How many kinds of each value there are, so that a test can go through them all.
-pub(crate) const REQUESTS: u64 = 9;
-pub(crate) const RESPONSES: u64 = 10;
+pub(crate) const REQUESTS: u64 = 10;
+pub(crate) const RESPONSES: u64 = 11;
 pub(crate) const BODIES: u64 = 14;
 
 impl Generator {
@@ -252,7 +253,10 @@ impl Generator {
                     0 => Vote::Prepared,
                     1 => Vote::Committed,
                     2 => Vote::Refused(Box::new(self.abort())),
-                    _ => Vote::Waiting { until: self.amount() },
+                    _ => {
+                        let holders = self.several(3, Self::site);
+                        Vote::Waiting { name: self.name(), holders, until: self.amount() }
+                    }
                 };
                 Message::Vote { id, vote }
             }
@@ -300,6 +304,7 @@ impl Generator {
             5 => Request::List { after: self.name(), limit: self.number() as u32 },
             6 => Request::Status,
             7 => Request::Read(Box::new(self.read())),
+            8 => Request::Explain { operation: self.operation_id() },
             _ => Request::Drain,
         }
     }
@@ -333,16 +338,7 @@ impl Generator {
             2 => Outcome::Released { amount: self.amount() },
             3 => Outcome::Created { limit: self.amount() },
             4 => Outcome::Deleted,
-            5 => {
-                let doubts = [
-                    Doubt::SiteUnreachable,
-                    Doubt::IncarnationLost,
-                    Doubt::Forgotten,
-                    Doubt::Undecided,
-                    Doubt::HomeLost,
-                ];
-                Outcome::Unknown(doubts[self.below(5) as usize])
-            }
+            5 => Outcome::Unknown(self.doubt()),
             6 => Outcome::Committed { phases: self.number() as u8 },
             7 => Outcome::Aborted(Box::new(self.abort())),
             8 => Outcome::LossAccepted,
@@ -372,7 +368,64 @@ impl Generator {
             })),
             7 => Response::Status(self.status()),
             8 => Response::Read(Box::new(self.reading())),
+            9 => {
+                let trace = if self.flag() { Ok(Box::new(self.trace())) } else { Err(self.doubt()) };
+                Response::Explained { operation: self.operation_id(), trace }
+            }
             _ => Response::Drained,
+        }
+    }
+
+    fn doubt(&mut self) -> Doubt {
+        let doubts =
+            [Doubt::SiteUnreachable, Doubt::IncarnationLost, Doubt::Forgotten, Doubt::Undecided, Doubt::HomeLost];
+        doubts[self.below(5) as usize]
+    }
+
+    fn step(&mut self) -> Step {
+        match self.below(8) {
+            0 => Step::Asked,
+            1 => {
+                let holders = self.several(3, Self::site);
+                Step::Waits { name: self.name(), holders, until: self.amount() }
+            }
+            2 => Step::Prepared,
+            3 => Step::Committed,
+            4 => Step::Refused(Box::new(self.abort())),
+            5 => Step::Inquired,
+            6 => Step::Undecided,
+            _ => Step::Noted,
+        }
+    }
+
+    fn trace(&mut self) -> Trace {
+        let end = match self.below(4) {
+            0 => None,
+            1 => Some(End::Committed { phases: self.number() as u8 }),
+            2 => Some(End::Aborted(Box::new(self.abort()))),
+            _ => Some(End::Lost),
+        };
+        Trace {
+            began: self.amount(),
+            proved: self.number() as u32,
+            rights: self.several(3, |random| {
+                let key = ObjectKey { home: random.number() as u16, name: random.name() };
+                Proof { key, until: random.amount() }
+            }),
+            parts: self.several(3, |random| Share {
+                site: random.site(),
+                reads: random.number() as u32,
+                scans: random.number() as u32,
+                writes: random.number() as u32,
+            }),
+            events: self.several(6, |random| Event {
+                at: random.number(),
+                times: random.number() as u32,
+                site: random.site(),
+                step: random.step(),
+            }),
+            left_out: self.number() as u32,
+            end: end.map(|end| (self.number(), end)),
         }
     }
 

@@ -57,7 +57,11 @@ fn requests_and_responses_survive_relayed_and_on_a_stream() {
         let response = random.response(round % RESPONSES);
         assert_eq!(through::<internal::Response, _>(response.clone()), response);
         match response {
-            Response::Shown(_) | Response::Listed(_) | Response::Status(_) | Response::Drained => {
+            Response::Explained { .. }
+            | Response::Shown(_)
+            | Response::Listed(_)
+            | Response::Status(_)
+            | Response::Drained => {
                 assert!(v1::SessionReply::try_from(response).is_err());
             }
             response => assert_eq!(through::<v1::SessionReply, _>(response.clone()), response),

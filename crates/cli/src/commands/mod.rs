@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 mod bench_txns;
 pub(crate) mod dev;
+mod explain;
 pub(crate) mod object;
 pub(crate) mod outcome;
 pub(crate) mod quota;

@@ -46,7 +46,8 @@ impl Terms {
         program: impl FnMut(Txn) -> R,
     ) -> Result<Committed<T>, Finish> {
         let outcome = self.transaction(client).run_and_tell(program).await;
-        Ok(outcome.map_err(|error| Finish::Failed(error.to_string()))?.done()?)
+        let outcome = outcome.map_err(|error| Finish::Failed(error.to_string()))?;
+        outcome.done().map_err(|not_done| Finish::of_transaction(not_done, client))
     }
 }
 

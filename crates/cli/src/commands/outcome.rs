@@ -49,7 +49,7 @@ impl Outcome {
     }
 }
 
-fn explain(text: &str, error: &ParseNameError) -> Finish {
+pub(super) fn explain(text: &str, error: &ParseNameError) -> Finish {
     Finish::WrongUse(match error {
         ParseNameError::Malformed => format!(
             "{text} is not an operation's id: expected a region and three numbers joined by '-', such as eu-1-9-12"

@@ -3,10 +3,11 @@
 use std::fmt::{self, Write as _};
 use std::io::Read;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use slackline::{Client, Key, Txn, TxnError};
 
+use super::explain::Explain;
 use super::object::{Terms, described, key, operation};
 use crate::end::{End, Finish};
 use crate::session::Connection;
@@ -29,6 +30,9 @@ const WORDS: &str = "get, put, add, delete, scan, expect";
 #[derive(Args)]
 #[command(
     verbatim_doc_comment,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    disable_help_subcommand = true,
     after_help = "\
 Examples:
   slackline txn move.json
@@ -36,27 +40,47 @@ Examples:
     | slackline txn -"
 )]
 pub(crate) struct Transaction {
+    #[command(subcommand)]
+    about: Option<About>,
     /// The file; - for standard input
-    file: String,
+    #[arg(required = true)]
+    file: Option<String>,
     #[command(flatten)]
     terms: Terms,
     /// Print one JSON object
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
     #[command(flatten)]
     connection: Connection,
 }
 
+/// What else can be done about transactions.
+#[derive(Subcommand)]
+enum About {
+    Explain(Explain),
+}
+
 impl Transaction {
+    pub(crate) fn is_json(&self) -> bool {
+        match &self.about {
+            Some(About::Explain(explain)) => explain.json,
+            None => self.json,
+        }
+    }
+
     pub(crate) fn run(self) -> Result<End, Finish> {
-        let Self { file, terms, .. } = self;
+        let Self { about, file, terms, .. } = self;
+        if let Some(About::Explain(explain)) = about {
+            return explain.run();
+        }
+        let file = file.unwrap_or_default();
         let operations = read(&file).and_then(|text| parse(&text));
         let operations = operations.map_err(|problem| Finish::WrongUse(format!("{file}: {problem}")))?;
         self.connection.run(async move |client: Client| {
             let operations = &operations[..];
             let outcome = terms.transaction(&client).run_and_tell(|txn| carry_out(txn, operations)).await;
             let done = match outcome {
-                Ok(outcome) => outcome.done()?,
+                Ok(outcome) => outcome.done().map_err(|not_done| Finish::of_transaction(not_done, &client))?,
                 Err(Stop::Txn(error)) => return Err(Finish::Failed(error.to_string())),
                 Err(Stop::Unmet { key, found }) => return Err(Finish::NotAsExpected { key: key.to_string(), found }),
             };

@@ -51,6 +51,7 @@ struct Served {
 #[derive(Debug)]
 enum Awaited {
     Asked(OperationId),
+    Explained(OperationId),
     Batch(SessionId, BTreeSet<u64>),
     /// Only that it is done.
     Closed,
@@ -96,6 +97,7 @@ impl Relays {
                 Awaited::Batch(batch.session, sequences.collect())
             }
             Request::Ask { operation } => Awaited::Asked(*operation),
+            Request::Explain { operation } => Awaited::Explained(*operation),
             _ => Awaited::Closed,
         };
         self.next += 1;
@@ -176,6 +178,7 @@ impl Awaited {
         let outcome = Outcome::Unknown(Doubt::SiteUnreachable);
         match self {
             Awaited::Asked(operation) => Response::Asked { operation, outcome },
+            Awaited::Explained(operation) => Response::Explained { operation, trace: Err(Doubt::SiteUnreachable) },
             Awaited::Batch(session, missing) => {
                 let answer = |sequence| Answer { sequence, outcome: outcome.clone() };
                 Response::Batch { session, answers: missing.into_iter().map(answer).collect() }

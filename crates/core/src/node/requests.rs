@@ -112,6 +112,20 @@ impl Desk<'_> {
                     turn.responses.push((client, Response::Asked { operation, outcome }));
                 }
             }
+            Request::Explain { operation } if operation.site == me => {
+                let trace = match self.txns.explain(operation) {
+                    Some(trace) => Ok(Box::new(trace.clone())),
+                    None if operation.incarnation != turn.site.incarnation => Err(Doubt::IncarnationLost),
+                    None => Err(Doubt::Forgotten),
+                };
+                turn.responses.push((client, Response::Explained { operation, trace }));
+            }
+            Request::Explain { operation } => {
+                if self.pass_on(turn, serving, client, operation.site, Request::Explain { operation }).is_err() {
+                    let trace = Err(Doubt::SiteUnreachable);
+                    turn.responses.push((client, Response::Explained { operation, trace }));
+                }
+            }
             Request::Close { site, incarnation, session } if site == me => {
                 if serving && incarnation == turn.site.incarnation {
                     self.close(turn, session);
@@ -323,7 +337,7 @@ impl Desk<'_> {
 fn is_about(request: &Request, site: SiteId) -> bool {
     match request {
         Request::Batch(batch) => batch.site == site,
-        Request::Ask { operation } => operation.site == site,
+        Request::Ask { operation } | Request::Explain { operation } => operation.site == site,
         Request::Close { site: about, .. } => *about == site,
         _ => false,
     }

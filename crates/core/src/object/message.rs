@@ -155,6 +155,10 @@ pub enum Vote {
     Refused(Box<Abort>),
     /// Its writes wait for rights of others to end.
     Waiting {
+        /// The object whose rights last longest.
+        name: String,
+        /// Who holds them.
+        holders: Vec<SiteId>,
         /// Until when at most, in microseconds since 1970.
         until: i64,
     },

@@ -9,6 +9,7 @@
 //! there in between; validation compares states at one instant, so this is sound.
 
 pub mod message;
+pub mod trace;
 
 use std::fmt;
 

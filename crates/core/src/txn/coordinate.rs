@@ -26,6 +26,7 @@ use crate::api::{Doubt, Outcome};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::{Incarnation, OperationId, SiteId};
 use crate::object::message::{Known, Message, Prepare, Vote};
+use crate::object::trace::{End, Proof, Step};
 use crate::object::{Abort, Cause, Home, ObjectKey, Part, Subject, Transaction, Version};
 use crate::right::WarrantyNumber;
 use crate::turn::{Ticket, Turn};
@@ -151,15 +152,18 @@ impl Txns {
             // Its client was told that it is undecided, and asks for it again.
             return None;
         }
+        self.traces.begin(turn.now, id);
         let begun = transaction.normalize().and_then(|()| self.begin(turn, table, id, transaction, timeout));
         match begun {
             Err(abort) => {
                 self.note_stale(&abort);
                 turn.metrics.aborted += 1;
+                self.traces.end(turn.now, id, End::Aborted(Box::new(abort.clone())));
                 Some(Outcome::Aborted(Box::new(abort)))
             }
             Ok(Some(phases)) => {
                 turn.metrics.committed[usize::from(phases)] += 1;
+                self.traces.end(turn.now, id, End::Committed { phases });
                 Some(Outcome::Committed { phases })
             }
             Ok(None) => {
@@ -199,6 +203,7 @@ impl Txns {
             let incarnation = turn.incarnation_of(site);
             parts.push((site, incarnation, home.part));
         }
+        self.traces.sort(&mut rests, &parts);
         let me = turn.site.me;
         if let [(site, _, part)] = &parts[..]
             && *site == me
@@ -220,6 +225,7 @@ impl Txns {
             return Err(Abort { site: Some(*site), ..Abort::of(Cause::Unreachable) });
         }
         let deadline = turn.now.wall.saturating_add_unsigned(timeout.min(LONGEST)).min(until);
+        let rests = rests.into_iter().map(|proof| proof.key).collect();
         self.start_phases(turn, table, id, parts, (deadline, transaction.max_wait, timeout), rests)
     }
 
@@ -262,9 +268,12 @@ impl Txns {
         let own = coordinated.position(me);
         let is_alone = own.is_some() && coordinated.participants.len() == 1;
         self.coordinated.insert(id, coordinated);
+        self.traces.follow();
         if let Some(own) = own {
+            self.traces.note(turn.now, id, me, Step::Asked);
             let prepare = self.prepare_for(id, own, 0);
             let vote = self.prepare(turn, table, prepare);
+            vote.iter().for_each(|vote| self.trace_vote(turn, me, id, vote));
             match vote {
                 Some(Vote::Refused(abort)) => {
                     // Nobody else was asked, so nobody needs to know.
@@ -308,7 +317,7 @@ impl Txns {
     }
 
     /// Takes out of a part the reads that live warranties prove. What it writes there is validated there.
-    fn rest_on_rights(&self, turn: &Turn, home: &mut Home, way: u64, rests: &mut Vec<ObjectKey>, until: &mut i64) {
+    fn rest_on_rights(&self, turn: &Turn, home: &mut Home, way: u64, rests: &mut Vec<Proof>, until: &mut i64) {
         if !self.uses_rights(turn) {
             return;
         }
@@ -323,8 +332,9 @@ impl Txns {
             let needed = if way == 0 { 0 } else { way + SLACK };
             match right.filter(|right| !is_written && right.left(turn.now, turn.config.epsilon) > needed) {
                 Some(right) => {
-                    *until = (*until).min(right.relied_until(turn.config.epsilon));
-                    rests.push(key);
+                    let relied_until = right.relied_until(turn.config.epsilon);
+                    *until = (*until).min(relied_until);
+                    rests.push(Proof { key, until: relied_until });
                 }
                 None => kept.push((key.name, number)),
             }
@@ -360,6 +370,7 @@ impl Txns {
             let (to, _) = coordinated.participants[position];
             if to != turn.site.me && (coordinated.prepared | coordinated.lost) >> position & 1 == 0 {
                 let prepare = self.prepare_for(id, position, prepared);
+                self.traces.note(turn.now, id, to, Step::Asked);
                 turn.send_object(to, Message::Prepare(Box::new(prepare)));
             }
         }
@@ -395,6 +406,8 @@ impl Txns {
             }
             return;
         }
+        self.trace_vote(turn, from, id, &vote);
+        let coordinated = self.coordinated_mut(id);
         match vote {
             Vote::Committed => {
                 coordinated.informed |= 1 << position;
@@ -411,6 +424,19 @@ impl Txns {
                 }
             }
         }
+    }
+
+    /// Remembers an answer, for those who ask why.
+    fn trace_vote(&mut self, turn: &Turn, from: SiteId, id: OperationId, vote: &Vote) {
+        let step = match vote {
+            Vote::Prepared => Step::Prepared,
+            Vote::Committed => Step::Committed,
+            Vote::Refused(abort) => Step::Refused(abort.clone()),
+            Vote::Waiting { name, holders, until } => {
+                Step::Waits { name: name.clone(), holders: holders.clone(), until: *until }
+            }
+        };
+        self.traces.note(turn.now, id, from, step);
     }
 
     /// Notes how a transaction ended, and tells its client and the participants.
@@ -448,6 +474,11 @@ impl Txns {
         let others: Vec<SiteId> =
             coordinated.participants.iter().map(|(site, _)| *site).filter(|site| *site != me).collect();
         coordinated.tries = 0;
+        let end = match &result {
+            Ok(()) => End::Committed { phases: phases as u8 },
+            Err(abort) => End::Aborted(Box::new(abort.clone())),
+        };
+        self.traces.end(turn.now, id, end);
         for key in rests {
             if let Some(number) = self.cache.unpin(turn.now, &key, id) {
                 self.acknowledge(turn, key, number);
@@ -489,6 +520,7 @@ impl Txns {
 
     fn drop_coordinated(&mut self, turn: &mut Turn, id: OperationId) {
         let Some(coordinated) = self.coordinated.remove(&id) else { return };
+        self.traces.close(id);
         if coordinated.is_durable && coordinated.decided.is_some() {
             turn.batch.delete(&row::coordinator_key(id.session, id.sequence));
         }
@@ -505,6 +537,7 @@ impl Txns {
         let Some(coordinated) = self.coordinated.get_mut(&id) else { return };
         let Some(position) = coordinated.position(from) else { return };
         let Some((commit, known)) = &mut coordinated.decided else { return };
+        self.traces.note(turn.now, id, from, Step::Noted);
         *known |= 1 << position;
         if known.count_ones() as usize == coordinated.participants.len() {
             if *commit && coordinated.participants.len() > 1 {
@@ -536,6 +569,7 @@ impl Txns {
         if coordinated.patience.is_some_and(|patience| patience <= turn.now.mono) {
             coordinated.patience = None;
             let ticket = Ticket { session: id.session, sequence: id.sequence };
+            self.traces.note(turn.now, id, turn.site.me, Step::Undecided);
             turn.finished.push((ticket, Outcome::Unknown(Doubt::Undecided)));
         }
         let is_bereft = coordinated.lost != 0;
@@ -555,6 +589,7 @@ impl Txns {
         let (deadline, participants) = (coordinated.deadline, coordinated.participants.clone());
         let prepared = coordinated.prepared;
         for (site, _) in &participants {
+            self.traces.note(turn.now, id, *site, Step::Inquired);
             if *site == turn.site.me {
                 let known = self.known_here(turn, id, deadline, &participants);
                 self.note_answers(turn, id, self.prepared_known(id));
@@ -619,6 +654,7 @@ impl Txns {
     /// Nobody can find out any more what became of it.
     fn give_up(&mut self, turn: &mut Turn, id: OperationId) {
         let ticket = Ticket { session: id.session, sequence: id.sequence };
+        self.traces.end(turn.now, id, End::Lost);
         turn.finished.push((ticket, Outcome::Unknown(Doubt::HomeLost)));
         turn.batch.delete(&row::coordinator_key(id.session, id.sequence));
         self.drop_coordinated(turn, id);
@@ -650,6 +686,7 @@ impl Txns {
         if self.entries.contains_key(&id) {
             self.refuse_part(turn, id, Abort::of(Cause::Withdrawn));
         }
+        self.traces.end(turn.now, id, End::Aborted(Box::new(Abort::of(Cause::Withdrawn))));
         self.drop_coordinated(turn, id);
         true
     }

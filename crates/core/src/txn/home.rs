@@ -299,7 +299,10 @@ impl Txns {
 
     fn waiting(&mut self, turn: &Turn, id: OperationId) -> Vote {
         let left = self.rights_over_at(turn, id).map_or(0, |over| over.saturating_sub(turn.now.mono));
-        Vote::Waiting { until: turn.now.wall.saturating_add_unsigned(left) }
+        let until = turn.now.wall.saturating_add_unsigned(left);
+        let longest = self.longest_wait(turn, id).map(|(_, abort)| (abort.key, abort.holders));
+        let (key, holders) = longest.unwrap_or_default();
+        Vote::Waiting { name: key.map(|key| key.name).unwrap_or_default(), holders, until }
     }
 
     /// Checks a part over whose writes nobody holds a right.

@@ -48,6 +48,7 @@
 //! | `cache` | copies of others' objects, and the rights held over them |
 //! | `read` | reads |
 //! | `fingerprint` | comparing states, for the model check |
+//! | `trace` | what is remembered of transactions, for those who ask why |
 
 mod cache;
 mod coordinate;
@@ -58,6 +59,7 @@ mod locks;
 mod read;
 mod row;
 mod table;
+mod trace;
 
 use std::collections::BTreeSet;
 
@@ -70,6 +72,7 @@ use crate::id::{Incarnation, OperationId, SessionId, SiteId};
 use crate::machine::{Batch, KeySet, ReadError, Reader, View};
 use crate::object::ObjectKey;
 use crate::object::message::{Known, Message, Vote};
+use crate::object::trace::Trace;
 use crate::right::{Start, WarrantyNumber};
 use crate::turn::Turn;
 use crate::warranty::Backer;
@@ -83,6 +86,8 @@ pub use read::READ_ITEMS;
 use read::{Question, Waiting};
 use row::{CoordinatorRow, NUMBERS, Numbers, PARTICIPANT, ParticipantRow};
 pub use table::Table;
+use trace::Traces;
+pub use trace::{EVENTS, RIGHTS, TRACE_BYTES, TRACES};
 
 /// The most timers that one tick looks after; the next comes at once. What a tick carries out is one batch, and each part
 /// that it carries out may write [`crate::object::TRANSACTION_BYTES`].
@@ -117,6 +122,7 @@ pub struct Txns {
     defending: BTreeSet<OperationId>,
     /// Transactions that it coordinates.
     coordinated: FxHashMap<OperationId, Coordinated>,
+    traces: Traces,
     cache: Cache,
     waiting: FxHashMap<u64, Waiting>,
     questions: FxHashMap<u64, Question>,
@@ -157,6 +163,7 @@ impl Txns {
             entries: FxHashMap::default(),
             defending: BTreeSet::new(),
             coordinated: FxHashMap::default(),
+            traces: Traces::default(),
             cache: Cache::default(),
             waiting: FxHashMap::default(),
             questions: FxHashMap::default(),
@@ -266,6 +273,11 @@ impl Txns {
     /// Transactions whose parts wait here for rights of others to end.
     pub fn defending(&self) -> impl Iterator<Item = OperationId> {
         self.defending.iter().copied()
+    }
+
+    /// What is remembered of a transaction that this site coordinated in this life.
+    pub fn explain(&self, id: OperationId) -> Option<&Trace> {
+        self.traces.find(id)
     }
 
     /// How many objects have warranties out.

@@ -4,6 +4,7 @@ use slackline_core::api::{Batch, Doubt, Hold, Operation, Outcome, Read, Reading,
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{Incarnation, OperationId};
 use slackline_core::machine::ClientId;
+use slackline_core::object::trace::{End, Step, Trace};
 use slackline_core::object::{Abort, Cause, Change, Home, ObjectKey, Part, Seen, Span, Transaction, Value};
 use slackline_core::warranty::LEASE;
 
@@ -276,6 +277,90 @@ fn write_that_may_not_wait_says_who_holds_what_until_when() {
     assert_eq!((abort.cause, abort.key), (Cause::WouldWait, Some(x)));
     assert_eq!(abort.holders, [Cluster::site(0)]);
     assert!(abort.until.expect("said") > cluster.time(1).wall);
+}
+
+/// What the site `at` is told about an operation of the site `by`.
+fn explain(cluster: &mut Cluster, at: usize, by: usize, sequence: u64) -> Result<Box<Trace>, Doubt> {
+    let (site, incarnation, session) = cluster.session(by);
+    let operation = OperationId { site, incarnation, session, sequence };
+    cluster.request(at, 71, Request::Explain { operation });
+    for _ in 0..300 {
+        let found = cluster.responses.iter().position(|(host, client, _)| (*host, *client) == (at, ClientId(71)));
+        if let Some(found) = found {
+            let (_, _, Response::Explained { operation: about, trace }) = cluster.responses.remove(found) else {
+                panic!("asked to explain")
+            };
+            assert_eq!(about, operation);
+            return trace;
+        }
+        cluster.run(10 * MILLISECOND);
+    }
+    panic!("no answer");
+}
+
+#[test]
+fn trace_of_a_defended_write_says_who_held_the_right_and_how_long_it_waited() {
+    let mut cluster = Cluster::new(3);
+    let (x, y) = (key(1, "x"), key(2, "y"));
+    commit(&mut cluster, 1, Txn::new().put(&x, "1"));
+    cluster.run(20 * SECOND);
+    warm(&mut cluster, 0, &x);
+    let wall = cluster.time(2).wall;
+    let write = cluster.submit(2, Txn::new().put(&x, "2").put(&y, "2").operation());
+    cluster.run(10 * DELAY);
+    assert_eq!(cluster.outcome(2, write), Some(committed(2)));
+    // Another site passes the question on.
+    let trace = explain(&mut cluster, 0, 2, write).expect("remembered");
+    assert_eq!((trace.began, trace.proved), (wall, 0));
+    let parts: Vec<_> = trace.parts.iter().map(|part| (part.site, part.reads, part.scans, part.writes)).collect();
+    assert_eq!(parts, [(Cluster::site(1), 0, 0, 1), (Cluster::site(2), 0, 0, 1)]);
+    let of_home = trace.events.iter().filter(|event| event.site == Cluster::site(1));
+    let [asked, waits, done, ..] = &of_home.collect::<Vec<_>>()[..] else { panic!("{trace:?}") };
+    assert_eq!(asked.step, Step::Asked);
+    let Step::Waits { name, holders, until } = &waits.step else { panic!("{trace:?}") };
+    assert_eq!((name.as_str(), &holders[..]), ("x", &[Cluster::site(0)][..]));
+    assert!(*until > wall, "the right would have gone on");
+    assert!(matches!(done.step, Step::Prepared | Step::Committed), "{trace:?}");
+    let waited = done.at - waits.at;
+    assert!((2 * DELAY..3 * DELAY).contains(&waited), "as long as the holder takes to give it up: {waited}");
+    assert_eq!(trace.end, Some((done.at, End::Committed { phases: 2 })));
+    assert_eq!(trace.events.last().map(|event| &event.step), Some(&Step::Noted));
+}
+
+#[test]
+fn trace_names_rights_that_proved_reads_and_who_refused() {
+    let mut cluster = Cluster::new(3);
+    let x = key(1, "x");
+    commit(&mut cluster, 1, Txn::new().put(&x, "1"));
+    cluster.run(20 * SECOND);
+    let seen = warm(&mut cluster, 0, &x);
+    let read = cluster.submit(0, Txn::new().read(&x, &seen).operation());
+    let trace = explain(&mut cluster, 0, 0, read).expect("remembered");
+    assert_eq!((trace.proved, trace.parts.len(), trace.events.len()), (1, 0, 0));
+    assert_eq!((&trace.rights[0].key, trace.rights[0].until > trace.began), (&x, true));
+    assert_eq!(trace.end, Some((0, End::Committed { phases: 0 })));
+
+    let mut hasty = Txn::new().put(&x, "2");
+    hasty.0.max_wait = MILLISECOND;
+    let hasty = cluster.submit(2, hasty.operation());
+    cluster.run(4 * DELAY);
+    let Some(Outcome::Aborted(abort)) = cluster.outcome(2, hasty) else { panic!("it would have to wait") };
+    let trace = explain(&mut cluster, 2, 2, hasty).expect("remembered");
+    let refused = trace.events.iter().find(|event| event.step == Step::Refused(abort.clone()));
+    let refused = refused.unwrap_or_else(|| panic!("{trace:?}"));
+    assert_eq!((refused.site, refused.times), (Cluster::site(1), 1));
+    assert_eq!(trace.end, Some((refused.at, End::Aborted(abort))));
+
+    // It is in memory only, and of transactions that there were.
+    assert_eq!(explain(&mut cluster, 2, 2, hasty + 1), Err(Doubt::Forgotten));
+    let session = cluster.hosts[2].session;
+    cluster.kill(2);
+    cluster.run(5 * SECOND);
+    assert_eq!(explain(&mut cluster, 0, 2, hasty), Err(Doubt::SiteUnreachable));
+    cluster.start(2);
+    cluster.hosts[2].session = session;
+    cluster.run(5 * SECOND);
+    assert_eq!(explain(&mut cluster, 2, 2, hasty), Err(Doubt::Forgotten));
 }
 
 #[test]

@@ -1,0 +1,329 @@
+//! `slackline txn explain`: which course did a transaction take, and what took its time?
+
+use std::fmt::Write as _;
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+use serde_json::{Value, json};
+use slackline::{Aborted, Client, Explanation, PartAsked, Step, What};
+
+use crate::end::{End, Finish, aborted_json, unix_ms};
+use crate::output::Table;
+use crate::session::Connection;
+
+/// The most columns that a line takes.
+const COLUMNS: usize = 80;
+
+/// Tells which course a transaction took
+///
+/// Which rights proved what it read, which sites were asked, what each answered and when: so also why it was refused, or for whose
+/// rights it waited. The site that coordinated it remembers its last 4,096 transactions, in memory.
+#[derive(Args)]
+#[command(after_help = "Example:\n  slackline txn explain us-1-9-12")]
+pub(crate) struct Explain {
+    /// The id of its operation: `operation` in what --json prints, or from the sentence of a refusal
+    #[arg(value_name = "ID")]
+    operation: String,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Explain {
+    pub(crate) fn run(self) -> Result<End, Finish> {
+        let name = self.operation;
+        self.connection.run(async move |client: Client| {
+            let operation = client.topology().parse_operation(&name);
+            let operation = operation.map_err(|error| super::outcome::explain(&name, &error))?;
+            match client.explain(operation).await? {
+                Some(explanation) => Ok(End::new(json(&explanation), text(&explanation, SystemTime::now()))),
+                None => Err(Finish::Failed(format!(
+                    "nothing is known of {name} any more: a site remembers its last 4,096 transactions, in memory"
+                ))),
+            }
+        })
+    }
+}
+
+// For programs.
+
+fn json(explanation: &Explanation) -> Value {
+    let Explanation { operation, site, began, proved, rights, parts, steps, left_out, end } = explanation;
+    let right =
+        |right: &slackline::RightUsed| json!({ "key": right.key.to_string(), "until_unix_ms": unix_ms(right.until) });
+    let part = |part: &PartAsked| {
+        let PartAsked { site, reads, scans, writes } = part;
+        json!({ "site": site, "reads": reads, "scans": scans, "writes": writes })
+    };
+    json!({
+        "outcome": "done",
+        "operation": operation,
+        "site": site,
+        "began_unix_ms": unix_ms(*began),
+        "proved": proved,
+        "rights": rights.iter().map(right).collect::<Vec<_>>(),
+        "parts": parts.iter().map(part).collect::<Vec<_>>(),
+        "steps": steps.iter().map(step_json).collect::<Vec<_>>(),
+        "left_out": left_out,
+        "end": end.as_ref().map(|(after, end)| end_json(*after, end)),
+    })
+}
+
+fn step_json(step: &Step) -> Value {
+    let (word, mut json) = match &step.what {
+        What::Asked => ("asked", json!({})),
+        What::Waits { key, holders, until } => {
+            ("waits", json!({ "key": key.to_string(), "holders": holders, "until_unix_ms": unix_ms(*until) }))
+        }
+        What::Prepared => ("prepared", json!({})),
+        What::Committed => ("committed", json!({})),
+        What::Refused(aborted) => ("refused", json!({ "refused": aborted_json(aborted) })),
+        What::Inquired => ("inquired", json!({})),
+        What::Undecided => ("undecided", json!({})),
+        What::Noted => ("noted", json!({})),
+        _ => ("other", json!({})),
+    };
+    json["step"] = json!(word);
+    json["site"] = json!(step.site);
+    json["after_us"] = json!(micros(step.after));
+    json["times"] = json!(step.times);
+    json
+}
+
+fn end_json(after: Duration, end: &slackline::End) -> Value {
+    let (phases, aborted) = match end {
+        slackline::End::Committed { phases } => (Some(phases), None),
+        slackline::End::Aborted(aborted) => (None, Some(aborted_json(aborted))),
+        _ => (None, None),
+    };
+    json!({ "after_us": micros(after), "phases": phases, "aborted": aborted })
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+// For people.
+
+fn text(explanation: &Explanation, now: SystemTime) -> String {
+    let Explanation { operation, site, began, .. } = explanation;
+    let ago = now.duration_since(*began).unwrap_or_default();
+    let mut text = format!("{operation} began at {site}, {} ago\n", span(ago));
+    rights(&mut text, explanation);
+    let mut table = Table::new(&["#AFTER", "SITE", "#TOOK", "WHAT"]);
+    let lines = explanation.steps.iter().map(|step| (step.after, line(explanation, step)));
+    let mut lines: Vec<(Duration, [String; 3])> = lines.collect();
+    if let Some((after, end)) = &explanation.end {
+        // What was noted later comes after it.
+        let at = lines.iter().position(|(other, _)| other > after).unwrap_or(lines.len());
+        lines.insert(at, (*after, [site.clone(), String::new(), end_text(explanation, end)]));
+    }
+    let width = |cell: fn(&[String; 3]) -> &str| lines.iter().map(|(_, line)| cell(line).chars().count()).max();
+    let sites = width(|line| &line[0]).unwrap_or(0).max(4);
+    // Two columns of spans, and two spaces after each.
+    let room = COLUMNS.saturating_sub(sites + 2 * (SPAN + 2) + 2).max(20);
+    for (after, [site, took, what]) in lines {
+        let mut what = wrap(&what, room).into_iter();
+        table.row([span(after), site, took, what.next().unwrap_or_default()]);
+        what.for_each(|more| table.row([String::new(), String::new(), String::new(), format!("  {more}")]));
+    }
+    text.push_str(&table.render());
+    if explanation.left_out > 0 {
+        let _ = write!(text, "\n{} more steps are not remembered", explanation.left_out);
+    }
+    if explanation.end.is_none() {
+        text.push_str("\nit is not decided yet");
+    }
+    text
+}
+
+/// Which rights proved what it read.
+fn rights(text: &mut String, explanation: &Explanation) {
+    let Explanation { began, proved, rights, .. } = explanation;
+    if *proved == 0 {
+        return;
+    }
+    let reads = counted(*proved, "read");
+    let _ = writeln!(text, "{reads} proved by rights of its own, so that nobody was asked:");
+    for right in rights {
+        let _ = writeln!(text, "  {} until {} after the beginning", right.key, later(*began, right.until));
+    }
+    let more = usize::try_from(*proved).unwrap_or(0).saturating_sub(rights.len());
+    if more > 0 {
+        let _ = writeln!(text, "  and {more} more");
+    }
+}
+
+/// Who, how long since it was asked, and what.
+fn line(explanation: &Explanation, step: &Step) -> [String; 3] {
+    let began = explanation.began;
+    let what = match &step.what {
+        What::Asked => format!("asked to prepare {}", asked(explanation, &step.site)),
+        What::Waits { key, holders, until } => {
+            let whose = if holders.is_empty() {
+                "that it may have issued before it was started anew".to_owned()
+            } else {
+                format!("held by {}", holders.join(", "))
+            };
+            format!("waits for rights over {key} {whose}, at most until {}", later(began, *until))
+        }
+        What::Prepared => "prepared".to_owned(),
+        What::Committed => "carried out".to_owned(),
+        What::Refused(aborted) => format!("refused: {}", why(began, aborted)),
+        What::Inquired => "asked what became of it".to_owned(),
+        What::Undecided => "the client is told that it is undecided".to_owned(),
+        What::Noted => "has noted the decision".to_owned(),
+        _ => "something that this version does not know".to_owned(),
+    };
+    let times = if step.times > 1 { format!(" ({} times)", step.times) } else { String::new() };
+    [step.site.clone(), took(explanation, step), format!("{what}{times}")]
+}
+
+/// How long a site took to answer. One that waited took that long for its rights alone.
+fn took(explanation: &Explanation, step: &Step) -> String {
+    let of_site = |is: fn(&What) -> bool| {
+        let found = explanation.steps.iter().find(|other| other.site == step.site && is(&other.what));
+        found.map(|found| found.after)
+    };
+    let since = match step.what {
+        What::Waits { .. } => of_site(|what| matches!(what, What::Asked)),
+        What::Prepared | What::Committed | What::Refused(_) => {
+            let waits = of_site(|what| matches!(what, What::Waits { .. }));
+            waits.or_else(|| of_site(|what| matches!(what, What::Asked)))
+        }
+        What::Noted => explanation.end.as_ref().map(|(after, _)| *after),
+        _ => None,
+    };
+    since.map(|since| span(step.after.saturating_sub(since))).unwrap_or_default()
+}
+
+/// What a site was asked for.
+fn asked(explanation: &Explanation, site: &str) -> String {
+    let Some(part) = explanation.parts.iter().find(|part| part.site == site) else { return "its part".to_owned() };
+    let counts = [(part.reads, "read"), (part.scans, "scan"), (part.writes, "write")];
+    let counts: Vec<String> =
+        counts.iter().filter(|(count, _)| *count > 0).map(|(count, noun)| counted(*count, noun)).collect();
+    counts.join(", ")
+}
+
+fn end_text(explanation: &Explanation, end: &slackline::End) -> String {
+    let Explanation { site, steps, .. } = explanation;
+    let is_told = |aborted: &Aborted| steps.iter().any(|step| step.what == What::Refused(aborted.clone()));
+    match end {
+        slackline::End::Committed { phases: 0 } => "judged alone: what was read is still so".to_owned(),
+        slackline::End::Committed { .. } if steps.is_empty() => {
+            format!("judged and committed alone: {}", asked(explanation, site))
+        }
+        slackline::End::Committed { phases: 1 } => "committed in 1 phase".to_owned(),
+        slackline::End::Committed { phases } => format!("committed in {phases} phases"),
+        slackline::End::Aborted(aborted) if is_told(aborted) => "aborted: it was refused".to_owned(),
+        slackline::End::Aborted(aborted) => format!("aborted: {}", why(explanation.began, aborted)),
+        _ => "unknown: the site that took part has lost its storage".to_owned(),
+    }
+}
+
+/// A refusal with all that is known of it.
+fn why(began: SystemTime, aborted: &Aborted) -> String {
+    match aborted.until {
+        Some(until) => format!("{aborted} until {}", later(began, until)),
+        None => aborted.to_string(),
+    }
+}
+
+fn counted(count: u32, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
+/// A time as how long it is after the beginning.
+fn later(began: SystemTime, until: SystemTime) -> String {
+    until.duration_since(began).map_or_else(|_| "the beginning".to_owned(), span)
+}
+
+/// The most characters of a span.
+const SPAN: usize = 7;
+
+fn span(span: Duration) -> String {
+    let micros = micros(span);
+    match micros {
+        0..1_000 => format!("{micros} us"),
+        1_000..100_000 => format!("{:.1} ms", micros as f64 / 1e3),
+        100_000..1_000_000 => format!("{} ms", micros / 1_000),
+        1_000_000..100_000_000 => format!("{:.1} s", micros as f64 / 1e6),
+        100_000_000..10_000_000_000 => format!("{} min", micros / 60_000_000),
+        _ => format!("{} h", micros / 3_600_000_000),
+    }
+}
+
+/// Breaks a sentence into lines of so many characters, the later ones two fewer.
+fn wrap(sentence: &str, room: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in sentence.split(' ') {
+        let room = if lines.len() > 1 { room - 2 } else { room };
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= room => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use slackline::{Key, RightUsed};
+
+    #[test]
+    fn explanation_fits_eighty_columns_and_says_who_held_what_for_how_long() {
+        let began = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let step = |millis, site: &str, what| Step {
+            after: Duration::from_millis(millis),
+            times: 1,
+            site: site.to_owned(),
+            what,
+        };
+        let holders = vec!["us".to_owned(), "ap".to_owned()];
+        let until = began + Duration::from_millis(4_800);
+        let key = Key::new("eu", "rooms/101");
+        let explanation = Explanation {
+            operation: "us-1-9-12".to_owned(),
+            site: "us".to_owned(),
+            began,
+            proved: 9,
+            rights: vec![RightUsed { key: Key::new("ap", "motd"), until }],
+            parts: vec![PartAsked { site: "eu".to_owned(), reads: 1, scans: 0, writes: 2 }],
+            steps: vec![
+                step(0, "eu", What::Asked),
+                step(80, "eu", What::Waits { key, holders, until }),
+                step(240, "eu", What::Prepared),
+                step(330, "eu", What::Noted),
+            ],
+            left_out: 0,
+            end: Some((Duration::from_millis(240), slackline::End::Committed { phases: 2 })),
+        };
+        let text = text(&explanation, began + Duration::from_secs(12));
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.iter().all(|line| line.chars().count() <= COLUMNS), "{text}");
+        assert_eq!(lines[0], "us-1-9-12 began at us, 12.0 s ago");
+        assert_eq!(
+            lines[1..4],
+            [
+                "9 reads proved by rights of its own, so that nobody was asked:",
+                "  ap:motd until 4.8 s after the beginning",
+                "  and 8 more",
+            ]
+        );
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for says in [
+            "0 us eu asked to prepare 1 read, 2 writes",
+            "80.0 ms eu 80.0 ms waits for rights over eu:rooms/101 held by us, ap, at most until 4.8 s",
+            "240 ms eu 160 ms prepared 240 ms us committed in 2 phases 330 ms eu 90.0 ms has noted the decision",
+        ] {
+            assert!(words.contains(says), "{says}: {text}");
+        }
+    }
+}
