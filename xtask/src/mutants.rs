@@ -5,6 +5,7 @@
 //!
 //! - `bug`: what it does wrong, in a sentence;
 //! - `check`: `sweep` or `model`;
+//! - `setups`: for the model check, a word in the names of the setups that are explored (all without);
 //! - `seeds`: the seeds within which the sweep must catch it, if they are not 1..200;
 //! - `invariant`: the name that the report must have; several, separated by `|`, where one bug may show as either.
 
@@ -17,12 +18,16 @@ use crate::root;
 
 /// The seeds within which the sweep must catch a bug that does not say.
 const SEEDS: &str = "1..200";
+/// How many states of each setup are explored where `setups` names some.
+const MODEL_STATES: &str = "400000";
 
 struct Mutant {
     name: String,
     bug: String,
     check: String,
     seeds: String,
+    /// A word in the names of the setups of the model check; all without.
+    setups: Option<String>,
     invariants: Vec<String>,
     diff: String,
 }
@@ -93,6 +98,7 @@ fn parse(name: String, text: &str) -> Result<Mutant, String> {
         bug: field("bug")?,
         check: field("check")?,
         seeds: field("seeds").unwrap_or(SEEDS.to_owned()),
+        setups: field("setups").ok(),
         invariants: field("invariant")?.split('|').map(|one| one.trim().to_owned()).collect(),
         diff: diff.to_owned(),
         name,
@@ -150,7 +156,8 @@ fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
     };
     let seeds = mutant.seeds.as_str();
     let sweep = [seeds, "--no-probes"];
-    let mut found = findings(if mutant.check == "sweep" { &sweep } else { &[] })?;
+    let model: Vec<&str> = mutant.setups.iter().flat_map(|word| [MODEL_STATES, word.as_str()]).collect();
+    let mut found = findings(if mutant.check == "sweep" { &sweep } else { &model })?;
     if named(&found).is_none() && mutant.check == "sweep" {
         // Another invariant noticed it first: the one that was named in advance must do so too, in a later seed.
         found = findings(&[seeds, "--no-probes", "--keep-going"])?;

@@ -187,13 +187,13 @@ impl Report {
         for run in self.runs.iter().filter(|_| are_txns) {
             let _ = writeln!(
                 out,
-                "{:width$} {:>9} {:>7} {:>7} {:>8} {:>6} {}",
+                "{:width$} {:>9} {:>7} {:>7} {:>8} {:>6.3} {}",
                 run.name(),
                 run.committed,
                 run.refused,
                 run.unknown,
                 run.throughput_per_s as u64,
-                format!("{:.3}", run.figure("abort_rate").unwrap_or(0.0)),
+                run.figure("abort_rate").unwrap_or(0.0),
                 phases(run),
             );
         }

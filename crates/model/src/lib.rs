@@ -8,7 +8,11 @@
 pub mod avantan;
 pub mod commit;
 
-use stateright::{Checker, Model};
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::thread::available_parallelism;
+
+use stateright::{Checker, HasDiscoveries, Model};
 
 /// What an exploration came to.
 #[derive(Debug)]
@@ -54,10 +58,8 @@ impl Setup {
     pub fn explore(self, most: usize) -> Explored {
         let name = self.name();
         match self {
-            Setup::Avantan(setup) => explore(name, setup.clone(), most, |_, actions| avantan::trace(&setup, actions)),
-            Setup::Commit(setup) => {
-                explore(name, setup.clone(), most, |property, actions| commit::trace(&setup, property, actions))
-            }
+            Setup::Avantan(setup) => explore(name, setup.clone(), most, |actions| avantan::trace(&setup, actions)),
+            Setup::Commit(setup) => explore(name, setup.clone(), most, |actions| commit::trace(&setup, actions)),
         }
     }
 }
@@ -68,24 +70,28 @@ pub fn setups() -> Vec<Setup> {
     avantan.chain(commit::setups().into_iter().map(Setup::Commit)).collect()
 }
 
-fn explore<M>(
-    name: &'static str,
-    model: M,
-    most: usize,
-    trace: impl Fn(&str, Vec<M::Action>) -> Vec<String>,
-) -> Explored
+fn explore<M>(name: &'static str, model: M, most: usize, trace: impl Fn(Vec<M::Action>) -> Vec<String>) -> Explored
 where
-    M: Model + Send + Sync + 'static,
-    M::State: Clone + PartialEq + std::fmt::Debug + std::hash::Hash + Send + Sync + 'static,
-    M::Action: Clone + PartialEq + std::fmt::Debug + Send + Sync + 'static,
+    M: Model + Clone + Send + Sync + 'static,
+    M::State: Clone + PartialEq + Debug + Hash + Send + Sync + 'static,
+    M::Action: Clone + PartialEq + Debug + Send + Sync + 'static,
 {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let checker = model.checker().threads(threads).target_state_count(most).spawn_bfs().join();
-    let exhausted = checker.state_count() < most;
-    let violation = checker
-        .discoveries()
-        .into_iter()
-        .map(|(property, path)| Violation { property, trace: trace(property, path.into_actions()) })
-        .min_by_key(|violation| violation.trace.len());
-    Explored { name, unique: checker.unique_state_count(), exhausted, violation }
+    let threads = available_parallelism().map_or(1, usize::from);
+    let check = |deepest: usize| {
+        let checker = model.clone().checker().threads(threads).target_state_count(most).target_max_depth(deepest);
+        checker.finish_when(HasDiscoveries::Any).spawn_bfs().join()
+    };
+    let first = check(0);
+    let (unique, exhausted) = (first.unique_state_count(), first.state_count() < most);
+    // Of several that break a property at about the same depth the checker keeps the last: one is looked for that is shorter,
+    // until there is none. A path of so many actions has one state more.
+    let mut shortest: Option<(&'static str, Vec<M::Action>)> = None;
+    let mut found = first.discoveries();
+    while let Some((property, path)) = found.into_iter().min_by_key(|(_, path)| path.clone().into_actions().len()) {
+        let actions = path.into_actions();
+        found = check(actions.len() + 1).discoveries();
+        shortest = Some((property, actions));
+    }
+    let violation = shortest.map(|(property, actions)| Violation { property, trace: trace(actions) });
+    Explored { name, unique, exhausted, violation }
 }

@@ -222,7 +222,8 @@ mod leaderboard;
 fn tutorial_shows_the_program_that_runs() {
     let page = include_str!("../../../docs/src/memoized.md");
     let program = include_str!("../../client/examples/leaderboard.rs");
-    let blocks: Vec<&str> = page.split("```rust,ignore\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let blocks: Vec<&str> =
+        page.split("```rust,ignore\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert_eq!(blocks.len(), 4);
     for block in blocks {
         assert!(program.contains(block), "not in the example:\n{block}");

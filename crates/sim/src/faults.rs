@@ -78,7 +78,7 @@ pub(crate) struct Faults {
     swizzled: Vec<usize>,
     healed: bool,
     /// Whether it is the monotonic clock that may err much at a site; else it is the wall clock.
-    errs_mono: Vec<bool>,
+    pub(crate) errs_mono: Vec<bool>,
 }
 
 impl Faults {

@@ -113,7 +113,6 @@ const NAMED: &[&str] = &[
     "transaction: aborted, withdrawn",
     "transaction: aborted, not ready",
     "transaction: aborted, calls depend on it",
-    "transaction: contradicts itself",
     "transaction: waited for warranties",
     "transaction: doubt resolved",
     "call: registered",

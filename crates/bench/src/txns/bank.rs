@@ -13,7 +13,7 @@ use slackline::{Committed, Key, Outcome, Txn, TxnError, Value};
 use slackline_core::stats::Rng;
 use slackline_sim::history::{Fate, History, Op, Transaction, check};
 
-use super::{Config, Seat, Setting, Step, TxnsError, Workload, read_all, region, tally};
+use super::{Config, Seat, Setting, Step, TxnsError, Workload, read_all, region, run_each, tally};
 use crate::report::{Report, Run, latency_figure};
 
 /// What `bench bank` is told.
@@ -73,10 +73,10 @@ pub fn bank(options: &BankOptions) -> Result<Report, TxnsError> {
         seed: options.seed,
         live: options.live.clone(),
     };
-    let mut runs = Vec::new();
-    for &config in &options.configs {
-        runs.push(setting(config).run(Bank::new(options.stores, options.accounts))?);
-    }
+    let runs = run_each(&options.configs, options.live.is_some(), |config| {
+        setting(*config).run(Bank::new(options.stores, options.accounts))
+    });
+    let runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
     let figure = latency_figure("bank-latency", runs.iter().map(|(run, latencies)| (&*run.config, latencies)));
     let runs: Vec<Run> = runs.into_iter().map(|(run, _)| run).collect();
     let judged: Vec<String> =

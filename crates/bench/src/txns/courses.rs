@@ -14,7 +14,7 @@ use serde_json::json;
 use slackline::{Committed, Key, Outcome, Txn, TxnError, Value};
 use slackline_core::stats::Rng;
 
-use super::{Config, Seat, Setting, Step, TxnsError, Workload, read_all, region, tally};
+use super::{Config, Seat, Setting, Step, TxnsError, Workload, read_all, region, run_each, tally};
 use crate::report::{Report, latency_figure};
 
 /// What `bench courses` is told.
@@ -76,10 +76,9 @@ pub fn courses(options: &CoursesOptions) -> Result<Report, TxnsError> {
         seed: options.seed,
         live: options.live.clone(),
     };
-    let mut runs = Vec::new();
-    for &config in &options.configs {
-        runs.push(setting(config).run(Courses::new(options))?);
-    }
+    let run = |config: &Config| setting(*config).run(Courses::new(options));
+    let runs = run_each(&options.configs, options.live.is_some(), run);
+    let runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
     let figure = latency_figure("courses-latency", runs.iter().map(|(run, latencies)| (&*run.config, latencies)));
     let setting = setting(Config::State);
     let facts = vec![

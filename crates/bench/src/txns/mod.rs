@@ -35,8 +35,11 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use slackline::port::Port;
@@ -236,6 +239,27 @@ impl Setting {
         let run = run.with("store_cpu_share", tally::rounded(share)).with("sim_inputs_per_s", speed as u64);
         Ok((workload.tell(run), latencies))
     }
+}
+
+/// Runs each of several settings, in virtual time as many at once as there are processors; in their order.
+fn run_each<T: Sync, R: Send>(jobs: &[T], is_live: bool, run: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let at_once = if is_live { 1 } else { thread::available_parallelism().map_or(1, usize::from) };
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for _ in 0..at_once.min(jobs.len()) {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Relaxed);
+                    let Some(job) = jobs.get(at) else { return };
+                    let found = run(job);
+                    done.lock().unwrap_or_else(PoisonError::into_inner).push((at, found));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, found)| found).collect()
 }
 
 /// The name of the region of a store.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use slackline::{Committed, Key, Outcome, Txn, TxnError, Value};
 use slackline_core::stats::Rng;
 
-use super::{Config, Seat, Setting, Step, TxnsError, Workload, read_all, region, tally};
+use super::{Config, Seat, Setting, Step, TxnsError, Workload, read_all, region, run_each, tally};
 use crate::figure::{Axis, Figure, Scale, Series};
 use crate::report::{Report, Run};
 use crate::zipf::Zipf;
@@ -93,26 +93,20 @@ pub fn oo7(options: &Oo7Options) -> Result<Report, TxnsError> {
         seed: options.seed,
         live: options.live.clone(),
     };
-    let is_over_stores = options.stores.len() > 1;
-    let is_over_writes = options.write_shares.len() > 1;
-    let mut runs = Vec::new();
+    let mut jobs = Vec::new();
     for &config in &options.configs {
         for &stores in &options.stores {
-            for &writes in &options.write_shares {
-                let setting = setting(config, stores);
-                let (mut run, _) = setting.run(Oo7::new(options, stores, writes))?;
-                let mut label = config.to_string();
-                if is_over_stores {
-                    label += &format!("/{stores}");
-                }
-                if is_over_writes {
-                    label += &format!("/{writes}%");
-                }
-                run.label = Some(label);
-                runs.push(run.with("write_percent", writes));
-            }
+            jobs.extend(options.write_shares.iter().map(|writes| (config, stores, *writes)));
         }
     }
+    let runs = run_each(&jobs, options.live.is_some(), |&(config, stores, writes)| {
+        let (mut run, _) = setting(config, stores).run(Oo7::new(options, stores, writes))?;
+        let by_stores = if options.stores.len() > 1 { format!("/{stores}") } else { String::new() };
+        let by_writes = if options.write_shares.len() > 1 { format!("/{writes}%") } else { String::new() };
+        run.label = Some(format!("{config}{by_stores}{by_writes}"));
+        Ok::<_, TxnsError>(run.with("write_percent", writes))
+    });
+    let runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
     let figures = figures(options, &runs);
     let setting = setting(Config::State, options.stores[0]);
     let facts = vec![

@@ -12,7 +12,7 @@ use std::time::Duration;
 use slackline::{Key, TxnError, Value, memoized};
 use slackline_core::stats::Rng;
 
-use super::{Config, Seat, Setting, Step, TxnsError, Workload, both, read_all, region, tally};
+use super::{Config, Seat, Setting, Step, TxnsError, Workload, both, read_all, region, run_each, tally};
 use crate::report::{Report, latency_figure};
 
 /// What `bench twitter` is told.
@@ -72,11 +72,11 @@ pub fn twitter(options: &TwitterOptions) -> Result<Report, TxnsError> {
         seed: options.seed,
         live: options.live.clone(),
     };
-    let mut runs = Vec::new();
-    for &config in &options.configs {
-        let setting = setting(config);
-        runs.push(setting.run(Twitter::new(options.users, &setting))?);
-    }
+    let runs = run_each(&options.configs, options.live.is_some(), |config| {
+        let setting = setting(*config);
+        setting.run(Twitter::new(options.users, &setting))
+    });
+    let runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
     let figure = latency_figure("twitter-latency", runs.iter().map(|(run, latencies)| (&*run.config, latencies)));
     let setting = setting(Config::State);
     let facts = vec![

@@ -11,9 +11,9 @@ use slackline_core::object::ObjectKey;
 
 use super::memo::{Function, Memo, parse};
 use super::port::{Pending, Port as _};
-use super::{Attempt, Scope, State, Transaction, Txn, TxnError};
+use super::{Attempt, Scope, State, Transaction, Txn, TxnError, depended};
 use crate::client::Client;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Refused};
 use crate::reads::Wanted;
 
 /// The deepest that calls may nest.
@@ -238,8 +238,14 @@ impl Transaction {
             return;
         }
         let work = async move {
-            let outcome = Arc::clone(&port).commit(region, proposal, now + PROPOSAL).await;
-            let was_registered = matches!(outcome, Outcome::Done(_));
+            let mut was_registered = false;
+            for _ in 0..ROUNDS {
+                let outcome = Arc::clone(&port).commit(region, proposal.clone(), now + PROPOSAL).await;
+                was_registered = matches!(outcome, Outcome::Done(_));
+                let Outcome::Refused(Refused { reason, .. }) = outcome else { break };
+                let Some((_, calls)) = depended(port.topology(), &reason) else { break };
+                Draft::revoke_in(&mut proposal, &calls);
+            }
             port.memos().proposed(&call, port.now(), port.random(), was_registered);
         };
         self.port.spawn(Box::pin(work));

@@ -308,7 +308,7 @@ impl Transaction {
         match Arc::clone(&self.port).commit(region, transaction, deadline).await {
             Outcome::Done((phases, operation)) => Attempt::Committed { phases, operation: Some(operation) },
             Outcome::Refused(Refused { reason, operation }) => {
-                let depended = self.depended(&reason);
+                let depended = depended(self.port.topology(), &reason);
                 let is_transient = match &reason {
                     Reason::Aborted(aborted) => is_transient(aborted.cause),
                     reason => *reason == Reason::Withdrawn,
@@ -333,15 +333,14 @@ impl Transaction {
     fn longest_wait(&self) -> u64 {
         u64::try_from(self.max_wait.unwrap_or(self.deadline).as_micros()).unwrap_or(u64::MAX)
     }
+}
 
-    /// The home that says that calls depend on what is written there, and the calls.
-    fn depended(&self, reason: &Reason) -> Option<(u16, Vec<ObjectKey>)> {
-        let Reason::Aborted(aborted) = reason else { return None };
-        let topology = self.port.topology();
-        let place = |key: &Key| Some(ObjectKey::new(topology.region(key.region())?, key.name()));
-        let key = aborted.key.as_ref().filter(|_| aborted.cause == Cause::Depended)?;
-        Some((topology.region(key.region())?, aborted.calls.iter().filter_map(place).collect()))
-    }
+/// The home that says that calls depend on what is written there, and the calls.
+fn depended(topology: &Topology, reason: &Reason) -> Option<(u16, Vec<ObjectKey>)> {
+    let Reason::Aborted(aborted) = reason else { return None };
+    let place = |key: &Key| Some(ObjectKey::new(topology.region(key.region())?, key.name()));
+    let key = aborted.key.as_ref().filter(|_| aborted.cause == Cause::Depended)?;
+    Some((topology.region(key.region())?, aborted.calls.iter().filter_map(place).collect()))
 }
 
 /// What came of a run.

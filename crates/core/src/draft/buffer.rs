@@ -35,6 +35,12 @@ struct Layer {
     changes: BTreeMap<ObjectKey, Change>,
 }
 
+impl Default for Buffer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Buffer {
     /// With the root alone.
     pub fn new() -> Self {

@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::clock::SECOND;
 use crate::codec::{Cursor, Malformed, put_bytes, put_u64};
 use crate::id::Incarnation;
-use crate::object::{Change, Derived, Home, ObjectKey, Seen, Span, Subject, Transaction, Value, is_call};
+use crate::object::{Change, Derived, GONE, Home, ObjectKey, Seen, Span, Subject, Transaction, Value, is_call};
 use buffer::Buffer;
 use snapshot::{Contradiction, Snapshot};
 
@@ -285,6 +285,22 @@ impl Draft {
         (size <= PROPOSAL).then_some((user, below))
     }
 
+    /// A home says that these calls depend on what a proposal puts: they are of a time before it was lost, and deleted.
+    pub fn revoke_in(proposal: &mut Transaction, calls: &[ObjectKey]) {
+        let mut homes: BTreeMap<u16, Home> =
+            std::mem::take(&mut proposal.homes).into_iter().map(|home| (home.region, home)).collect();
+        for call in calls {
+            let writes = &mut part(&mut homes, call.home).part.writes;
+            if !writes.iter().any(|(name, _)| *name == call.name) {
+                writes.push((call.name.clone(), Change::Delete));
+            }
+        }
+        for home in homes.values_mut().filter(|home| !home.part.writes.is_empty()) {
+            home.part.covers.extend(calls.iter().cloned());
+        }
+        proposal.homes = homes.into_values().collect();
+    }
+
     // Treating what depends on what is written.
 
     /// A home says that these calls depend on what is written there.
@@ -318,9 +334,12 @@ impl Draft {
         if self.stored(call).is_some() { Some(true) } else { self.missing.contains_key(call).then_some(false) }
     }
 
-    /// A pending call is not there: nothing is to be done about it.
+    /// A pending call is not there: nothing is to be done about it. One that rests on what was lost is deleted, so that its
+    /// home names what was computed from it; that may still be shown.
     pub fn settle_absent(&mut self, call: &ObjectKey) {
-        self.finish(call, Treatment::Absent, true);
+        let is_gone = self.missing.get(call).is_some_and(|(_, number)| number & GONE != 0);
+        let treatment = if is_gone { Treatment::Revoked } else { Treatment::Absent };
+        self.finish(call, treatment, true);
     }
 
     /// A pending call cannot be recomputed, or is not worth it: it will be deleted.

@@ -142,7 +142,14 @@ impl Txns {
             let mut set = KeySet::default();
             needs(&Part { writes: part.writes.clone(), ..Part::default() }, incarnation, &mut set);
             let view = View::prepare(set, &crate::machine::Overlay::default(), reader)?;
-            let table = Table { view: &view, site: self.me, incarnation, is_bereft: false, vouchers: (&[], 0) };
+            let table = Table {
+                view: &view,
+                site: self.me,
+                incarnation,
+                is_bereft: false,
+                is_bound: false,
+                vouchers: (&[], 0),
+            };
             self.locks.take(id, &part, &table);
             part.writes.iter().for_each(|(name, _)| self.backer.bar(name));
         }

@@ -6,22 +6,26 @@
 //! | to put, to delete | fails | fails | fails |
 //! | to add | fails | fails | passes |
 //!
+//! What a call depends on here is changed by one at a time.
+//!
 //! Nobody waits for a lock: what fails is tried again by its client, on what it then reads. A span that was scanned is read
 //! with all names in it, those that are not there included.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
 use super::dependents::Dependents;
 use super::table::{Table, is_within};
 use crate::id::{Incarnation, OperationId};
-use crate::object::{Abort, Cause, Change, Part, Seen, Span, Value, Version};
+use crate::object::{Abort, Cause, Change, ObjectKey, Part, Seen, Span, Value, Version};
 
 /// What prepared transactions hold.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Locks {
     names: BTreeMap<String, Lock>,
     spans: Vec<(OperationId, Span)>,
+    /// Calls of which it changes what they depend on here. What is prepared is carried out in any order, so no two may.
+    calls: BTreeSet<ObjectKey>,
     /// What was written in this turn: its view does not show it.
     written: BTreeMap<String, Seen>,
 }
@@ -53,15 +57,20 @@ fn count_of(seen: &Seen) -> Option<i64> {
     }
 }
 
+/// Calls of which a part changes what they depend on.
+fn registered(part: &Part) -> impl Iterator<Item = &ObjectKey> {
+    part.forgets.iter().chain(part.depends.iter().map(|(_, call)| call))
+}
+
 impl Locks {
     /// Whether nothing is held.
     pub(super) fn is_empty(&self) -> bool {
-        self.names.is_empty() && self.spans.is_empty()
+        self.names.is_empty() && self.spans.is_empty() && self.calls.is_empty()
     }
 
     /// See [`super::Txns::fingerprint`].
     pub(super) fn fingerprint(&self, state: &mut impl Hasher) {
-        (self.names.len(), self.spans.len()).hash(state);
+        (self.names.len(), self.spans.len(), &self.calls).hash(state);
         for (name, lock) in &self.names {
             (name, lock.reads, lock.is_put, lock.up, lock.down, lock.adds).hash(state);
         }
@@ -103,6 +112,9 @@ impl Locks {
     pub(super) fn check(&self, table: &Table, dependents: &Dependents, part: &Part) -> Result<(), Abort> {
         dependents.check(table.site, part)?;
         let refuse = |cause, name: &str| Err(Abort::about(cause, table.site, name));
+        if let Some(call) = registered(part).find(|call| self.calls.contains(*call)) {
+            return Err(Abort { key: Some(call.clone()), site: Some(table.site), ..Abort::of(Cause::Busy) });
+        }
         for (name, number) in &part.reads {
             if self.is_changing(name) {
                 return refuse(Cause::Busy, name);
@@ -151,6 +163,7 @@ impl Locks {
             self.names.entry(name.clone()).or_default().reads += 1;
         }
         self.spans.extend(part.scans.iter().map(|(span, _)| (id, span.clone())));
+        self.calls.extend(registered(part).cloned());
         for (name, change) in &part.writes {
             let Change::Add(delta) = change else {
                 self.names.entry(name.clone()).or_default().is_put = true;
@@ -171,6 +184,9 @@ impl Locks {
             self.loosen(name, |lock| lock.reads -= 1);
         }
         self.spans.retain(|(of, _)| *of != id);
+        for call in registered(part) {
+            self.calls.remove(call);
+        }
         for (name, change) in &part.writes {
             self.loosen(name, |lock| match change {
                 Change::Add(delta) => {

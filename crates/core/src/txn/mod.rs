@@ -255,7 +255,8 @@ impl Txns {
     pub fn table<'a>(&self, turn: &Turn<'a>, view: &'a View) -> Table<'a> {
         let incarnation = turn.site.incarnation;
         let vouchers = (turn.peers, turn.now.mono);
-        Table { view, site: self.me, incarnation, is_bereft: self.is_bereft(incarnation), vouchers }
+        let is_bound = self.backer.is_bound_by_the_past(turn.now);
+        Table { view, site: self.me, incarnation, is_bereft: self.is_bereft(incarnation), is_bound, vouchers }
     }
 
     /// An operator says that objects of earlier incarnations are gone for good.

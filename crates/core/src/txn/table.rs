@@ -3,7 +3,7 @@
 use crate::codec::{Cursor, Malformed, put_u64};
 use crate::id::{Incarnation, SiteId};
 use crate::machine::{Batch, KeyRange, View};
-use crate::object::{Abort, CALL_MARK, Cause, GONE, Seen, Span, Value, Version};
+use crate::object::{Abort, CALL_MARK, Cause, GONE, Seen, Span, Value, Version, is_call};
 use crate::turn::Peer;
 use crate::warranty::VOUCHED;
 
@@ -74,6 +74,9 @@ pub struct Table<'a> {
     pub incarnation: Incarnation,
     /// Whether an earlier incarnation's objects are lost, so that nothing can be said of what is not there.
     pub is_bereft: bool,
+    /// Whether rights of an earlier life may still be binding: until they are over, nothing may be concluded from a call that
+    /// is not there. What it was used for, before it was lost, may still be shown.
+    pub is_bound: bool,
     /// Who vouches that what calls rest on is still there, and the time by which that is judged, in monotonic microseconds.
     pub vouchers: (&'a [Peer], u64),
 }
@@ -89,6 +92,9 @@ impl Table<'_> {
                 }
                 Ok(seen)
             }
+            // Calls are no loss: they are computed anew.
+            None if is_call(name) && self.is_bound => Err(Abort::about(Cause::Unreachable, self.site, name)),
+            None if is_call(name) => Ok(self.nothing()),
             None if self.is_bereft => Err(Abort::about(Cause::Lost, self.site, name)),
             None => Ok(self.nothing()),
         }

@@ -207,10 +207,32 @@ fn call_reads_as_nothing_when_what_it_rests_on_is_lost() {
     assert_eq!(set(&mut cluster, 1, &x(), 30), committed(1));
     let mut draft = Draft::new();
     assert_eq!(result(&mut cluster, 0, &mut draft, &max()), 30);
-    let proposal = draft.proposal(0).expect("it was computed").1;
-    let outcome = commit(&mut cluster, 0, proposal);
-    assert_eq!(cause(&outcome), Some(Cause::Depended), "what is computed from it still stands there");
-    assert_eq!(write(&mut cluster, 0, &y(), 31).0, committed(2));
+    let mut proposal = draft.proposal(0).expect("it was computed").1;
+    let refused = commit(&mut cluster, 0, proposal.clone());
+    let Outcome::Aborted(abort) = refused else { panic!("what was computed from it still stands there") };
+    assert_eq!((abort.cause, &abort.calls[..]), (Cause::Depended, &[twice()][..]));
+    Draft::revoke_in(&mut proposal, &abort.calls);
+    cluster.run(SECOND);
+    assert_eq!(commit(&mut cluster, 0, proposal), committed(2));
+    assert_eq!((kept(&mut cluster, 0, &max()), kept(&mut cluster, 0, &twice())), (Some(30), None));
+}
+
+/// What a call is computed from is still there, and is written by somebody who cannot see the call any more: it is lost. What
+/// was computed from the call may still be shown.
+#[test]
+fn lost_call_is_not_taken_for_one_that_never_was() {
+    let mut cluster = registered();
+    cluster.kill(0);
+    cluster.hosts[0].rows.clear();
+    cluster.hosts[0].put_back(Default::default());
+    cluster.start(0);
+    cluster.run(2 * SECOND);
+    let refused = get(&mut cluster, 1, &max()).expect_err("it may have been there");
+    assert_eq!((refused.cause, refused.site), (Cause::Unreachable, Some(Cluster::site(0))));
+    cluster.run(LEASE);
+    assert_eq!(get(&mut cluster, 1, &max()).map(|seen| seen.value), Ok(None));
+    assert_eq!(kept(&mut cluster, 1, &twice()), None, "it rests on a home that has lost its storage");
+    assert_eq!(write(&mut cluster, 1, &x(), 9), (committed(2), Vec::new()));
 }
 
 #[test]

@@ -141,7 +141,9 @@ fn transaction_takes_as_many_phases_as_it_has_homes_left() {
         }
     }
     let seen = get(&mut cluster, 0, &here).expect("read");
+    let before = cluster.hosts[0].rows.clone();
     assert_eq!(commit(&mut cluster, 0, Txn::new().read(&here, &seen)), committed(0));
+    assert!(cluster.hosts[0].rows == before, "it leaves no row, so nobody waits for a sync");
     let seen = get(&mut cluster, 0, &there).expect("read");
     assert_eq!(commit(&mut cluster, 0, Txn::new().read(&there, &seen)), committed(1), "validated at its home");
     cluster.run(30 * SECOND);
