@@ -51,7 +51,7 @@ impl Course {
     }
 }
 
-/// The most followed of many users, computed again and again, while some follow and unfollow
+/// Who is followed most, asked all the time while that changes
 ///
 /// After the Twitter benchmark of the Warranties paper: 3 stores, 24 clients, 98 % compute the five most followed of 1,000
 /// users by divide and conquer, 2 % follow or unfollow a random one.
