@@ -362,6 +362,16 @@ fn reads_and_writes_take_the_phases_that_they_should() {
 #[test]
 fn configurations_are_refused_where_they_do_nothing() {
     assert_eq!(("occ".parse(), "state".parse()), (Ok(Config::Occ), Ok(Config::State)));
-    assert!("computation".parse::<Config>().expect_err("not yet").contains("calls no memoized function"));
+    assert_eq!("computation".parse(), Ok(Config::Computation));
+    let computation = || vec![Config::Computation];
+    let refused = [
+        oo7(&Oo7Options { configs: computation(), ..Oo7Options::default() }).map(drop),
+        bank(&BankOptions { configs: computation(), ..BankOptions::default() }).map(drop),
+        courses(&CoursesOptions { configs: computation(), ..CoursesOptions::default() }).map(drop),
+    ];
+    for refused in refused {
+        let why = refused.expect_err("it calls no memoized function").to_string();
+        assert!(why.contains("calls no memoized function"), "{why}");
+    }
     assert!("x".parse::<Config>().expect_err("unknown").contains("is no configuration"));
 }

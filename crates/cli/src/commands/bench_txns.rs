@@ -93,7 +93,7 @@ pub(crate) struct Oo7Bench {
     pub(super) shown: Shown,
 }
 
-/// Transfers between accounts of different stores, with audits of the total and scans; all is put through the checker
+/// Transfers between stores, audits of the total, scans: judged by the checker
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
