@@ -11,7 +11,7 @@ use crate::support::{block_on, cluster};
 
 const REGIONS: [&str; 3] = ["us", "eu", "ap"];
 const USERS: u32 = 12;
-/// How often the functions have run.
+/// How often `TOP` has run; only one test may call it.
 static RUNS: AtomicU32 = AtomicU32::new(0);
 static RANDOM: AtomicU32 = AtomicU32::new(0);
 
@@ -44,6 +44,19 @@ memoized! {
         Ok(top)
     }
 
+    /// As `TOP`, in another way: for whom it does not matter how often it runs.
+    static LEADERS: async fn(txn: Txn, from: u32, to: u32) -> Result<Vec<(i64, u32)>, TxnError> {
+        if to - from <= 3 {
+            return run_top(&txn, from, to).await;
+        }
+        let middle = from + (to - from) / 2;
+        let mut top = txn.call(&LEADERS, (from, middle)).await?;
+        top.extend(txn.call(&LEADERS, (middle, to)).await?);
+        top.sort_unstable_by(|one, other| other.cmp(one));
+        top.truncate(2);
+        Ok(top)
+    }
+
     /// How many there are.
     static SIZE: async fn(txn: Txn) -> Result<usize, TxnError> {
         Ok(txn.scan(&Key::new("eu", "members/")).await?.len())
@@ -64,9 +77,10 @@ async fn connect(site: &SiteHandle, region: &str) -> Client {
     Client::connect_with([site.address().to_string()], options).await.expect("connected")
 }
 
-async fn follow(client: &Client, user: u32, by: i64) {
+/// Says how often the transaction was run: others may have been in its way.
+async fn follow(client: &Client, user: u32, by: i64) -> u32 {
     let follow = |txn: Txn| async move { txn.add(&followers(user), by) };
-    client.transact(follow).await.expect("no error").done().expect("committed");
+    client.transaction().run_and_tell(follow).await.expect("no error").done().expect("committed").runs
 }
 
 async fn top(client: &Client) -> Vec<(i64, u32)> {
@@ -106,14 +120,14 @@ fn result_is_computed_once_for_all_and_anew_by_who_writes_what_it_was_computed_f
         let after = RUNS.load(Ordering::Relaxed);
         assert!(after >= before + 3, "three levels: {}", after - before);
         assert_eq!(top(&ap).await, [(22, 2), (11, 11)]);
-        follow(&us, 0, 1).await;
+        let runs = follow(&us, 0, 1).await;
         assert_eq!(top(&ap).await, [(22, 2), (11, 11)]);
-        assert_eq!(RUNS.load(Ordering::Relaxed), after + 1, "the lowest level only");
+        assert!(RUNS.load(Ordering::Relaxed) <= after + runs, "the lowest level only");
         // Who does not know the function deletes its results.
         let stranger = connect(&dev.sites()[1], "eu").await;
         follow(&stranger, 4, 50).await;
         assert_eq!(top(&ap).await, [(54, 4), (22, 2)]);
-        assert!(RUNS.load(Ordering::Relaxed) > after + 1);
+        assert!(RUNS.load(Ordering::Relaxed) > after + runs);
         assert_eq!(warm(&ap).await, [(54, 4), (22, 2)]);
         // Own writes are seen.
         let own = |txn: Txn| async move {
@@ -136,7 +150,7 @@ fn result_is_never_another_than_the_function_would_give() {
         for (site, region) in REGIONS.iter().enumerate() {
             let client = connect(&dev.sites()[site], region).await;
             if site < 2 {
-                client.memoize(&TOP);
+                client.memoize(&LEADERS);
                 client.memoize(&SIZE);
             }
             let stop = Arc::clone(&stop);
@@ -158,7 +172,7 @@ fn result_is_never_another_than_the_function_would_give() {
         let reader = connect(&dev.sites()[1], "eu").await;
         for _ in 0..150 {
             let both = |txn: Txn| async move {
-                let kept = txn.call(&TOP, (0, USERS)).await?;
+                let kept = txn.call(&LEADERS, (0, USERS)).await?;
                 let size = txn.call(&SIZE, ()).await?;
                 let now = run_top(&txn, 0, USERS).await?;
                 Ok::<_, TxnError>((kept, now, size, txn.scan(&Key::new("eu", "members/")).await?.len()))
