@@ -321,6 +321,8 @@ impl Draft {
         let subject = (call.home, Subject::Name(call.name.clone()));
         let users = self.computed.iter().filter(|(_, computed)| computed.subjects.contains(&subject));
         self.suspects.insert(call.clone(), users.map(|(user, _)| user.clone()).collect());
+        // That it was not there has not been validated; somebody has put it since.
+        self.missing.remove(call);
         self.pending.insert(call.clone());
     }
 

@@ -8,9 +8,8 @@
 //! | one site | 1 | that site checks and carries out at once |
 //! | several | 2 | each prepares; it is committed when all have |
 //!
-//! Its own part is prepared first, and the others are told when they are asked: the last of two participants then knows that
-//! all are prepared, and carries its part out without a second message. It also means that nobody depends on the
-//! coordinator's storage: were it asked for its own part last, it could tell its client and lose its disk before anybody else
+//! Its own part is prepared first, and the others are told so when they are asked. So nobody depends on the coordinator's
+//! storage: were it asked for its own part last, it could tell its client and lose its disk before anybody else
 //! has heard that all were prepared.
 //!
 //! It decides nothing that the participants have not: a transaction is committed exactly when every participant has durably

@@ -159,6 +159,30 @@ fn write_of_what_a_call_depends_on_is_refused_unless_it_covers_the_call() {
     assert_eq!(set(&mut cluster, 2, &y(), 1), committed(1));
 }
 
+/// A program finds no call, and writes what the function has read; before it commits somebody else registers the call.
+#[test]
+fn call_that_was_not_there_is_looked_for_again_when_it_depends_on_what_is_written() {
+    let mut cluster = Cluster::new(3);
+    assert_eq!(set(&mut cluster, 1, &x(), 3), committed(1));
+    assert_eq!(set(&mut cluster, 2, &y(), 5), committed(1));
+    let mut draft = Draft::new();
+    assert_eq!(result(&mut cluster, 0, &mut draft, &max()), 5);
+    let proposal = draft.proposal(0).expect("it was computed").1;
+    assert_eq!(commit(&mut cluster, 1, proposal), committed(2));
+    draft.buffer.write(ROOT, x(), Change::Put(Value::Counter(9))).expect("a counter");
+    let Outcome::Aborted(abort) = commit(&mut cluster, 0, draft.to_commit(SECOND)) else { panic!("it depends on x") };
+    assert_eq!((abort.cause, &abort.calls[..]), (Cause::Depended, &[max()][..]));
+    draft.demand(1, &abort.calls);
+    assert_eq!(draft.is_there(&max()), None);
+    let seen = get(&mut cluster, 0, &max()).expect("read");
+    draft.note_call(&max(), seen).expect("consistent");
+    compute(&mut cluster, 0, &mut draft, &max());
+    assert_eq!(draft.settle(&max()), Recomputed::Changed);
+    cluster.run(SECOND);
+    assert_eq!(commit(&mut cluster, 0, draft.to_commit(60 * SECOND)), committed(2));
+    assert_eq!(kept(&mut cluster, 1, &max()), Some(9));
+}
+
 #[test]
 fn call_is_registered_only_on_what_is_still_so() {
     let mut cluster = Cluster::new(3);
