@@ -180,8 +180,9 @@ impl From<ReadError> for Finish {
 }
 
 /// What to do about a refusal, where the refusal does not say so itself.
-fn advice(reason: &Reason) -> &'static str {
-    match reason {
+fn advice(reason: &Reason) -> String {
+    let advice = match reason {
+        Reason::Aborted(aborted) => return advice_on(aborted),
         Reason::UnknownQuota => "; create it with `slackline quota create`, or see `slackline quota list`",
         Reason::Exhausted { .. } => "; try again when some are released, or ask for fewer",
         Reason::LimitDiffers { .. } => "; use that limit, or delete the quota first",
@@ -189,14 +190,26 @@ fn advice(reason: &Reason) -> &'static str {
         Reason::AboveLimit { .. } => "; ask for fewer",
         Reason::DeadlinePassed => "; give it more time with --deadline",
         Reason::Unreachable { .. } | Reason::NotSent { .. } => "; `slackline status` tells which sites are up",
-        Reason::Aborted(aborted) => match aborted.cause {
-            Cause::Changed | Cause::Busy | Cause::DeadlinePassed => "; give it more time with --deadline",
-            Cause::WouldWait => "; let it wait with --max-wait",
-            Cause::Unreachable => "; `slackline status` tells which sites are up",
-            Cause::Lost => "; `slackline accept-loss` says that it is gone for good",
-            _ => "",
-        },
         _ => "",
+    };
+    advice.to_owned()
+}
+
+/// The same, of a transaction.
+fn advice_on(aborted: &Aborted) -> String {
+    match aborted.cause {
+        Cause::Changed | Cause::Busy | Cause::DeadlinePassed => "; give it more time with --deadline".to_owned(),
+        Cause::WouldWait => {
+            let left = aborted.until.and_then(|until| until.duration_since(SystemTime::now()).ok());
+            let seconds = left.unwrap_or_default().as_secs() + 1;
+            format!("; they end within {seconds}s: let it wait so long with --max-wait and --deadline")
+        }
+        Cause::Unreachable => "; `slackline status` tells which sites are up".to_owned(),
+        Cause::Lost => {
+            let region = aborted.key.as_ref().map(|key| key.region()).or(aborted.site.as_deref()).unwrap_or("REGION");
+            format!("; `slackline accept-loss --site {region}` says that it is gone for good")
+        }
+        _ => String::new(),
     }
 }
 

@@ -269,10 +269,13 @@ impl fmt::Display for Aborted {
             (None, Some(site)) => write!(f, " ({site})")?,
             (None, None) => {}
         }
-        if !self.holders.is_empty() {
-            write!(f, "; they are held by {}", self.holders.join(", "))?;
+        let holders = self.holders.join(", ");
+        match self.cause {
+            Cause::WouldWait if holders.is_empty() => f.write_str("; an earlier life of the site may have given them"),
+            Cause::WouldWait => write!(f, "; they are held by {holders}"),
+            _ if !holders.is_empty() => write!(f, "; a write waited for rights held by {holders}"),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 

@@ -22,12 +22,23 @@ pub(crate) struct Terms {
     /// The region whose site runs it; the nearest one without
     #[arg(long, value_name = "REGION")]
     pub(crate) site: Option<String>,
-    /// How long a write may wait for others' rights to read the old value; the deadline without
+    /// How long a write may wait for others' rights to read the old value; the deadline without, which it cannot exceed
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) max_wait: Option<Duration>,
 }
 
 impl Terms {
+    /// That nothing is to be waited for longer than the transaction may take in all.
+    pub(crate) fn check(&self, connection: &Connection) -> Result<(), Finish> {
+        let deadline = connection.deadline;
+        match self.max_wait.filter(|wait| *wait > deadline) {
+            None => Ok(()),
+            Some(wait) => Err(Finish::WrongUse(format!(
+                "--max-wait {wait:?} is beyond the deadline of {deadline:?}: give --deadline as much, or more"
+            ))),
+        }
+    }
+
     pub(crate) fn transaction(&self, client: &Client) -> Transaction {
         let mut transaction = client.transaction();
         if let Some(site) = &self.site {
@@ -138,6 +149,7 @@ pub(crate) struct Put {
 impl Put {
     pub(crate) fn run(self) -> Result<End, Finish> {
         let Self { key, value, raw, counter, terms, .. } = self;
+        terms.check(&self.connection)?;
         if let Some(text) = value.as_ref().filter(|_| !raw) {
             serde_json::from_str::<IgnoredAny>(text)
                 .map_err(|error| Finish::WrongUse(format!("the value is no JSON: {error}; quote it, or use --raw")))?;
@@ -175,6 +187,7 @@ pub(crate) struct Delete {
 impl Delete {
     pub(crate) fn run(self) -> Result<End, Finish> {
         let Self { key, terms, .. } = self;
+        terms.check(&self.connection)?;
         self.connection.run(async move |client: Client| {
             let key = &key;
             let done = terms.run(&client, |txn| async move { txn.delete(key) }).await?;
@@ -207,6 +220,7 @@ pub(crate) struct Add {
 impl Add {
     pub(crate) fn run(self) -> Result<End, Finish> {
         let Self { key, delta, terms, .. } = self;
+        terms.check(&self.connection)?;
         self.connection.run(async move |client: Client| {
             let key = &key;
             let done = terms.run(&client, |txn| async move { txn.add(key, delta) }).await?;

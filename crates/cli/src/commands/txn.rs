@@ -73,6 +73,7 @@ impl Transaction {
         if let Some(About::Explain(explain)) = about {
             return explain.run();
         }
+        terms.check(&self.connection)?;
         let file = file.unwrap_or_default();
         let operations = read(&file).and_then(|text| parse(&text));
         let operations = operations.map_err(|problem| Finish::WrongUse(format!("{file}: {problem}")))?;

@@ -235,8 +235,8 @@ impl Transaction {
             let failure = match (ended, failure) {
                 // It was still reading, or doing something else: nothing was sent that could take effect.
                 (None, failure) => {
-                    let failure = failure.or(last).unwrap_or_else(|| Failure::of(Cause::DeadlinePassed, None));
-                    return Ok(failure.refused());
+                    let failure = failure.unwrap_or_else(|| Failure::of(Cause::DeadlinePassed, None));
+                    return Ok(failure.or_before(last).refused());
                 }
                 (Some(Err(_)), Some(failure)) => failure,
                 (Some(Ok(value)), _) => match self.commit_with_calls(region, &txn, draft, deadline).await {
@@ -262,7 +262,7 @@ impl Transaction {
             outage = failure.is_outage().then(|| outage.unwrap_or(now));
             let is_brief = outage.is_some_and(|since| now < since + OUTAGE);
             if !(failure.is_transient || is_brief) || now + rest >= deadline {
-                return Ok(failure.refused());
+                return Ok(failure.or_before(last).refused());
             }
             last = Some(failure);
             self.port.sleep_until(now + rest).await;
@@ -381,6 +381,13 @@ impl Failure {
     /// Whether the home of an object did not answer.
     fn is_outage(&self) -> bool {
         matches!(&self.reason, Reason::Aborted(aborted) if aborted.cause == Cause::Unreachable)
+    }
+
+    /// Why the transaction comes to nothing: that time is up is no news if a run before failed for a reason of its own.
+    fn or_before(self, before: Option<Self>) -> Self {
+        let is_late = matches!(&self.reason,
+            Reason::Aborted(aborted) if aborted.cause == Cause::DeadlinePassed && aborted.holders.is_empty());
+        before.filter(|_| is_late).unwrap_or(self)
     }
 
     fn refused<T>(self) -> Outcome<T> {

@@ -553,13 +553,13 @@ pub enum Cause {
     Busy,
     /// Rights that others hold would make a write wait for longer than it may.
     WouldWait,
-    /// The time was up before every participant was prepared.
+    /// The time was up before every participant was prepared, or before the object's home, which is up, had answered.
     DeadlinePassed,
     /// It adds to an object that is no counter.
     NotACounter,
     /// A counter would leave the range of 64-bit integers.
     OutOfRange,
-    /// The object's home lost its storage: restore it, or write the object anew.
+    /// The home lost its storage, and what is not there may have been: restore or re-create it.
     Lost,
     /// The object's home does not answer.
     Unreachable,
@@ -627,10 +627,10 @@ impl fmt::Display for Cause {
             Cause::Changed => "what was read has been changed since",
             Cause::Busy => "another transaction is about to change or relies on the same object",
             Cause::WouldWait => "others hold rights over what it writes, for longer than it may wait",
-            Cause::DeadlinePassed => "the deadline passed before every site was prepared",
+            Cause::DeadlinePassed => "the deadline passed before every site had answered",
             Cause::NotACounter => "the object is no counter",
             Cause::OutOfRange => "the counter would leave the range of 64-bit integers",
-            Cause::Lost => "lost: the object's home lost its storage; restore it, or write the object anew",
+            Cause::Lost => "lost: the home lost its storage; restore or re-create what was there",
             Cause::Unreachable => "the object's home does not answer",
             Cause::InvalidKey => "the key is not valid: use 1 to 512 bytes without control characters",
             Cause::UnknownRegion => "there is no such region",

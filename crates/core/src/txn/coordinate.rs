@@ -622,7 +622,11 @@ impl Txns {
         let bit = 1 << position;
         match known {
             Known::Committed => return self.resolve(turn, id, Ok(())),
-            Known::Refused => return self.resolve(turn, id, Err(Abort::of(Cause::Withdrawn))),
+            Known::Refused => {
+                let is_own = from == turn.site.me;
+                let abort = if is_own { self.why_refused(id) } else { Abort::of(Cause::Withdrawn) };
+                return self.resolve(turn, id, Err(abort));
+            }
             Known::Prepared => coordinated.prepared |= bit,
             Known::Bereaved => {
                 coordinated.prepared |= bit;

@@ -170,9 +170,7 @@ impl Txns {
                 }
                 Stage::Prepared => Vote::Prepared,
                 Stage::Committed => Vote::Committed,
-                Stage::Refused => {
-                    Vote::Refused(Box::new(entry.abort.clone().unwrap_or_else(|| Abort::of(Cause::Withdrawn))))
-                }
+                Stage::Refused => Vote::Refused(Box::new(self.why_refused(id))),
             });
         }
         let me = (turn.site.me, turn.site.incarnation);
@@ -305,6 +303,18 @@ impl Txns {
         Vote::Waiting { name: key.map(|key| key.name).unwrap_or_default(), holders, until }
     }
 
+    /// That the deadline of a part that is defended has passed, and for whose rights it waited.
+    fn late(&mut self, turn: &Turn, id: OperationId) -> Abort {
+        let about = self.longest_wait(turn, id).map(|(_, abort)| abort);
+        let about = about.unwrap_or_else(|| Abort { site: Some(turn.site.me), ..Abort::of(Cause::DeadlinePassed) });
+        Abort { cause: Cause::DeadlinePassed, ..about }
+    }
+
+    /// Why a part was refused here, as far as that is still known.
+    pub(super) fn why_refused(&self, id: OperationId) -> Abort {
+        self.entries.get(&id).and_then(|entry| entry.abort.clone()).unwrap_or_else(|| Abort::of(Cause::Withdrawn))
+    }
+
     /// Checks a part over whose writes nobody holds a right.
     fn vote(&mut self, turn: &mut Turn, table: &Table, id: OperationId) -> Vote {
         let entry = self.entries.get_mut(&id).expect("looked up by the caller");
@@ -332,7 +342,7 @@ impl Txns {
     fn look_at_defending(&mut self, turn: &mut Turn, table: &Table, id: OperationId) {
         let entry = self.entries.get(&id).expect("looked up by the caller");
         let vote = if entry.deadline <= turn.now.wall {
-            let abort = Abort { site: Some(turn.site.me), ..Abort::of(Cause::DeadlinePassed) };
+            let abort = self.late(turn, id);
             self.refuse_part(turn, id, abort)
         } else if self.longest_wait(turn, id).is_some() {
             self.ask_back(turn, id);
@@ -585,7 +595,9 @@ impl Txns {
             Some((Stage::Committed, _)) => Known::Committed,
             Some((Stage::Refused, _)) => Known::Refused,
             Some((Stage::Defending, _)) => {
-                let vote = self.refuse_part(turn, id, Abort::of(Cause::Withdrawn));
+                let is_late = deadline < turn.now.wall;
+                let abort = if is_late { self.late(turn, id) } else { Abort::of(Cause::Withdrawn) };
+                let vote = self.refuse_part(turn, id, abort);
                 if id.site != turn.site.me {
                     turn.send_object(id.site, Message::Vote { id, vote });
                 }

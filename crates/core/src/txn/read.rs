@@ -2,7 +2,8 @@
 //!
 //! A batch of reads is answered when all of it is there. What is asked of one home travels together. An answer may bring a
 //! right over each value; reads under rights cost nothing until they end, and one that is about to end is renewed in the
-//! background while the object is in use.
+//! background while the object is in use. A home that is up and has not answered when the time is up is told apart from one
+//! of which nothing is heard.
 
 use super::cache::Used;
 use super::table::Table;
@@ -54,11 +55,11 @@ impl Txns {
     /// Reads objects for a client.
     pub fn read(&mut self, turn: &mut Turn, table: &Table, client: ClientId, read: crate::api::Read) {
         let crate::api::Read { token, gets, scans, fresh, timeout } = read;
-        let unread = || Err(Abort::of(Cause::Unreachable));
+        let unread = |home| Abort { site: Some(home), ..Abort::of(Cause::DeadlinePassed) };
         let mut reading = Reading {
             token,
-            gets: vec![unread(); gets.len()],
-            scans: scans.iter().map(|_| Err(Abort::of(Cause::Unreachable))).collect(),
+            gets: vec![Err(unread(turn.site.me)); gets.len()],
+            scans: scans.iter().map(|_| Err(unread(turn.site.me))).collect(),
         };
         if gets.len() + scans.len() > READ_ITEMS {
             let too_much = || Err(Abort::of(Cause::TooMuch));
@@ -105,7 +106,7 @@ impl Txns {
                     None => {
                         let at = question(&mut questions, &mut spans, home);
                         questions[at].gets.push((key.name, place));
-                        Err(Abort { site: Some(home), ..Abort::of(Cause::Unreachable) })
+                        Err(unread(home))
                     }
                 },
             };
@@ -124,7 +125,7 @@ impl Txns {
                     let at = question(&mut questions, &mut spans, home);
                     questions[at].scans.push(place);
                     spans[at].push(span);
-                    Err(Abort { site: Some(home), ..Abort::of(Cause::Unreachable) })
+                    Err(unread(home))
                 }
             };
         }
@@ -249,12 +250,20 @@ impl Txns {
         }
     }
 
-    /// Answers reads with what is there.
+    /// Answers reads with what is there. What is not is late, or its home is not to be reached.
     pub(super) fn answer_read(&mut self, turn: &mut Turn, name: u64) {
-        if let Some(waiting) = self.waiting.remove(&name) {
-            self.timers.remove(&(waiting.until, Timer::Read(name)));
-            turn.responses.push((waiting.client, Response::Read(Box::new(waiting.reading))));
+        let Some(mut waiting) = self.waiting.remove(&name) else { return };
+        self.timers.remove(&(waiting.until, Timer::Read(name)));
+        if waiting.missing > 0 {
+            let Reading { gets, scans, .. } = &mut waiting.reading;
+            let unread = gets.iter_mut().filter_map(|got| got.as_mut().err());
+            for abort in unread.chain(scans.iter_mut().filter_map(|got| got.as_mut().err())) {
+                if abort.cause == Cause::DeadlinePassed && abort.site.is_some_and(|home| !turn.is_reachable(home)) {
+                    abort.cause = Cause::Unreachable;
+                }
+            }
         }
+        turn.responses.push((waiting.client, Response::Read(Box::new(waiting.reading))));
     }
 
     /// Another site has a new incarnation.

@@ -261,7 +261,28 @@ fn write_waits_for_the_end_of_a_right_whose_holder_is_silent() {
         assert!(cluster.now < began + 15 * SECOND);
     }
     assert!(last > began + SECOND, "the right was of use to its holder");
-    assert_eq!(cluster.outcome(1, write).map(|outcome| cause(&outcome)), Some(Some(Cause::DeadlinePassed)));
+    let Some(Outcome::Aborted(abort)) = cluster.outcome(1, write) else { panic!("it would have to wait longer") };
+    assert_eq!((abort.cause, abort.key), (Cause::DeadlinePassed, Some(x)));
+    assert_eq!(abort.holders, [Cluster::site(0)], "it says for whom it waited");
+}
+
+#[test]
+fn read_tells_a_home_that_is_late_from_one_that_is_silent() {
+    let mut cluster = Cluster::new(3);
+    let ask = |cluster: &mut Cluster, timeout| {
+        let gets = vec![key(1, "x")];
+        let scans = vec![(1, Span { limit: 9, ..Span::default() })];
+        cluster.request(0, 70, Request::Read(Box::new(Read { token: 7, gets, scans, fresh: true, timeout })));
+        cluster.run(timeout);
+        let Reading { mut gets, mut scans, .. } = end_read(cluster, 0);
+        let (got, scanned) = (gets.remove(0).expect_err("unread"), scans.remove(0).expect_err("unread"));
+        assert_eq!((got.cause, got.site), (scanned.cause, Some(Cluster::site(1))));
+        got.cause
+    };
+    assert_eq!(ask(&mut cluster, DELAY), Cause::DeadlinePassed);
+    cluster.cut = vec![(0, 1), (1, 0)];
+    assert_eq!(ask(&mut cluster, 10 * SECOND), Cause::Unreachable, "nothing is heard of it when the time is up");
+    assert_eq!(ask(&mut cluster, 10 * SECOND), Cause::Unreachable, "nor when it is asked for");
 }
 
 #[test]
