@@ -23,6 +23,8 @@ pub struct Wanted {
     pub scans: Vec<(u16, Span)>,
     /// Whether copies are good enough only where they are known to be up to date.
     pub fresh: bool,
+    /// Whether this is not to count as a use of what is read.
+    pub upkeep: bool,
 }
 
 /// What came of a read.
@@ -95,9 +97,9 @@ impl Reads {
             let Some(waiting) = self.waiting.get_mut(&token).filter(|waiting| waiting.result.is_none()) else {
                 continue;
             };
-            let Wanted { gets, scans, fresh } = waiting.wanted.take().expect("it leaves once");
+            let Wanted { gets, scans, fresh, upkeep } = waiting.wanted.take().expect("it leaves once");
             let timeout = time_at_the_site(waiting.deadline, now, round_trip);
-            return Some(Request::Read(Box::new(Read { token, gets, scans, fresh, timeout })));
+            return Some(Request::Read(Box::new(Read { token, gets, scans, fresh, upkeep, timeout })));
         }
     }
 

@@ -291,6 +291,9 @@ pub struct Read {
     pub scans: Vec<(u16, Span)>,
     /// Whether copies are good enough only under live warranties.
     pub fresh: bool,
+    /// Whether nobody wants the values for their own sake: they are read to compute calls anew. So what is read is not
+    /// counted as used.
+    pub upkeep: bool,
     /// How long to wait for other sites, in microseconds.
     pub timeout: u64,
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::clock::MILLISECOND;
+use crate::clock::{MILLISECOND, SECOND};
 use crate::id::SiteId;
 use crate::machine::ReadError;
 
@@ -19,7 +19,12 @@ pub struct Config {
     pub redistribute: bool,
     /// Which warranties are issued and relied upon. Off and fewer only as a benchmark's baseline.
     pub warranties: Warranties,
+    /// A call of a memoized function that nobody has used for so long is deleted, in microseconds; 0 for never.
+    pub idle_calls: u64,
 }
+
+/// The usual [`Config::idle_calls`].
+pub const IDLE_CALLS: u64 = 300 * SECOND;
 
 /// Which warranties are issued and relied upon.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -36,7 +41,14 @@ impl Config {
     pub fn new(me: SiteId, members: impl Into<Vec<SiteId>>) -> Self {
         let mut members = members.into();
         members.sort();
-        Self { me, members, epsilon: 10 * MILLISECOND, redistribute: true, warranties: Warranties::default() }
+        Self {
+            me,
+            members,
+            epsilon: 10 * MILLISECOND,
+            redistribute: true,
+            warranties: Warranties::default(),
+            idle_calls: IDLE_CALLS,
+        }
     }
 }
 

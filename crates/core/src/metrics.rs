@@ -49,6 +49,8 @@ pub struct Metrics {
     pub defended: u64,
     /// Transactions in doubt of which it was found out what became of them.
     pub doubts_resolved: u64,
+    /// Calls of memoized functions that were deleted because nobody used them.
+    pub calls_evicted: u64,
     /// Messages sent to other sites.
     pub messages_sent: u64,
     /// Messages that fitted no rule and were ignored.

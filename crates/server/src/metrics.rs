@@ -165,6 +165,11 @@ impl Snapshot {
         page.counter("warranties_issued", "Warranties issued and extended", node.rights_issued)?;
         page.counter("warranties_revoked", "Warranties asked back before their end", node.revocations)?;
         page.counter("writes_defended", "Parts of transactions that waited for warranties to end", node.defended)?;
+        page.counter(
+            "calls_evicted",
+            "Results of memoized functions deleted because nobody used them",
+            node.calls_evicted,
+        )?;
         page.counter("doubts_resolved", "Transactions in doubt that were found out about", node.doubts_resolved)?;
         let under_way = [
             ([("role", "coordinator")], signed(self.gauges.coordinated as u64)),

@@ -158,6 +158,7 @@ impl Site {
                 epsilon,
                 redistribute: config.redistribute,
                 warranties: config.warranties,
+                idle_calls: slackline_core::config::IDLE_CALLS,
             },
             topology: Arc::clone(&topology),
             name: name.clone(),

@@ -54,6 +54,7 @@ fn site_reports_health_and_metrics() {
         "slackline_warranties_issued_total 0\n",
         "slackline_warranties_revoked_total 0\n",
         "slackline_writes_defended_total 0\n",
+        "slackline_calls_evicted_total 0\n",
         "slackline_doubts_resolved_total 0\n",
         "slackline_warranties 0\n",
         "slackline_copies 1\n",

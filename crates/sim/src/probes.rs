@@ -120,6 +120,7 @@ const NAMED: &[&str] = &[
     "call: recomputed, the same",
     "call: recomputed, another",
     "call: revoked",
+    "call: deleted, nobody used it",
     "call: noted as dependent, not there",
     "warranty: issued",
     "warranty: asked back",

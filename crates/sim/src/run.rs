@@ -280,9 +280,11 @@ impl Simulation {
         let warranties = if has_warranties { Warranties::State } else { Warranties::Off };
         // Or else for some time at first, when no transaction is there yet.
         let txns_from = if has_warranties && rng.one_in(2) { (20 + rng.below(20)) * SECOND } else { 0 };
+        // Some calls are used all the time, others now and then.
+        let idle_calls = [1, 4, 20][rng.below(3) as usize] * SECOND;
         let seed = rng.draw();
         let world_options =
-            Options { rtt, costs, epsilon: 10_000, redistribute: true, warranties, seed, restarts: true };
+            Options { rtt, costs, epsilon: 10_000, redistribute: true, warranties, idle_calls, seed, restarts: true };
         let world = World::new(world_options);
         let members: Vec<SiteId> = (0..sites).map(|site| world.id(site)).collect();
         let simulation = Self {
@@ -382,6 +384,7 @@ impl Simulation {
         add("round: tokens moved", metrics.rebalances, before.rebalances);
         add("transaction: waited for warranties", metrics.defended, before.defended);
         add("transaction: doubt resolved", metrics.doubts_resolved, before.doubts_resolved);
+        add("call: deleted, nobody used it", metrics.calls_evicted, before.calls_evicted);
         add("warranty: issued", metrics.rights_issued, before.rights_issued);
         add("warranty: asked back", metrics.revocations, before.revocations);
         add("gift: sent", metrics.gifts_sent(), before.gifts_sent());

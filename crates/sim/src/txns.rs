@@ -362,8 +362,9 @@ impl Simulation {
         running.until = world.now() + PATIENCE;
         let (gets, scans) = running.asked.clone();
         let (at, site, fresh) = (running.client, running.site, running.plan.fresh);
+        let upkeep = running.draft.is_treating();
         self.txns.reading.insert(token, running);
-        let read = Read { token, gets, scans, fresh, timeout: 2 * SECOND };
+        let read = Read { token, gets, scans, fresh, upkeep, timeout: 2 * SECOND };
         self.send_read(world, at, site, token, read);
     }
 

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use slackline_core::api::{Request, Response};
 use slackline_core::clock::Now;
-use slackline_core::config::Warranties;
+use slackline_core::config::{IDLE_CALLS, Warranties};
 use slackline_core::id::SiteId;
 use slackline_core::machine::{Batch, ClientId, Effect, Gate, Input, Machine, Overlay, STALL_BOUND, Seq, View};
 use slackline_core::node::{Config, Node};
@@ -42,6 +42,8 @@ pub struct Options {
     pub redistribute: bool,
     /// Which warranties sites issue and rely upon.
     pub warranties: Warranties,
+    /// How long calls of memoized functions may be unused, in microseconds.
+    pub idle_calls: u64,
     /// Feeds every random choice.
     pub seed: u64,
     /// Whether sites can be restarted. Without it their disks forget what only a restart would read.
@@ -52,7 +54,8 @@ impl Options {
     /// Sites with these round trips, and everything else as usual.
     pub fn new(rtt: Vec<Vec<u64>>, seed: u64) -> Self {
         let (costs, warranties) = (Costs::default(), Warranties::default());
-        Self { rtt, costs, epsilon: 10_000, redistribute: true, warranties, seed, restarts: false }
+        let idle_calls = IDLE_CALLS;
+        Self { rtt, costs, epsilon: 10_000, redistribute: true, warranties, idle_calls, seed, restarts: false }
     }
 
     /// Sites with the same round trip between any two of them.
@@ -385,6 +388,7 @@ impl World {
         config.epsilon = self.options.epsilon;
         config.redistribute = self.options.redistribute;
         config.warranties = self.options.warranties;
+        config.idle_calls = self.options.idle_calls;
         let node = Node::open(config, seed, last, at.disk.rows(), at.clock.read(self.now));
         at.node = Some(node.expect("a durable prefix of what was handed out can be opened"));
         at.gate = Gate::new(last);

@@ -125,7 +125,7 @@ fn rows_bytes(rows: &[(String, Seen)]) -> usize {
 same_fields! {
     ObjectKey = v1::ObjectKey { name; home = region }
     Span = v1::Span { prefix, after, limit }
-    Read = v1::Read { token, gets, scans, fresh; timeout = timeout_us }
+    Read = v1::Read { token, gets, scans, fresh, upkeep; timeout = timeout_us }
     Reading = v1::Reading { token, gets, scans }
     Transaction = v1::Transaction { ; homes = parts, max_wait = max_wait_us }
 }

@@ -184,6 +184,7 @@ impl Generator {
             gets: self.several(4, Self::key),
             scans: self.several(2, |random| (random.number() as u16, random.span())),
             fresh: self.flag(),
+            upkeep: self.flag(),
             timeout: self.number(),
         }
     }

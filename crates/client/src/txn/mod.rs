@@ -875,8 +875,8 @@ impl Txn {
     async fn read(&self, wanted: Wanted) -> Result<Reading, TxnError> {
         let Run { port, site, fresh, deadline, is_treating, .. } = &*self.run;
         drop(self.state()?);
-        let read =
-            Arc::clone(port).read(*site, Wanted { fresh: *fresh || *is_treating || wanted.fresh, ..wanted }, *deadline);
+        let wanted = Wanted { fresh: *fresh || *is_treating || wanted.fresh, upkeep: *is_treating, ..wanted };
+        let read = Arc::clone(port).read(*site, wanted, *deadline);
         read.await.map(|reading| *reading).map_err(|why| {
             let (site, topology) = (port.topology().name(*site), port.topology());
             let reason = match why {

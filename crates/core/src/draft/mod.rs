@@ -303,6 +303,11 @@ impl Draft {
 
     // Treating what depends on what is written.
 
+    /// Whether a home has said so, so that what is read from now on is read to compute calls anew.
+    pub fn is_treating(&self) -> bool {
+        !self.told.is_empty()
+    }
+
     /// A home says that these calls depend on what is written there.
     pub fn demand(&mut self, home: u16, calls: &[ObjectKey]) {
         if self.told.is_empty() {

@@ -75,15 +75,25 @@ impl Cache {
         self.copies.len()
     }
 
-    /// A copy to be read: any, or if `fresh` only one under a live right.
-    pub(super) fn read(&mut self, now: Now, epsilon: u64, key: &ObjectKey, fresh: bool) -> Option<Used<'_>> {
+    /// A copy to be read: any, or if `fresh` only one under a live right. `upkeep` does not count.
+    pub(super) fn read(
+        &mut self,
+        now: Now,
+        epsilon: u64,
+        key: &ObjectKey,
+        fresh: bool,
+        upkeep: bool,
+    ) -> Option<Used<'_>> {
         let copy = self.copies.get_mut(key)?;
         let live = copy.right.filter(|right| right.is_live(now, epsilon));
         if fresh && live.is_none() {
             return None;
         }
-        copy.reads = copy.reads.saturating_add(1);
         copy.is_recent = true;
+        if upkeep {
+            return Some(Used { seen: &copy.seen, renew: false });
+        }
+        copy.reads = copy.reads.saturating_add(1);
         let renew = match copy.right {
             _ if copy.is_renewing => false,
             Some(right) => right.left(now, epsilon) * 10 < right.duration * RENEW_TENTHS,

@@ -363,13 +363,16 @@ impl Txns {
         }
     }
 
-    /// Which parts a tick at this time will look at, for its working set.
+    /// Which parts and calls a tick at this time will look at, for its working set.
     pub fn tick_needs(&self, now: u64, incarnation: Incarnation, set: &mut KeySet) {
         for (_, timer) in self.timers.iter().take_while(|(at, _)| *at <= now).take(super::AT_ONCE) {
-            if let Timer::Part(id) = timer
-                && let Some(entry) = self.entries.get(id).filter(|entry| entry.stage == Stage::Defending)
-            {
-                needs(&entry.part, incarnation, set);
+            match timer {
+                Timer::Part(id) => {
+                    let defending = self.entries.get(id).filter(|entry| entry.stage == Stage::Defending);
+                    defending.into_iter().for_each(|entry| needs(&entry.part, incarnation, set));
+                }
+                Timer::Calls => self.look_needs(incarnation, set),
+                _ => {}
             }
         }
     }

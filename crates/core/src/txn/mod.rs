@@ -47,6 +47,7 @@
 //! | `coordinate` | the coordinator: 0, 1 or 2 phases |
 //! | `cache` | copies of others' objects, and the rights held over them |
 //! | `read` | reads |
+//! | `idle` | calls of memoized functions that nobody uses any more |
 //! | `fingerprint` | comparing states, for the model check |
 //! | `trace` | what is remembered of transactions, for those who ask why |
 
@@ -55,6 +56,7 @@ mod coordinate;
 mod dependents;
 mod fingerprint;
 mod home;
+mod idle;
 mod locks;
 mod read;
 mod row;
@@ -81,6 +83,7 @@ use coordinate::Coordinated;
 use dependents::Dependents;
 use home::Entry;
 pub use home::Stage;
+use idle::Uses;
 use locks::Locks;
 pub use read::READ_ITEMS;
 use read::{Question, Waiting};
@@ -102,6 +105,7 @@ enum Timer {
     Coordinated(OperationId),
     Read(u64),
     Question(u64),
+    Calls,
 }
 
 /// Objects and transactions at one site.
@@ -116,6 +120,7 @@ pub struct Txns {
     backer: Backer,
     locks: Locks,
     dependents: Dependents,
+    uses: Uses,
     /// Transactions in which this site takes part.
     entries: FxHashMap<OperationId, Entry>,
     /// Those of them whose parts wait for rights to end.
@@ -160,6 +165,7 @@ impl Txns {
             backer: Backer::default(),
             locks: Locks::default(),
             dependents: Dependents::default(),
+            uses: Uses::default(),
             entries: FxHashMap::default(),
             defending: BTreeSet::new(),
             coordinated: FxHashMap::default(),
@@ -244,6 +250,7 @@ impl Txns {
         for id in ids {
             self.look_soon(turn, id);
         }
+        self.begin_to_look(turn);
     }
 
     /// Whether what is not there may be said to be absent, or may have been lost with an earlier incarnation's storage.
@@ -455,6 +462,7 @@ impl Txns {
                 Timer::Coordinated(id) => self.look_at_coordinated(turn, at, id),
                 Timer::Read(name) => self.answer_read(turn, name),
                 Timer::Question(token) => drop(self.questions.remove(&token)),
+                Timer::Calls => self.look_for_idle(turn, &table),
             }
         }
     }

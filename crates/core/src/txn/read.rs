@@ -40,6 +40,8 @@ pub(super) struct Waiting {
 pub(super) struct Question {
     /// The reads that wait for it; none for one that renews.
     reads: Option<u64>,
+    /// Whether what they read is used.
+    counts: bool,
     home: SiteId,
     /// Names, each with its place among the reads' gets.
     gets: Vec<(String, usize)>,
@@ -54,7 +56,7 @@ type Result<T> = std::result::Result<T, Abort>;
 impl Txns {
     /// Reads objects for a client.
     pub fn read(&mut self, turn: &mut Turn, table: &Table, client: ClientId, read: crate::api::Read) {
-        let crate::api::Read { token, gets, scans, fresh, timeout } = read;
+        let crate::api::Read { token, gets, scans, fresh, upkeep, timeout } = read;
         let unread = |home| Abort { site: Some(home), ..Abort::of(Cause::DeadlinePassed) };
         let mut reading = Reading {
             token,
@@ -74,6 +76,7 @@ impl Txns {
             questions.iter().position(|question| question.home == home).unwrap_or_else(|| {
                 questions.push(Question {
                     reads: None,
+                    counts: !upkeep,
                     home,
                     gets: Vec::new(),
                     scans: Vec::new(),
@@ -89,10 +92,13 @@ impl Txns {
                 _ if !is_key(&key.name) && !is_call(&key.name) => Err(Abort::of(Cause::InvalidKey)),
                 Err(abort) => Err(Abort { key: Some(key), ..abort }),
                 Ok(home) if home == turn.site.me => {
-                    self.backer.note_reads(turn.now, &key.name, 1);
+                    if !upkeep {
+                        self.backer.note_reads(turn.now, &key.name, 1);
+                        self.uses.note(turn.now, &key.name);
+                    }
                     table.get(&key.name)
                 }
-                Ok(home) => match self.cache.read(turn.now, turn.config.epsilon, &key, fresh) {
+                Ok(home) => match self.cache.read(turn.now, turn.config.epsilon, &key, fresh, upkeep) {
                     Some(Used { seen, renew }) => {
                         let seen = seen.clone();
                         if renew {
@@ -160,7 +166,7 @@ impl Txns {
         let gets = question.gets.iter().map(|(name, _)| {
             let key = ObjectKey { home: question.home.region, name: name.clone() };
             let reads = self.cache.take_reads(&key);
-            (key.name, reads + u32::from(question.reads.is_some()))
+            (key.name, reads + u32::from(question.counts))
         });
         let fetch = Fetch { token, start: self.start, gets: gets.collect(), scans, rights: self.uses_rights(turn) };
         turn.metrics.fetches += 1;
@@ -182,7 +188,8 @@ impl Txns {
                 Some(question) => question.gets.push((name, 0)),
                 None => {
                     let (gets, scans) = (vec![(name, 0)], Vec::new());
-                    questions.push(Question { reads: None, home, gets, scans, asked: turn.now.mono, until: 0 });
+                    let (reads, counts) = (None, false);
+                    questions.push(Question { reads, counts, home, gets, scans, asked: turn.now.mono, until: 0 });
                 }
             }
         }
@@ -201,7 +208,10 @@ impl Txns {
         let rights = rights && self.uses_rights(turn);
         let mut given = Vec::with_capacity(gets.len());
         for (name, reads) in gets {
-            self.backer.note_reads(turn.now, &name, reads);
+            if reads > 0 {
+                self.backer.note_reads(turn.now, &name, reads);
+                self.uses.note(turn.now, &name);
+            }
             given.push(table.get(&name).map(|seen| {
                 // That a call is not there yet is not worth a right: somebody is about to put it.
                 let is_missing = seen.value.is_none() && is_call(&name);

@@ -2,13 +2,14 @@
 
 use slackline_core::api::{Operation, Outcome};
 use slackline_core::clock::SECOND;
+use slackline_core::config::IDLE_CALLS;
 use slackline_core::draft::buffer::{ROOT, apply};
 use slackline_core::draft::{Draft, Lookup, Recomputed};
 use slackline_core::object::{Cause, Change, GONE, Home, ObjectKey, Part, Subject, Transaction, Value};
 use slackline_core::warranty::{LEASE, VOUCHED};
 
 use crate::cluster::Cluster;
-use crate::txns::{cause, committed, fresh as get, key, scan, value};
+use crate::txns::{cause, committed, fresh as get, key, look, scan, value};
 
 const MAX: &str = "\u{1}max(x,y)";
 const TWICE: &str = "\u{1}twice(max(x,y))";
@@ -119,7 +120,7 @@ fn write(cluster: &mut Cluster, at: usize, key: &ObjectKey, count: i64) -> (Outc
         assert_eq!(abort.cause, Cause::Depended, "{abort}");
         draft.demand(abort.site.expect("a home says so").region, &abort.calls);
         while let Some(call) = draft.next_pending() {
-            let seen = get(cluster, at, &call).expect("read");
+            let seen = look(cluster, at, &call).expect("read");
             draft.note_call(&call, seen).expect("consistent");
             if draft.is_there(&call) == Some(false) {
                 draft.settle_absent(&call);
@@ -300,4 +301,51 @@ fn part_that_does_not_do_what_it_says_of_calls_is_refused() {
     // Spans do not show calls.
     let (_, found) = scan(&mut cluster, 0, 2, "");
     assert_eq!(found.into_iter().map(|(name, _)| name).collect::<Vec<_>>(), ["y"]);
+}
+
+#[test]
+fn call_that_nobody_uses_is_deleted_though_what_it_reads_is_written() {
+    let mut cluster = registered();
+    let evicted = |cluster: &Cluster| -> Vec<u64> {
+        let nodes = cluster.hosts.iter().map(|host| host.node.as_ref().expect("it runs"));
+        nodes.map(|node| node.metrics().calls_evicted).collect()
+    };
+    let steps = 2 * IDLE_CALLS / (60 * SECOND);
+    for step in 0..steps as i64 {
+        assert_eq!(kept(&mut cluster, 1, &twice()), Some(2 * (4 + step).max(5)));
+        cluster.run(60 * SECOND);
+        assert_eq!(write(&mut cluster, 1, &x(), 5 + step).1.len(), if step == 0 { 1 } else { 2 });
+    }
+    assert_eq!(evicted(&cluster), [0, 0, 0], "one is used, and the other one by that");
+    // To compute them anew for a write is no use.
+    let mut recomputed = Vec::new();
+    for step in 0..2 * steps as i64 {
+        cluster.run(60 * SECOND);
+        let (outcome, which) = write(&mut cluster, 1, &x(), 100 + step);
+        assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+        recomputed.push(which.len());
+    }
+    assert!(recomputed.is_sorted_by(|before, after| before >= after), "{recomputed:?}");
+    assert_eq!((recomputed.first(), recomputed.last()), (Some(&2), Some(&0)));
+    assert_eq!(evicted(&cluster), [1, 0, 1]);
+    // Who wants it computes it, and it is back.
+    let mut draft = Draft::new();
+    assert_eq!(result(&mut cluster, 1, &mut draft, &twice()), 2 * (99 + 2 * steps as i64));
+    let proposal = draft.proposal(0).expect("both were computed").1;
+    assert_eq!(commit(&mut cluster, 1, proposal), committed(2));
+    assert_eq!(write(&mut cluster, 1, &x(), 1_000).1.len(), 2);
+}
+
+#[test]
+fn call_is_not_deleted_before_it_could_have_been_used_since_its_home_started() {
+    let mut cluster = registered();
+    cluster.run(IDLE_CALLS - 20 * SECOND);
+    cluster.kill(2);
+    cluster.start(2);
+    cluster.run(IDLE_CALLS - 20 * SECOND);
+    assert_eq!(kept(&mut cluster, 2, &twice()), Some(10));
+    cluster.run(IDLE_CALLS - 20 * SECOND);
+    assert_eq!(kept(&mut cluster, 2, &twice()), Some(10), "it was used");
+    cluster.run(2 * IDLE_CALLS);
+    assert_eq!(kept(&mut cluster, 2, &twice()), None);
 }

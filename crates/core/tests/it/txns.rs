@@ -64,7 +64,7 @@ pub(crate) fn key(home: u16, name: &str) -> ObjectKey {
 }
 
 fn begin_read(cluster: &mut Cluster, at: usize, gets: &[ObjectKey], scans: Vec<(u16, Span)>, fresh: bool) {
-    let read = Read { token: 7, gets: gets.to_vec(), scans, fresh, timeout: SECOND };
+    let read = Read { token: 7, gets: gets.to_vec(), scans, fresh, upkeep: false, timeout: SECOND };
     cluster.request(at, 70, Request::Read(Box::new(read)));
 }
 
@@ -95,6 +95,14 @@ pub(crate) fn scan(cluster: &mut Cluster, at: usize, home: u16, prefix: &str) ->
 /// What an object's home says, or a live right.
 pub(crate) fn fresh(cluster: &mut Cluster, at: usize, key: &ObjectKey) -> Result<Seen, Abort> {
     begin_read(cluster, at, std::slice::from_ref(key), Vec::new(), true);
+    end_read(cluster, at).gets.remove(0)
+}
+
+/// The same, without using it.
+pub(crate) fn look(cluster: &mut Cluster, at: usize, key: &ObjectKey) -> Result<Seen, Abort> {
+    let gets = vec![key.clone()];
+    let read = Read { token: 7, gets, scans: Vec::new(), fresh: true, upkeep: true, timeout: SECOND };
+    cluster.request(at, 70, Request::Read(Box::new(read)));
     end_read(cluster, at).gets.remove(0)
 }
 
@@ -272,7 +280,11 @@ fn read_tells_a_home_that_is_late_from_one_that_is_silent() {
     let ask = |cluster: &mut Cluster, timeout| {
         let gets = vec![key(1, "x")];
         let scans = vec![(1, Span { limit: 9, ..Span::default() })];
-        cluster.request(0, 70, Request::Read(Box::new(Read { token: 7, gets, scans, fresh: true, timeout })));
+        cluster.request(
+            0,
+            70,
+            Request::Read(Box::new(Read { token: 7, gets, scans, fresh: true, upkeep: false, timeout })),
+        );
         cluster.run(timeout);
         let Reading { mut gets, mut scans, .. } = end_read(cluster, 0);
         let (got, scanned) = (gets.remove(0).expect_err("unread"), scans.remove(0).expect_err("unread"));

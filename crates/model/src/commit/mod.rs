@@ -328,7 +328,7 @@ impl Setup {
     /// One turn of a site: calls the handler, makes its batch durable, and sends what it says. What was sent is returned.
     fn turn(&self, state: &mut State, at: usize, hears: bool, needs: KeySet, act: &Act) -> Vec<u16> {
         let site = Arc::make_mut(&mut state.sites[at]);
-        let (members, config) = (members(), Config::new(site_id(at), members()));
+        let (members, config) = (members(), Config { idle_calls: 0, ..Config::new(site_id(at), members()) });
         let heard = hears.then_some(site.mono);
         let peer = |other: usize| Peer {
             site: site_id(other),
