@@ -1,9 +1,10 @@
 //! What goes wrong: a seeded plan of faults, each of which ends by itself or at the healing.
 //!
 //! Faults are *fair*: what the product does not promise to survive does not happen. At most one disk is lost at a time,
-//! the next only after every quota has recorded the new incarnation, and never the disks of a majority in one run; an
-//! old copy is restored only if every other site has heard of something newer, because nobody could notice otherwise; of a
-//! site's two clocks at most one errs beyond ε, and the wall clock only where warranties are off, or not in use yet.
+//! the next only after every quota has recorded the new incarnation and every transaction in which the lost one took part is
+//! settled, and never the disks of a majority in one run; an old copy is restored only if every other site has heard of
+//! something newer, because nobody could notice otherwise; of a site's two clocks at most one errs beyond ε, and the wall
+//! clock only where warranties are off, or not in use yet.
 
 use slackline_core::api::{Readiness, Request};
 use slackline_core::avantan::Table;
@@ -388,7 +389,8 @@ impl Simulation {
         })
     }
 
-    /// Forgets that a site was reborn, once every quota has recorded its incarnation.
+    /// Forgets that a site was reborn, once every quota has recorded its incarnation, and nothing that the lost one took part in
+    /// is in doubt anywhere.
     fn settle_reborn(&mut self, world: &World) {
         let Some(site) = self.faults.reborn else { return };
         let incarnation = self.oracle.present(site);
@@ -403,7 +405,10 @@ impl Simulation {
             });
             (row || table.limit.is_none()) && known
         });
-        if serves && recorded && incarnation.0 > 0 {
+        let in_doubt = |other: usize| {
+            world.node(other).is_none_or(|node| node.txns().depends_on_lost(self.members[site], incarnation))
+        };
+        if serves && recorded && incarnation.0 > 0 && !(0..world.len()).any(in_doubt) {
             self.faults.reborn = None;
             self.probes.hit("round: new incarnation recorded");
         }

@@ -79,6 +79,12 @@ impl Entry {
         (1 << self.participants.len()) - 1
     }
 
+    /// Whether it is carried out, and everybody knows.
+    pub(super) fn is_known_by_all(&self, id: OperationId) -> bool {
+        let all = self.all() | self.bit(id, id.site);
+        self.stage == Stage::Committed && self.known & all == all
+    }
+
     fn position(&self, site: SiteId) -> Option<usize> {
         self.participants.iter().position(|(other, _)| *other == site)
     }
@@ -496,9 +502,7 @@ impl Txns {
     /// Removes what is known by all, once what asks to prepare it again would be refused by its deadline.
     fn drop_if_settled(&mut self, turn: &mut Turn, id: OperationId) {
         let Some(entry) = self.entries.get(&id) else { return };
-        let all = entry.all() | entry.bit(id, id.site);
-        let is_settled = entry.stage == Stage::Refused || entry.known & all == all;
-        if !is_settled {
+        if entry.stage != Stage::Refused && !entry.is_known_by_all(id) {
             return;
         }
         if entry.deadline < turn.now.wall {
@@ -519,8 +523,7 @@ impl Txns {
             Stage::Prepared => self.ask_about(turn, id),
             Stage::Refused => self.drop_if_settled(turn, id),
             Stage::Committed => {
-                let all = entry.all() | entry.bit(id, id.site);
-                if entry.known & all != all {
+                if !entry.is_known_by_all(id) {
                     for site in self.others(turn, id) {
                         let entry = &self.entries[&id];
                         if entry.known & entry.bit(id, site) == 0 {

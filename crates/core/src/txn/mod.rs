@@ -24,9 +24,10 @@
 //! transaction, or nothing. So nobody shows its effects on its own knowledge alone: before a participant carries its part
 //! out, that all are prepared is known at, or follows from what is durable at, the others. That is why the coordinator
 //! prepares its own part first, why the last of several participants to prepare waits for the decision, why questions
-//! and answers carry who is known to have prepared, and why it is the answers that one in doubt goes by. If one is lost, and what the others know together does not show that it
-//! had prepared, nobody has shown anything, and they abort. (Two storages lost at once can leave a transaction aborted at
-//! one site whose client was told that it committed.)
+//! and answers carry who is known to have prepared, and why it is the answers that one in doubt goes by. If one is lost, and
+//! what the others know together does not show that it had prepared, nobody has shown anything, and they abort. (Where a
+//! second storage is lost before what the first took part in is settled, a transaction may be left aborted at one site whose
+//! client was told that it committed.)
 //!
 //! # Why it is strictly serializable
 //!
@@ -300,6 +301,18 @@ impl Txns {
     /// Whether nothing is prepared here and undecided.
     pub fn is_settled(&self) -> bool {
         self.locks.is_empty()
+    }
+
+    /// Whether something is not settled here in which a life of this site before `incarnation` took part: as long as it is, the
+    /// loss of another storage may split it. For those who check.
+    pub fn depends_on_lost(&self, site: SiteId, incarnation: Incarnation) -> bool {
+        let is_lost = |(other, life): &(SiteId, Incarnation)| *other == site && *life < incarnation;
+        let in_part = self.entries.iter().any(|(id, entry)| {
+            matches!(entry.stage, Stage::Prepared | Stage::Committed)
+                && (is_lost(&(id.site, id.incarnation)) || entry.participants.iter().any(is_lost))
+                && !entry.is_known_by_all(*id)
+        });
+        in_part || self.coordinated.values().any(|coordinated| coordinated.participants.iter().any(is_lost))
     }
 
     /// Whether rights are issued and relied upon: not while a majority disagrees with this site's clock.
