@@ -241,6 +241,7 @@ fn dev_cluster_serves_quotas_end_to_end() {
         (&["quota", "release", "gpus", "9000"], 1, "more than is out"),
         (&["outcome", "nonsense"], 2, "nonsense is not an operation's id: expected a region and three numbers"),
         (&["outcome", "mars-1-1-1"], 2, "us, eu, ap"),
+        (&["outcome", "eu-1-17"], 2, "eu-1-17 is a grant's id, and not an operation's"),
     ] {
         let ended = cluster.run(words);
         assert_eq!(ended.status, status, "{words:?}: {ended:?}");
@@ -301,8 +302,13 @@ fn objects_are_written_and_read_in_one_transaction_each_or_several_in_one() {
     assert_eq!(done["results"][6]["rows"], json!([{ "key": "ap:y", "kind": "json", "value": [1] }]));
     let operation = done["operation"].as_str().expect("an id");
     let outcome = cluster.run(&["outcome", operation, "--json"]);
-    // The session is closed, and its outcomes with it.
-    assert!([0, 1, 3].contains(&outcome.status), "{outcome:?}");
+    assert_eq!((outcome.status, &outcome.json()["effect"]), (0, &json!({ "committed": 2 })), "{outcome:?}");
+    for words in [&["put", "eu:a", "1"][..], &["add", "us:a", "1"], &["delete", "eu:a"]] {
+        let done = cluster.run(&[words, &["--json"]].concat()).json();
+        let operation = done["operation"].as_str().expect("an id");
+        assert_eq!(said(&["outcome", operation]), "committed", "{words:?}");
+        assert!(said(&["txn", "explain", operation]).starts_with(operation), "{words:?}");
+    }
     let again = cluster.run(&["txn", &good, "--json"]);
     assert_eq!((again.status, &again.json()["reason"]), (1, &json!("not_as_expected")), "{again:?}");
     assert_eq!(again.json()["found"], json!({ "key": "eu:n", "kind": "absent", "value": null }));

@@ -36,7 +36,7 @@ impl Explain {
         let name = self.operation;
         self.connection.run(async move |client: Client| {
             let operation = client.topology().parse_operation(&name);
-            let operation = operation.map_err(|error| super::outcome::explain(&name, &error))?;
+            let operation = operation.map_err(|error| super::outcome::explain(&client, &name, &error))?;
             match client.explain(operation).await? {
                 Some(explanation) => Ok(End::new(json(&explanation), text(&explanation, SystemTime::now()))),
                 None => Err(Finish::Failed(format!(

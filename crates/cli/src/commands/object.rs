@@ -154,7 +154,7 @@ impl Put {
             serde_json::from_str::<IgnoredAny>(text)
                 .map_err(|error| Finish::WrongUse(format!("the value is no JSON: {error}; quote it, or use --raw")))?;
         }
-        self.connection.run(async move |client: Client| {
+        self.connection.run_and_leave(async move |client: Client| {
             let (key, value) = (&key, &value);
             let write = |txn: Txn| async move {
                 match (counter, value) {
@@ -188,7 +188,7 @@ impl Delete {
     pub(crate) fn run(self) -> Result<End, Finish> {
         let Self { key, terms, .. } = self;
         terms.check(&self.connection)?;
-        self.connection.run(async move |client: Client| {
+        self.connection.run_and_leave(async move |client: Client| {
             let key = &key;
             let done = terms.run(&client, |txn| async move { txn.delete(key) }).await?;
             Ok(written(&client, key, &done, format!("{key} is deleted")))
@@ -221,7 +221,7 @@ impl Add {
     pub(crate) fn run(self) -> Result<End, Finish> {
         let Self { key, delta, terms, .. } = self;
         terms.check(&self.connection)?;
-        self.connection.run(async move |client: Client| {
+        self.connection.run_and_leave(async move |client: Client| {
             let key = &key;
             let done = terms.run(&client, |txn| async move { txn.add(key, delta) }).await?;
             Ok(written(&client, key, &done, format!("added {delta} to {key}")))

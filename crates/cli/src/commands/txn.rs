@@ -77,7 +77,7 @@ impl Transaction {
         let file = file.unwrap_or_default();
         let operations = read(&file).and_then(|text| parse(&text));
         let operations = operations.map_err(|problem| Finish::WrongUse(format!("{file}: {problem}")))?;
-        self.connection.run(async move |client: Client| {
+        self.connection.run_and_leave(async move |client: Client| {
             let operations = &operations[..];
             let outcome = terms.transaction(&client).run_and_tell(|txn| carry_out(txn, operations)).await;
             let done = match outcome {
