@@ -332,6 +332,84 @@ fn objects_are_written_and_read_in_one_transaction_each_or_several_in_one() {
     assert_eq!(said(&["accept-loss", "--site", "eu"]), "what eu has lost counts as absent");
 }
 
+#[test]
+fn values_of_a_file_keep_their_digits_and_what_is_wrong_with_it_has_a_reason() {
+    let cluster = Server::start(&["dev", "--memory", "--port", "0", "--json"]);
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = folder.path().join("txn.json");
+    let path = path.to_str().expect("a path of this test");
+    let run = |operations: &str, more: &[&str]| {
+        std::fs::write(path, format!("{{\"operations\": [{operations}]}}")).expect("written");
+        cluster.run(&[&["txn", path], more].concat())
+    };
+    let big = "123456789012345678901234567890";
+    let written = run(&format!("{{\"put\": \"eu:big\", \"value\": {{\"n\": {big},\n \"b\": 1.50}}}}"), &[]);
+    assert_eq!((written.status, written.stdout.trim_end()), (0, "committed"), "{written:?}");
+    assert_eq!(cluster.run(&["put", "eu:raw", "--raw", "x\u{1b}[2J"]).status, 0);
+    assert_eq!(cluster.run(&["put", "eu:shown", "\"\u{9b}2J\""]).status, 0);
+
+    let row = format!("eu:big  {{\"n\":{big},\"b\":1.50}}\n");
+    let bytes = "eu:raw  5 bytes that are no JSON: `get --raw` prints them\n";
+    let read = run("{\"scan\": \"eu:\"}", &[]);
+    assert_eq!(read.stdout, format!("{row}{bytes}eu:shown  \"\\u009b2J\"\ncommitted\n"), "{read:?}");
+    assert_eq!(
+        cluster.run(&["scan", "eu", "--limit", "2"]).stdout.lines().take(2).collect::<Vec<_>>().join("\n") + "\n",
+        format!("{row}{bytes}")
+    );
+    assert_eq!(cluster.run(&["get", "eu:shown"]).stdout, "\"\\u009b2J\"\n");
+    for ended in [
+        run("{\"get\": \"eu:big\"}", &["--json"]),
+        cluster.run(&["get", "eu:big", "--json"]),
+        cluster.run(&["scan", "eu", "--json"]),
+    ] {
+        assert!(ended.stdout.contains(&format!("\"value\":{{\"n\":{big},\"b\":1.50}}")), "{ended:?}");
+        ended.json();
+    }
+    let expects = |last: &str| {
+        format!("{{\"expect\": \"eu:big\", \"value\": {{\"b\": 1.5, \"n\": 12345678901234567890123456789{last}}}}}")
+    };
+    assert_eq!(run(&expects("0"), &[]).status, 0);
+    let unmet = run(&expects("1"), &["--json"]);
+    assert!(unmet.stderr.contains(&format!("it holds {{\"n\":{big},\"b\":1.50}}")), "{unmet:?}");
+    assert!(unmet.stdout.contains(&format!("\"value\":{{\"n\":{big},")) && unmet.json()["reason"] == "not_as_expected");
+
+    for (operations, status, reason, key, says) in [
+        (
+            "{\"put\": \"eu:n\", \"counter\": 9223372036854775807}, {\"add\": \"eu:n\", \"delta\": 1}",
+            1,
+            json!("out_of_range"),
+            json!("eu:n"),
+            "(eu:n)",
+        ),
+        (
+            "{\"put\": \"eu:n\", \"value\": 1}, {\"add\": \"eu:n\", \"delta\": 1}",
+            1,
+            json!("not_a_counter"),
+            json!("eu:n"),
+            "refused: the object is no counter (eu:n)",
+        ),
+        (
+            "{\"get\": \"eu:n\", \"get\": \"eu:m\"}",
+            2,
+            json!(null),
+            json!(null),
+            "txn.json: the key \"get\" stands twice in one object at line 1",
+        ),
+        (
+            "{\"put\": \"eu:n\", \"value\": {\"a\": 1, \"a\": 2}}",
+            2,
+            json!(null),
+            json!(null),
+            "the key \"a\" stands twice",
+        ),
+    ] {
+        let ended = run(operations, &["--json"]);
+        let object = ended.json();
+        assert_eq!((ended.status, &object["reason"], &object["key"]), (status, &reason, &key), "{ended:?}");
+        assert!(ended.stderr.contains(says) && ended.stderr.lines().count() == 1, "{ended:?}");
+    }
+}
+
 /// The keys of an object and of those in it, but for names of sites.
 fn keys(value: &Value) -> Vec<&str> {
     match value {
