@@ -34,9 +34,13 @@ const WORDS: &str = "get, put, add, delete, scan, expect";
 #[derive(Args)]
 #[command(
     verbatim_doc_comment,
-    args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     disable_help_subcommand = true,
+    override_usage = "slackline txn [OPTIONS] <FILE>\n       slackline txn explain [OPTIONS] <ID>",
+    // What explain takes too may stand before it.
+    mut_arg("json", |arg| arg.global(true)),
+    mut_arg("connect", |arg| arg.global(true)),
+    mut_arg("deadline", |arg| arg.global(true)),
     after_help = "\
 Examples:
   slackline txn move.json
@@ -75,6 +79,12 @@ impl Transaction {
     pub(crate) fn run(self) -> Result<End, Finish> {
         let Self { about, file, terms, .. } = self;
         if let Some(About::Explain(explain)) = about {
+            if file.is_some() || terms.site.is_some() || terms.max_wait.is_some() {
+                return Err(Finish::WrongUse(
+                    "explain takes the id of a transaction, and no file, --site or --max-wait; see `slackline txn explain --help`"
+                        .to_owned(),
+                ));
+            }
             return explain.run();
         }
         terms.check(&self.connection)?;
