@@ -118,6 +118,10 @@ fn wrong_use_is_one_line_and_status_2() {
         (&["bench", "hot", "--callers", "0"], "--callers"),
         (&["bench", "core", "--quotas", "0"], "--quotas"),
         (&["bench", "footprint", "--quotas", "0"], "--quotas"),
+        (&["bench", "oo7", "--stores", "1..9"], "9 is not from 1 to 8"),
+        (&["bench", "oo7", "--stores", "4..1"], "write 1..4"),
+        (&["bench", "oo7", "--write-shares", "2,101"], "101 is not from 0 to 100"),
+        (&["bench", "oo7", "--config", "computation"], "use --config occ or --config state"),
         (&["get", "alice"], "eu:users/alice"),
         (&["put", "eu:x"], "<VALUE>"),
         (&["put", "eu:x", "{oops"], "the value is no JSON: key must be a string at line 1 column 2"),
@@ -677,6 +681,34 @@ fn bench_hot_prints_one_object() {
     assert_eq!((&live["mode"], live["runs"].as_array().map(Vec::len)), (&json!("live"), Some(1)));
     let run = &live["runs"][0];
     assert!(run["committed"].as_u64() > Some(0) && run["syncs"].as_u64() > Some(0), "{run}");
+}
+
+#[test]
+fn bench_of_transactions_tells_its_defaults_and_that_nothing_was_committed() {
+    for (workload, defaults, configs) in [
+        ("twitter", ["80", "8", "40000"], "occ, state or computation"),
+        ("oo7", ["1", "36", "500"], "occ or state"),
+        ("bank", ["80", "8", "30000"], "occ or state"),
+        ("courses", ["20", "12", "20000"], "occ or state"),
+    ] {
+        let help = slackline(&["bench", workload, "--help"]).stdout;
+        let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        for (option, default) in ["--rtt", "--clients", "--measure"].into_iter().zip(defaults) {
+            let of_option = words.split_once(&format!("{option} <")).and_then(|(_, after)| after.split(']').next());
+            assert!(of_option.is_some_and(|text| text.ends_with(&format!("[default: {default}"))), "{option}: {help}");
+        }
+        assert!(words.contains(&format!("Only this configuration: {configs}; without")), "{help}");
+    }
+    let bank = slackline(&["bench", "bank", "--measure", "1", "--config", "occ", "--json"]);
+    assert_eq!((bank.status, &bank.json()["runs"][0]["committed"]), (1, &json!(0)), "{bank:?}");
+    assert!(bank.stderr.contains("nothing was committed while it was counted, in occ"), "{bank:?}");
+}
+
+#[test]
+fn bench_writes_needs_no_live_and_says_nothing_else() {
+    let ended = slackline_in(env!("CARGO_TARGET_TMPDIR").as_ref(), &["bench", "writes", "--callers", "1", "--json"]);
+    assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended:?}");
+    assert_eq!(ended.json()["mode"], "live");
 }
 
 #[test]
