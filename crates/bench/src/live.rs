@@ -217,10 +217,12 @@ impl Drop for Server {
 
 /// Starts `slackline serve` and waits until it listens.
 fn start_process(binary: &Path, config: &Path) -> Result<Child, LiveError> {
+    // What a site warns of while the others start is not of interest, unless somebody asks for it.
+    let level = std::env::var_os("RUST_LOG").unwrap_or_else(|| "error".into());
     let mut child = Command::new(binary)
         .args(["serve", "--json", "--config"])
         .arg(config)
-        .env("RUST_LOG", "warn")
+        .env("RUST_LOG", level)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

@@ -4,11 +4,18 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::time::SystemTime;
 
+use serde::Serialize;
 use serde_json::{Value, json};
-use slackline::{Aborted, Cause, Client, NotDone, ReadError, Reason, Refused, Unknown, WhyUnknown};
+use slackline::{Aborted, Cause, Client, NotDone, ReadError, Reason, Refused, TxnError, Unknown, WhyUnknown};
 
-/// Prints a line. Whoever reads may have gone away, as `head` does; that is no failure of the command.
+use crate::commands::object::Described;
+use crate::output::{safe, safe_line};
+
+/// Prints text or JSON, in which nothing acts on the terminal: what is escaped in JSON is in strings, and means the same there.
+/// Whoever reads may have gone away, as `head` does; that is no failure of the command.
 pub(crate) fn say(line: impl Display) {
+    let line = line.to_string();
+    let line = safe(&line);
     let mut out = io::stdout().lock();
     if let Err(error) = writeln!(out, "{line}").and_then(|()| out.flush())
         && error.kind() != io::ErrorKind::BrokenPipe
@@ -21,24 +28,29 @@ pub(crate) fn say(line: impl Display) {
 
 /// A command is done; this is what it has to say.
 pub(crate) struct End {
-    json: Value,
+    json: String,
     text: String,
 }
 
 impl End {
     /// `text` is for people, without a line end.
-    pub(crate) fn new(json: Value, text: impl Into<String>) -> Self {
-        Self { json, text: text.into() }
+    pub(crate) fn new(json: impl Serialize, text: impl Into<String>) -> Self {
+        Self { json: to_json(json), text: text.into() }
+    }
+
+    /// It has text alone to say.
+    pub(crate) fn of_text(text: impl Into<String>) -> Self {
+        Self { json: String::new(), text: text.into() }
     }
 
     /// It has said everything already.
     pub(crate) fn silent() -> Self {
-        Self { json: Value::Null, text: String::new() }
+        Self::of_text("")
     }
 
     pub(crate) fn print(&self, json: bool) {
         match json {
-            true if self.json.is_null() => {}
+            true if self.json.is_empty() => {}
             true => say(&self.json),
             false if self.text.is_empty() => {}
             false => say(&self.text),
@@ -69,8 +81,20 @@ pub(crate) enum Finish {
         /// The object.
         key: String,
         /// Its kind and its value.
-        found: Value,
+        found: Described,
+        /// The same in words.
+        words: String,
     },
+}
+
+/// For programs: an object is not as a transaction expected.
+#[derive(Serialize)]
+struct NotAsExpected<'a> {
+    found: &'a Described,
+    key: &'a str,
+    message: String,
+    outcome: &'static str,
+    reason: &'static str,
 }
 
 impl Finish {
@@ -86,9 +110,16 @@ impl Finish {
 
     /// One line on standard error, and with `--json` one object on standard output.
     pub(crate) fn print(&self, json: bool) {
-        eprintln!("slackline: {}", self.sentence());
-        if json && !matches!(self, Finish::Said(_)) {
-            say(self.json());
+        eprintln!("slackline: {}", safe_line(&self.sentence()));
+        match self {
+            _ if !json => {}
+            Finish::Said(_) => {}
+            // Its value has to be as it was written.
+            Finish::NotAsExpected { key, found, .. } => {
+                let message = self.sentence();
+                say(to_json(NotAsExpected { found, key, message, outcome: "refused", reason: "not_as_expected" }));
+            }
+            _ => say(self.json()),
         }
     }
 
@@ -114,12 +145,7 @@ impl Finish {
                 }
                 _ => format!("{unknown}; `slackline outcome {}` settles it once it can", unknown.name),
             },
-            Finish::NotAsExpected { key, found } if found["kind"] == "absent" => {
-                format!("refused: {key} is not as expected: nothing is there")
-            }
-            Finish::NotAsExpected { key, found } => {
-                format!("refused: {key} is not as expected: it holds {}", found["value"])
-            }
+            Finish::NotAsExpected { key, words, .. } => format!("refused: {key} is not as expected: {words}"),
             Finish::Failed(problem) | Finish::Said(problem) | Finish::WrongUse(problem) => one_line(problem),
         }
     }
@@ -138,9 +164,7 @@ impl Finish {
             Finish::Interrupted => ("unknown", json!({ "why": "interrupted" })),
             Finish::Unknown(unknown) => ("unknown", json!({ "operation": unknown.name, "why": why_code(unknown.why) })),
             Finish::Failed(_) | Finish::Said(_) => ("failed", json!({})),
-            Finish::NotAsExpected { key, found } => {
-                ("refused", json!({ "reason": "not_as_expected", "key": key, "found": found }))
-            }
+            Finish::NotAsExpected { key, .. } => ("refused", json!({ "reason": "not_as_expected", "key": key })),
             Finish::WrongUse(_) => ("wrong_use", json!({})),
         };
         json["outcome"] = json!(outcome);
@@ -158,6 +182,24 @@ impl Finish {
             }
             not_done => not_done.into(),
         }
+    }
+}
+
+/// A transaction asked for what cannot be had, and was given up. What a site would have refused is told as if it had.
+impl From<TxnError> for Finish {
+    fn from(error: TxnError) -> Self {
+        let aborted = |cause, key| {
+            let aborted = Aborted { cause, key, site: None, holders: Vec::new(), until: None, calls: Vec::new() };
+            Reason::Aborted(Box::new(aborted))
+        };
+        let reason = match error {
+            TxnError::NotRead(reason) => reason,
+            // Nothing is read as anything but a counter, to which it adds.
+            TxnError::Unexpected { key, .. } => aborted(Cause::NotACounter, Some(key)),
+            TxnError::OutOfRange(key) => aborted(Cause::OutOfRange, Some(key)),
+            error => return Finish::Failed(error.to_string()),
+        };
+        Finish::Refused(Refused { reason, operation: None })
     }
 }
 
@@ -315,6 +357,10 @@ fn cause_code(cause: Cause) -> &'static str {
         Cause::Withdrawn => "asked_too_early",
         Cause::Depended => "calls_depend",
     }
+}
+
+fn to_json(object: impl Serialize) -> String {
+    serde_json::to_string(&object).expect("its keys are strings, and memory has no errors")
 }
 
 fn one_line(text: &str) -> String {

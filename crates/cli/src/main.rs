@@ -3,6 +3,7 @@
 mod commands;
 mod duration;
 mod end;
+mod json;
 mod output;
 mod session;
 
@@ -138,6 +139,7 @@ fn wrong_use(error: &clap::Error) -> ExitCode {
             let problem = words.join(" ");
             let problem = problem.split(" For more information").next().unwrap_or_default();
             let problem = problem.trim_start_matches("error: ").replace(" tip: ", "; tip: ");
+            let problem = output::safe(&problem);
             eprintln!("slackline: {problem}; see `{} --help`", command_words());
             ExitCode::from(2)
         }

@@ -1,6 +1,42 @@
-//! Tables for people.
+//! Text and tables for people.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
+
+/// Text without anything that would act on the terminal instead of being shown, for it may come from anybody: control characters, and
+/// those that turn the direction of writing, are written as JSON writes them, such as `\u001b`. Line ends and tabs stay.
+pub(crate) fn safe(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| acts(c) && !matches!(c, '\n' | '\t'))
+}
+
+/// As [`safe`], in one line.
+pub(crate) fn safe_line(text: &str) -> Cow<'_, str> {
+    escaped(text, acts)
+}
+
+fn acts(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&is_escaped) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match c {
+            '\n' if is_escaped(c) => safe.push_str("\\n"),
+            '\t' if is_escaped(c) => safe.push_str("\\t"),
+            '\r' if is_escaped(c) => safe.push_str("\\r"),
+            // All of them are in the basic plane.
+            c if is_escaped(c) => {
+                let _ = write!(safe, "\\u{:04x}", u32::from(c));
+            }
+            c => safe.push(c),
+        }
+    }
+    Cow::Owned(safe)
+}
 
 /// Columns of text, aligned by the widest cell. Columns of numbers are aligned to the right.
 pub(crate) struct Table {
@@ -13,7 +49,7 @@ impl Table {
     /// A table with these columns; those that start with `#` hold numbers.
     pub(crate) fn new(columns: &[&str]) -> Self {
         Self {
-            header: columns.iter().map(|column| column.trim_start_matches('#').to_owned()).collect(),
+            header: columns.iter().map(|column| safe_line(column.trim_start_matches('#')).into_owned()).collect(),
             numbers: columns.iter().map(|column| column.starts_with('#')).collect(),
             rows: Vec::new(),
         }
@@ -21,7 +57,7 @@ impl Table {
 
     /// Adds a row, with a cell for each column.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
+        self.rows.push(cells.into_iter().map(|cell| safe_line(&cell).into_owned()).collect());
     }
 
     /// The table, without a line end after the last row.
@@ -51,6 +87,16 @@ pub(crate) fn list(items: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_acts_on_the_terminal() {
+        assert_eq!(safe("a\u{1b}[31mb\u{7f}\u{9b}\u{202e}\r\n\tc"), "a\\u001b[31mb\\u007f\\u009b\\u202e\\r\n\tc");
+        assert_eq!(safe_line("a\tb\nc\0"), "a\\tb\\nc\\u0000");
+        assert!(matches!(safe("größer\n"), Cow::Borrowed(_)));
+        let mut table = Table::new(&["SITE"]);
+        table.row(["u\x1bs\n".to_owned()]);
+        assert_eq!(table.render(), "SITE\nu\\u001bs\\n");
+    }
 
     #[test]
     fn columns_are_aligned() {

@@ -44,6 +44,23 @@ impl Connection {
         &self,
         work: impl FnOnce(Client) -> F,
     ) -> Result<End, Finish> {
+        self.run_and_end(work, Client::close)
+    }
+
+    /// Connects, does something that has an operation's id, and leaves the session: it can be asked for some time what became
+    /// of the operation.
+    pub(crate) fn run_and_leave<F: Future<Output = Result<End, Finish>>>(
+        &self,
+        work: impl FnOnce(Client) -> F,
+    ) -> Result<End, Finish> {
+        self.run_and_end(work, Client::leave)
+    }
+
+    fn run_and_end<F: Future<Output = Result<End, Finish>>, E: Future<Output = ()>>(
+        &self,
+        work: impl FnOnce(Client) -> F,
+        end_client: impl FnOnce(Client) -> E,
+    ) -> Result<End, Finish> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Finish::Failed(format!("cannot start: {error}")))?;
         runtime.block_on(async {
@@ -58,7 +75,7 @@ impl Connection {
                 // An acquire that is dropped unanswered is asked about, and given back if it was granted.
                 tokio::time::sleep(GIVING_BACK.min(self.deadline)).await;
             }
-            client.close().await;
+            end_client(client).await;
             end
         })
     }

@@ -82,7 +82,31 @@ fn explain_tells_phases_rights_and_refusals() {
     assert!(after(asked) < after(waits) && after(waits) < after(done), "{told}");
     assert!(text.contains("waits for rights over eu:x held by ap, at most until"), "{text}");
 
-    let never = cluster.run(&["txn", "explain", "us-1-999999-1"]);
-    assert_eq!((never.status, never.stderr.lines().count()), (1, 1), "{never:?}");
-    assert!(never.stderr.contains("nothing is known of us-1-999999-1"), "{never:?}");
+    // Its options may stand before it.
+    let operation = written["operation"].as_str().expect("an id");
+    let before = cluster.run(&["txn", "--json", "--deadline", "9s", "explain", operation]);
+    assert_eq!((before.status, before.json()), (0, told), "{before:?}");
+    let wrong = cluster.run(&["txn", file, "explain", operation]);
+    assert_eq!((wrong.status, wrong.stderr.lines().count()), (2, 1), "{wrong:?}");
+    assert!(wrong.stderr.contains("explain takes the id of a transaction, and no file"), "{wrong:?}");
+
+    // A long key fits the line.
+    let long = format!("ap:{}", "k".repeat(500));
+    let refused = cluster.run(&["put", &long, "1", "--json"]).json();
+    explain(&cluster, &refused["operation"]);
+    cluster.run(&["add", &long, "1"]);
+    let refused = cluster.run(&["add", &long, "1", "--json"]).json();
+    assert_eq!(refused["reason"], "not_a_counter");
+    let (told, text) = explain(&cluster, &refused["operation"]);
+    assert_eq!((&told["end"]["aborted"]["key"], text.contains('…')), (&json!(long), true), "{text}");
+
+    for (id, says) in [
+        ("us-1-999999-1", "there never was such an operation at us"),
+        ("us-7-1-1", "there never was such an operation at us"),
+        ("us-1-1-1000", "it is no transaction, or us does not remember it any more"),
+    ] {
+        let never = cluster.run(&["txn", "explain", id]);
+        assert_eq!((never.status, never.stderr.lines().count()), (1, 1), "{never:?}");
+        assert!(never.stderr.contains(&format!("nothing is known of {id}: {says}")), "{never:?}");
+    }
 }

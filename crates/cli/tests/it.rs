@@ -118,6 +118,10 @@ fn wrong_use_is_one_line_and_status_2() {
         (&["bench", "hot", "--callers", "0"], "--callers"),
         (&["bench", "core", "--quotas", "0"], "--quotas"),
         (&["bench", "footprint", "--quotas", "0"], "--quotas"),
+        (&["bench", "oo7", "--stores", "1..9"], "9 is not from 1 to 8"),
+        (&["bench", "oo7", "--stores", "4..1"], "write 1..4"),
+        (&["bench", "oo7", "--write-shares", "2,101"], "101 is not from 0 to 100"),
+        (&["bench", "oo7", "--config", "computation"], "use --config occ or --config state"),
         (&["get", "alice"], "eu:users/alice"),
         (&["put", "eu:x"], "<VALUE>"),
         (&["put", "eu:x", "{oops"], "the value is no JSON: key must be a string at line 1 column 2"),
@@ -241,6 +245,7 @@ fn dev_cluster_serves_quotas_end_to_end() {
         (&["quota", "release", "gpus", "9000"], 1, "more than is out"),
         (&["outcome", "nonsense"], 2, "nonsense is not an operation's id: expected a region and three numbers"),
         (&["outcome", "mars-1-1-1"], 2, "us, eu, ap"),
+        (&["outcome", "eu-1-17"], 2, "eu-1-17 is a grant's id, and not an operation's"),
     ] {
         let ended = cluster.run(words);
         assert_eq!(ended.status, status, "{words:?}: {ended:?}");
@@ -301,8 +306,13 @@ fn objects_are_written_and_read_in_one_transaction_each_or_several_in_one() {
     assert_eq!(done["results"][6]["rows"], json!([{ "key": "ap:y", "kind": "json", "value": [1] }]));
     let operation = done["operation"].as_str().expect("an id");
     let outcome = cluster.run(&["outcome", operation, "--json"]);
-    // The session is closed, and its outcomes with it.
-    assert!([0, 1, 3].contains(&outcome.status), "{outcome:?}");
+    assert_eq!((outcome.status, &outcome.json()["effect"]), (0, &json!({ "committed": 2 })), "{outcome:?}");
+    for words in [&["put", "eu:a", "1"][..], &["add", "us:a", "1"], &["delete", "eu:a"]] {
+        let done = cluster.run(&[words, &["--json"]].concat()).json();
+        let operation = done["operation"].as_str().expect("an id");
+        assert_eq!(said(&["outcome", operation]), "committed", "{words:?}");
+        assert!(said(&["txn", "explain", operation]).starts_with(operation), "{words:?}");
+    }
     let again = cluster.run(&["txn", &good, "--json"]);
     assert_eq!((again.status, &again.json()["reason"]), (1, &json!("not_as_expected")), "{again:?}");
     assert_eq!(again.json()["found"], json!({ "key": "eu:n", "kind": "absent", "value": null }));
@@ -324,6 +334,84 @@ fn objects_are_written_and_read_in_one_transaction_each_or_several_in_one() {
         assert!(ended.stderr.contains(says) && ended.stderr.lines().count() == 1, "{words:?}: {}", ended.stderr);
     }
     assert_eq!(said(&["accept-loss", "--site", "eu"]), "what eu has lost counts as absent");
+}
+
+#[test]
+fn values_of_a_file_keep_their_digits_and_what_is_wrong_with_it_has_a_reason() {
+    let cluster = Server::start(&["dev", "--memory", "--port", "0", "--json"]);
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = folder.path().join("txn.json");
+    let path = path.to_str().expect("a path of this test");
+    let run = |operations: &str, more: &[&str]| {
+        std::fs::write(path, format!("{{\"operations\": [{operations}]}}")).expect("written");
+        cluster.run(&[&["txn", path], more].concat())
+    };
+    let big = "123456789012345678901234567890";
+    let written = run(&format!("{{\"put\": \"eu:big\", \"value\": {{\"n\": {big},\n \"b\": 1.50}}}}"), &[]);
+    assert_eq!((written.status, written.stdout.trim_end()), (0, "committed"), "{written:?}");
+    assert_eq!(cluster.run(&["put", "eu:raw", "--raw", "x\u{1b}[2J"]).status, 0);
+    assert_eq!(cluster.run(&["put", "eu:shown", "\"\u{9b}2J\""]).status, 0);
+
+    let row = format!("eu:big  {{\"n\":{big},\"b\":1.50}}\n");
+    let bytes = "eu:raw  5 bytes that are no JSON: `get --raw` prints them\n";
+    let read = run("{\"scan\": \"eu:\"}", &[]);
+    assert_eq!(read.stdout, format!("{row}{bytes}eu:shown  \"\\u009b2J\"\ncommitted\n"), "{read:?}");
+    assert_eq!(
+        cluster.run(&["scan", "eu", "--limit", "2"]).stdout.lines().take(2).collect::<Vec<_>>().join("\n") + "\n",
+        format!("{row}{bytes}")
+    );
+    assert_eq!(cluster.run(&["get", "eu:shown"]).stdout, "\"\\u009b2J\"\n");
+    for ended in [
+        run("{\"get\": \"eu:big\"}", &["--json"]),
+        cluster.run(&["get", "eu:big", "--json"]),
+        cluster.run(&["scan", "eu", "--json"]),
+    ] {
+        assert!(ended.stdout.contains(&format!("\"value\":{{\"n\":{big},\"b\":1.50}}")), "{ended:?}");
+        ended.json();
+    }
+    let expects = |last: &str| {
+        format!("{{\"expect\": \"eu:big\", \"value\": {{\"b\": 1.5, \"n\": 12345678901234567890123456789{last}}}}}")
+    };
+    assert_eq!(run(&expects("0"), &[]).status, 0);
+    let unmet = run(&expects("1"), &["--json"]);
+    assert!(unmet.stderr.contains(&format!("it holds {{\"n\":{big},\"b\":1.50}}")), "{unmet:?}");
+    assert!(unmet.stdout.contains(&format!("\"value\":{{\"n\":{big},")) && unmet.json()["reason"] == "not_as_expected");
+
+    for (operations, status, reason, key, says) in [
+        (
+            "{\"put\": \"eu:n\", \"counter\": 9223372036854775807}, {\"add\": \"eu:n\", \"delta\": 1}",
+            1,
+            json!("out_of_range"),
+            json!("eu:n"),
+            "(eu:n)",
+        ),
+        (
+            "{\"put\": \"eu:n\", \"value\": 1}, {\"add\": \"eu:n\", \"delta\": 1}",
+            1,
+            json!("not_a_counter"),
+            json!("eu:n"),
+            "refused: the object is no counter (eu:n)",
+        ),
+        (
+            "{\"get\": \"eu:n\", \"get\": \"eu:m\"}",
+            2,
+            json!(null),
+            json!(null),
+            "txn.json: the key \"get\" stands twice in one object at line 1",
+        ),
+        (
+            "{\"put\": \"eu:n\", \"value\": {\"a\": 1, \"a\": 2}}",
+            2,
+            json!(null),
+            json!(null),
+            "the key \"a\" stands twice",
+        ),
+    ] {
+        let ended = run(operations, &["--json"]);
+        let object = ended.json();
+        assert_eq!((ended.status, &object["reason"], &object["key"]), (status, &reason, &key), "{ended:?}");
+        assert!(ended.stderr.contains(says) && ended.stderr.lines().count() == 1, "{ended:?}");
+    }
 }
 
 /// The keys of an object and of those in it, but for names of sites.
@@ -593,6 +681,34 @@ fn bench_hot_prints_one_object() {
     assert_eq!((&live["mode"], live["runs"].as_array().map(Vec::len)), (&json!("live"), Some(1)));
     let run = &live["runs"][0];
     assert!(run["committed"].as_u64() > Some(0) && run["syncs"].as_u64() > Some(0), "{run}");
+}
+
+#[test]
+fn bench_of_transactions_tells_its_defaults_and_that_nothing_was_committed() {
+    for (workload, defaults, configs) in [
+        ("twitter", ["80", "8", "40000"], "occ, state or computation"),
+        ("oo7", ["1", "36", "500"], "occ or state"),
+        ("bank", ["80", "8", "30000"], "occ or state"),
+        ("courses", ["20", "12", "20000"], "occ or state"),
+    ] {
+        let help = slackline(&["bench", workload, "--help"]).stdout;
+        let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        for (option, default) in ["--rtt", "--clients", "--measure"].into_iter().zip(defaults) {
+            let of_option = words.split_once(&format!("{option} <")).and_then(|(_, after)| after.split(']').next());
+            assert!(of_option.is_some_and(|text| text.ends_with(&format!("[default: {default}"))), "{option}: {help}");
+        }
+        assert!(words.contains(&format!("Only this configuration: {configs}; without")), "{help}");
+    }
+    let bank = slackline(&["bench", "bank", "--measure", "1", "--config", "occ", "--json"]);
+    assert_eq!((bank.status, &bank.json()["runs"][0]["committed"]), (1, &json!(0)), "{bank:?}");
+    assert!(bank.stderr.contains("nothing was committed while it was counted, in occ"), "{bank:?}");
+}
+
+#[test]
+fn bench_writes_needs_no_live_and_says_nothing_else() {
+    let ended = slackline_in(env!("CARGO_TARGET_TMPDIR").as_ref(), &["bench", "writes", "--callers", "1", "--json"]);
+    assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended:?}");
+    assert_eq!(ended.json()["mode"], "live");
 }
 
 #[test]

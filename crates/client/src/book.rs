@@ -634,6 +634,19 @@ impl Book {
     /// Takes no more calls and tells the waiting ones. Sessions whose outcomes nobody can still want are to be closed;
     /// returns how many these are.
     pub(crate) fn close(&mut self, wakers: &mut Vec<Waker>) -> usize {
+        self.leave(wakers);
+        let (site, before) = (self.site, self.outbox.len());
+        let finished = self.sessions.iter().filter(|session| session.entries.is_empty() && !session.ended);
+        self.outbox.extend(finished.map(|session| Request::Close {
+            site,
+            incarnation: session.incarnation,
+            session: session.id,
+        }));
+        self.outbox.len() - before
+    }
+
+    /// Takes no more calls and tells the waiting ones. The site keeps the sessions until they have been silent for long enough.
+    pub(crate) fn leave(&mut self, wakers: &mut Vec<Waker>) {
         self.closed = true;
         self.reads.end(NotTaken::Closed, wakers);
         for key in 0..self.calls.len() {
@@ -647,14 +660,6 @@ impl Book {
             }
         }
         self.fresh.clear();
-        let (site, before) = (self.site, self.outbox.len());
-        let finished = self.sessions.iter().filter(|session| session.entries.is_empty() && !session.ended);
-        self.outbox.extend(finished.map(|session| Request::Close {
-            site,
-            incarnation: session.incarnation,
-            session: session.id,
-        }));
-        self.outbox.len() - before
     }
 
     // Private from here.

@@ -35,6 +35,8 @@ const EPSILON: Duration = Duration::from_millis(10);
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long one site is given at first to say what became of an operation; twice as long each time.
 const FIRST_ASK: Duration = Duration::from_millis(500);
+/// A client leaves no session where a site has more than so many: a tenth of what it keeps.
+const CROWDED: u64 = slackline_core::session::SESSIONS as u64 / 10;
 /// How many quotas are asked for at once; the most that a site tells.
 const PAGE: u32 = 1000;
 
@@ -83,6 +85,8 @@ pub(crate) struct Shared {
     pub(crate) deadline: Duration,
     /// The bound on the error of the sites' clocks.
     pub(crate) epsilon: Duration,
+    /// Whether some site had too many sessions for any to be left there; see [`Client::leave`].
+    is_crowded: bool,
     /// The memoized functions that it knows.
     pub(crate) memos: Memos,
 }
@@ -121,15 +125,15 @@ impl Client {
         let probes = probes.map(|(site, channel)| (site.id.region, channel.clone())).collect();
         let measured = measure(probes, options.connect).await;
         let epsilon = measured.iter().map(|probe| probe.epsilon).max().unwrap_or_default().max(EPSILON);
+        let is_crowded = measured.iter().any(|probe| probe.sessions > CROWDED);
         let mut regions = by_nearness(&measured, &topology, &addresses);
         if let Some(preferred) = preferred {
             regions.retain(|region| *region != preferred);
             regions.insert(0, preferred);
         }
         let lanes = (0..topology.lanes).map(|lane| links_of(lane, &channels, &regions)).collect();
-        Ok(Self {
-            shared: Arc::new(Shared { topology, lanes, deadline: options.deadline, epsilon, memos: Memos::default() }),
-        })
+        let (deadline, memos) = (options.deadline, Memos::default());
+        Ok(Self { shared: Arc::new(Shared { topology, lanes, deadline, epsilon, is_crowded, memos }) })
     }
 
     /// What transactions of this client stand on; for benchmarks.
@@ -319,6 +323,16 @@ impl Client {
         for link in links() {
             link.ended().await;
         }
+    }
+
+    /// Ends the client as [`Client::close`] does, but leaves its sessions: their sites end them when they have been silent for ten
+    /// minutes, and until then tell what became of the operations. A site keeps 100,000 sessions at most; so this closes them all
+    /// the same if some site had over 10,000 when the client connected.
+    pub async fn leave(self) {
+        if !self.shared.is_crowded {
+            self.shared.lanes.iter().flatten().for_each(|link| link.leave());
+        }
+        self.close().await;
     }
 
     /// The place that a region's name stands for.
@@ -694,6 +708,8 @@ struct Probe {
     region: u16,
     round_trip: Duration,
     epsilon: Duration,
+    /// How many sessions are open there.
+    sessions: u64,
 }
 
 /// The round trip to each region that answers; those that take much longer than the first to answer are left out.
@@ -705,13 +721,14 @@ async fn measure(probes: Vec<(u16, Channel)>, patience: Duration) -> Vec<Probe> 
             // The first call connects, the others are measured.
             let state = stub.status(v1::StatusRequest {}).await.ok()?;
             let epsilon = Duration::from_micros(state.get_ref().epsilon_us);
+            let sessions = state.get_ref().sessions;
             let mut round_trip = Duration::MAX;
             for _ in 0..2 {
                 let since = Instant::now();
                 stub.topology(v1::TopologyRequest {}).await.ok()?;
                 round_trip = round_trip.min(since.elapsed());
             }
-            Some(Probe { region, round_trip, epsilon })
+            Some(Probe { region, round_trip, epsilon, sessions })
         });
     }
     let since = Instant::now();
@@ -780,8 +797,12 @@ mod tests {
             .collect();
         let topology = Topology { cluster: String::new(), regions, lanes: 1, sites };
         let addresses = ["host:2".to_owned(), "host:1".to_owned()];
-        let probe =
-            |(region, micros)| Probe { region, round_trip: Duration::from_micros(micros), epsilon: Duration::ZERO };
+        let probe = |(region, micros)| Probe {
+            region,
+            round_trip: Duration::from_micros(micros),
+            epsilon: Duration::ZERO,
+            sessions: 0,
+        };
         let measured: Vec<Probe> = [(0, 90_000), (1, 300), (2, 900)].map(probe).into_iter().collect();
         // 2 and 1 are equally near, 3 did not answer.
         assert_eq!(by_nearness(&measured, &topology, &addresses), [2, 1, 0, 3]);

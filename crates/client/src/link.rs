@@ -71,6 +71,8 @@ pub(crate) struct Link {
     down: AtomicBool,
     started: AtomicBool,
     closing: AtomicBool,
+    /// Whether the sessions stay when it closes.
+    leaving: AtomicBool,
     /// Something that the task must look at: an earlier deadline, or the end.
     news: Notify,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -88,6 +90,7 @@ impl Link {
             down: AtomicBool::new(false),
             started: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
             news: Notify::new(),
             task: Mutex::new(None),
         }
@@ -142,6 +145,12 @@ impl Link {
         let mut book = self.book();
         book.abandon(key, Instant::now());
         wake_sender(book);
+    }
+
+    /// Ends the task, after a short farewell, without closing the sessions.
+    pub(crate) fn leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+        self.shut();
     }
 
     /// Ends the task, after a short farewell.
@@ -302,7 +311,7 @@ impl Link {
         useful
     }
 
-    /// Lets what is under way finish, then closes the sessions.
+    /// Lets what is under way finish, then closes the sessions, unless they are to stay.
     async fn farewell(&self, mut inbound: Streaming<v1::SessionReply>) {
         let mut wakers = Vec::new();
         let end = tokio::time::Instant::now() + FAREWELL;
@@ -315,6 +324,9 @@ impl Link {
                 }
                 _ => break,
             }
+        }
+        if self.leaving.load(Ordering::Relaxed) {
+            return self.change(Book::leave);
         }
         let mut closing = self.change(Book::close);
         let end = tokio::time::Instant::now() + FAREWELL;

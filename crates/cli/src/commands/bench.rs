@@ -207,12 +207,12 @@ impl Bench {
                     FootprintOptions { quotas: bench.quotas, seed: bench.shown.seed, ..FootprintOptions::new(here()?) };
                 show(footprint(&options).map_err(explain_live)?, bench.shown)
             }
-            Workload::Twitter(bench) => show(bench.run()?, bench.shown),
-            Workload::Oo7(bench) => show(bench.run()?, bench.shown),
-            Workload::Bank(bench) => show(bench.run()?, bench.shown),
-            Workload::Courses(bench) => show(bench.run()?, bench.shown),
-            Workload::Reads(bench) => show(bench.run()?, bench.single.shown),
-            Workload::Writes(bench) => show(bench.run()?, bench.single.shown),
+            Workload::Twitter(bench) => show_committed(bench.run()?, bench.shown),
+            Workload::Oo7(bench) => show_committed(bench.run()?, bench.shown),
+            Workload::Bank(bench) => show_committed(bench.run()?, bench.shown),
+            Workload::Courses(bench) => show_committed(bench.run()?, bench.shown),
+            Workload::Reads(bench) => show_committed(bench.run()?, bench.single.shown),
+            Workload::Writes(bench) => show_committed(bench.run()?, bench.single.shown),
         }
     }
 }
@@ -236,6 +236,20 @@ pub(super) fn explain_live(error: LiveError) -> Finish {
 pub(super) fn here() -> Result<Live, Finish> {
     let binary = std::env::current_exe().map_err(|error| Finish::Failed(format!("this binary: {error}")))?;
     Ok(Live { binary: Some(binary), directory: PathBuf::from(".") })
+}
+
+/// As [`show`]; but a run in which no transaction was committed has measured nothing.
+fn show_committed(report: Report, shown: Shown) -> Result<End, Finish> {
+    let empty = report.runs.iter().filter(|run| run.committed == 0);
+    let empty: Vec<String> = empty.map(|run| run.label.as_ref().unwrap_or(&run.config).clone()).collect();
+    let end = show(report, shown)?;
+    if empty.is_empty() {
+        return Ok(end);
+    }
+    let runs = empty.join(", ");
+    Err(Finish::Said(format!(
+        "nothing was committed while it was counted, in {runs}: nothing is measured; give it more time"
+    )))
 }
 
 fn show(report: Report, shown: Shown) -> Result<End, Finish> {

@@ -1,9 +1,11 @@
 //! `slackline bench twitter`, `oo7`, `bank`, `courses`, `reads` and `writes`: workloads of transactions.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Arg, Args};
 use slackline_bench::report::Report;
 use slackline_bench::txns::single::{SingleOptions, reads, writes};
 use slackline_bench::txns::{
@@ -16,7 +18,7 @@ use crate::end::Finish;
 /// How a workload of transactions is run
 #[derive(Args)]
 struct Course {
-    /// Only this configuration: occ, state or computation; without, all on the same seed
+    /// Only this configuration
     #[arg(long, value_name = "NAME")]
     config: Option<Config>,
     /// The round trip between stores, in milliseconds
@@ -31,6 +33,35 @@ struct Course {
     /// Real sites in real time, on this machine
     #[arg(long)]
     live: bool,
+}
+
+/// Completes the help of what all workloads take: what each has its own default of, and which configurations it has.
+fn own(arg: Arg, configs: &[Config], rtt: Duration, clients: usize, measure: Duration) -> Arg {
+    let names: Vec<String> = configs.iter().map(Config::to_string).collect();
+    let (last, others) =
+        names.split_last().map_or((String::new(), String::new()), |(last, others)| (last.clone(), others.join(", ")));
+    match arg.get_id().as_str() {
+        "config" => arg.help(format!("Only this configuration: {others} or {last}; without, all on the same seed")),
+        "rtt" => told(arg, rtt.as_millis()),
+        "clients" => told(arg, clients),
+        "measure" => told(arg, measure.as_millis()),
+        _ => arg,
+    }
+}
+
+fn told(arg: Arg, default: impl Display) -> Arg {
+    let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+    arg.help(format!("{help} [default: {default}]"))
+}
+
+/// [`own`] with what a workload's options are by default.
+macro_rules! own {
+    ($options:ident) => {
+        |arg| {
+            let $options { configs, rtt, clients_per_store, measure, .. } = $options::default();
+            own(arg, &configs, rtt, clients_per_store, measure)
+        }
+    };
 }
 
 impl Course {
@@ -56,7 +87,7 @@ impl Course {
 /// After the Twitter benchmark of the Warranties paper: 3 stores, 24 clients, 98 % compute the five most followed of 1,000
 /// users by divide and conquer, 2 % follow or unfollow a random one.
 #[derive(Args)]
-#[command(after_help = "\
+#[command(mut_args(own!(TwitterOptions)), after_help = "\
 Examples:
   slackline bench twitter                      # round trips of 80 ms
   slackline bench twitter --rtt 10 --config state
@@ -76,16 +107,16 @@ pub(crate) struct TwitterBench {
 /// After the multi-user OO7 benchmark as the Warranties paper has it: about 460 objects a transaction, 2 % of transactions
 /// write, 36 clients per store. One run per number of stores, share of writes and configuration.
 #[derive(Args)]
-#[command(after_help = "\
+#[command(mut_args(own!(Oo7Options)), after_help = "\
 Examples:
   slackline bench oo7 --stores 1..4            # throughput by stores
   slackline bench oo7 --stores 3 --write-shares 0,2,10,25,50")]
 pub(crate) struct Oo7Bench {
     /// How many stores: 1 to 8, a list of numbers, or a range like 1..8
-    #[arg(long, value_name = "N,N|N..N", default_value = "1..4", value_parser = numbers)]
+    #[arg(long, value_name = "N,N|N..N", default_value = "1..4", value_parser = |text: &str| numbers(text, &(1..=8)))]
     stores: Numbers,
-    /// Of 100 transactions so many write: a list of numbers, or a range
-    #[arg(long, value_name = "N,N|N..N", default_value = "2", value_parser = numbers)]
+    /// Of 100 transactions so many write: 0 to 100, a list of numbers, or a range
+    #[arg(long, value_name = "N,N|N..N", default_value = "2", value_parser = |text: &str| numbers(text, &(0..=100)))]
     write_shares: Numbers,
     #[command(flatten)]
     course: Course,
@@ -95,7 +126,7 @@ pub(crate) struct Oo7Bench {
 
 /// Transfers between stores, audits of the total, scans: judged by the checker
 #[derive(Args)]
-#[command(after_help = "\
+#[command(mut_args(own!(BankOptions)), after_help = "\
 Examples:
   slackline bench bank
   slackline bench bank --live --rtt 5 --measure 3000")]
@@ -116,7 +147,7 @@ pub(crate) struct BankBench {
 ///
 /// The data and the load are generated.
 #[derive(Args)]
-#[command(after_help = "\
+#[command(mut_args(own!(CoursesOptions)), after_help = "\
 Examples:
   slackline bench courses
   slackline bench courses --rtt 80 --config state")]
@@ -139,7 +170,7 @@ pub(crate) struct Single {
     /// Callers, one transaction under way each
     #[arg(long, value_name = "N", default_value = "64,1", value_delimiter = ',')]
     callers: Vec<usize>,
-    /// Real sites; there is no other way to run this
+    /// Real sites; there is no other way to run this, so it need not be said
     #[arg(long)]
     live: bool,
     #[command(flatten)]
@@ -180,9 +211,6 @@ impl Single {
     fn options(&self) -> Result<SingleOptions, Finish> {
         if self.callers.iter().any(|callers| !(1..=4096).contains(callers)) {
             return Err(Finish::WrongUse("--callers is a number from 1 to 4096".into()));
-        }
-        if !self.live {
-            return Err(Finish::WrongUse("this measures real sites: add --live".into()));
         }
         Ok(SingleOptions { callers: self.callers.clone(), seed: self.shown.seed, ..SingleOptions::new(here()?) })
     }
@@ -238,17 +266,28 @@ impl CoursesBench {
 struct Numbers(Vec<usize>);
 
 /// Reads `1,2,4`, `1..8` (both ends included) or a list of such.
-fn numbers(text: &str) -> Result<Numbers, String> {
-    let wrong = || format!("{text:?} is no list of numbers: write 1,2,4 or 1..8");
+fn numbers(text: &str, range: &RangeInclusive<usize>) -> Result<Numbers, String> {
+    let (first, last) = (range.start(), range.end());
+    let number = |text: &str| {
+        let number = text.trim().parse::<usize>();
+        let number = number
+            .map_err(|_| format!("{text:?} is no number: write numbers from {first} to {last}, like 1,2,4 or 1..8"))?;
+        if range.contains(&number) { Ok(number) } else { Err(format!("{number} is not from {first} to {last}")) }
+    };
     let mut numbers = Vec::new();
     for part in text.split(',') {
-        let number = |text: &str| text.trim().parse::<usize>().ok().filter(|number| *number <= 100).ok_or_else(wrong);
         match part.split_once("..") {
-            Some((from, to)) => numbers.extend(number(from)?..=number(to.trim_start_matches('='))?),
+            Some((from, to)) => {
+                let (from, to) = (number(from)?, number(to.trim_start_matches('='))?);
+                if from > to {
+                    return Err(format!("{part} is a range of nothing: write {to}..{from}"));
+                }
+                numbers.extend(from..=to);
+            }
             None => numbers.push(number(part)?),
         }
     }
-    if numbers.is_empty() { Err(wrong()) } else { Ok(Numbers(numbers)) }
+    Ok(Numbers(numbers))
 }
 
 pub(super) fn explain(error: TxnsError) -> Finish {
@@ -256,5 +295,28 @@ pub(super) fn explain(error: TxnsError) -> Finish {
         TxnsError::Option(what) => Finish::WrongUse(what),
         TxnsError::Live(error) => explain_live(error),
         TxnsError::Wrong { .. } => Finish::Failed(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_or_what_is_wrong_with_them_is_named() {
+        let stores = |text| numbers(text, &(1..=8)).map(|numbers| numbers.0);
+        assert_eq!(stores("1,2..4, 8"), Ok(vec![1, 2, 3, 4, 8]));
+        assert_eq!(stores("7..=8"), Ok(vec![7, 8]));
+        for (text, says) in [
+            ("0", "0 is not from 1 to 8"),
+            ("1,9", "9 is not from 1 to 8"),
+            ("1..200", "200 is not from 1 to 8"),
+            ("4..1", "4..1 is a range of nothing: write 1..4"),
+            ("", "\"\" is no number: write numbers from 1 to 8"),
+            ("1,x", "\"x\" is no number"),
+        ] {
+            let problem = stores(text).expect_err(text);
+            assert!(problem.contains(says), "{text}: {problem}");
+        }
     }
 }

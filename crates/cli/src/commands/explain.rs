@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use serde_json::{Value, json};
-use slackline::{Aborted, Client, Explanation, PartAsked, Step, What};
+use slackline::{Aborted, Client, Explanation, Key, OperationId, PartAsked, SiteId, Step, What};
 
 use crate::end::{End, Finish, aborted_json, unix_ms};
-use crate::output::Table;
+use crate::output::{Table, safe_line};
 use crate::session::Connection;
 
 /// The most columns that a line takes.
@@ -36,15 +36,44 @@ impl Explain {
         let name = self.operation;
         self.connection.run(async move |client: Client| {
             let operation = client.topology().parse_operation(&name);
-            let operation = operation.map_err(|error| super::outcome::explain(&name, &error))?;
+            let operation = operation.map_err(|error| super::outcome::explain(&client, &name, &error))?;
             match client.explain(operation).await? {
                 Some(explanation) => Ok(End::new(json(&explanation), text(&explanation, SystemTime::now()))),
-                None => Err(Finish::Failed(format!(
-                    "nothing is known of {name} any more: a site remembers its last 4,096 transactions, in memory"
-                ))),
+                None => {
+                    Err(Finish::Failed(format!("nothing is known of {name}: {}", unknown(&client, operation).await)))
+                }
             }
         })
     }
+}
+
+/// Why a site that answers knows nothing of a transaction. What was never opened can be told from what is forgotten: numbers of
+/// sessions and incarnations only rise.
+async fn unknown(client: &Client, operation: OperationId) -> String {
+    let site = client.topology().name(operation.site);
+    let newest = newest(client, operation.site).await;
+    let session = |id: OperationId| (id.incarnation, id.session);
+    match newest {
+        Some(newest) if session(operation) > session(newest) || operation.sequence == 0 => {
+            format!("there never was such an operation at {site}")
+        }
+        Some(newest) if operation.incarnation < newest.incarnation => {
+            format!("{site} has lost the storage that it had then")
+        }
+        _ => format!(
+            "it is no transaction, or {site} does not remember it any more: a site remembers its last 4,096 transactions, in \
+             memory, until it stops"
+        ),
+    }
+}
+
+/// An operation in the newest session of a site: one that reads where nothing is, to learn the numbers.
+async fn newest(client: &Client, site: SiteId) -> Option<OperationId> {
+    let region = client.topology().regions.get(usize::from(site.region))?;
+    let nothing = &Key::new(region, "nothing");
+    let read = client.transaction().at(region).run_and_tell(|txn| async move { txn.value(nothing).await });
+    let operation = read.await.ok()?.done().ok()?.operation?;
+    (operation.site == site).then_some(operation)
 }
 
 // For programs.
@@ -110,6 +139,7 @@ fn micros(span: Duration) -> u64 {
 fn text(explanation: &Explanation, now: SystemTime) -> String {
     let Explanation { operation, site, began, .. } = explanation;
     let ago = now.duration_since(*began).unwrap_or_default();
+    let site = &shortened(site, SITE);
     let mut text = format!("{operation} began at {site}, {} ago\n", span(ago));
     rights(&mut text, explanation);
     let mut table = Table::new(&["#AFTER", "SITE", "#TOOK", "WHAT"]);
@@ -148,7 +178,9 @@ fn rights(text: &mut String, explanation: &Explanation) {
     let reads = counted(*proved, "read");
     let _ = writeln!(text, "{reads} proved by rights of its own, so that nobody was asked:");
     for right in rights {
-        let _ = writeln!(text, "  {} until {} after the beginning", right.key, later(*began, right.until));
+        let until = format!("until {} after the beginning", later(*began, right.until));
+        let key = shortened(&right.key.to_string(), COLUMNS.saturating_sub(until.chars().count() + 3));
+        let _ = writeln!(text, "  {key} {until}");
     }
     let more = usize::try_from(*proved).unwrap_or(0).saturating_sub(rights.len());
     if more > 0 {
@@ -167,7 +199,7 @@ fn line(explanation: &Explanation, step: &Step) -> [String; 3] {
             } else {
                 format!("held by {}", holders.join(", "))
             };
-            format!("waits for rights over {key} {whose}, at most until {}", later(began, *until))
+            format!("waits for rights over {} {whose}, at most until {}", short(key), later(began, *until))
         }
         What::Prepared => "prepared".to_owned(),
         What::Committed => "carried out".to_owned(),
@@ -177,8 +209,8 @@ fn line(explanation: &Explanation, step: &Step) -> [String; 3] {
         What::Noted => "has noted the decision".to_owned(),
         _ => "something that this version does not know".to_owned(),
     };
-    let times = if step.times > 1 { format!(" ({} times)", step.times) } else { String::new() };
-    [step.site.clone(), took(explanation, step), format!("{what}{times}")]
+    let times = if step.times > 1 { format!(" (the first of {} times)", step.times) } else { String::new() };
+    [shortened(&step.site, SITE), took(explanation, step), format!("{what}{times}")]
 }
 
 /// How long a site took to answer. One that waited took that long for its rights alone.
@@ -226,6 +258,7 @@ fn end_text(explanation: &Explanation, end: &slackline::End) -> String {
 
 /// A refusal with all that is known of it.
 fn why(began: SystemTime, aborted: &Aborted) -> String {
+    let aborted = Aborted { key: aborted.key.as_ref().map(short), ..aborted.clone() };
     match aborted.until {
         Some(until) => format!("{aborted} until {}", later(began, until)),
         None => aborted.to_string(),
@@ -241,13 +274,34 @@ fn later(began: SystemTime, until: SystemTime) -> String {
     until.duration_since(began).map_or_else(|_| "the beginning".to_owned(), span)
 }
 
+/// The most characters of a site's name, and of an object's.
+const SITE: usize = 20;
+const KEY: usize = 40;
+
+/// A key that fits a line.
+fn short(key: &Key) -> Key {
+    let name = KEY.saturating_sub(key.region().chars().count() + 1).max(KEY - SITE);
+    Key::new(shortened(key.region(), SITE), shortened(key.name(), name))
+}
+
+/// A name that has no more than so many characters: of a longer one, its middle is left out. In one line, and shown whatever is in it.
+fn shortened(name: &str, room: usize) -> String {
+    let name = safe_line(name);
+    let length = name.chars().count();
+    if length <= room {
+        return name.into_owned();
+    }
+    let (head, tail) = (room.saturating_sub(1).div_ceil(2), room.saturating_sub(1) / 2);
+    name.chars().take(head).chain(['…']).chain(name.chars().skip(length - tail)).collect()
+}
+
 /// The most characters of a span.
 const SPAN: usize = 7;
 
 fn span(span: Duration) -> String {
     let micros = micros(span);
     match micros {
-        0..1_000 => format!("{micros} us"),
+        0..1_000 => format!("{micros} µs"),
         1_000..100_000 => format!("{:.1} ms", micros as f64 / 1e3),
         100_000..1_000_000 => format!("{} ms", micros / 1_000),
         1_000_000..100_000_000 => format!("{:.1} s", micros as f64 / 1e6),
@@ -266,7 +320,7 @@ fn wrap(sentence: &str, room: usize) -> Vec<String> {
                 line.push(' ');
                 line.push_str(word);
             }
-            _ => lines.push(word.to_owned()),
+            _ => lines.push(shortened(word, room - 2)),
         }
     }
     lines
@@ -275,7 +329,19 @@ fn wrap(sentence: &str, room: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use slackline::{Key, RightUsed};
+    use slackline::{Cause, RightUsed};
+
+    #[test]
+    fn names_are_shortened_in_their_middle() {
+        assert_eq!((shortened("abcdefgh", 8).as_str(), shortened("abcdefgh", 6).as_str()), ("abcdefgh", "abc…gh"));
+        assert_eq!(shortened("größer\n", 20), "größer\\n");
+        let key = short(&Key::new("eu", "x".repeat(200)));
+        assert_eq!((key.region(), key.to_string().chars().count()), ("eu", KEY));
+        let key = short(&Key::new("e".repeat(100), "x".repeat(200)));
+        assert_eq!(key.to_string().chars().count(), KEY + 1);
+        let lines = wrap(&format!("a {} b", "x".repeat(100)), 40);
+        assert!(lines.len() == 3 && lines.iter().all(|line| line.chars().count() <= 40), "{lines:?}");
+    }
 
     #[test]
     fn explanation_fits_eighty_columns_and_says_who_held_what_for_how_long() {
@@ -294,13 +360,28 @@ mod tests {
             site: "us".to_owned(),
             began,
             proved: 9,
-            rights: vec![RightUsed { key: Key::new("ap", "motd"), until }],
+            rights: vec![
+                RightUsed { key: Key::new("ap", "motd"), until },
+                RightUsed { key: Key::new("ap", "m".repeat(200)), until },
+            ],
             parts: vec![PartAsked { site: "eu".to_owned(), reads: 1, scans: 0, writes: 2 }],
             steps: vec![
                 step(0, "eu", What::Asked),
                 step(80, "eu", What::Waits { key, holders, until }),
                 step(240, "eu", What::Prepared),
                 step(330, "eu", What::Noted),
+                step(
+                    340,
+                    "eu",
+                    What::Refused(Aborted {
+                        cause: Cause::WouldWait,
+                        key: Some(Key::new("eu", "k".repeat(300))),
+                        site: None,
+                        holders: vec!["region-with-a-rather-long-name-as-some-have-it-in-their-clouds".to_owned()],
+                        until: None,
+                        calls: Vec::new(),
+                    }),
+                ),
             ],
             left_out: 0,
             end: Some((Duration::from_millis(240), slackline::End::Committed { phases: 2 })),
@@ -309,17 +390,18 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines.iter().all(|line| line.chars().count() <= COLUMNS), "{text}");
         assert_eq!(lines[0], "us-1-9-12 began at us, 12.0 s ago");
+        assert!(lines[3].starts_with("  ap:mmm") && lines[3].contains('…'), "{text}");
         assert_eq!(
-            lines[1..4],
+            [lines[1], lines[2], lines[4]],
             [
                 "9 reads proved by rights of its own, so that nobody was asked:",
                 "  ap:motd until 4.8 s after the beginning",
-                "  and 8 more",
+                "  and 7 more",
             ]
         );
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         for says in [
-            "0 us eu asked to prepare 1 read, 2 writes",
+            "0 µs eu asked to prepare 1 read, 2 writes",
             "80.0 ms eu 80.0 ms waits for rights over eu:rooms/101 held by us, ap, at most until 4.8 s",
             "240 ms eu 160 ms prepared 240 ms us committed in 2 phases 330 ms eu 90.0 ms has noted the decision",
         ] {

@@ -5,12 +5,15 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use clap::Args;
-use serde::de::IgnoredAny;
+use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use slackline::{Client, Committed, Key, ParseKeyError, Transaction, Txn, TxnError};
 
 use crate::duration;
 use crate::end::{End, Finish};
+use crate::json;
+use crate::output::safe_line;
 use crate::session::Connection;
 
 /// The most rows that one scan prints.
@@ -57,8 +60,7 @@ impl Terms {
         program: impl FnMut(Txn) -> R,
     ) -> Result<Committed<T>, Finish> {
         let outcome = self.transaction(client).run_and_tell(program).await;
-        let outcome = outcome.map_err(|error| Finish::Failed(error.to_string()))?;
-        outcome.done().map_err(|not_done| Finish::of_transaction(not_done, client))
+        outcome?.done().map_err(|not_done| Finish::of_transaction(not_done, client))
     }
 }
 
@@ -102,14 +104,12 @@ impl Get {
                         io::stdout().write_all(&bytes).map_err(|error| Finish::Failed(error.to_string()))?;
                         Ok(End::silent())
                     }
-                    Some(slackline::Value::Counter(count)) => Ok(End::new(Value::Null, count.to_string())),
+                    Some(slackline::Value::Counter(count)) => Ok(End::of_text(count.to_string())),
                     None => Err(Finish::Failed(format!("nothing is at {key}"))),
                 };
             }
             let text = text(read.value.as_ref());
-            let mut json = described(key, read.value.as_ref());
-            json["outcome"] = json!("done");
-            Ok(End::new(json, text))
+            Ok(End::new(Got { object: Described::new(key, read.value.as_ref()), outcome: "done" }, text))
         })
     }
 }
@@ -151,10 +151,10 @@ impl Put {
         let Self { key, value, raw, counter, terms, .. } = self;
         terms.check(&self.connection)?;
         if let Some(text) = value.as_ref().filter(|_| !raw) {
-            serde_json::from_str::<IgnoredAny>(text)
+            serde_json::from_str::<&RawValue>(text)
                 .map_err(|error| Finish::WrongUse(format!("the value is no JSON: {error}; quote it, or use --raw")))?;
         }
-        self.connection.run(async move |client: Client| {
+        self.connection.run_and_leave(async move |client: Client| {
             let (key, value) = (&key, &value);
             let write = |txn: Txn| async move {
                 match (counter, value) {
@@ -188,7 +188,7 @@ impl Delete {
     pub(crate) fn run(self) -> Result<End, Finish> {
         let Self { key, terms, .. } = self;
         terms.check(&self.connection)?;
-        self.connection.run(async move |client: Client| {
+        self.connection.run_and_leave(async move |client: Client| {
             let key = &key;
             let done = terms.run(&client, |txn| async move { txn.delete(key) }).await?;
             Ok(written(&client, key, &done, format!("{key} is deleted")))
@@ -221,7 +221,7 @@ impl Add {
     pub(crate) fn run(self) -> Result<End, Finish> {
         let Self { key, delta, terms, .. } = self;
         terms.check(&self.connection)?;
-        self.connection.run(async move |client: Client| {
+        self.connection.run_and_leave(async move |client: Client| {
             let key = &key;
             let done = terms.run(&client, |txn| async move { txn.add(key, delta) }).await?;
             Ok(written(&client, key, &done, format!("added {delta} to {key}")))
@@ -270,17 +270,16 @@ impl Scan {
             let page = terms.run(&client, |txn| async move { txn.scan_page(prefix, after, limit).await }).await?.value;
             let mut lines = String::new();
             for (key, value) in &page.rows {
-                let _ = writeln!(lines, "{key}  {}", text(Some(value)));
+                let _ = writeln!(lines, "{}", row(key, Some(value)));
             }
             if page.rows.is_empty() {
                 lines.push_str("nothing is there");
             }
             if let Some(next) = &page.next {
-                let _ = write!(lines, "there may be more, with --after '{next}'");
+                let _ = write!(lines, "there may be more, with --after '{}'", safe_line(&next.replace('\'', "'\\''")));
             }
-            let rows: Vec<Value> = page.rows.iter().map(|(key, value)| described(key, Some(value))).collect();
-            let json = json!({ "outcome": "done", "rows": rows, "next": page.next });
-            Ok(End::new(json, lines.trim_end()))
+            let rows = page.rows.iter().map(|(key, value)| Described::new(key, Some(value))).collect();
+            Ok(End::new(Scanned { next: page.next, outcome: "done", rows }, lines.trim_end()))
         })
     }
 }
@@ -330,18 +329,64 @@ fn written<T>(client: &Client, key: &Key, done: &Committed<T>, text: String) -> 
 }
 
 /// An object for programs: its key, what kind of value it has, and the value.
-pub(crate) fn described(key: &Key, value: Option<&slackline::Value>) -> Value {
-    let key = key.to_string();
-    match value {
-        None => json!({ "key": key, "kind": "absent", "value": null }),
-        Some(slackline::Value::Counter(count)) => json!({ "key": key, "kind": "counter", "value": count }),
-        Some(slackline::Value::Bytes(bytes) | slackline::Value::Derived(slackline::Derived { bytes, .. })) => {
-            match serde_json::from_slice::<Value>(bytes) {
-                Ok(value) => json!({ "key": key, "kind": "json", "value": value }),
-                Err(_) => json!({ "key": key, "kind": "bytes", "value": hex(bytes) }),
+#[derive(Clone, Serialize)]
+pub(crate) struct Described {
+    key: String,
+    kind: &'static str,
+    value: Content,
+}
+
+#[derive(Clone, Serialize)]
+#[serde(untagged)]
+enum Content {
+    Absent,
+    Counter(i64),
+    /// As it was written.
+    Json(Box<RawValue>),
+    /// In hexadecimal digits.
+    Bytes(String),
+}
+
+impl Described {
+    pub(crate) fn new(key: &Key, value: Option<&slackline::Value>) -> Self {
+        let (kind, value) = match value {
+            None => ("absent", Content::Absent),
+            Some(slackline::Value::Counter(count)) => ("counter", Content::Counter(*count)),
+            Some(slackline::Value::Bytes(bytes) | slackline::Value::Derived(slackline::Derived { bytes, .. })) => {
+                let json = json::read(bytes).and_then(|json| RawValue::from_string(json::compact(json)).ok());
+                json.map_or_else(|| ("bytes", Content::Bytes(hex(bytes))), |json| ("json", Content::Json(json)))
             }
-        }
+        };
+        Self { key: key.to_string(), kind, value }
     }
+}
+
+/// What `get` prints for programs.
+#[derive(Serialize)]
+struct Got {
+    #[serde(flatten)]
+    object: Described,
+    outcome: &'static str,
+}
+
+/// What `scan` prints for programs.
+#[derive(Serialize)]
+struct Scanned {
+    next: Option<String>,
+    outcome: &'static str,
+    rows: Vec<Described>,
+}
+
+/// An object for people, in one line.
+pub(crate) fn row(key: &Key, value: Option<&slackline::Value>) -> String {
+    format!("{}  {}", safe_line(&key.to_string()), one_line(value))
+}
+
+/// An object's value for people, in one line.
+pub(crate) fn one_line(value: Option<&slackline::Value>) -> String {
+    let text = text(value);
+    // Only JSON has line ends, and only between its parts.
+    if text.contains(['\n', '\t']) { json::compact(&text) } else { text }
 }
 
 /// An object's value for people.
@@ -350,10 +395,10 @@ fn text(value: Option<&slackline::Value>) -> String {
         None => "nothing is there".to_owned(),
         Some(slackline::Value::Counter(count)) => count.to_string(),
         Some(slackline::Value::Bytes(bytes) | slackline::Value::Derived(slackline::Derived { bytes, .. })) => {
-            match std::str::from_utf8(bytes) {
-                // As it was written, if it is JSON.
-                Ok(text) if serde_json::from_str::<IgnoredAny>(text).is_ok() => text.trim().to_owned(),
-                _ => format!("{} bytes that are no JSON: --raw prints them", bytes.len()),
+            match json::read(bytes) {
+                // As it was written, but for line ends that would hide what is before them.
+                Some(json) => json.replace("\r\n", "\n").replace('\r', "\n"),
+                None => format!("{} bytes that are no JSON: `get --raw` prints them", bytes.len()),
             }
         }
     }
@@ -365,4 +410,35 @@ fn hex(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn value_keeps_its_digits_and_lines_for_people_and_programs() {
+        let key = Key::new("eu", "x");
+        let bytes = |text: &str| Some(slackline::Value::Bytes(text.as_bytes().into()));
+        for (value, people, line, programs) in [
+            (bytes("123456789012345678901234567890"), "123456789012345678901234567890", None, None),
+            (bytes("-170141183460469231731687303715884105728"), "-170141183460469231731687303715884105728", None, None),
+            (
+                bytes("{\r\n \"b\": 1.50,\r \"a\": 1e400}"),
+                "{\n \"b\": 1.50,\n \"a\": 1e400}",
+                Some("{\"b\":1.50,\"a\":1e400}"),
+                None,
+            ),
+            (bytes("hi\u{1b}"), "3 bytes that are no JSON: `get --raw` prints them", None, Some("\"68691b\"")),
+            (Some(slackline::Value::Counter(i64::MIN)), "-9223372036854775808", None, None),
+            (None, "nothing is there", None, Some("null")),
+        ] {
+            assert_eq!(text(value.as_ref()), people);
+            let line = line.unwrap_or(people);
+            assert_eq!(one_line(value.as_ref()), line);
+            let object = serde_json::to_string(&Got { object: Described::new(&key, value.as_ref()), outcome: "done" });
+            let object = object.expect("JSON");
+            assert!(object.contains(&format!("\"value\":{},\"outcome\"", programs.unwrap_or(line))), "{object}");
+        }
+    }
 }

@@ -9,8 +9,8 @@ use crate::session::Connection;
 
 /// Tells what became of an operation whose outcome is unknown
 ///
-/// Asking settles it: if the operation's site has not seen it, the site refuses it for ever. Sites remember operations for
-/// ten minutes.
+/// Asking settles it: if the operation's site has not seen it, the site refuses it for ever. Sites remember the operations of
+/// put, add, delete and txn, and those whose outcome was told as unknown, for ten minutes.
 #[derive(Args)]
 #[command(after_help = "Example:\n  slackline outcome eu-1-9-12")]
 pub(crate) struct Outcome {
@@ -27,7 +27,8 @@ impl Outcome {
     pub(crate) fn run(self) -> Result<End, Finish> {
         let name = self.operation;
         self.connection.run(async move |client: Client| {
-            let operation = client.topology().parse_operation(&name).map_err(|error| explain(&name, &error))?;
+            let operation =
+                client.topology().parse_operation(&name).map_err(|error| explain(&client, &name, &error))?;
             let effect = client.outcome_of(operation).await.done().map_err(|not_done| match not_done {
                 NotDone::Refused(refused) => Finish::WasRefused(refused),
                 not_done => not_done.into(),
@@ -49,8 +50,13 @@ impl Outcome {
     }
 }
 
-pub(super) fn explain(text: &str, error: &ParseNameError) -> Finish {
+pub(super) fn explain(client: &Client, text: &str, error: &ParseNameError) -> Finish {
     Finish::WrongUse(match error {
+        ParseNameError::Malformed if client.topology().parse_grant(text).is_ok() => {
+            format!(
+                "{text} is a grant's id, and not an operation's; `slackline quota release --grant {text}` gives it back"
+            )
+        }
         ParseNameError::Malformed => format!(
             "{text} is not an operation's id: expected a region and three numbers joined by '-', such as eu-1-9-12"
         ),

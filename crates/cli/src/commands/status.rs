@@ -98,7 +98,7 @@ fn text(sites: &[SiteStatus], client: &Client) -> String {
 
 fn clock(state: &slackline::Status) -> String {
     let distrusted = if state.clock_trusted { "" } else { " (!)" };
-    format!("{} us{distrusted}", state.clock_error)
+    format!("{} µs{distrusted}", state.clock_error)
 }
 
 /// The round trips, as a matrix if that fits the line, else where they are.

@@ -1,15 +1,19 @@
 //! `slackline txn`: a small transaction from a file.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::io::Read;
 
 use clap::{Args, Subcommand};
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
 use slackline::{Client, Key, Txn, TxnError};
 
 use super::explain::Explain;
-use super::object::{Terms, described, key, operation};
+use super::object::{Described, Terms, key, one_line, operation, row};
 use crate::end::{End, Finish};
+use crate::json;
 use crate::session::Connection;
 
 /// The words by which operations begin.
@@ -30,9 +34,13 @@ const WORDS: &str = "get, put, add, delete, scan, expect";
 #[derive(Args)]
 #[command(
     verbatim_doc_comment,
-    args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     disable_help_subcommand = true,
+    override_usage = "slackline txn [OPTIONS] <FILE>\n       slackline txn explain [OPTIONS] <ID>",
+    // What explain takes too may stand before it.
+    mut_arg("json", |arg| arg.global(true)),
+    mut_arg("connect", |arg| arg.global(true)),
+    mut_arg("deadline", |arg| arg.global(true)),
     after_help = "\
 Examples:
   slackline txn move.json
@@ -71,39 +79,38 @@ impl Transaction {
     pub(crate) fn run(self) -> Result<End, Finish> {
         let Self { about, file, terms, .. } = self;
         if let Some(About::Explain(explain)) = about {
+            if file.is_some() || terms.site.is_some() || terms.max_wait.is_some() {
+                return Err(Finish::WrongUse(
+                    "explain takes the id of a transaction, and no file, --site or --max-wait; see `slackline txn explain --help`"
+                        .to_owned(),
+                ));
+            }
             return explain.run();
         }
         terms.check(&self.connection)?;
         let file = file.unwrap_or_default();
         let operations = read(&file).and_then(|text| parse(&text));
         let operations = operations.map_err(|problem| Finish::WrongUse(format!("{file}: {problem}")))?;
-        self.connection.run(async move |client: Client| {
+        self.connection.run_and_leave(async move |client: Client| {
             let operations = &operations[..];
             let outcome = terms.transaction(&client).run_and_tell(|txn| carry_out(txn, operations)).await;
             let done = match outcome {
                 Ok(outcome) => outcome.done().map_err(|not_done| Finish::of_transaction(not_done, &client))?,
-                Err(Stop::Txn(error)) => return Err(Finish::Failed(error.to_string())),
-                Err(Stop::Unmet { key, found }) => return Err(Finish::NotAsExpected { key: key.to_string(), found }),
+                Err(Stop::Txn(error)) => return Err(error.into()),
+                Err(Stop::Unmet { key, found }) => return Err(unmet(&key, found.as_ref())),
             };
             let mut text = String::new();
-            for found in done.value.iter().filter(|found| !found.is_null()) {
-                let rows = found["rows"].as_array().map_or(std::slice::from_ref(found), Vec::as_slice);
-                for row in rows {
-                    let (key, value) = (row["key"].as_str().unwrap_or_default(), &row["value"]);
-                    let _ = match row["kind"].as_str() {
-                        Some("absent") => writeln!(text, "{key}  nothing is there"),
-                        _ => writeln!(text, "{key}  {value}"),
-                    };
-                }
+            for (key, value) in done.value.iter().flat_map(Found::objects) {
+                let _ = writeln!(text, "{}", row(key, value));
             }
             let _ = write!(text, "committed");
-            let json = json!({
-                "outcome": "done",
-                "results": done.value,
-                "phases": done.phases,
-                "runs": done.runs,
-                "operation": operation(&client, &done),
-            });
+            let json = Done {
+                operation: operation(&client, &done),
+                outcome: "done",
+                phases: done.phases,
+                results: done.value.iter().map(Found::json).collect(),
+                runs: done.runs,
+            };
             Ok(End::new(json, text))
         })
     }
@@ -123,8 +130,58 @@ enum Operation {
 /// A value in a file.
 #[derive(Clone, PartialEq, Debug)]
 enum Content {
-    Json(Value),
+    /// As it was written, but without blanks.
+    Json(String),
     Counter(i64),
+}
+
+/// What an operation has found.
+enum Found {
+    /// It writes.
+    Nothing,
+    Object(Key, Option<slackline::Value>),
+    /// What begins like this.
+    Rows(Key, Vec<(Key, slackline::Value)>),
+}
+
+/// What is printed for programs.
+#[derive(Serialize)]
+struct Done {
+    operation: Value,
+    outcome: &'static str,
+    phases: u8,
+    results: Vec<FoundJson>,
+    runs: u32,
+}
+
+/// What an operation has found, for programs.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum FoundJson {
+    Nothing,
+    Object(Described),
+    Rows { rows: Vec<Described>, scan: String },
+}
+
+impl Found {
+    fn json(&self) -> FoundJson {
+        match self {
+            Found::Nothing => FoundJson::Nothing,
+            Found::Object(key, value) => FoundJson::Object(Described::new(key, value.as_ref())),
+            Found::Rows(prefix, rows) => {
+                let rows = rows.iter().map(|(key, value)| Described::new(key, Some(value))).collect();
+                FoundJson::Rows { rows, scan: prefix.to_string() }
+            }
+        }
+    }
+
+    fn objects(&self) -> Vec<(&Key, Option<&slackline::Value>)> {
+        match self {
+            Found::Nothing => Vec::new(),
+            Found::Object(key, value) => vec![(key, value.as_ref())],
+            Found::Rows(_, rows) => rows.iter().map(|(key, value)| (key, Some(value))).collect(),
+        }
+    }
 }
 
 /// Why a transaction is given up.
@@ -133,7 +190,7 @@ enum Stop {
     /// An object is not as expected; it is like this.
     Unmet {
         key: Key,
-        found: Value,
+        found: Option<slackline::Value>,
     },
 }
 
@@ -143,37 +200,50 @@ impl From<TxnError> for Stop {
     }
 }
 
-/// Carries operations out, and says what each has found; null for one that writes.
-async fn carry_out(txn: Txn, operations: &[Operation]) -> Result<Vec<Value>, Stop> {
+fn unmet(key: &Key, found: Option<&slackline::Value>) -> Finish {
+    let holds = if found.is_some() { "it holds " } else { "" };
+    Finish::NotAsExpected {
+        key: key.to_string(),
+        found: Described::new(key, found),
+        words: format!("{holds}{}", one_line(found)),
+    }
+}
+
+/// Carries operations out, and says what each has found.
+async fn carry_out(txn: Txn, operations: &[Operation]) -> Result<Vec<Found>, Stop> {
     let mut results = Vec::with_capacity(operations.len());
     for operation in operations {
-        let mut found = Value::Null;
+        let mut found = Found::Nothing;
         match operation {
-            Operation::Get(key) => found = described(key, txn.value(key).await?.as_ref()),
-            Operation::Put(key, Content::Json(value)) => txn.put(key, value)?,
+            Operation::Get(key) => found = Found::Object(key.clone(), txn.value(key).await?),
+            Operation::Put(key, Content::Json(value)) => txn.put_bytes(key, value.as_str())?,
             Operation::Put(key, Content::Counter(count)) => txn.put_count(key, *count)?,
             Operation::Add(key, delta) => txn.add(key, *delta)?,
             Operation::Delete(key) => txn.delete(key)?,
-            Operation::Scan(prefix) => {
-                let rows = txn.scan(prefix).await?;
-                let rows: Vec<Value> = rows.iter().map(|(key, value)| described(key, Some(value))).collect();
-                found = json!({ "scan": prefix.to_string(), "rows": rows });
-            }
+            Operation::Scan(prefix) => found = Found::Rows(prefix.clone(), txn.scan(prefix).await?),
             Operation::Expect(key, expected) => {
-                let value = described(key, txn.value(key).await?.as_ref());
-                let is_met = match expected {
-                    None => value["kind"] == "absent",
-                    Some(Content::Json(expected)) => value["kind"] == "json" && value["value"] == *expected,
-                    Some(Content::Counter(count)) => value["kind"] == "counter" && value["value"] == *count,
-                };
-                if !is_met {
-                    return Err(Stop::Unmet { key: key.clone(), found: value });
+                let found = txn.value(key).await?;
+                if !is_met(expected.as_ref(), found.as_ref()) {
+                    return Err(Stop::Unmet { key: key.clone(), found });
                 }
             }
         }
         results.push(found);
     }
     Ok(results)
+}
+
+/// Whether an object holds what is expected.
+fn is_met(expected: Option<&Content>, found: Option<&slackline::Value>) -> bool {
+    match (expected, found) {
+        (None, None) => true,
+        (Some(Content::Counter(expected)), Some(slackline::Value::Counter(count))) => expected == count,
+        (
+            Some(Content::Json(expected)),
+            Some(slackline::Value::Bytes(bytes) | slackline::Value::Derived(slackline::Derived { bytes, .. })),
+        ) => json::read(bytes).is_some_and(|found| json::same(expected, found)),
+        _ => false,
+    }
 }
 
 /// What is wrong with a file, and where.
@@ -197,29 +267,35 @@ fn read(file: &str) -> Result<String, Problem> {
 
 fn parse(text: &str) -> Result<Vec<Operation>, Problem> {
     // The position is in the error's own words.
-    let document: Value = serde_json::from_str(text).map_err(|error| Problem(format!("no JSON: {error}")))?;
+    json::refuse_repeated_keys(text).map_err(|error| {
+        let what = if error.is_data() { "" } else { "no JSON: " };
+        Problem(format!("{what}{error}"))
+    })?;
     let wrong = || Problem("not an object with one key, \"operations\", that has a list".to_owned());
-    let Value::Object(mut document) = document else { return Err(wrong()) };
-    let Some(Value::Array(operations)) = document.remove("operations") else { return Err(wrong()) };
+    let mut document = json::fields(text).map_err(|_| wrong())?;
+    let operations = document.remove("operations").ok_or_else(wrong)?;
+    let operations = json::items(operations.get()).map_err(|_| wrong())?;
     if let Some(other) = document.keys().next() {
         return Err(Problem(format!("unknown key {other:?}; there is one, \"operations\"")));
     }
-    let at = |(index, operation): (usize, Value)| {
+    let at = |(index, operation): (usize, &RawValue)| {
         parse_operation(operation).map_err(|problem| Problem(format!("operations[{index}]: {problem}")))
     };
     operations.into_iter().enumerate().map(at).collect()
 }
 
-fn parse_operation(operation: Value) -> Result<Operation, Problem> {
+/// The fields of an operation.
+type Fields<'a> = BTreeMap<String, &'a RawValue>;
+
+fn parse_operation(operation: &RawValue) -> Result<Operation, Problem> {
     let problem = |text: String| Err(Problem(text));
-    let Value::Object(mut fields) = operation else {
+    let Ok(mut fields) = json::fields(operation.get()) else {
         return problem(format!("not an object that begins with one of {WORDS}"));
     };
     let word = WORDS.split(", ").find(|word| fields.contains_key(*word));
     let Some(word) = word else { return problem(format!("none of {WORDS}")) };
-    let text = match fields.remove(word) {
-        Some(Value::String(text)) => text,
-        _ => return problem(format!("{word}: a key in quotes is expected, like \"eu:users/alice\"")),
+    let Some(Ok(text)) = fields.remove(word).map(|text| json::string(text.get())) else {
+        return problem(format!("{word}: a key in quotes is expected, like \"eu:users/alice\""));
     };
     let at = key(&text).map_err(|error| Problem(format!("{word}: {error}")))?;
     let operation = match word {
@@ -231,8 +307,8 @@ fn parse_operation(operation: Value) -> Result<Operation, Problem> {
         _ => {
             let absent = match fields.remove("absent") {
                 None => false,
-                Some(Value::Bool(true)) => true,
-                Some(other) => return problem(format!("absent: {other} is not true")),
+                Some(value) if value.get() == "true" => true,
+                Some(other) => return problem(format!("absent: {} is not true", other.get())),
             };
             let expected = content(&mut fields)?;
             if absent == expected.is_some() {
@@ -251,17 +327,17 @@ fn missing(what: &str) -> Problem {
     Problem(format!("{what} is expected"))
 }
 
-fn number(fields: &mut Map<String, Value>, name: &str) -> Result<Option<i64>, Problem> {
+fn number(fields: &mut Fields, name: &str) -> Result<Option<i64>, Problem> {
     let Some(value) = fields.remove(name) else { return Ok(None) };
-    let number = value.as_i64().ok_or_else(|| Problem(format!("{name}: {value} is no integer of 64 bits")))?;
-    Ok(Some(number))
+    let number = serde_json::from_str(value.get());
+    number.map(Some).map_err(|_| Problem(format!("{name}: {} is no integer of 64 bits", value.get())))
 }
 
 /// The value or the counter among the fields, if there is one.
-fn content(fields: &mut Map<String, Value>) -> Result<Option<Content>, Problem> {
+fn content(fields: &mut Fields) -> Result<Option<Content>, Problem> {
     match (fields.remove("value"), number(fields, "counter")?) {
         (Some(_), Some(_)) => Err(Problem("\"value\" and \"counter\" exclude each other".to_owned())),
-        (Some(value), None) => Ok(Some(Content::Json(value))),
+        (Some(value), None) => Ok(Some(Content::Json(json::compact(value.get())))),
         (None, count) => Ok(count.map(Content::Counter)),
     }
 }
@@ -281,13 +357,19 @@ mod tests {
         );
         let operations = operations.expect("it is right");
         assert_eq!(operations.len(), 8);
-        assert_eq!(operations[1], Operation::Put(Key::new("eu", "x"), Content::Json(Value::Null)));
+        assert_eq!(operations[1], Operation::Put(Key::new("eu", "x"), Content::Json("null".to_owned())));
         assert_eq!(operations[5], Operation::Scan(Key::new("eu", "")));
         assert_eq!(operations[7], Operation::Expect(Key::new("eu", "z"), None));
         for (text, says) in [
             ("{\n \"operations\": [}", "line 2 column 17"),
             ("[]", "\"operations\""),
             (r#"{"operations": [], "more": 1}"#, "unknown key \"more\""),
+            (r#"{"operations": [], "operations": [{"get": "eu:x"}]}"#, "the key \"operations\" stands twice"),
+            (
+                r#"{"operations": [{"get": "eu:x", "get": "eu:y"}]}"#,
+                "the key \"get\" stands twice in one object at line 1",
+            ),
+            (r#"{"operations": [{"put": "eu:x", "value": [{"a": 1, "a": 2}]}]}"#, "the key \"a\" stands twice"),
             (r#"{"operations": [{"get": "eu:x"}, 3]}"#, "operations[1]: not an object"),
             (r#"{"operations": [{"git": "eu:x"}]}"#, "operations[0]: none of get, put"),
             (r#"{"operations": [{"get": 3}]}"#, "operations[0]: get: a key in quotes"),

@@ -455,6 +455,11 @@ fn closing_tells_waiting_callers_and_closes_idle_sessions() {
     assert!(matches!(script.book.next_request(script.now), Some(Request::Close { session: SessionId(1), .. })));
     let refused = script.book.submit(acquire(1), script.terms()).expect_err("closed");
     assert_eq!(refused.0, NotTaken::Closed);
+
+    let mut script = Script::connected();
+    script.book.leave(&mut script.wakers);
+    assert!(script.book.next_request(script.now).is_none(), "the session stays");
+    assert!(script.book.submit(acquire(1), script.terms()).is_err());
 }
 
 /// Random callers and a random site: no call is forgotten, no slot is used twice, no window is exceeded.

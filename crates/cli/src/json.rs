@@ -1,0 +1,182 @@
+//! JSON as it was written. `serde_json::Value` would lose digits of long numbers, and let the last of two equal keys count.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+/// The JSON that these bytes are, if they are such.
+pub(crate) fn read(bytes: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    serde_json::from_str::<IgnoredAny>(text).is_ok().then(|| text.trim())
+}
+
+/// JSON without the blanks and line ends between its parts.
+pub(crate) fn compact(json: &str) -> String {
+    let (mut is_string, mut is_escaped) = (false, false);
+    let is_kept = |c: &char| {
+        let is_kept = is_string || !c.is_ascii_whitespace();
+        match c {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = true,
+            '"' => is_string = !is_string,
+            _ => {}
+        }
+        is_kept
+    };
+    json.chars().filter(is_kept).collect()
+}
+
+/// Whether two texts are the same JSON: however it is laid out, in whatever order keys are. Of numbers, integers are compared
+/// digit by digit, others as floating-point numbers.
+pub(crate) fn same(one: &str, other: &str) -> bool {
+    let (one, other) = (one.trim(), other.trim());
+    match (one.as_bytes().first(), other.as_bytes().first()) {
+        (Some(b'{'), Some(b'{')) => match (fields(one), fields(other)) {
+            (Ok(one), Ok(other)) => {
+                one.len() == other.len()
+                    && one.iter().zip(&other).all(|(one, other)| one.0 == other.0 && same(one.1.get(), other.1.get()))
+            }
+            _ => false,
+        },
+        (Some(b'['), Some(b'[')) => match (items(one), items(other)) {
+            (Ok(one), Ok(other)) => {
+                one.len() == other.len() && one.iter().zip(&other).all(|(one, other)| same(one.get(), other.get()))
+            }
+            _ => false,
+        },
+        (Some(b'"'), Some(b'"')) => match (string(one), string(other)) {
+            (Ok(one), Ok(other)) => one == other,
+            _ => one == other,
+        },
+        _ => one == other || matches!((fraction(one), fraction(other)), (Some(one), Some(other)) if one == other),
+    }
+}
+
+/// The fields of an object.
+pub(crate) fn fields(json: &str) -> serde_json::Result<BTreeMap<String, &RawValue>> {
+    serde_json::from_str(json)
+}
+
+/// The items of a list.
+pub(crate) fn items(json: &str) -> serde_json::Result<Vec<&RawValue>> {
+    serde_json::from_str(json)
+}
+
+/// A string, without its quotes.
+pub(crate) fn string(json: &str) -> serde_json::Result<String> {
+    serde_json::from_str(json)
+}
+
+/// A number that is no integer.
+fn fraction(json: &str) -> Option<f64> {
+    let number = json.parse::<f64>().ok().filter(|number| number.is_finite());
+    number.filter(|_| json.contains(['.', 'e', 'E']))
+}
+
+/// Reads JSON, and refuses an object that has a key twice.
+///
+/// # Errors
+///
+/// It is no JSON; or, as an error of data, a key stands twice. The error has the place.
+pub(crate) fn refuse_repeated_keys(json: &str) -> serde_json::Result<()> {
+    serde_json::from_str::<KeysOnce>(json).map(drop)
+}
+
+/// Any JSON in which every object has each of its keys once.
+struct KeysOnce;
+
+impl<'de> Deserialize<'de> for KeysOnce {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Self)
+    }
+}
+
+impl<'de> Visitor<'de> for KeysOnce {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self, A::Error> {
+        while items.next_element::<Self>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self, A::Error> {
+        let mut keys = BTreeSet::new();
+        while let Some(key) = fields.next_key::<String>()? {
+            if keys.contains(&key) {
+                return Err(A::Error::custom(format!("the key {key:?} stands twice in one object")));
+            }
+            fields.next_value::<Self>()?;
+            keys.insert(key);
+        }
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_compared_by_what_it_says_and_no_digit_is_lost() {
+        for (one, other, is_same) in [
+            ("{\"a\": 1, \"b\": [1.50, null]}", " {\"b\":[1.5,null],\"a\":1}\n", true),
+            ("12345678901234567890123", "12345678901234567890124", false),
+            ("18446744073709551616", "18446744073709551616", true),
+            ("\"\\u0041\"", "\"A\"", true),
+            ("1", "1.0", false),
+            ("[1]", "[1, 2]", false),
+            ("{\"a\": 1}", "{\"b\": 1}", false),
+            ("1e400", "1e500", false),
+            ("true", "\"true\"", false),
+        ] {
+            assert_eq!(same(one, other), is_same, "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn compact_json_is_the_same_and_has_no_blanks_but_in_strings() {
+        let written = "{\n \"a b\\\" c\": [ 1.50,\r\n\t{} ], \"\\\\\": \" \" }";
+        assert_eq!(compact(written), "{\"a b\\\" c\":[1.50,{}],\"\\\\\":\" \"}");
+        assert!(same(written, &compact(written)));
+    }
+
+    #[test]
+    fn key_that_stands_twice_is_named_with_its_place() {
+        let problem = refuse_repeated_keys("{\"a\": {\"b\": 1,\n \"c\": [], \"b\": 2}}").expect_err("b is there twice");
+        assert!(problem.is_data(), "{problem}");
+        assert!(problem.to_string().contains("the key \"b\" stands twice in one object at line 2"), "{problem}");
+        assert!(refuse_repeated_keys("{\"a\": {\"a\": [true, null, \"x\", -1, 1.5, 2]}}").is_ok());
+        assert!(refuse_repeated_keys("{").expect_err("no JSON").is_eof());
+    }
+}
