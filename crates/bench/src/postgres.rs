@@ -3,8 +3,8 @@
 //! It has the defaults of PostgreSQL for durability (`fsync` and `synchronous_commit` on). A shell watches over it, and reads from
 //! a pipe that ends with this process, however that ends: then the server is stopped and the folder removed.
 
-use std::fs::{self, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -19,17 +19,22 @@ use crate::live::{LiveError, Scratch};
 const PACKAGED: &str = "/usr/lib/postgresql";
 /// The user that the server runs as when we are root, which it refuses to be.
 const SERVER_USER: &str = "postgres";
-/// The owner of the database.
+/// Who owns the database.
 const OWNER: &str = "bench";
 /// Shared buffers, in megabytes: more than all that is in the tables.
 const SHARED_BUFFERS: usize = 256;
 /// Connections besides those of the clients.
 const SPARE: usize = 8;
-/// What watches over the server: told where the programs and the folder are.
+/// Makes the cluster, and watches over its server: told where the programs and the folder are, the owner, and the settings.
 const WATCH: &str = r#"
-"$1/postgres" -D "$2/data" >"$2/log" 2>&1 &
+"$1/initdb" --auth-local=trust --auth-host=reject --encoding=UTF8 --locale=C --username="$3" -D "$2/data" \
+    >"$2/log" 2>&1 || exit 1
+echo "$4" >>"$2/data/postgresql.conf"
+"$1/postgres" -D "$2/data" >>"$2/log" 2>&1 &
+tries=0
 until "$1/pg_isready" -q -h "$2" -p 5432; do
-    kill -0 $! || exit 1
+    tries=$((tries + 1))
+    kill -0 $! && [ $tries -lt 3000 ] || exit 1
     sleep 0.02
 done
 echo ready
@@ -74,17 +79,8 @@ impl Installation {
             Err(error) => Err(format!("{}: {error}", script.display())),
         };
         let found = Self::find().or_else(|_| installed());
-        found.map_err(|why| eprintln!("left out, for want of PostgreSQL: {why}")).ok()
-    }
-
-    /// A command that is run as the server's user.
-    fn command(&self, program: impl AsRef<std::ffi::OsStr>, folder: &Path) -> Command {
-        let mut command = Command::new(program);
-        command.current_dir(folder).env("LC_ALL", "C").stdin(Stdio::null());
-        if let Some((user, group)) = self.user {
-            command.uid(user).gid(group);
-        }
-        command
+        // Not by `eprintln`, which is shown only of tests that fail.
+        found.map_err(|why| writeln!(io::stderr(), "a test is left out, for want of PostgreSQL: {why}")).ok()
     }
 }
 
@@ -122,44 +118,25 @@ impl Server {
     pub fn start(installation: &Installation, clients: usize) -> Result<Self, LiveError> {
         let scratch = Scratch::private()?;
         let folder = scratch.path();
+        let mut command = Command::new("sh");
         if let Some((user, group)) = installation.user {
             let why = LiveError::system(format!("give {} to {SERVER_USER}", folder.display()));
             chown(folder, Some(user), Some(group)).map_err(why)?;
+            command.uid(user).gid(group);
         }
-        let data = folder.join("data");
-        let made = installation
-            .command(installation.programs.join("initdb"), folder)
-            .args([
-                "--auth-local=trust",
-                "--auth-host=reject",
-                "--encoding=UTF8",
-                "--locale=C",
-                "--username",
-                OWNER,
-                "-D",
-            ])
-            .arg(&data)
-            .output()
-            .map_err(LiveError::system("start initdb"))?;
-        if !made.status.success() {
-            return Err(LiveError::Failed(format!("initdb: {}", String::from_utf8_lossy(&made.stderr).trim())));
-        }
-        let file = data.join("postgresql.conf");
         let settings = format!(
             "listen_addresses = ''\nport = 5432\nunix_socket_directories = '{}'\nmax_connections = {}\n\
-             shared_buffers = {SHARED_BUFFERS}MB\n",
+             shared_buffers = {SHARED_BUFFERS}MB",
             folder.display().to_string().replace('\'', "''"),
             clients + SPARE
         );
-        let opened = OpenOptions::new().append(true).open(&file);
-        let written = opened.and_then(|mut file| file.write_all(settings.as_bytes()));
-        written.map_err(LiveError::system(format!("write {}", file.display())))?;
-
         // In a group of its own, so that it outlives an interrupt from the terminal.
-        let mut watch = installation
-            .command("sh", folder)
+        let mut watch = command
             .args(["-c", WATCH, "sh"])
             .args([&installation.programs, folder])
+            .args([OWNER, &settings])
+            .current_dir(folder)
+            .env("LC_ALL", "C")
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -195,14 +172,11 @@ impl Server {
 
     /// What the log ends with, from the last error on.
     fn last_words(&self) -> String {
-        let mut log = String::new();
-        let read = fs::File::open(self.scratch.path().join("log")).and_then(|mut file| file.read_to_string(&mut log));
+        let log = fs::read_to_string(self.scratch.path().join("log")).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
-        let from = lines.iter().rposition(|line| line.contains("FATAL")).unwrap_or(lines.len().saturating_sub(1));
-        match read {
-            Ok(_) => lines[from..].join("; "),
-            Err(error) => format!("its log cannot be read: {error}"),
-        }
+        let is_error = |line: &&str| line.contains("FATAL") || line.contains("error:");
+        let from = lines.iter().rposition(is_error).unwrap_or(lines.len().saturating_sub(1));
+        lines[from..].join("; ")
     }
 }
 

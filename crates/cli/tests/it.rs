@@ -118,6 +118,7 @@ fn wrong_use_is_one_line_and_status_2() {
         (&["bench", "hot", "--callers", "0"], "--callers"),
         (&["bench", "core", "--quotas", "0"], "--quotas"),
         (&["bench", "footprint", "--quotas", "0"], "--quotas"),
+        (&["bench", "courses", "--baseline", "mars"], "is no baseline: use postgres"),
         (&["get", "alice"], "eu:users/alice"),
         (&["put", "eu:x"], "<VALUE>"),
         (&["put", "eu:x", "{oops"], "the value is no JSON: key must be a string at line 1 column 2"),

@@ -470,3 +470,130 @@ fn said(error: &dyn std::error::Error) -> String {
 fn failed(error: impl std::error::Error) -> TxnsError {
     LiveError::Failed(format!("PostgreSQL: {}", said(&error))).into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::CoursesOptions;
+    use super::*;
+    use crate::txns::Config;
+
+    /// Long against what the machine needs for a request, so that it is known what meets what.
+    const RTT: Duration = Duration::from_millis(120);
+
+    /// A server with the tables, and sessions of clients in another region, or in its own.
+    struct Stand {
+        setting: Setting,
+        workload: Courses,
+        server: Server,
+        own: Client,
+    }
+
+    impl Stand {
+        async fn new(installation: &Installation) -> Self {
+            let setting = Setting {
+                config: Config::Occ,
+                stores: 2,
+                clients_per_store: 4,
+                rtt: RTT,
+                warm: Duration::ZERO,
+                measure: Duration::ZERO,
+                seed: 1,
+                live: None,
+            };
+            let workload = Courses::new(&CoursesOptions { students: 24, ..CoursesOptions::default() });
+            let server = Server::start(installation, 8).expect("it starts");
+            let own = server.connect().await.expect("it serves");
+            load(&own, &workload).await.expect("the tables are made");
+            Self { setting, workload, server, own }
+        }
+
+        async fn session(&self, store: usize, checked: Checked) -> Session {
+            let client = self.server.connect().await.expect("it serves");
+            Session::new(client, &self.setting, store, checked, Rng::new(1)).await.expect("the statements make sense")
+        }
+
+        /// Runs a transaction after a while; tells how often it was run.
+        async fn runs(&self, session: &mut Session, after: Duration, act: Act, student: usize) -> u32 {
+            sleep(after).await;
+            let outcome = session.transact(act, student).await.expect("the server answers");
+            self.workload.note(act, &outcome);
+            outcome.done().expect("it is committed").runs
+        }
+
+        async fn verify(&self) {
+            assert_eq!(verify(&self.own, &self.workload).await.expect("the server answers"), Ok(()));
+        }
+    }
+
+    /// Runs a test where there is PostgreSQL.
+    fn on_postgres(test: impl AsyncFnOnce(Installation)) {
+        let Some(installation) = Installation::find_or_install() else { return };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(LocalSet::new().run_until(test(installation)));
+    }
+
+    #[test]
+    fn submission_that_two_hand_in_at_once_is_handed_in_twice() {
+        on_postgres(async |installation| {
+            for checked in Checked::ALL {
+                let stand = Stand::new(&installation).await;
+                let (mut one, mut other) = (stand.session(1, checked).await, stand.session(1, checked).await);
+                // First both insert it, then both have its version.
+                for _ in 0..2 {
+                    let (now, act) = (Duration::ZERO, Act::HandIn(0, 2));
+                    let (one, other) =
+                        tokio::join!(stand.runs(&mut one, now, act, 0), stand.runs(&mut other, now, act, 0));
+                    assert_eq!(one + other, 3, "{checked:?}: one of them is run again");
+                }
+                assert_eq!(stand.workload.handed_in.get(), 4);
+                stand.verify().await;
+            }
+        });
+    }
+
+    #[test]
+    fn what_was_read_is_compared_only_where_that_is_asked_for() {
+        on_postgres(async |installation| {
+            for (checked, runs) in [(Checked::Written, 1), (Checked::Read, 2)] {
+                let stand = Stand::new(&installation).await;
+                let (mut one, mut other) = (stand.session(1, checked).await, stand.session(1, checked).await);
+                for student in [0, 12] {
+                    stand.runs(&mut other, Duration::ZERO, Act::HandIn(0, 2), student).await;
+                }
+                // Between what these read and their ends, something of it is handed in again.
+                for (act, student) in [(Act::Grade(0, 2), 12), (Act::Dashboard, 0)] {
+                    let (one, _) = tokio::join!(
+                        stand.runs(&mut one, Duration::ZERO, act, student),
+                        stand.runs(&mut other, RTT / 2, Act::HandIn(0, 2), 0),
+                    );
+                    assert_eq!(one, runs, "{checked:?}");
+                }
+                stand.verify().await;
+            }
+        });
+    }
+
+    #[test]
+    fn counter_of_many_at_once_is_right_without_a_conflict() {
+        on_postgres(async |installation| {
+            for checked in Checked::ALL {
+                let stand = Rc::new(Stand::new(&installation).await);
+                let hand_in = |student: usize| {
+                    let stand = Rc::clone(&stand);
+                    tokio::task::spawn_local(async move {
+                        let mut session = stand.session(0, checked).await;
+                        for _ in 0..100 {
+                            assert_eq!(stand.runs(&mut session, Duration::ZERO, Act::HandIn(0, 2), student).await, 1);
+                        }
+                    })
+                };
+                let students: Vec<_> = (0..6).map(hand_in).collect();
+                for student in students {
+                    student.await.expect("it has no conflict");
+                }
+                assert_eq!(stand.workload.handed_in.get(), 600);
+                stand.verify().await;
+            }
+        });
+    }
+}
