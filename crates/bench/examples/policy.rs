@@ -46,20 +46,21 @@ fn one(name: &str, mut trace: Trace, factor: f64, seed: u64, matrix: &Matrix) {
     };
     let (ours, none) = (run(true), run(false));
     let figure = |run: &slackline_bench::report::Run, name| run.figure(name).unwrap_or(0.0);
+    let local = |run: &slackline_bench::report::Run| run.local_ratio.unwrap_or(0.0);
     println!(
         "{name:24} {factor:>6} {seed:>4} {:>6.4} {:>6.4} {:>8} {:>7} {:>6.3} {:>5.1} {:>6} {:>6} {:>8} {:>7.1} {:>5.2} {}",
-        ours.local_ratio,
-        none.local_ratio,
+        local(&ours),
+        local(&none),
         figure(&ours, "refused_acquires"),
         prepared.central.refused,
         figure(&ours, "refused_of_central"),
         figure(&none, "refused_of_central"),
         ours.gifts,
         ours.rebalances,
-        ours.wan_messages,
+        ours.wan_messages.unwrap_or(0),
         ours.latency_ms.p99,
         figure(&ours, "sim_inputs_per_s") / 1e6,
-        if figure(&ours, "refused_of_central") <= 1.15 && ours.local_ratio >= if factor > 1.0 { 0.95 } else { 0.92 } {
+        if figure(&ours, "refused_of_central") <= 1.15 && local(&ours) >= if factor > 1.0 { 0.95 } else { 0.92 } {
             "ok"
         } else {
             "MISS"

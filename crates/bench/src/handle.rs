@@ -108,7 +108,7 @@ fn run(options: &CoreOptions, batch: usize) -> (Run, Histogram) {
     run.latency_ms = Latency::from(&latencies);
     run.gifts = metrics.gifts_sent() + metrics.gifts_received;
     run.rebalances = metrics.rebalances;
-    run.wan_messages = metrics.messages_sent;
+    run.wan_messages = Some(metrics.messages_sent);
     let run = run.took(seconds).with("quotas", options.quotas).with("rounds_per_s", speeds);
     (run.with("logged_bytes_per_acquire", bench.logged as f64 / bench.granted as f64), latencies)
 }

@@ -11,6 +11,7 @@
 //! | [`central`] | what is compared with: one ideal counter |
 //! | [`rtt`] | round trips between sites |
 //! | [`live`] | real sites to measure |
+//! | [`postgres`] | what is compared with: a PostgreSQL of our own |
 //! | [`report`] | what every benchmark prints |
 //! | [`figure`], [`histogram`] | what `--plot` draws; latencies |
 //! | [`zipf`] | popularity |
@@ -23,6 +24,7 @@ pub mod handle;
 pub mod histogram;
 pub mod hot;
 pub mod live;
+pub mod postgres;
 pub mod quota;
 pub mod report;
 pub mod rtt;

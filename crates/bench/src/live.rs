@@ -1,7 +1,9 @@
 //! Real sites to measure: where their data lie, and one server in a process of its own.
 
+use std::fs::DirBuilder;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -41,7 +43,8 @@ pub enum LiveError {
 }
 
 impl LiveError {
-    fn system(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+    /// For `map_err`: what was tried.
+    pub(crate) fn system(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let action = action.into();
         move |source| Self::System { action, source }
     }
@@ -65,6 +68,22 @@ impl Scratch {
         let path = path.canonicalize().map_err(LiveError::system(format!("look at {}", path.display())))?;
         let file_system = file_system(&path);
         Ok(Self { path, file_system })
+    }
+
+    /// A new directory below the system's one for temporary files, which nobody else may enter.
+    pub fn private() -> Result<Self, LiveError> {
+        let parent = std::env::temp_dir();
+        let parent = parent.canonicalize().map_err(LiveError::system(format!("look at {}", parent.display())))?;
+        let path = parent.join(format!("slackline-bench-{}", std::process::id()));
+        let mut number = 0;
+        loop {
+            let path = path.with_extension(number.to_string());
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Self { file_system: file_system(&path), path }),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+                Err(error) => return Err(LiveError::system(format!("create {}", path.display()))(error)),
+            }
+        }
     }
 
     /// An error if the directory is in memory, where a sync makes nothing durable.

@@ -67,16 +67,16 @@ pub struct Run {
     pub throughput_per_s: f64,
     /// From when a client sends to when it knows the outcome.
     pub latency_ms: Latency,
-    /// The share of acquires answered with no wide-area message awaited.
-    pub local_ratio: f64,
+    /// The share of acquires answered with no wide-area message awaited; none where no site could answer so.
+    pub local_ratio: Option<f64>,
     /// Rounds that moved tokens.
     pub rebalances: u64,
     /// One-way moves of tokens.
     pub gifts: u64,
     /// Promises taken back; quotas make none.
     pub retracts: u64,
-    /// Messages between sites.
-    pub wan_messages: u64,
+    /// Messages between sites; none where there is one site only.
+    pub wan_messages: Option<u64>,
     /// What only some benchmarks tell.
     #[serde(flatten)]
     pub more: Map<String, Value>,
@@ -124,11 +124,11 @@ impl Run {
             duration_s: 0.0,
             throughput_per_s: 0.0,
             latency_ms: Latency::default(),
-            local_ratio: 1.0,
+            local_ratio: Some(1.0),
             rebalances: 0,
             gifts: 0,
             retracts: 0,
-            wan_messages: 0,
+            wan_messages: Some(0),
             more: Map::new(),
             label: None,
             is_ideal: false,
@@ -181,6 +181,7 @@ impl Report {
         let mut out = String::new();
         let width = self.runs.iter().map(|run| run.name().len()).max().unwrap_or(0).max(6);
         let known = |run: &Run, figure: String| if run.is_ideal { "-".to_owned() } else { figure };
+        let told = |figure: Option<String>| figure.unwrap_or_else(|| "-".to_owned());
         let are_txns = self.runs.iter().any(|run| run.more.contains_key("phases"));
         let last = if are_txns { "aborts 0-ph. 1-ph. 2-ph." } else { "local rebalances  gifts" };
         let _ = writeln!(out, "{:width$} committed refused unknown    per s {last}", "");
@@ -206,7 +207,7 @@ impl Report {
                 run.refused,
                 run.unknown,
                 run.throughput_per_s as u64,
-                known(run, format!("{:.3}", run.local_ratio)),
+                known(run, told(run.local_ratio.map(|ratio| format!("{ratio:.3}")))),
                 known(run, run.rebalances.to_string()),
                 known(run, run.gifts.to_string()),
             );
@@ -226,7 +227,7 @@ impl Report {
                 time(latency.p99),
                 time(latency.p999),
                 time(latency.max),
-                known(run, run.wan_messages.to_string()),
+                known(run, told(run.wan_messages.map(|messages| messages.to_string()))),
             );
         }
         for run in self.runs.iter().filter(|run| !run.more.is_empty()) {
@@ -327,9 +328,11 @@ fn milliseconds(ms: f64) -> String {
 
 /// The shares of transactions that were committed in 0, 1 and 2 phases.
 fn phases(run: &Run) -> String {
-    let shares = run.more.get("phases").and_then(Value::as_array).cloned().unwrap_or_default();
-    let share = |share: &Value| format!("{:>5.3}", share.as_f64().unwrap_or(0.0));
-    shares.iter().map(share).collect::<Vec<_>>().join(" ")
+    let share = |phases: usize| match run.more.get("phases").and_then(|shares| shares[phases].as_f64()) {
+        Some(share) => format!("{share:>5.3}"),
+        None => format!("{:>5}", "-"),
+    };
+    [share(0), share(1), share(2)].join(" ")
 }
 
 fn plain(value: &Value) -> String {

@@ -122,6 +122,7 @@ fn wrong_use_is_one_line_and_status_2() {
         (&["bench", "oo7", "--stores", "4..1"], "write 1..4"),
         (&["bench", "oo7", "--write-shares", "2,101"], "101 is not from 0 to 100"),
         (&["bench", "oo7", "--config", "computation"], "use --config occ or --config state"),
+        (&["bench", "courses", "--baseline", "mars"], "is no baseline: use postgres"),
         (&["get", "alice"], "eu:users/alice"),
         (&["put", "eu:x"], "<VALUE>"),
         (&["put", "eu:x", "{oops"], "the value is no JSON: key must be a string at line 1 column 2"),

@@ -111,7 +111,7 @@ impl Books {
         run.refused = self.refused + self.refused_releases;
         run.unknown = self.unknown;
         run.latency_ms = Latency::from(&self.latencies);
-        run.local_ratio = self.local as f64 / prepared.trace.acquires().max(1) as f64;
+        run.local_ratio = Some(self.local as f64 / prepared.trace.acquires().max(1) as f64);
         let of_central = self.refused as f64 / prepared.central.refused.max(1) as f64;
         run.took(seconds)
             .with("limit", prepared.limit)

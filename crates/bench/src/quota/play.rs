@@ -69,7 +69,7 @@ pub(super) fn play_and_draw(
     let mut run = players.books.run(name, prepared, (players.last_answer - players.began) as f64 / SECOND as f64);
     run.rebalances = shown.rebalances;
     run.gifts = shown.gifts;
-    run.wan_messages = sent;
+    run.wan_messages = Some(sent);
     let run = run
         .with("rounds_reactive", reactive)
         .with("rounds_proactive", proactive)

@@ -64,7 +64,7 @@ pub(super) fn play(
     audit_disks(&books, matrix, &data, prepared.limit).map_err(wrong)?;
 
     let mut run = books.run(name, prepared, seconds);
-    (run.rebalances, run.gifts, run.wan_messages) = (shown.rebalances, shown.gifts, sent as u64);
+    (run.rebalances, run.gifts, run.wan_messages) = (shown.rebalances, shown.gifts, Some(sent as u64));
     let run = run.with("syncs", syncs as u64).with("file_system", scratch.file_system.clone());
     Ok((run, books.drawn()))
 }

@@ -5,9 +5,15 @@
 //! Three of four transactions are a student's dashboard: their courses, the assignments of these, what they have handed in
 //! and their grades. Every [`PERIOD`] one assignment of each course is due; in the last fifth of it one in five transactions
 //! hands it in, otherwise one in fifty.
+//!
+//! `relational` has the same transactions on PostgreSQL, to compare with.
+
+mod relational;
 
 use std::cell::Cell;
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -15,7 +21,35 @@ use slackline::{Committed, Key, Outcome, Txn, TxnError, Value};
 use slackline_core::stats::Rng;
 
 use super::{Config, Seat, Setting, Step, TxnsError, Workload, read_all, region, run_each, tally};
+use crate::postgres::Installation;
 use crate::report::{Report, latency_figure};
+use relational::Checked;
+
+/// What Slackline is compared with.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Baseline {
+    /// Optimistic locking by version columns, on PostgreSQL.
+    Postgres,
+}
+
+impl fmt::Display for Baseline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Postgres => "postgres",
+        })
+    }
+}
+
+impl FromStr for Baseline {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "postgres" => Ok(Self::Postgres),
+            _ => Err(format!("{text:?} is no baseline: use postgres")),
+        }
+    }
+}
 
 /// What `bench courses` is told.
 #[derive(Clone, Debug)]
@@ -36,6 +70,8 @@ pub struct CoursesOptions {
     pub seed: u64,
     /// Real sites, with their data below this directory.
     pub live: Option<PathBuf>,
+    /// What is run besides, on the same seed; only live.
+    pub baseline: Option<Baseline>,
 }
 
 impl Default for CoursesOptions {
@@ -49,6 +85,7 @@ impl Default for CoursesOptions {
             measure: Duration::from_secs(20),
             seed: 1,
             live: None,
+            baseline: None,
         }
     }
 }
@@ -66,6 +103,10 @@ pub fn courses(options: &CoursesOptions) -> Result<Report, TxnsError> {
     if !(1..=8).contains(&options.stores) || options.students < options.stores || options.clients_per_store == 0 {
         return Err(TxnsError::Option("there must be 1 to 8 stores, with students and clients".into()));
     }
+    if let (Some(baseline), None) = (options.baseline, &options.live) {
+        return Err(TxnsError::Option(format!("{baseline} takes real time: this must be live")));
+    }
+    let installation = options.baseline.map(|Baseline::Postgres| Installation::find()).transpose()?;
     let setting = |config| Setting {
         config,
         stores: options.stores,
@@ -78,10 +119,15 @@ pub fn courses(options: &CoursesOptions) -> Result<Report, TxnsError> {
     };
     let run = |config: &Config| setting(*config).run(Courses::new(options));
     let runs = run_each(&options.configs, options.live.is_some(), run);
-    let runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let mut runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
+    if let Some(installation) = &installation {
+        for checked in Checked::ALL {
+            runs.push(relational::run(&setting(Config::Occ), Courses::new(options), installation, checked)?);
+        }
+    }
     let figure = latency_figure("courses-latency", runs.iter().map(|(run, latencies)| (&*run.config, latencies)));
     let setting = setting(Config::State);
-    let facts = vec![
+    let mut facts = vec![
         (
             "workload",
             format!(
@@ -98,8 +144,26 @@ pub fn courses(options: &CoursesOptions) -> Result<Report, TxnsError> {
                 .to_owned(),
         ),
     ];
+    facts.extend(options.baseline.map(|Baseline::Postgres| ("baseline", relational::fact())));
     let runs = runs.into_iter().map(|(run, _)| run).collect();
     Ok(tally::report("courses", &setting, setting.costs(), runs, facts, vec![figure]))
+}
+
+/// What a client does for a student.
+#[derive(Clone, Copy)]
+enum Act {
+    /// The student looks at everything.
+    Dashboard,
+    /// Hands in an assignment of a course.
+    HandIn(usize, usize),
+    /// What was handed in for an assignment of a course is graded.
+    Grade(usize, usize),
+}
+
+impl Act {
+    fn writes(self) -> bool {
+        !matches!(self, Self::Dashboard)
+    }
 }
 
 /// The workload.
@@ -146,7 +210,7 @@ impl Courses {
     }
 
     fn taken(student: usize) -> impl Iterator<Item = usize> {
-        (0..TAKEN).map(move |order| (student * 5 + order * 3) % COURSES)
+        (0..TAKEN).map(move |order| (student * 5 + order * 7) % COURSES)
     }
 
     /// The assignment that is due next, and whether that is soon.
@@ -155,6 +219,39 @@ impl Courses {
         self.began.set(Some(began));
         let (passed, period) = ((now - began).as_micros(), PERIOD.as_micros());
         ((passed / period) as usize % ASSIGNMENTS, passed % period >= period * 4 / 5)
+    }
+
+    /// What a client at a store does next, and for which student.
+    fn next(&self, now: Instant, store: usize, rng: &mut Rng) -> (Act, usize) {
+        let (due, is_soon) = self.due(now);
+        let near = rng.below((self.students / self.stores) as u64) as usize;
+        let student = near * self.stores + store;
+        let course = Self::taken(student).nth(rng.below(TAKEN as u64) as usize).unwrap_or(0);
+        let (kind, hands_in) = (rng.below(100), if is_soon { 20 } else { 2 });
+        let act = match kind {
+            _ if kind < hands_in => Act::HandIn(course, due),
+            _ if kind < hands_in + 2 => Act::Grade(course, rng.below(ASSIGNMENTS as u64) as usize),
+            _ => Act::Dashboard,
+        };
+        (act, student)
+    }
+
+    /// Notes how it ended.
+    fn note(&self, act: Act, outcome: &Outcome<Committed<()>>) {
+        match (act, outcome) {
+            (Act::HandIn(..), Outcome::Done(_)) => self.handed_in.set(self.handed_in.get() + 1),
+            (Act::HandIn(..), Outcome::Unknown(_)) => self.unknown.set(self.unknown.get() + 1),
+            _ => {}
+        }
+    }
+
+    /// Whether as much is counted as clients were told.
+    fn check_told(&self, total: u64) -> Result<(), String> {
+        let (told, unknown) = (self.handed_in.get(), self.unknown.get());
+        if total < told || total > told + unknown {
+            return Err(format!("{total} are counted, {told} were told ({unknown} are unknown)"));
+        }
+        Ok(())
     }
 
     async fn dashboard(&self, txn: Txn, student: usize) -> Result<(), TxnError> {
@@ -208,26 +305,19 @@ impl Workload for Courses {
     }
 
     async fn step(&self, seat: &Seat, rng: &mut Rng) -> Result<Step, TxnError> {
-        let (due, is_soon) = self.due(seat.now());
-        let near = rng.below((self.students / self.stores) as u64) as usize;
-        let student = near * self.stores + seat.site;
-        let course = Self::taken(student).nth(rng.below(TAKEN as u64) as usize).unwrap_or(0);
-        let (kind, hands_in) = (rng.below(100), if is_soon { 20 } else { 2 });
+        let (act, student) = self.next(seat.now(), seat.site, rng);
         let transaction = seat.transaction();
-        let outcome: Outcome<Committed<()>> = if kind < hands_in {
-            transaction.run_and_tell(|txn| self.hand_in(txn, course, due, student)).await?
-        } else if kind < hands_in + 2 {
-            let order = rng.below(ASSIGNMENTS as u64) as usize;
-            transaction.run_and_tell(|txn| self.grade(txn, course, order, student)).await?
-        } else {
-            transaction.run_and_tell(|txn| self.dashboard(txn, student)).await?
+        let outcome: Outcome<Committed<()>> = match act {
+            Act::Dashboard => transaction.run_and_tell(|txn| self.dashboard(txn, student)).await?,
+            Act::HandIn(course, order) => {
+                transaction.run_and_tell(|txn| self.hand_in(txn, course, order, student)).await?
+            }
+            Act::Grade(course, order) => {
+                transaction.run_and_tell(|txn| self.grade(txn, course, order, student)).await?
+            }
         };
-        match &outcome {
-            Outcome::Done(_) if kind < hands_in => self.handed_in.set(self.handed_in.get() + 1),
-            Outcome::Unknown(_) if kind < hands_in => self.unknown.set(self.unknown.get() + 1),
-            _ => {}
-        }
-        Ok(Step { outcome, writes: kind < hands_in + 2 })
+        self.note(act, &outcome);
+        Ok(Step { outcome, writes: act.writes() })
     }
 
     /// What was handed in is what the counters say and clients were told, and nothing was graded that is not there.
@@ -256,11 +346,7 @@ impl Workload for Courses {
                 total += counted;
             }
         }
-        let (told, unknown) = (self.handed_in.get(), self.unknown.get());
-        if total < told || total > told + unknown {
-            return Err(format!("{total} are counted, {told} were told ({unknown} are unknown)"));
-        }
-        Ok(())
+        self.check_told(total)
     }
 }
 

@@ -11,6 +11,8 @@
 //! | `state` | warranties over the values of objects |
 //! | `computation` | and kept results of memoized functions: the product. Only where a workload has such |
 //!
+//! `courses` can be compared with other systems, its baselines, which have further runs in the same report.
+//!
 //! | module | what it is about |
 //! | --- | --- |
 //! | `stage` | programs in virtual time |
@@ -53,7 +55,7 @@ use crate::histogram::Histogram;
 use crate::live::LiveError;
 use crate::report::Run;
 pub use bank::{BankOptions, bank};
-pub use courses::{CoursesOptions, courses};
+pub use courses::{Baseline, CoursesOptions, courses};
 pub use oo7::{Oo7Options, oo7};
 use stage::Stage;
 use tally::{Tally, Window};
@@ -347,7 +349,7 @@ async fn client<W: Workload>(workload: Rc<W>, seat: Seat, mut rng: Rng, window: 
             return;
         }
         let step = workload.step(&seat, &mut rng).await;
-        tally.borrow_mut().note(window, began, seat.now(), step);
+        tally.borrow_mut().note(window, seat.site, (began, seat.now()), step);
     }
 }
 

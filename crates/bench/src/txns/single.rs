@@ -127,7 +127,7 @@ fn report(callers: usize, rounds: Vec<Round>) -> (Run, Histogram) {
     run.latency_ms = Latency::from(&latencies);
     let share = |count: u64, of: u64| super::tally::rounded(count as f64 / of.max(1) as f64);
     let committed = run.committed;
-    run.local_ratio = share(phases[0], committed);
+    run.local_ratio = Some(share(phases[0], committed));
     let run = run
         .took(seconds)
         .with("callers", callers)

@@ -24,6 +24,11 @@ impl Window {
     pub(super) fn after(now: Instant, warm: Duration, measure: Duration) -> Self {
         Self { from: now + warm, end: now + warm + measure }
     }
+
+    /// Whether what ends then is counted.
+    pub(super) fn counts(self, ended: Instant) -> bool {
+        (self.from..self.end).contains(&ended)
+    }
 }
 
 /// What became of the transactions that ended in the window.
@@ -36,7 +41,8 @@ pub(super) struct Tally {
     unknown: u64,
     /// How often programs were run.
     runs: u64,
-    latencies: Histogram,
+    /// Of what was committed, by the clients' store.
+    latencies: Vec<Histogram>,
     /// Of those that wrote: how long they were delayed by warranties.
     delays: Histogram,
     /// What went wrong, anywhere.
@@ -54,7 +60,15 @@ impl Tally {
         self.failure.get_or_insert(what);
     }
 
-    pub(super) fn note(&mut self, window: Window, began: Instant, ended: Instant, step: Result<Step, TxnError>) {
+    /// Notes how a step of a client at a store ended, and from when to when it took.
+    pub(super) fn note(
+        &mut self,
+        window: Window,
+        store: usize,
+        took: (Instant, Instant),
+        step: Result<Step, TxnError>,
+    ) {
+        let (began, ended) = took;
         let Step { outcome, writes } = match step {
             Ok(step) => step,
             Err(error) => return self.fail(error.to_string()),
@@ -66,7 +80,7 @@ impl Tally {
             }),
             _ => None,
         };
-        if ended < window.from || ended >= window.end {
+        if !window.counts(ended) {
             return;
         }
         match outcome {
@@ -74,7 +88,10 @@ impl Tally {
                 self.committed[usize::from(committed.phases.min(2))] += 1;
                 self.runs += u64::from(committed.runs);
                 self.wrote += u64::from(writes);
-                self.latencies.note((ended - began).as_nanos() as u64);
+                if self.latencies.len() <= store {
+                    self.latencies.resize_with(store + 1, Histogram::default);
+                }
+                self.latencies[store].note((ended - began).as_nanos() as u64);
                 if writes && let Some(delay) = delay {
                     self.delays.note(delay * 1_000);
                 }
@@ -87,25 +104,40 @@ impl Tally {
         }
     }
 
-    /// The figures; `sent` are messages between sites in the window, if they were counted.
-    pub(super) fn report(self, setting: &Setting, sent: Option<u64>) -> (Run, Histogram) {
-        let mut run = Run::new(setting.config.to_string());
+    /// The figures that do not depend on what the transactions stood on.
+    pub(super) fn figures(&self, config: String, setting: &Setting) -> Run {
+        let mut run = Run::new(config);
         run.committed = self.committed.iter().sum();
         (run.refused, run.unknown) = (self.refused, self.unknown);
-        run.latency_ms = Latency::from(&self.latencies);
-        let share = |count: u64, of: u64| rounded(count as f64 / of.max(1) as f64);
+        run.latency_ms = Latency::from(&self.latencies());
         let committed = run.committed;
-        run.local_ratio = share(self.committed[0], committed);
-        run.wan_messages = sent.unwrap_or(0);
-        let aborted = self.runs.saturating_sub(committed);
-        let mut run = run
-            .took(setting.measure.as_secs_f64())
+        let of_stores = json!({
+            "committed": self.latencies.iter().map(Histogram::count).collect::<Vec<_>>(),
+            "p50_ms": self.latencies.iter().map(|store| rounded(store.quantile(0.5) as f64 / 1e6)).collect::<Vec<_>>(),
+        });
+        run.took(setting.measure.as_secs_f64())
             .with("stores", setting.stores)
             .with("clients", setting.stores * setting.clients_per_store)
             .with("rtt_ms", setting.rtt.as_secs_f64() * 1e3)
-            .with("abort_rate", share(aborted, self.runs))
+            .with("abort_rate", share(self.runs.saturating_sub(committed), self.runs))
             .with("write_share", share(self.wrote, committed))
-            .with("phases", json!(self.committed.map(|count| share(count, committed))));
+            .with("of_stores", of_stores)
+    }
+
+    /// The latencies of what was committed.
+    pub(super) fn latencies(&self) -> Histogram {
+        let mut all = Histogram::default();
+        self.latencies.iter().for_each(|store| all.add(store));
+        all
+    }
+
+    /// The figures of transactions over sites; `sent` are messages between them in the window, if they were counted.
+    pub(super) fn report(&self, setting: &Setting, sent: Option<u64>) -> (Run, Histogram) {
+        let mut run = self.figures(setting.config.to_string(), setting);
+        let committed = run.committed;
+        run.local_ratio = Some(share(self.committed[0], committed));
+        run.wan_messages = sent;
+        let mut run = run.with("phases", json!(self.committed.map(|count| share(count, committed))));
         if let Some(sent) = sent {
             run = run.with("messages_per_txn", share(sent, committed));
         }
@@ -113,8 +145,13 @@ impl Tally {
             let at = |q| rounded(self.delays.quantile(q) as f64 / 1e6);
             run = run.with("write_delay_ms", json!({ "p50": at(0.5), "p95": at(0.95), "max": at(1.0) }));
         }
-        (run, self.latencies)
+        (run, self.latencies())
     }
+}
+
+/// The share that `count` is of `of`, with five decimals; 0 of nothing.
+pub(super) fn share(count: u64, of: u64) -> f64 {
+    rounded(count as f64 / of.max(1) as f64)
 }
 
 /// With five decimals.

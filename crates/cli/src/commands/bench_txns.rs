@@ -9,7 +9,7 @@ use clap::{Arg, Args};
 use slackline_bench::report::Report;
 use slackline_bench::txns::single::{SingleOptions, reads, writes};
 use slackline_bench::txns::{
-    BankOptions, Config, CoursesOptions, Oo7Options, TwitterOptions, TxnsError, bank, courses, oo7, twitter,
+    BankOptions, Baseline, Config, CoursesOptions, Oo7Options, TwitterOptions, TxnsError, bank, courses, oo7, twitter,
 };
 
 use super::bench::{Shown, explain_live, here};
@@ -145,12 +145,14 @@ pub(crate) struct BankBench {
 
 /// A course management system: many more reads than writes, and bursts before deadlines
 ///
-/// The data and the load are generated.
+/// The data and the load are generated. With --baseline postgres the same transactions run on PostgreSQL too, with optimistic locking
+/// by version columns; that measures real sites in real time, so everything in the report is live.
 #[derive(Args)]
 #[command(mut_args(own!(CoursesOptions)), after_help = "\
 Examples:
   slackline bench courses
-  slackline bench courses --rtt 80 --config state")]
+  slackline bench courses --rtt 80 --config state
+  slackline bench courses --baseline postgres  # all live")]
 pub(crate) struct CoursesBench {
     /// How many stores
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=8))]
@@ -158,6 +160,9 @@ pub(crate) struct CoursesBench {
     /// How many students
     #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u16).range(8..=3_000))]
     students: u16,
+    /// Compare with another system: postgres (optimistic locking, on a PostgreSQL of its own); implies --live
+    #[arg(long, value_name = "NAME")]
+    baseline: Option<Baseline>,
     #[command(flatten)]
     course: Course,
     #[command(flatten)]
@@ -254,9 +259,13 @@ impl BankBench {
 impl CoursesBench {
     pub(super) fn run(&self) -> Result<Report, Finish> {
         let (stores, students) = (usize::from(self.stores), usize::from(self.students));
-        let mut options = CoursesOptions { stores, students, seed: self.shown.seed, ..CoursesOptions::default() };
+        let (baseline, seed) = (self.baseline, self.shown.seed);
+        let mut options = CoursesOptions { stores, students, baseline, seed, ..CoursesOptions::default() };
         let CoursesOptions { configs, rtt, clients_per_store, measure, live, .. } = &mut options;
         self.course.set(configs, rtt, clients_per_store, measure, live);
+        if baseline.is_some() {
+            *live = Some(PathBuf::from("."));
+        }
         courses(&options).map_err(explain)
     }
 }
