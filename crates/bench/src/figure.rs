@@ -40,6 +40,8 @@ pub struct Axis {
 pub enum Scale {
     /// Evenly, from zero.
     Linear,
+    /// The same, of what has no halves.
+    Whole,
     /// By powers of ten.
     Log,
     /// Shares of a whole, so that each nine takes as much room as the one before: 90 %, 99 %, 99.9 %.
@@ -149,8 +151,9 @@ impl Figure {
         let least = positive.fold(f64::INFINITY, f64::min);
         let most = values.iter().copied().fold(0.0, f64::max);
         match scale {
-            Scale::Linear => {
-                let step = nice(most.max(1e-9) / 5.0);
+            Scale::Linear | Scale::Whole => {
+                let least = if scale == Scale::Whole { 1.0 } else { 0.0 };
+                let step = nice(most.max(1e-9) / 5.0).max(least);
                 Ruler { scale, from: 0.0, to: (most.max(1e-9) / step).ceil() * step, step }
             }
             Scale::Log if least.is_finite() => {
@@ -177,7 +180,7 @@ struct Ruler {
 impl Ruler {
     fn place(&self, value: f64) -> f64 {
         let value = match self.scale {
-            Scale::Linear => value,
+            Scale::Linear | Scale::Whole => value,
             Scale::Log => value.max(1e-300).log10(),
             Scale::Nines => -(1.0 - value).max(1e-9).log10(),
         };
@@ -189,7 +192,7 @@ impl Ruler {
         let tick = |order: i32| {
             let at = self.from + f64::from(order) * self.step;
             match self.scale {
-                Scale::Linear => at,
+                Scale::Linear | Scale::Whole => at,
                 Scale::Log => 10f64.powf(at),
                 Scale::Nines => 1.0 - 10f64.powf(-at),
             }
@@ -237,6 +240,8 @@ mod tests {
         let labels = |ruler: &Ruler| ruler.ticks().into_iter().map(|tick| ruler.label(tick)).collect::<Vec<_>>();
         assert_eq!(labels(&figure.ruler(|point| point.0, Scale::Log)), ["0.1", "1", "10", "100"]);
         assert_eq!(labels(&figure.ruler(|point| point.1, Scale::Linear)), ["0", "200", "400", "600", "800"]);
+        let stores = Figure { series: vec![Series::new("s", vec![(1.0, 7.0), (2.0, 9.0)])], ..figure };
+        assert_eq!(labels(&stores.ruler(|point| point.0, Scale::Whole)), ["0", "1", "2"]);
         let nines = figure.ruler(|point| point.1, Scale::Nines);
         assert_eq!(labels(&nines), ["0 %", "90 %", "99 %", "99.9 %", "99.99 %"]);
         assert!((nines.place(0.99) - 0.5).abs() < 1e-9);

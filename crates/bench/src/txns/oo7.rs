@@ -137,7 +137,7 @@ fn figures(options: &Oo7Options, runs: &[Run]) -> Vec<Figure> {
     let figure = |name: &str, title: String, x: &str, series| Figure {
         name: name.into(),
         title,
-        x: Axis::new(x, Scale::Linear),
+        x: Axis::new(x, Scale::Whole),
         y: Axis::new("transactions a second", Scale::Linear),
         series,
     };
