@@ -240,7 +240,7 @@ mod tests {
         let labels = |ruler: &Ruler| ruler.ticks().into_iter().map(|tick| ruler.label(tick)).collect::<Vec<_>>();
         assert_eq!(labels(&figure.ruler(|point| point.0, Scale::Log)), ["0.1", "1", "10", "100"]);
         assert_eq!(labels(&figure.ruler(|point| point.1, Scale::Linear)), ["0", "200", "400", "600", "800"]);
-        let stores = Figure { series: vec![Series::new("s", vec![(1.0, 7.0), (2.0, 9.0)])], ..figure };
+        let stores = Figure { series: vec![Series::new("s", vec![(1.0, 7.0), (2.0, 9.0)])], ..figure.clone() };
         assert_eq!(labels(&stores.ruler(|point| point.0, Scale::Whole)), ["0", "1", "2"]);
         let nines = figure.ruler(|point| point.1, Scale::Nines);
         assert_eq!(labels(&nines), ["0 %", "90 %", "99 %", "99.9 %", "99.99 %"]);

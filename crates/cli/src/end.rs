@@ -342,7 +342,7 @@ fn cause_code(cause: Cause) -> &'static str {
         Cause::Changed => "changed",
         Cause::Busy => "busy",
         Cause::WouldWait => "would_wait",
-        Cause::DeadlinePassed => "not_prepared",
+        Cause::DeadlinePassed => "not_in_time",
         Cause::NotACounter => "not_a_counter",
         Cause::OutOfRange => "out_of_range",
         Cause::Lost => "lost",

@@ -70,6 +70,7 @@ pub(crate) fn objects_of(input: &Input<Node>) -> u64 {
                     fetched.gets.len() + fetched.scans.len() + rows
                 }
                 Message::Prepare(prepare) => of_part(&prepare.part),
+                Message::Wonder { names, .. } | Message::Gone { names, .. } => names.len(),
                 _ => 0,
             },
             _ => 0,

@@ -8,7 +8,7 @@ use slackline_core::object::message as object;
 use slackline_core::peer::Body;
 
 /// Names of the kinds of messages, by [`message`].
-pub(crate) const MESSAGES: [&str; 31] = [
+pub(crate) const MESSAGES: [&str; 33] = [
     "Hello",
     "Welcome",
     "Ping",
@@ -40,6 +40,8 @@ pub(crate) const MESSAGES: [&str; 31] = [
     "Forget",
     "Inquire",
     "Inquired",
+    "Wonder",
+    "Gone",
 ];
 
 /// Names of the kinds of inputs, by [`input`]: those of messages, then these.
@@ -84,6 +86,8 @@ pub(crate) fn message(body: &Body) -> usize {
             object::Message::Forget { .. } => 28,
             object::Message::Inquire { .. } => 29,
             object::Message::Inquired { .. } => 30,
+            object::Message::Wonder { .. } => 31,
+            object::Message::Gone { .. } => 32,
         },
     }
 }

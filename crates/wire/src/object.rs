@@ -62,6 +62,9 @@ fn object_bytes(message: &Message) -> usize {
         Message::Revoke { rights, .. } | Message::Revoked { rights, .. } => {
             rights.iter().map(|(name, _)| name.len() + ENTRY_BYTES).sum()
         }
+        Message::Wonder { names, .. } | Message::Gone { names, .. } => {
+            names.iter().map(|name| name.len() + ENTRY_BYTES).sum()
+        }
         _ => 0,
     }
 }
@@ -615,9 +618,19 @@ impl From<Message> for internal::ObjectMessage {
             Message::Inquired { id, known, prepared } => {
                 Kind::Inquired(internal::Inquired { id: Some(id.into()), known: known.to_wire(), prepared })
             }
+            Message::Wonder { start, stamp, names } => {
+                Kind::Wonder(internal::Calls { start: Some(start.into()), stamp, names })
+            }
+            Message::Gone { start, stamp, names } => {
+                Kind::Gone(internal::Calls { start: Some(start.into()), stamp, names })
+            }
         };
         Self { message: Some(message) }
     }
+}
+
+fn at_most<T>(list: Vec<T>, most: usize, field: &str) -> Result<Vec<T>, Invalid> {
+    if list.len() > most { Err(Invalid::new(field, "has too many entries")) } else { Ok(list) }
 }
 
 impl TryFrom<internal::ObjectMessage> for Message {
@@ -653,6 +666,16 @@ impl TryFrom<internal::ObjectMessage> for Message {
                 id: convert(inquired.id, "inquired.id")?,
                 known: Field::from_wire(inquired.known, "inquired.known")?,
                 prepared: inquired.prepared,
+            },
+            Kind::Wonder(internal::Calls { start, stamp, names }) => Message::Wonder {
+                start: convert(start, "wonder.start")?,
+                stamp,
+                names: at_most(names, READ_ITEMS, "wonder.names")?,
+            },
+            Kind::Gone(internal::Calls { start, stamp, names }) => Message::Gone {
+                start: convert(start, "gone.start")?,
+                stamp,
+                names: at_most(names, READ_ITEMS, "gone.names")?,
             },
         })
     }

@@ -224,7 +224,7 @@ impl Generator {
     fn object(&mut self) -> message::Message {
         use message::Message;
         let id = self.operation_id();
-        match self.below(11) {
+        match self.below(13) {
             0 => Message::Fetch(Box::new(Fetch {
                 token: self.number(),
                 start: self.start(),
@@ -264,6 +264,8 @@ impl Generator {
             6 => Message::Decide { id, commit: self.flag() },
             7 => Message::Decided { id },
             8 => Message::Forget { id },
+            11 => Message::Wonder { start: self.start(), stamp: self.number(), names: self.several(4, Self::name) },
+            12 => Message::Gone { start: self.start(), stamp: self.number(), names: self.several(4, Self::name) },
             9 => Message::Inquire {
                 id,
                 deadline: self.amount(),

@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use slackline_core::draft::{Draft, Lookup, Recomputed};
 use slackline_core::object::ObjectKey;
+use slackline_core::txn::READ_ITEMS;
 
 use super::memo::{Function, Memo, parse};
 use super::port::{Pending, Port as _};
@@ -115,6 +116,21 @@ impl Txn {
         }
     }
 
+    /// Reads the objects of all calls that are to be treated at once. Those that cannot be read stay as they are.
+    async fn fetch_pending(&self) -> Result<(), TxnError> {
+        let gets: Vec<ObjectKey> = self.state()?.draft.unread().take(READ_ITEMS).cloned().collect();
+        if gets.len() < 2 {
+            return Ok(());
+        }
+        let reading = self.read(Wanted { gets: gets.clone(), fresh: true, ..Wanted::default() }).await?;
+        for (place, seen) in gets.iter().zip(reading.gets) {
+            let Ok(seen) = seen else { continue };
+            let noted = self.state()?.draft.note_call(place, seen);
+            noted.map_err(|contradiction| self.contradiction(contradiction))?;
+        }
+        Ok(())
+    }
+
     /// Runs a function in a frame of its own.
     async fn compute(
         &self,
@@ -183,6 +199,7 @@ impl Txn {
 
     async fn treat_all(&self) -> Result<(), TxnError> {
         loop {
+            self.fetch_pending().await?;
             let Some(place) = self.state()?.draft.next_pending() else { return Ok(()) };
             self.treat(place).await?;
         }

@@ -227,7 +227,8 @@ impl Transaction {
             runs += 1;
             let site = self.port.choose(region, &mut avoid);
             // Reads end a little before the program would be ended, and say why they did not come to anything.
-            let margin = (deadline.saturating_duration_since(self.port.now()) / 16).min(MARGIN);
+            let began = self.port.now();
+            let margin = (deadline.saturating_duration_since(began) / 16).min(MARGIN);
             let txn = Txn::new(Arc::clone(&self.port), site, runs > 1, deadline - margin);
             let ended = self.until(deadline, program(txn.clone())).await;
             let is_sound = matches!(ended, Some(Ok(_))) && matches!(txn.check_computed().await, Ok(true));
@@ -236,7 +237,7 @@ impl Transaction {
                 // It was still reading, or doing something else: nothing was sent that could take effect.
                 (None, failure) => {
                     let failure = failure.unwrap_or_else(|| Failure::of(Cause::DeadlinePassed, None));
-                    return Ok(failure.or_before(last).refused());
+                    return Ok(failure.or_before(last, self.port.now() - began).refused());
                 }
                 (Some(Err(_)), Some(failure)) => failure,
                 (Some(Ok(value)), _) => match self.commit_with_calls(region, &txn, draft, deadline).await {
@@ -259,10 +260,11 @@ impl Transaction {
                 avoid.push(site);
             }
             let (now, rest) = (self.port.now(), jittered(pause, self.port.random()));
+            let failure = failure.or_before(last.take(), now - began);
             outage = failure.is_outage().then(|| outage.unwrap_or(now));
             let is_brief = outage.is_some_and(|since| now < since + OUTAGE);
             if !(failure.is_transient || is_brief) || now + rest >= deadline {
-                return Ok(failure.or_before(last).refused());
+                return Ok(failure.refused());
             }
             last = Some(failure);
             self.port.sleep_until(now + rest).await;
@@ -383,11 +385,12 @@ impl Failure {
         matches!(&self.reason, Reason::Aborted(aborted) if aborted.cause == Cause::Unreachable)
     }
 
-    /// Why the transaction comes to nothing: that time is up is no news if a run before failed for a reason of its own.
-    fn or_before(self, before: Option<Self>) -> Self {
+    /// Why the transaction comes to nothing, after a run that took so long: that the time of a short one was up is no news if
+    /// one before it failed for a reason of its own.
+    fn or_before(self, before: Option<Self>, took: Duration) -> Self {
         let is_late = matches!(&self.reason,
             Reason::Aborted(aborted) if aborted.cause == Cause::DeadlinePassed && aborted.holders.is_empty());
-        before.filter(|_| is_late).unwrap_or(self)
+        before.filter(|_| is_late && took < OUTAGE).unwrap_or(self)
     }
 
     fn refused<T>(self) -> Outcome<T> {

@@ -336,6 +336,11 @@ impl Draft {
         self.pending.first().cloned()
     }
 
+    /// Calls that are to be treated, and of which it is not known what is there.
+    pub fn unread(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.pending.iter().filter(|call| self.is_there(call).is_none())
+    }
+
     /// Whether what is there of a pending call is known: `Some(true)` if there is something.
     pub fn is_there(&self, call: &ObjectKey) -> Option<bool> {
         if self.stored(call).is_some() { Some(true) } else { self.missing.contains_key(call).then_some(false) }

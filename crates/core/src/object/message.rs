@@ -54,6 +54,24 @@ pub enum Message {
         /// The transaction.
         id: OperationId,
     },
+    /// Asks the home of these calls which are gone: somebody here wonders whether what is noted of them is still of use.
+    Wonder {
+        /// The asking site's start.
+        start: Start,
+        /// What the asking site has registered when it asked, as a count.
+        stamp: u64,
+        /// The calls' names.
+        names: Vec<String>,
+    },
+    /// Answers `Wonder`.
+    Gone {
+        /// As asked.
+        start: Start,
+        /// As asked.
+        stamp: u64,
+        /// Those that are not there, and are not about to be put.
+        names: Vec<String>,
+    },
     /// Asks what is known of a transaction, by one who is in doubt. Who takes part in it and has not prepared yet refuses it
     /// for ever.
     Inquire {

@@ -104,6 +104,13 @@ impl Cache {
         Some(Used { seen: &copy.seen, renew })
     }
 
+    /// The answer to a question that was to renew a copy was lost: another may be asked.
+    pub(super) fn not_renewed(&mut self, key: &ObjectKey) {
+        if let Some(copy) = self.copies.get_mut(key) {
+            copy.is_renewing = false;
+        }
+    }
+
     /// How often a copy was read since its home was told.
     pub(super) fn take_reads(&mut self, key: &ObjectKey) -> u32 {
         self.copies.get_mut(key).map_or(0, |copy| std::mem::take(&mut copy.reads))

@@ -6,6 +6,7 @@
 //! it a look.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use super::row::DEPENDENT;
 use super::table::is_within;
@@ -21,12 +22,22 @@ const SUBJECTS: usize = 1_000_000;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Dependents {
     /// What each call depends on: the rows.
-    calls: BTreeMap<ObjectKey, BTreeSet<Subject>>,
+    calls: BTreeMap<ObjectKey, Noted>,
     /// The calls that depend on a name.
     names: BTreeMap<String, BTreeSet<ObjectKey>>,
     /// The calls that depend on a span, by its prefix.
     spans: BTreeMap<String, BTreeSet<(Span, ObjectKey)>>,
     subjects: usize,
+    /// Counts what is registered in this life.
+    stamp: u64,
+}
+
+/// What a call depends on here.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Noted {
+    subjects: BTreeSet<Subject>,
+    /// When it was registered last.
+    stamp: u64,
 }
 
 impl Dependents {
@@ -61,7 +72,10 @@ impl Dependents {
 
     /// A call depends on this from now on. [`Dependents::write`] makes it durable.
     pub(super) fn register(&mut self, call: &ObjectKey, subject: &Subject) {
-        if !self.calls.entry(call.clone()).or_default().insert(subject.clone()) {
+        self.stamp += 1;
+        let noted = self.calls.entry(call.clone()).or_default();
+        noted.stamp = self.stamp;
+        if !noted.subjects.insert(subject.clone()) {
             return;
         }
         self.subjects += 1;
@@ -76,7 +90,7 @@ impl Dependents {
 
     /// Writes a call's row.
     pub(super) fn write(&self, batch: &mut Batch, call: &ObjectKey) {
-        let subjects = &self.calls[call];
+        let subjects = &self.calls[call].subjects;
         let mut row = Vec::new();
         put_u64(&mut row, subjects.len() as u64);
         subjects.iter().for_each(|subject| subject.encode(&mut row));
@@ -85,7 +99,7 @@ impl Dependents {
 
     /// A call depends on nothing here any more.
     pub(super) fn forget(&mut self, batch: &mut Batch, call: &ObjectKey) {
-        let Some(subjects) = self.calls.remove(call) else { return };
+        let Some(Noted { subjects, .. }) = self.calls.remove(call) else { return };
         batch.delete(&key(call));
         self.subjects -= subjects.len();
         for subject in subjects {
@@ -94,6 +108,22 @@ impl Dependents {
                 Subject::Span(span) => remove(&mut self.spans, span.prefix.clone(), &(span, call.clone())),
             }
         }
+    }
+
+    /// Calls that come after this one, in their order.
+    pub(super) fn calls_after(&self, after: Option<&ObjectKey>) -> impl Iterator<Item = &ObjectKey> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.calls.range::<ObjectKey, _>((from, Bound::Unbounded)).map(|(call, _)| call)
+    }
+
+    /// A time before everything that is registered from now on.
+    pub(super) fn stamp(&self) -> u64 {
+        self.stamp
+    }
+
+    /// Whether a call was registered since.
+    pub(super) fn is_newer(&self, call: &ObjectKey, stamp: u64) -> bool {
+        self.calls.get(call).is_some_and(|noted| noted.stamp > stamp)
     }
 
     /// Takes a row of an earlier life in.
@@ -172,7 +202,7 @@ mod tests {
         // No span shows calls.
         assert_eq!(missing(&dependents, &writes("\u{1}f()", &[])), []);
         let mut restored = Dependents::default();
-        for (call, row) in [(&f, &dependents.calls[&f]), (&g, &dependents.calls[&g])] {
+        for (call, row) in [&f, &g].map(|call| (call, &dependents.calls[call].subjects)) {
             let mut bytes = Vec::new();
             put_u64(&mut bytes, row.len() as u64);
             row.iter().for_each(|subject| subject.encode(&mut bytes));

@@ -377,7 +377,8 @@ impl Txns {
                     let defending = self.entries.get(id).filter(|entry| entry.stage == Stage::Defending);
                     defending.into_iter().for_each(|entry| needs(&entry.part, incarnation, set));
                 }
-                Timer::Calls => self.look_needs(incarnation, set),
+                Timer::Calls => self.calls_need(incarnation, set),
+                Timer::Notes => self.notes_need(incarnation, set),
                 _ => {}
             }
         }

@@ -5,31 +5,49 @@
 //! deletes it when that is long ago; who wants it then computes it, and it is back.
 //!
 //! To delete a call is a write of one object, at its home, judged like any other: what is prepared, rights that are out, and
-//! other calls that depend on it keep it. No other site is asked. What is noted elsewhere, that the call depends on something
-//! there, stays until somebody covers the call and finds nothing; that costs them a look, once.
+//! other calls that depend on it keep it. No other site is asked.
 //!
 //! Uses are in memory only. After a start nothing is deleted until uses have been noted for as long as a call may be idle.
+//!
+//! # Notes
+//!
+//! What is noted at other homes, that a call depends on something there, outlives the call. Until it is removed, every writer
+//! must look for the call, and it keeps the calls that it depended on. So each home goes through its notes, and asks the homes
+//! of the calls which of them are gone.
+//!
+//! ```text
+//!   a home  ── Wonder, stamp ──▶  home of the calls
+//!           ◀── Gone, stamp ────  not there, and nothing is prepared that puts them
+//! ```
+//!
+//! A note is removed unless the call was registered here after the stamp. That is safe: a call's value is put by the
+//! transaction that registers it at every home on which it depends. If the transaction was carried out here before the
+//! question, then the call's home had prepared it, and says that the call is gone only if it was there and was deleted. If it
+//! was carried out here after the question, its stamp is newer. If it will be, it registers the call anew.
 
 use std::collections::BTreeMap;
 
-use super::table::{Table, row_range};
+use super::table::{Table, row_key, row_range};
 use super::{Timer, Txns};
 use crate::clock::{MILLISECOND, Now};
-use crate::id::Incarnation;
+use crate::id::{Incarnation, SiteId};
 use crate::machine::KeySet;
-use crate::object::{CALL_MARK, Change, ObjectKey, Part, Span, is_call};
+use crate::object::message::Message;
+use crate::object::{CALL_MARK, Change, GONE, ObjectKey, Part, Span, is_call};
+use crate::right::Start;
 use crate::turn::Turn;
+use crate::txn::READ_ITEMS;
 
-/// The most calls that one step looks at.
-const STEP: u32 = 32;
-/// From one step to the next, in microseconds, as long as there are more calls to look at.
-const PAUSE: u64 = 100 * MILLISECOND;
+/// The most calls, or notes, that one step looks at.
+const STEP: u32 = 64;
+/// From one step to the next, in microseconds, as long as there are more to look at.
+const PAUSE: u64 = 50 * MILLISECOND;
 /// When all were looked at, the next look begins after this part of the time that a call may be idle.
 const PART: u64 = 8;
-/// The most calls whose last use is remembered; beyond it, all begin anew.
-const USED: usize = 1_000_000;
+/// The most calls whose last use is remembered; beyond it, all count as just used.
+const USED: usize = 262_144;
 
-/// When calls of this home were used.
+/// When calls of this home were used, and how far the looks are.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Uses {
     /// When each was used last, in monotonic microseconds.
@@ -38,13 +56,11 @@ pub(super) struct Uses {
     since: u64,
     /// The call after which the next step goes on.
     after: String,
+    /// The noted call after which the next step through the notes goes on.
+    noted: Option<ObjectKey>,
 }
 
 impl Uses {
-    fn begin(&mut self, now: u64) {
-        *self = Self { since: now, ..Self::default() };
-    }
-
     /// Somebody wanted its result.
     pub(super) fn note(&mut self, now: Now, name: &str) {
         if !is_call(name) {
@@ -55,7 +71,8 @@ impl Uses {
             return;
         }
         if self.last.len() >= USED {
-            self.begin(now.mono);
+            self.last.clear();
+            self.since = now.mono;
         }
         self.last.insert(name.to_owned(), now.mono);
     }
@@ -72,17 +89,25 @@ impl Uses {
 }
 
 impl Txns {
-    /// The site serves: it looks after its calls from now on.
+    /// The site serves: it looks after its calls and notes from now on.
     pub(super) fn begin_to_look(&mut self, turn: &Turn) {
         let idle = turn.config.idle_calls;
         if idle > 0 {
-            self.uses.begin(turn.now.mono);
+            self.uses = Uses { since: turn.now.mono, ..Uses::default() };
             self.timers.insert((turn.now.mono + idle, Timer::Calls));
+            self.timers.insert((turn.now.mono + idle, Timer::Notes));
         }
     }
 
-    /// What the next step needs from storage.
-    pub(super) fn look_needs(&self, incarnation: Incarnation, set: &mut KeySet) {
+    fn look_again(&mut self, turn: &Turn, timer: Timer, is_over: bool) {
+        let pause = if is_over { (turn.config.idle_calls / PART).max(PAUSE) } else { PAUSE };
+        self.timers.insert((turn.now.mono + pause, timer));
+    }
+
+    // Calls.
+
+    /// What the next step through the calls needs from storage.
+    pub(super) fn calls_need(&self, incarnation: Incarnation, set: &mut KeySet) {
         set.ranges.push(row_range(incarnation, &self.uses.span()));
     }
 
@@ -110,20 +135,95 @@ impl Txns {
                 turn.metrics.calls_evicted += 1;
             }
         }
-        let is_full = names.len() >= range.limit;
-        let pause = match names.into_iter().next_back().filter(|_| is_full) {
-            Some(last) => {
-                self.uses.after = last;
-                PAUSE
+        let is_over = names.len() < range.limit;
+        self.uses.after = names.into_iter().next_back().filter(|_| !is_over).unwrap_or_default();
+        if is_over {
+            self.uses.last.retain(|_, last| turn.now.mono.saturating_sub(*last) < idle);
+            self.uses.since = self.uses.since.max(turn.now.mono.saturating_sub(idle));
+        }
+        self.look_again(turn, Timer::Calls, is_over);
+    }
+
+    // Notes.
+
+    /// The calls whose notes the next step looks at.
+    fn next_notes(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.dependents.calls_after(self.uses.noted.as_ref()).take(STEP as usize)
+    }
+
+    /// What the next step through the notes needs from storage.
+    pub(super) fn notes_need(&self, incarnation: Incarnation, set: &mut KeySet) {
+        let own = self.next_notes().filter(|call| call.home == self.me.region);
+        set.keys.extend(own.map(|call| row_key(incarnation, &call.name)));
+    }
+
+    /// Looks at some notes: asks whether the calls are still there.
+    pub(super) fn look_at_notes(&mut self, turn: &mut Turn, table: &Table) {
+        let mut names: BTreeMap<u16, Vec<String>> = BTreeMap::new();
+        let mut last = None;
+        let mut count = 0;
+        for call in self.next_notes() {
+            names.entry(call.home).or_default().push(call.name.clone());
+            last = Some(call.clone());
+            count += 1;
+        }
+        let (asked, is_over) = ((self.start, self.dependents.stamp()), count < STEP);
+        for (home, names) in names {
+            let home = SiteId::new(home, turn.site.me.lane);
+            if home == turn.site.me {
+                // What was registered since the working set was named is not in the view.
+                let names = names.into_iter().filter(|name| table.view.knows(&row_key(table.incarnation, name)));
+                let gone = self.gone_of(table, names.collect());
+                self.gone(turn, home, asked, gone);
+            } else if turn.is_reachable(home) {
+                turn.send_object(home, Message::Wonder { start: asked.0, stamp: asked.1, names });
             }
-            None => {
-                self.uses.after.clear();
-                self.uses.last.retain(|_, last| turn.now.mono.saturating_sub(*last) < idle);
-                self.uses.since = self.uses.since.max(turn.now.mono.saturating_sub(idle));
-                (idle / PART).max(PAUSE)
-            }
+        }
+        self.uses.noted = last.filter(|_| !is_over);
+        self.look_again(turn, Timer::Notes, is_over);
+    }
+
+    /// Which of these calls are not there, and not about to be.
+    fn gone_of(&self, table: &Table, names: Vec<String>) -> Vec<String> {
+        let is_gone = |name: &String| {
+            let seen = self.locks.get(table, name);
+            // One that rests on what is lost is still there; and a home that lost its storage does not know yet.
+            let is_nothing = seen.is_ok_and(|seen| seen.value.is_none() && seen.version.number & GONE == 0);
+            is_call(name) && is_nothing && !self.locks.is_changing(name)
         };
-        self.timers.insert((turn.now.mono + pause, Timer::Calls));
+        names.into_iter().filter(is_gone).collect()
+    }
+
+    /// Another home has notes of these calls of this one.
+    pub(super) fn wondered(
+        &mut self,
+        turn: &mut Turn,
+        table: &Table,
+        from: SiteId,
+        (start, stamp): (Start, u64),
+        names: Vec<String>,
+    ) {
+        if names.len() > READ_ITEMS {
+            turn.metrics.ignored += 1;
+            return;
+        }
+        let names = self.gone_of(table, names);
+        if !names.is_empty() {
+            turn.send_object(from, Message::Gone { start, stamp, names });
+        }
+    }
+
+    /// These calls are gone: what is noted of them is removed, unless it was noted since that was asked.
+    pub(super) fn gone(&mut self, turn: &mut Turn, from: SiteId, (start, stamp): (Start, u64), names: Vec<String>) {
+        if start != self.start {
+            return;
+        }
+        for name in names {
+            let call = ObjectKey { home: from.region, name };
+            if !self.dependents.is_newer(&call, stamp) {
+                self.dependents.forget(&mut turn.batch, &call);
+            }
+        }
     }
 }
 

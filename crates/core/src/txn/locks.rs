@@ -82,7 +82,7 @@ impl Locks {
     }
 
     /// What a name holds now.
-    fn get(&self, table: &Table, name: &str) -> Result<Seen, Abort> {
+    pub(super) fn get(&self, table: &Table, name: &str) -> Result<Seen, Abort> {
         self.written.get(name).cloned().map_or_else(|| table.get(name), Ok)
     }
 

@@ -107,6 +107,7 @@ enum Timer {
     Read(u64),
     Question(u64),
     Calls,
+    Notes,
 }
 
 /// Objects and transactions at one site.
@@ -371,6 +372,9 @@ impl Txns {
                 set.ranges.extend(fetch.scans.iter().map(|span| table::row_range(incarnation, span)));
             }
             Message::Prepare(prepare) => home::needs(&prepare.part, incarnation, set),
+            Message::Wonder { names, .. } => {
+                set.keys.extend(names.iter().map(|name| table::row_key(incarnation, name)));
+            }
             _ => {}
         }
     }
@@ -400,6 +404,8 @@ impl Txns {
             }
             Message::Decided { id } => self.noted(turn, from, id),
             Message::Forget { id } => self.forget_part(turn, id),
+            Message::Wonder { start, stamp, names } => self.wondered(turn, &table, from, (start, stamp), names),
+            Message::Gone { start, stamp, names } => self.gone(turn, from, (start, stamp), names),
             Message::Inquire { id, deadline, participants, prepared } => {
                 self.note_prepared(turn, id, prepared);
                 self.note_answers(turn, id, prepared);
@@ -474,8 +480,9 @@ impl Txns {
                 Timer::Part(id) => self.look_at_part(turn, &table, at, id),
                 Timer::Coordinated(id) => self.look_at_coordinated(turn, at, id),
                 Timer::Read(name) => self.answer_read(turn, name),
-                Timer::Question(token) => drop(self.questions.remove(&token)),
+                Timer::Question(token) => self.give_up_question(token),
                 Timer::Calls => self.look_for_idle(turn, &table),
+                Timer::Notes => self.look_at_notes(turn, &table),
             }
         }
     }

@@ -225,6 +225,14 @@ impl Txns {
         turn.send_object(from, Message::Fetched(Box::new(Fetched { token, start, gets: given, scans })));
     }
 
+    /// Nobody waits for an answer any more.
+    pub(super) fn give_up_question(&mut self, token: u64) {
+        let Some(question) = self.questions.remove(&token).filter(|question| question.reads.is_none()) else { return };
+        for (name, _) in question.gets {
+            self.cache.not_renewed(&ObjectKey { home: question.home.region, name });
+        }
+    }
+
     /// A home answers.
     pub(super) fn fetched(&mut self, turn: &mut Turn, from: SiteId, fetched: Fetched) {
         let Fetched { token, start, gets, scans } = fetched;

@@ -349,3 +349,59 @@ fn call_is_not_deleted_before_it_could_have_been_used_since_its_home_started() {
     cluster.run(2 * IDLE_CALLS);
     assert_eq!(kept(&mut cluster, 2, &twice()), None);
 }
+
+#[test]
+fn notes_of_a_deleted_call_are_removed_though_nobody_writes_what_it_read() {
+    let mut cluster = registered();
+    let mut recomputed = Vec::new();
+    for step in 0..40 {
+        cluster.run(60 * SECOND);
+        // The larger one stays the larger one, so the result stays.
+        let (outcome, which) = write(&mut cluster, 1, &x(), step % 2);
+        assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+        recomputed.push(which.len());
+    }
+    assert_eq!((recomputed[0], recomputed[39]), (1, 0), "{recomputed:?}");
+    let rows = |cluster: &Cluster| -> usize {
+        let notes = cluster.hosts.iter().flat_map(|host| host.rows.keys().filter(|key| key[0] == 9));
+        notes.count()
+    };
+    assert_eq!(rows(&cluster), 0, "no home has notes left");
+}
+
+#[test]
+fn writer_of_what_many_deleted_calls_read_need_not_look_for_them() {
+    let mut cluster = Cluster::new(3);
+    assert_eq!(set(&mut cluster, 1, &x(), 3), committed(1));
+    for number in 0..300 {
+        let mut draft = Draft::new();
+        let call = ObjectKey::new(0, format!("\u{1}f({number})"));
+        let seen = get(&mut cluster, 0, &call).expect("read");
+        draft.note_call(&call, seen).expect("consistent");
+        let frame = draft.open(call.clone());
+        count(&mut cluster, 0, &mut draft, &x());
+        draft.note(frame, &x());
+        draft.close(frame, Vec::new());
+        let proposal = draft.proposal(0).expect("computed").1;
+        assert_eq!(commit(&mut cluster, 0, proposal), committed(2));
+    }
+    cluster.run(2 * IDLE_CALLS);
+    cluster.hosts.iter_mut().for_each(|host| host.session = None);
+    let (outcome, recomputed) = write(&mut cluster, 1, &x(), 7);
+    assert_eq!((outcome, recomputed.len()), (committed(1), 0), "no call is in the way");
+}
+
+#[test]
+fn note_stays_while_its_call_is_there_or_its_home_is_silent() {
+    let mut cluster = registered();
+    cluster.cut = vec![(0, 1), (1, 0)];
+    for _ in 0..30 {
+        cluster.run(60 * SECOND);
+        assert_eq!(kept(&mut cluster, 2, &twice()), Some(10));
+    }
+    cluster.cut.clear();
+    cluster.run(SECOND);
+    cluster.hosts.iter_mut().for_each(|host| host.session = None);
+    let (outcome, recomputed) = write(&mut cluster, 1, &x(), 7);
+    assert_eq!((outcome, &recomputed[..]), (committed(2), &[Recomputed::Changed, Recomputed::Changed][..]));
+}

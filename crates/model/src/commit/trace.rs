@@ -61,6 +61,8 @@ fn brief(message: &Message) -> String {
         Message::Fetched(_) => "Fetched".to_owned(),
         Message::Revoke { .. } => "Revoke".to_owned(),
         Message::Revoked { .. } => "Revoked".to_owned(),
+        Message::Wonder { .. } => "Wonder".to_owned(),
+        Message::Gone { .. } => "Gone".to_owned(),
         Message::Prepare(prepare) => {
             format!("Prepare(T{}, prepared {:03b})", prepare.id.sequence + 1, prepare.prepared)
         }
