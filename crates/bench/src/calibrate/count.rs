@@ -9,7 +9,7 @@ use super::fit::{Counts, TERMS};
 use super::load::{Caller, Load};
 
 /// How many requests are counted.
-const REQUESTS: u64 = 40;
+const REQUESTS: u64 = 400;
 /// Between sites, and between a client's answer and its next request, in microseconds.
 const PAUSE: u64 = 100;
 /// How long sites are watched doing nothing, in microseconds: what they do of themselves is not the load's.
@@ -117,11 +117,11 @@ fn count_term(load: &Load, term: usize) -> Result<[f64; 2], String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calibrate::load::{Kind, LOADS, SYNCS};
+    use crate::calibrate::load::{Kind, LOADS};
 
     #[test]
     fn loads_differ_in_what_they_say() {
-        for load in LOADS.iter().chain(&SYNCS) {
+        for load in &LOADS {
             let [here, there] = count(load).unwrap_or_else(|problem| panic!("{}: {problem}", load.name));
             let [input, operation, object, send, byte] = here;
             assert!(input >= 1.0 && send >= 1.0, "{load:?}: {here:?}");

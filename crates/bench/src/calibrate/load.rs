@@ -25,7 +25,7 @@ pub(super) enum Kind {
     Write { objects: usize, bytes: usize, region: u16 },
 }
 
-/// Loads that differ in one thing at a time, for the terms of the processor.
+/// Loads that differ in one thing at a time.
 pub(super) const LOADS: [Load; 12] = [
     Load { name: "acquire-1", kind: Kind::Acquire { operations: 1 } },
     Load { name: "acquire-16", kind: Kind::Acquire { operations: 16 } },
@@ -39,12 +39,6 @@ pub(super) const LOADS: [Load; 12] = [
     Load { name: "write-16k", kind: Kind::Write { objects: 1, bytes: 16 << 10, region: 0 } },
     Load { name: "remote-1", kind: Kind::Write { objects: 1, bytes: SMALL, region: 1 } },
     Load { name: "remote-32", kind: Kind::Write { objects: 32, bytes: SMALL, region: 1 } },
-];
-
-/// One request at a time, for the terms of the disk: so each has a sync of its own.
-pub(super) const SYNCS: [Load; 2] = [
-    Load { name: "sync-small", kind: Kind::Write { objects: 1, bytes: SMALL, region: 0 } },
-    Load { name: "sync-64k", kind: Kind::Write { objects: 1, bytes: 64 << 10, region: 0 } },
 ];
 
 /// Bytes of a small object.

@@ -4,8 +4,9 @@
 //! batch; objects read, validated, written; their bytes; where they are at home. What a request of each load makes a site
 //! do is counted by the simulator itself, whose worlds carry out the same requests (`count`). What it takes is the time that
 //! the site's thread had a processor, as the kernel counts it: other work on the machine hardly moves that, though it takes
-//! caches away. The terms of [`Costs`] are then those that explain all loads best (`fit`). The terms of a sync come from
-//! two loads of one caller, whose syncs differ in bytes; a sync takes real time, and does suffer from other work.
+//! caches away. The terms of [`Costs`] are then those that explain all loads best (`fit`). The terms of a sync are those
+//! of the line through the quickest tenth of small and of large ones, of a log beside the sites' (`disk`); a sync takes real
+//! time, and does suffer from other work.
 //!
 //! All loads are run in turn, several times; each time gives all terms, of which the medians are reported. Nothing is changed
 //! by this: the simulator's costs are constants, so that the same seed gives the same run on every machine.
@@ -16,8 +17,10 @@
 //! | `count` | what they make a simulated site do |
 //! | `real` | what they take at a real one |
 //! | `fit` | terms from both |
+//! | `disk` | small and large syncs |
 
 mod count;
+mod disk;
 mod fit;
 mod load;
 mod real;
@@ -36,8 +39,9 @@ use crate::median;
 use crate::report::{Mode, Report, Run};
 use crate::txns::OBJECT_NS;
 use count::count;
+use disk::Disk;
 use fit::{Counts, Row, TERMS, fit, predict};
-use load::{LOADS, Load, SYNCS};
+use load::{LOADS, Load};
 use real::{Ready, Taken, failed, idle};
 
 /// What `bench calibrate` is told.
@@ -105,6 +109,7 @@ struct Shown {
     counts: Counts,
     nanos: f64,
     fitted: f64,
+    simulated: f64,
     taken: Taken,
 }
 
@@ -112,7 +117,6 @@ struct Shown {
 pub fn calibrate(options: &CalibrateOptions) -> Result<Calibration, LiveError> {
     let counted = |load: &Load| count(load).map_err(|problem| failed(format!("{}: {problem}", load.name)));
     let counts = LOADS.iter().map(counted).collect::<Result<Vec<_>, _>>()?;
-    let bytes = SYNCS.iter().map(|load| Ok(counted(load)?[0][TERMS - 1])).collect::<Result<Vec<_>, LiveError>>()?;
 
     let scratch = Scratch::below(&options.live.directory)?;
     if options.live.binary.is_some() {
@@ -122,9 +126,9 @@ pub fn calibrate(options: &CalibrateOptions) -> Result<Calibration, LiveError> {
     let sites: [Server; 2] = sites.try_into().map_err(|_| failed("two sites were asked for"))?;
     sites.iter().try_for_each(|site| site.wait_ready().map(drop))?;
     let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    let rounds = runtime.block_on(measure(options, &sites))?;
+    let rounds = runtime.block_on(measure(options, &sites, Disk::open(&scratch.path().join("disk"))?))?;
 
-    let found: Vec<[f64; TERMS + 2]> = rounds.iter().map(|round| round.terms(&counts, &bytes)).collect();
+    let found: Vec<[f64; TERMS + 2]> = rounds.iter().map(|round| round.terms(&counts)).collect();
     let terms = terms(&found);
     let fitted: Counts = std::array::from_fn(|term| terms[term].measured);
     let shown = shown(&rounds, &counts, &fitted);
@@ -137,19 +141,20 @@ pub fn calibrate(options: &CalibrateOptions) -> Result<Calibration, LiveError> {
 struct Round {
     idle: Taken,
     loads: Vec<Taken>,
-    syncs: Vec<Taken>,
+    /// Bytes and nanoseconds of a small and of a large sync.
+    syncs: [(f64, f64); 2],
 }
 
-async fn measure(options: &CalibrateOptions, sites: &[Server; 2]) -> Result<Vec<Round>, LiveError> {
+async fn measure(options: &CalibrateOptions, sites: &[Server; 2], mut disk: Disk) -> Result<Vec<Round>, LiveError> {
     let mut loads = Vec::new();
-    for (order, load) in LOADS.into_iter().chain(SYNCS).enumerate() {
-        let callers = if order < LOADS.len() { options.callers } else { 1 };
-        loads.push(Ready::new(load, order, callers, &sites[0]).await?);
+    for (order, load) in LOADS.into_iter().enumerate() {
+        loads.push(Ready::new(load, order, options.callers, &sites[0]).await?);
     }
     let mut rounds = Vec::with_capacity(options.rounds);
     // The first round only warms up.
     for round in 0..=options.rounds {
         let idle = idle(options.length, sites).await?;
+        let syncs = disk.run(options.length)?;
         let mut taken = Vec::with_capacity(loads.len());
         for load in &mut loads {
             let took = load.run(options.length, sites).await?;
@@ -158,7 +163,6 @@ async fn measure(options: &CalibrateOptions, sites: &[Server; 2]) -> Result<Vec<
             }
             taken.push(took);
         }
-        let syncs = taken.split_off(LOADS.len());
         if round > 0 {
             rounds.push(Round { idle, loads: taken, syncs });
         }
@@ -175,11 +179,10 @@ impl Round {
     }
 
     /// All terms, by this round alone.
-    fn terms(&self, counts: &[[Counts; 2]], sync_bytes: &[f64]) -> [f64; TERMS + 2] {
+    fn terms(&self, counts: &[[Counts; 2]]) -> [f64; TERMS + 2] {
         let rows = places(counts).map(|(load, site)| Row { counts: counts[load][site], nanos: self.nanos(load, site) });
         let processor = fit(&rows.collect::<Vec<_>>());
-        let [small, large] = [0, 1].map(|at: usize| (sync_bytes[at], self.syncs[at].sync() * 1e9));
-        let (sync, byte) = line(small, large);
+        let (sync, byte) = line(self.syncs[0], self.syncs[1]);
         let [input, operation, object, send, logged] = processor;
         [input, operation, object, send, logged, sync / 1e3, byte]
     }
@@ -197,27 +200,33 @@ fn line(one: (f64, f64), other: (f64, f64)) -> (f64, f64) {
     ((one.1 - slope * one.0).max(0.0), slope)
 }
 
-fn terms(rounds: &[[f64; TERMS + 2]]) -> Vec<Term> {
+/// What simulations reckon with, in the order of the names. Only those of transactions reckon with objects.
+fn simulated() -> [u64; TERMS + 2] {
     let Costs { input_ns, operation_ns, send_ns, byte_ns, sync_us, sync_byte_ns, .. } = Costs::default();
-    let simulated = [input_ns, operation_ns, OBJECT_NS, send_ns, byte_ns, sync_us, sync_byte_ns];
+    [input_ns, operation_ns, OBJECT_NS, send_ns, byte_ns, sync_us, sync_byte_ns]
+}
+
+fn terms(rounds: &[[f64; TERMS + 2]]) -> Vec<Term> {
     let term = |(at, (name, simulated)): (usize, (&'static str, u64))| {
         let all: Vec<f64> = rounds.iter().map(|round| round[at]).collect();
         let (least, most) =
             (all.iter().copied().fold(f64::INFINITY, f64::min), all.iter().copied().fold(0.0, f64::max));
         Term { name, measured: median(all, |value| *value), least, most, simulated: simulated as f64 }
     };
-    NAMES.into_iter().zip(simulated).enumerate().map(term).collect()
+    NAMES.into_iter().zip(simulated()).enumerate().map(term).collect()
 }
 
 /// Each load at each site that it makes do something, with the round in which it took the median.
 fn shown(rounds: &[Round], counts: &[[Counts; 2]], fitted: &Counts) -> Vec<Shown> {
+    let reckoned: Counts = std::array::from_fn(|term| simulated()[term] as f64);
     let show = |(load, site): (usize, usize)| {
         let all = rounds.iter().map(|round| (round.nanos(load, site), round.loads[load])).collect();
         let (nanos, taken) = median(all, |(nanos, _)| *nanos);
         let name = LOADS[load].name;
         let name = if site == 0 { name.to_owned() } else { format!("{name}-home") };
         let counts = counts[load][site];
-        Shown { name, counts, nanos, fitted: predict(&counts, fitted), taken }
+        let (fitted, simulated) = (predict(&counts, fitted), predict(&counts, &reckoned));
+        Shown { name, counts, nanos, fitted, simulated, taken }
     };
     places(counts).map(show).collect()
 }
@@ -232,7 +241,7 @@ fn report(
 ) -> Report {
     let digits = |value: f64| (value * 1e3).round() / 1e3;
     let mut first = Run::new("terms");
-    let takens = || rounds.iter().flat_map(|round| round.loads.iter().chain(&round.syncs));
+    let takens = || rounds.iter().flat_map(|round| &round.loads);
     first.committed = takens().map(|taken| taken.requests).sum();
     first = first.took(takens().map(|taken| taken.seconds).sum());
     for term in terms {
@@ -243,6 +252,9 @@ fn report(
         first = first.with(term.name, all);
     }
     let all = takens().flat_map(|taken| taken.worked).fold(Worked::default(), Worked::and);
+    let (syncs, seconds) = takens().fold((0.0, 0.0), |sum, taken| (sum.0 + taken.syncs, sum.1 + taken.sync_seconds));
+    let site_sync = (seconds / f64::max(syncs, 1.0) * 1e6).round();
+    first = first.with("site_sync_us", site_sync);
     first = first.with("beside_share", digits(all.beside / (all.site + all.beside).max(f64::MIN_POSITIVE)));
     let run = |shown: &Shown| {
         let mut run = Run::new(shown.name.clone());
@@ -251,13 +263,14 @@ fn report(
         for (name, count) in ["inputs", "operations", "objects", "sends", "bytes"].into_iter().zip(shown.counts) {
             run = run.with(name, digits(count));
         }
-        run.with("cpu_ns", shown.nanos.round()).with("fitted_ns", shown.fitted.round())
+        let times = [("cpu_ns", shown.nanos), ("fitted_ns", shown.fitted), ("simulated_ns", shown.simulated)];
+        times.into_iter().fold(run, |run, (name, nanos)| run.with(name, nanos.round()))
     };
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     let rounds = format!(
         "{}, of which the medians and the spread are shown; in each, {} loads of {} ms",
         options.rounds,
-        LOADS.len() + SYNCS.len(),
+        LOADS.len(),
         options.length.as_millis()
     );
     let fact = |name: &str, fact: String| (name.to_owned(), fact);
@@ -273,13 +286,14 @@ fn report(
         facts: vec![
             fact("machine", format!("this one: {cpus} processors, {}", std::env::consts::ARCH)),
             fact("disk", disk),
+            fact("round trips", "two sites and the clients are on the same machine; no delay is put in".into()),
             fact("rounds", rounds),
+            fact("load", format!("{} callers, each with a stream and one request under way", options.callers)),
             fact(
-                "load",
-                format!("{} callers, each with a stream and one request under way; 1 for syncs", options.callers),
+                "processor",
+                "time that the site's thread had one; other work takes none of it, but takes caches away".into(),
             ),
-            fact("processor", "time that the site's thread had a processor, in which other work has no part".into()),
-            fact("syncs", "real time, which other work on the machine makes longer".into()),
+            fact("syncs", "real time of the quickest tenth, of one writer; other work makes it longer".into()),
         ],
         figures: Vec::new(),
     }
@@ -305,17 +319,18 @@ impl Calibration {
         }
         let _ = writeln!(
             out,
-            "\n{:17} {:>8} {:>8} {:>6} {:>6} {:>6} {:>6} {:>7}",
-            "a request of", "cpu µs", "fitted", "inputs", "ops", "objs", "sends", "bytes"
+            "\n{:14} {:>8} {:>8} {:>9} {:>6} {:>5} {:>5} {:>5} {:>7}",
+            "a request of", "cpu µs", "fitted", "simulated", "inputs", "ops", "objs", "sends", "bytes"
         );
         for run in &self.report.runs[1..] {
             let of = |name: &str| run.figure(name).unwrap_or(0.0);
             let _ = writeln!(
                 out,
-                "{:17} {:>8.1} {:>8.1} {:>6} {:>6} {:>6} {:>6} {:>7}",
+                "{:14} {:>8.1} {:>8.1} {:>9.1} {:>6} {:>5} {:>5} {:>5} {:>7}",
                 run.config,
                 of("cpu_ns") / 1e3,
                 of("fitted_ns") / 1e3,
+                of("simulated_ns") / 1e3,
                 of("inputs"),
                 of("operations"),
                 of("objects"),
@@ -323,7 +338,10 @@ impl Calibration {
                 of("bytes").round(),
             );
         }
-        out.push('\n');
+        let of = |name: &str| self.report.runs[0].figure(name).unwrap_or(0.0);
+        let (sync, beside) = (of("site_sync_us"), of("beside_share") * 100.0);
+        let _ = writeln!(out, "\nsyncs of the site under these loads: {sync} µs, the mean");
+        let _ = writeln!(out, "processor time of threads beside the sites' own: {beside:.0} %\n");
         out + &self.report.facts_table()
     }
 }

@@ -37,13 +37,6 @@ pub(super) struct Taken {
     pub(super) sync_seconds: f64,
 }
 
-impl Taken {
-    /// Seconds that a sync took.
-    pub(super) fn sync(&self) -> f64 {
-        if self.syncs > 0.0 { self.sync_seconds / self.syncs } else { 0.0 }
-    }
-}
-
 impl Ready {
     /// Connects so many callers of a load to the first site, and has them make what they need.
     pub(super) async fn new(load: Load, order: usize, callers: usize, site: &Server) -> Result<Self, LiveError> {
