@@ -65,12 +65,11 @@ impl Host for Client {
 ///
 /// The load cannot be carried out.
 pub(super) fn count(load: &Load) -> Result<[Counts; 2], String> {
-    let mut counts = [[0.0; TERMS]; 2];
-    for term in 0..TERMS {
-        let counted = count_term(load, term)?;
-        (counts[0][term], counts[1][term]) = (counted[0], counted[1]);
+    let (mut here, mut there) = ([0.0; TERMS], [0.0; TERMS]);
+    for (term, (here, there)) in here.iter_mut().zip(&mut there).enumerate() {
+        [*here, *there] = count_term(load, term)?;
     }
-    Ok(counts)
+    Ok([here, there])
 }
 
 fn count_term(load: &Load, term: usize) -> Result<[f64; 2], String> {

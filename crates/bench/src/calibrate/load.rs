@@ -154,6 +154,12 @@ impl Caller {
         Ok(true)
     }
 
+    /// The quota that it acquires of, if it does, and the tokens that it was granted.
+    pub(super) fn granted(&self) -> Option<(&str, u64)> {
+        // Its first operation created the quota; each of the others acquired a token.
+        matches!(self.kind, Kind::Acquire { .. }).then(|| (self.name.as_str(), self.next - 2))
+    }
+
     fn objects(&self) -> usize {
         match self.kind {
             Kind::Acquire { .. } => 0,

@@ -42,7 +42,7 @@ use count::count;
 use disk::Disk;
 use fit::{Counts, Row, TERMS, fit, predict};
 use load::{LOADS, Load};
-use real::{Ready, Taken, failed, idle};
+use real::{Ready, Taken, failed, idle, verify};
 
 /// What `bench calibrate` is told.
 #[derive(Clone, Debug)]
@@ -167,6 +167,7 @@ async fn measure(options: &CalibrateOptions, sites: &[Server; 2], mut disk: Disk
             rounds.push(Round { idle, loads: taken, syncs });
         }
     }
+    verify(&loads, &sites[0]).await?;
     Ok(rounds)
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use slackline::Client;
 use slackline_core::api::Response;
 use slackline_wire::v1::slackline_client::SlacklineClient;
 use slackline_wire::{MESSAGE_BYTES, v1};
@@ -45,7 +46,7 @@ impl Ready {
         let channel = endpoint.connect().await.map_err(failed)?;
         let mut lines = Vec::with_capacity(callers);
         for number in 0..callers {
-            let caller = Caller::new(load.kind, format!("{}-{order:02}-{number:02}", 'a'));
+            let caller = Caller::new(load.kind, format!("a-{order:02}-{number:02}"));
             let mut line = Line::open(caller, channel.clone()).await?;
             while !line.caller.is_going() {
                 line.ask().await?;
@@ -68,6 +69,20 @@ impl Ready {
         let seconds = began.elapsed().as_secs_f64();
         Ok(Reading::of(sites)?.since(&before, requests, seconds))
     }
+}
+
+/// The grants that were told are what the books have.
+pub(super) async fn verify(loads: &[Ready], site: &Server) -> Result<(), LiveError> {
+    let client = Client::connect([site.address.to_string()]).await.map_err(failed)?;
+    for (quota, granted) in loads.iter().flat_map(|load| &load.lines).filter_map(|line| line.caller.granted()) {
+        let shown = client.quota(quota).show().await.map_err(failed)?;
+        if shown.in_use.exact() != i64::try_from(granted).ok() {
+            let in_use = shown.in_use;
+            return Err(failed(format!("{granted} grants were told, but the books have {in_use:?}; this is a bug")));
+        }
+    }
+    client.close().await;
+    Ok(())
 }
 
 /// What the sites do of themselves for this long.
