@@ -77,7 +77,7 @@ const NAMES: [&str; TERMS + 2] =
 pub struct Term {
     /// Its name in [`Costs`], with its unit at the end.
     pub name: &'static str,
-    /// The median of the rounds, and their least and most.
+    /// The median of the rounds.
     pub measured: f64,
     /// The least of the rounds.
     pub least: f64,
