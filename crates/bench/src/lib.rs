@@ -5,6 +5,7 @@
 //! | [`handle`] | `bench core`: the machine alone, as fast as it goes on one core |
 //! | [`hot`] | `bench hot`: one quota that never runs out, one site, many callers |
 //! | [`footprint`] | `bench footprint`: what many quotas cost one site |
+//! | [`calibrate`] | `bench calibrate`: what work costs at a real site, beside what the simulator reckons with |
 //! | [`txns`] | workloads of transactions: `twitter`, `oo7`, `bank`, `courses`, `reads`, `writes` |
 //! | [`quota`] | `bench quota`: a trace of demand against one quota that regions share |
 //! | [`trace`], [`demand`] | what is replayed: files, generators |
@@ -16,6 +17,7 @@
 //! | [`figure`], [`histogram`] | what `--plot` draws; latencies |
 //! | [`zipf`] | popularity |
 
+pub mod calibrate;
 pub mod central;
 pub mod demand;
 pub mod figure;

@@ -131,7 +131,29 @@ pub struct Server {
     /// Where it serves clients.
     pub address: SocketAddr,
     http: SocketAddr,
+    region: String,
     started: Instant,
+}
+
+/// Seconds of processor time.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Worked {
+    /// Of the thread that has the site's network and its machine.
+    pub site: f64,
+    /// Of the threads beside it: those of its log and its table.
+    pub beside: f64,
+}
+
+impl Worked {
+    /// What was worked since then.
+    pub fn since(self, before: Self) -> Self {
+        Self { site: self.site - before.site, beside: self.beside - before.beside }
+    }
+
+    /// Both together.
+    pub fn and(self, other: Self) -> Self {
+        Self { site: self.site + other.site, beside: self.beside + other.beside }
+    }
 }
 
 #[derive(Debug)]
@@ -185,7 +207,7 @@ impl Server {
                 Running::Threads { _site: site }
             }
         };
-        Ok(Self { running, address: *address, http, started })
+        Ok(Self { running, address: *address, http, region: region.clone(), started })
     }
 
     /// Waits until it serves. Returns how long that took from its start.
@@ -211,15 +233,40 @@ impl Server {
 
     /// Bytes of memory that the process has now.
     pub fn resident_bytes(&self) -> Result<u64, LiveError> {
-        let id = match &self.running {
-            Running::Process(child) => child.id(),
-            Running::Threads { .. } => std::process::id(),
-        };
-        let path = format!("/proc/{id}/status");
+        let path = format!("/proc/{}/status", self.process());
         let status = fs::read_to_string(&path).map_err(LiveError::system(format!("read {path}")))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kibibytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
         kibibytes.map(|kibibytes| kibibytes * 1024).ok_or_else(|| LiveError::Failed(format!("{path} has no VmRSS")))
+    }
+
+    /// The processor time that the site has had so far, as the kernel counts it, to the nanosecond.
+    pub fn worked(&self) -> Result<Worked, LiveError> {
+        let path = PathBuf::from(format!("/proc/{}/task", self.process()));
+        let system = || LiveError::system(format!("read {}", path.display()));
+        let (of_site, mut worked) = (format!("site-{}", self.region), Worked::default());
+        for thread in fs::read_dir(&path).map_err(system())? {
+            let thread = thread.map_err(system())?.path();
+            // A thread may end at any time.
+            let Ok(name) = fs::read_to_string(thread.join("comm")) else { continue };
+            let Ok(times) = fs::read_to_string(thread.join("schedstat")) else { continue };
+            let nanos = times.split(' ').next().and_then(|nanos| nanos.parse::<u64>().ok()).unwrap_or(0);
+            let part = if name.starts_with(&of_site) { &mut worked.site } else { &mut worked.beside };
+            *part += nanos as f64 / 1e9;
+        }
+        if worked.site == 0.0 {
+            let path = path.display();
+            return Err(LiveError::Failed(format!("{path} does not tell the time of thread {of_site}")));
+        }
+        Ok(worked)
+    }
+
+    /// The process in which it runs.
+    fn process(&self) -> u32 {
+        match &self.running {
+            Running::Process(child) => child.id(),
+            Running::Threads { .. } => std::process::id(),
+        }
     }
 }
 

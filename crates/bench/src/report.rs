@@ -235,6 +235,12 @@ impl Report {
             wrap(&mut out, &format!("\n{}: ", run.name()), &more.join(", "));
         }
         out.push('\n');
+        out + &self.facts_table()
+    }
+
+    /// The facts that the figures rest on, one below the other.
+    pub(crate) fn facts_table(&self) -> String {
+        let mut out = String::new();
         let mode = match self.mode {
             Mode::Sim => "simulated, virtual time",
             Mode::Live => "live, real time",

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
+use slackline_bench::calibrate::{CalibrateOptions, calibrate};
 use slackline_bench::footprint::{FootprintOptions, footprint};
 use slackline_bench::handle::{CoreOptions, core};
 use slackline_bench::hot::{HotOptions, Live, hot};
@@ -204,6 +205,34 @@ fn footprint_finds_every_quota_again() {
     is_well_formed(&report);
     let run = run(&report, "slackline");
     assert!(figure(run, "rss_mb") > 1.0 && figure(run, "ready_s") < 30.0, "{run:?}");
+}
+
+#[test]
+fn calibrate_finds_every_term() {
+    let options = CalibrateOptions {
+        callers: 2,
+        length: Duration::from_millis(20),
+        rounds: 3,
+        ..CalibrateOptions::new(Live { binary: None, directory: directory() })
+    };
+    let found = calibrate(&options).expect("it runs");
+    is_well_formed(&found.report);
+    let names = ["input_ns", "operation_ns", "object_ns", "send_ns", "byte_ns", "sync_us", "sync_byte_ns"];
+    assert_eq!(found.terms.iter().map(|term| term.name).collect::<Vec<_>>(), names);
+    for term in &found.terms {
+        assert!(term.measured.is_finite() && term.least >= 0.0 && term.simulated > 0.0, "{term:?}");
+        assert!(term.least <= term.measured && term.measured <= term.most, "{term:?}");
+        assert_eq!(found.report.runs[0].more[term.name]["simulated"], term.simulated);
+    }
+    // Something takes time, at each of the two sites.
+    assert!(found.terms.iter().any(|term| term.measured > 0.0));
+    for run in &found.report.runs[1..] {
+        assert!(run.committed > 0 && figure(run, "inputs") >= 1.0 && figure(run, "cpu_ns") >= 0.0, "{run:?}");
+    }
+    assert!(run(&found.report, "remote-1-home").committed > 0);
+    let table = found.to_table();
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    assert!(table.contains("processors") && table.contains("disk "), "{table}");
 }
 
 #[test]

@@ -118,6 +118,7 @@ fn wrong_use_is_one_line_and_status_2() {
         (&["bench", "hot", "--callers", "0"], "--callers"),
         (&["bench", "core", "--quotas", "0"], "--quotas"),
         (&["bench", "footprint", "--quotas", "0"], "--quotas"),
+        (&["bench", "calibrate", "--rounds", "0"], "1..=100"),
         (&["bench", "oo7", "--stores", "1..9"], "9 is not from 1 to 8"),
         (&["bench", "oo7", "--stores", "4..1"], "write 1..4"),
         (&["bench", "oo7", "--write-shares", "2,101"], "101 is not from 0 to 100"),
@@ -710,6 +711,19 @@ fn bench_writes_needs_no_live_and_says_nothing_else() {
     let ended = slackline_in(env!("CARGO_TARGET_TMPDIR").as_ref(), &["bench", "writes", "--callers", "1", "--json"]);
     assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended:?}");
     assert_eq!(ended.json()["mode"], "live");
+}
+
+#[test]
+fn bench_calibrate_prints_one_object_with_every_term() {
+    let report = bench(&["calibrate", "--rounds", "1", "--length", "20"]);
+    let terms = &report["runs"][0];
+    for name in ["input_ns", "operation_ns", "object_ns", "send_ns", "byte_ns", "sync_us", "sync_byte_ns"] {
+        for key in ["measured", "least", "most", "ratio"] {
+            assert!(terms[name][key].as_f64() >= Some(0.0), "{name} {key}: {terms}");
+        }
+    }
+    assert!(terms["sync_us"]["measured"].as_f64() > Some(0.0), "{terms}");
+    assert_eq!((&report["mode"], &report["runs"][1]["config"]), (&json!("live"), &json!("acquire-1")));
 }
 
 #[test]

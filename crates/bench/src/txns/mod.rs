@@ -63,7 +63,7 @@ pub use twitter::{TwitterOptions, twitter};
 
 /// What an object costs that is read, told, validated or written, in nanoseconds of a site's processor: measured of a real
 /// site (`docs/src/benchmarks.md`).
-const OBJECT_NS: u64 = 1_000;
+pub(crate) const OBJECT_NS: u64 = 1_000;
 /// The bound on each clock's error that the sites are told, in microseconds.
 const EPSILON: u64 = 10_000;
 /// How long a transaction may take in all.

@@ -1,8 +1,10 @@
 //! `slackline bench`: workloads, simulated or against real sites.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use slackline_bench::calibrate::{CalibrateOptions, calibrate};
 use slackline_bench::footprint::{FootprintOptions, footprint};
 use slackline_bench::handle::{CoreOptions, core};
 use slackline_bench::hot::{HotOptions, Live, hot};
@@ -37,6 +39,7 @@ enum Workload {
     Hot(HotBench),
     Core(CoreBench),
     Footprint(FootprintBench),
+    Calibrate(CalibrateBench),
     Twitter(TwitterBench),
     Oo7(Oo7Bench),
     Bank(BankBench),
@@ -144,6 +147,24 @@ struct FootprintBench {
     shown: Shown,
 }
 
+/// What work costs at a real site, beside what simulations reckon with
+///
+/// Two sites and a client run on this machine for about a minute. The time of the sites' processors and syncs is split into
+/// what an input, an operation, an object, a message, a byte and a sync take.
+#[derive(Args)]
+#[command(after_help = "Example:\n  slackline bench calibrate --json")]
+struct CalibrateBench {
+    /// How often each load is run; the medians are shown
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u8).range(1..=100))]
+    rounds: u8,
+    /// For how long each load is run, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u16).range(10..=60_000))]
+    length: u16,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
 impl Bench {
     pub(crate) fn is_json(&self) -> bool {
         match &self.workload {
@@ -151,6 +172,7 @@ impl Bench {
             Workload::Hot(bench) => bench.shown.json,
             Workload::Core(bench) => bench.shown.json,
             Workload::Footprint(bench) => bench.shown.json,
+            Workload::Calibrate(bench) => bench.json,
             Workload::Twitter(bench) => bench.shown.json,
             Workload::Oo7(bench) => bench.shown.json,
             Workload::Bank(bench) => bench.shown.json,
@@ -206,6 +228,16 @@ impl Bench {
                 let options =
                     FootprintOptions { quotas: bench.quotas, seed: bench.shown.seed, ..FootprintOptions::new(here()?) };
                 show(footprint(&options).map_err(explain_live)?, bench.shown)
+            }
+            Workload::Calibrate(bench) => {
+                let options = CalibrateOptions {
+                    rounds: usize::from(bench.rounds),
+                    length: Duration::from_millis(bench.length.into()),
+                    ..CalibrateOptions::new(here()?)
+                };
+                let found = calibrate(&options).map_err(explain_live)?;
+                say(if bench.json { found.report.to_json() } else { found.to_table() }.trim_end());
+                Ok(End::silent())
             }
             Workload::Twitter(bench) => show_committed(bench.run()?, bench.shown),
             Workload::Oo7(bench) => show_committed(bench.run()?, bench.shown),
