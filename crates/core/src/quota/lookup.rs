@@ -156,6 +156,8 @@ impl Quotas {
         let Quota { avantan, activity, .. } = quota;
         let clearance = &mut activity.as_mut().expect("made above").clearance;
         let (token, answered) = clearance.question(avantan, token);
+        // Whoever told of a value may know by now what became of it.
+        let answered = if avantan.in_round() { SiteSet::default() } else { answered };
         ask(turn, &name, token, answered);
     }
 
@@ -175,13 +177,13 @@ impl Quotas {
                 let message = Box::new(Message::Decided { instance: *applied, table: table.clone() });
                 return turn.sends.push((turn.peers[from].site, Body::Avantan { quota: name.to_owned(), message }));
             }
-            Heard::Counted => {}
-            Heard::Cleared if avantan.in_round() => {
-                // Whoever proposed it may be gone: if nothing comes of it, it is brought to an end from here.
+            Heard::Counted | Heard::Cleared if avantan.in_round() => {
+                // Whoever proposed it may be gone: if nothing comes of it, it is brought to an end from here. Or it is decided,
+                // and that was lost on the way here: one that may not vote asks again, and is told.
                 let delay = 8 * turn.longest_round_trip() + turn.jitter(SECOND);
                 activity.phase_at = activity.phase_at.min(turn.now.mono + delay);
             }
-            Heard::Cleared => {}
+            Heard::Counted | Heard::Cleared => {}
         }
         self.touch(at, Dirty::All);
         self.schedule(at);

@@ -332,6 +332,51 @@ fn site_that_lost_its_disk_after_a_deletion_creates_the_name_anew() {
     assert_eq!(cluster.show(0, "gpus").in_use_max, 60);
 }
 
+/// A new incarnation is told of a value before all have said that it may vote, and the outcome is lost on the way to it: it asks
+/// until somebody tells it, also who has answered before.
+#[test]
+fn new_incarnation_that_took_a_value_over_learns_its_outcome() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    cluster.run(2 * SECOND);
+    let instance = cluster.share(0, "gpus").applied + 1;
+    cluster.kill(2);
+    cluster.hosts[2].rows.clear();
+    cluster.start(2);
+    let has_accepted = |cluster: &Cluster, at: usize| {
+        let quota = cluster.hosts[at].node.as_ref().and_then(|node| node.quotas().find("gpus"));
+        let round = quota.and_then(|quota| quota.avantan().share.round.as_ref());
+        round.is_some_and(|round| round.instance == instance && round.accepted.is_some())
+    };
+    let wait_for = |cluster: &mut Cluster, found: &dyn Fn(&Cluster) -> bool| {
+        let until = cluster.now + 10 * SECOND;
+        while !found(cluster) {
+            assert!(cluster.now < until, "not within ten seconds");
+            cluster.run(MILLISECOND);
+        }
+    };
+    wait_for(&mut cluster, &|cluster| cluster.hosts[2].node.as_ref().expect("runs").readiness() == Readiness::Ready);
+    // Only site 0 knows that there is something to record, and leads. Its value is out, and the vote for it is lost.
+    cluster.cut = vec![(2, 1)];
+    wait_for(&mut cluster, &|cluster| has_accepted(cluster, 0));
+    cluster.cut = vec![(0, 2), (1, 0)];
+    wait_for(&mut cluster, &|cluster| has_accepted(cluster, 1));
+    // Site 1 leads a higher ballot that nobody else promises, and withdraws. Then site 2 asks, and hears of the value from it.
+    cluster.cut.push((0, 1));
+    wait_for(&mut cluster, &|cluster| has_accepted(cluster, 2));
+    // The two decide it.
+    cluster.cut = vec![(0, 2), (1, 2)];
+    wait_for(&mut cluster, &|cluster| (0..2).all(|at| cluster.share(at, "gpus").applied >= instance));
+    cluster.run(SECOND);
+    assert!(has_accepted(&cluster, 2), "nobody told it");
+    // One of them is gone, and the other has answered already.
+    cluster.kill(0);
+    cluster.cut.clear();
+    cluster.run(2 * SECOND);
+    assert_eq!(cluster.share(2, "gpus").applied, cluster.share(1, "gpus").applied);
+    assert!(granted(&cluster.done(2, acquire(25))));
+}
+
 /// All tokens are out, and an operation at site 1 waits for some.
 fn one_that_waits() -> (Cluster, u64) {
     let mut cluster = Cluster::new(3);
