@@ -281,7 +281,7 @@ impl Simulation {
         // Or else for some time at first, when no transaction is there yet.
         let txns_from = if has_warranties && rng.one_in(2) { (20 + rng.below(20)) * SECOND } else { 0 };
         // Some calls are used all the time, others now and then.
-        let idle_calls = [1, 4, 20][rng.below(3) as usize] * SECOND;
+        let idle_calls = [2, 20, 120][rng.below(3) as usize] * SECOND;
         let seed = rng.draw();
         let world_options =
             Options { rtt, costs, epsilon: 10_000, redistribute: true, warranties, idle_calls, seed, restarts: true };

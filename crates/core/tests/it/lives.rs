@@ -4,6 +4,8 @@ use slackline_core::api::{Doubt, Operation, Outcome, Readiness, Refusal, Request
 use slackline_core::clock::SECOND;
 use slackline_core::id::OperationId;
 use slackline_core::machine::ClientId;
+use slackline_core::machine::Input;
+use slackline_core::peer::{Body, PeerMessage};
 use slackline_core::session::RETENTION;
 
 use crate::cluster::{Cluster, DELAY};
@@ -199,4 +201,29 @@ fn new_incarnation_creates_what_is_gone_though_another_one_never_heard_of_it() {
     }
     cluster.run(2 * SECOND);
     assert_eq!(cluster.done(2, create(70)), Outcome::Created { limit: 70 });
+}
+
+#[test]
+fn answer_that_was_overtaken_does_not_hide_that_the_clock_is_off() {
+    let mut cluster = Cluster::new(3);
+    cluster.run(5 * SECOND);
+    // Answers to pings of before the clock is set back are kept on their way until later ones have come.
+    let late: Vec<_> = (1..3)
+        .map(|peer: usize| {
+            let (sent, there) = (cluster.time(0), cluster.time(peer).wall);
+            let node = cluster.hosts[peer].node.as_ref().expect("it runs");
+            let body = Body::Pong { mono: sent.mono, wall: sent.wall, there };
+            let message = PeerMessage { incarnation: node.incarnation(), position: 0, body };
+            Input::Message { from: Cluster::site(peer), message }
+        })
+        .collect();
+    let is_trusted = |cluster: &Cluster| {
+        let node = cluster.hosts[0].node.as_ref().expect("it runs");
+        node.status(cluster.time(0)).clock_trusted
+    };
+    cluster.hosts[0].wall -= 8 * SECOND as i64;
+    cluster.run(2 * SECOND);
+    assert!(!is_trusted(&cluster), "both others have said so");
+    late.into_iter().for_each(|input| cluster.feed(0, input));
+    assert!(!is_trusted(&cluster));
 }
