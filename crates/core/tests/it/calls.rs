@@ -8,7 +8,7 @@ use slackline_core::draft::{Draft, Lookup, Recomputed};
 use slackline_core::object::{Cause, Change, GONE, Home, ObjectKey, Part, Subject, Transaction, Value};
 use slackline_core::warranty::{LEASE, VOUCHED};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, DELAY};
 use crate::txns::{cause, committed, fresh as get, key, look, scan, value};
 
 const MAX: &str = "\u{1}max(x,y)";
@@ -404,4 +404,47 @@ fn note_stays_while_its_call_is_there_or_its_home_is_silent() {
     cluster.hosts.iter_mut().for_each(|host| host.session = None);
     let (outcome, recomputed) = write(&mut cluster, 1, &x(), 7);
     assert_eq!((outcome, &recomputed[..]), (committed(2), &[Recomputed::Changed, Recomputed::Changed][..]));
+}
+
+#[test]
+fn what_a_call_depends_on_at_a_home_is_changed_by_one_at_a_time() {
+    let mut cluster = Cluster::new(3);
+    let other = key(1, "other");
+    assert_eq!(set(&mut cluster, 1, &x(), 3), committed(1));
+    assert_eq!(set(&mut cluster, 1, &other, 4), committed(1));
+    // A call that depends on one name, or on another one.
+    let register = |cluster: &mut Cluster, at: usize, read: &ObjectKey| {
+        let mut draft = Draft::new();
+        let seen = get(cluster, at, &max()).expect("read");
+        draft.note_call(&max(), seen.clone()).expect("consistent");
+        let seen_there = (seen.version.incarnation, seen.version.number);
+        let frame = draft.open(max());
+        let result = count(cluster, at, &mut draft, read);
+        draft.note(frame, read);
+        draft.close(frame, result.to_le_bytes().to_vec());
+        let mut proposal = draft.proposal(0).expect("computed").1;
+        // It replaces what it saw.
+        let home = proposal.homes.iter_mut().find(|home| home.region == 0).expect("the call's home");
+        home.incarnation = seen_there.0;
+        home.part.reads = vec![(MAX.to_owned(), seen_there.1)];
+        proposal
+    };
+    let first = register(&mut cluster, 2, &x());
+    let first = cluster.submit(2, Operation::Commit(Box::new(first)));
+    cluster.run(DELAY + DELAY / 2);
+    // Its decision does not reach the home of what it read.
+    cluster.cut = vec![(2, 1), (1, 2)];
+    cluster.run(4 * DELAY);
+    assert_eq!(cluster.outcome(2, first), Some(committed(2)));
+    let second = register(&mut cluster, 0, &other);
+    let outcome = commit(&mut cluster, 0, second);
+    let Outcome::Aborted(abort) = outcome else { panic!("it could be carried out before the first: {outcome:?}") };
+    assert_eq!((abort.cause, abort.key), (Cause::Busy, Some(max())));
+    cluster.cut.clear();
+    cluster.run(10 * SECOND);
+    let second = register(&mut cluster, 0, &other);
+    assert_eq!(commit(&mut cluster, 0, second), committed(2));
+    cluster.run(4 * DELAY);
+    assert_eq!(set(&mut cluster, 1, &x(), 5), committed(1), "nothing depends on it any more");
+    assert_eq!(cause(&set(&mut cluster, 1, &other, 5)), Some(Cause::Depended));
 }
