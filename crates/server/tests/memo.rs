@@ -107,6 +107,8 @@ fn result_is_computed_once_for_all_and_anew_by_who_writes_what_it_was_computed_f
     block_on(async {
         let us = connect(&dev.sites()[0], "us").await;
         let ap = connect(&dev.sites()[2], "ap").await;
+        // Until homes have vouched for each other they show no results, and functions run as parts of what calls them.
+        tokio::time::sleep(Duration::from_secs(3)).await;
         for user in 0..USERS {
             follow(&us, user, i64::from(user)).await;
         }
@@ -120,21 +122,14 @@ fn result_is_computed_once_for_all_and_anew_by_who_writes_what_it_was_computed_f
         let after = RUNS.load(Ordering::Relaxed);
         assert!(after >= before + 3, "three levels: {}", after - before);
         assert_eq!(top(&ap).await, [(22, 2), (11, 11)]);
-        // (Not always: now and then the levels above are computed too, and found to be the same.)
-        let mut did_stop = false;
-        for by in [1, -1, 1, -1, 1, -1, 1, -1] {
-            let before = RUNS.load(Ordering::Relaxed);
-            let runs = follow(&us, 0, by).await;
-            did_stop |= RUNS.load(Ordering::Relaxed) <= before + runs;
-            assert_eq!(top(&ap).await, [(22, 2), (11, 11)]);
-        }
-        assert!(did_stop, "the lowest level only");
-        let after = RUNS.load(Ordering::Relaxed);
+        let runs = follow(&us, 0, 1).await;
+        assert_eq!(top(&ap).await, [(22, 2), (11, 11)]);
+        assert!(RUNS.load(Ordering::Relaxed) <= after + runs, "the lowest level only");
         // Who does not know the function deletes its results.
         let stranger = connect(&dev.sites()[1], "eu").await;
         follow(&stranger, 4, 50).await;
         assert_eq!(top(&ap).await, [(54, 4), (22, 2)]);
-        assert!(RUNS.load(Ordering::Relaxed) > after);
+        assert!(RUNS.load(Ordering::Relaxed) > after + runs);
         assert_eq!(warm(&ap).await, [(54, 4), (22, 2)]);
         // Own writes are seen.
         let own = |txn: Txn| async move {
