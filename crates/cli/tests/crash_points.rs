@@ -409,13 +409,14 @@ impl Lane {
         }
     }
 
-    /// Whether no transaction is under way at those who answer.
+    /// Whether all answer that no transaction is under way. One that is just crashing does not answer, and may not yet have
+    /// ended either: nothing is over then.
     fn is_nothing_under_way(&self) -> bool {
-        self.metrics("slackline_transactions_under_way").iter().all(|under_way| *under_way == 0.0)
+        let under_way = self.metrics("slackline_transactions_under_way");
+        under_way.len() == self.servers.iter().flatten().count() && under_way.iter().all(|one| *one == 0.0)
     }
 
     fn metrics(&self, name: &str) -> Vec<f64> {
-        // One that has just crashed does not answer.
         let ask = |server: &Server| metric(server.said["http"].as_str()?.parse().ok()?, name).ok();
         self.servers.iter().flatten().filter_map(ask).collect()
     }

@@ -107,8 +107,6 @@ fn result_is_computed_once_for_all_and_anew_by_who_writes_what_it_was_computed_f
     block_on(async {
         let us = connect(&dev.sites()[0], "us").await;
         let ap = connect(&dev.sites()[2], "ap").await;
-        // Until homes have vouched for each other they show no results, and functions run as parts of what calls them.
-        tokio::time::sleep(Duration::from_secs(3)).await;
         for user in 0..USERS {
             follow(&us, user, i64::from(user)).await;
         }

@@ -17,6 +17,11 @@
 //! | [`Way::Last`] | it arrives at the last moment at which the participant's clock allows it; the clocks of participant and backer are at the two ends of ε, and the backer's monotonic clock runs fast |
 //! | [`Way::Anew`] | it arrives in time, but its coordinator has crashed when the right was asked back, and is there again |
 //! | [`Way::Fetched`] | it arrives in time, and storage takes until after the deadline to fetch what it needs |
+//!
+//! In one more way no time runs out, [`Way::Overtaken`]: a call has come to read another register, and the home of the former
+//! one, which has prepared to forget the call, is not told how it ended. Others write until the call would read the former
+//! register again, and then somebody writes that one. If its home noted the call before it carried out the older part, it
+//! would have forgotten it.
 
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::OperationId;
@@ -27,6 +32,7 @@ use slackline_core::object::message::{Message, Prepare};
 use slackline_core::peer::{Body, PeerMessage};
 use slackline_core::stats::Rng;
 
+use crate::calls::{Functions, REGISTERS, picked, register};
 use crate::clock::EPOCH;
 use crate::faults::{EPSILON, Fault};
 use crate::run::{Phase, Simulation, Timer};
@@ -45,6 +51,10 @@ const BACK: u64 = 900 * MILLISECOND;
 const READERS: u64 = 8;
 /// The most coordinators that crash this way in a run.
 const CRASHES: u32 = 4;
+/// For how long nobody tells a home how a transaction ended; how many write in this time, and how long it takes them.
+const UNTOLD: u64 = 600 * MILLISECOND;
+const WRITERS: u64 = 4;
+const WRITTEN: u64 = 150 * MILLISECOND;
 
 /// How a transaction is brought to its brink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,6 +63,7 @@ pub(crate) enum Way {
     Last,
     Anew,
     Fetched,
+    Overtaken,
 }
 
 /// One transaction that is held back.
@@ -92,7 +103,7 @@ fn about(message: &PeerMessage) -> Option<OperationId> {
     let Body::Object(message) = &message.body else { return None };
     match &**message {
         Message::Prepare(prepare) => Some(prepare.id),
-        Message::Inquire { id, .. } | Message::Decide { id, .. } => Some(*id),
+        Message::Inquire { id, .. } | Message::Inquired { id, .. } | Message::Decide { id, .. } => Some(*id),
         _ => None,
     }
 }
@@ -100,6 +111,19 @@ fn about(message: &PeerMessage) -> Option<OperationId> {
 fn prepare_in(message: &PeerMessage) -> Option<&Prepare> {
     let Body::Object(message) = &message.body else { return None };
     if let Message::Prepare(prepare) = &**message { Some(prepare) } else { None }
+}
+
+/// Which register decides what a call reads, if this part only says that the call does not read one of this home any more;
+/// and that one.
+fn moved(sites: u64, home: usize, prepare: &Prepare) -> Option<(ObjectKey, ObjectKey)> {
+    let functions = Functions { sites };
+    let part = &prepare.part;
+    if !part.writes.is_empty() || !part.depends.is_empty() {
+        return None;
+    }
+    let number = (0..REGISTERS).find(|number| part.forgets.contains(&functions.pick(*number)))?;
+    let mut others = [0, 1].map(|parity| register(sites, picked(number, parity))).into_iter();
+    Some((register(sites, number), others.find(|key| usize::from(key.home) == home)?))
 }
 
 impl Simulation {
@@ -117,8 +141,35 @@ impl Simulation {
             if self.brink.held.is_some() {
                 self.crash_when_asked_back(world, to, message);
             } else if let Some(prepare) = prepare_in(message).filter(|_| self.brink.next <= world.now()) {
-                self.hold_back(world, site, to, prepare);
+                match moved(self.members.len() as u64, to, prepare) {
+                    Some((under, written)) if self.brink.rng.one_in(3) => {
+                        self.leave_untold(world, site, to, prepare.id, (under, written));
+                    }
+                    _ => self.hold_back(world, site, to, prepare),
+                }
             }
+        }
+    }
+
+    /// Sees to it that a participant does not hear for a while how a transaction ended.
+    fn leave_untold(
+        &mut self,
+        world: &mut World,
+        coordinator: usize,
+        participant: usize,
+        id: OperationId,
+        (under, written): (ObjectKey, ObjectKey),
+    ) {
+        let now = world.now();
+        let until = now + UNTOLD + WRITTEN;
+        self.trace(world, format_args!("{id} is not told to site {participant}; {under:?} and {written:?} are written"));
+        let (way, has_left, has_crashed) = (Way::Overtaken, false, false);
+        let held = Held { way, id, coordinator, participant, under, written, until, has_left, has_crashed };
+        self.brink.held = Some(held);
+        self.brink.next = until + self.brink.rng.below(2 * SECOND);
+        for writer in 1..=WRITERS {
+            world.wake_at(now + writer * UNTOLD / (WRITERS + 1), Timer::Brink(true).token());
+            world.wake_at(now + UNTOLD + writer * WRITTEN / (WRITERS + 1), Timer::Brink(false).token());
         }
     }
 
@@ -153,6 +204,7 @@ impl Simulation {
             Way::Late | Way::Fetched => (deadline + 3 * epsilon, after),
             Way::Last => (deadline, deadline + epsilon - MILLISECOND),
             Way::Anew => (now + left / 3, deadline - 2 * epsilon),
+            Way::Overtaken => return,
         };
         if way == Way::Last {
             self.part_clocks(world, backer, participant, until - now);
@@ -216,6 +268,7 @@ impl Simulation {
     pub(crate) fn meet_at_brink(&mut self, world: &mut World, writes: bool) {
         let Some(held) = self.brink.held.clone().filter(|held| held.until > world.now()) else { return };
         let key = if writes { held.under } else { held.written };
+        let writes = writes || held.way == Way::Overtaken;
         let at = usize::from(key.home);
         self.begin_for_one(world, at, key, writes);
     }
@@ -232,6 +285,11 @@ impl Simulation {
         match held.way {
             Way::Fetched if is_prepare => 0,
             Way::Fetched => held.until + 1,
+            Way::Overtaken if is_prepare => 0,
+            Way::Overtaken => {
+                self.probes.hit("fault: outcome held back");
+                held.until - WRITTEN
+            }
             way => {
                 if is_prepare {
                     self.probes.hit(match way {

@@ -58,6 +58,11 @@ pub(crate) fn register(sites: u64, number: u64) -> ObjectKey {
     ObjectKey::new((number % sites) as u16, format!("r{number}"))
 }
 
+/// Which other register `pick` of a number reads.
+pub(crate) fn picked(number: u64, parity: u64) -> u64 {
+    (number + 1 + 2 * parity) % REGISTERS
+}
+
 fn value_of(value: Option<&Value>) -> Option<u64> {
     match value {
         Some(Value::Bytes(bytes)) => bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)),
@@ -143,7 +148,7 @@ impl Functions {
             "pick" => {
                 let number = number();
                 let parity = self.read(draft, frame, number)?.0.unwrap_or(0) & 1;
-                let other = (number + 1 + 2 * parity) % REGISTERS;
+                let other = picked(number, parity);
                 let (value, incarnation) = self.read(draft, frame, other)?;
                 let words = [parity, other, u64::from(value.is_some()), value.unwrap_or(0), incarnation];
                 Ok(words.iter().flat_map(|word| word.to_le_bytes()).collect())

@@ -36,6 +36,7 @@ const NAMED: &[&str] = &[
     "fault: prepare in the last moment",
     "fault: prepare held back",
     "fault: fetched after the deadline",
+    "fault: outcome held back",
     "fault: holder starts anew when a right is asked back",
     // Sites.
     "site: joins as the first incarnation",

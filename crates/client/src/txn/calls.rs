@@ -89,7 +89,12 @@ impl Txn {
                     }
                     return Ok(Some(result));
                 }
-                Lookup::Fetch if !self.fetch_call(place).await? => return Ok(None),
+                Lookup::Fetch if !self.fetch_call(place).await? => {
+                    // What used it would be registered on all that this one reads, and computed anew by writes that leave this
+                    // one's result as it is.
+                    self.state()?.may_propose = false;
+                    return Ok(None);
+                }
                 Lookup::Fetch => {}
                 Lookup::Pending => self.treat(place.clone()).await?,
                 Lookup::Compute => drop(self.compute(place, function, arguments).await?),

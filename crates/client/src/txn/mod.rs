@@ -232,7 +232,7 @@ impl Transaction {
             let txn = Txn::new(Arc::clone(&self.port), site, runs > 1, deadline - margin);
             let ended = self.until(deadline, program(txn.clone())).await;
             let is_sound = matches!(ended, Some(Ok(_))) && matches!(txn.check_computed().await, Ok(true));
-            let State { draft, failure, .. } = txn.clone().end();
+            let State { draft, failure, may_propose, .. } = txn.clone().end();
             let failure = match (ended, failure) {
                 // It was still reading, or doing something else: nothing was sent that could take effect.
                 (None, failure) => {
@@ -242,7 +242,7 @@ impl Transaction {
                 (Some(Err(_)), Some(failure)) => failure,
                 (Some(Ok(value)), _) => match self.commit_with_calls(region, &txn, draft, deadline).await {
                     (Attempt::Committed { phases, operation }, draft) => {
-                        if is_sound {
+                        if is_sound && may_propose {
                             self.propose(region, &draft);
                         }
                         return Ok(Outcome::Done(Committed { value, phases, runs, operation }));
@@ -488,6 +488,8 @@ struct State {
     draft: Draft,
     failure: Option<Failure>,
     is_over: bool,
+    /// Whether every call that was used could be looked for, so that what was computed rests on calls and not on what they read.
+    may_propose: bool,
 }
 
 impl fmt::Debug for Txn {
@@ -498,14 +500,14 @@ impl fmt::Debug for Txn {
 
 impl Txn {
     fn new(port: Arc<dyn Port>, site: SiteId, fresh: bool, deadline: Instant) -> Self {
-        let state = Mutex::new(State { draft: Draft::new(), failure: None, is_over: false });
+        let state = Mutex::new(State { draft: Draft::new(), failure: None, is_over: false, may_propose: true });
         let run = Run { port, site, fresh, deadline, is_treating: false, state };
         Self { run: Arc::new(run), layer: ROOT, scope: Scope::default() }
     }
 
     /// A new handle that goes on with what a run that has ended has done.
     fn resume(&self, draft: Draft) -> Self {
-        let state = Mutex::new(State { draft, failure: None, is_over: false });
+        let state = Mutex::new(State { draft, failure: None, is_over: false, may_propose: true });
         let Run { port, site, fresh, deadline, .. } = &*self.run;
         let run =
             Run { port: Arc::clone(port), site: *site, fresh: *fresh, deadline: *deadline, is_treating: true, state };
@@ -758,7 +760,7 @@ impl Txn {
     /// Ends the run: handles of it are of no use any more.
     fn end(self) -> State {
         let mut state = self.run.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let over = State { draft: Draft::new(), failure: None, is_over: true };
+        let over = State { draft: Draft::new(), failure: None, is_over: true, may_propose: false };
         std::mem::replace(&mut state, over)
     }
 
