@@ -15,7 +15,8 @@ use slackline_bench::rtt::{Matrix, Rtt};
 use slackline_bench::trace::Format;
 use slackline_bench::txns::single::{SingleOptions, reads, writes};
 use slackline_bench::txns::{
-    BankOptions, Baseline, Config, CoursesOptions, Oo7Options, TwitterOptions, TxnsError, bank, courses, oo7, twitter,
+    BankOptions, Baseline, Config, CoursesOptions, Oo7Options, Terms, TwitterOptions, TxnsError, bank, courses, oo7,
+    twitter,
 };
 use slackline_bench::{central, demand};
 use slackline_sim::Costs;
@@ -279,6 +280,12 @@ fn twice(run: impl Fn() -> Result<Report, TxnsError>) -> Report {
     report
 }
 
+/// Fewer clients for a shorter time, both times in milliseconds.
+fn smaller(terms: Terms, clients_per_store: usize, rtt: u64, measure: u64) -> Terms {
+    let (rtt, measure) = (Duration::from_millis(rtt), Duration::from_millis(measure));
+    Terms { clients_per_store, rtt, measure, ..terms }
+}
+
 fn share(run: &Run, phases: usize) -> f64 {
     run.more["phases"][phases].as_f64().expect("a share")
 }
@@ -286,13 +293,8 @@ fn share(run: &Run, phases: usize) -> f64 {
 #[test]
 fn twitter_with_warranties_needs_fewer_phases() {
     let report = twice(|| {
-        twitter(&TwitterOptions {
-            users: 60,
-            clients_per_store: 2,
-            rtt: Duration::from_millis(10),
-            measure: Duration::from_secs(4),
-            ..TwitterOptions::default()
-        })
+        let terms = smaller(TwitterOptions::default().terms, 2, 10, 4_000);
+        twitter(&TwitterOptions { users: 60, terms })
     });
     let (occ, state) = (run(&report, "occ"), run(&report, "state"));
     assert_eq!(share(occ, 0), 0.0);
@@ -304,13 +306,8 @@ fn twitter_with_warranties_needs_fewer_phases() {
 #[test]
 fn oo7_with_warranties_grows_with_its_stores() {
     let report = twice(|| {
-        oo7(&Oo7Options {
-            stores: vec![1, 2],
-            clients_per_store: 8,
-            composites: 20,
-            measure: Duration::from_millis(100),
-            ..Oo7Options::default()
-        })
+        let terms = smaller(Oo7Options::default().terms, 8, 1, 100);
+        oo7(&Oo7Options { stores: vec![1, 2], composites: 20, terms, ..Oo7Options::default() })
     });
     let at = |config: &str, stores: f64| {
         let found = report.runs.iter().find(|run| run.config == config && figure(run, "stores") == stores);
@@ -327,13 +324,8 @@ fn oo7_with_warranties_grows_with_its_stores() {
 #[test]
 fn bank_is_strictly_serializable_in_every_configuration() {
     let report = twice(|| {
-        bank(&BankOptions {
-            rtt: Duration::from_millis(10),
-            accounts: 8,
-            clients_per_store: 3,
-            measure: Duration::from_secs(3),
-            ..BankOptions::default()
-        })
+        let terms = smaller(BankOptions::default().terms, 3, 10, 3_000);
+        bank(&BankOptions { accounts: 8, terms, ..BankOptions::default() })
     });
     for run in &report.runs {
         assert!(figure(run, "judged") > run.committed as f64 && run.more["strictly_serializable"] == true, "{run:?}");
@@ -344,12 +336,8 @@ fn bank_is_strictly_serializable_in_every_configuration() {
 #[test]
 fn courses_reads_much_more_than_it_writes() {
     let report = twice(|| {
-        courses(&CoursesOptions {
-            students: 24,
-            clients_per_store: 2,
-            measure: Duration::from_millis(1_500),
-            ..CoursesOptions::default()
-        })
+        let terms = smaller(CoursesOptions::default().terms, 2, 20, 1_500);
+        courses(&CoursesOptions { students: 24, terms, ..CoursesOptions::default() })
     });
     for run in &report.runs {
         assert!((0.001..0.3).contains(&figure(run, "write_share")), "{run:?}");
@@ -362,18 +350,15 @@ fn courses_beside_postgres_has_its_runs_on_the_same_seed() {
     let mut options = CoursesOptions {
         stores: 2,
         students: 24,
-        clients_per_store: 2,
-        rtt: Duration::from_millis(4),
-        measure: Duration::from_millis(800),
+        terms: smaller(CoursesOptions::default().terms, 2, 4, 800),
         baseline: Some(Baseline::Postgres),
-        ..CoursesOptions::default()
     };
     let error = courses(&options).expect_err("a simulation has no real server").to_string();
     assert!(error.contains("must be live"), "{error}");
     if Installation::find_or_install().is_none() {
         return;
     }
-    options.live = Some(directory());
+    options.terms.live = Some(directory());
     let report = courses(&options).expect("it runs");
     is_well_formed(&report);
     let configs: Vec<&str> = report.runs.iter().map(|run| &*run.config).collect();
@@ -393,15 +378,9 @@ fn courses_beside_postgres_has_its_runs_on_the_same_seed() {
 
 #[test]
 fn bank_live_has_its_total_and_a_serial_order() {
-    let report = bank(&BankOptions {
-        configs: vec![Config::State],
-        rtt: Duration::from_millis(2),
-        clients_per_store: 2,
-        measure: Duration::from_millis(600),
-        live: Some(directory()),
-        ..BankOptions::default()
-    });
-    let report = report.expect("it runs");
+    let terms = smaller(BankOptions::default().terms, 2, 2, 600);
+    let terms = Terms { configs: vec![Config::State], live: Some(directory()), ..terms };
+    let report = bank(&BankOptions { terms, ..BankOptions::default() }).expect("it runs");
     is_well_formed(&report);
     let run = run(&report, "state");
     assert!(run.committed > 5 && run.more["strictly_serializable"] == true, "{run:?}");
@@ -430,11 +409,11 @@ fn reads_and_writes_take_the_phases_that_they_should() {
 fn configurations_are_refused_where_they_do_nothing() {
     assert_eq!(("occ".parse(), "state".parse()), (Ok(Config::Occ), Ok(Config::State)));
     assert_eq!("computation".parse(), Ok(Config::Computation));
-    let computation = || vec![Config::Computation];
+    let terms = Terms { configs: vec![Config::Computation], ..TwitterOptions::default().terms };
     let refused = [
-        oo7(&Oo7Options { configs: computation(), ..Oo7Options::default() }).map(drop),
-        bank(&BankOptions { configs: computation(), ..BankOptions::default() }).map(drop),
-        courses(&CoursesOptions { configs: computation(), ..CoursesOptions::default() }).map(drop),
+        oo7(&Oo7Options { terms: terms.clone(), ..Oo7Options::default() }).map(drop),
+        bank(&BankOptions { terms: terms.clone(), ..BankOptions::default() }).map(drop),
+        courses(&CoursesOptions { terms, ..CoursesOptions::default() }).map(drop),
     ];
     for refused in refused {
         let why = refused.expect_err("it calls no memoized function").to_string();

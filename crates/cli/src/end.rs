@@ -230,6 +230,7 @@ fn advice(reason: &Reason) -> String {
         Reason::LimitDiffers { .. } => "; use that limit, or delete the quota first",
         Reason::AboveOut { .. } => "; release what was acquired",
         Reason::AboveLimit { .. } => "; ask for fewer",
+        Reason::NotReady => "; try again in a moment, or see `slackline status`",
         Reason::DeadlinePassed => "; give it more time with --deadline",
         Reason::Unreachable { .. } | Reason::NotSent { .. } => "; `slackline status` tells which sites are up",
         _ => "",

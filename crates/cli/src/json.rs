@@ -76,13 +76,30 @@ fn fraction(json: &str) -> Option<f64> {
     number.filter(|_| json.contains(['.', 'e', 'E']))
 }
 
-/// Reads JSON, and refuses an object that has a key twice.
-///
-/// # Errors
-///
-/// It is no JSON; or, as an error of data, a key stands twice. The error has the place.
-pub(crate) fn refuse_repeated_keys(json: &str) -> serde_json::Result<()> {
-    serde_json::from_str::<KeysOnce>(json).map(drop)
+/// Why a text is not taken as JSON. The error has the place.
+#[derive(Debug)]
+pub(crate) enum Unfit {
+    /// It is no JSON.
+    NoJson(serde_json::Error),
+    /// It is, but others would not read what it says: a key stands twice in an object, or a number is beyond all that programs
+    /// reckon with.
+    Ambiguous(serde_json::Error),
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoJson(error) => write!(f, "no JSON: {error}"),
+            Self::Ambiguous(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Whether every program would read the same in this text.
+pub(crate) fn check(text: &str) -> Result<(), Unfit> {
+    let Err(error) = serde_json::from_str::<KeysOnce>(text) else { return Ok(()) };
+    let is_json = serde_json::from_str::<IgnoredAny>(text).is_ok();
+    Err(if is_json { Unfit::Ambiguous(error) } else { Unfit::NoJson(error) })
 }
 
 /// Any JSON in which every object has each of its keys once.
@@ -172,11 +189,12 @@ mod tests {
     }
 
     #[test]
-    fn key_that_stands_twice_is_named_with_its_place() {
-        let problem = refuse_repeated_keys("{\"a\": {\"b\": 1,\n \"c\": [], \"b\": 2}}").expect_err("b is there twice");
-        assert!(problem.is_data(), "{problem}");
-        assert!(problem.to_string().contains("the key \"b\" stands twice in one object at line 2"), "{problem}");
-        assert!(refuse_repeated_keys("{\"a\": {\"a\": [true, null, \"x\", -1, 1.5, 2]}}").is_ok());
-        assert!(refuse_repeated_keys("{").expect_err("no JSON").is_eof());
+    fn json_that_others_would_read_otherwise_is_told_from_what_is_none() {
+        let unfit = |text: &str| check(text).expect_err("not taken").to_string();
+        let twice = unfit("{\"a\": {\"b\": 1,\n \"c\": [], \"b\": 2}}");
+        assert!(twice.starts_with("the key \"b\" stands twice in one object at line 2"), "{twice}");
+        assert!(unfit("[1e400]").starts_with("number out of range"));
+        assert!(unfit("{").starts_with("no JSON: EOF"));
+        assert!(check("{\"a\": {\"a\": [true, null, \"x\", -1, 1.5, 2]}}").is_ok());
     }
 }

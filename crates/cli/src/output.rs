@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 /// Text without anything that would act on the terminal instead of being shown, for it may come from anybody: control characters, and
-/// those that turn the direction of writing, are written as JSON writes them, such as `\u001b`. Line ends and tabs stay.
+/// those that turn the direction of writing or cannot be seen, are written as JSON writes them, such as `\u001b`. Line ends and tabs stay.
 pub(crate) fn safe(text: &str) -> Cow<'_, str> {
     escaped(text, |c| acts(c) && !matches!(c, '\n' | '\t'))
 }
@@ -15,7 +15,8 @@ pub(crate) fn safe_line(text: &str) -> Cow<'_, str> {
 }
 
 fn acts(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    c.is_control()
+        || matches!(c, '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {

@@ -33,8 +33,8 @@ machine: 127.0.0.1:7400 to 7402"
     )]
     connect: Vec<String>,
 
-    /// How long to wait at most, for tokens of other sites too
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse_positive)]
+    /// How long the command may take, with all that it has to wait for
+    #[arg(long, value_name = "DURATION", default_value = "10s", allow_hyphen_values = true, value_parser = duration::parse_positive)]
     pub(crate) deadline: Duration,
 }
 

@@ -127,6 +127,9 @@ fn wrong_use_is_one_line_and_status_2() {
         (&["get", "alice"], "eu:users/alice"),
         (&["put", "eu:x"], "<VALUE>"),
         (&["put", "eu:x", "{oops"], "the value is no JSON: key must be a string at line 1 column 2"),
+        (&["put", "eu:x", r#"{"a": 1, "a": 2}"#], "the value: the key \"a\" stands twice"),
+        (&["put", "eu:x", "1e400"], "the value: number out of range at line 1 column 5; --raw"),
+        (&["put", "eu:x", "1", "--max-wait", "-1s"], "\"-1s\" is not a duration"),
         (&["put", "eu:x", "1", "--counter", "1"], "--counter"),
         (&["add", "eu:x", "1.5"], "1.5"),
         (&["scan", "eu", "--limit", "0"], "1..=1024"),
@@ -245,9 +248,13 @@ fn dev_cluster_serves_quotas_end_to_end() {
         (&["quota", "release", "--grant", "nonsense"], 2, "eu-1-17"),
         (&["quota", "release", "--grant", "us-+1-+1"], 2, "eu-1-17"),
         (&["quota", "release", "gpus", "9000"], 1, "more than is out"),
-        (&["outcome", "nonsense"], 2, "nonsense is not an operation's id: expected a region and three numbers"),
+        (&["outcome", "nonsense"], 2, "\"nonsense\" is not an operation's id: expected a region and three numbers"),
+        (&["outcome", ""], 2, "\"\" is not an operation's id"),
         (&["outcome", "mars-1-1-1"], 2, "us, eu, ap"),
-        (&["outcome", "eu-1-17"], 2, "eu-1-17 is a grant's id, and not an operation's"),
+        // Neither so many lives nor, in one of them, so many sessions.
+        (&["outcome", "us-99-1-1"], 1, "nothing is known of us-99-1-1: there never was such an operation at us"),
+        (&["outcome", "us-1-99999999999-1"], 1, "there never was such an operation at us"),
+        (&["outcome", "eu-1-17"], 2, "\"eu-1-17\" is a grant's id, and not an operation's"),
     ] {
         let ended = cluster.run(words);
         assert_eq!(ended.status, status, "{words:?}: {ended:?}");
@@ -292,6 +299,7 @@ fn objects_are_written_and_read_in_one_transaction_each_or_several_in_one() {
     assert_eq!(said(&["delete", "eu:raw"]), "eu:raw is deleted");
     assert_eq!(said(&["scan", "eu", "--limit", "1"]), "eu:n  -7\nthere may be more, with --after 'n'");
     assert_eq!(said(&["scan", "eu", "--after", "n"]), "eu:x  {\"b\": 1.50, \"a\": -2}");
+    assert_eq!(said(&["scan", "eu:x"]), "eu:x  {\"b\": 1.50, \"a\": -2}");
     assert_eq!(said(&["scan", "ap"]), "nothing is there");
 
     let good = file(

@@ -24,9 +24,13 @@ async fn run_top(txn: &Txn, from: u32, to: u32) -> Result<Vec<(i64, u32)>, TxnEr
     for user in from..to {
         top.push((txn.count(&followers(user)).await?, user));
     }
+    Ok(best(top))
+}
+
+fn best(mut top: Vec<(i64, u32)>) -> Vec<(i64, u32)> {
     top.sort_unstable_by(|one, other| other.cmp(one));
     top.truncate(2);
-    Ok(top)
+    top
 }
 
 memoized! {
@@ -37,11 +41,8 @@ memoized! {
             return run_top(&txn, from, to).await;
         }
         let middle = from + (to - from) / 2;
-        let mut top = txn.call(&TOP, (from, middle)).await?;
-        top.extend(txn.call(&TOP, (middle, to)).await?);
-        top.sort_unstable_by(|one, other| other.cmp(one));
-        top.truncate(2);
-        Ok(top)
+        let (low, high) = (txn.call(&TOP, (from, middle)).await?, txn.call(&TOP, (middle, to)).await?);
+        Ok(best([low, high].concat()))
     }
 
     /// As `TOP`, in another way: for whom it does not matter how often it runs.
@@ -50,11 +51,8 @@ memoized! {
             return run_top(&txn, from, to).await;
         }
         let middle = from + (to - from) / 2;
-        let mut top = txn.call(&LEADERS, (from, middle)).await?;
-        top.extend(txn.call(&LEADERS, (middle, to)).await?);
-        top.sort_unstable_by(|one, other| other.cmp(one));
-        top.truncate(2);
-        Ok(top)
+        let (low, high) = (txn.call(&LEADERS, (from, middle)).await?, txn.call(&LEADERS, (middle, to)).await?);
+        Ok(best([low, high].concat()))
     }
 
     /// How many there are.

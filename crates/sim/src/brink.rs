@@ -162,7 +162,10 @@ impl Simulation {
     ) {
         let now = world.now();
         let until = now + UNTOLD + WRITTEN;
-        self.trace(world, format_args!("{id} is not told to site {participant}; {under:?} and {written:?} are written"));
+        self.trace(
+            world,
+            format_args!("{id} is not told to site {participant}; {under:?} and {written:?} are written"),
+        );
         let (way, has_left, has_crashed) = (Way::Overtaken, false, false);
         let held = Held { way, id, coordinator, participant, under, written, until, has_left, has_crashed };
         self.brink.held = Some(held);

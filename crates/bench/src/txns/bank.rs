@@ -5,50 +5,30 @@
 //! are registers. Some transfers leave a receipt under a prefix that others scan.
 
 use std::cell::{Cell, RefCell};
-use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use slackline::{Committed, Key, Outcome, Txn, TxnError, Value};
 use slackline_core::stats::Rng;
 use slackline_sim::history::{Fate, History, Op, Transaction, check};
 
-use super::{Config, Seat, Setting, Step, TxnsError, Workload, read_all, region, run_each, tally};
+use super::{Config, Seat, Step, Terms, TxnsError, Workload, read_all, region, run_each, tally};
 use crate::report::{Report, Run, latency_figure};
 
 /// What `bench bank` is told.
 #[derive(Clone, Debug)]
 pub struct BankOptions {
-    /// The configurations, one run each.
-    pub configs: Vec<Config>,
+    /// How it is run.
+    pub terms: Terms,
     /// How many stores there are.
     pub stores: usize,
     /// How many accounts each has.
     pub accounts: usize,
-    /// How many clients each has.
-    pub clients_per_store: usize,
-    /// The round trip between stores.
-    pub rtt: Duration,
-    /// How long is counted.
-    pub measure: Duration,
-    /// What every random choice comes from.
-    pub seed: u64,
-    /// Real sites, with their data below this directory.
-    pub live: Option<PathBuf>,
 }
 
 impl Default for BankOptions {
     fn default() -> Self {
-        Self {
-            configs: Config::PLAIN.to_vec(),
-            stores: 3,
-            accounts: 40,
-            clients_per_store: 8,
-            rtt: Duration::from_millis(80),
-            measure: Duration::from_secs(30),
-            seed: 1,
-            live: None,
-        }
+        Self { terms: Terms::new(&Config::PLAIN, 8, 80, 30_000), stores: 3, accounts: 40 }
     }
 }
 
@@ -59,21 +39,12 @@ const RECEIPTS: u64 = 40;
 
 /// Runs `bench bank`.
 pub fn bank(options: &BankOptions) -> Result<Report, TxnsError> {
-    Setting::refuse_computation(&options.configs)?;
-    if !(2..=8).contains(&options.stores) || options.accounts == 0 || options.clients_per_store == 0 {
+    options.terms.refuse_computation()?;
+    if !(2..=8).contains(&options.stores) || options.accounts == 0 || options.terms.clients_per_store == 0 {
         return Err(TxnsError::Option("there must be 2 to 8 stores, with accounts and clients".into()));
     }
-    let setting = |config| Setting {
-        config,
-        stores: options.stores,
-        clients_per_store: options.clients_per_store,
-        rtt: options.rtt,
-        warm: options.measure / 10,
-        measure: options.measure,
-        seed: options.seed,
-        live: options.live.clone(),
-    };
-    let runs = run_each(&options.configs, options.live.is_some(), |config| {
+    let setting = |config| options.terms.setting(config, options.stores, options.terms.measure / 10);
+    let runs = run_each(&options.terms.configs, options.terms.live.is_some(), |config| {
         setting(*config).run(Bank::new(options.stores, options.accounts))
     });
     let runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;

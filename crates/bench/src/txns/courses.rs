@@ -11,16 +11,13 @@
 mod relational;
 
 use std::cell::Cell;
-use std::fmt;
-use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 use slackline::{Committed, Key, Outcome, Txn, TxnError, Value};
 use slackline_core::stats::Rng;
 
-use super::{Config, Seat, Setting, Step, TxnsError, Workload, read_all, region, run_each, tally};
+use super::{Config, Seat, Step, Terms, TxnsError, Workload, named, read_all, region, run_each, tally};
 use crate::postgres::Installation;
 use crate::report::{Report, latency_figure};
 use relational::Checked;
@@ -32,61 +29,24 @@ pub enum Baseline {
     Postgres,
 }
 
-impl fmt::Display for Baseline {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Postgres => "postgres",
-        })
-    }
-}
-
-impl FromStr for Baseline {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "postgres" => Ok(Self::Postgres),
-            _ => Err(format!("{text:?} is no baseline: use postgres")),
-        }
-    }
-}
+named!(Baseline is a "baseline": Postgres "postgres");
 
 /// What `bench courses` is told.
 #[derive(Clone, Debug)]
 pub struct CoursesOptions {
-    /// The configurations, one run each.
-    pub configs: Vec<Config>,
+    /// How it is run.
+    pub terms: Terms,
     /// How many stores there are.
     pub stores: usize,
     /// How many students there are in all.
     pub students: usize,
-    /// How many clients each store has.
-    pub clients_per_store: usize,
-    /// The round trip between stores.
-    pub rtt: Duration,
-    /// How long is counted.
-    pub measure: Duration,
-    /// What every random choice comes from.
-    pub seed: u64,
-    /// Real sites, with their data below this directory.
-    pub live: Option<PathBuf>,
     /// What is run besides, on the same seed; only live.
     pub baseline: Option<Baseline>,
 }
 
 impl Default for CoursesOptions {
     fn default() -> Self {
-        Self {
-            configs: Config::PLAIN.to_vec(),
-            stores: 3,
-            students: 300,
-            clients_per_store: 12,
-            rtt: Duration::from_millis(20),
-            measure: Duration::from_secs(20),
-            seed: 1,
-            live: None,
-            baseline: None,
-        }
+        Self { terms: Terms::new(&Config::PLAIN, 12, 20, 20_000), stores: 3, students: 300, baseline: None }
     }
 }
 
@@ -99,26 +59,17 @@ const TAKEN: usize = 4;
 
 /// Runs `bench courses`.
 pub fn courses(options: &CoursesOptions) -> Result<Report, TxnsError> {
-    Setting::refuse_computation(&options.configs)?;
-    if !(1..=8).contains(&options.stores) || options.students < options.stores || options.clients_per_store == 0 {
+    options.terms.refuse_computation()?;
+    if !(1..=8).contains(&options.stores) || options.students < options.stores || options.terms.clients_per_store == 0 {
         return Err(TxnsError::Option("there must be 1 to 8 stores, with students and clients".into()));
     }
-    if let (Some(baseline), None) = (options.baseline, &options.live) {
+    if let (Some(baseline), None) = (options.baseline, &options.terms.live) {
         return Err(TxnsError::Option(format!("{baseline} takes real time: this must be live")));
     }
     let installation = options.baseline.map(|Baseline::Postgres| Installation::find()).transpose()?;
-    let setting = |config| Setting {
-        config,
-        stores: options.stores,
-        clients_per_store: options.clients_per_store,
-        rtt: options.rtt,
-        warm: options.measure / 4,
-        measure: options.measure,
-        seed: options.seed,
-        live: options.live.clone(),
-    };
+    let setting = |config| options.terms.setting(config, options.stores, options.terms.measure / 4);
     let run = |config: &Config| setting(*config).run(Courses::new(options));
-    let runs = run_each(&options.configs, options.live.is_some(), run);
+    let runs = run_each(&options.terms.configs, options.terms.live.is_some(), run);
     let mut runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
     if let Some(installation) = &installation {
         for checked in Checked::ALL {

@@ -31,12 +31,10 @@ mod tally;
 mod twitter;
 
 use std::cell::RefCell;
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
-use std::str::FromStr;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -96,28 +94,37 @@ impl Config {
     }
 }
 
-impl fmt::Display for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Occ => "occ",
-            Self::State => "state",
-            Self::Computation => "computation",
-        })
-    }
-}
-
-impl FromStr for Config {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "occ" => Ok(Self::Occ),
-            "state" => Ok(Self::State),
-            "computation" => Ok(Self::Computation),
-            _ => Err(format!("{text:?} is no configuration: use occ, state or computation")),
+/// How the values of an enumeration are written and read.
+macro_rules! named {
+    ($type:ident is a $what:literal: $one:ident $name:literal $(, $other:ident $others:literal)*) => {
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(match self {
+                    Self::$one => $name,
+                    $(Self::$other => $others,)*
+                })
+            }
         }
-    }
+
+        impl std::str::FromStr for $type {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                match text {
+                    $name => Ok(Self::$one),
+                    $($others => Ok(Self::$other),)*
+                    _ => {
+                        let names = [$name $(, $others)*].join(" or ");
+                        Err(format!("{text:?} is no {}: use {names}", $what))
+                    }
+                }
+            }
+        }
+    };
 }
+use named;
+
+named!(Config is a "configuration": Occ "occ", State "state", Computation "computation");
 
 /// Why a workload of transactions found nothing out.
 #[derive(Debug, thiserror::Error)]
@@ -136,6 +143,43 @@ pub enum TxnsError {
         /// What does not add up.
         what: String,
     },
+}
+
+/// How a workload is run: what all of them are told.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// The configurations, one run each.
+    pub configs: Vec<Config>,
+    /// How many clients each store has.
+    pub clients_per_store: usize,
+    /// The round trip between stores.
+    pub rtt: Duration,
+    /// How long is counted.
+    pub measure: Duration,
+    /// What every random choice comes from.
+    pub seed: u64,
+    /// Real sites, with their data below this directory.
+    pub live: Option<PathBuf>,
+}
+
+impl Terms {
+    /// In virtual time, with the first seed.
+    fn new(configs: &[Config], clients_per_store: usize, rtt_ms: u64, measure_ms: u64) -> Self {
+        let (rtt, measure) = (Duration::from_millis(rtt_ms), Duration::from_millis(measure_ms));
+        Self { configs: configs.to_vec(), clients_per_store, rtt, measure, seed: 1, live: None }
+    }
+
+    /// One run, of which nothing is counted at first.
+    fn setting(&self, config: Config, stores: usize, warm: Duration) -> Setting {
+        let Self { clients_per_store, rtt, measure, seed, ref live, .. } = *self;
+        Setting { config, stores, clients_per_store, rtt, warm, measure, seed, live: live.clone() }
+    }
+
+    /// That a workload has no memoized function.
+    fn refuse_computation(&self) -> Result<(), TxnsError> {
+        let why = "this workload calls no memoized function: use --config occ or --config state";
+        if self.configs.contains(&Config::Computation) { Err(TxnsError::Option(why.into())) } else { Ok(()) }
+    }
 }
 
 /// The sites and clients of a run, and how long it is.
@@ -157,12 +201,6 @@ impl Setting {
     /// Whether clients use kept results of memoized functions.
     fn memoizes(&self) -> bool {
         self.config == Config::Computation
-    }
-
-    /// That a workload has no memoized function.
-    fn refuse_computation(configs: &[Config]) -> Result<(), TxnsError> {
-        let why = "this workload calls no memoized function: use --config occ or --config state";
-        if configs.contains(&Config::Computation) { Err(TxnsError::Option(why.into())) } else { Ok(()) }
     }
 
     /// The site of each client.

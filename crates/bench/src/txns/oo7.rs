@@ -7,13 +7,11 @@
 //! the coordinates of the atomic parts of one composite that it has read.
 
 use std::cell::Cell;
-use std::path::PathBuf;
-use std::time::Duration;
 
 use slackline::{Committed, Key, Outcome, Txn, TxnError, Value};
 use slackline_core::stats::Rng;
 
-use super::{Config, Seat, Setting, Step, TxnsError, Workload, read_all, region, run_each, tally};
+use super::{Config, Seat, Step, Terms, TxnsError, Workload, read_all, region, run_each, tally};
 use crate::figure::{Axis, Figure, Scale, Series};
 use crate::report::{Report, Run};
 use crate::zipf::Zipf;
@@ -21,38 +19,23 @@ use crate::zipf::Zipf;
 /// What `bench oo7` is told.
 #[derive(Clone, Debug)]
 pub struct Oo7Options {
-    /// The configurations.
-    pub configs: Vec<Config>,
+    /// How it is run.
+    pub terms: Terms,
     /// How many stores there are; a run per number and configuration.
     pub stores: Vec<usize>,
     /// Of 100 transactions so many write; a run per number too.
     pub write_shares: Vec<u8>,
-    /// How many clients each store has.
-    pub clients_per_store: usize,
-    /// The round trip between stores.
-    pub rtt: Duration,
     /// How many composite parts each module has.
     pub composites: usize,
-    /// How long is counted.
-    pub measure: Duration,
-    /// What every random choice comes from.
-    pub seed: u64,
-    /// Real sites, with their data below this directory.
-    pub live: Option<PathBuf>,
 }
 
 impl Default for Oo7Options {
     fn default() -> Self {
         Self {
-            configs: Config::PLAIN.to_vec(),
+            terms: Terms::new(&Config::PLAIN, 36, 1, 500),
             stores: vec![1, 2, 3, 4],
             write_shares: vec![2],
-            clients_per_store: 36,
-            rtt: Duration::from_millis(1),
             composites: 500,
-            measure: Duration::from_millis(500),
-            seed: 1,
-            live: None,
         }
     }
 }
@@ -72,7 +55,7 @@ const SKEW: f64 = 1.0;
 
 /// Runs `bench oo7`.
 pub fn oo7(options: &Oo7Options) -> Result<Report, TxnsError> {
-    Setting::refuse_computation(&options.configs)?;
+    options.terms.refuse_computation()?;
     let wrong = |what: &str| Err(TxnsError::Option(what.into()));
     if options.stores.iter().any(|stores| !(1..=8).contains(stores)) || options.stores.is_empty() {
         return wrong("the number of stores is 1 to 8: use --stores 1,2,4 or --stores 1..8");
@@ -80,26 +63,17 @@ pub fn oo7(options: &Oo7Options) -> Result<Report, TxnsError> {
     if options.write_shares.iter().any(|share| *share > 100) || options.write_shares.is_empty() {
         return wrong("a write share is 0 to 100: use --write-shares 0,10,50");
     }
-    if options.clients_per_store == 0 || options.composites < REFERS {
+    if options.terms.clients_per_store == 0 || options.composites < REFERS {
         return wrong("there must be clients and composite parts");
     }
-    let setting = |config, stores| Setting {
-        config,
-        stores,
-        clients_per_store: options.clients_per_store,
-        rtt: options.rtt,
-        warm: options.measure * 4,
-        measure: options.measure,
-        seed: options.seed,
-        live: options.live.clone(),
-    };
+    let setting = |config, stores| options.terms.setting(config, stores, options.terms.measure * 4);
     let mut jobs = Vec::new();
-    for &config in &options.configs {
+    for &config in &options.terms.configs {
         for &stores in &options.stores {
             jobs.extend(options.write_shares.iter().map(|writes| (config, stores, *writes)));
         }
     }
-    let runs = run_each(&jobs, options.live.is_some(), |&(config, stores, writes)| {
+    let runs = run_each(&jobs, options.terms.live.is_some(), |&(config, stores, writes)| {
         let (mut run, _) = setting(config, stores).run(Oo7::new(options, stores, writes))?;
         let by_stores = if options.stores.len() > 1 { format!("/{stores}") } else { String::new() };
         let by_writes = if options.write_shares.len() > 1 { format!("/{writes}%") } else { String::new() };
@@ -144,13 +118,14 @@ fn figures(options: &Oo7Options, runs: &[Run]) -> Vec<Figure> {
     let mut figures = Vec::new();
     let writes = options.write_shares[0];
     if options.stores.len() > 1 {
-        let lines = options.configs.iter().map(|config| line(config, "stores", "write_percent", f64::from(writes)));
+        let lines =
+            options.terms.configs.iter().map(|config| line(config, "stores", "write_percent", f64::from(writes)));
         let title = format!("OO7: throughput by stores, {writes} % of transactions write");
         figures.push(figure("oo7-stores", title, "stores", lines.collect()));
     }
     let stores = options.stores[0];
     if options.write_shares.len() > 1 {
-        let lines = options.configs.iter().map(|config| line(config, "write_percent", "stores", stores as f64));
+        let lines = options.terms.configs.iter().map(|config| line(config, "write_percent", "stores", stores as f64));
         let title = format!("OO7: throughput by share of writes, {stores} stores");
         figures.push(figure("oo7-writes", title, "transactions that write, in percent", lines.collect()));
     }

@@ -6,45 +6,25 @@
 //! changes the number of followers of one user anywhere.
 
 use std::cell::Cell;
-use std::path::PathBuf;
-use std::time::Duration;
 
 use slackline::{Key, TxnError, Value, memoized};
 use slackline_core::stats::Rng;
 
-use super::{Config, Seat, Setting, Step, TxnsError, Workload, both, read_all, region, run_each, tally};
+use super::{Config, Seat, Setting, Step, Terms, TxnsError, Workload, both, read_all, region, run_each, tally};
 use crate::report::{Report, latency_figure};
 
 /// What `bench twitter` is told.
 #[derive(Clone, Debug)]
 pub struct TwitterOptions {
-    /// The configurations, one run each.
-    pub configs: Vec<Config>,
+    /// How it is run.
+    pub terms: Terms,
     /// How many users there are.
     pub users: usize,
-    /// How many clients each of the three stores has.
-    pub clients_per_store: usize,
-    /// The round trip between stores.
-    pub rtt: Duration,
-    /// How long is counted.
-    pub measure: Duration,
-    /// What every random choice comes from.
-    pub seed: u64,
-    /// Real sites, with their data below this directory.
-    pub live: Option<PathBuf>,
 }
 
 impl Default for TwitterOptions {
     fn default() -> Self {
-        Self {
-            configs: Config::ALL.to_vec(),
-            users: 1_000,
-            clients_per_store: 8,
-            rtt: Duration::from_millis(80),
-            measure: Duration::from_secs(40),
-            seed: 1,
-            live: None,
-        }
+        Self { terms: Terms::new(&Config::ALL, 8, 80, 40_000), users: 1_000 }
     }
 }
 
@@ -59,20 +39,11 @@ const LEAF: usize = 16;
 
 /// Runs `bench twitter`.
 pub fn twitter(options: &TwitterOptions) -> Result<Report, TxnsError> {
-    if options.users < TOP_USERS || options.clients_per_store == 0 {
+    if options.users < TOP_USERS || options.terms.clients_per_store == 0 {
         return Err(TxnsError::Option(format!("there must be clients, and at least {TOP_USERS} users")));
     }
-    let setting = |config| Setting {
-        config,
-        stores: STORES,
-        clients_per_store: options.clients_per_store,
-        rtt: options.rtt,
-        warm: options.measure / 2,
-        measure: options.measure,
-        seed: options.seed,
-        live: options.live.clone(),
-    };
-    let runs = run_each(&options.configs, options.live.is_some(), |config| {
+    let setting = |config| options.terms.setting(config, STORES, options.terms.measure / 2);
+    let runs = run_each(&options.terms.configs, options.terms.live.is_some(), |config| {
         let setting = setting(*config);
         setting.run(Twitter::new(options.users, &setting))
     });

@@ -1,6 +1,5 @@
 //! `slackline bench twitter`, `oo7`, `bank`, `courses`, `reads` and `writes`: workloads of transactions.
 
-use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +8,8 @@ use clap::{Arg, Args};
 use slackline_bench::report::Report;
 use slackline_bench::txns::single::{SingleOptions, reads, writes};
 use slackline_bench::txns::{
-    BankOptions, Baseline, Config, CoursesOptions, Oo7Options, TwitterOptions, TxnsError, bank, courses, oo7, twitter,
+    BankOptions, Baseline, Config, CoursesOptions, Oo7Options, Terms, TwitterOptions, TxnsError, bank, courses, oo7,
+    twitter,
 };
 
 use super::bench::{Shown, explain_live, here};
@@ -35,50 +35,32 @@ struct Course {
     live: bool,
 }
 
-/// Completes the help of what all workloads take: what each has its own default of, and which configurations it has.
-fn own(arg: Arg, configs: &[Config], rtt: Duration, clients: usize, measure: Duration) -> Arg {
-    let names: Vec<String> = configs.iter().map(Config::to_string).collect();
+/// Completes what all workloads take: what each has its own default of, and which configurations it has.
+fn own(arg: Arg, terms: &Terms) -> Arg {
+    let names: Vec<String> = terms.configs.iter().map(Config::to_string).collect();
     let (last, others) =
         names.split_last().map_or((String::new(), String::new()), |(last, others)| (last.clone(), others.join(", ")));
     match arg.get_id().as_str() {
         "config" => arg.help(format!("Only this configuration: {others} or {last}; without, all on the same seed")),
-        "rtt" => told(arg, rtt.as_millis()),
-        "clients" => told(arg, clients),
-        "measure" => told(arg, measure.as_millis()),
+        "rtt" => arg.default_value(terms.rtt.as_millis().to_string()),
+        "clients" => arg.default_value(terms.clients_per_store.to_string()),
+        "measure" => arg.default_value(terms.measure.as_millis().to_string()),
         _ => arg,
     }
 }
 
-fn told(arg: Arg, default: impl Display) -> Arg {
-    let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-    arg.help(format!("{help} [default: {default}]"))
-}
-
-/// [`own`] with what a workload's options are by default.
-macro_rules! own {
-    ($options:ident) => {
-        |arg| {
-            let $options { configs, rtt, clients_per_store, measure, .. } = $options::default();
-            own(arg, &configs, rtt, clients_per_store, measure)
-        }
-    };
-}
-
 impl Course {
-    /// Sets what was given; the rest stays as the workload has it.
-    fn set(
-        &self,
-        configs: &mut Vec<Config>,
-        rtt: &mut Duration,
-        clients: &mut usize,
-        measure: &mut Duration,
-        live: &mut Option<PathBuf>,
-    ) {
-        self.config.into_iter().for_each(|config| *configs = vec![config]);
-        self.rtt.into_iter().for_each(|ms| *rtt = Duration::from_millis(ms));
-        self.clients.into_iter().for_each(|number| *clients = usize::from(number));
-        self.measure.into_iter().for_each(|ms| *measure = Duration::from_millis(ms));
-        *live = self.live.then(|| PathBuf::from("."));
+    /// What was given; the rest stays as the workload has it.
+    fn terms(&self, seed: u64, own: Terms) -> Terms {
+        let millis = Duration::from_millis;
+        Terms {
+            configs: self.config.map_or(own.configs, |config| vec![config]),
+            clients_per_store: self.clients.map_or(own.clients_per_store, usize::from),
+            rtt: self.rtt.map_or(own.rtt, millis),
+            measure: self.measure.map_or(own.measure, millis),
+            seed,
+            live: self.live.then(|| PathBuf::from(".")),
+        }
     }
 }
 
@@ -87,7 +69,7 @@ impl Course {
 /// After the Twitter benchmark of the Warranties paper: 3 stores, 24 clients, 98 % compute the five most followed of 1,000
 /// users by divide and conquer, 2 % follow or unfollow a random one.
 #[derive(Args)]
-#[command(mut_args(own!(TwitterOptions)), after_help = "\
+#[command(mut_args(|arg| own(arg, &TwitterOptions::default().terms)), after_help = "\
 Examples:
   slackline bench twitter                      # round trips of 80 ms
   slackline bench twitter --rtt 10 --config state
@@ -107,7 +89,7 @@ pub(crate) struct TwitterBench {
 /// After the multi-user OO7 benchmark as the Warranties paper has it: about 460 objects a transaction, 2 % of transactions
 /// write, 36 clients per store. One run per number of stores, share of writes and configuration.
 #[derive(Args)]
-#[command(mut_args(own!(Oo7Options)), after_help = "\
+#[command(mut_args(|arg| own(arg, &Oo7Options::default().terms)), after_help = "\
 Examples:
   slackline bench oo7 --stores 1..4            # throughput by stores
   slackline bench oo7 --stores 3 --write-shares 0,2,10,25,50")]
@@ -126,7 +108,7 @@ pub(crate) struct Oo7Bench {
 
 /// Transfers between stores, audits of the total, scans: judged by the checker
 #[derive(Args)]
-#[command(mut_args(own!(BankOptions)), after_help = "\
+#[command(mut_args(|arg| own(arg, &BankOptions::default().terms)), after_help = "\
 Examples:
   slackline bench bank
   slackline bench bank --live --rtt 5 --measure 3000")]
@@ -148,7 +130,7 @@ pub(crate) struct BankBench {
 /// The data and the load are generated. With --baseline postgres the same transactions run on PostgreSQL too, with optimistic locking
 /// by version columns; that measures real sites in real time, so everything in the report is live.
 #[derive(Args)]
-#[command(mut_args(own!(CoursesOptions)), after_help = "\
+#[command(mut_args(|arg| own(arg, &CoursesOptions::default().terms)), after_help = "\
 Examples:
   slackline bench courses
   slackline bench courses --rtt 80 --config state
@@ -223,50 +205,37 @@ impl Single {
 
 impl TwitterBench {
     pub(super) fn run(&self) -> Result<Report, Finish> {
-        let mut options =
-            TwitterOptions { users: usize::from(self.users), seed: self.shown.seed, ..TwitterOptions::default() };
-        let TwitterOptions { configs, rtt, clients_per_store, measure, live, .. } = &mut options;
-        self.course.set(configs, rtt, clients_per_store, measure, live);
-        twitter(&options).map_err(explain)
+        let terms = self.course.terms(self.shown.seed, TwitterOptions::default().terms);
+        twitter(&TwitterOptions { users: usize::from(self.users), terms }).map_err(explain)
     }
 }
 
 impl Oo7Bench {
     pub(super) fn run(&self) -> Result<Report, Finish> {
+        let own = Oo7Options::default();
+        let terms = self.course.terms(self.shown.seed, own.terms);
         let share = |share: &usize| u8::try_from(*share).unwrap_or(u8::MAX);
-        let mut options = Oo7Options {
-            stores: self.stores.0.clone(),
-            write_shares: self.write_shares.0.iter().map(share).collect(),
-            seed: self.shown.seed,
-            ..Oo7Options::default()
-        };
-        let Oo7Options { configs, rtt, clients_per_store, measure, live, .. } = &mut options;
-        self.course.set(configs, rtt, clients_per_store, measure, live);
-        oo7(&options).map_err(explain)
+        let write_shares = self.write_shares.0.iter().map(share).collect();
+        oo7(&Oo7Options { stores: self.stores.0.clone(), write_shares, terms, ..own }).map_err(explain)
     }
 }
 
 impl BankBench {
     pub(super) fn run(&self) -> Result<Report, Finish> {
+        let terms = self.course.terms(self.shown.seed, BankOptions::default().terms);
         let (stores, accounts) = (usize::from(self.stores), usize::from(self.accounts));
-        let mut options = BankOptions { stores, accounts, seed: self.shown.seed, ..BankOptions::default() };
-        let BankOptions { configs, rtt, clients_per_store, measure, live, .. } = &mut options;
-        self.course.set(configs, rtt, clients_per_store, measure, live);
-        bank(&options).map_err(explain)
+        bank(&BankOptions { stores, accounts, terms }).map_err(explain)
     }
 }
 
 impl CoursesBench {
     pub(super) fn run(&self) -> Result<Report, Finish> {
-        let (stores, students) = (usize::from(self.stores), usize::from(self.students));
-        let (baseline, seed) = (self.baseline, self.shown.seed);
-        let mut options = CoursesOptions { stores, students, baseline, seed, ..CoursesOptions::default() };
-        let CoursesOptions { configs, rtt, clients_per_store, measure, live, .. } = &mut options;
-        self.course.set(configs, rtt, clients_per_store, measure, live);
+        let mut terms = self.course.terms(self.shown.seed, CoursesOptions::default().terms);
+        let (stores, students, baseline) = (usize::from(self.stores), usize::from(self.students), self.baseline);
         if baseline.is_some() {
-            *live = Some(PathBuf::from("."));
+            terms.live = Some(PathBuf::from("."));
         }
-        courses(&options).map_err(explain)
+        courses(&CoursesOptions { stores, students, baseline, terms }).map_err(explain)
     }
 }
 

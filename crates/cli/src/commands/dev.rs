@@ -114,7 +114,8 @@ impl Dev {
             let pages = http.map_or("-".to_owned(), |http| format!("http://{http}/healthz, /metrics"));
             table.row([site.name(), site.address().to_string(), pages]);
         }
-        let json = json!({ "sites": rows, "data": data, "ready": ready });
+        let process = std::process::id();
+        let json = json!({ "sites": rows, "data": data, "ready": ready, "pid": process });
         let kept = data.map_or("data in memory".to_owned(), |data| format!("data in {data}"));
         let elsewhere = self.port.is_none() && sites[0].address().port() != FIRST_PORT;
         let kept = match elsewhere {
@@ -126,7 +127,7 @@ impl Dev {
         let region = |site: &SiteHandle| site.name().split(':').next().unwrap_or_default().to_owned();
         let (site, other) = (region(&sites[0]), region(&sites[sites.len() / 2]));
         let text = format!(
-            "A cluster of {} sites runs, {kept}.{late}\n\n{}\n\nTry in another terminal:\n  \
+            "A cluster of {} sites runs as process {process}, {kept}.{late}\n\n{}\n\nTry in another terminal:\n  \
              {program} quota create gpus --limit 5000{connect}\n  \
              {program} quota acquire gpus 3 --site {other}{connect}\n  \
              {program} quota acquire gpus 2 --site {site} --for 60s{connect}\n  \

@@ -47,16 +47,28 @@ impl Explain {
     }
 }
 
-/// Why a site that answers knows nothing of a transaction. What was never opened can be told from what is forgotten: numbers of
+/// A sentence, if there never was such an operation. What was never opened can be told from what is forgotten: numbers of
 /// sessions and incarnations only rise.
+pub(super) async fn never_was(client: &Client, operation: OperationId) -> Option<String> {
+    let newest = newest(client, operation.site).await?;
+    is_beyond(operation, newest).then(|| {
+        let topology = client.topology();
+        let (name, site) = (topology.operation_text(operation), topology.name(operation.site));
+        format!("nothing is known of {name}: there never was such an operation at {site}")
+    })
+}
+
+/// Whether no operation can have this id, where this one is of the newest session of its site.
+fn is_beyond(operation: OperationId, newest: OperationId) -> bool {
+    let session = |id: OperationId| (id.incarnation, id.session);
+    session(operation) > session(newest) || operation.sequence == 0
+}
+
+/// Why a site that answers knows nothing of a transaction.
 async fn unknown(client: &Client, operation: OperationId) -> String {
     let site = client.topology().name(operation.site);
-    let newest = newest(client, operation.site).await;
-    let session = |id: OperationId| (id.incarnation, id.session);
-    match newest {
-        Some(newest) if session(operation) > session(newest) || operation.sequence == 0 => {
-            format!("there never was such an operation at {site}")
-        }
+    match newest(client, operation.site).await {
+        Some(newest) if is_beyond(operation, newest) => format!("there never was such an operation at {site}"),
         Some(newest) if operation.incarnation < newest.incarnation => {
             format!("{site} has lost the storage that it had then")
         }

@@ -12,7 +12,7 @@ use slackline::{Client, Committed, Key, ParseKeyError, Transaction, Txn, TxnErro
 
 use crate::duration;
 use crate::end::{End, Finish};
-use crate::json;
+use crate::json::{self, Unfit};
 use crate::output::safe_line;
 use crate::session::Connection;
 
@@ -26,7 +26,7 @@ pub(crate) struct Terms {
     #[arg(long, value_name = "REGION")]
     pub(crate) site: Option<String>,
     /// How long a write may wait for others' rights to read the old value; the deadline without, which it cannot exceed
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = duration::parse)]
     pub(crate) max_wait: Option<Duration>,
 }
 
@@ -151,8 +151,12 @@ impl Put {
         let Self { key, value, raw, counter, terms, .. } = self;
         terms.check(&self.connection)?;
         if let Some(text) = value.as_ref().filter(|_| !raw) {
-            serde_json::from_str::<&RawValue>(text)
-                .map_err(|error| Finish::WrongUse(format!("the value is no JSON: {error}; quote it, or use --raw")))?;
+            json::check(text).map_err(|unfit| {
+                Finish::WrongUse(match unfit {
+                    Unfit::NoJson(_) => format!("the value is {unfit}; quote it, or use --raw"),
+                    Unfit::Ambiguous(_) => format!("the value: {unfit}; --raw writes it as it is"),
+                })
+            })?;
         }
         self.connection.run_and_leave(async move |client: Client| {
             let (key, value) = (&key, &value);
@@ -235,12 +239,12 @@ impl Add {
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  slackline scan eu users/
+  slackline scan eu:users/
   slackline scan eu --limit 10 --after users/alice")]
 pub(crate) struct Scan {
-    /// The region
+    /// The region; or also, after a colon, what the names begin with
     region: String,
-    /// What their names begin with
+    /// What the names begin with
     #[arg(default_value = "")]
     prefix: String,
     /// Only names after this one
@@ -263,7 +267,10 @@ impl Scan {
     pub(crate) fn run(self) -> Result<End, Finish> {
         let Self { region, prefix, after, limit, site, .. } = self;
         let terms = Terms { site, max_wait: None };
-        let prefix = Key::new(region, prefix);
+        let prefix = match region.split_once(':') {
+            Some((region, start)) if prefix.is_empty() => Key::new(region, start),
+            _ => Key::new(region, prefix),
+        };
         let limit = usize::try_from(limit).unwrap_or(1);
         self.connection.run(async move |client: Client| {
             let (prefix, after) = (&prefix, &after);

@@ -2,14 +2,15 @@
 
 use clap::Args;
 use serde_json::json;
-use slackline::{Client, Effect, NotDone, ParseNameError};
+use slackline::{Client, Effect, NotDone, ParseNameError, WhyUnknown};
 
 use crate::end::{End, Finish};
 use crate::session::Connection;
 
 /// Tells what became of an operation whose outcome is unknown
 ///
-/// Asking settles it: if the operation's site has not seen it, the site refuses it for ever. Sites remember the operations of
+/// If the operation's site has not seen it, asking makes the site refuse it for ever. One that is still under way there stays
+/// unknown until it has ended: ask again. Sites remember the operations of
 /// put, add, delete and txn, and those whose outcome was told as unknown, for ten minutes.
 #[derive(Args)]
 #[command(after_help = "Example:\n  slackline outcome eu-1-9-12")]
@@ -29,10 +30,17 @@ impl Outcome {
         self.connection.run(async move |client: Client| {
             let operation =
                 client.topology().parse_operation(&name).map_err(|error| explain(&client, &name, &error))?;
-            let effect = client.outcome_of(operation).await.done().map_err(|not_done| match not_done {
-                NotDone::Refused(refused) => Finish::WasRefused(refused),
-                not_done => not_done.into(),
-            })?;
+            let effect = match client.outcome_of(operation).await.done() {
+                Ok(effect) => effect,
+                Err(NotDone::Refused(refused)) => return Err(Finish::WasRefused(refused)),
+                Err(NotDone::Unknown(unknown)) => {
+                    let is_forgotten = matches!(unknown.why, WhyUnknown::IncarnationLost | WhyUnknown::Forgotten);
+                    return Err(match super::explain::never_was(&client, operation).await {
+                        Some(problem) if is_forgotten => Finish::Failed(problem),
+                        _ => Finish::Unknown(unknown),
+                    });
+                }
+            };
             let (effect, text) = match effect {
                 Effect::Granted { grant, .. } => {
                     let grant = client.topology().grant_text(grant);
@@ -54,12 +62,12 @@ pub(super) fn explain(client: &Client, text: &str, error: &ParseNameError) -> Fi
     Finish::WrongUse(match error {
         ParseNameError::Malformed if client.topology().parse_grant(text).is_ok() => {
             format!(
-                "{text} is a grant's id, and not an operation's; `slackline quota release --grant {text}` gives it back"
+                "{text:?} is a grant's id, and not an operation's; `slackline quota release --grant {text}` gives it back"
             )
         }
         ParseNameError::Malformed => format!(
-            "{text} is not an operation's id: expected a region and three numbers joined by '-', such as eu-1-9-12"
+            "{text:?} is not an operation's id: expected a region and three numbers joined by '-', such as eu-1-9-12"
         ),
-        error => format!("{text}: {error}"),
+        error => format!("{text:?}: {error}"),
     })
 }

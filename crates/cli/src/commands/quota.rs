@@ -117,7 +117,7 @@ struct Acquire {
     #[arg(long, value_name = "REGION")]
     site: Option<String>,
     /// Give them back by itself after this time, such as 60s or 2h (at most 400d)
-    #[arg(long = "for", value_name = "DURATION", value_parser = duration::parse_hold)]
+    #[arg(long = "for", value_name = "DURATION", allow_hyphen_values = true, value_parser = duration::parse_hold)]
     hold: Option<Duration>,
     /// Print one JSON object
     #[arg(long)]

@@ -266,11 +266,7 @@ fn read(file: &str) -> Result<String, Problem> {
 }
 
 fn parse(text: &str) -> Result<Vec<Operation>, Problem> {
-    // The position is in the error's own words.
-    json::refuse_repeated_keys(text).map_err(|error| {
-        let what = if error.is_data() { "" } else { "no JSON: " };
-        Problem(format!("{what}{error}"))
-    })?;
+    json::check(text).map_err(|unfit| Problem(unfit.to_string()))?;
     let wrong = || Problem("not an object with one key, \"operations\", that has a list".to_owned());
     let mut document = json::fields(text).map_err(|_| wrong())?;
     let operations = document.remove("operations").ok_or_else(wrong)?;

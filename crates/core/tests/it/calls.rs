@@ -86,13 +86,19 @@ fn twice() -> ObjectKey {
     ObjectKey::new(2, TWICE)
 }
 
-/// A cluster in which both calls are registered: of 3 and 5.
-fn registered() -> Cluster {
+/// A cluster in which 3 and 5 are written, and the draft in which a call was computed from them.
+fn computed(call: &ObjectKey, expected: i64) -> (Cluster, Draft) {
     let mut cluster = Cluster::new(3);
     assert_eq!(set(&mut cluster, 1, &x(), 3), committed(1));
     assert_eq!(set(&mut cluster, 2, &y(), 5), committed(1));
     let mut draft = Draft::new();
-    assert_eq!(result(&mut cluster, 0, &mut draft, &twice()), 10);
+    assert_eq!(result(&mut cluster, 0, &mut draft, call), expected);
+    (cluster, draft)
+}
+
+/// A cluster in which both calls are registered: of 3 and 5.
+fn registered() -> Cluster {
+    let (mut cluster, draft) = computed(&twice(), 10);
     let proposal = draft.proposal(0).expect("both were computed").1;
     assert_eq!(commit(&mut cluster, 0, proposal), committed(2));
     cluster
@@ -163,11 +169,7 @@ fn write_of_what_a_call_depends_on_is_refused_unless_it_covers_the_call() {
 /// A program finds no call, and writes what the function has read; before it commits somebody else registers the call.
 #[test]
 fn call_that_was_not_there_is_looked_for_again_when_it_depends_on_what_is_written() {
-    let mut cluster = Cluster::new(3);
-    assert_eq!(set(&mut cluster, 1, &x(), 3), committed(1));
-    assert_eq!(set(&mut cluster, 2, &y(), 5), committed(1));
-    let mut draft = Draft::new();
-    assert_eq!(result(&mut cluster, 0, &mut draft, &max()), 5);
+    let (mut cluster, mut draft) = computed(&max(), 5);
     let proposal = draft.proposal(0).expect("it was computed").1;
     assert_eq!(commit(&mut cluster, 1, proposal), committed(2));
     draft.buffer.write(ROOT, x(), Change::Put(Value::Counter(9))).expect("a counter");
@@ -186,11 +188,7 @@ fn call_that_was_not_there_is_looked_for_again_when_it_depends_on_what_is_writte
 
 #[test]
 fn call_is_registered_only_on_what_is_still_so() {
-    let mut cluster = Cluster::new(3);
-    assert_eq!(set(&mut cluster, 1, &x(), 3), committed(1));
-    assert_eq!(set(&mut cluster, 2, &y(), 5), committed(1));
-    let mut draft = Draft::new();
-    assert_eq!(result(&mut cluster, 0, &mut draft, &max()), 5);
+    let (mut cluster, draft) = computed(&max(), 5);
     assert_eq!(set(&mut cluster, 2, &y(), 6), committed(1));
     let refused = commit(&mut cluster, 0, draft.proposal(0).expect("it was computed").1);
     assert_eq!(cause(&refused), Some(Cause::Changed));
