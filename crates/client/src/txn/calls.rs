@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use slackline_core::draft::buffer::ROOT;
 use slackline_core::draft::{Draft, Lookup, Recomputed};
 use slackline_core::object::ObjectKey;
 use slackline_core::txn::READ_ITEMS;
@@ -63,7 +64,7 @@ impl Txn {
         let json = serde_json::to_string(&arguments).map_err(|error| not_memoizable(error.to_string()))?;
         let is_kept = self.run.port.memos().add(memo);
         let place = memo.place(self.run.port.topology(), &arguments, &json);
-        let is_clean = self.run.is_treating || self.state()?.draft.buffer.is_empty(self.layer);
+        let is_clean = self.is_clean()?;
         let Some(place) = place.filter(|_| is_kept && is_clean) else {
             return memo.run(self.inline(name), arguments).await;
         };
@@ -97,7 +98,8 @@ impl Txn {
                 }
                 Lookup::Fetch => {}
                 Lookup::Pending => self.treat(place.clone()).await?,
-                Lookup::Compute => drop(self.compute(place, function, arguments).await?),
+                Lookup::Compute if self.compute(place, function, arguments).await?.is_none() => return Ok(None),
+                Lookup::Compute => {}
                 Lookup::Inline => return Ok(None),
             }
         }
@@ -136,18 +138,27 @@ impl Txn {
         Ok(())
     }
 
-    /// Runs a function in a frame of its own.
+    /// Runs a function in a frame of its own. None if the program wrote something meanwhile, in another branch of it: then
+    /// the function may have read what is never committed, or not by itself.
     async fn compute(
         &self,
         place: &ObjectKey,
         function: &'static dyn Function,
         arguments: &str,
-    ) -> Result<Vec<u8>, TxnError> {
+    ) -> Result<Option<Vec<u8>>, TxnError> {
         let frame = self.state()?.draft.open(place.clone());
         let scope = Scope { frame: Some(frame), function: Some(function.name()), depth: self.scope.depth + 1 };
         let result = function.run(Txn { scope, ..self.clone() }, arguments).await?;
+        if !self.is_clean()? {
+            return Ok(None);
+        }
         self.state()?.draft.close(frame, result.clone());
-        Ok(result)
+        Ok(Some(result))
+    }
+
+    /// Whether functions read what was committed, or what is about to be, all of it.
+    fn is_clean(&self) -> Result<bool, TxnError> {
+        Ok(self.run.is_treating || self.state()?.draft.buffer.is_empty(self.layer))
     }
 
     /// Runs a function again on what it read before, and compares.
@@ -186,7 +197,7 @@ impl Txn {
             };
             let deeper = Txn { scope: Scope { depth: txn.scope.depth + 1, ..Scope::default() }, ..txn.clone() };
             let result = match deeper.compute(&place, function, &arguments).await {
-                Ok(result) => result,
+                Ok(result) => result.expect("what is written is all there"),
                 Err(error) if txn.state()?.failure.is_some() => return Err(error),
                 // It has no result on what is there now.
                 Err(_) => {
@@ -212,7 +223,11 @@ impl Txn {
 
     /// Whether what was computed may be proposed: functions that are not deterministic are found out now and then.
     pub(super) async fn check_computed(&self) -> Result<bool, TxnError> {
-        let computed = self.state()?.draft.computed();
+        let computed = match &self.state()?.draft {
+            draft if draft.buffer.is_empty(ROOT) => draft.computed(),
+            // On what the program wrote after that they may well give something else.
+            _ => Vec::new(),
+        };
         for (place, result) in computed {
             let is_to_be_checked =
                 parse(&place.name).is_some_and(|(id, _)| self.run.port.memos().is_to_be_checked(&id));

@@ -231,7 +231,8 @@ impl Transaction {
             let margin = (deadline.saturating_duration_since(began) / 16).min(MARGIN);
             let txn = Txn::new(Arc::clone(&self.port), site, runs > 1, deadline - margin);
             let ended = self.until(deadline, program(txn.clone())).await;
-            let is_sound = matches!(ended, Some(Ok(_))) && matches!(txn.check_computed().await, Ok(true));
+            let is_sound = matches!(ended, Some(Ok(_)))
+                && matches!(self.until(deadline, txn.check_computed()).await, Some(Ok(true)));
             let State { draft, failure, may_propose, .. } = txn.clone().end();
             let failure = match (ended, failure) {
                 // It was still reading, or doing something else: nothing was sent that could take effect.

@@ -67,21 +67,33 @@ impl Buffer {
 
     /// Makes a change in a layer.
     pub fn write(&mut self, layer: LayerId, key: ObjectKey, change: Change) -> Result<(), Misfit> {
-        compose(self.change(layer, &key)?.as_ref(), &change)?;
-        let changes = &mut self.layers[layer].as_mut().expect("looked up above").changes;
-        let change = compose(changes.get(&key), &change)?;
-        changes.insert(key, change);
+        let change = self.fitting(layer, &key, &change)?;
+        self.changes_of(layer).insert(key, change);
         Ok(())
     }
 
-    /// A block is done: its layer becomes a part of the one below.
+    /// A block is done: its layer becomes a part of the one below, as a whole or not at all.
     pub fn merge(&mut self, layer: LayerId) -> Result<(), Misfit> {
         self.chain(layer)?;
         let Layer { below, changes } = self.layers[layer].take().expect("looked up above");
+        let mut fitting = Vec::with_capacity(changes.len());
         for (key, change) in changes {
-            self.write(below, key, change)?;
+            let change = self.fitting(below, &key, &change)?;
+            fitting.push((key, change));
         }
+        self.changes_of(below).extend(fitting);
         Ok(())
+    }
+
+    /// What a layer does to an object after one more change.
+    fn fitting(&self, layer: LayerId, key: &ObjectKey, change: &Change) -> Result<Change, Misfit> {
+        let all = self.change(layer, key)?;
+        compose(all.as_ref(), change)?;
+        compose(self.layers[layer].as_ref().and_then(|layer| layer.changes.get(key)), change)
+    }
+
+    fn changes_of(&mut self, layer: LayerId) -> &mut BTreeMap<ObjectKey, Change> {
+        &mut self.layers[layer].as_mut().expect("the caller has looked it up").changes
     }
 
     /// A block has failed: its layer is gone.
@@ -266,5 +278,17 @@ mod tests {
         assert_eq!(buffer.write(inner, key("x"), Change::Delete), Err(Misfit::Over));
         assert_eq!(buffer.merge(inner), Err(Misfit::Over));
         assert_eq!(buffer.change(ROOT, &key("x")), Ok(None));
+    }
+
+    #[test]
+    fn block_that_does_not_fit_any_more_changes_nothing() {
+        let mut buffer = Buffer::new();
+        let block = buffer.open(ROOT).expect("the root is there");
+        buffer.write(block, key("a"), put("one")).expect("open");
+        buffer.write(block, key("b"), Change::Add(1)).expect("open");
+        // Another branch of the program makes it something else.
+        buffer.write(ROOT, key("b"), put("text")).expect("open");
+        assert_eq!(buffer.merge(block), Err(Misfit::NotACounter));
+        assert_eq!(buffer.changes().map(|(key, _)| &*key.name).collect::<Vec<_>>(), ["b"]);
     }
 }

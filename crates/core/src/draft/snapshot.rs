@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::id::Incarnation;
-use crate::object::{Home, ObjectKey, Part, Seen, Span, Value};
+use crate::object::{Home, ObjectKey, Part, Seen, Span, Value, is_call};
 
 /// What was read now, and what was read before, cannot both be true: the object's name.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,9 +45,9 @@ impl Scanned {
     }
 }
 
-/// Whether a name is in a span that was read up to `end`.
+/// Whether a name is in a span that was read up to `end`. Calls are in none.
 pub fn is_within(span: &Span, end: Option<&str>, name: &str) -> bool {
-    name.starts_with(&span.prefix) && name > span.after.as_str() && end.is_none_or(|end| name <= end)
+    name.starts_with(&span.prefix) && !is_call(name) && name > span.after.as_str() && end.is_none_or(|end| name <= end)
 }
 
 /// Where rows of a span end: at the last one, if there may be more.
@@ -163,7 +163,7 @@ impl AtHome {
 
 #[cfg(test)]
 mod tests {
-    use crate::object::Version;
+    use crate::object::{CALL_MARK, Version};
 
     use super::*;
 
@@ -213,6 +213,17 @@ mod tests {
         assert_eq!(contradiction, Err(Contradiction(key("l/c"))));
         assert_eq!(snapshot.note_scan(1, span("l/", "l/d", 2), Vec::new()), Ok(()));
         assert_eq!(snapshot.known(&key("l/e")), Some(None));
+    }
+
+    #[test]
+    fn span_tells_nothing_of_calls() {
+        let call = key(&format!("{CALL_MARK}f"));
+        let mut snapshot = Snapshot::default();
+        snapshot.note_scan(1, span("", "", 9), rows(&[("x", 5)])).expect("new");
+        assert_eq!(snapshot.known(&call), None);
+        assert_eq!(snapshot.note_get(&call, seen(3)), Ok(()));
+        assert_eq!(snapshot.note_scan(1, span("", "", 8), rows(&[("x", 5)])), Ok(()));
+        assert_eq!(snapshot.to_homes()[&1].part.reads, [(call.name, 3)]);
     }
 
     #[test]

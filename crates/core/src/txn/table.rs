@@ -35,7 +35,8 @@ pub(super) fn row_range(incarnation: Incarnation, span: &Span) -> KeyRange {
     } else {
         row_key(incarnation, &span.prefix)
     };
-    KeyRange { from, to, limit: span.limit as usize }
+    // What comes after all names of the prefix is an empty range, and not one that goes backwards.
+    KeyRange { from: from.min(to.clone()), to, limit: span.limit as usize }
 }
 
 /// Whether the name is in the span, its limit aside.

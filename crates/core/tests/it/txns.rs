@@ -624,3 +624,20 @@ fn hold_ends_while_a_scan_waits_for_a_right_to_end() {
     cluster.run(SECOND);
     assert_eq!(cluster.hosts[1].node.as_ref().expect("runs").metrics().expired, 1);
 }
+
+/// Somebody asks for what comes after all names of a prefix: nothing, and nobody is upset.
+#[test]
+fn span_that_begins_behind_its_end_is_empty() {
+    let mut cluster = Cluster::new(3);
+    let x = key(1, "a/x");
+    commit(&mut cluster, 1, Txn::new().put(&x, "1"));
+    let span = Span { prefix: "a/".into(), after: "b".into(), limit: 10 };
+    for at in [1, 0] {
+        begin_read(&mut cluster, at, std::slice::from_ref(&x), vec![(1, span.clone())], true);
+        let reading = end_read(&mut cluster, at);
+        assert_eq!((reading.gets[0].is_ok(), &reading.scans[0]), (true, &Ok(Vec::new())));
+    }
+    let y = key(0, "y");
+    commit(&mut cluster, 0, Txn::new().scanned(1, &span, &[]).put(&y, "1"));
+    assert_eq!(value(&mut cluster, 1, &y), Some(Value::Bytes("1".into())));
+}
