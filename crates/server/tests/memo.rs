@@ -214,6 +214,52 @@ fn function_that_writes_or_is_not_deterministic_is_found_out() {
     dev.drain(Duration::from_secs(5)).expect("drains");
 }
 
+/// How many members there are, who are looked for in all that is at home in `eu`; the calls are there too.
+async fn members(txn: &Txn) -> Result<(usize, usize), TxnError> {
+    Ok((txn.call(&SIZE, ()).await?, txn.scan(&Key::new("eu", "")).await?.len()))
+}
+
+fn member(number: u32) -> Key {
+    Key::new("eu", format!("members/{number}"))
+}
+
+#[test]
+fn what_a_program_writes_beside_a_call_is_not_taken_for_what_the_call_read() {
+    let dev = cluster(&REGIONS, 1);
+    block_on(async {
+        let us = connect(&dev.sites()[0], "us").await;
+        let done = |outcome: Result<Outcome<_>, TxnError>| outcome.expect("no error").done().expect("committed");
+        for number in 0..5 {
+            let joins = |txn: Txn| async move {
+                let found = members(&txn).await?;
+                txn.put(&member(number), &number)?;
+                Ok::<_, TxnError>(found)
+            };
+            assert_eq!(done(us.transact(joins).await), (number as usize, number as usize));
+            assert_eq!(us.not_deterministic(), Vec::<String>::new());
+        }
+        // One branch of a block computes the call while another one writes what it reads, and then the block fails.
+        let eu = connect(&dev.sites()[1], "eu").await;
+        let branches = |txn: Txn| async move {
+            let block = txn.atomic(|block| async move {
+                let write = async { block.put(&member(99), &99) };
+                let (size, written) = tokio::join!(block.call(&SIZE, ()), write);
+                written?;
+                Err::<(), _>(TxnError::NotMemoizable { name: "a block", why: size?.to_string() })
+            });
+            let failed = block.await.expect_err("it says so").to_string();
+            Ok::<_, TxnError>((failed, members(&txn).await?))
+        };
+        for _ in 0..5 {
+            let found = eu.transact(branches).await.expect("no error").done().expect("committed");
+            assert_eq!(found.1, (5, 5), "{}", found.0);
+            let found = us.transact(|txn: Txn| async move { members(&txn).await }).await;
+            assert_eq!(done(found), (5, 5));
+        }
+    });
+    dev.drain(Duration::from_secs(5)).expect("drains");
+}
+
 /// The program that the tutorial shows, against a real cluster.
 #[test]
 fn tutorial_runs_to_its_end() {
