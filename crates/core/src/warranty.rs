@@ -79,7 +79,7 @@ impl Issued {
     }
 
     /// When it will be over on the monotonic clock, if the wall clock goes as fast.
-    fn over_at(&self, now: Now) -> u64 {
+    pub fn over_at(&self, now: Now) -> u64 {
         let wall = u64::try_from(self.wall.saturating_sub(now.wall)).unwrap_or(0);
         self.mono.max(now.mono.saturating_add(wall)) + 1
     }
@@ -224,16 +224,17 @@ impl Backer {
         self.before.is_some_and(|(wall, mono)| now.wall <= wall || now.mono < mono)
     }
 
+    /// When what an earlier life may have issued will be over on the monotonic clock; none if it is.
+    pub fn past_over_at(&mut self, now: Now) -> Option<u64> {
+        self.before = self.before.filter(|(wall, mono)| now.wall <= *wall || now.mono < *mono);
+        let (wall, mono) = self.before?;
+        let missing = u64::try_from(wall.saturating_sub(now.wall)).unwrap_or(0);
+        Some(mono.max(now.mono + missing + 1))
+    }
+
     /// When the rights over an object will be over on the monotonic clock, if none is given up; none if there is none.
     pub fn over_at(&mut self, now: Now, name: &str) -> Option<u64> {
-        let before = self.before.filter(|(wall, mono)| now.wall <= *wall || now.mono < *mono);
-        if before.is_none() {
-            self.before = None;
-        }
-        let before = before.map(|(wall, mono)| {
-            let missing = u64::try_from(wall.saturating_sub(now.wall)).unwrap_or(0);
-            mono.max(now.mono + missing + 1)
-        });
+        let before = self.past_over_at(now);
         let issued = self.binding(now, name).iter().map(|right| right.over_at(now)).max();
         before.max(issued)
     }

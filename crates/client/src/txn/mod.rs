@@ -167,8 +167,9 @@ impl Transaction {
     }
 
     /// How long its writes may wait for others' rights to read the old values. A site that reads an object often holds such a
-    /// right for up to 10 s, and gives it up when asked; one that cannot be reached is waited for. If it would take longer,
-    /// the transaction is refused at once, as [`Cause::WouldWait`]. Without, the deadline is the only bound.
+    /// right for up to 10 s, and gives it up when asked; one that cannot be reached is waited for. If it is known to take
+    /// longer, the transaction is refused at once, as [`Cause::WouldWait`]; if it turns out to, when a home has waited for so
+    /// long. Without, the deadline is the only bound.
     pub fn max_wait(mut self, wait: Duration) -> Self {
         self.max_wait = Some(wait);
         self

@@ -3,8 +3,6 @@
 //! A copy without a right may be stale: a transaction that used it is validated at the object's home. A copy under a live
 //! right is the truth. A right is **pinned** while a transaction that rests on it is under way, and is not given up then.
 
-use std::collections::VecDeque;
-
 use rustc_hash::FxHashMap;
 
 use crate::clock::Now;
@@ -27,8 +25,9 @@ const RENEW_TENTHS: u64 = 3;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cache {
     copies: FxHashMap<ObjectKey, Copy>,
-    /// Copies in the order in which they may be dropped: a clock hand goes round.
-    order: VecDeque<ObjectKey>,
+    /// Each copy's key once: a clock hand goes round, and drops what was not used since it last came by.
+    order: Vec<ObjectKey>,
+    hand: usize,
     bytes: usize,
     /// By home region: nothing with a number up to this is accepted any more.
     revoked: FxHashMap<u16, WarrantyNumber>,
@@ -40,6 +39,8 @@ pub(super) struct Cache {
 struct Copy {
     seen: Seen,
     right: Option<Held>,
+    /// Where its key is in the order.
+    place: usize,
     /// Reads since its home was last told.
     reads: u32,
     is_recent: bool,
@@ -153,9 +154,17 @@ impl Cache {
         let bytes = size(&key, &seen);
         let Some(copy) = self.copies.get_mut(&key) else {
             self.bytes += bytes;
-            self.order.push_back(key.clone());
-            let copy =
-                Copy { seen, right, reads: 0, is_recent: true, is_renewing: false, pins: Vec::new(), asked_back: None };
+            let copy = Copy {
+                seen,
+                right,
+                place: self.order.len(),
+                reads: 0,
+                is_recent: true,
+                is_renewing: false,
+                pins: Vec::new(),
+                asked_back: None,
+            };
+            self.order.push(key.clone());
             self.copies.insert(key, copy);
             return self.shrink();
         };
@@ -221,7 +230,8 @@ impl Cache {
     pub(super) fn drop_copy(&mut self, key: &ObjectKey) {
         let Some(copy) = self.copies.get_mut(key) else { return };
         if copy.pins.is_empty() {
-            self.remove(key);
+            let place = copy.place;
+            self.remove(place);
         } else {
             copy.right = None;
         }
@@ -229,33 +239,127 @@ impl Cache {
 
     /// A home has a new incarnation: what is here of an earlier one is worth nothing.
     pub(super) fn forget_home(&mut self, home: u16, incarnation: Incarnation) {
-        let stale =
-            self.copies.iter().filter(|(key, copy)| key.home == home && copy.seen.version.incarnation < incarnation);
-        let stale: Vec<ObjectKey> = stale.map(|(key, _)| key.clone()).collect();
-        stale.iter().for_each(|key| self.remove(key));
+        // From the end on: what takes the place of one that is removed was looked at before.
+        for place in (0..self.order.len()).rev() {
+            let key = &self.order[place];
+            if key.home == home && self.copies[key].seen.version.incarnation < incarnation {
+                self.remove(place);
+            }
+        }
     }
 
-    fn remove(&mut self, key: &ObjectKey) {
-        if let Some(copy) = self.copies.remove(key) {
-            self.bytes -= size(key, &copy.seen);
+    /// Removes the copy at this place of the order; the last one takes its place.
+    fn remove(&mut self, place: usize) {
+        let key = self.order.swap_remove(place);
+        let copy = self.copies.remove(&key).expect("what is in the order is there");
+        self.bytes -= size(&key, &copy.seen);
+        if let Some(moved) = self.order.get(place) {
+            self.copies.get_mut(moved).expect("what is in the order is there").place = place;
         }
     }
 
     fn shrink(&mut self) {
-        while self.copies.len() > COPIES || self.bytes > BYTES || self.order.len() > 2 * COPIES {
-            let Some(key) = self.order.pop_front() else { return };
-            match self.copies.get_mut(&key) {
-                None => {}
-                Some(copy) if copy.is_recent || !copy.pins.is_empty() => {
-                    copy.is_recent = false;
-                    self.order.push_back(key);
-                    if self.order.len() > 2 * COPIES && self.copies.len() <= COPIES {
-                        // Names that are gone make up most of it.
-                        self.order.retain(|key| self.copies.contains_key(key));
-                    }
-                }
-                Some(_) => self.remove(&key),
+        // After two rounds, what is left is pinned.
+        for _ in 0..2 * self.order.len() {
+            if self.copies.len() <= COPIES && self.bytes <= BYTES {
+                return;
             }
+            if self.hand >= self.order.len() {
+                self.hand = 0;
+            }
+            let copy = self.copies.get_mut(&self.order[self.hand]).expect("what is in the order is there");
+            if !std::mem::take(&mut copy.is_recent) && copy.pins.is_empty() {
+                self.remove(self.hand);
+            }
+            // Also past what took the place of one that was removed: that is the newest.
+            self.hand += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::Life;
+    use crate::object::message::Offer;
+    use crate::right::Start;
+
+    const NOW: Now = Now { wall: 1 << 50, mono: 1_000_000 };
+    const EPSILON: u64 = 1_000;
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey::new(1, name)
+    }
+
+    /// A version of an object with a value of so many bytes, and a right over it.
+    fn given(number: u64, size: usize) -> Given {
+        let start = Start { incarnation: Incarnation(1), life: Life(1) };
+        let offer = Offer {
+            number: WarrantyNumber { start, count: number },
+            expiry: NOW.wall + 10_000_000,
+            duration: 10_000_000,
+        };
+        let version = Version { incarnation: Incarnation(1), number };
+        Given { seen: Seen { version, value: Some(Value::Bytes(vec![0; size])) }, right: Some(offer) }
+    }
+
+    fn store(cache: &mut Cache, name: &str, number: u64, size: usize) {
+        cache.store(NOW, EPSILON, key(name), given(number, size), NOW.mono);
+    }
+
+    #[test]
+    fn copy_that_is_dropped_and_taken_in_again_and_again_can_still_be_kept() {
+        let mut cache = Cache::default();
+        for number in 1..=2 * COPIES as u64 + 1 {
+            cache.drop_copy(&key("contended"));
+            store(&mut cache, "contended", number, 1);
+        }
+        assert_eq!(cache.len(), 1);
+        assert!(cache.held(&key("contended")).is_some());
+    }
+
+    #[test]
+    fn copies_that_are_rested_on_and_the_newest_stay_at_the_bound() {
+        let size = BYTES / 16;
+        let mut cache = Cache::default();
+        store(&mut cache, "pinned", 1, size);
+        cache.pin(&key("pinned"), OperationId::default(), i64::MAX);
+        for number in 2..100 {
+            store(&mut cache, &number.to_string(), number, size);
+            assert!(cache.held(&key(&number.to_string())).is_some(), "the newest stays");
+            assert!(cache.held(&key("pinned")).is_some());
+            if number % 3 == 0 {
+                cache.drop_copy(&key(&(number - 1).to_string()));
+            }
+            assert!(cache.bytes <= BYTES);
+            assert_eq!(cache.order.len(), cache.len());
+        }
+        cache.forget_home(1, Incarnation(2));
+        assert_eq!((cache.len(), cache.order.len(), cache.bytes), (0, 0, 0));
+    }
+
+    #[test]
+    fn copies_that_were_used_outlast_others_at_the_bound() {
+        let mut cache = Cache::default();
+        // The last one is too much; all are as if they had not been used since.
+        (1..=16).for_each(|number| store(&mut cache, &number.to_string(), number, BYTES / 16));
+        assert!(cache.held(&key("1")).is_none());
+        for used in ["2", "3", "5"] {
+            cache.read(NOW, EPSILON, &key(used), false, true).expect("kept");
+        }
+        (17..=18).for_each(|number| store(&mut cache, &number.to_string(), number, BYTES / 16));
+        let lost: Vec<u64> = (2..=18).filter(|number| cache.held(&key(&number.to_string())).is_none()).collect();
+        assert_eq!(lost, [4, 6]);
+    }
+
+    #[test]
+    fn copies_that_are_all_rested_on_may_exceed_the_bound() {
+        let mut cache = Cache::default();
+        store(&mut cache, "x", 1, 1);
+        cache.pin(&key("x"), OperationId::default(), i64::MAX);
+        store(&mut cache, "x", 2, BYTES);
+        assert!(cache.bytes > BYTES);
+        store(&mut cache, "y", 3, 1);
+        assert_eq!((cache.held(&key("x")).is_some(), cache.len()), (true, 1));
     }
 }

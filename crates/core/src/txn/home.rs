@@ -52,6 +52,8 @@ pub(super) struct Entry {
     abort: Option<Abort>,
     look_at: u64,
     asked: u32,
+    /// Past this, on the monotonic clock, it waits for rights no longer. What waits is not durable, so nor is this.
+    patience: u64,
     released: (Start, WarrantyNumber),
 }
 
@@ -198,6 +200,7 @@ impl Txns {
         let mut entry = Entry::new(deadline, participants);
         (entry.known, entry.part, entry.released) = (prepared, part, released);
         entry.known |= entry.bit(id, turn.site.me);
+        entry.patience = turn.now.mono.saturating_add(max_wait);
         part_read(&mut self.backer, turn, &entry.part);
         self.give_up_released(id, &entry);
         self.entries.insert(id, entry);
@@ -225,17 +228,22 @@ impl Txns {
         }
     }
 
-    /// How long rights would make a part wait at most, and how that would be refused; none if there are none.
+    /// How long rights are expected to make a part wait, and how that would be refused; none if there are none.
     fn longest_wait(&mut self, turn: &Turn, id: OperationId) -> Option<(u64, Abort)> {
         let mut longest: Option<(u64, Abort)> = None;
         let entry = self.entries.get(&id).expect("looked up by the caller");
         for (name, _) in &entry.part.writes {
             let Some(over_at) = self.backer.over_at(turn.now, name) else { continue };
             let left = over_at.saturating_sub(turn.now.mono);
+            let past = self.backer.past_over_at(turn.now).map_or(0, |over| over.saturating_sub(turn.now.mono));
             let rights = self.backer.binding(turn.now, name);
             let holders: Vec<SiteId> = rights.iter().map(|right| right.holder).collect();
-            let answer = holders.iter().map(|holder| turn.round_trip(*holder)).max();
-            let wait = answer.unwrap_or(u64::MAX).min(left);
+            // Who is not up does not give it up.
+            let waits = rights.iter().map(|right| {
+                let left = right.over_at(turn.now).saturating_sub(turn.now.mono);
+                if turn.is_reachable(right.holder) { turn.round_trip(right.holder).min(left) } else { left }
+            });
+            let wait = waits.max().unwrap_or(0).max(past);
             if longest.as_ref().is_none_or(|(most, _)| wait > *most) {
                 let until = Some(turn.now.wall.saturating_add_unsigned(left));
                 let about = Abort::about(Cause::WouldWait, turn.site.me, name);
@@ -291,7 +299,8 @@ impl Txns {
         let entry = self.entries.get(&id).expect("looked up by the caller");
         let deadline = u64::try_from(entry.deadline.saturating_sub(turn.now.wall)).unwrap_or(0);
         let again = turn.now.mono + (2 * turn.longest_round_trip()).max(ASK);
-        let over = over.unwrap_or(turn.now.mono).min(again).min(turn.now.mono + deadline + 1);
+        let late = (turn.now.mono + deadline + 1).min(entry.patience.saturating_add(1));
+        let over = over.unwrap_or(turn.now.mono).min(again).min(late);
         self.look_at(id, over);
     }
 
@@ -347,16 +356,21 @@ impl Txns {
     /// A part whose rights were asked back is looked at again.
     fn look_at_defending(&mut self, turn: &mut Turn, table: &Table, id: OperationId) {
         let entry = self.entries.get(&id).expect("looked up by the caller");
-        let vote = if entry.deadline <= turn.now.wall {
-            let abort = self.late(turn, id);
-            self.refuse_part(turn, id, abort)
-        } else if self.longest_wait(turn, id).is_some() {
-            self.ask_back(turn, id);
-            return self.look_when_over(turn, id);
-        } else if is_in_view(table.view, &self.entries[&id].part, turn.site.incarnation) {
-            self.vote(turn, table, id)
-        } else {
-            return self.look_at(id, turn.now.mono);
+        let (is_late, patience) = (entry.deadline <= turn.now.wall, entry.patience);
+        let vote = match self.longest_wait(turn, id) {
+            _ if is_late => {
+                let abort = self.late(turn, id);
+                self.refuse_part(turn, id, abort)
+            }
+            Some((_, abort)) if turn.now.mono > patience => self.refuse_part(turn, id, abort),
+            Some(_) => {
+                self.ask_back(turn, id);
+                return self.look_when_over(turn, id);
+            }
+            None if is_in_view(table.view, &self.entries[&id].part, turn.site.incarnation) => {
+                self.vote(turn, table, id)
+            }
+            None => return self.look_at(id, turn.now.mono),
         };
         self.tell_vote(turn, id, vote);
     }
@@ -683,6 +697,7 @@ impl Entry {
             abort: None,
             look_at: 0,
             asked: 0,
+            patience: 0,
             released: Default::default(),
         }
     }

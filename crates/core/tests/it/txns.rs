@@ -127,13 +127,32 @@ pub(crate) fn cause(outcome: &Outcome) -> Option<Cause> {
 
 /// Reads an object often enough that its home issues a right over it.
 fn warm(cluster: &mut Cluster, at: usize, key: &ObjectKey) -> Seen {
+    warm_for(cluster, at, key, 10 * SECOND)
+}
+
+fn warm_for(cluster: &mut Cluster, at: usize, key: &ObjectKey, span: u64) -> Seen {
     let mut seen = Seen::default();
-    for _ in 0..100 {
+    for _ in 0..span / (100 * MILLISECOND) {
         cluster.run(100 * MILLISECOND);
         begin_read(cluster, at, std::slice::from_ref(key), Vec::new(), true);
         seen = end_read(cluster, at).gets.remove(0).expect("read");
     }
     seen
+}
+
+/// Reads an object until a right over it was issued or extended that lasts for long.
+fn hold_long(cluster: &mut Cluster, at: usize, key: &ObjectKey) {
+    for _ in 0..100 {
+        warm_for(cluster, at, key, 200 * MILLISECOND);
+        let mut hasty = Txn::new().put(key, "hasty");
+        hasty.0.max_wait = 0;
+        let hasty = cluster.done(2, hasty.operation());
+        let Outcome::Aborted(abort) = hasty else { continue };
+        if abort.until.expect("said") > cluster.time(usize::from(key.home)).wall + 9 * SECOND as i64 {
+            return;
+        }
+    }
+    panic!("no right is long");
 }
 
 #[test]
@@ -310,6 +329,74 @@ fn write_that_may_not_wait_says_who_holds_what_until_when() {
     assert_eq!((abort.cause, abort.key), (Cause::WouldWait, Some(x)));
     assert_eq!(abort.holders, [Cluster::site(0)]);
     assert!(abort.until.expect("said") > cluster.time(1).wall);
+}
+
+#[test]
+fn write_waits_no_longer_than_it_may_for_a_holder_that_does_not_answer() {
+    // The holder crashes just now; or so long ago that its silence is known.
+    for silence in [0, 5 * SECOND] {
+        let mut cluster = Cluster::new(3);
+        let x = key(1, "x");
+        commit(&mut cluster, 1, Txn::new().put(&x, "1"));
+        cluster.run(20 * SECOND);
+        hold_long(&mut cluster, 0, &x);
+        cluster.kill(0);
+        cluster.run(silence);
+        let began = cluster.now;
+        let mut txn = Txn::new().put(&x, "2");
+        txn.0.max_wait = 200 * MILLISECOND;
+        let Outcome::Aborted(abort) = commit(&mut cluster, 2, txn) else { panic!("it would have to wait") };
+        assert_eq!((abort.cause, abort.key), (Cause::WouldWait, Some(x)));
+        assert_eq!(abort.holders, [Cluster::site(0)]);
+        assert!(abort.until.expect("said") > cluster.time(1).wall);
+        let most = if silence == 0 { 200 * MILLISECOND } else { 0 } + 2 * DELAY + 20 * MILLISECOND;
+        assert!(cluster.now - began <= most, "refused after {} of {most}", cluster.now - began);
+    }
+}
+
+#[test]
+fn part_that_is_prepared_is_not_refused_for_having_waited() {
+    let mut cluster = Cluster::new(3);
+    let (x, y) = (key(1, "x"), key(2, "y"));
+    commit(&mut cluster, 1, Txn::new().put(&x, "1"));
+    commit(&mut cluster, 2, Txn::new().put(&y, "1"));
+    cluster.run(20 * SECOND);
+    for _ in 0..2 {
+        warm(&mut cluster, 0, &x);
+        warm(&mut cluster, 0, &y);
+    }
+    // The right over `x` is given up, and its home prepares; it cannot ask the home of `y` for longer than it may wait.
+    let mut txn = Txn::new().put(&x, "2").put(&y, "2");
+    txn.0.max_wait = 3 * DELAY;
+    let sequence = cluster.submit(1, txn.operation());
+    cluster.cut = vec![(1, 2), (2, 1)];
+    cluster.run(12 * DELAY);
+    assert_eq!(cluster.outcome(1, sequence), None);
+    cluster.cut.clear();
+    cluster.run(2 * SECOND);
+    assert_eq!(cluster.outcome(1, sequence), Some(committed(2)));
+    assert_eq!((value(&mut cluster, 0, &x), value(&mut cluster, 0, &y)), (Some(bytes("2")), Some(bytes("2"))));
+}
+
+#[test]
+fn write_that_may_not_wait_waits_neither_for_rights_of_an_earlier_life() {
+    let mut cluster = Cluster::new(3);
+    let (x, y) = (key(1, "x"), key(1, "y"));
+    commit(&mut cluster, 1, Txn::new().put(&x, "1"));
+    cluster.run(20 * SECOND);
+    hold_long(&mut cluster, 0, &x);
+    cluster.kill(1);
+    cluster.start(1);
+    cluster.run(500 * MILLISECOND);
+    // Of this life there is a right, too, which its holder would give up soon.
+    warm_for(&mut cluster, 0, &y, 3 * SECOND);
+    let began = cluster.now;
+    let mut txn = Txn::new().put(&y, "2");
+    txn.0.max_wait = 3 * DELAY;
+    let outcome = commit(&mut cluster, 2, txn);
+    let Outcome::Aborted(abort) = outcome else { panic!("it would have to wait") };
+    assert_eq!((abort.cause, &abort.holders[..]), (Cause::WouldWait, &[Cluster::site(0)][..]));
+    assert!(cluster.now - began <= 2 * DELAY + 20 * MILLISECOND, "refused at once");
 }
 
 /// What the site `at` is told about an operation of the site `by`.
