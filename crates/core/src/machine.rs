@@ -241,6 +241,9 @@ pub struct KeySet {
     pub keys: Vec<Vec<u8>>,
     /// Ranges of rows.
     pub ranges: Vec<KeyRange>,
+    /// About how many bytes of rows may be read. Whoever sets it asks [`View::is_cut`] whether something was left out; without
+    /// it everything is read.
+    pub room: Option<usize>,
 }
 
 impl KeySet {
@@ -265,6 +268,11 @@ impl std::error::Error for ReadError {}
 /// A row: its key and its value.
 pub type Row = (Vec<u8>, Vec<u8>);
 
+/// Where there is a bound on what is read, ranges are read by so many rows, and the bound is kept but for the last of them.
+const PAGE_ROWS: usize = 64;
+/// What a row takes in memory besides its key and its value, about.
+const ROW_BYTES: usize = 64;
+
 /// Reads of what storage has absorbed so far (see [`Overlay::retire`] for the rest).
 pub trait Reader {
     /// The value under `key`.
@@ -279,6 +287,7 @@ pub trait Reader {
 pub struct View {
     rows: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     ranges: Vec<KeyRange>,
+    is_cut: bool,
 }
 
 impl View {
@@ -290,20 +299,68 @@ impl View {
     /// Reads `needed` through `overlay` from `reader`.
     pub fn prepare(needed: KeySet, overlay: &Overlay, reader: &dyn Reader) -> Result<Self, ReadError> {
         let mut view = Self::default();
+        let mut room = needed.room;
         for key in needed.keys {
+            if room == Some(0) {
+                view.is_cut = true;
+                break;
+            }
             let value = match overlay.rows.get(&key) {
                 Some((_, value)) => value.clone(),
                 None => reader.read(&key)?,
             };
+            room = room.map(|room| room.saturating_sub(value.as_ref().map_or(0, Vec::len)));
             view.rows.insert(key, value);
         }
         for range in needed.ranges {
-            for (key, value) in overlay.scan(&range, reader)? {
-                view.rows.insert(key, Some(value));
+            let is_whole = match &mut room {
+                Some(room) => view.read_pages(&range, room, overlay, reader)?,
+                None => {
+                    let rows = overlay.scan(&range, reader)?.into_iter();
+                    view.rows.extend(rows.map(|(key, value)| (key, Some(value))));
+                    true
+                }
+            };
+            if !is_whole {
+                view.is_cut = true;
+                break;
             }
             view.ranges.push(range);
         }
         Ok(view)
+    }
+
+    /// Reads a range page by page; whether there was room for all of it.
+    fn read_pages(
+        &mut self,
+        range: &KeyRange,
+        room: &mut usize,
+        overlay: &Overlay,
+        reader: &dyn Reader,
+    ) -> Result<bool, ReadError> {
+        let mut left = range.clone();
+        while left.limit > 0 {
+            if *room == 0 {
+                return Ok(false);
+            }
+            let page = KeyRange { limit: left.limit.min(PAGE_ROWS), ..left.clone() };
+            let rows = overlay.scan(&page, reader)?;
+            left.limit = if rows.len() < page.limit { 0 } else { left.limit - rows.len() };
+            if let Some((last, _)) = rows.last() {
+                left.from = [&last[..], &[0]].concat();
+            }
+            for (key, value) in rows {
+                *room = room.saturating_sub(key.len() + value.len() + ROW_BYTES);
+                self.rows.insert(key, Some(value));
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether there was no [room](KeySet::room) for everything that the working set named. What it lacks is not known, which is
+    /// not to say that it is not there.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     /// The value under `key`, which the working set must have named.
@@ -317,6 +374,11 @@ impl View {
     /// Whether the working set named this key.
     pub fn knows(&self, key: &[u8]) -> bool {
         self.rows.contains_key(key)
+    }
+
+    /// How many bytes its rows have, keys included.
+    pub fn size(&self) -> usize {
+        self.rows.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, Vec::len)).sum()
     }
 
     /// The ranges that the working set named, in its order.
@@ -420,7 +482,8 @@ impl Overlay {
                 break;
             }
         }
-        found.extend(newer.filter_map(|(key, (_, value))| Some((key.clone(), value.clone()?))));
+        let room = range.limit.saturating_sub(found.len());
+        found.extend(newer.filter_map(|(key, (_, value))| Some((key.clone(), value.clone()?))).take(room));
         found.truncate(range.limit);
         Ok(found)
     }
@@ -563,6 +626,33 @@ mod tests {
         assert_eq!(released, [1, 2, 3]);
     }
 
+    #[test]
+    fn view_with_room_is_the_whole_or_says_what_it_lacks() {
+        let key = |at: u64| format!("a{at:03}").into_bytes();
+        let mut stored: BTreeMap<Vec<u8>, Vec<u8>> = (0..300).map(|at| (key(at), vec![1; 100])).collect();
+        let (mut overlay, mut newer) = (Overlay::default(), Batch::new());
+        (0..300).filter(|at| at % 3 == 0).for_each(|at| newer.delete(&key(at)));
+        (250..400).filter(|at| at % 2 == 0).for_each(|at| newer.put(&key(at), &[2; 100]));
+        overlay.apply::<Nothing>(1, &newer);
+        stored.insert(b"b".to_vec(), vec![3; 100]);
+        let range = |limit| KeyRange { from: b"a".to_vec(), to: b"b".to_vec(), limit };
+        let view = |keys: &[&[u8]], ranges: Vec<KeyRange>, room| {
+            let keys = keys.iter().map(|key| key.to_vec()).collect();
+            View::prepare(KeySet { keys, ranges, room }, &overlay, &stored).expect("readable")
+        };
+        for limit in [1, 64, 65, 128, 200, 265, 1000] {
+            let (whole, paged) = (view(&[], vec![range(limit)], None), view(&[], vec![range(limit)], Some(1 << 20)));
+            assert_eq!(whole.rows, paged.rows);
+            assert!(paged.covers(b"a") && !paged.is_cut());
+        }
+        let cut = view(&[b"b", b"none"], vec![range(1), range(100), range(1)], Some(1000));
+        assert!(cut.is_cut() && cut.knows(b"none"));
+        assert_eq!(cut.ranges(), [range(1)]);
+        assert!(cut.rows.len() <= 3 + PAGE_ROWS);
+        let cut = view(&[b"b", b"none"], vec![range(1)], Some(100));
+        assert!(cut.is_cut() && cut.knows(b"b") && !cut.knows(b"none") && cut.ranges().is_empty());
+    }
+
     /// Against a plain map: the overlay over any split of the history reads as if all had been absorbed.
     #[test]
     fn overlay_reads_as_if_everything_were_absorbed() {
@@ -599,7 +689,7 @@ mod tests {
             overlay.retire(absorbed);
             let limit = 1 + random(10) as usize;
             let range = KeyRange { from: b"a0".to_vec(), to: b"a8".to_vec(), limit };
-            let needed = KeySet { keys: vec![b"a8".to_vec()], ranges: vec![range] };
+            let needed = KeySet { keys: vec![b"a8".to_vec()], ranges: vec![range], room: None };
             let view = View::prepare(needed, &overlay, &stored).expect("readable");
             assert_eq!(view.get(b"a8"), truth.get(&b"a8"[..]).map(|value| &value[..]));
             let seen: Vec<_> = view.range(b"a0").map(|(key, value)| (key.to_vec(), value.to_vec())).collect();

@@ -239,6 +239,13 @@ pub struct Span {
     pub limit: u32,
 }
 
+impl Span {
+    /// Whether it can be scanned.
+    pub fn is_sound(&self) -> bool {
+        is_prefix(&self.prefix) && is_prefix(&self.after) && (1..=SCAN_ROWS).contains(&(self.limit as usize))
+    }
+}
+
 /// What a call depends on, at one home.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Subject {
@@ -442,6 +449,15 @@ impl Transaction {
         }
     }
 
+    /// Whether what it reads keeps the bounds, so that storage may be asked for that: true of whatever can be
+    /// [put in order](Transaction::normalize).
+    pub fn keeps_bounds(&self) -> bool {
+        let operations: usize = self.homes.iter().map(|home| home.part.operations()).sum();
+        // What is named twice counts once, which shows only when it is in order.
+        (operations <= TRANSACTION_OPERATIONS || self.clone().normalize().is_ok())
+            && self.homes.iter().all(|home| home.part.has_sound_scans())
+    }
+
     /// Whether the transaction does what a part says that it does about calls.
     fn has_its_calls(&self, part: &Part) -> bool {
         let home = |call: &ObjectKey| self.homes.iter().find(|home| home.region == call.home).map(|home| &home.part);
@@ -461,6 +477,23 @@ impl Transaction {
 }
 
 impl Part {
+    /// Whether what it reads keeps the bounds, so that storage may be asked for that. One that was put in order as part of a
+    /// transaction does.
+    pub fn keeps_bounds(&self) -> bool {
+        self.operations() <= TRANSACTION_OPERATIONS && self.has_sound_scans()
+    }
+
+    fn has_sound_scans(&self) -> bool {
+        self.scans.iter().all(|(span, numbers)| span.is_sound() && numbers.len() <= span.limit as usize)
+    }
+
+    /// How many operations it counts as.
+    fn operations(&self) -> usize {
+        let Self { reads, scans, writes, covers, forgets, depends } = self;
+        let rows: usize = scans.iter().map(|(_, numbers)| numbers.len()).sum();
+        rows + reads.len() + scans.len() + writes.len() + covers.len() + forgets.len() + depends.len()
+    }
+
     /// Whether it names this as read; its reads are in order.
     fn has_read(&self, name: &str) -> bool {
         self.reads.binary_search_by(|(other, _)| other.as_str().cmp(name)).is_ok()
@@ -492,15 +525,10 @@ impl Home {
         if names.any(|name| !is_key(name) && !is_call(name)) {
             return refuse(Cause::InvalidKey, "");
         }
-        let (mut operations, mut bytes) = (0, 0);
-        for (span, numbers) in &part.scans {
-            let limit = span.limit as usize;
-            let is_sound = is_prefix(&span.prefix) && is_prefix(&span.after);
-            if !is_sound || limit == 0 || limit > SCAN_ROWS || numbers.len() > limit {
-                return malformed();
-            }
-            operations += numbers.len();
+        if !part.has_sound_scans() {
+            return malformed();
         }
+        let mut bytes = 0;
         for (name, change) in &part.writes {
             if change.size() > VALUE_BYTES {
                 return refuse(Cause::TooLarge, name);
@@ -514,13 +542,11 @@ impl Home {
         for calls in [&mut part.covers, &mut part.forgets] {
             calls.sort_unstable();
             calls.dedup();
-            operations += calls.len();
         }
         part.depends.sort_unstable();
         part.depends.dedup();
         bytes += part.depends.iter().map(|(subject, call)| subject.size() + call.name.len()).sum::<usize>();
-        operations += part.reads.len() + part.scans.len() + part.writes.len() + part.depends.len();
-        Ok((operations, bytes))
+        Ok((part.operations(), bytes))
     }
 }
 

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
-use super::table::{Table, put_row, row_key, row_range};
+use super::table::{Table, judged, put_row, row_key, row_range};
 use super::{Timer, Txns};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::{Incarnation, OperationId, SiteId};
@@ -123,7 +123,7 @@ impl Entry {
 /// What storage a part needs to be checked and carried out.
 pub(super) fn needs(part: &Part, incarnation: Incarnation, set: &mut KeySet) {
     set.keys.extend(part.reads.iter().map(|(name, _)| row_key(incarnation, name)));
-    set.ranges.extend(part.scans.iter().map(|(span, _)| row_range(incarnation, span)));
+    set.ranges.extend(part.scans.iter().map(|(span, numbers)| row_range(incarnation, &judged(span, numbers.len()))));
     let adds = part.writes.iter().filter(|(_, change)| change.is_add());
     set.keys.extend(adds.map(|(name, _)| row_key(incarnation, name)));
 }

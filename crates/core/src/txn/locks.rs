@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
 use super::dependents::Dependents;
-use super::table::{Table, is_within};
+use super::table::{Table, is_within, judged};
 use crate::id::{Incarnation, OperationId};
 use crate::object::{Abort, Cause, Change, ObjectKey, Part, Seen, Span, Value, Version};
 
@@ -130,7 +130,7 @@ impl Locks {
             if let Some((name, _)) = changing.into_iter().next() {
                 return refuse(Cause::Busy, name);
             }
-            if self.numbers(table, span)? != *numbers {
+            if self.numbers(table, &judged(span, numbers.len()))? != *numbers {
                 return refuse(Cause::Changed, &span.prefix);
             }
         }

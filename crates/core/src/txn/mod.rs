@@ -348,17 +348,18 @@ impl Txns {
         match request {
             Request::Batch(batch) if batch.site == self.me => {
                 for submission in &batch.operations {
-                    if let Operation::Commit(transaction) = &submission.operation {
+                    if let Operation::Commit(transaction) = &submission.operation
+                        && transaction.keeps_bounds()
+                    {
                         let own = transaction.homes.iter().filter(|home| home.region == self.me.region);
                         own.for_each(|home| home::needs(&home.part, incarnation, set));
                     }
                 }
             }
             Request::Read(read) if read.gets.len() + read.scans.len() <= READ_ITEMS => {
-                let own = read.gets.iter().filter(|key| key.home == self.me.region);
-                set.keys.extend(own.map(|key| table::row_key(incarnation, &key.name)));
-                let own = read.scans.iter().filter(|(region, _)| *region == self.me.region);
-                set.ranges.extend(own.map(|(_, span)| table::row_range(incarnation, span)));
+                let gets = read.gets.iter().filter(|key| key.home == self.me.region);
+                let scans = read.scans.iter().filter(|(region, _)| *region == self.me.region);
+                read::needs(gets.map(|key| &*key.name), scans.map(|(_, span)| span), incarnation, set);
             }
             _ => {}
         }
@@ -367,12 +368,11 @@ impl Txns {
     /// What a message needs from storage.
     pub fn message_needs(&self, message: &Message, incarnation: Incarnation, set: &mut KeySet) {
         match message {
-            Message::Fetch(fetch) => {
-                set.keys.extend(fetch.gets.iter().map(|(name, _)| table::row_key(incarnation, name)));
-                set.ranges.extend(fetch.scans.iter().map(|span| table::row_range(incarnation, span)));
+            Message::Fetch(fetch) if fetch.gets.len() + fetch.scans.len() <= READ_ITEMS => {
+                read::needs(fetch.gets.iter().map(|(name, _)| &**name), fetch.scans.iter(), incarnation, set);
             }
-            Message::Prepare(prepare) => home::needs(&prepare.part, incarnation, set),
-            Message::Wonder { names, .. } => {
+            Message::Prepare(prepare) if prepare.part.keeps_bounds() => home::needs(&prepare.part, incarnation, set),
+            Message::Wonder { names, .. } if names.len() <= READ_ITEMS => {
                 set.keys.extend(names.iter().map(|name| table::row_key(incarnation, name)));
             }
             _ => {}
@@ -387,6 +387,7 @@ impl Txns {
             Message::Fetched(fetched) => self.fetched(turn, from, *fetched),
             Message::Revoke { holder, rights } => self.revoke(turn, from, holder, rights),
             Message::Revoked { holder, rights } => self.given_up(turn, from, holder, rights),
+            Message::Prepare(prepare) if !prepare.part.keeps_bounds() => turn.metrics.ignored += 1,
             Message::Prepare(prepare) => {
                 let id = prepare.id;
                 if let Some(vote) = self.prepare(turn, &table, *prepare) {

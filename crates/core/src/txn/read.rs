@@ -4,22 +4,30 @@
 //! right over each value; reads under rights cost nothing until they end, and one that is about to end is renewed in the
 //! background while the object is in use. A home that is up and has not answered when the time is up is told apart from one
 //! of which nothing is heard.
+//!
+//! However much is asked for, about [`READ_BYTES`] are read and answered at a time. In place of the rest stands
+//! [`Cause::TooMuch`], and whoever wants it asks again.
 
 use super::cache::Used;
-use super::table::Table;
+use super::table::{Table, row_key, row_range};
 use super::{Timer, Txns};
 use crate::api::{Reading, Response};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::{Incarnation, SiteId};
-use crate::machine::ClientId;
+use crate::machine::{ClientId, KeySet};
 use crate::object::message::{Fetch, Fetched, Given, Message};
-use crate::object::{Abort, Cause, ObjectKey, SCAN_ROWS, Span, is_call, is_key, is_prefix};
+use crate::object::{Abort, Cause, ObjectKey, Seen, Span, Value, is_call, is_key};
 use crate::turn::Turn;
 
 /// The most reads that wait for other sites.
 const READS: usize = 65_536;
 /// The most gets and scans in one batch.
 pub const READ_ITEMS: usize = 4096;
+/// About how much is read from storage, and answered, at a time, in bytes. More than an answer carries in the end, so that
+/// nothing is left out here that would fit it if it was all that is asked for.
+const READ_BYTES: usize = 8 << 20;
+/// What a value takes in an answer besides its bytes, and its name in a span, about.
+const ENTRY_BYTES: usize = 64;
 /// An answer to what nobody waits for any more is waited for this long.
 const LATE: u64 = 5 * SECOND;
 /// The longest that reads wait for other sites.
@@ -53,6 +61,51 @@ pub(super) struct Question {
 
 type Result<T> = std::result::Result<T, Abort>;
 
+fn is_name(name: &str) -> bool {
+    is_key(name) || is_call(name)
+}
+
+/// What storage reads need. What is not sound is refused without a look at it.
+pub(super) fn needs<'a>(
+    gets: impl Iterator<Item = &'a str>,
+    scans: impl Iterator<Item = &'a Span>,
+    incarnation: Incarnation,
+    set: &mut KeySet,
+) {
+    set.keys.extend(gets.filter(|name| is_name(name)).map(|name| row_key(incarnation, name)));
+    set.ranges.extend(scans.filter(|span| span.is_sound()).map(|span| row_range(incarnation, span)));
+    set.room = Some(READ_BYTES);
+}
+
+/// The room that is left in an answer. What is asked for twice is in it twice, and copies of others' objects are too.
+struct Room(usize);
+
+impl Room {
+    /// Reads what there is room for. After the first for which there is none, nothing is looked at any more.
+    fn hold<T>(&mut self, read: impl FnOnce() -> Result<T>, bytes: impl FnOnce(&T) -> usize) -> Result<T> {
+        if self.0 == 0 {
+            return Err(Abort::of(Cause::TooMuch));
+        }
+        let found = read()?;
+        let left = self.0.checked_sub(bytes(&found));
+        self.0 = left.unwrap_or(0);
+        left.map(|_| found).ok_or_else(|| Abort::of(Cause::TooMuch))
+    }
+
+    fn get(&mut self, table: &Table, name: &str) -> Result<Seen> {
+        self.hold(|| table.get(name), seen_bytes)
+    }
+
+    fn scan(&mut self, table: &Table, span: &Span) -> Result<Vec<(String, Seen)>> {
+        let bytes = |rows: &Vec<(String, Seen)>| rows.iter().map(|(name, seen)| name.len() + seen_bytes(seen)).sum();
+        self.hold(|| table.scan(span), bytes)
+    }
+}
+
+fn seen_bytes(seen: &Seen) -> usize {
+    seen.value.as_ref().map_or(0, Value::size) + ENTRY_BYTES
+}
+
 impl Txns {
     /// Reads objects for a client.
     pub fn read(&mut self, turn: &mut Turn, table: &Table, client: ClientId, read: crate::api::Read) {
@@ -71,6 +124,7 @@ impl Txns {
         let mut questions: Vec<Question> = Vec::new();
         let mut spans: Vec<Vec<Span>> = Vec::new();
         let mut renewals: Vec<ObjectKey> = Vec::new();
+        let mut room = Room(READ_BYTES);
         let reads_at = turn.now.mono;
         let question = |questions: &mut Vec<Question>, spans: &mut Vec<Vec<Span>>, home: SiteId| {
             questions.iter().position(|question| question.home == home).unwrap_or_else(|| {
@@ -89,22 +143,22 @@ impl Txns {
         };
         for (place, key) in gets.into_iter().enumerate() {
             reading.gets[place] = match self.home_of(turn, key.home) {
-                _ if !is_key(&key.name) && !is_call(&key.name) => Err(Abort::of(Cause::InvalidKey)),
+                _ if !is_name(&key.name) => Err(Abort::of(Cause::InvalidKey)),
                 Err(abort) => Err(Abort { key: Some(key), ..abort }),
                 Ok(home) if home == turn.site.me => {
                     if !upkeep {
                         self.backer.note_reads(turn.now, &key.name, 1);
                         self.uses.note(turn.now, &key.name);
                     }
-                    table.get(&key.name)
+                    room.get(table, &key.name)
                 }
                 Ok(home) => match self.cache.read(turn.now, turn.config.epsilon, &key, fresh, upkeep) {
                     Some(Used { seen, renew }) => {
-                        let seen = seen.clone();
+                        let seen = room.hold(|| Ok(seen.clone()), seen_bytes);
                         if renew {
                             renewals.push(key);
                         }
-                        Ok(seen)
+                        seen
                     }
                     None if !turn.is_reachable(home) => {
                         Err(Abort { key: Some(key), site: Some(home), ..Abort::of(Cause::Unreachable) })
@@ -118,12 +172,10 @@ impl Txns {
             };
         }
         for (place, (region, span)) in scans.into_iter().enumerate() {
-            let is_sound = is_prefix(&span.prefix) && is_prefix(&span.after);
-            let is_sound = is_sound && (1..=SCAN_ROWS).contains(&(span.limit as usize));
             reading.scans[place] = match self.home_of(turn, region) {
-                _ if !is_sound => Err(Abort::of(Cause::Malformed)),
+                _ if !span.is_sound() => Err(Abort::of(Cause::Malformed)),
                 Err(abort) => Err(abort),
-                Ok(home) if home == turn.site.me => table.scan(&span),
+                Ok(home) if home == turn.site.me => room.scan(table, &span),
                 Ok(home) if !turn.is_reachable(home) => {
                     Err(Abort { site: Some(home), ..Abort::of(Cause::Unreachable) })
                 }
@@ -206,13 +258,18 @@ impl Txns {
             return;
         }
         let rights = rights && self.uses_rights(turn);
+        let mut room = Room(READ_BYTES);
         let mut given = Vec::with_capacity(gets.len());
         for (name, reads) in gets {
+            if !is_name(&name) {
+                given.push(Err(Abort::of(Cause::InvalidKey)));
+                continue;
+            }
             if reads > 0 {
                 self.backer.note_reads(turn.now, &name, reads);
                 self.uses.note(turn.now, &name);
             }
-            given.push(table.get(&name).map(|seen| {
+            given.push(room.get(table, &name).map(|seen| {
                 // That a call is not there yet is not worth a right: somebody is about to put it.
                 let is_missing = seen.value.is_none() && is_call(&name);
                 let may = rights && !is_missing && !self.locks.is_changing(&name);
@@ -221,7 +278,11 @@ impl Txns {
                 Given { seen, right }
             }));
         }
-        let scans = scans.iter().map(|span| table.scan(span)).collect();
+        let scan = |span: &Span| match span.is_sound() {
+            true => room.scan(table, span),
+            false => Err(Abort::of(Cause::Malformed)),
+        };
+        let scans = scans.iter().map(scan).collect();
         turn.send_object(from, Message::Fetched(Box::new(Fetched { token, start, gets: given, scans })));
     }
 

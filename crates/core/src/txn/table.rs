@@ -39,6 +39,12 @@ pub(super) fn row_range(incarnation: Incarnation, span: &Span) -> KeyRange {
     KeyRange { from: from.min(to.clone()), to, limit: span.limit as usize }
 }
 
+/// What of a span must be looked at to judge whether it still holds just so many rows: not all that it may hold.
+pub(super) fn judged(span: &Span, rows: usize) -> Span {
+    let limit = u32::try_from(rows + 1).unwrap_or(u32::MAX).min(span.limit);
+    Span { limit, ..span.clone() }
+}
+
 /// Whether the name is in the span, its limit aside.
 pub(super) fn is_within(span: &Span, name: &str) -> bool {
     name.starts_with(&span.prefix)
@@ -85,7 +91,11 @@ pub struct Table<'a> {
 impl Table<'_> {
     /// What a name holds.
     pub fn get(&self, name: &str) -> Result<Seen, Abort> {
-        match self.view.get(&row_key(self.incarnation, name)) {
+        let key = row_key(self.incarnation, name);
+        if self.view.is_cut() && !self.view.knows(&key) {
+            return Err(Abort::of(Cause::TooMuch));
+        }
+        match self.view.get(&key) {
             Some(row) => {
                 let seen = decode_row(self.incarnation, row).expect("a row that storage vouches for");
                 if let Some(Value::Derived(derived)) = &seen.value {
@@ -126,6 +136,9 @@ impl Table<'_> {
             return Err(Abort::about(Cause::Lost, self.site, &span.prefix));
         }
         let range = row_range(self.incarnation, span);
+        if self.view.is_cut() && !self.view.ranges().contains(&range) {
+            return Err(Abort::of(Cause::TooMuch));
+        }
         let rows = self.view.rows_of(&range);
         let decoded = rows.map(|(key, row)| {
             let name = String::from_utf8(key[5..].to_vec()).map_err(|_| Malformed)?;

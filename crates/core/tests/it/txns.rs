@@ -2,10 +2,16 @@
 
 use slackline_core::api::{Batch, Doubt, Hold, Operation, Outcome, Read, Reading, Request, Response, Submission};
 use slackline_core::clock::{MILLISECOND, SECOND};
-use slackline_core::id::{Incarnation, OperationId};
-use slackline_core::machine::ClientId;
+use slackline_core::id::{Incarnation, OperationId, SessionId};
+use slackline_core::machine::{ClientId, Input, KeySet, Machine, Overlay, View};
+use slackline_core::node::Node;
+use slackline_core::object::message::{Fetch, Message, Prepare};
 use slackline_core::object::trace::{End, Step, Trace};
-use slackline_core::object::{Abort, Cause, Change, Home, ObjectKey, Part, Seen, Span, Transaction, Value};
+use slackline_core::object::{
+    Abort, Cause, Change, Home, ObjectKey, Part, Seen, Span, Transaction, VALUE_BYTES, Value,
+};
+use slackline_core::peer::{Body, PeerMessage};
+use slackline_core::right::Start;
 use slackline_core::warranty::LEASE;
 
 use crate::cluster::{Cluster, DELAY};
@@ -727,4 +733,142 @@ fn span_that_begins_behind_its_end_is_empty() {
     let y = key(0, "y");
     commit(&mut cluster, 0, Txn::new().scanned(1, &span, &[]).put(&y, "1"));
     assert_eq!(value(&mut cluster, 1, &y), Some(Value::Bytes("1".into())));
+}
+
+/// What a site reads from storage to handle this.
+fn needed(cluster: &Cluster, at: usize, input: &Input<Node>) -> KeySet {
+    cluster.hosts[at].node.as_ref().expect("runs").working_set(cluster.time(at), input)
+}
+
+fn to_read(gets: &[ObjectKey], scans: Vec<(u16, Span)>) -> Request {
+    let read = Read { token: 7, gets: gets.to_vec(), scans, timeout: SECOND, ..Read::default() };
+    Request::Read(Box::new(read))
+}
+
+#[test]
+fn what_is_not_sound_is_refused_without_a_look_at_storage() {
+    let mut cluster = Cluster::new(2);
+    let span = |prefix: &str, limit: u32| Span { prefix: prefix.into(), after: String::new(), limit };
+    let spans = [span("", u32::MAX), span("", 1025), span("", 0), span("\n", 1)];
+    let client = ClientId(70);
+    for span in spans {
+        let request = || to_read(&[key(0, "")], vec![(0, span.clone())]);
+        let set = needed(&cluster, 0, &Input::Request { client, request: request() });
+        assert!(set.is_empty(), "{set:?}");
+        cluster.request(0, 70, request());
+        let reading = end_read(&mut cluster, 0);
+        assert_eq!(reading.scans, [Err(Abort::of(Cause::Malformed))]);
+
+        // The same between sites.
+        let fetch = Fetch {
+            token: 9,
+            start: Start::default(),
+            gets: vec![(String::new(), 1)],
+            scans: vec![span.clone()],
+            rights: true,
+        };
+        let part = Part { scans: vec![(span.clone(), Vec::new())], ..Part::default() };
+        let prepare = Prepare {
+            id: OperationId { site: Cluster::site(1), incarnation: Incarnation(1), session: SessionId(1), sequence: 1 },
+            deadline: i64::MAX,
+            participants: vec![(Cluster::site(0), Incarnation(1))],
+            prepared: 0,
+            part: part.clone(),
+            max_wait: 0,
+            released: Default::default(),
+        };
+        let messages = [Message::Fetch(Box::new(fetch)), Message::Prepare(Box::new(prepare))];
+        for message in messages {
+            let body = Body::Object(Box::new(message));
+            let message = PeerMessage { incarnation: Incarnation(1), position: 0, body };
+            let input = Input::Message { from: Cluster::site(1), message };
+            let set = needed(&cluster, 0, &input);
+            assert!(set.is_empty(), "{set:?}");
+            cluster.feed(0, input);
+        }
+
+        let (site, incarnation, session) = cluster.session(0);
+        let homes = vec![Home { region: 0, incarnation: Incarnation(1), part }];
+        let operation = Operation::Commit(Box::new(Transaction { homes, max_wait: 0 }));
+        let operations = vec![Submission { sequence: 1, timeout: SECOND, operation: operation.clone() }];
+        let request = Request::Batch(Batch { site, incarnation, session, low: 1, operations });
+        let set = needed(&cluster, 0, &Input::Request { client, request });
+        assert!(set.is_empty(), "{set:?}");
+        assert_eq!(cause(&cluster.done(0, operation)), Some(Cause::Malformed));
+    }
+}
+
+#[test]
+fn to_judge_a_span_no_more_of_it_is_read_than_what_it_held() {
+    let mut cluster = Cluster::new(1);
+    let row = |at: usize| key(0, &format!("p/{at:03}"));
+    let puts = (0..200).fold(Txn::new(), |txn, at| txn.put(&row(at), "x"));
+    assert_eq!(commit(&mut cluster, 0, puts), committed(1));
+    let span = Span { prefix: "p/".into(), after: "p/197".into(), limit: 1000 };
+    begin_read(&mut cluster, 0, &[], vec![(0, span.clone())], false);
+    let found = end_read(&mut cluster, 0).scans.remove(0).expect("scanned");
+    assert_eq!(found.len(), 2);
+    let transaction = Txn::new().scanned(0, &span, &found).put(&row(900), "y");
+    let (site, incarnation, session) = cluster.session(0);
+    let operations = vec![Submission { sequence: 9, timeout: SECOND, operation: transaction.clone().operation() }];
+    let request = Request::Batch(Batch { site, incarnation, session, low: 1, operations });
+    let set = needed(&cluster, 0, &Input::Request { client: ClientId(70), request });
+    assert_eq!(set.ranges.iter().map(|range| range.limit).collect::<Vec<_>>(), [3]);
+
+    // More than it held, and less: both are seen.
+    let fewer = Txn::new().scanned(0, &span, &found[..1]).put(&row(900), "y");
+    assert_eq!(cause(&commit(&mut cluster, 0, fewer)), Some(Cause::Changed));
+    assert_eq!(commit(&mut cluster, 0, transaction.clone()), committed(1));
+    assert_eq!(cause(&commit(&mut cluster, 0, transaction)), Some(Cause::Changed));
+    let delete = Txn::new().write(&row(198), Change::Delete).write(&row(900), Change::Delete);
+    assert_eq!(commit(&mut cluster, 0, delete), committed(1));
+    let late = Txn::new().scanned(0, &span, &found).put(&row(1), "y");
+    assert_eq!(cause(&commit(&mut cluster, 0, late)), Some(Cause::Changed));
+}
+
+#[test]
+fn one_request_reads_a_bounded_part_of_what_is_there() {
+    const MIB: usize = 1 << 20;
+    let mut cluster = Cluster::new(2);
+    let large = |at: usize| key(0, &format!("large/{at:03}"));
+    for at in 0..80 {
+        let value = Change::Put(Value::Bytes(vec![1; VALUE_BYTES]));
+        assert_eq!(commit(&mut cluster, 0, Txn::new().write(&large(at), value)), committed(1));
+    }
+    let bytes_of = |cluster: &Cluster, request: Request| {
+        let set = needed(cluster, 0, &Input::Request { client: ClientId(70), request });
+        let view = View::prepare(set, &Overlay::default(), &cluster.hosts[0].rows).expect("in memory");
+        view.size()
+    };
+    let span = |limit| (0, Span { prefix: "large/".into(), after: String::new(), limit });
+    let all: Vec<ObjectKey> = (0..80).map(large).chain([key(0, "none")]).collect();
+    assert!(bytes_of(&cluster, to_read(&all, Vec::new())) < 9 * MIB);
+    assert!(bytes_of(&cluster, to_read(&[], vec![span(1024)])) < 26 * MIB);
+    let too_much = Abort::of(Cause::TooMuch);
+    for at in 0..2 {
+        begin_read(&mut cluster, at, &all, vec![span(3), span(1)], false);
+        let reading = end_read(&mut cluster, at);
+        let got = reading.gets.iter().take_while(|result| result.is_ok()).count();
+        assert!((16..40).contains(&got), "{got}");
+        // What was not looked at is not said to be absent.
+        assert!(reading.gets[got..].iter().all(|result| result.as_ref() == Err(&too_much)));
+        assert!(reading.scans.iter().all(|result| result.as_ref() == Err(&too_much)));
+
+        // Who asks again for what was left out gets on.
+        let mut left = all.clone();
+        for _ in 0..5 {
+            begin_read(&mut cluster, at, &left, Vec::new(), false);
+            let gets = end_read(&mut cluster, at).gets;
+            left = left.into_iter().zip(gets).filter(|(_, got)| got.is_err()).map(|(key, _)| key).collect();
+        }
+        assert_eq!(left, []);
+
+        // The same thing many times, and spans that lie in each other.
+        begin_read(&mut cluster, at, &vec![large(0); 4096], Vec::new(), false);
+        assert!(end_read(&mut cluster, at).gets.iter().filter(|got| got.is_ok()).count() < 40);
+        begin_read(&mut cluster, at, &[], vec![span(1), span(16), span(1024), span(16), span(1)], false);
+        let scans = end_read(&mut cluster, at).scans;
+        let rows: Vec<usize> = scans.iter().map(|rows| rows.as_ref().map_or(0, Vec::len)).collect();
+        assert_eq!(rows, [1, 16, 0, 0, 0]);
+    }
 }
