@@ -230,7 +230,6 @@ fn advice(reason: &Reason) -> String {
         Reason::LimitDiffers { .. } => "; use that limit, or delete the quota first",
         Reason::AboveOut { .. } => "; release what was acquired",
         Reason::AboveLimit { .. } => "; ask for fewer",
-        Reason::NotReady => "; try again in a moment, or see `slackline status`",
         Reason::DeadlinePassed => "; give it more time with --deadline",
         Reason::Unreachable { .. } | Reason::NotSent { .. } => "; `slackline status` tells which sites are up",
         _ => "",
@@ -248,6 +247,9 @@ fn advice_on(aborted: &Aborted) -> String {
             format!("; they end within {seconds}s: let it wait so long with --max-wait and --deadline")
         }
         Cause::Unreachable => "; `slackline status` tells which sites are up".to_owned(),
+        Cause::NotReady => "; try again in a moment, or see `slackline status`".to_owned(),
+        Cause::NotACounter => "; `slackline put KEY --counter NUMBER` makes it one".to_owned(),
+        Cause::TooMuch => "; divide it, or scan in parts with `slackline scan --limit ROWS --after NAME`".to_owned(),
         Cause::Lost => {
             let region = aborted.key.as_ref().map(|key| key.region()).or(aborted.site.as_deref()).unwrap_or("REGION");
             format!("; `slackline accept-loss --site {region}` says that it is gone for good")

@@ -299,6 +299,17 @@ fn objects_are_written_and_read_in_one_transaction_each_or_several_in_one() {
     assert_eq!(said(&["delete", "eu:raw"]), "eu:raw is deleted");
     assert_eq!(said(&["scan", "eu", "--limit", "1"]), "eu:n  -7\nthere may be more, with --after 'n'");
     assert_eq!(said(&["scan", "eu", "--after", "n"]), "eu:x  {\"b\": 1.50, \"a\": -2}");
+    // What cannot be printed is no success.
+    let full = std::process::Command::new("sh")
+        .args([
+            "-c",
+            r#""$0" get eu:x --raw --connect "$1" > /dev/full"#,
+            env!("CARGO_BIN_EXE_slackline"),
+            &cluster.connect,
+        ])
+        .output();
+    let full = full.expect("a shell");
+    assert!(!full.status.success() && String::from_utf8_lossy(&full.stderr).contains("No space left"), "{full:?}");
     assert_eq!(said(&["scan", "eu:x"]), "eu:x  {\"b\": 1.50, \"a\": -2}");
     assert_eq!(said(&["scan", "ap"]), "nothing is there");
 

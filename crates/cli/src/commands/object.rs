@@ -101,8 +101,14 @@ impl Get {
                     Some(
                         slackline::Value::Bytes(bytes) | slackline::Value::Derived(slackline::Derived { bytes, .. }),
                     ) => {
-                        io::stdout().write_all(&bytes).map_err(|error| Finish::Failed(error.to_string()))?;
-                        Ok(End::silent())
+                        let mut out = io::stdout().lock();
+                        match out.write_all(&bytes).and_then(|()| out.flush()) {
+                            // Whoever reads may have gone away, as `head` does.
+                            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                                Err(Finish::Failed(format!("standard output: {error}")))
+                            }
+                            _ => Ok(End::silent()),
+                        }
                     }
                     Some(slackline::Value::Counter(count)) => Ok(End::of_text(count.to_string())),
                     None => Err(Finish::Failed(format!("nothing is at {key}"))),

@@ -1,6 +1,6 @@
 //! `slackline txn`: a small transaction from a file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::io::Read;
 
@@ -211,6 +211,7 @@ fn unmet(key: &Key, found: Option<&slackline::Value>) -> Finish {
 
 /// Carries operations out, and says what each has found.
 async fn carry_out(txn: Txn, operations: &[Operation]) -> Result<Vec<Found>, Stop> {
+    txn.values(&read_first(operations)).await?;
     let mut results = Vec::with_capacity(operations.len());
     for operation in operations {
         let mut found = Found::Nothing;
@@ -231,6 +232,19 @@ async fn carry_out(txn: Txn, operations: &[Operation]) -> Result<Vec<Found>, Sto
         results.push(found);
     }
     Ok(results)
+}
+
+/// The objects that are read as they were before the transaction. To ask for all of them at once takes one round trip.
+fn read_first(operations: &[Operation]) -> Vec<Key> {
+    let (mut keys, mut written) = (Vec::new(), BTreeSet::new());
+    for operation in operations {
+        match operation {
+            Operation::Get(key) | Operation::Expect(key, _) if !written.contains(key) => keys.push(key.clone()),
+            Operation::Put(key, _) | Operation::Delete(key) => drop(written.insert(key)),
+            _ => {}
+        }
+    }
+    keys
 }
 
 /// Whether an object holds what is expected.

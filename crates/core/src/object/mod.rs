@@ -661,7 +661,10 @@ impl fmt::Display for Cause {
             Cause::InvalidKey => "the key is not valid: use 1 to 512 bytes without control characters",
             Cause::UnknownRegion => "there is no such region",
             Cause::TooLarge => "the value is too large: at most 262144 bytes",
-            Cause::TooMuch => "the transaction is too large: at most 4096 operations and 1048576 bytes",
+            Cause::TooMuch => {
+                "the transaction is too large: at most 4096 reads, scanned objects, scans and writes together, and \
+                 1048576 bytes written"
+            }
             Cause::Malformed => "the transaction is malformed",
             Cause::Overloaded => "overloaded: a queue is full; try again later",
             Cause::NotReady => "the site is not ready",
