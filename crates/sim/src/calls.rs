@@ -4,17 +4,22 @@
 //! | --- | --- | --- |
 //! | `pick(i)` | register `i`; by its parity one of two others | the parity, and what the other register holds |
 //! | `both(i)` | `pick(i)`, `pick(i + 3)` | the two results |
-//! | `count(set)` | the set's span | how many members it has |
+//! | `count(set)` | the set's span, page after page | how many members it has |
 //!
 //! So a write may change what a call reads, its result, both or neither, and a change may go up or stop. What a result tells
 //! of registers and sets goes into the history like a read: one that its function would not give is an anomaly.
 
+use std::collections::BTreeSet;
+
 use slackline_core::draft::buffer::{ROOT, apply};
 use slackline_core::draft::{Draft, FrameId, Lookup, Recomputed};
-use slackline_core::object::{CALL_MARK, ObjectKey, SCAN_ROWS, Seen, Span, Value};
+use slackline_core::object::{CALL_MARK, Change, ObjectKey, Seen, Span, Value};
 
 /// Registers, by number; `pick` and `both` have one call for each.
 pub(crate) const REGISTERS: u64 = 8;
+
+/// How many members a page has that `count` reads.
+const PAGE: usize = 16;
 
 /// What must be read before a function can go on.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -162,14 +167,29 @@ impl Functions {
             _ => {
                 let (home, prefix) = arguments.split_once(',').expect("a home and a prefix");
                 let home: u16 = home.parse().expect("a number");
-                let span = Span { prefix: prefix.to_owned(), after: String::new(), limit: SCAN_ROWS as u32 };
-                let base = draft.snapshot.scanned(home, &span).ok_or_else(|| Missing::Scan(home, span.clone()))?;
-                let is_new = |name: &str| name.starts_with(prefix) && base.iter().all(|(other, _)| other != name);
-                let inserted = draft.buffer.changed(ROOT, home, is_new).expect("the root is there");
-                if let Some(frame) = frame {
-                    draft.note_span(frame, home, &span);
+                let (mut names, mut after) = (BTreeSet::new(), String::new());
+                loop {
+                    let span = Span { prefix: prefix.to_owned(), after, limit: PAGE as u32 };
+                    let page = draft.snapshot.scanned(home, &span).ok_or_else(|| Missing::Scan(home, span.clone()))?;
+                    if let Some(frame) = frame {
+                        draft.note_span(frame, home, &span);
+                    }
+                    after = page.last().map(|(name, _)| name.clone()).unwrap_or_default();
+                    let is_full = page.len() >= PAGE;
+                    names.extend(page.into_iter().map(|(name, _)| name));
+                    if !is_full {
+                        break;
+                    }
                 }
-                let count = (base.len() + inserted.len()) as u64;
+                let changed = draft.buffer.changed(ROOT, home, |name| name.starts_with(prefix));
+                for (key, change) in changed.expect("the root is there") {
+                    if change == Change::Delete {
+                        names.remove(&key.name)
+                    } else {
+                        names.insert(key.name)
+                    };
+                }
+                let count = names.len() as u64;
                 let incarnation = u64::from(draft.snapshot.incarnation(home).0);
                 Ok([count, incarnation].iter().flat_map(|word| word.to_le_bytes()).collect())
             }

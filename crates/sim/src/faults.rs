@@ -28,7 +28,7 @@ pub(crate) const EPSILON: i64 = 10_000;
 
 /// What goes on all the time while faults strike.
 const DRIZZLE: Weather =
-    Weather { loss: 4_000, duplication: 4_000, reordering: 8_000, detour: 300 * MILLISECOND, jitter: 100 };
+    Weather { loss: 4_000, duplication: 20_000, reordering: 30_000, detour: 300 * MILLISECOND, jitter: 100 };
 /// What is left after the healing.
 const CALM: Weather = Weather { loss: 0, duplication: 0, reordering: 0, detour: 0, jitter: 50 };
 

@@ -114,6 +114,8 @@ const NAMED: &[&str] = &[
     "transaction: aborted, withdrawn",
     "transaction: aborted, not ready",
     "transaction: aborted, calls depend on it",
+    "transaction: aborted, adds to bytes",
+    "transaction: aborted, out of range",
     "transaction: waited for warranties",
     "transaction: doubt resolved",
     "call: registered",

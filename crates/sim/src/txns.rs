@@ -1,8 +1,16 @@
 //! Transactions of clients, and the history by which they are judged.
 //!
-//! A few dozen objects are shared by all clients: lists to which elements are appended, registers, counters, and sets of
-//! objects under a prefix that is scanned. Every element and value is written once in a run, so that whoever reads it
-//! names its writer. A client reads through its site, makes up what to write, and submits the transaction like any other
+//! A few dozen objects are shared by all clients:
+//!
+//! | objects | what is done with them |
+//! | --- | --- |
+//! | lists | elements are appended |
+//! | registers | written, read before or not, deleted, and written again |
+//! | counters | amounts are added unseen: to some only positive ones, to others negative ones too, and to some so large ones that not all fit |
+//! | mixed objects | bytes or a number is put, amounts are added, which bytes refuse, and they are deleted |
+//! | sets of objects under a prefix | members come and go; they are scanned, page after page or a part of them, or looked for by name |
+//!
+//! Every element and value is written once in a run, so that whoever reads it names its writer. A client reads through its site, makes up what to write, and submits the transaction like any other
 //! operation: with repetition, questions and fail-over. What it was told, and when, goes into a [`History`]; when the run is
 //! over the checker says whether it is strictly serializable.
 //!
@@ -28,12 +36,17 @@ use crate::world::World;
 const LISTS: u64 = 22;
 /// Those that are read much.
 const POPULAR: u64 = 6;
-/// Counters.
-const COUNTERS: u64 = 4;
+/// Counters; see [`Simulation::delta`].
+const COUNTERS: u64 = 6;
+/// Mixed objects.
+const MIXED: u64 = 4;
+/// A number that is put into a mixed object is a value times this; what is added since stays far below.
+const UNIT: i64 = 1 << 20;
 /// Sets of which one is in use at a time at each home.
 const SETS: u64 = 2;
-/// A set that has so many elements is left for the next one.
+/// A set that has so many elements, or had so many, is left for the next one.
 const MEMBERS: usize = 40;
+const EVER_MEMBERS: usize = 120;
 /// Transactions that a client has under way at most.
 const AT_ONCE: usize = 5;
 /// A transaction that is refused so often because of calls is given up.
@@ -52,8 +65,9 @@ pub(crate) struct Txns {
     labels: u64,
     values: u64,
     pub(crate) committed: u64,
-    /// Which set is in use, by prefix number.
+    /// Which set is in use, by prefix number, and all that were to be inserted into it.
     epochs: [u64; SETS as usize],
+    inserted: [Vec<u64>; SETS as usize],
     /// Clients that have read everything at the end.
     finished: Vec<usize>,
     /// Homes whose loss is being accepted.
@@ -90,17 +104,52 @@ struct Running {
 #[derive(Clone, Copy, Debug)]
 enum Blind {
     Write(u64),
+    /// As a number.
+    Put(u64),
+    Delete,
     Add(i64),
     Insert(u64),
+}
+
+/// A look at a set.
+#[derive(Clone, Debug)]
+struct Look {
+    home: u16,
+    prefix: String,
+    part: SetPart,
+    /// Whether a member that was found is taken out.
+    takes_out: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum SetPart {
+    /// All of it, in pages of so many.
+    All { page: u32 },
+    /// The first so many after an element.
+    After { element: u64, limit: u32 },
+    /// One name, there or not.
+    One { element: u64 },
+}
+
+/// What a look at a set has found.
+struct Found {
+    home: u16,
+    prefix: String,
+    from: u64,
+    to: u64,
+    elements: Vec<u64>,
+    takes_out: bool,
 }
 
 /// What a client is about to do.
 #[derive(Clone, Debug, Default)]
 struct Plan {
     gets: Vec<ObjectKey>,
-    scans: Vec<(u16, Span)>,
+    looks: Vec<Look>,
     /// Positions among the gets to which something is appended, or which are written.
     updates: Vec<usize>,
+    /// Positions among the gets that are deleted.
+    deletes: Vec<usize>,
     /// Written without being read.
     blind: Vec<(ObjectKey, Blind)>,
     /// Memoized functions that it calls.
@@ -121,6 +170,26 @@ fn is_list(key: &ObjectKey) -> bool {
 
 fn is_counter(key: &ObjectKey) -> bool {
     key.name.starts_with('n')
+}
+
+fn is_mixed(key: &ObjectKey) -> bool {
+    key.name.starts_with('m')
+}
+
+/// The name of a member: in the order of the elements.
+fn member(prefix: &str, element: u64) -> String {
+    format!("{prefix}{element:08}")
+}
+
+/// What a mixed object was put to last, and what was added since.
+fn mixed(value: Option<&Value>) -> (Option<u64>, i64) {
+    match value {
+        Some(Value::Counter(count)) => {
+            let put = count.saturating_add(UNIT / 2).div_euclid(UNIT);
+            (u64::try_from(put).ok().filter(|put| *put > 0), count - put * UNIT)
+        }
+        value => (elements(value).first().copied(), 0),
+    }
 }
 
 impl Simulation {
@@ -202,23 +271,21 @@ impl Simulation {
             if !plan.gets.contains(&key) {
                 plan.gets.push(key);
             }
-            plan.gets.iter().position(|other| other == plan.gets.last().expect("just added"))
         };
         match draw {
             // Reads only.
-            0..=44 => {
+            0..=41 => {
                 for _ in 0..=self.rng.below(3) {
                     let key = self.list(world, false);
                     add(&mut plan, key);
                 }
                 if self.rng.one_in(5) {
-                    let number = self.rng.below(REGISTERS);
-                    let key = self.object(world, 'r', number);
+                    let key = self.any(world, 'r', REGISTERS);
                     add(&mut plan, key);
                 }
             }
             // Appends to lists that it reads, and perhaps reads others.
-            45..=72 => {
+            42..=66 => {
                 for _ in 0..=self.rng.below(2) {
                     let key = self.list(world, true);
                     if !plan.gets.contains(&key) {
@@ -231,55 +298,114 @@ impl Simulation {
                     add(&mut plan, key);
                 }
             }
-            // Registers, read and written, or blindly.
-            73..=80 => {
-                let number = self.rng.below(REGISTERS);
-                let key = self.object(world, 'r', number);
-                plan.updates.push(0);
-                plan.gets.push(key);
-                let number = self.rng.below(REGISTERS);
-                let key = self.object(world, 'r', number);
+            // Registers, read and written or deleted, or blindly.
+            67..=75 => {
+                let key = self.any(world, 'r', REGISTERS);
+                self.change_first(&mut plan, key);
+                let key = self.any(world, 'r', REGISTERS);
                 add(&mut plan, key);
             }
-            81..=85 => {
-                let number = self.rng.below(REGISTERS);
-                let key = self.object(world, 'r', number);
-                let value = self.value();
-                plan.blind.push((key, Blind::Write(value)));
+            76..=79 => {
+                let key = self.any(world, 'r', REGISTERS);
+                let blind = if self.rng.one_in(4) { Blind::Delete } else { Blind::Write(self.value()) };
+                plan.blind.push((key, blind));
             }
-            // Counters.
-            86..=90 => {
-                let delta = 1 + self.rng.below(9) as i64;
-                let (one, other) = (self.rng.below(COUNTERS), self.rng.below(COUNTERS));
-                plan.blind.push((self.object(world, 'n', one), Blind::Add(delta)));
-                if other != one {
-                    plan.blind.push((self.object(world, 'n', other), Blind::Add(delta)));
-                }
-            }
-            91..=92 => {
+            80..=85 => self.plan_adds(world, &mut plan),
+            86..=87 => {
                 for _ in 0..2 {
-                    let number = self.rng.below(COUNTERS);
-                    let key = self.object(world, 'n', number);
+                    let key = self.any(world, 'n', COUNTERS);
                     add(&mut plan, key);
                 }
             }
-            // Sets: an insert, a scan, or both.
-            _ => {
-                let number = self.rng.below(SETS);
-                let (home, prefix) = self.set(world, number);
-                if draw >= 96 {
-                    let span = Span { prefix: prefix.clone(), after: String::new(), limit: SCAN_ROWS as u32 };
-                    plan.scans.push((home, span));
-                }
-                if draw <= 97 {
-                    let element = self.value();
-                    let key = ObjectKey::new(home, format!("{prefix}{element}"));
-                    plan.blind.push((key, Blind::Insert(element)));
-                }
-            }
+            88..=92 => self.plan_mixed(world, &mut plan),
+            _ => self.plan_sets(world, &mut plan),
         }
         self.plan_calls(world, &mut plan);
         plan
+    }
+
+    fn any(&mut self, world: &World, kind: char, count: u64) -> ObjectKey {
+        let number = self.rng.below(count);
+        self.object(world, kind, number)
+    }
+
+    /// The first object that is read is written, or now and then deleted.
+    fn change_first(&mut self, plan: &mut Plan, key: ObjectKey) {
+        plan.gets.push(key);
+        if self.rng.one_in(4) { plan.deletes.push(0) } else { plan.updates.push(0) }
+    }
+
+    /// What is added to a counter. The first ones only grow. To the last ones so much is added, or taken away, that two of the
+    /// same sign never fit: of those that are under way together only one may be prepared.
+    fn delta(&mut self, number: u64) -> i64 {
+        let amount = 1 + self.rng.below(9) as i64;
+        let amount = if number >= 4 { (1 << 62) + amount } else { amount };
+        if number >= 2 && self.rng.one_in(2) { -amount } else { amount }
+    }
+
+    fn plan_adds(&mut self, world: &World, plan: &mut Plan) {
+        let (one, other) = (self.rng.below(COUNTERS), self.rng.below(COUNTERS));
+        for number in if one == other { vec![one] } else { vec![one, other] } {
+            let delta = self.delta(number);
+            plan.blind.push((self.object(world, 'n', number), Blind::Add(delta)));
+        }
+    }
+
+    fn plan_mixed(&mut self, world: &World, plan: &mut Plan) {
+        let key = self.any(world, 'm', MIXED);
+        let add = |rng: &mut slackline_core::stats::Rng| Blind::Add(rng.below(19) as i64 - 9);
+        match self.rng.below(10) {
+            0 => plan.blind.push((key, Blind::Write(self.value()))),
+            1..=2 => plan.blind.push((key, Blind::Put(self.value()))),
+            3 => plan.blind.push((key, Blind::Delete)),
+            4..=6 => {
+                // With another one, so that it is prepared for a while.
+                let other = self.any(world, 'm', MIXED);
+                if other != key {
+                    plan.blind.push((other, add(&mut self.rng)));
+                }
+                plan.blind.push((key, add(&mut self.rng)));
+            }
+            7 => {
+                self.change_first(plan, key);
+                let key = self.any(world, 'r', REGISTERS);
+                plan.gets.push(key);
+            }
+            _ => {
+                plan.gets.push(key);
+                let key = self.any(world, 'r', REGISTERS);
+                plan.gets.push(key);
+            }
+        }
+    }
+
+    /// Sets: an insert, a look, or both; what is found may be taken out.
+    fn plan_sets(&mut self, world: &World, plan: &mut Plan) {
+        let number = self.rng.below(SETS);
+        let (home, prefix) = self.set(world, number);
+        let draw = self.rng.below(8);
+        if draw >= 2 {
+            let inserted = &self.txns.inserted[number as usize];
+            let known = match inserted.len() as u64 {
+                0 => 0,
+                count => inserted[self.rng.below(count) as usize],
+            };
+            let part = match draw {
+                2..=4 => SetPart::All { page: [3, 16, SCAN_ROWS as u32][self.rng.below(3) as usize] },
+                5 => SetPart::After { element: known, limit: 1 + self.rng.below(6) as u32 },
+                _ => SetPart::One { element: known },
+            };
+            plan.looks.push(Look { home, prefix: prefix.clone(), part, takes_out: self.rng.one_in(3) });
+        }
+        if draw <= 2 || draw == 7 {
+            let element = self.value();
+            self.txns.inserted[number as usize].push(element);
+            plan.blind.push((ObjectKey::new(home, member(&prefix, element)), Blind::Insert(element)));
+        }
+        if self.rng.one_in(4) {
+            let key = self.any(world, 'r', REGISTERS);
+            self.change_first(plan, key);
+        }
     }
 
     /// Some call memoized functions, and some end with an error of their own.
@@ -287,7 +413,7 @@ impl Simulation {
         let functions = Functions { sites: world.len() as u64 };
         if self.rng.one_in(5) {
             if plan.updates.is_empty() {
-                (plan.gets, plan.scans, plan.blind) = Default::default();
+                (plan.gets, plan.looks, plan.blind, plan.deletes) = Default::default();
             }
             for _ in 0..=self.rng.below(2) {
                 let number = self.rng.below(REGISTERS);
@@ -308,12 +434,12 @@ impl Simulation {
     /// At the end: everything is read in one transaction.
     fn plan_of_everything(&mut self, world: &World) -> Plan {
         let mut plan = Plan { fresh: true, ..Plan::default() };
-        for (kind, count) in [('l', LISTS), ('r', REGISTERS), ('n', COUNTERS)] {
+        for (kind, count) in [('l', LISTS), ('r', REGISTERS), ('n', COUNTERS), ('m', MIXED)] {
             plan.gets.extend((0..count).map(|number| self.object(world, kind, number)));
         }
         for number in 0..SETS {
             let (home, prefix) = self.set(world, number);
-            plan.scans.push((home, Span { prefix, after: String::new(), limit: SCAN_ROWS as u32 }));
+            plan.looks.push(Look { home, prefix, part: SetPart::All { page: 16 }, takes_out: false });
         }
         let functions = Functions { sites: world.len() as u64 };
         plan.calls.extend((0..4).map(|number| functions.both(number)));
@@ -330,7 +456,14 @@ impl Simulation {
         let label = self.txns.labels;
         let (now, until) = (world.now(), world.now() + PATIENCE);
         let homes = (0..world.len()).map(|home| self.oracle.incarnation(home)).collect();
-        let asked = (plan.gets.clone(), plan.scans.clone());
+        let mut asked = (plan.gets.clone(), Vec::new());
+        for look in &plan.looks {
+            match look.first() {
+                Missing::Get(key) => asked.0.push(key),
+                Missing::Scan(region, span) => asked.1.push((region, span)),
+                Missing::Call(_) | Missing::Void => {}
+            }
+        }
         let mut running = Running {
             label,
             client: at,
@@ -455,6 +588,7 @@ impl Simulation {
             let result = functions.call(&mut running.draft, None, call)?;
             facts_of_calls.extend(facts(call, &result));
         }
+        let found = plan.looks.iter().map(|look| look.find(&running.draft)).collect::<Result<Vec<Found>, Missing>>()?;
         for fact in facts_of_calls {
             let op = self.op_of(functions, fact);
             running.ops.push(op);
@@ -464,20 +598,33 @@ impl Simulation {
             running.homes[usize::from(key.home)] = incarnation;
             let value = running.draft.snapshot.known(key).flatten();
             let named = self.txns.history.key(&name(&key.name, key.home, incarnation));
-            running.ops.push(if is_list(key) {
-                Op::List { key: named, elements: elements(value.as_ref()) }
-            } else if is_counter(key) {
-                let value = if let Some(Value::Counter(count)) = value { count } else { 0 };
-                Op::Sum { key: named, value }
+            if is_mixed(key) {
+                let (value, sum) = mixed(value.as_ref());
+                running.ops.extend([Op::Read { key: named, value }, Op::Since { key: named, sum }]);
             } else {
-                Op::Read { key: named, value: elements(value.as_ref()).first().copied() }
-            });
+                running.ops.push(if is_list(key) {
+                    Op::List { key: named, elements: elements(value.as_ref()) }
+                } else if is_counter(key) {
+                    let value = if let Some(Value::Counter(count)) = value { count } else { 0 };
+                    Op::Sum { key: named, value }
+                } else {
+                    Op::Read { key: named, value: elements(value.as_ref()).first().copied() }
+                });
+            }
+            if plan.deletes.contains(&place) {
+                write(&mut running.draft, key.clone(), Change::Delete);
+                if !plan.fails {
+                    running.ops.push(Op::Delete { key: named });
+                }
+            }
             if plan.updates.contains(&place) {
                 let element = self.value();
                 let mut all = if is_list(key) { elements(value.as_ref()) } else { Vec::new() };
                 all.push(element);
                 let bytes = all.iter().flat_map(|element| element.to_le_bytes()).collect();
-                write(&mut running.draft, key.clone(), Change::Put(Value::Bytes(bytes)));
+                let is_number = is_mixed(key) && self.rng.one_in(2);
+                let put = if is_number { Value::Counter(element as i64 * UNIT) } else { Value::Bytes(bytes) };
+                write(&mut running.draft, key.clone(), Change::Put(put));
                 if !plan.fails {
                     running.ops.push(if is_list(key) {
                         Op::Append { key: named, element }
@@ -487,10 +634,14 @@ impl Simulation {
                 }
             }
         }
-        self.learn_of_sets(&plan, running);
+        for found in found {
+            self.learn_of_set(&plan, found, running);
+        }
         for (key, blind) in plan.blind.into_iter().filter(|_| !plan.fails) {
             let (change, object) = match blind {
                 Blind::Write(value) => (Change::Put(Value::Bytes(value.to_le_bytes().to_vec())), key.name.clone()),
+                Blind::Put(value) => (Change::Put(Value::Counter(value as i64 * UNIT)), key.name.clone()),
+                Blind::Delete => (Change::Delete, key.name.clone()),
                 Blind::Add(delta) => (Change::Add(delta), key.name.clone()),
                 Blind::Insert(element) => {
                     let prefix = key.name.rsplit_once('/').map_or("", |(prefix, _)| prefix);
@@ -520,21 +671,29 @@ impl Simulation {
         }
     }
 
-    fn learn_of_sets(&mut self, plan: &Plan, running: &mut Running) {
-        for (region, span) in &plan.scans {
-            let found = running.draft.snapshot.scanned(*region, span).unwrap_or_default();
-            if !found.is_empty() {
-                running.homes[usize::from(*region)] = running.draft.snapshot.incarnation(*region);
+    fn learn_of_set(&mut self, plan: &Plan, found: Found, running: &mut Running) {
+        let Found { home, prefix: of, from, to, elements, takes_out } = found;
+        let incarnation = running.draft.snapshot.incarnation(home);
+        if incarnation > Incarnation(0) {
+            running.homes[usize::from(home)] = incarnation;
+        }
+        let incarnation = running.homes[usize::from(home)];
+        let prefix = self.txns.history.key(&name(&of, home, incarnation));
+        let is_all = (from, to) == (0, u64::MAX);
+        if is_all {
+            self.note_members(&of, elements.len());
+        }
+        let taken = elements.get(self.rng.below(elements.len().max(1) as u64) as usize).copied();
+        running.ops.push(match is_all {
+            true if self.rng.one_in(3) => Op::Count { prefix, count: elements.len() as u64 },
+            true => Op::Members { prefix, elements },
+            false => Op::Page { prefix, from, to, elements },
+        });
+        if let Some(element) = taken.filter(|_| takes_out) {
+            write(&mut running.draft, ObjectKey::new(home, member(&of, element)), Change::Delete);
+            if !plan.fails {
+                running.ops.push(Op::Remove { prefix, element });
             }
-            let incarnation = running.homes[usize::from(*region)];
-            let prefix = self.txns.history.key(&name(&span.prefix, *region, incarnation));
-            let elements: Vec<u64> = found.iter().flat_map(|(_, value)| elements(Some(value))).collect();
-            self.note_members(&span.prefix, elements.len());
-            running.ops.push(if self.rng.one_in(3) {
-                Op::Count { prefix, count: elements.len() as u64 }
-            } else {
-                Op::Members { prefix, elements }
-            });
         }
     }
 
@@ -570,12 +729,11 @@ impl Simulation {
     }
 
     fn note_members(&mut self, prefix: &str, members: usize) {
-        if members < MEMBERS {
-            return;
-        }
-        for number in 0..SETS {
-            if prefix.starts_with(&format!("s{number}.{}/", self.txns.epochs[number as usize])) {
-                self.txns.epochs[number as usize] += 1;
+        for number in 0..SETS as usize {
+            let is_full = members >= MEMBERS || self.txns.inserted[number].len() >= EVER_MEMBERS;
+            if is_full && prefix.starts_with(&format!("s{number}.{}/", self.txns.epochs[number])) {
+                self.txns.epochs[number] += 1;
+                self.txns.inserted[number].clear();
             }
         }
     }
@@ -663,7 +821,8 @@ impl Simulation {
             let op = |history: &mut History, incarnation| {
                 let key = history.key(&name(&object, home as u16, incarnation));
                 match blind {
-                    Blind::Write(value) => Op::Write { key, value },
+                    Blind::Write(value) | Blind::Put(value) => Op::Write { key, value },
+                    Blind::Delete => Op::Delete { key },
                     Blind::Add(delta) => Op::Add { key, delta },
                     Blind::Insert(element) => Op::Insert { prefix: key, element },
                 }
@@ -703,6 +862,8 @@ impl Simulation {
             Cause::Withdrawn => "transaction: aborted, withdrawn",
             Cause::NotReady => "transaction: aborted, not ready",
             Cause::Depended => "transaction: aborted, calls depend on it",
+            Cause::NotACounter => "transaction: aborted, adds to bytes",
+            Cause::OutOfRange => "transaction: aborted, out of range",
             // What is wrong with a transaction as such has tests of its own.
             _ => return,
         });
@@ -715,6 +876,54 @@ impl Simulation {
         }
         let found = serializable::check(&self.txns.history);
         self.oracle.blame(serializable::NAME, found, "transactions");
+    }
+}
+
+impl Look {
+    /// What it reads first.
+    fn first(&self) -> Missing {
+        let span = |after, limit| Missing::Scan(self.home, Span { prefix: self.prefix.clone(), after, limit });
+        match self.part {
+            SetPart::All { page } => span(String::new(), page),
+            SetPart::After { element, limit } => span(member(&self.prefix, element), limit),
+            SetPart::One { element } => Missing::Get(ObjectKey::new(self.home, member(&self.prefix, element))),
+        }
+    }
+
+    /// What it finds in what was read, or what it reads next.
+    fn find(&self, draft: &Draft) -> Result<Found, Missing> {
+        let found = |from, to, elements| {
+            let Look { home, prefix, takes_out, .. } = self.clone();
+            Ok(Found { home, prefix, from, to, elements, takes_out })
+        };
+        let mut next = self.first();
+        let mut all = Vec::new();
+        loop {
+            let (region, mut span) = match next {
+                Missing::Scan(region, span) => (region, span),
+                Missing::Get(key) => {
+                    let value = draft.snapshot.known(&key).ok_or(Missing::Get(key))?;
+                    let SetPart::One { element } = self.part else { unreachable!("scans look for no name") };
+                    return found(element, element, elements(value.as_ref()));
+                }
+                other => return Err(other),
+            };
+            let missing = || Missing::Scan(region, span.clone());
+            let rows = draft.snapshot.scanned(region, &span).ok_or_else(missing)?;
+            all.extend(rows.iter().flat_map(|(_, value)| elements(Some(value))));
+            let last = rows.last().filter(|_| rows.len() >= span.limit as usize);
+            match (self.part, last) {
+                (SetPart::All { .. }, Some((last, _))) => {
+                    span.after = last.clone();
+                    next = Missing::Scan(region, span);
+                }
+                (SetPart::After { element, .. }, last) => {
+                    let to = last.and_then(|_| all.last().copied()).unwrap_or(u64::MAX);
+                    return found(element + 1, to, all);
+                }
+                _ => return found(0, u64::MAX, all),
+            }
+        }
     }
 }
 

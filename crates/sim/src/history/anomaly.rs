@@ -159,13 +159,17 @@ fn deed(op: &Op) -> String {
         Op::Append { element, .. } => format!("append {element}"),
         Op::List { elements, .. } => format!("read [{}]", ends(elements)),
         Op::Write { value, .. } => format!("write {value}"),
+        Op::Delete { .. } => "delete".to_owned(),
         Op::Read { value: Some(value), .. } => format!("read {value}"),
         Op::Read { value: None, .. } => "read nothing".to_owned(),
         Op::Insert { element, .. } => format!("insert {element}"),
+        Op::Remove { element, .. } => format!("take out {element}"),
         Op::Members { elements, .. } => format!("scan {{{}}}", ends(elements)),
+        Op::Page { from, to, elements, .. } => format!("scan {from} to {to} {{{}}}", ends(elements)),
         Op::Count { count, .. } => format!("count {count}"),
         Op::Add { delta, .. } => format!("add {delta}"),
         Op::Sum { value, .. } => format!("sum {value}"),
+        Op::Since { sum, .. } => format!("sum {sum} since it was written"),
     }
 }
 

@@ -6,13 +6,13 @@
 //! ```
 //!
 //! Elle checks one data type at a time, so ops of other types are left out, and transactions without any that is left.
-//! What remains of a good history is a good one. Elle takes a value for ambiguous even if all but one of its writers
+//! What remains of a good history is a good one; registers that are deleted are left out too, which Elle does not know. Elle takes a value for ambiguous even if all but one of its writers
 //! aborted.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 
-use super::{Fate, History, Op, Transaction};
+use super::{Fate, History, Key, Op, Transaction};
 
 /// Which ops Elle is given; `elle-cli` has the names as `--model`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,9 +29,13 @@ impl History {
     /// Jepsen's processes do one thing at a time, and end with a transaction of unknown fate. So a client gets a new
     /// process number after such a one, and when it does two things at once.
     pub fn to_edn(&self, model: Model, out: &mut impl Write) -> io::Result<()> {
+        let ops = self.transactions.iter().flat_map(|txn| &txn.ops);
+        let deleted: HashSet<Key> =
+            ops.filter_map(|op| if let Op::Delete { key } = op { Some(*key) } else { None }).collect();
+        let has = |op: &&Op| model.has(op) && !(model == Model::RwRegister && deleted.contains(&op.object().key()));
         let mut events: Vec<(u64, bool, usize)> = Vec::new();
         for (at, txn) in self.transactions.iter().enumerate() {
-            if txn.ops.iter().any(|op| model.has(op)) {
+            if txn.ops.iter().any(|op| has(&op)) {
                 events.push((txn.invoked, false, at));
                 events.push((txn.completed.filter(|_| txn.fate != Fate::Unknown).unwrap_or(u64::MAX), true, at));
             }
@@ -52,7 +56,7 @@ impl History {
             };
             let time = u128::from(time.min(last)) * 1000;
             write!(out, "{{:index {index}, :time {time}, :process {process}, :type :{kind}, :f :txn, :value [")?;
-            for (at, op) in transaction.ops.iter().filter(|op| model.has(op)).enumerate() {
+            for (at, op) in transaction.ops.iter().filter(has).enumerate() {
                 let space = if at == 0 { "" } else { " " };
                 write!(out, "{space}{}", self.mop(op, kind == "ok"))?;
             }

@@ -4,8 +4,8 @@
 //! Transactions that committed are looked at first. Whoever wrote what they read has committed too, if its fate is
 //! unknown, and is looked at in turn. Aborted ones, and unknown ones that nobody saw, are never judged.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use super::anomaly::{Anomaly, Kind, Worst};
 use super::{Fate, History, Key, Op, Summary, Transaction};
@@ -45,11 +45,25 @@ impl Object {
 pub(super) enum Base<'a> {
     List(&'a [u64]),
     Register(Option<u64>),
-    /// In order.
-    Members(Vec<u64>),
+    /// What a set had between two elements, both included; in order.
+    Members {
+        from: u64,
+        to: u64,
+        elements: Vec<u64>,
+    },
     /// Of a set, only its size.
     Size(i128),
     Sum(i128),
+    /// What was added to a counter since the register with its name was written.
+    Since(i128),
+}
+
+/// In the values of registers: what a deletion writes, with the number of its transaction. No client's value has it.
+const GONE: u64 = 1 << 63;
+
+/// What a read finds of a register that was written like this.
+fn shown(value: u64) -> Option<u64> {
+    (value & GONE == 0).then_some(value)
 }
 
 /// What one transaction did with one object.
@@ -60,6 +74,8 @@ pub(super) struct Touch<'a> {
     pub(super) base: Option<Base<'a>>,
     /// Elements or values in the order of the program; nothing for counters.
     pub(super) wrote: Vec<u64>,
+    /// Elements that it took out of a set.
+    pub(super) removed: Vec<u64>,
     /// By how much it changed the size of a set or the value of a counter.
     pub(super) net: i128,
 }
@@ -78,6 +94,17 @@ pub(super) struct Change {
     pub(super) object: Object,
     pub(super) txn: u32,
     pub(super) net: i128,
+    /// All that it took away, and all that it added.
+    pub(super) less: i128,
+    pub(super) more: i128,
+}
+
+/// An element that was taken out of a set by a transaction that may have committed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Removal {
+    pub(super) object: Object,
+    pub(super) element: u64,
+    pub(super) txn: u32,
 }
 
 /// All that the edges are inferred from.
@@ -88,6 +115,10 @@ pub(super) struct Facts<'a> {
     touches: Vec<Touch<'a>>,
     /// By object.
     changes: Vec<Change>,
+    /// By object and element.
+    removals: Vec<Removal>,
+    /// Registers that somebody may have written or deleted.
+    written: HashSet<Object>,
     writers: HashMap<(Object, u64), Writer>,
     /// The longest base of each list that was looked at, and the look that its elements have.
     longest: HashMap<Object, (&'a [u64], u32)>,
@@ -102,6 +133,8 @@ pub(super) fn gather(history: &History) -> Result<Facts<'_>, Anomaly> {
         history,
         touches: Vec::new(),
         changes: Vec::new(),
+        removals: Vec::new(),
+        written: HashSet::new(),
         writers: HashMap::new(),
         longest: HashMap::new(),
         nodes,
@@ -125,6 +158,7 @@ pub(super) fn gather(history: &History) -> Result<Facts<'_>, Anomaly> {
         }
     }
     facts.touches.sort_by_key(|touch| (touch.object, touch.txn));
+    facts.tell_deletions_apart();
     facts.judge_ends(&mut worst);
     worst.verdict().map(|()| facts)
 }
@@ -146,6 +180,23 @@ impl<'a> Facts<'a> {
         let start = self.changes.partition_point(|change| change.object < object);
         let end = self.changes.partition_point(|change| change.object <= object);
         &self.changes[start..end]
+    }
+
+    /// Who may have taken elements out of a set, by element.
+    pub(super) fn removals(&self, object: Object) -> &[Removal] {
+        let start = self.removals.partition_point(|removal| removal.object < object);
+        let end = self.removals.partition_point(|removal| removal.object <= object);
+        &self.removals[start..end]
+    }
+
+    /// Whether anybody may have written or deleted a register.
+    pub(super) fn is_written(&self, register: Object) -> bool {
+        self.written.contains(&register)
+    }
+
+    /// Whether a transaction is known to have committed.
+    pub(super) fn is_node(&self, txn: u32) -> bool {
+        self.nodes[txn as usize]
     }
 
     /// The node that wrote what a node read.
@@ -174,22 +225,35 @@ impl<'a> Facts<'a> {
         for (txn, transaction) in self.history.transactions.iter().enumerate() {
             let txn = txn as u32;
             for op in &transaction.ops {
-                if let Some(value) = written(op) {
+                if let Some(value) = written(op, txn) {
                     self.note_writer(op.object(), value, txn);
                 }
-                if transaction.fate != Fate::Aborted {
-                    self.changes.push(Change { object: op.object(), txn, net: gain(op) });
+                if transaction.fate == Fate::Aborted {
+                    continue;
+                }
+                if matches!(op, Op::Write { .. } | Op::Delete { .. }) {
+                    self.written.insert(op.object());
+                }
+                let net = gain(op);
+                self.changes.push(Change { object: op.object(), txn, net, less: net.min(0), more: net.max(0) });
+                if let Op::Remove { element, .. } = *op {
+                    self.removals.push(Removal { object: op.object(), element, txn });
                 }
             }
         }
+        self.removals.sort_unstable();
         // A transaction takes effect as a whole.
         self.changes.sort_by_key(|change| (change.object, change.txn));
         self.changes.dedup_by(|other, change| {
             let same = (other.object, other.txn) == (change.object, change.txn);
-            change.net += if same { other.net } else { 0 };
+            if same {
+                change.net += other.net;
+                change.less += other.less;
+                change.more += other.more;
+            }
             same
         });
-        self.changes.retain(|change| change.net != 0);
+        self.changes.retain(|change| (change.less, change.more) != (0, 0));
     }
 
     /// A value that was tried again after its transaction aborted is the later one's.
@@ -203,11 +267,74 @@ impl<'a> Facts<'a> {
             Entry::Occupied(mut entry) if aborted(entry.get().txn) => {
                 entry.insert(writer);
             }
+            // It deletes twice.
+            Entry::Occupied(_) if value & GONE != 0 && object.shape() == Shape::Register => {}
             Entry::Occupied(entry) => {
                 let label = |txn: u32| self.history.transactions[txn as usize].label;
                 let (one, other, name) = (label(entry.get().txn), label(txn), self.history.name(object.key()));
                 assert!(aborted(txn), "T{one} and T{other} both write {value} to {name}: values must be unique");
             }
+        }
+    }
+
+    /// Of registers that are deleted: whose deletion a read that found nothing has met, or that it came before all writers.
+    /// Where time leaves more than one of these possible, nothing is concluded from it.
+    fn tell_deletions_apart(&mut self) {
+        let mut deleters: HashMap<Object, Vec<u32>> = HashMap::new();
+        for (txn, transaction) in self.history.transactions.iter().enumerate() {
+            for op in transaction.ops.iter().filter(|_| transaction.fate != Fate::Aborted) {
+                let Op::Delete { .. } = op else { continue };
+                let is_change = |other: &&Op| {
+                    other.object() == op.object() && matches!(other, Op::Write { .. } | Op::Delete { .. })
+                };
+                if transaction.ops.iter().rfind(is_change).is_some_and(|last| std::ptr::eq(last, op)) {
+                    deleters.entry(op.object()).or_default().push(txn as u32);
+                }
+            }
+        }
+        let mut found: Vec<(usize, Option<Base<'a>>)> = Vec::new();
+        let mut start = 0;
+        for touches in self.objects() {
+            let first = start;
+            start += touches.len();
+            let Some(deleters) = deleters.get(&touches[0].object) else { continue };
+            // When the first of those is over that are invoked at some time or later.
+            let writers = touches.iter().filter(|touch| !touch.wrote.is_empty());
+            let mut over: Vec<(u64, u64)> =
+                writers.map(|touch| (self.invoked(touch.txn), self.completed(touch.txn))).collect();
+            over.sort_unstable();
+            for at in (1..over.len()).rev() {
+                over[at - 1].1 = over[at - 1].1.min(over[at].1);
+            }
+            let overwritten = |after: u64| {
+                let at = over.partition_point(|(invoked, _)| *invoked <= after);
+                over.get(at).map_or(u64::MAX, |(_, completed)| *completed)
+            };
+            let first_write = over.first().map_or(u64::MAX, |(_, completed)| *completed);
+            for (at, touch) in touches.iter().enumerate() {
+                if touch.base != Some(Base::Register(None)) {
+                    continue;
+                }
+                let (invoked, completed) = (self.invoked(touch.txn), self.completed(touch.txn));
+                let may_be = |deleter: &&u32| {
+                    let deleter = **deleter;
+                    let is_later = self.invoked(deleter) > completed;
+                    deleter != touch.txn && !is_later && overwritten(self.completed(deleter)) >= invoked
+                };
+                let mut possible = deleters.iter().filter(may_be);
+                let base = match (possible.next(), possible.next(), first_write < invoked) {
+                    // If neither is possible, the cycle with who wrote it first shows that.
+                    (None, ..) => Some(Base::Register(None)),
+                    (Some(deleter), None, true) if self.is_node(*deleter) => {
+                        Some(Base::Register(Some(GONE | u64::from(*deleter))))
+                    }
+                    _ => None,
+                };
+                found.push((first + at, base));
+            }
+        }
+        for (at, base) in found {
+            self.touches[at].base = base;
         }
     }
 
@@ -228,9 +355,12 @@ impl<'a> Facts<'a> {
     /// Looks at every value of the base that a node found, and at who wrote it.
     fn judge(&mut self, touch: &Touch<'a>, look: u32, queue: &mut Vec<u32>, worst: &mut Worst) {
         let (history, object) = (self.history, touch.object);
+        let met = touch.met();
         let (values, mut look): (&[u64], u32) = match &touch.base {
+            // It was there, or it could not be taken out.
+            _ if !touch.removed.is_empty() => (&met, look),
             Some(Base::List(elements)) => (elements, look),
-            Some(Base::Members(elements)) => (elements, look),
+            Some(Base::Members { elements, .. }) => (elements, look),
             Some(Base::Register(Some(value))) => (std::slice::from_ref(value), look),
             _ => return,
         };
@@ -280,8 +410,9 @@ fn by_object(transaction: &Transaction) -> Vec<(Object, &Op)> {
     ops
 }
 
-fn written(op: &Op) -> Option<u64> {
+fn written(op: &Op, txn: u32) -> Option<u64> {
     match *op {
+        Op::Delete { .. } => Some(GONE | u64::from(txn)),
         Op::Append { element: value, .. } | Op::Write { value, .. } | Op::Insert { element: value, .. } => Some(value),
         _ => None,
     }
@@ -291,6 +422,7 @@ fn written(op: &Op) -> Option<u64> {
 fn gain(op: &Op) -> i128 {
     match *op {
         Op::Insert { .. } => 1,
+        Op::Remove { .. } => -1,
         Op::Add { delta, .. } => delta.into(),
         _ => 0,
     }
@@ -298,24 +430,65 @@ fn gain(op: &Op) -> i128 {
 
 /// Replays a transaction's ops on one object over a base that its first read gives away.
 fn fold<'a>(txn: u32, ops: &[(Object, &'a Op)]) -> Result<Touch<'a>, (Kind, String)> {
-    let mut touch = Touch { txn, object: ops[0].0, base: None, wrote: Vec::new(), net: 0 };
+    let mut touch = Touch { txn, object: ops[0].0, base: None, wrote: Vec::new(), removed: Vec::new(), net: 0 };
     for (_, op) in ops {
-        touch.wrote.extend(written(op));
+        touch.wrote.extend(written(op, txn));
+        if let Op::Remove { element, .. } = op {
+            if touch.removed.contains(element) || touch.wrote.contains(element) {
+                return Err((Kind::Internal, format!("it takes {element} out, which it inserted or took out")));
+            }
+            touch.removed.push(*element);
+        }
         touch.net += gain(op);
         let Some(base) = touch.base_seen(op)? else { continue };
         touch.base = match (touch.base.take(), base) {
             (None, base) => Some(base),
             // A scan says more than a count.
-            (Some(Base::Size(size)), Base::Members(all)) if all.len() as i128 == size => Some(Base::Members(all)),
-            (Some(Base::Members(all)), Base::Size(size)) if all.len() as i128 == size => Some(Base::Members(all)),
+            (Some(Base::Size(size)), all @ Base::Members { .. })
+            | (Some(all @ Base::Members { .. }), Base::Size(size))
+                if all.fits_size(size) =>
+            {
+                Some(all)
+            }
             (Some(before), base) if before == base => Some(base),
+            // Two ways of reading one counter; the first is judged.
+            (Some(before @ Base::Sum(_)), Base::Since(_)) | (Some(before @ Base::Since(_)), Base::Sum(_)) => {
+                Some(before)
+            }
             _ => return Err((Kind::Internal, "its reads do not agree with each other".to_owned())),
         };
     }
     Ok(touch)
 }
 
+impl Base<'_> {
+    /// The size of a set of which all was read.
+    pub(super) fn size(&self) -> Option<i128> {
+        match self {
+            Base::Members { from: 0, to: u64::MAX, elements } => Some(elements.len() as i128),
+            Base::Size(size) => Some(*size),
+            _ => None,
+        }
+    }
+
+    /// Whether members that were read can be all, or a part, of so many.
+    fn fits_size(&self, size: i128) -> bool {
+        let Base::Members { elements, .. } = self else { return false };
+        self.size().map_or(elements.len() as i128 <= size, |all| all == size)
+    }
+}
+
 impl<'a> Touch<'a> {
+    /// Elements that were there when it came: those that it read, and those that it took out.
+    fn met(&self) -> Vec<u64> {
+        let read = match &self.base {
+            Some(Base::Members { elements, .. }) => &elements[..],
+            _ => &[],
+        };
+        let unread = self.removed.iter().filter(|element| read.binary_search(element).is_err());
+        read.iter().chain(unread).copied().collect()
+    }
+
     /// The base that a read stands on: what it returned, less what the transaction wrote before it. None if the op says
     /// nothing of the base.
     fn base_seen(&self, op: &'a Op) -> Result<Option<Base<'a>>, (Kind, String)> {
@@ -323,24 +496,12 @@ impl<'a> Touch<'a> {
         Ok(Some(match op {
             Op::List { elements, .. } => Base::List(elements.strip_suffix(&self.wrote[..]).ok_or_else(own)?),
             Op::Read { value, .. } => match self.wrote.last() {
-                Some(wrote) if Some(*wrote) == *value => return Ok(None),
+                Some(wrote) if shown(*wrote) == *value => return Ok(None),
                 Some(_) => return Err(own()),
                 None => Base::Register(*value),
             },
-            Op::Members { elements, .. } => {
-                let mut all = elements.clone();
-                all.sort_unstable();
-                if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
-                    return Err((Kind::Duplicate, format!("{} is there twice", pair[0])));
-                }
-                let mut wrote = self.wrote.clone();
-                wrote.sort_unstable();
-                all.retain(|element| wrote.binary_search(element).is_err());
-                if all.len() + wrote.len() != elements.len() {
-                    return Err(own());
-                }
-                Base::Members(all)
-            }
+            Op::Members { elements, .. } => self.members_seen((0, u64::MAX), elements)?,
+            Op::Page { from, to, elements, .. } => self.members_seen((*from, *to), elements)?,
             Op::Count { count, .. } => {
                 let size = i128::from(*count) - self.net;
                 if size < 0 {
@@ -349,7 +510,33 @@ impl<'a> Touch<'a> {
                 Base::Size(size)
             }
             Op::Sum { value, .. } => Base::Sum(i128::from(*value) - self.net),
+            Op::Since { sum, .. } => Base::Since(i128::from(*sum) - self.net),
             _ => return Ok(None),
         }))
+    }
+
+    /// The base of a read of all that a set has between two elements: without what the transaction inserted before, and with
+    /// what it took out.
+    fn members_seen(&self, (from, to): (u64, u64), elements: &[u64]) -> Result<Base<'a>, (Kind, String)> {
+        let own = || (Kind::Internal, "a read does not have what the transaction wrote before it".to_owned());
+        let mut all = elements.to_vec();
+        all.sort_unstable();
+        if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err((Kind::Duplicate, format!("{} is there twice", pair[0])));
+        }
+        let is_within = |element: &&u64| (from..=to).contains(*element);
+        if let Some(outside) = all.iter().find(|element| !is_within(element)) {
+            return Err((Kind::Internal, format!("{outside} is not within what was read")));
+        }
+        let mut wrote: Vec<u64> = self.wrote.iter().filter(is_within).copied().collect();
+        wrote.sort_unstable();
+        all.retain(|element| wrote.binary_search(element).is_err());
+        let is_back = self.removed.iter().any(|element| all.binary_search(element).is_ok());
+        if all.len() + wrote.len() != elements.len() || is_back {
+            return Err(own());
+        }
+        all.extend(self.removed.iter().filter(is_within));
+        all.sort_unstable();
+        Ok(Base::Members { from, to, elements: all })
     }
 }

@@ -9,7 +9,8 @@
 //! # Glossary
 //!
 //! - **object**: what one key names: a list, a register, a set under a prefix, or a counter. A key may name one of
-//!   each; they have nothing to do with each other. Lists and sets are empty at first, registers absent, counters 0.
+//!   each; they have nothing to do with each other, but for [`Op::Since`]. Lists and sets are empty at first, registers absent,
+//!   counters 0.
 //! - **node**: a transaction that is known to have committed, because its client was told so, or because a node read
 //!   what it wrote. The latter is how unknown transactions become nodes; their effects may come late, so they never
 //!   *completed*.
@@ -32,7 +33,7 @@
 //! | `facts` | bases, writers of values, nodes; what is wrong with a single read |
 //! | `lists` | the order of versions is that of the longest list read; what nobody read comes after it |
 //! | `registers` | who reads a value and overwrites it comes right after its writer; time orders such *blocks* |
-//! | `sets` | a scan comes after the inserters that it saw, and before the others |
+//! | `sets` | a scan comes after the inserters that it saw, before the others, and before or after who takes members out |
 //! | `tallies` | counts and sums: bounds from real time, and order where a number can only grow |
 //! | `graph` | nodes, edges, and trees that stand for many edges at once |
 //! | `cycles`, `components` | whether there is a cycle, real time included; a short one of the worst kind |
@@ -48,7 +49,10 @@
 //!
 //! - the order of two blind writes of a register, if neither its read-modify-writes nor the times of all who used the
 //!   two values settle it (of the bad histories in that comparison, 1 in 2,000 of those of registers);
-//! - the choice of blind inserts that a count includes, beyond its bounds and the other counts (1 in 100);
+//! - which of several deletions a read met that found nothing, or whether it came before all writers, if times leave more
+//!   than one of these; and whether a scan that lacks a member came before its inserter or after who took it out, in the same way;
+//! - the choice of blind inserts and removals that a count includes, beyond its bounds and the other counts (with what a scan
+//!   lacks, 1 in 20);
 //! - the choice of additions that a sum includes, in the same way (1 in 12). Where a counter both grows and shrinks,
 //!   sums are not ordered, and nobody asks whether any choice within the bounds gives just that sum;
 //! - the order within one client. A transaction that completes in the microsecond in which another is invoked is
@@ -120,14 +124,19 @@ pub enum Op {
         /// Its value from then on.
         value: u64,
     },
-    /// A register was read. Registers are never deleted.
+    /// A register was deleted: whoever reads it finds nothing, as if nobody had written it.
+    Delete {
+        /// The register.
+        key: Key,
+    },
+    /// A register was read.
     Read {
         /// The register.
         key: Key,
-        /// What it had; none if nobody has written it.
+        /// What it had; none if nobody has written it, or it was deleted last.
         value: Option<u64>,
     },
-    /// An element was inserted under a prefix. Elements are never deleted.
+    /// An element was inserted under a prefix.
     Insert {
         /// The set that it is an element of.
         prefix: Key,
@@ -139,6 +148,25 @@ pub enum Op {
         /// The set.
         prefix: Key,
         /// All that it had, in any order.
+        elements: Vec<u64>,
+    },
+    /// An element was taken out that was there, by another transaction than the one that inserted it. It does not come back.
+    Remove {
+        /// The set that it was an element of.
+        prefix: Key,
+        /// What was taken out.
+        element: u64,
+    },
+    /// A part of what is under a prefix was read: a page of a scan, or one name. A transaction reads one part of each set, and
+    /// either a part or all.
+    Page {
+        /// The set.
+        prefix: Key,
+        /// The first element that it would have shown.
+        from: u64,
+        /// The last one.
+        to: u64,
+        /// All that the set had between these, both included.
         elements: Vec<u64>,
     },
     /// The elements under a prefix were counted.
@@ -162,17 +190,29 @@ pub enum Op {
         /// The sum of all that was added.
         value: i64,
     },
+    /// A counter was read of which each write or deletion of the register with its name begins anew. No write or deletion of
+    /// that by the same transaction comes before it.
+    Since {
+        /// The counter.
+        key: Key,
+        /// The sum of what was added since the register was written or deleted last.
+        sum: i64,
+    },
 }
 
 impl Op {
     fn object(&self) -> Object {
         match *self {
             Self::Append { key, .. } | Self::List { key, .. } => Object::new(key, Shape::List),
-            Self::Write { key, .. } | Self::Read { key, .. } => Object::new(key, Shape::Register),
-            Self::Insert { prefix, .. } | Self::Members { prefix, .. } | Self::Count { prefix, .. } => {
-                Object::new(prefix, Shape::Set)
+            Self::Write { key, .. } | Self::Delete { key } | Self::Read { key, .. } => {
+                Object::new(key, Shape::Register)
             }
-            Self::Add { key, .. } | Self::Sum { key, .. } => Object::new(key, Shape::Counter),
+            Self::Insert { prefix, .. }
+            | Self::Remove { prefix, .. }
+            | Self::Members { prefix, .. }
+            | Self::Page { prefix, .. }
+            | Self::Count { prefix, .. } => Object::new(prefix, Shape::Set),
+            Self::Add { key, .. } | Self::Sum { key, .. } | Self::Since { key, .. } => Object::new(key, Shape::Counter),
         }
     }
 }
@@ -285,7 +325,7 @@ pub fn check(history: &History) -> Result<Summary, Anomaly> {
             Shape::List => lists::infer(&facts, touches, &mut graph, &mut worst),
             Shape::Register => registers::infer(&facts, touches, &mut graph, &mut worst),
             Shape::Set => {
-                sets::infer(&facts, touches, &mut graph);
+                sets::infer(&facts, touches, &mut graph, &mut worst);
                 tallies::infer(&facts, touches, &mut graph, &mut worst);
             }
             Shape::Counter => tallies::infer(&facts, touches, &mut graph, &mut worst),

@@ -28,7 +28,17 @@ pub(super) fn infer(facts: &Facts<'_>, touches: &[Touch<'_>], graph: &mut Graph,
     for touch in touches {
         let base = match &touch.base {
             // Scans have edges of their own to each inserter, which say more than bounds.
-            Some(Base::Members(all)) => all.len() as i128,
+            Some(all @ Base::Members { .. }) => match all.size() {
+                Some(size) => size,
+                None => continue,
+            },
+            Some(Base::Since(sum)) => {
+                if let Some(what) = breach_since(facts, touch, *sum) {
+                    let found = Anomaly::at(facts.history, Kind::Bounds, object, &[touch.txn], what);
+                    worst.note(Anomaly { realtime: true, ..found });
+                }
+                continue;
+            }
             Some(Base::Size(base) | Base::Sum(base)) => {
                 let bounds = bounds.get_or_insert_with(|| Bounds::new(facts, facts.changes(object)));
                 if let Some((realtime, what)) = bounds.breach(facts, touch, *base) {
@@ -93,6 +103,40 @@ fn order(facts: &Facts<'_>, object: Object, mut readers: Vec<Reader>, graph: &mu
             }
         }
     }
+}
+
+/// How a sum is out of bounds that begins anew whenever the register with its name is written.
+///
+/// In are the additions that were invoked after the write that the reader saw had completed, and completed before the reader was
+/// invoked. Not in are those that completed before that write was invoked, or were invoked after the reader completed. What the
+/// writer itself added may have come before its write.
+fn breach_since(facts: &Facts<'_>, touch: &Touch<'_>, sum: i128) -> Option<String> {
+    let register = Object::new(touch.object.key(), Shape::Register);
+    let (since, there) = match facts.touch(register, touch.txn).map(|read| &read.base) {
+        Some(Some(Base::Register(Some(value)))) => {
+            let writer = facts.writer(register, *value);
+            (facts.invoked(writer), facts.completed(writer))
+        }
+        _ if !facts.is_written(register) => (0, 0),
+        // Nobody has written it yet.
+        Some(Some(Base::Register(None))) => (0, 0),
+        _ => (0, u64::MAX),
+    };
+    let (start, end) = (facts.invoked(touch.txn), facts.completed(touch.txn));
+    let (mut least, mut most) = (0, 0);
+    for change in facts.changes(touch.object).iter().filter(|change| change.txn != touch.txn) {
+        let (invoked, completed) = (facts.invoked(change.txn), facts.completed(change.txn));
+        let is_certain = completed < start && (invoked > there || there == 0);
+        if is_certain && facts.touch(register, change.txn).is_none_or(|touch| touch.wrote.is_empty()) {
+            (least, most) = (least + change.net, most + change.net);
+        } else if invoked <= end && completed >= since {
+            (least, most) = (least + change.less, most + change.more);
+        }
+    }
+    let is_out = !(least..=most).contains(&sum);
+    is_out.then(|| {
+        format!("before it there were at least {least} and at most {most} since it was written, and it found {sum}")
+    })
 }
 
 /// Running totals of the changes of one object, by time.

@@ -38,21 +38,21 @@ fn tamper(history: &mut History, chance: &mut Chance) {
     }
     let op = chance.below(txn.ops.len() as u64) as usize;
     match &mut txn.ops[op] {
-        Op::List { elements, .. } | Op::Members { elements, .. } => match chance.below(3) {
+        Op::List { elements, .. } | Op::Members { elements, .. } | Op::Page { elements, .. } => match chance.below(3) {
             0 if elements.len() > 1 => elements.swap(0, 1),
             1 => elements.push(1 + chance.below(8)),
             _ => _ = elements.pop(),
         },
         Op::Read { value, .. } => *value = Some(1 + chance.below(8)).filter(|value| value % 3 > 0),
         Op::Count { count, .. } => *count = chance.below(4),
-        Op::Sum { value, .. } => *value += chance.below(5) as i64 - 2,
+        Op::Sum { value, .. } | Op::Since { sum: value, .. } => *value += chance.below(5) as i64 - 2,
         _ => {}
     }
 }
 
 /// What workloads are about, and how many in a hundred of their bad histories may be missed. Sums tell the least.
 const WORKLOADS: [(Option<Shape>, u64); 5] =
-    [(None, 5), (Some(Shape::List), 1), (Some(Shape::Register), 1), (Some(Shape::Set), 4), (Some(Shape::Counter), 20)];
+    [(None, 5), (Some(Shape::List), 1), (Some(Shape::Register), 1), (Some(Shape::Set), 6), (Some(Shape::Counter), 20)];
 
 #[test]
 fn every_anomaly_is_one_by_a_search_through_all_orders() {

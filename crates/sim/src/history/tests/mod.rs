@@ -30,6 +30,22 @@ mod ops {
         Op::Read { key, value: None }
     }
 
+    pub(super) fn delete(key: Key) -> Op {
+        Op::Delete { key }
+    }
+
+    pub(super) fn remove(prefix: Key, element: u64) -> Op {
+        Op::Remove { prefix, element }
+    }
+
+    pub(super) fn page(prefix: Key, from: u64, to: u64, elements: &[u64]) -> Op {
+        Op::Page { prefix, from, to, elements: elements.to_vec() }
+    }
+
+    pub(super) fn since(key: Key, sum: i64) -> Op {
+        Op::Since { key, sum }
+    }
+
     pub(super) fn insert(prefix: Key, element: u64) -> Op {
         Op::Insert { prefix, element }
     }
@@ -382,6 +398,138 @@ fn sum_that_no_choice_of_changes_gives_is_out_of_bounds() {
     passes(|t, x, _| {
         t.at(0, 10, [add(x, 5)]).at(0, 10, [add(x, -3)]).at(5, 30, [add(x, 4)]);
         t.at(20, 30, [sum(x, 2)]).at(20, 30, [sum(x, 6)]);
+    });
+}
+
+#[test]
+fn registers_that_are_deleted_and_written_again_pass() {
+    passes(|t, x, _| {
+        t.at(0, 5, [delete(x), absent(x)]).at(10, 15, [absent(x), write(x, 1)]).at(20, 25, [read(x, 1), delete(x)]);
+        t.at(30, 35, [absent(x), delete(x), absent(x)]).at(40, 45, [write(x, 2), delete(x), write(x, 3)]);
+        t.at(50, 55, [read(x, 3)]);
+    });
+    // Which deletion was met, nobody knows.
+    passes(|t, x, _| _ = t.ok([delete(x)]).ok([write(x, 1)]).ok([write(x, 2)]).ok([delete(x)]).ok([absent(x)]));
+    passes(|t, x, _| _ = t.at(0, 10, [write(x, 1)]).unknown(0, [delete(x)]).at(20, 30, [absent(x)]));
+}
+
+#[test]
+fn read_of_what_was_deleted_is_g_single_in_real_time() {
+    caught_in_real_time(Kind::GSingle, |t, x, _| {
+        t.at(0, 10, [write(x, 1)]).at(20, 30, [delete(x)]).at(40, 50, [read(x, 1)]);
+    });
+}
+
+#[test]
+fn nothing_found_where_something_was_all_the_time_is_g_single_in_real_time() {
+    // Nobody has deleted it yet.
+    caught_in_real_time(Kind::GSingle, |t, x, _| {
+        t.at(0, 10, [write(x, 1)]).at(20, 30, [absent(x)]).at(40, 50, [delete(x)]);
+    });
+    // It was written again.
+    caught_in_real_time(Kind::GSingle, |t, x, _| {
+        t.at(0, 10, [write(x, 1)]).at(20, 30, [delete(x)]).at(40, 50, [write(x, 2)]).at(60, 70, [absent(x)]);
+    });
+}
+
+#[test]
+fn delete_that_ignores_who_read_is_write_skew() {
+    caught(Kind::G2, |t, x, y| {
+        t.ok([write(x, 1), write(y, 1)]);
+        t.ok([read(x, 1), read(y, 1), delete(x)]).ok([read(x, 1), read(y, 1), write(y, 2)]);
+    });
+    caught(Kind::LostUpdate, |t, x, _| {
+        _ = t.ok([write(x, 1)]).ok([read(x, 1), delete(x)]).ok([read(x, 1), write(x, 2)])
+    });
+    // Both found that it had been deleted, and wrote it. Time tells that it was that deletion.
+    caught(Kind::LostUpdate, |t, x, _| {
+        t.at(0, 5, [write(x, 1)]).at(10, 15, [delete(x)]);
+        t.at(20, 30, [absent(x), write(x, 2)]).at(20, 30, [absent(x), write(x, 3)]);
+    });
+}
+
+#[test]
+fn elements_that_are_taken_out_are_gone_from_then_on() {
+    passes(|t, x, _| {
+        t.at(0, 5, [insert(x, 1), insert(x, 2)]).at(
+            10,
+            15,
+            [scan(x, &[1, 2]), remove(x, 1), scan(x, &[2]), count(x, 1)],
+        );
+        t.at(20, 25, [scan(x, &[2]), count(x, 1)]).at(30, 35, [page(x, 1, 1, &[]), remove(x, 2)]).at(
+            40,
+            45,
+            [count(x, 0)],
+        );
+    });
+    passes(|t, x, _| _ = t.at(0, 5, [insert(x, 1)]).at(10, 20, [remove(x, 1)]).at(15, 25, [scan(x, &[1])]));
+    passes(|t, x, _| _ = t.at(0, 5, [insert(x, 1)]).unknown(0, [remove(x, 1)]).at(15, 25, [scan(x, &[])]));
+    caught_in_real_time(Kind::Phantom, |t, x, _| {
+        t.at(0, 5, [insert(x, 1)]).at(10, 15, [remove(x, 1)]).at(20, 25, [scan(x, &[1])]);
+    });
+    caught_in_real_time(Kind::Phantom, |t, x, _| _ = t.at(0, 5, [insert(x, 1)]).at(10, 15, [page(x, 1, 9, &[])]));
+    // Taken out only later.
+    caught_in_real_time(Kind::Phantom, |t, x, _| {
+        t.at(0, 5, [insert(x, 1)]).at(10, 15, [scan(x, &[])]).at(20, 25, [remove(x, 1)]);
+    });
+    caught_in_real_time(Kind::Bounds, |t, x, _| {
+        t.at(0, 5, [insert(x, 1), insert(x, 2)]).at(10, 15, [remove(x, 1)]).at(20, 25, [count(x, 2)]);
+    });
+}
+
+#[test]
+fn element_that_is_taken_out_twice_or_was_never_there_is_caught() {
+    caught(Kind::LostUpdate, |t, x, _| _ = t.ok([insert(x, 1)]).ok([remove(x, 1)]).ok([remove(x, 1)]));
+    caught(Kind::Garbage, |t, x, _| _ = t.ok([remove(x, 1)]));
+    caught(Kind::AbortedRead, |t, x, _| _ = t.aborted([insert(x, 1)]).ok([remove(x, 1)]));
+    caught(Kind::Internal, |t, x, _| _ = t.ok([insert(x, 1)]).ok([scan(x, &[1]), remove(x, 1), scan(x, &[1])]));
+    caught(Kind::G2, |t, x, y| {
+        // Each saw that the other one's was still there. The one that read a name alone is no phantom's.
+        t.ok([write(x, 1), write(y, 1)]).ok([read(x, 1), read(y, 1), delete(x)]).ok([
+            read(x, 1),
+            read(y, 1),
+            delete(y),
+        ]);
+    });
+    caught(Kind::Phantom, |t, x, y| {
+        t.ok([insert(x, 1), insert(y, 1)]);
+        t.ok([page(x, 1, 1, &[1]), remove(y, 1)]).ok([page(y, 1, 1, &[1]), remove(x, 1)]);
+    });
+}
+
+#[test]
+fn page_tells_of_what_is_within_it_and_of_nothing_else() {
+    passes(|t, x, _| {
+        t.at(0, 5, [insert(x, 1), insert(x, 5), insert(x, 9)]);
+        t.at(10, 15, [page(x, 1, 4, &[1])]).at(10, 15, [page(x, 2, 8, &[5])]).at(10, 15, [page(x, 6, u64::MAX, &[9])]);
+        t.at(20, 25, [page(x, 2, 9, &[5, 9]), insert(x, 7), count(x, 4)]);
+    });
+    caught_in_real_time(Kind::Phantom, |t, x, _| {
+        t.at(0, 5, [insert(x, 1), insert(x, 5)]).at(10, 15, [page(x, 1, 4, &[])]);
+    });
+    caught(Kind::Phantom, |t, x, _| {
+        t.ok([page(x, 1, 4, &[]), insert(x, 6)]).ok([page(x, 5, 8, &[]), insert(x, 2)]);
+    });
+    caught(Kind::Internal, |t, x, _| _ = t.ok([insert(x, 5)]).ok([page(x, 1, 4, &[5])]));
+    caught(Kind::Garbage, |t, x, _| _ = t.ok([insert(x, 5)]).ok([page(x, 1, 4, &[3])]));
+}
+
+#[test]
+fn sum_since_a_write_has_what_was_added_since() {
+    passes(|t, x, _| {
+        t.at(0, 5, [add(x, 4)]).at(10, 15, [absent(x), since(x, 4)]).at(20, 25, [write(x, 1)]).at(30, 35, [add(x, -3)]);
+        t.at(40, 45, [read(x, 1), since(x, -3), add(x, 1), since(x, -2)]).at(50, 55, [delete(x)]);
+        t.at(60, 65, [absent(x), since(x, 0)]);
+    });
+    // What is under way with the write may come before or after it.
+    passes(|t, x, _| _ = t.at(0, 9, [write(x, 1)]).at(0, 9, [add(x, 5)]).at(10, 15, [read(x, 1), since(x, 5)]));
+    passes(|t, x, _| _ = t.at(0, 9, [write(x, 1)]).at(0, 9, [add(x, 5)]).at(10, 15, [read(x, 1), since(x, 0)]));
+    // Lost; and kept though it was written since.
+    caught_in_real_time(Kind::Bounds, |t, x, _| {
+        t.at(0, 5, [write(x, 1)]).at(10, 15, [add(x, 5)]).at(20, 25, [read(x, 1), since(x, 0)]);
+    });
+    caught_in_real_time(Kind::Bounds, |t, x, _| {
+        t.at(0, 5, [add(x, 5)]).at(10, 15, [write(x, 1)]).at(20, 25, [read(x, 1), since(x, 5)]);
     });
 }
 

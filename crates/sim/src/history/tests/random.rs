@@ -53,7 +53,16 @@ fn reads(history: &History) -> Vec<(usize, usize)> {
     let committed = history.transactions.iter().enumerate().filter(|(_, txn)| txn.fate == Fate::Committed);
     let ops = committed.flat_map(|(at, txn)| txn.ops.iter().enumerate().map(move |(op_at, op)| (at, op_at, op)));
     let is_read = |op: &Op| {
-        matches!(op, Op::List { .. } | Op::Read { .. } | Op::Members { .. } | Op::Count { .. } | Op::Sum { .. })
+        matches!(
+            op,
+            Op::List { .. }
+                | Op::Read { .. }
+                | Op::Members { .. }
+                | Op::Page { .. }
+                | Op::Count { .. }
+                | Op::Sum { .. }
+                | Op::Since { .. }
+        )
     };
     ops.filter(|(_, _, op)| is_read(op)).map(|(at, op_at, _)| (at, op_at)).collect()
 }
@@ -88,7 +97,10 @@ fn effects_that_were_lost_are_mostly_caught() {
         let number = 20 + seed % 100;
         let (history, _) = generate(chance, WORKLOAD, Fault::Drop(number));
         let txn = &history.transactions[number as usize];
-        let writes = |op: &Op| matches!(op, Op::Append { .. } | Op::Write { .. } | Op::Insert { .. } | Op::Add { .. });
+        let writes = |op: &Op| {
+            let is_new = matches!(op, Op::Append { .. } | Op::Write { .. } | Op::Insert { .. } | Op::Add { .. });
+            is_new || matches!(op, Op::Delete { .. } | Op::Remove { .. })
+        };
         (txn.fate == Fate::Committed && txn.ops.iter().any(writes)).then_some(history)
     });
     println!("lost effects: {caught} % caught");
@@ -123,7 +135,8 @@ fn reads_of_an_old_snapshot_are_mostly_caught() {
         (txn.fate == Fate::Committed && read).then_some(history)
     });
     println!("old snapshots: {caught} % caught");
-    assert!(caught >= 60, "{caught} %");
+    // Many an op reads a name or a page in which nothing has changed since.
+    assert!(caught >= 50, "{caught} %");
 }
 
 #[test]
@@ -134,15 +147,17 @@ fn tampered_histories_do_not_panic() {
         for _ in 0..10 {
             let (at, op) = *chance.pick(&reads(&history));
             match &mut history.transactions[at].ops[op] {
-                Op::List { elements, .. } | Op::Members { elements, .. } => match chance.below(4) {
-                    0 => elements.push(chance.below(400)),
-                    1 => _ = elements.pop(),
-                    2 => elements.reverse(),
-                    _ => elements.extend_from_within(..elements.len() / 2),
-                },
+                Op::List { elements, .. } | Op::Members { elements, .. } | Op::Page { elements, .. } => {
+                    match chance.below(4) {
+                        0 => elements.push(chance.below(400)),
+                        1 => _ = elements.pop(),
+                        2 => elements.reverse(),
+                        _ => elements.extend_from_within(..elements.len() / 2),
+                    }
+                }
                 Op::Read { value, .. } => *value = Some(chance.below(400)).filter(|value| value % 2 == 0),
                 Op::Count { count, .. } => *count = chance.below(20),
-                Op::Sum { value, .. } => *value = i64::MIN + chance.below(3) as i64,
+                Op::Sum { value, .. } | Op::Since { sum: value, .. } => *value = i64::MIN + chance.below(3) as i64,
                 _ => {}
             }
             let at = chance.below(WORKLOAD.transactions) as usize;

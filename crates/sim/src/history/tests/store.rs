@@ -11,6 +11,8 @@ pub(super) struct Store {
     registers: BTreeMap<Key, u64>,
     sets: BTreeMap<Key, BTreeSet<u64>>,
     counters: BTreeMap<Key, i64>,
+    /// What was added since the register of that name was written.
+    since: BTreeMap<Key, i64>,
 }
 
 impl Store {
@@ -20,14 +22,29 @@ impl Store {
         match &mut op {
             Op::Append { key, element } => self.lists.entry(*key).or_default().push(*element),
             Op::List { key, elements } => *elements = self.lists.get(key).cloned().unwrap_or_default(),
-            Op::Write { key, value } => _ = self.registers.insert(*key, *value),
+            Op::Write { key, value } => {
+                self.registers.insert(*key, *value);
+                self.since.remove(key);
+            }
+            Op::Delete { key } => {
+                self.registers.remove(key);
+                self.since.remove(key);
+            }
             Op::Read { key, value } => *value = self.registers.get(key).copied(),
             Op::Insert { prefix, element } => _ = self.sets.entry(*prefix).or_default().insert(*element),
+            Op::Remove { prefix, element } => _ = self.sets.entry(*prefix).or_default().remove(element),
+            Op::Page { prefix, from, to, elements } => {
+                *elements = self.sets.get(prefix).into_iter().flat_map(|set| set.range(*from..=*to)).copied().collect();
+            }
             Op::Members { prefix, elements } => {
                 *elements = self.sets.get(prefix).into_iter().flatten().copied().collect();
             }
             Op::Count { prefix, count } => *count = self.sets.get(prefix).map_or(0, |set| set.len() as u64),
-            Op::Add { key, delta } => *self.counters.entry(*key).or_default() += *delta,
+            Op::Add { key, delta } => {
+                *self.counters.entry(*key).or_default() += *delta;
+                *self.since.entry(*key).or_default() += *delta;
+            }
+            Op::Since { key, sum } => *sum = self.since.get(key).copied().unwrap_or(0),
             Op::Sum { key, value } => *value = self.counters.get(key).copied().unwrap_or(0),
         }
         op
@@ -41,21 +58,30 @@ impl Store {
             part.registers.extend(self.registers.get_key_value(&key));
             part.sets.extend(self.sets.get_key_value(&key).map(|(key, set)| (*key, set.clone())));
             part.counters.extend(self.counters.get_key_value(&key));
+            part.since.extend(self.since.get_key_value(&key));
         }
         part
     }
 
     /// Whether each op of a transaction returns here what it says. The store is changed even if not.
     pub(super) fn agrees(&mut self, ops: &[Op]) -> bool {
-        ops.iter().all(|op| match (op, self.execute(op)) {
-            (Op::Members { elements, .. }, Op::Members { elements: all, .. }) => {
+        ops.iter().all(|op| match (op, self.has_to_take_out(op), self.execute(op)) {
+            (_, false, _) => false,
+            (Op::Members { elements, .. }, _, Op::Members { elements: all, .. })
+            | (Op::Page { elements, .. }, _, Op::Page { elements: all, .. }) => {
                 // In any order, but each once.
                 let mut sorted = elements.clone();
                 sorted.sort_unstable();
                 sorted == all
             }
-            (op, done) => *op == done,
+            (op, _, done) => *op == done,
         })
+    }
+
+    /// Whether an element is there that an op takes out, if it does.
+    fn has_to_take_out(&self, op: &Op) -> bool {
+        let Op::Remove { prefix, element } = op else { return true };
+        self.sets.get(prefix).is_some_and(|set| set.contains(element))
     }
 }
 
@@ -122,7 +148,13 @@ pub(super) fn generate(chance: &mut Chance, workload: Workload, fault: Fault) ->
         for _ in 0..=chance.below(workload.ops) {
             let key = *chance.pick(&keys);
             fresh += 1;
-            ops.push(random_op(chance, key, workload.only, fresh));
+            let op = random_op(chance, key, workload.only, fresh, &store);
+            if is_allowed(&ops, &op) {
+                ops.push(op);
+            }
+        }
+        if ops.is_empty() {
+            ops.push(absent(keys[0]));
         }
         let dice = chance.below(100);
         let (fate, applied) = match dice {
@@ -157,19 +189,43 @@ pub(super) fn generate(chance: &mut Chance, workload: Workload, fault: Fault) ->
     (history, moments)
 }
 
-/// An op whose result is still to be filled in. Half of the keys have counters that never shrink.
-fn random_op(chance: &mut Chance, key: Key, only: Option<Shape>, fresh: u64) -> Op {
+/// Whether an op may follow on others in one transaction; see [`Op`].
+fn is_allowed(ops: &[Op], op: &Op) -> bool {
+    let is_page = |other: &Op| matches!(other, Op::Page { .. });
+    let reads_set = |other: &Op| is_page(other) || matches!(other, Op::Members { .. });
+    let own = |other: &&Op| match (other, op) {
+        (Op::Remove { element, .. } | Op::Insert { element, .. }, Op::Remove { element: this, .. }) => element == this,
+        (Op::Write { key, .. } | Op::Delete { key }, Op::Since { key: this, .. }) => key == this,
+        (one, other) => {
+            one.object() == other.object() && (is_page(one) && reads_set(other) || is_page(other) && reads_set(one))
+        }
+    };
+    !ops.iter().any(|other| own(&other))
+}
+
+/// An op whose result is still to be filled in. Half of the keys have counters that never shrink, and registers and sets of
+/// which nothing is ever deleted.
+fn random_op(chance: &mut Chance, key: Key, only: Option<Shape>, fresh: u64, store: &Store) -> Op {
     let delta = chance.below(4) as i64 + 1;
-    let op = match chance.below(10) {
+    let shrinks = key.0 % 2 == 1;
+    let members: Vec<u64> = store.sets.get(&key).into_iter().flatten().copied().collect();
+    let op = match chance.below(14) {
         0 => append(key, fresh),
         1 | 2 => list(key, &[]),
         3 => write(key, fresh),
         4 => absent(key),
-        5 => insert(key, fresh),
-        6 => scan(key, &[]),
-        7 => count(key, 0),
-        8 => add(key, if key.0 % 2 == 1 && chance.percent(50) { -delta } else { delta }),
+        5 if shrinks => delete(key),
+        5 | 6 => insert(key, fresh),
+        7 => scan(key, &[]),
+        8 => count(key, 0),
+        9 if shrinks && !members.is_empty() => remove(key, *chance.pick(&members)),
+        10 => {
+            let from = chance.below(fresh + 1);
+            page(key, from, from + chance.below(fresh + 1), &[])
+        }
+        11 => since(key, 0),
+        12 => add(key, if shrinks && chance.percent(50) { -delta } else { delta }),
         _ => sum(key, 0),
     };
-    if only.is_some_and(|only| only != op.object().shape()) { random_op(chance, key, only, fresh) } else { op }
+    if only.is_some_and(|only| only != op.object().shape()) { random_op(chance, key, only, fresh, store) } else { op }
 }
