@@ -590,14 +590,14 @@ impl Simulation {
         }
         let found = plan.looks.iter().map(|look| look.find(&running.draft)).collect::<Result<Vec<Found>, Missing>>()?;
         for fact in facts_of_calls {
-            let op = self.op_of(functions, fact);
-            running.ops.push(op);
+            running.ops.extend(self.ops_of(functions, fact));
         }
         for (place, key) in plan.gets.iter().enumerate() {
             let incarnation = running.draft.snapshot.incarnation(key.home);
             running.homes[usize::from(key.home)] = incarnation;
             let value = running.draft.snapshot.known(key).flatten();
             let named = self.txns.history.key(&name(&key.name, key.home, incarnation));
+            running.ops.push(self.saw(key.home, incarnation));
             if is_mixed(key) {
                 let (value, sum) = mixed(value.as_ref());
                 running.ops.extend([Op::Read { key: named, value }, Op::Since { key: named, sum }]);
@@ -655,18 +655,25 @@ impl Simulation {
         Ok(())
     }
 
-    fn op_of(&mut self, functions: Functions, fact: Fact) -> Op {
+    /// That a home was found in this incarnation: once somebody has seen that its objects are lost, nobody sees them again.
+    fn saw(&mut self, home: u16, incarnation: Incarnation) -> Op {
+        let home = self.txns.history.key(&format!("{home}"));
+        Op::Incarnation { home, number: u64::from(incarnation.0) }
+    }
+
+    fn ops_of(&mut self, functions: Functions, fact: Fact) -> [Op; 2] {
         match fact {
             Fact::Holds { register: number, value, incarnation } => {
                 let key = register(functions.sites, number);
                 let named = name(&key.name, key.home, Incarnation(incarnation));
-                Op::Read { key: self.txns.history.key(&named), value }
+                let read = Op::Read { key: self.txns.history.key(&named), value };
+                [self.saw(key.home, Incarnation(incarnation)), read]
             }
             Fact::Counts { prefix, count, incarnation } => {
                 let number: u64 = prefix[1..2].parse().expect("a set's number");
                 let home = (number % functions.sites) as u16;
                 let prefix = self.txns.history.key(&name(&prefix, home, Incarnation(incarnation)));
-                Op::Count { prefix, count }
+                [self.saw(home, Incarnation(incarnation)), Op::Count { prefix, count }]
             }
         }
     }
@@ -679,6 +686,7 @@ impl Simulation {
         }
         let incarnation = running.homes[usize::from(home)];
         let prefix = self.txns.history.key(&name(&of, home, incarnation));
+        running.ops.push(self.saw(home, incarnation));
         let is_all = (from, to) == (0, u64::MAX);
         if is_all {
             self.note_members(&of, elements.len());

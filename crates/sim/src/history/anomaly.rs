@@ -139,6 +139,7 @@ fn title(history: &History, object: Object) -> String {
         Shape::Register => "register",
         Shape::Set => "prefix",
         Shape::Counter => "counter",
+        Shape::Home => "home",
     };
     format!("{shape} {}", history.name(object.key()))
 }
@@ -170,6 +171,7 @@ fn deed(op: &Op) -> String {
         Op::Add { delta, .. } => format!("add {delta}"),
         Op::Sum { value, .. } => format!("sum {value}"),
         Op::Since { sum, .. } => format!("sum {sum} since it was written"),
+        Op::Incarnation { number, .. } => format!("saw incarnation {number}"),
     }
 }
 

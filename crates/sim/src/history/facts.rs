@@ -17,6 +17,7 @@ pub(super) enum Shape {
     Register,
     Set,
     Counter,
+    Home,
 }
 
 /// One key as one shape.
@@ -28,15 +29,15 @@ impl Object {
     pub(super) const NONE: Self = Self(u32::MAX);
 
     pub(super) fn new(key: Key, shape: Shape) -> Self {
-        Self(key.0 << 2 | shape as u32)
+        Self(key.0 << 3 | shape as u32)
     }
 
     pub(super) fn key(self) -> Key {
-        Key(self.0 >> 2)
+        Key(self.0 >> 3)
     }
 
     pub(super) fn shape(self) -> Shape {
-        [Shape::List, Shape::Register, Shape::Set, Shape::Counter][self.0 as usize & 3]
+        [Shape::List, Shape::Register, Shape::Set, Shape::Counter, Shape::Home][self.0 as usize & 7]
     }
 }
 
@@ -56,6 +57,8 @@ pub(super) enum Base<'a> {
     Sum(i128),
     /// What was added to a counter since the register with its name was written.
     Since(i128),
+    /// The incarnation of a home.
+    Incarnation(u64),
 }
 
 /// In the values of registers: what a deletion writes, with the number of its transaction. No client's value has it.
@@ -511,6 +514,7 @@ impl<'a> Touch<'a> {
             }
             Op::Sum { value, .. } => Base::Sum(i128::from(*value) - self.net),
             Op::Since { sum, .. } => Base::Since(i128::from(*sum) - self.net),
+            Op::Incarnation { number, .. } => Base::Incarnation(*number),
             _ => return Ok(None),
         }))
     }

@@ -46,13 +46,20 @@ fn tamper(history: &mut History, chance: &mut Chance) {
         Op::Read { value, .. } => *value = Some(1 + chance.below(8)).filter(|value| value % 3 > 0),
         Op::Count { count, .. } => *count = chance.below(4),
         Op::Sum { value, .. } | Op::Since { sum: value, .. } => *value += chance.below(5) as i64 - 2,
+        Op::Incarnation { number, .. } => *number = 1 + chance.below(4),
         _ => {}
     }
 }
 
 /// What workloads are about, and how many in a hundred of their bad histories may be missed. Sums tell the least.
-const WORKLOADS: [(Option<Shape>, u64); 5] =
-    [(None, 5), (Some(Shape::List), 1), (Some(Shape::Register), 1), (Some(Shape::Set), 6), (Some(Shape::Counter), 20)];
+const WORKLOADS: [(Option<Shape>, u64); 6] = [
+    (None, 5),
+    (Some(Shape::List), 1),
+    (Some(Shape::Register), 1),
+    (Some(Shape::Set), 6),
+    (Some(Shape::Counter), 20),
+    (Some(Shape::Home), 0),
+];
 
 #[test]
 fn every_anomaly_is_one_by_a_search_through_all_orders() {

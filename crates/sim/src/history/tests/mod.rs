@@ -65,6 +65,10 @@ mod ops {
     pub(super) fn sum(key: Key, value: i64) -> Op {
         Op::Sum { key, value }
     }
+
+    pub(super) fn saw(home: Key, number: u64) -> Op {
+        Op::Incarnation { home, number }
+    }
 }
 
 use ops::*;
@@ -145,6 +149,36 @@ fn nothing_and_reads_of_nothing_pass() {
     passes(|t, x, y| {
         t.ok([list(x, &[]), absent(x), scan(x, &[]), count(x, 0), sum(x, 0)]).ok([list(y, &[]), absent(x)]);
     });
+}
+
+#[test]
+fn homes_whose_incarnations_only_rise_pass() {
+    passes(|t, x, y| {
+        t.at(0, 5, [saw(x, 1), append(x, 1)]).at(10, 30, [saw(x, 1), saw(y, 2)]).at(20, 40, [saw(x, 3), saw(y, 2)]);
+        t.at(20, 40, [saw(x, 3), saw(y, 4)]).at(41, 45, [saw(x, 3), saw(y, 4)]).at(0, 50, [saw(x, 2)]);
+    });
+    // One that was aborted, or of which nobody knows whether it committed, may have seen anything.
+    passes(|t, x, _| {
+        t.at(0, 5, [saw(x, 2)])
+            .push(Fate::Aborted, 10, Some(20), vec![saw(x, 1)])
+            .unknown(10, [saw(x, 1), append(x, 1)]);
+    });
+}
+
+#[test]
+fn what_was_lost_is_seen_again_after_the_loss_was_seen() {
+    caught_in_real_time(Kind::GSingle, |t, x, _| _ = t.at(0, 5, [saw(x, 2)]).at(6, 9, [saw(x, 1)]));
+    caught_in_real_time(Kind::GSingle, |t, x, _| {
+        _ = t.at(0, 5, [saw(x, 4)]).at(0, 9, [saw(x, 2)]).at(6, 9, [saw(x, 1)])
+    });
+    // By what one saw of the other, without times.
+    caught(Kind::GSingle, |t, x, y| _ = t.ok([saw(x, 2), append(y, 1)]).ok([saw(x, 1), list(y, &[1])]));
+    caught(Kind::G2, |t, x, y| _ = t.ok([saw(x, 1), saw(y, 2)]).ok([saw(x, 2), saw(y, 1)]));
+    caught(Kind::G2, |t, x, y| _ = t.ok([saw(x, 2), list(y, &[])]).ok([saw(x, 1), append(y, 1)]).ok([list(y, &[1])]));
+    caught(Kind::GSingle, |t, x, y| {
+        t.ok([saw(x, 2), append(y, 1)]).unknown(0, [saw(x, 1), list(y, &[1]), append(y, 2)]).ok([list(y, &[1, 2])]);
+    });
+    caught(Kind::Internal, |t, x, _| _ = t.ok([saw(x, 1), saw(x, 2)]));
 }
 
 #[test]

@@ -13,6 +13,7 @@ pub(super) struct Store {
     counters: BTreeMap<Key, i64>,
     /// What was added since the register of that name was written.
     since: BTreeMap<Key, i64>,
+    incarnations: BTreeMap<Key, u64>,
 }
 
 impl Store {
@@ -46,6 +47,12 @@ impl Store {
             }
             Op::Since { key, sum } => *sum = self.since.get(key).copied().unwrap_or(0),
             Op::Sum { key, value } => *value = self.counters.get(key).copied().unwrap_or(0),
+            // Its storage may be lost at any time before.
+            Op::Incarnation { home, number } => {
+                let present = self.incarnations.entry(*home).or_default();
+                *present = (*present).max(*number);
+                *number = *present;
+            }
         }
         op
     }
@@ -59,29 +66,43 @@ impl Store {
             part.sets.extend(self.sets.get_key_value(&key).map(|(key, set)| (*key, set.clone())));
             part.counters.extend(self.counters.get_key_value(&key));
             part.since.extend(self.since.get_key_value(&key));
+            part.incarnations.extend(self.incarnations.get_key_value(&key));
         }
         part
     }
 
     /// Whether each op of a transaction returns here what it says. The store is changed even if not.
     pub(super) fn agrees(&mut self, ops: &[Op]) -> bool {
-        ops.iter().all(|op| match (op, self.has_to_take_out(op), self.execute(op)) {
-            (_, false, _) => false,
-            (Op::Members { elements, .. }, _, Op::Members { elements: all, .. })
-            | (Op::Page { elements, .. }, _, Op::Page { elements: all, .. }) => {
-                // In any order, but each once.
-                let mut sorted = elements.clone();
-                sorted.sort_unstable();
-                sorted == all
-            }
-            (op, _, done) => *op == done,
-        })
+        let mut same = ops.to_vec();
+        meet_one_incarnation(&mut same);
+        same == ops
+            && ops.iter().all(|op| match (op, self.has_to_take_out(op), self.execute(op)) {
+                (_, false, _) => false,
+                (Op::Members { elements, .. }, _, Op::Members { elements: all, .. })
+                | (Op::Page { elements, .. }, _, Op::Page { elements: all, .. }) => {
+                    // In any order, but each once.
+                    let mut sorted = elements.clone();
+                    sorted.sort_unstable();
+                    sorted == all
+                }
+                (op, _, done) => *op == done,
+            })
     }
 
     /// Whether an element is there that an op takes out, if it does.
     fn has_to_take_out(&self, op: &Op) -> bool {
         let Op::Remove { prefix, element } = op else { return true };
         self.sets.get(prefix).is_some_and(|set| set.contains(element))
+    }
+}
+
+/// Storage is lost between two transactions: to each, a home has one incarnation.
+fn meet_one_incarnation(ops: &mut [Op]) {
+    let mut met = BTreeMap::new();
+    for op in ops {
+        if let Op::Incarnation { home, number } = op {
+            *number = *met.entry(*home).or_insert(*number);
+        }
     }
 }
 
@@ -117,7 +138,7 @@ pub(super) struct Workload {
     pub(super) keys: u64,
     /// The most ops that a transaction has.
     pub(super) ops: u64,
-    /// The shape of all objects; any if none.
+    /// The shape of all objects; any but homes if none.
     pub(super) only: Option<Shape>,
     /// How far from the moment of its effect a transaction is invoked, and completes, at most. Moments are ten apart.
     pub(super) spread: u64,
@@ -156,6 +177,7 @@ pub(super) fn generate(chance: &mut Chance, workload: Workload, fault: Fault) ->
         if ops.is_empty() {
             ops.push(absent(keys[0]));
         }
+        meet_one_incarnation(&mut ops);
         let dice = chance.below(100);
         let (fate, applied) = match dice {
             _ if dice < workload.aborted => (Fate::Aborted, false),
@@ -206,6 +228,14 @@ fn is_allowed(ops: &[Op], op: &Op) -> bool {
 /// An op whose result is still to be filled in. Half of the keys have counters that never shrink, and registers and sets of
 /// which nothing is ever deleted.
 fn random_op(chance: &mut Chance, key: Key, only: Option<Shape>, fresh: u64, store: &Store) -> Op {
+    if only == Some(Shape::Home) {
+        // With lists at them, by which transactions depend on each other.
+        return match chance.below(4) {
+            0 => append(key, fresh),
+            1 => list(key, &[]),
+            _ => saw(key, 1 + chance.below(3)),
+        };
+    }
     let delta = chance.below(4) as i64 + 1;
     let shrinks = key.0 % 2 == 1;
     let members: Vec<u64> = store.sets.get(&key).into_iter().flatten().copied().collect();
