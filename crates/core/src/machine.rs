@@ -241,15 +241,20 @@ pub struct KeySet {
     pub keys: Vec<Vec<u8>>,
     /// Ranges of rows.
     pub ranges: Vec<KeyRange>,
+    /// Single rows of which the first bytes are enough, and how many. What is judged by a row's beginning costs the same
+    /// however large the row is.
+    pub heads: Vec<(Vec<u8>, usize)>,
+    /// Ranges of such rows.
+    pub head_ranges: Vec<(KeyRange, usize)>,
     /// About how many bytes of rows may be read. Whoever sets it asks [`View::is_cut`] whether something was left out; without
-    /// it everything is read.
+    /// it everything is read. Heads take up none.
     pub room: Option<usize>,
 }
 
 impl KeySet {
     /// Whether nothing is needed.
     pub fn is_empty(&self) -> bool {
-        self.keys.is_empty() && self.ranges.is_empty()
+        self.keys.is_empty() && self.ranges.is_empty() && self.heads.is_empty() && self.head_ranges.is_empty()
     }
 }
 
@@ -280,6 +285,22 @@ pub trait Reader {
 
     /// The first `limit` rows with `from <= key < to`, in key order.
     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<Row>, ReadError>;
+
+    /// The first `bytes` bytes of the value under `key`; all of one that has fewer.
+    fn read_head(&self, key: &[u8], bytes: usize) -> Result<Option<Vec<u8>>, ReadError> {
+        Ok(self.read(key)?.map(|value| head_of(&value, bytes).to_vec()))
+    }
+
+    /// Like [`Reader::scan`], with the first `bytes` bytes of each value.
+    fn scan_heads(&self, from: &[u8], to: &[u8], limit: usize, bytes: usize) -> Result<Vec<Row>, ReadError> {
+        let head = |(key, value): Row| (key, head_of(&value, bytes).to_vec());
+        Ok(self.scan(from, to, limit)?.into_iter().map(head).collect())
+    }
+}
+
+/// The first bytes of a value.
+fn head_of(value: &[u8], bytes: usize) -> &[u8] {
+    &value[..value.len().min(bytes)]
 }
 
 /// The rows of an input's working set.
@@ -287,6 +308,8 @@ pub trait Reader {
 pub struct View {
     rows: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     ranges: Vec<KeyRange>,
+    heads: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    head_ranges: Vec<KeyRange>,
     is_cut: bool,
 }
 
@@ -316,7 +339,7 @@ impl View {
             let is_whole = match &mut room {
                 Some(room) => view.read_pages(&range, room, overlay, reader)?,
                 None => {
-                    let rows = overlay.scan(&range, reader)?.into_iter();
+                    let rows = overlay.scan(&range, reader, None)?.into_iter();
                     view.rows.extend(rows.map(|(key, value)| (key, Some(value))));
                     true
                 }
@@ -327,7 +350,30 @@ impl View {
             }
             view.ranges.push(range);
         }
+
+        for (key, bytes) in needed.heads {
+            let head = match overlay.rows.get(&key) {
+                Some((_, value)) => value.as_ref().map(|value| head_of(value, bytes).to_vec()),
+                None => reader.read_head(&key, bytes)?,
+            };
+            view.note_head(key, head);
+        }
+        for (range, bytes) in needed.head_ranges {
+            for (key, head) in overlay.scan(&range, reader, Some(bytes))? {
+                view.note_head(key, Some(head));
+            }
+            view.head_ranges.push(range);
+        }
         Ok(view)
+    }
+
+    /// Of what is named twice, the longer head is kept.
+    fn note_head(&mut self, key: Vec<u8>, head: Option<Vec<u8>>) {
+        let length = |head: &Option<Vec<u8>>| head.as_ref().map_or(0, Vec::len);
+        let known = self.heads.entry(key).or_default();
+        if length(known) <= length(&head) {
+            *known = head;
+        }
     }
 
     /// Reads a range page by page; whether there was room for all of it.
@@ -344,7 +390,7 @@ impl View {
                 return Ok(false);
             }
             let page = KeyRange { limit: left.limit.min(PAGE_ROWS), ..left.clone() };
-            let rows = overlay.scan(&page, reader)?;
+            let rows = overlay.scan(&page, reader, None)?;
             left.limit = if rows.len() < page.limit { 0 } else { left.limit - rows.len() };
             if let Some((last, _)) = rows.last() {
                 left.from = [&last[..], &[0]].concat();
@@ -376,9 +422,33 @@ impl View {
         self.rows.contains_key(key)
     }
 
-    /// How many bytes its rows have, keys included.
+    /// The beginning of the value under `key`, which the working set must have named as a head.
+    pub fn head(&self, key: &[u8]) -> Option<&[u8]> {
+        match self.heads.get(key) {
+            Some(head) => head.as_deref(),
+            None => panic!("read outside the working set: the head of {key:?}"),
+        }
+    }
+
+    /// Whether the working set named this key as a head.
+    pub fn knows_head(&self, key: &[u8]) -> bool {
+        self.heads.contains_key(key)
+    }
+
+    /// Whether the working set named just this range of heads.
+    pub fn has_heads_of(&self, range: &KeyRange) -> bool {
+        self.head_ranges.contains(range)
+    }
+
+    /// The heads in a range that the working set named just so.
+    pub fn heads_of(&self, range: &KeyRange) -> impl Iterator<Item = (&[u8], &[u8])> {
+        assert!(self.has_heads_of(range), "scan outside the working set: the heads of {range:?}");
+        within(&self.heads, range).take(range.limit)
+    }
+
+    /// How many bytes its rows and heads have, keys included.
     pub fn size(&self) -> usize {
-        self.rows.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, Vec::len)).sum()
+        self.rows.iter().chain(&self.heads).map(|(key, value)| key.len() + value.as_ref().map_or(0, Vec::len)).sum()
     }
 
     /// The ranges that the working set named, in its order.
@@ -394,22 +464,25 @@ impl View {
     /// The rows of a range that the working set named just so.
     pub fn rows_of(&self, range: &KeyRange) -> impl Iterator<Item = (&[u8], &[u8])> {
         assert!(self.ranges.contains(range), "scan outside the working set: {range:?}");
-        let bounds = (std::ops::Bound::Included(&range.from[..]), std::ops::Bound::Excluded(&range.to[..]));
         // Other parts of the working set may lie in the range; up to its limit every row is there.
-        self.rows
-            .range::<[u8], _>(bounds)
-            .filter_map(|(key, value)| Some((&key[..], value.as_deref()?)))
-            .take(range.limit)
+        within(&self.rows, range).take(range.limit)
     }
 
     /// The rows of a range that the working set named by its first key.
     pub fn range(&self, from: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
         let range = self.ranges.iter().find(|range| range.from == from);
         let range = range.unwrap_or_else(|| panic!("scan outside the working set: {from:?}"));
-        self.rows
-            .range::<[u8], _>((std::ops::Bound::Included(&range.from[..]), std::ops::Bound::Excluded(&range.to[..])))
-            .filter_map(|(key, value)| Some((&key[..], value.as_deref()?)))
+        within(&self.rows, range)
     }
+}
+
+/// The rows of a range that are there.
+fn within<'a>(
+    rows: &'a BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    range: &KeyRange,
+) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+    let bounds = (std::ops::Bound::Included(&range.from[..]), std::ops::Bound::Excluded(&range.to[..]));
+    rows.range::<[u8], _>(bounds).filter_map(|(key, value)| Some((&key[..], value.as_deref()?)))
 }
 
 /// Numbers the batches that a machine has handed out, from 1.
@@ -451,18 +524,23 @@ impl Overlay {
         self.rows.is_empty()
     }
 
-    fn scan(&self, range: &KeyRange, reader: &dyn Reader) -> Result<Vec<Row>, ReadError> {
+    /// The rows of a range; of each value no more than the first `head` bytes, if there is such a bound.
+    fn scan(&self, range: &KeyRange, reader: &dyn Reader, head: Option<usize>) -> Result<Vec<Row>, ReadError> {
         let mut found = Vec::new();
+        let part = |value: &[u8]| head_of(value, head.unwrap_or(usize::MAX)).to_vec();
         let mut newer = self.rows.range(range.from.clone()..range.to.clone()).peekable();
         let mut from = range.from.clone();
         // Deleted rows use up the reader's limit, so more may have to be read to fill ours.
         loop {
-            let page = reader.scan(&from, &range.to, range.limit)?;
+            let page = match head {
+                Some(bytes) => reader.scan_heads(&from, &range.to, range.limit, bytes)?,
+                None => reader.scan(&from, &range.to, range.limit)?,
+            };
             let last_page = page.len() < range.limit;
             for (key, value) in page {
                 while let Some((newer_key, (_, newer_value))) = newer.next_if(|(newer, _)| **newer <= key) {
                     if let Some(newer_value) = newer_value {
-                        found.push((newer_key.clone(), newer_value.clone()));
+                        found.push((newer_key.clone(), part(newer_value)));
                     }
                     if *newer_key == key {
                         break;
@@ -483,7 +561,7 @@ impl Overlay {
             }
         }
         let room = range.limit.saturating_sub(found.len());
-        found.extend(newer.filter_map(|(key, (_, value))| Some((key.clone(), value.clone()?))).take(room));
+        found.extend(newer.filter_map(|(key, (_, value))| Some((key.clone(), part(value.as_ref()?)))).take(room));
         found.truncate(range.limit);
         Ok(found)
     }
@@ -638,7 +716,7 @@ mod tests {
         let range = |limit| KeyRange { from: b"a".to_vec(), to: b"b".to_vec(), limit };
         let view = |keys: &[&[u8]], ranges: Vec<KeyRange>, room| {
             let keys = keys.iter().map(|key| key.to_vec()).collect();
-            View::prepare(KeySet { keys, ranges, room }, &overlay, &stored).expect("readable")
+            View::prepare(KeySet { keys, ranges, room, ..KeySet::default() }, &overlay, &stored).expect("readable")
         };
         for limit in [1, 64, 65, 128, 200, 265, 1000] {
             let (whole, paged) = (view(&[], vec![range(limit)], None), view(&[], vec![range(limit)], Some(1 << 20)));
@@ -689,13 +767,18 @@ mod tests {
             overlay.retire(absorbed);
             let limit = 1 + random(10) as usize;
             let range = KeyRange { from: b"a0".to_vec(), to: b"a8".to_vec(), limit };
-            let needed = KeySet { keys: vec![b"a8".to_vec()], ranges: vec![range], room: None };
+            let (keys, ranges) = (vec![b"a8".to_vec()], vec![range.clone()]);
+            let heads = vec![(b"a8".to_vec(), 3), (b"a8".to_vec(), 7)];
+            let needed = KeySet { keys, ranges, heads, head_ranges: vec![(range.clone(), 5)], room: None };
             let view = View::prepare(needed, &overlay, &stored).expect("readable");
+            assert_eq!(view.head(b"a8"), truth.get(&b"a8"[..]).map(|value| &value[..7]));
             assert_eq!(view.get(b"a8"), truth.get(&b"a8"[..]).map(|value| &value[..]));
             let seen: Vec<_> = view.range(b"a0").map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
             let expected: Vec<_> =
                 truth.range(b"a0".to_vec()..b"a8".to_vec()).take(limit).map(|(k, v)| (k.clone(), v.clone())).collect();
             assert_eq!(seen, expected);
+            let heads: Vec<_> = view.heads_of(&range).map(|(key, head)| (key.to_vec(), head.len())).collect();
+            assert_eq!(heads, expected.into_iter().map(|(key, _)| (key, 5)).collect::<Vec<_>>());
         }
     }
 }

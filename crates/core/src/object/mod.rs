@@ -28,6 +28,8 @@ pub const TRANSACTION_BYTES: usize = 1024 * 1024;
 pub const SCAN_ROWS: usize = 1024;
 /// The longest name of a call, in bytes.
 pub const CALL_BYTES: usize = 1024;
+/// The most regions that a call's value rests on: a cluster has no more.
+pub const HOMES: usize = 64;
 /// What the name of a [call](is_call) begins with; no other name has it.
 pub const CALL_MARK: char = '\u{1}';
 
@@ -101,7 +103,7 @@ pub struct Derived {
     /// The result and what it rests on, as the client puts it; see [`crate::draft`].
     pub bytes: Vec<u8>,
     /// The other regions whose objects it rests on, directly or through other calls, in the incarnations that were read, in
-    /// ascending order. If one of them loses its storage, it loses its knowledge of who depends on its objects.
+    /// ascending order, at most [`HOMES`]. If one of them loses its storage, it loses its knowledge of who depends on its objects.
     pub homes: Vec<(u16, Incarnation)>,
 }
 
@@ -535,6 +537,9 @@ impl Home {
             }
             let is_derived = matches!(change, Change::Put(Value::Derived(_)));
             if *change != Change::Delete && is_derived != is_call(name) {
+                return malformed();
+            }
+            if matches!(change, Change::Put(Value::Derived(derived)) if derived.homes.len() > HOMES) {
                 return malformed();
             }
             bytes += name.len() + change.size();

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
-use super::table::{Table, judged, put_row, row_key, row_range};
+use super::table::{Table, judged, need_head, need_heads_of, put_row};
 use super::{Timer, Txns};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::{Incarnation, OperationId, SiteId};
@@ -120,19 +120,21 @@ impl Entry {
     }
 }
 
-/// What storage a part needs to be checked and carried out.
+/// What storage a part needs to be checked and carried out: versions, and the numbers of counters, but no values. So a part
+/// costs little to judge, however large what it read is.
 pub(super) fn needs(part: &Part, incarnation: Incarnation, set: &mut KeySet) {
-    set.keys.extend(part.reads.iter().map(|(name, _)| row_key(incarnation, name)));
-    set.ranges.extend(part.scans.iter().map(|(span, numbers)| row_range(incarnation, &judged(span, numbers.len()))));
+    part.reads.iter().for_each(|(name, _)| need_head(incarnation, name, set));
+    part.scans.iter().for_each(|(span, numbers)| need_heads_of(incarnation, &judged(span, numbers.len()), set));
     let adds = part.writes.iter().filter(|(_, change)| change.is_add());
-    set.keys.extend(adds.map(|(name, _)| row_key(incarnation, name)));
+    adds.for_each(|(name, _)| need_head(incarnation, name, set));
 }
 
 /// Whether the view has all that.
 fn is_in_view(view: &View, part: &Part, incarnation: Incarnation) -> bool {
     let mut set = KeySet::default();
     needs(part, incarnation, &mut set);
-    set.keys.iter().all(|key| view.knows(key)) && set.ranges.iter().all(|range| view.ranges().contains(range))
+    set.heads.iter().all(|(key, _)| view.knows_head(key))
+        && set.head_ranges.iter().all(|(range, _)| view.has_heads_of(range))
 }
 
 impl Txns {

@@ -27,7 +27,7 @@
 
 use std::collections::BTreeMap;
 
-use super::table::{Table, row_key, row_range};
+use super::table::{Holds, Table, need_head, row_key, row_range};
 use super::{Timer, Txns};
 use crate::clock::{MILLISECOND, Now};
 use crate::id::{Incarnation, SiteId};
@@ -108,17 +108,18 @@ impl Txns {
 
     /// What the next step through the calls needs from storage.
     pub(super) fn calls_need(&self, incarnation: Incarnation, set: &mut KeySet) {
-        set.ranges.push(row_range(incarnation, &self.uses.span()));
+        // Their names are all that is looked at.
+        set.head_ranges.push((row_range(incarnation, &self.uses.span()), 0));
     }
 
     /// Looks at some calls, and deletes those that nobody uses.
     pub(super) fn look_for_idle(&mut self, turn: &mut Turn, table: &Table) {
         let range = row_range(table.incarnation, &self.uses.span());
-        if !table.view.ranges().contains(&range) {
+        if !table.view.has_heads_of(&range) {
             self.timers.insert((turn.now.mono, Timer::Calls));
             return;
         }
-        let names: Vec<String> = table.view.rows_of(&range).map(|(key, _)| name_of(key)).collect();
+        let names: Vec<String> = table.view.heads_of(&range).map(|(key, _)| name_of(key)).collect();
         let idle = turn.config.idle_calls;
         for name in &names {
             if !self.uses.is_idle(turn.now, name, idle) {
@@ -154,7 +155,7 @@ impl Txns {
     /// What the next step through the notes needs from storage.
     pub(super) fn notes_need(&self, incarnation: Incarnation, set: &mut KeySet) {
         let own = self.next_notes().filter(|call| call.home == self.me.region);
-        set.keys.extend(own.map(|call| row_key(incarnation, &call.name)));
+        own.for_each(|call| need_head(incarnation, &call.name, set));
     }
 
     /// Looks at some notes: asks whether the calls are still there.
@@ -172,7 +173,7 @@ impl Txns {
             let home = SiteId::new(home, turn.site.me.lane);
             if home == turn.site.me {
                 // What was registered since the working set was named is not in the view.
-                let names = names.into_iter().filter(|name| table.view.knows(&row_key(table.incarnation, name)));
+                let names = names.into_iter().filter(|name| table.view.knows_head(&row_key(table.incarnation, name)));
                 let gone = self.gone_of(table, names.collect());
                 self.gone(turn, home, asked, gone);
             } else if turn.is_reachable(home) {
@@ -186,9 +187,9 @@ impl Txns {
     /// Which of these calls are not there, and not about to be.
     fn gone_of(&self, table: &Table, names: Vec<String>) -> Vec<String> {
         let is_gone = |name: &String| {
-            let seen = self.locks.get(table, name);
+            let head = self.locks.head(table, name);
             // One that rests on what is lost is still there; and a home that lost its storage does not know yet.
-            let is_nothing = seen.is_ok_and(|seen| seen.value.is_none() && seen.version.number & GONE == 0);
+            let is_nothing = head.is_ok_and(|head| head.holds == Holds::Nothing && head.version.number & GONE == 0);
             is_call(name) && is_nothing && !self.locks.is_changing(name)
         };
         names.into_iter().filter(is_gone).collect()

@@ -15,9 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
 use super::dependents::Dependents;
-use super::table::{Table, is_within, judged};
+use super::table::{Head, Holds, Table, is_within, judged};
 use crate::id::{Incarnation, OperationId};
-use crate::object::{Abort, Cause, Change, ObjectKey, Part, Seen, Span, Value, Version};
+use crate::object::{Abort, Cause, Change, ObjectKey, Part, Span, Value, Version};
 
 /// What prepared transactions hold.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +27,7 @@ pub(super) struct Locks {
     /// Calls of which it changes what they depend on here. What is prepared is carried out in any order, so no two may.
     calls: BTreeSet<ObjectKey>,
     /// What was written in this turn: its view does not show it.
-    written: BTreeMap<String, Seen>,
+    written: BTreeMap<String, Head>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -39,21 +39,12 @@ struct Lock {
     down: i64,
     adds: u32,
     /// What is there, as long as adds are prepared: they are applied without a look at storage.
-    present: Option<Seen>,
+    present: Option<Head>,
 }
 
 impl Lock {
     fn is_free(&self) -> bool {
         self.reads == 0 && !self.is_put && self.adds == 0
-    }
-}
-
-/// The number in a counter, if it is one.
-fn count_of(seen: &Seen) -> Option<i64> {
-    match seen.value {
-        Some(Value::Counter(count)) => Some(count),
-        Some(Value::Bytes(_) | Value::Derived(_)) => None,
-        None => Some(0),
     }
 }
 
@@ -81,19 +72,18 @@ impl Locks {
         self.written.clear();
     }
 
-    /// What a name holds now.
-    pub(super) fn get(&self, table: &Table, name: &str) -> Result<Seen, Abort> {
-        self.written.get(name).cloned().map_or_else(|| table.get(name), Ok)
+    /// The version of a name now, and the number of a counter.
+    pub(super) fn head(&self, table: &Table, name: &str) -> Result<Head, Abort> {
+        self.written.get(name).copied().map_or_else(|| table.head(name), Ok)
     }
 
     /// The version numbers of what a span holds now.
     fn numbers(&self, table: &Table, span: &Span) -> Result<Vec<u64>, Abort> {
-        let mut found: BTreeMap<String, u64> =
-            table.scan(span)?.into_iter().map(|(name, seen)| (name, seen.version.number)).collect();
+        let mut found: BTreeMap<String, u64> = table.numbers(span)?.into_iter().collect();
         let is_full = found.len() >= span.limit as usize;
-        for (name, seen) in self.written.iter().filter(|(name, _)| is_within(span, name)) {
-            if seen.value.is_some() {
-                found.insert(name.clone(), seen.version.number);
+        for (name, head) in self.written.iter().filter(|(name, _)| is_within(span, name)) {
+            if head.holds != Holds::Nothing {
+                found.insert(name.clone(), head.version.number);
             } else if found.remove(name).is_some() && is_full {
                 // What comes after the last one is not in the view.
                 return Err(Abort::about(Cause::Busy, table.site, name));
@@ -119,7 +109,7 @@ impl Locks {
             if self.is_changing(name) {
                 return refuse(Cause::Busy, name);
             }
-            if self.get(table, name)?.version.number != *number {
+            if self.head(table, name)?.version.number != *number {
                 return refuse(Cause::Changed, name);
             }
         }
@@ -143,9 +133,9 @@ impl Locks {
                 return refuse(Cause::Busy, name);
             }
             if let Change::Add(delta) = change {
-                let present = lock.and_then(|lock| lock.present.clone());
-                let present = present.map_or_else(|| self.get(table, name), Ok)?;
-                let Some(count) = count_of(&present) else { return refuse(Cause::NotACounter, name) };
+                let present = lock.and_then(|lock| lock.present);
+                let present = present.map_or_else(|| self.head(table, name), Ok)?;
+                let Some(count) = present.holds.count() else { return refuse(Cause::NotACounter, name) };
                 // Whichever of the prepared adds take effect, it stays in range.
                 let (up, down) = lock.map_or((0, 0), |lock| (lock.up, lock.down));
                 let fits = |pending: i64| pending.checked_add(*delta).and_then(|all| count.checked_add(all)).is_some();
@@ -169,7 +159,7 @@ impl Locks {
                 self.names.entry(name.clone()).or_default().is_put = true;
                 continue;
             };
-            let present = self.get(table, name).expect("checked, or prepared by an earlier life");
+            let present = self.head(table, name).expect("checked, or prepared by an earlier life");
             let lock = self.names.entry(name.clone()).or_default();
             lock.adds += 1;
             lock.up = lock.up.saturating_add((*delta).max(0));
@@ -221,8 +211,8 @@ impl Locks {
     ) -> Option<Value> {
         let value = self.changed(table, name, change, number);
         let number = if value.is_some() { number } else { 0 };
-        let seen = Seen { version: Version { incarnation, number }, value: value.clone() };
-        self.written.insert(name.to_owned(), seen);
+        let head = Head { version: Version { incarnation, number }, holds: Holds::of(value.as_ref()) };
+        self.written.insert(name.to_owned(), head);
         value
     }
 
@@ -232,18 +222,18 @@ impl Locks {
             Change::Delete => return None,
             Change::Add(delta) => *delta,
         };
-        let written = self.written.get(name).and_then(count_of);
+        let written = self.written.get(name).and_then(|head| head.holds.count());
         let lock = self.names.get_mut(name);
         let shared = lock.and_then(|lock| lock.present.as_mut());
         let count = match (&shared, table) {
-            (Some(present), _) => count_of(present),
-            (None, Some(table)) => written.or_else(|| table.get(name).ok().as_ref().and_then(count_of)),
+            (Some(present), _) => present.holds.count(),
+            (None, Some(table)) => written.or_else(|| table.head(name).ok().and_then(|head| head.holds.count())),
             (None, None) => None,
         };
         let value = Value::Counter(count.expect("checked to be a counter") + delta);
         if let Some(present) = shared {
             present.version.number = number;
-            present.value = Some(value.clone());
+            present.holds = Holds::of(Some(&value));
         }
         Some(value)
     }

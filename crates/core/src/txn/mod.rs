@@ -373,7 +373,7 @@ impl Txns {
             }
             Message::Prepare(prepare) if prepare.part.keeps_bounds() => home::needs(&prepare.part, incarnation, set),
             Message::Wonder { names, .. } if names.len() <= READ_ITEMS => {
-                set.keys.extend(names.iter().map(|name| table::row_key(incarnation, name)));
+                names.iter().for_each(|name| table::need_head(incarnation, name, set));
             }
             _ => {}
         }

@@ -1,15 +1,23 @@
 //! Objects as storage has them.
 
-use crate::codec::{Cursor, Malformed, put_u64};
+use crate::codec::{Cursor, Malformed, put_bytes, put_u64};
 use crate::id::{Incarnation, SiteId};
-use crate::machine::{Batch, KeyRange, View};
-use crate::object::{Abort, CALL_MARK, Cause, GONE, Seen, Span, Value, Version, is_call};
+use crate::machine::{Batch, KeyRange, KeySet, View};
+use crate::object::{Abort, CALL_MARK, Cause, Derived, GONE, HOMES, Seen, Span, Value, Version, is_call};
 use crate::turn::Peer;
 use crate::warranty::VOUCHED;
 
 /// Tag of the rows of objects, and of those of calls, which spans do not show.
 pub(super) const OBJECT: u8 = 0x82;
 const CALL: u8 = 0x83;
+
+/// In a row, in place of a value's tag: what a memoized function gave, with the homes that it rests on first. Rows of before
+/// have the result first.
+const HOMES_FIRST: u8 = 3;
+/// How much of an object's row tells its version, and the number in a counter; how much of a call's row tells besides on which
+/// homes it rests.
+const OBJECT_HEAD: usize = 48;
+const CALL_HEAD: usize = 16 + 8 * HOMES;
 
 /// The key of an object's row. Rows of an earlier incarnation, on a storage that turned out to be an old copy, are out of
 /// the way of the present one.
@@ -52,12 +60,105 @@ pub(super) fn is_within(span: &Span, name: &str) -> bool {
         && (span.after.is_empty() || name > span.after.as_str())
 }
 
+/// Names an object whose version is needed, and, if it is a counter, its number; and for a call, on which homes it rests.
+pub(super) fn need_head(incarnation: Incarnation, name: &str, set: &mut KeySet) {
+    let bytes = if name.starts_with(CALL_MARK) { CALL_HEAD } else { OBJECT_HEAD };
+    set.heads.push((row_key(incarnation, name), bytes));
+}
+
+/// Names the rows of a span whose versions are needed.
+pub(super) fn need_heads_of(incarnation: Incarnation, span: &Span, set: &mut KeySet) {
+    set.head_ranges.push((row_range(incarnation, span), OBJECT_HEAD));
+}
+
+/// What the beginning of a row tells of what an object holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Holds {
+    /// Nothing is there.
+    Nothing,
+    /// A counter, and its number.
+    Count(i64),
+    /// Anything else.
+    Other,
+}
+
+impl Holds {
+    /// What the beginning of this value's row would tell.
+    pub(super) fn of(value: Option<&Value>) -> Self {
+        match value {
+            None => Self::Nothing,
+            Some(Value::Counter(count)) => Self::Count(*count),
+            Some(Value::Bytes(_) | Value::Derived(_)) => Self::Other,
+        }
+    }
+
+    /// The number in a counter, if it is one; one that is not there is zero.
+    pub(super) fn count(self) -> Option<i64> {
+        match self {
+            Self::Nothing => Some(0),
+            Self::Count(count) => Some(count),
+            Self::Other => None,
+        }
+    }
+}
+
+/// What is enough of an object to judge whether it is as it was read, and what adds make of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Head {
+    /// Its version.
+    pub(super) version: Version,
+    /// What it holds.
+    pub(super) holds: Holds,
+}
+
 fn decode_row(incarnation: Incarnation, row: &[u8]) -> Result<Seen, Malformed> {
     let mut cursor = Cursor(row);
     let version = Version { incarnation, number: cursor.u64()? };
-    let value = Value::decode(&mut cursor)?;
+    let value = if cursor.0.first() == Some(&HOMES_FIRST) {
+        let homes = homes(&mut cursor)?;
+        Value::Derived(Derived { bytes: cursor.bytes()?.to_vec(), homes })
+    } else {
+        Value::decode(&mut cursor)?
+    };
     cursor.end()?;
     Ok(Seen { version, value: Some(value) })
+}
+
+fn homes(cursor: &mut Cursor) -> Result<Vec<(u16, Incarnation)>, Malformed> {
+    if cursor.u8()? != HOMES_FIRST {
+        return Err(Malformed);
+    }
+    let home = |cursor: &mut Cursor| {
+        let region = u16::try_from(cursor.u64()?).map_err(|_| Malformed)?;
+        Ok((region, Incarnation(cursor.u32()?)))
+    };
+    (0..cursor.u64()?).map(|_| home(cursor)).collect()
+}
+
+/// Reads the beginning of an object's row, which may be all of it.
+fn decode_head(incarnation: Incarnation, head: &[u8]) -> Result<Head, Malformed> {
+    let mut cursor = Cursor(head);
+    let version = Version { incarnation, number: cursor.u64()? };
+    let holds = match cursor.0.first() {
+        Some(1) => Holds::of(Some(&Value::decode(&mut cursor)?)),
+        Some(_) => Holds::Other,
+        None => return Err(Malformed),
+    };
+    Ok(Head { version, holds })
+}
+
+/// The homes that a call rests on, from the beginning of its row; none if they do not stand there. A large row of before has
+/// them at its end.
+fn homes_in_head(head: &[u8]) -> Option<Vec<(u16, Incarnation)>> {
+    let mut cursor = Cursor(head);
+    cursor.u64().ok()?;
+    if cursor.0.first() == Some(&HOMES_FIRST) {
+        return homes(&mut cursor).ok();
+    }
+    match Value::decode(&mut cursor).ok()? {
+        Value::Derived(derived) => Some(derived.homes),
+        _ => None,
+    }
 }
 
 /// Writes an object's row, or removes it.
@@ -66,7 +167,17 @@ pub(super) fn put_row(batch: &mut Batch, incarnation: Incarnation, name: &str, n
     let Some(value) = value else { return batch.delete(&key) };
     let mut row = Vec::with_capacity(16 + value.size());
     put_u64(&mut row, number);
-    value.encode(&mut row);
+    if let Value::Derived(Derived { bytes, homes }) = value {
+        row.push(HOMES_FIRST);
+        put_u64(&mut row, homes.len() as u64);
+        for (region, incarnation) in homes {
+            put_u64(&mut row, u64::from(*region));
+            put_u64(&mut row, u64::from(incarnation.0));
+        }
+        put_bytes(&mut row, bytes);
+    } else {
+        value.encode(&mut row);
+    }
     batch.put(&key, &row);
 }
 
@@ -89,7 +200,7 @@ pub struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// What a name holds.
+    /// What a name holds, value and all.
     pub fn get(&self, name: &str) -> Result<Seen, Abort> {
         let key = row_key(self.incarnation, name);
         if self.view.is_cut() && !self.view.knows(&key) {
@@ -98,29 +209,55 @@ impl Table<'_> {
         match self.view.get(&key) {
             Some(row) => {
                 let seen = decode_row(self.incarnation, row).expect("a row that storage vouches for");
-                if let Some(Value::Derived(derived)) = &seen.value {
-                    return self.judge(name, &derived.homes, seen.version).map(|gone| gone.unwrap_or(seen));
+                if !is_call(name) {
+                    return Ok(seen);
                 }
-                Ok(seen)
+                // What is judged by its head later must read the same here.
+                let head = &row[..row.len().min(CALL_HEAD)];
+                match self.judge(name, head, seen.version)? {
+                    Some(gone) => Ok(Seen { version: gone, value: None }),
+                    None => Ok(seen),
+                }
             }
-            // Calls are no loss: they are computed anew.
-            None if is_call(name) && self.is_bound => Err(Abort::about(Cause::Unreachable, self.site, name)),
-            None if is_call(name) => Ok(self.nothing()),
-            None if self.is_bereft => Err(Abort::about(Cause::Lost, self.site, name)),
-            None => Ok(self.nothing()),
+            None => Ok(Seen { version: self.nothing(name)?, value: None }),
         }
     }
 
-    /// Whether what a call rests on is still there. If a home has lost its storage since, the call reads as nothing. Whether
-    /// one has is known if it was heard from lately: one that has lost its storage changes nothing for a while ([`LEASE`](crate::warranty::LEASE)).
-    fn judge(&self, name: &str, homes: &[(u16, Incarnation)], version: Version) -> Result<Option<Seen>, Abort> {
+    /// The version of what a name holds, and the number of a counter.
+    pub(super) fn head(&self, name: &str) -> Result<Head, Abort> {
+        let Some(row) = self.view.head(&row_key(self.incarnation, name)) else {
+            return Ok(Head { version: self.nothing(name)?, holds: Holds::Nothing });
+        };
+        let head = decode_head(self.incarnation, row).expect("a row that storage vouches for");
+        if !is_call(name) {
+            return Ok(head);
+        }
+        let gone = self.judge(name, row, head.version)?;
+        Ok(gone.map_or(head, |version| Head { version, holds: Holds::Nothing }))
+    }
+
+    /// The version of a name under which there is no row, if it can be told that nothing was lost there.
+    fn nothing(&self, name: &str) -> Result<Version, Abort> {
+        match is_call(name) {
+            // Calls are no loss: they are computed anew.
+            true if self.is_bound => Err(Abort::about(Cause::Unreachable, self.site, name)),
+            false if self.is_bereft => Err(Abort::about(Cause::Lost, self.site, name)),
+            _ => Ok(Version { incarnation: self.incarnation, number: 0 }),
+        }
+    }
+
+    /// Whether what a call rests on is still there. If a home has lost its storage since, the call reads as nothing, in the
+    /// version that is given. Whether one has is known if it was heard from lately: one that has lost its storage changes
+    /// nothing for a while ([`LEASE`](crate::warranty::LEASE)).
+    fn judge(&self, name: &str, head: &[u8], version: Version) -> Result<Option<Version>, Abort> {
+        let gone = Version { number: version.number | GONE, ..version };
+        let Some(homes) = homes_in_head(head) else { return Ok(Some(gone)) };
         let (peers, now) = self.vouchers;
         for (region, incarnation) in homes.iter().filter(|(region, _)| *region != self.site.region) {
             let site = SiteId::new(*region, self.site.lane);
             let peer = peers.iter().find(|peer| peer.site == site);
             if peer.is_some_and(|peer| peer.incarnation > *incarnation) {
-                let version = Version { number: version.number | GONE, ..version };
-                return Ok(Some(Seen { version, value: None }));
+                return Ok(Some(gone));
             }
             let vouched = peer.filter(|peer| peer.incarnation == *incarnation).and_then(|peer| peer.vouched);
             if vouched.is_none_or(|asked| now >= asked.saturating_add(VOUCHED)) {
@@ -147,9 +284,17 @@ impl Table<'_> {
         Ok(decoded.collect::<Result<_, Malformed>>().expect("rows that storage vouches for"))
     }
 
-    /// The version of what is not there.
-    pub fn nothing(&self) -> Seen {
-        Seen { version: Version { incarnation: self.incarnation, number: 0 }, value: None }
+    /// The version numbers of what a span holds, by name.
+    pub(super) fn numbers(&self, span: &Span) -> Result<Vec<(String, u64)>, Abort> {
+        if self.is_bereft {
+            return Err(Abort::about(Cause::Lost, self.site, &span.prefix));
+        }
+        let range = row_range(self.incarnation, span);
+        let rows = self.view.heads_of(&range).map(|(key, row)| {
+            let name = String::from_utf8(key[5..].to_vec()).map_err(|_| Malformed)?;
+            Ok((name, decode_head(self.incarnation, row)?.version.number))
+        });
+        Ok(rows.collect::<Result<_, Malformed>>().expect("rows that storage vouches for"))
     }
 }
 

@@ -813,7 +813,7 @@ fn to_judge_a_span_no_more_of_it_is_read_than_what_it_held() {
     let operations = vec![Submission { sequence: 9, timeout: SECOND, operation: transaction.clone().operation() }];
     let request = Request::Batch(Batch { site, incarnation, session, low: 1, operations });
     let set = needed(&cluster, 0, &Input::Request { client: ClientId(70), request });
-    assert_eq!(set.ranges.iter().map(|range| range.limit).collect::<Vec<_>>(), [3]);
+    assert_eq!(set.head_ranges.iter().map(|(range, _)| range.limit).collect::<Vec<_>>(), [3]);
 
     // More than it held, and less: both are seen.
     let fewer = Txn::new().scanned(0, &span, &found[..1]).put(&row(900), "y");
@@ -824,6 +824,33 @@ fn to_judge_a_span_no_more_of_it_is_read_than_what_it_held() {
     assert_eq!(commit(&mut cluster, 0, delete), committed(1));
     let late = Txn::new().scanned(0, &span, &found).put(&row(1), "y");
     assert_eq!(cause(&commit(&mut cluster, 0, late)), Some(Cause::Changed));
+}
+
+#[test]
+fn to_judge_a_transaction_no_values_are_loaded_however_large_they_are() {
+    let mut cluster = Cluster::new(1);
+    let large = |at: usize| key(0, &format!("large/{at:03}"));
+    for at in 0..200 {
+        let value = Change::Put(Value::Bytes(vec![1; VALUE_BYTES]));
+        assert_eq!(commit(&mut cluster, 0, Txn::new().write(&large(at), value)), committed(1));
+    }
+    let seen: Vec<Seen> = (0..200).map(|at| get(&mut cluster, 0, &large(at)).expect("read")).collect();
+    let span = Span { prefix: "large/".into(), after: "large/099".into(), limit: 1024 };
+    let rows: Vec<(String, Seen)> = (100..200).map(|at| (large(at).name, seen[at].clone())).collect();
+    let reads = (0..100).fold(Txn::new(), |txn, at| txn.read(&large(at), &seen[at]));
+    let transaction = reads.scanned(0, &span, &rows).put(&key(0, "written"), "1").write(&key(0, "n"), Change::Add(1));
+
+    let (site, incarnation, session) = cluster.session(0);
+    let operations = vec![Submission { sequence: 900, timeout: SECOND, operation: transaction.clone().operation() }];
+    let request = Request::Batch(Batch { site, incarnation, session, low: 1, operations });
+    let set = needed(&cluster, 0, &Input::Request { client: ClientId(70), request });
+    let view = View::prepare(set, &Overlay::default(), &cluster.hosts[0].rows).expect("in memory");
+    assert!(view.size() < 200 * 128, "{} bytes are loaded to compare 200 versions", view.size());
+
+    // It is judged by that all the same.
+    assert_eq!(commit(&mut cluster, 0, transaction.clone()), committed(1));
+    commit(&mut cluster, 0, Txn::new().put(&large(150), "2"));
+    assert_eq!(cause(&commit(&mut cluster, 0, transaction)), Some(Cause::Changed));
 }
 
 #[test]
