@@ -300,7 +300,8 @@ impl Scan {
 /// Accepts that a site has lost its objects
 ///
 /// After a site has lost its storage, what it does not find is refused as lost, because it may have been there. This says that
-/// those objects are gone for good: they count as absent from then on.
+/// those objects are gone for good: they count as absent from then on, and no sooner than 21 s after the site has started
+/// anew, because other sites may show them until then.
 #[derive(Args)]
 #[command(after_help = "Example:\n  slackline accept-loss --site eu")]
 pub(crate) struct AcceptLoss {

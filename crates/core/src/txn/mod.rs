@@ -69,6 +69,7 @@ use std::collections::BTreeSet;
 use rustc_hash::FxHashMap;
 
 use crate::api::{Operation, Request};
+use crate::clock::Now;
 use crate::codec::Malformed;
 use crate::config::Warranties;
 use crate::id::{Incarnation, OperationId, SessionId, SiteId};
@@ -88,7 +89,7 @@ use idle::Uses;
 use locks::Locks;
 pub use read::READ_ITEMS;
 use read::{Question, Waiting};
-use row::{CoordinatorRow, NUMBERS, Numbers, PARTICIPANT, ParticipantRow};
+use row::{CoordinatorRow, Loss, NUMBERS, Numbers, PARTICIPANT, ParticipantRow};
 pub use table::Table;
 use trace::Traces;
 pub use trace::{EVENTS, RIGHTS, TRACE_BYTES, TRACES};
@@ -255,9 +256,16 @@ impl Txns {
         self.begin_to_look(turn);
     }
 
-    /// Whether what is not there may be said to be absent, or may have been lost with an earlier incarnation's storage.
-    fn is_bereft(&self, incarnation: Incarnation) -> bool {
-        incarnation > Incarnation(1) && !self.numbers.loss_accepted
+    /// Whether what is not there may have been lost with an earlier incarnation's storage, or may still be shown elsewhere.
+    fn is_bereft(&self, now: Now, incarnation: Incarnation) -> bool {
+        incarnation > Incarnation(1)
+            && match self.numbers.loss {
+                Loss::Open => true,
+                // Others may still show what was lost, under rights that the lost incarnation issued. Nobody sees that it is
+                // gone before nobody can see it any more.
+                Loss::Accepted => self.backer.is_bound_by_the_past(now),
+                Loss::Settled => false,
+            }
     }
 
     /// This site's objects, as far as the view has them.
@@ -265,13 +273,15 @@ impl Txns {
         let incarnation = turn.site.incarnation;
         let vouchers = (turn.peers, turn.now.mono);
         let is_bound = self.backer.is_bound_by_the_past(turn.now);
-        Table { view, site: self.me, incarnation, is_bereft: self.is_bereft(incarnation), is_bound, vouchers }
+        Table { view, site: self.me, incarnation, is_bereft: self.is_bereft(turn.now, incarnation), is_bound, vouchers }
     }
 
-    /// An operator says that objects of earlier incarnations are gone for good.
+    /// An operator says that objects of earlier incarnations are gone for good. What is not there is absent once nothing that
+    /// they issued binds any more.
     pub fn accept_loss(&mut self) {
-        self.is_dirty |= !self.numbers.loss_accepted;
-        self.numbers.loss_accepted = true;
+        if self.numbers.loss == Loss::Open {
+            (self.numbers.loss, self.is_dirty) = (Loss::Accepted, true);
+        }
     }
 
     /// How many transactions are under way here, as coordinator and as participant.
@@ -473,6 +483,12 @@ impl Txns {
     pub fn tick(&mut self, turn: &mut Turn, view: &View) {
         let table = self.table(turn, view);
         self.backer.sweep(turn.now);
+
+        // From here on rights of later lives may be binding, which are none over what was lost.
+        if self.numbers.loss == Loss::Accepted && !self.backer.is_bound_by_the_past(turn.now) {
+            (self.numbers.loss, self.is_dirty) = (Loss::Settled, true);
+        }
+
         let due = self.timers.iter().copied().take_while(|(at, _)| *at <= turn.now.mono);
         let due: Vec<(u64, Timer)> = due.take(AT_ONCE).collect();
         for (at, timer) in due {

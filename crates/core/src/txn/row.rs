@@ -23,8 +23,20 @@ pub(super) struct Numbers {
     pub(super) deadline: i64,
     /// Above every expiry of a right that was ever sent, in microseconds since 1970.
     pub(super) rights: i64,
-    /// Whether an operator said that objects of earlier incarnations are gone: what is not there is known to be absent.
-    pub(super) loss_accepted: bool,
+    /// What an operator said of the objects of earlier incarnations.
+    pub(super) loss: Loss,
+}
+
+/// What an operator said of objects that were lost with an earlier incarnation's storage.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Loss {
+    /// Nothing yet: what is not there may have been lost.
+    #[default]
+    Open,
+    /// They are gone. What is not there is absent once no right over what was lost can be relied on any more.
+    Accepted,
+    /// They are gone, and so are the rights: what is not there is absent.
+    Settled,
 }
 
 impl Numbers {
@@ -34,7 +46,7 @@ impl Numbers {
         put_u64(&mut row, self.versions);
         put_i64(&mut row, self.deadline);
         put_i64(&mut row, self.rights);
-        row.push(u8::from(self.loss_accepted));
+        row.push(self.loss as u8);
         row
     }
 
@@ -45,7 +57,11 @@ impl Numbers {
             versions: cursor.u64()?,
             deadline: cursor.i64()?,
             rights: cursor.i64()?,
-            loss_accepted: cursor.u8()? != 0,
+            loss: match cursor.u8()? {
+                0 => Loss::Open,
+                1 => Loss::Accepted,
+                _ => Loss::Settled,
+            },
         };
         cursor.end()?;
         Ok(numbers)
@@ -201,7 +217,7 @@ mod tests {
         let row = CoordinatorRow { low: 1000, digest: u64::MAX, deadline: 9, participants, is_committed: true };
         let key = coordinator_key(id.session, id.sequence);
         assert_eq!(CoordinatorRow::decode(&key, &row.encode()), Ok((id.session, id.sequence, row)));
-        let numbers = Numbers { versions: 9, deadline: -1, rights: i64::MAX, loss_accepted: true };
+        let numbers = Numbers { versions: 9, deadline: -1, rights: i64::MAX, loss: Loss::Accepted };
         assert_eq!(Numbers::decode(&numbers.encode()), Ok(numbers));
     }
 }

@@ -565,6 +565,57 @@ fn what_one_site_lost_is_refused_until_it_is_written_anew() {
     assert_eq!(get(&mut cluster, 0, &y).map(|seen| seen.value), Ok(None));
 }
 
+/// Site 1 has lost its storage and serves again.
+fn lose_storage(cluster: &mut Cluster) {
+    cluster.kill(1);
+    cluster.hosts[1].rows.clear();
+    cluster.hosts[1].put_back(Default::default());
+    cluster.start(1);
+    cluster.responses.clear();
+}
+
+#[test]
+fn loss_that_is_accepted_at_once_shows_nothing_until_rights_over_what_was_lost_are_over() {
+    let mut cluster = Cluster::new(5);
+    let x = key(1, "x");
+    commit(&mut cluster, 1, Txn::new().put(&x, "1"));
+    cluster.run(20 * SECOND);
+    warm(&mut cluster, 0, &x);
+
+    // Site 0 has a right over `x`, and does not hear of the loss.
+    cluster.cut = vec![(0, 1), (1, 0)];
+    lose_storage(&mut cluster);
+    cluster.run(3 * SECOND);
+    assert_eq!(cluster.done(1, Operation::AcceptLoss), Outcome::LossAccepted);
+    let held = begin_and_end(&mut cluster, 0, &x).expect("under a right").value;
+    assert_eq!(held, Some(bytes("1")), "somebody may still show it");
+    let lost = |got: Result<Seen, Abort>| got.map_err(|abort| abort.cause) == Err(Cause::Lost);
+    let span = Span { prefix: "x".into(), after: String::new(), limit: 9 };
+    assert!(lost(begin_and_end(&mut cluster, 1, &x)));
+    begin_read(&mut cluster, 1, &[], vec![(1, span)], true);
+    assert_eq!(end_read(&mut cluster, 1).scans[0].as_ref().map_err(|abort| abort.cause), Err(Cause::Lost));
+
+    // That it was accepted survives a restart, and so does that the rights are not over.
+    cluster.kill(1);
+    cluster.start(1);
+    cluster.run(SECOND);
+    assert!(lost(begin_and_end(&mut cluster, 1, &x)));
+    cluster.cut.clear();
+    cluster.run(LEASE + SECOND);
+    assert_eq!(get(&mut cluster, 1, &x).map(|seen| seen.value), Ok(None));
+
+    // A later restart does not ask for the operator's word again.
+    cluster.kill(1);
+    cluster.start(1);
+    cluster.run(SECOND);
+    assert_eq!(begin_and_end(&mut cluster, 1, &x).map(|seen| seen.value), Ok(None));
+}
+
+fn begin_and_end(cluster: &mut Cluster, at: usize, key: &ObjectKey) -> Result<Seen, Abort> {
+    begin_read(cluster, at, std::slice::from_ref(key), Vec::new(), false);
+    end_read(cluster, at).gets.remove(0)
+}
+
 #[test]
 fn question_about_what_is_undecided_does_not_end_it_falsely() {
     let mut cluster = Cluster::new(3);
