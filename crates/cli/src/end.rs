@@ -308,6 +308,8 @@ fn why_code(why: WhyUnknown) -> &'static str {
         WhyUnknown::Forgotten => "forgotten",
         WhyUnknown::Undecided => "undecided",
         WhyUnknown::HomeLost => "home_lost",
+        WhyUnknown::NotReady => "not_ready",
+        WhyUnknown::StorageFull => "storage_full",
         WhyUnknown::Senseless => "senseless",
         WhyUnknown::Closed => "closed",
         _ => "other",

@@ -18,8 +18,9 @@
 //!
 //! 1. An id is given when a call first leaves, so a call that never left may go elsewhere.
 //! 2. A call that left is sent again only to the same site, under the same id.
-//! 3. A refusal that the site did not record is final only for a call that left once, directly; otherwise the site is asked
-//!    what became of it, which settles it for ever.
+//! 3. What a site says of one copy (it is not ready, its disk is full, it knows the session no more) settles a call that left
+//!    once, directly: it was not taken, and may go elsewhere. Of any other call the site is asked what became of it, which
+//!    settles it for ever.
 //! 4. **One batch in flight**: calls that come while a batch is under way travel together in the next one, as soon as the
 //!    site has given its first answer. Calls that wait for tokens at the site hold nothing up. In a crowd there are three
 //!    batches under way, so that client, site and disk work at the same time (two cores, a durable site, 512 callers:
@@ -555,12 +556,14 @@ impl Book {
         let sequence = operation.sequence;
         let Some(Entry::Call(key)) = self.sessions[index].entry(sequence).copied() else { return };
         let reply = match outcome {
-            Outcome::Unknown(Doubt::SiteUnreachable | Doubt::Undecided)
-            | Outcome::Refused(Refusal::NotReady | Refusal::StorageFull) => {
+            Outcome::Unknown(Doubt::SiteUnreachable | Doubt::Undecided | Doubt::NotReady | Doubt::StorageFull) => {
                 self.park(now + NOT_READY_PAUSE, Parked::Ask(operation));
                 return;
             }
-            Outcome::Refused(Refusal::Withdrawn) => Reply::NotTaken(NotTaken::Refused(Refusal::Withdrawn)),
+            // Who asks is told what is durable, so it will never be carried out.
+            Outcome::Refused(refusal @ (Refusal::Withdrawn | Refusal::NotReady | Refusal::StorageFull)) => {
+                Reply::NotTaken(NotTaken::Refused(refusal))
+            }
             // The session's outcomes are gone, so it cannot be known.
             Outcome::Refused(Refusal::SessionEnded) => Reply::Answered(Outcome::Unknown(Doubt::Forgotten)),
             outcome => Reply::Answered(outcome),
@@ -855,20 +858,22 @@ impl Book {
         wakers: &mut Vec<Waker>,
     ) {
         let call = self.calls[key].as_mut().expect("an entry names a live call");
-        let reply = match outcome {
-            Outcome::Refused(refusal) if !refusal.is_recorded() => {
-                if refusal == Refusal::SessionEnded {
-                    self.sessions[index].ended = true;
-                }
-                if call.times_sent > 1 || self.relayed {
-                    // Rule 3: an earlier copy may have been carried out, or one that is still on its way through a relay.
-                    self.ask(index, sequence);
-                    return;
-                }
-                self.sessions[index].settle(sequence);
-                self.not_taken(key, refusal, now, wakers);
-                return;
+        if let Some(why) = of_one_copy(&outcome) {
+            if why == Refusal::SessionEnded {
+                self.sessions[index].ended = true;
             }
+            // Rule 3: this was the only copy, and the site did not carry it out.
+            if call.times_sent == 1 && !self.relayed {
+                self.sessions[index].settle(sequence);
+                return self.not_taken(key, why, now, wakers);
+            }
+            // An earlier copy may have been carried out, or one that is still on its way through a relay. That it is forgotten
+            // is all that the site will ever say.
+            if outcome != Outcome::Unknown(Doubt::Forgotten) {
+                return self.ask(index, sequence);
+            }
+        }
+        let reply = match outcome {
             // A relay could not reach the site: still in doubt. The link is told to find another way.
             Outcome::Unknown(Doubt::SiteUnreachable) => return,
             // The sites are agreeing on it, and will soon know.
@@ -1037,6 +1042,18 @@ impl Book {
 
     fn forget_ended_sessions(&mut self) {
         self.sessions.retain(|session| !session.ended || !session.entries.is_empty());
+    }
+}
+
+/// Why a site did not carry out the copy of an operation that it answers, if it says no more than that.
+fn of_one_copy(outcome: &Outcome) -> Option<Refusal> {
+    match outcome {
+        Outcome::Refused(why @ (Refusal::SessionEnded | Refusal::NotReady | Refusal::StorageFull)) => Some(*why),
+        Outcome::Unknown(Doubt::NotReady) => Some(Refusal::NotReady),
+        Outcome::Unknown(Doubt::StorageFull) => Some(Refusal::StorageFull),
+        // Nobody asks for what is below the mark, so the session is over.
+        Outcome::Unknown(Doubt::Forgotten) => Some(Refusal::SessionEnded),
+        _ => None,
     }
 }
 

@@ -303,11 +303,12 @@ impl Client {
                 continue;
             };
             match <(OperationId, api::Outcome)>::try_from(reply.into_inner()) {
-                Ok((_, api::Outcome::Unknown(doubt @ (api::Doubt::SiteUnreachable | api::Doubt::Undecided)))) => {
+                // Later it may tell.
+                Ok((_, api::Outcome::Unknown(doubt)))
+                    if !matches!(doubt, api::Doubt::IncarnationLost | api::Doubt::Forgotten | api::Doubt::HomeLost) =>
+                {
                     why = doubt.into();
                 }
-                // The site could not look, so it says nothing of the operation.
-                Ok((_, api::Outcome::Refused(refusal))) if !refusal.is_recorded() => {}
                 Ok((_, outcome)) => return Ok(outcome),
                 Err(_) => why = WhyUnknown::Senseless,
             }
@@ -580,7 +581,10 @@ impl Journey {
             }
             Reply::NotTaken(why @ (NotTaken::Unreachable | NotTaken::Refused(_))) => {
                 self.tried |= 1 << position;
-                self.last = why;
+                // A site that says why it does not take the call tells more than one that cannot be reached.
+                if why != NotTaken::Unreachable || !matches!(self.last, NotTaken::Refused(_)) {
+                    self.last = why;
+                }
             }
             Reply::NotTaken(_) | Reply::Answered(_) | Reply::InDoubt => return Some(Verdict::Finished(finished)),
         }

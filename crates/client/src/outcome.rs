@@ -122,6 +122,10 @@ pub enum WhyUnknown {
     Undecided,
     /// The only home that took part in the transaction has lost its storage, and its objects. Nobody will ever know.
     HomeLost,
+    /// The one site that knows is starting or rejoining, and cannot tell yet. Ask later.
+    NotReady,
+    /// The disk of the one site that knows has no room to note the answer. Ask later.
+    StorageFull,
     /// The site's answer made no sense to this client.
     Senseless,
     /// The client was closed while the call was under way.
@@ -137,6 +141,8 @@ impl fmt::Display for WhyUnknown {
             WhyUnknown::Forgotten => "the outcome is no longer kept",
             WhyUnknown::Undecided => "the sites are still agreeing on it",
             WhyUnknown::HomeLost => "the home that took part has lost its storage, and its objects",
+            WhyUnknown::NotReady => "the one site that knows is not ready yet",
+            WhyUnknown::StorageFull => "the disk of the one site that knows is full",
             WhyUnknown::Senseless => "the site's answer made no sense; is its version newer than this client's?",
             WhyUnknown::Closed => "the client was closed while it was under way",
         })
@@ -151,6 +157,8 @@ impl From<Doubt> for WhyUnknown {
             Doubt::Forgotten => WhyUnknown::Forgotten,
             Doubt::Undecided => WhyUnknown::Undecided,
             Doubt::HomeLost => WhyUnknown::HomeLost,
+            Doubt::NotReady => WhyUnknown::NotReady,
+            Doubt::StorageFull => WhyUnknown::StorageFull,
         }
     }
 }
@@ -202,7 +210,8 @@ pub enum Reason {
     Withdrawn,
     /// Its id was used for something else.
     OtherContent,
-    /// The site is starting, rejoining or stopping, and went on doing so until the deadline.
+    /// The site, or each of the sites that can be reached, is starting, rejoining or stopping, and went on doing so until the
+    /// deadline.
     NotReady,
     /// The site's disk has no room.
     StorageFull,
@@ -303,7 +312,7 @@ impl fmt::Display for Reason {
             }
             Reason::Withdrawn => Refusal::Withdrawn.fmt(f),
             Reason::OtherContent => Refusal::OtherContent.fmt(f),
-            Reason::NotReady => f.write_str("the site is not ready; `slackline status` tells more"),
+            Reason::NotReady => f.write_str("no site that can be reached is ready; `slackline status` tells more"),
             Reason::StorageFull => Refusal::StorageFull.fmt(f),
             Reason::NotSent { sites } => {
                 write!(f, "not sent: no connection to {} before the deadline", sites.join(", "))

@@ -45,6 +45,23 @@ fn grants_name_their_site_and_are_released() {
 }
 
 #[test]
+fn site_that_is_not_ready_is_not_said_to_be_without_a_connection() {
+    run(async {
+        let mut cluster = Cluster::start(&["us", "eu"], 1);
+        let client = Client::connect(cluster.addresses()).await.expect("connected");
+        cluster.site("us").set_ready(false);
+        cluster.kill("eu");
+        let gpus = client.quota("gpus");
+        let nowhere = gpus.acquire(1).deadline(SHORT).await;
+        assert_eq!(nowhere.refusal(), Some(&Reason::NotReady));
+        let pinned = gpus.acquire(1).at("us").deadline(SHORT).await;
+        assert_eq!(pinned.refusal(), Some(&Reason::NotReady));
+        cluster.site("us").set_ready(true);
+        assert!(gpus.create(100).at("us").await.is_done());
+    });
+}
+
+#[test]
 fn concurrent_calls_travel_in_batches() {
     run(async {
         let cluster = Cluster::start(&["us"], 1);

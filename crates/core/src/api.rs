@@ -2,7 +2,9 @@
 //!
 //! Every request that changes something is an [`Operation`] with an id; it ends as **done**, **refused** (why) or
 //! **unknown**. Refusals of operations are recorded like successes: an operation that was refused once never takes
-//! effect later. The few refusals that cannot be recorded say so ([`Refusal::is_recorded`]).
+//! effect later, under whatever circumstances it is sent again. The id is looked up before anything is refused; where that is
+//! not possible, the answer is unknown. One refusal may not be recorded yet: that of a new operation by a site whose disk has
+//! no room ([`Refusal::is_recorded`]).
 
 use std::fmt;
 
@@ -184,18 +186,21 @@ pub enum Refusal {
     Withdrawn,
     /// The id was used for an operation with other content.
     OtherContent,
-    /// The site knows the session no more; open another. Not recorded.
+    /// The site knows the session no more, and nothing was ever done in it; open another.
     SessionEnded,
-    /// The site is starting, rejoining or stopping. Not recorded.
+    /// The site is stopping, and the operation is new. As an answer to something else than an operation: it is starting,
+    /// rejoining or stopping.
     NotReady,
-    /// The site's disk has no room. Not recorded.
+    /// The site's disk has no room, and the operation is new. Recorded only when it is sent again or asked for and there is
+    /// room: if the site is restarted before that, it does not know of the refusal.
     StorageFull,
 }
 
 impl Refusal {
-    /// Whether the refusal is durable. One that is not is final only for a request that was sent no more than once.
+    /// Whether the refusal of an operation is durable. One that is not is final only for an operation of which no other copy is
+    /// under way.
     pub fn is_recorded(self) -> bool {
-        !matches!(self, Refusal::SessionEnded | Refusal::NotReady | Refusal::StorageFull)
+        self != Refusal::StorageFull
     }
 }
 
@@ -240,6 +245,10 @@ pub enum Doubt {
     Undecided,
     /// The only home that took part in the transaction has lost its storage, before it told what became of it.
     HomeLost,
+    /// The site is starting or rejoining, and cannot look the operation up yet. This copy of it was not carried out.
+    NotReady,
+    /// The site's disk has no room to note the answer. This copy of the operation was not carried out.
+    StorageFull,
 }
 
 impl fmt::Display for Doubt {
@@ -250,6 +259,8 @@ impl fmt::Display for Doubt {
             Doubt::Forgotten => "the outcome is no longer kept",
             Doubt::Undecided => "the sites are still agreeing on it; ask again",
             Doubt::HomeLost => "the home that took part has lost its storage, and its objects",
+            Doubt::NotReady => "the site that must know is not ready; ask again",
+            Doubt::StorageFull => "the disk of the site that must know has no room to note it; ask again",
         })
     }
 }

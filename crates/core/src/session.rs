@@ -5,14 +5,21 @@
 //! durably: each outcome is a row that is written together with what the operation did. A repeated operation is answered
 //! from the record. Asking about an operation that is not known refuses it for ever, durably, so the answer stays true.
 //!
+//! A client that moves on further than the window reaches, without raising its mark, raises it by that: what waits below is
+//! withdrawn, and what is below is forgotten. Nobody is told so before the mark is durable, or an operation that was
+//! refused could be carried out after a crash. Every outcome's row tells the mark at its time. Where no row does, the session
+//! gets a **mark row** of its own, in the place after the last of the window ([`MARK_SLOT`]).
+//!
 //! One outcome has no row: that of a transaction that only read and was judged by its site alone. It is remembered until the
 //! site stops, so that nobody waits for a sync because of a read. A copy of it that comes after that is judged anew, and a
-//! question refuses it, and other content under its id is not noticed; it has no effect either way.
+//! question refuses it, and other content under its id is not noticed; it has no effect either way. While a site's disk has no
+//! room, a new operation is refused in memory alone; the refusal gets a row when it is asked for and there is room again.
 //!
 //! Memory is sessions times window, not rate times time. Sessions are numbered upwards from a durable mark, so after a
 //! restart or after the retention a number that is not known is a session that *ended*, never a new one. A session that
 //! left no row did nothing; which of those that ended may have left rows that are gone by now is kept too ([`Ended`]), because
-//! a client whose session a crash took with it must still hear that nothing was done.
+//! a client whose session a crash took with it must still hear that nothing was done. A transaction may be undecided when its
+//! session ends: its coordinator's row then says so, and does not open the session again at a restart.
 
 use std::collections::VecDeque;
 
@@ -33,6 +40,8 @@ pub const RETENTION: u64 = 600 * SECOND;
 const FAR: u64 = 1 << 20;
 /// Session numbers are reserved durably in blocks of this many.
 pub const BLOCK: u64 = 1024;
+/// The slot of a session's mark row; those of outcomes are below.
+pub const MARK_SLOT: u64 = SESSION_WINDOW;
 
 /// No client has this name.
 pub const NOBODY: ClientId = ClientId(u64::MAX >> 1);
@@ -47,6 +56,8 @@ enum State {
     Waiting(ClientId),
     /// It ended.
     Ended(Outcome),
+    /// It was refused because storage had no room, nor for a row of that.
+    RefusedForRoom,
 }
 
 #[derive(Clone, Debug)]
@@ -61,10 +72,14 @@ struct Slot {
 pub enum Verdict {
     /// It is new: carry it out, then record or suspend it.
     Fresh,
+    /// The agreement on it was under way at its deadline, or when the site stopped: carry it on like a new one.
+    Undecided,
     /// It ended before, like this.
     Known(Outcome),
     /// It waits; the answer now goes to the client that repeated it, and not to this one any more, if it is another.
     Waiting(Option<ClientId>),
+    /// It was refused because storage had no room, and that has no row yet.
+    RefusedForRoom,
 }
 
 /// One session's window.
@@ -79,6 +94,12 @@ pub struct Session {
     /// The highest sequence that a row was written for; zero for none. Rows of forgotten operations stay on storage until
     /// others take their slots, or the session ends.
     highest: u64,
+    /// What `low` would be after a restart, as far as rows of this session tell: at most `low`.
+    marked: u64,
+    /// Whether there is a mark row.
+    has_mark_row: bool,
+    /// Whether anything was answered, or waited, in this life or with a row.
+    is_used: bool,
     /// Operations that waited when their place in the window was given to others, and who waits for their answers.
     dropped: Vec<Unanswered>,
     /// What undecided operations aim at, by sequence; few, and few for long.
@@ -100,7 +121,17 @@ pub struct Aim {
 
 impl Session {
     fn new(now: u64) -> Self {
-        Self { low: 1, slots: Vec::new(), touched: now, highest: 0, dropped: Vec::new(), aims: Vec::new() }
+        Self {
+            low: 1,
+            slots: Vec::new(),
+            touched: now,
+            highest: 0,
+            marked: 1,
+            has_mark_row: false,
+            is_used: false,
+            dropped: Vec::new(),
+            aims: Vec::new(),
+        }
     }
 
     /// The lowest sequence whose outcome is kept.
@@ -114,35 +145,64 @@ impl Session {
         self.touched = now;
     }
 
-    /// Judges a submitted operation.
+    /// Judges a submitted operation. One that is new gets its place in the window.
     #[inline]
     pub fn judge(&mut self, sequence: u64, digest: u64, client: ClientId) -> Verdict {
-        if sequence < self.low {
-            return Verdict::Known(Outcome::Unknown(Doubt::Forgotten));
+        if sequence >= self.low {
+            self.make_room(sequence);
         }
-        self.make_room(sequence);
+        if let Some(verdict) = self.recall(sequence, digest, client) {
+            return verdict;
+        }
+
+        // The place is given to this operation; what waited there must not get what it frees.
         let mask = self.slots.len() as u64 - 1;
-        match &mut self.slots[(sequence & mask) as usize] {
-            Some(slot) if slot.sequence == sequence => match &mut slot.state {
-                // Whoever asked before it was carried out refused it, whatever its content.
-                State::Ended(outcome @ Outcome::Refused(Refusal::Withdrawn)) => Verdict::Known(outcome.clone()),
-                _ if slot.digest != digest => Verdict::Known(Outcome::Refused(Refusal::OtherContent)),
-                // The agreement was under way at its deadline, or when the site stopped: if the quota is still what it was
-                // (see [`Aim`]), the operation goes on.
-                State::Ended(Outcome::Unknown(Doubt::Undecided)) => Verdict::Fresh,
-                State::Ended(outcome) => Verdict::Known(outcome.clone()),
-                State::Waiting(waiting) => {
-                    let before = std::mem::replace(waiting, client);
-                    Verdict::Waiting((before != client).then_some(before))
-                }
-            },
-            other => {
-                // The place is given to this operation; what waited there must not get what it frees.
-                let before = other.take();
-                self.drop_waiting(before);
-                Verdict::Fresh
-            }
+        let before = self.slots[(sequence & mask) as usize].take();
+        self.drop_waiting(before);
+        Verdict::Fresh
+    }
+
+    /// Judges a submitted operation where nothing can be written. One that is new is refused, and that is remembered.
+    pub fn judge_without_room(&mut self, sequence: u64, digest: u64, client: ClientId) -> Verdict {
+        let no_room = Verdict::Known(Outcome::Unknown(Doubt::StorageFull));
+        match self.recall(sequence, digest, client) {
+            // That it is forgotten would have to be durable.
+            Some(Verdict::Known(Outcome::Unknown(Doubt::Forgotten))) if self.is_unmarked() => return no_room,
+            Some(Verdict::Undecided) => return Verdict::Known(Outcome::Unknown(Doubt::Undecided)),
+            Some(verdict) => return verdict,
+            None => {}
         }
+
+        // So would be that the window moves on, or that what waits gives its place up.
+        let is_held = self.waiting().any(|(waiting, _)| waiting < self.low);
+        if is_held || sequence - self.low >= SESSION_WINDOW {
+            return no_room;
+        }
+        self.place(Slot { sequence, digest, state: State::RefusedForRoom });
+        Verdict::RefusedForRoom
+    }
+
+    /// What is known of a submitted operation, if it is known; nothing is changed but who waits for it.
+    #[inline]
+    fn recall(&mut self, sequence: u64, digest: u64, client: ClientId) -> Option<Verdict> {
+        if sequence < self.low {
+            return Some(Verdict::Known(Outcome::Unknown(Doubt::Forgotten)));
+        }
+        let mask = (self.slots.len() as u64).checked_sub(1)?;
+        let slot = self.slots[(sequence & mask) as usize].as_mut().filter(|slot| slot.sequence == sequence)?;
+        Some(match &mut slot.state {
+            // Whoever asked before it was carried out refused it, whatever its content.
+            State::Ended(outcome @ Outcome::Refused(Refusal::Withdrawn)) => Verdict::Known(outcome.clone()),
+            _ if slot.digest != digest => Verdict::Known(Outcome::Refused(Refusal::OtherContent)),
+            // If the quota is still what it was (see [`Aim`]), the operation goes on.
+            State::Ended(Outcome::Unknown(Doubt::Undecided)) => Verdict::Undecided,
+            State::Ended(outcome) => Verdict::Known(outcome.clone()),
+            State::RefusedForRoom => Verdict::RefusedForRoom,
+            State::Waiting(waiting) => {
+                let before = std::mem::replace(waiting, client);
+                Verdict::Waiting((before != client).then_some(before))
+            }
+        })
     }
 
     /// Makes room for an operation in the window. A client that moves on without raising the mark raises it by what the window
@@ -165,13 +225,13 @@ impl Session {
         Some(match &slot.state {
             State::Waiting(client) => Known::Waiting(*client),
             State::Ended(outcome) => Known::Ended(outcome.clone()),
+            State::RefusedForRoom => Known::RefusedForRoom,
         })
     }
 
     /// Notes how an operation ended.
     #[inline]
     pub fn record(&mut self, sequence: u64, digest: u64, outcome: Outcome) {
-        self.highest = self.highest.max(sequence);
         self.place(Slot { sequence, digest, state: State::Ended(outcome) });
     }
 
@@ -188,10 +248,9 @@ impl Session {
             State::Waiting(client) => *client,
             // Its client was told so, and may ask.
             State::Ended(Outcome::Unknown(Doubt::Undecided)) => NOBODY,
-            State::Ended(_) => return None,
+            State::Ended(_) | State::RefusedForRoom => return None,
         };
         slot.state = State::Ended(outcome.clone());
-        self.highest = self.highest.max(sequence);
         Some((client, slot.digest))
     }
 
@@ -216,9 +275,26 @@ impl Session {
         slot.filter(|slot| slot.sequence == sequence).map(|slot| slot.digest)
     }
 
-    /// Notes that a row was written for an operation that still waits.
+    /// Notes that a row was written for an operation: it tells the mark, as far as it can.
+    #[inline]
     pub fn note_row(&mut self, sequence: u64) {
         self.highest = self.highest.max(sequence);
+        self.marked = self.marked.max(told_by(sequence, self.low));
+    }
+
+    /// Whether no row tells the mark.
+    pub fn is_unmarked(&self) -> bool {
+        self.low > self.marked
+    }
+
+    /// The mark, if no row tells it yet; from here on one does.
+    pub fn mark(&mut self) -> Option<u64> {
+        if !self.is_unmarked() {
+            return None;
+        }
+        self.marked = self.low;
+        self.has_mark_row = true;
+        Some(self.low)
     }
 
     /// Operations that waited when the window moved on, and who waits for their answers; each is named once.
@@ -230,17 +306,25 @@ impl Session {
     fn waiting(&self) -> impl Iterator<Item = (u64, ClientId)> {
         self.slots.iter().flatten().filter_map(|slot| match slot.state {
             State::Waiting(client) => Some((slot.sequence, client)),
-            State::Ended(_) => None,
+            State::Ended(_) | State::RefusedForRoom => None,
         })
+    }
+
+    /// The operations whose clients were told that they are undecided.
+    fn undecided(&self) -> impl Iterator<Item = u64> {
+        let is_undecided = |slot: &&Slot| matches!(slot.state, State::Ended(Outcome::Unknown(Doubt::Undecided)));
+        self.slots.iter().flatten().filter(is_undecided).map(|slot| slot.sequence)
     }
 
     /// The slots that may have a row, for its removal.
     fn written(&self) -> impl Iterator<Item = u64> + use<> {
         let all = self.highest >= SESSION_WINDOW;
-        u64::from(!all)..if all { SESSION_WINDOW } else { self.highest + 1 }
+        let outcomes = u64::from(!all)..if all { SESSION_WINDOW } else { self.highest + 1 };
+        outcomes.chain(self.has_mark_row.then_some(MARK_SLOT))
     }
 
     fn place(&mut self, slot: Slot) {
+        self.is_used = true;
         self.reach(slot.sequence);
         let mask = self.slots.len() as u64 - 1;
         let sequence = slot.sequence;
@@ -282,6 +366,8 @@ pub enum Known {
     Waiting(ClientId),
     /// It ended.
     Ended(Outcome),
+    /// It was refused because storage had no room, and that has no row yet.
+    RefusedForRoom,
 }
 
 /// All sessions of a site.
@@ -302,6 +388,17 @@ impl Default for Sessions {
     fn default() -> Self {
         Self::restore(Marks::default())
     }
+}
+
+/// What a session leaves when it ends.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Closed {
+    /// The slots whose rows are to be removed.
+    pub slots: Vec<u64>,
+    /// The operations that waited.
+    pub waiting: Vec<Unanswered>,
+    /// The operations whose clients were told that they are undecided.
+    pub undecided: Vec<u64>,
 }
 
 /// What [`Sessions::open`] came to.
@@ -368,9 +465,12 @@ impl Sessions {
     ///
     /// One that was never opened will not be: its number is passed over, durably (the marks change). Not one that is far off,
     /// which nobody can have, or somebody could use the numbers up.
-    pub fn verdict_on_ended(&mut self, id: SessionId) -> Outcome {
+    pub fn verdict_on_ended(&mut self, id: SessionId, has_room: bool) -> Outcome {
         if id.0 >= self.next.saturating_add(FAR) {
             return Outcome::Unknown(Doubt::Forgotten);
+        }
+        if !has_room && id.0 >= self.reserved {
+            return Outcome::Unknown(Doubt::StorageFull);
         }
         self.next = self.next.max(id.0 + 1);
         if self.next > self.reserved {
@@ -389,9 +489,9 @@ impl Sessions {
             self.insert(id, Session::new(now));
         }
         let session = self.open.get_mut(&id).expect("inserted above");
-        let raised = row.low.max((row.sequence + 1).saturating_sub(SESSION_WINDOW));
-        session.low = session.low.max(raised);
-        session.highest = session.highest.max(row.sequence);
+        session.low = session.low.max(told_by(row.sequence, row.low));
+        session.note_row(row.sequence);
+        session.is_used = true;
         if row.sequence >= session.low {
             session.record(row.sequence, row.digest, row.outcome);
             if let Some(aim) = row.aim {
@@ -400,26 +500,38 @@ impl Sessions {
         }
     }
 
+    /// Takes a mark row into the session that it belongs to, when the site starts.
+    pub fn restore_mark(&mut self, id: SessionId, low: u64, now: u64) {
+        if !self.open.contains_key(&id) {
+            self.insert(id, Session::new(now));
+        }
+        let session = self.open.get_mut(&id).expect("inserted above");
+        session.low = session.low.max(low);
+        session.marked = session.marked.max(low);
+        (session.has_mark_row, session.is_used) = (true, true);
+    }
+
     /// Takes an operation into its session, when the site starts, that waited for its transaction to be decided.
     pub fn restore_waiting(&mut self, id: SessionId, sequence: u64, low: u64, digest: u64, now: u64) {
         if !self.open.contains_key(&id) {
             self.insert(id, Session::new(now));
         }
         let session = self.open.get_mut(&id).expect("inserted above");
-        session.low = session.low.max(low.max((sequence + 1).saturating_sub(SESSION_WINDOW)));
+        session.low = session.low.max(low.max(sequence.saturating_add(1).saturating_sub(SESSION_WINDOW)));
         if sequence >= session.low {
             session.suspend(sequence, digest, NOBODY);
         }
     }
 
-    /// Ends a session; returns the slots whose rows are to be removed and the operations that waited, if it was open.
-    pub fn close(&mut self, id: SessionId) -> Option<(Vec<u64>, Vec<Unanswered>)> {
+    /// Ends a session, if it is open.
+    pub fn close(&mut self, id: SessionId) -> Option<Closed> {
         let session = self.open.remove(&id)?;
-        // What waits may still be carried out, if others have been asked to.
-        if session.highest > 0 || session.waiting().next().is_some() {
+        // What was answered must not be answered otherwise, and what waits may still be carried out, if others have been asked to.
+        if session.is_used {
             self.ended.insert(id.0);
         }
-        Some((session.written().collect(), session.waiting().collect()))
+        let slots = session.written().collect();
+        Some(Closed { slots, waiting: session.waiting().collect(), undecided: session.undecided().collect() })
     }
 
     /// The rows that there may be: session and slot.
@@ -610,6 +722,25 @@ pub fn digest(operation: &Operation) -> u64 {
     hash
 }
 
+/// The mark that a row tells which was written for this operation when the mark was `low`.
+#[inline]
+fn told_by(sequence: u64, low: u64) -> u64 {
+    low.min(sequence).max(sequence.saturating_add(1).saturating_sub(SESSION_WINDOW))
+}
+
+/// Appends a mark row.
+pub fn encode_mark(out: &mut Vec<u8>, low: u64) {
+    put_u64(out, low);
+}
+
+/// Reads what [`encode_mark`] wrote.
+pub fn decode_mark(bytes: &[u8]) -> Result<u64, Malformed> {
+    let mut cursor = Cursor(bytes);
+    let low = cursor.u64()?;
+    cursor.end()?;
+    Ok(low)
+}
+
 /// Whether an outcome is kept durably: all but that of a transaction that only read, and that its site judged alone.
 pub fn is_kept(outcome: &Outcome) -> bool {
     !matches!(outcome, Outcome::Committed { phases: 0 })
@@ -677,9 +808,9 @@ pub fn encode_row(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, outco
                 Refusal::Withdrawn => (11, 0),
                 Refusal::OtherContent => (12, 0),
                 Refusal::AboveLimit { limit } => (13, *limit as u64),
-                Refusal::SessionEnded | Refusal::NotReady | Refusal::StorageFull => {
-                    unreachable!("refusals that are not recorded have no row")
-                }
+                Refusal::NotReady => (14, 0),
+                Refusal::StorageFull => (15, 0),
+                Refusal::SessionEnded => unreachable!("a session that has ended has no rows"),
             };
             out.push(kind);
             put_u64(out, detail);
@@ -731,6 +862,8 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
                 11 => Refusal::Withdrawn,
                 12 => Refusal::OtherContent,
                 13 => Refusal::AboveLimit { limit: detail as i64 },
+                14 => Refusal::NotReady,
+                15 => Refusal::StorageFull,
                 _ => return Err(Malformed),
             })
         }
@@ -771,14 +904,14 @@ mod tests {
         // A crash: what was open and left no row is no more.
         let mut sessions = Sessions::restore(sessions.marks());
         for id in [first, last] {
-            assert_eq!(sessions.verdict_on_ended(id), Outcome::Unknown(Doubt::Forgotten));
+            assert_eq!(sessions.verdict_on_ended(id, true), Outcome::Unknown(Doubt::Forgotten));
         }
-        assert_eq!(sessions.verdict_on_ended(crashed), Outcome::Refused(Refusal::Withdrawn));
+        assert_eq!(sessions.verdict_on_ended(crashed, true), Outcome::Refused(Refusal::Withdrawn));
         // One that ended while something waited may have done it.
         let id = open(&mut sessions);
         sessions.find(id).expect("open").suspend(1, 0, NOBODY);
         sessions.close(id);
-        assert_eq!(sessions.verdict_on_ended(id), Outcome::Unknown(Doubt::Forgotten));
+        assert_eq!(sessions.verdict_on_ended(id, true), Outcome::Unknown(Doubt::Forgotten));
     }
 
     #[test]

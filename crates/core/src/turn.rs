@@ -78,6 +78,8 @@ pub struct Turn<'a> {
     pub site: Membership<'a>,
     /// Whether the site drains: it wants no more tokens than what waits needs.
     pub leaving: bool,
+    /// Whether storage has room for what clients want written.
+    pub has_room: bool,
     /// Whether a majority agrees with the site's wall clock.
     pub is_clock_trusted: bool,
     /// The configuration.

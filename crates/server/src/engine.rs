@@ -21,7 +21,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use slackline_core::api::{Answer, Doubt, Outcome, Readiness, Refusal, Request, Response};
+use slackline_core::api::{Readiness, Request, Response};
 use slackline_core::id::{Incarnation, SiteId};
 use slackline_core::machine::{
     Batch, ClientId, Effect, Gate, Input, Machine, Overlay, ReadError, STALL_BOUND, Seq, View,
@@ -51,7 +51,7 @@ const HERE_SYNC: Duration = Duration::from_micros(300);
 const TURN_MESSAGES: usize = 1_024;
 /// The most bytes of batches that may gather while a group is synced; no request is handled beyond it.
 const GATHER_BYTES: usize = 8 << 20;
-/// Room on the disk that is kept for the agreement with other sites: below it, requests that write are refused; below half
+/// Room on the disk that is kept for the agreement with other sites: below it, new operations are refused; below half
 /// of it, messages are dropped and ticks postponed too. In bytes.
 pub(crate) const STORAGE_RESERVE: u64 = 8 << 20;
 /// The most bytes that a request brings. A transaction is written up to twice: when it is prepared, and when it is carried out.
@@ -230,7 +230,10 @@ impl Engine {
         // Other sites first: behind a queue of requests, an agreement would stand still everywhere.
         for _ in 0..TURN_MESSAGES {
             let Some((from, message)) = mailbox.next_message() else { break };
-            if self.room() >= STORAGE_RESERVE / 2 + message_bytes(&message) as u64 {
+            let bytes = message_bytes(&message) as u64;
+            if self.room() >= STORAGE_RESERVE / 2 + bytes {
+                // It may bring a client's request that another site passes on.
+                self.node.set_room(self.room() >= STORAGE_RESERVE + 2 * bytes);
                 self.handle(Input::Message { from, message })?;
             }
         }
@@ -240,13 +243,10 @@ impl Engine {
             let Some((client, request, weight)) = mailbox.next_request() else { break };
             operations += weight;
             gathered += weight;
-            if self.room() < STORAGE_RESERVE + 2 * LARGEST
-                && self.room() < STORAGE_RESERVE + 2 * request_bytes(&request) as u64
-                && let Some(refused) = refuse_for_room(&request)
-            {
-                self.responses.push((client, refused));
-                continue;
-            }
+            // The machine looks up what a request is about before it refuses anything for want of room.
+            let has_room = self.room() >= STORAGE_RESERVE + 2 * LARGEST
+                || self.room() >= STORAGE_RESERVE + 2 * request_bytes(&request) as u64;
+            self.node.set_room(has_room);
             self.handle(Input::Request { client, request })?;
             if gathered >= SYNC_OPERATIONS {
                 self.submit()?;
@@ -445,31 +445,6 @@ impl Engine {
         gauges.waiting_for_sync = self.gate.waiting();
         gauges.room = self.store.room();
         gauges.overlay_rows = self.overlay.len();
-    }
-}
-
-/// The answer to a request that would write where there is no room; nothing for one that only reads.
-fn refuse_for_room(request: &Request) -> Option<Response> {
-    match request {
-        Request::Batch(batch) => {
-            let outcome = Outcome::Refused(Refusal::StorageFull);
-            let refused = |sequence| Answer { sequence, outcome: outcome.clone() };
-            let answers = batch.operations.iter().map(|submission| refused(submission.sequence)).collect();
-            Some(Response::Batch { session: batch.session, answers })
-        }
-        Request::Open => Some(Response::NotOpened(Refusal::StorageFull)),
-        // It may have been done long ago, so this is not the place to call it refused.
-        Request::Ask { operation } => {
-            warn!(%operation, "no room on the disk to note that an operation was asked about");
-            Some(Response::Asked { operation: *operation, outcome: Outcome::Unknown(Doubt::Undecided) })
-        }
-        Request::Close { .. } => Some(Response::Closed),
-        Request::Read(_)
-        | Request::Explain { .. }
-        | Request::Show { .. }
-        | Request::List { .. }
-        | Request::Status
-        | Request::Drain => None,
     }
 }
 

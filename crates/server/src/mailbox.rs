@@ -244,7 +244,7 @@ fn weight(request: &Request) -> usize {
 
 /// What a client is told when a queue is full.
 pub(crate) fn overloaded() -> Status {
-    Status::resource_exhausted("overloaded: a queue of the site is full; nothing was done, try again later")
+    Status::resource_exhausted("overloaded: a queue of the site is full; this request was not taken, try again later")
 }
 
 /// What a client is told when the site stops.

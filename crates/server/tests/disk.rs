@@ -45,6 +45,14 @@ fn tracked(mut request: v1::SessionRequest) -> v1::SessionRequest {
     request
 }
 
+/// The client still cares about operations from this sequence on.
+fn from(low: u64, mut request: v1::SessionRequest) -> v1::SessionRequest {
+    if let Some(v1::session_request::Request::Batch(batch)) = &mut request.request {
+        batch.low = low;
+    }
+    request
+}
+
 #[test]
 fn full_disk_refuses_before_it_is_half_written_and_serves_again_with_room() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -56,9 +64,11 @@ fn full_disk_refuses_before_it_is_half_written_and_serves_again_with_room() {
         let (requests, mut replies) = client.stream().await;
         faults.set_space(Some(0));
         let mut granted = 0;
+        let (mut last, mut low) = (None, 1);
         loop {
             // Tracked grants each have a row, so that the table needs more and more room.
-            requests.send(tracked(client.batch("seats", 500))).await.expect("the stream is open");
+            let request = from(low, tracked(client.batch("seats", 500)));
+            requests.send(request.clone()).await.expect("the stream is open");
             let answered = outcomes(replies.message().await.expect("no error").expect("a reply"));
             assert_eq!(answered.len(), 500);
             if answered.iter().any(is_full) {
@@ -66,7 +76,13 @@ fn full_disk_refuses_before_it_is_half_written_and_serves_again_with_room() {
                 break;
             }
             granted += 500;
+            low = answered[0].sequence;
+            last = Some(request);
         }
+        // What was done is not refused when it is repeated.
+        requests.send(last.expect("some were granted first")).await.expect("the stream is open");
+        let answered = outcomes(replies.message().await.expect("no error").expect("a reply"));
+        assert!(answered.len() == 500 && !answered.iter().any(is_full), "{answered:?}");
         // Reading still works, and nothing of what was refused was done.
         assert_eq!(client.show("seats").await.in_use_max, granted);
         faults.set_space(None);

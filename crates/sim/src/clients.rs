@@ -2,16 +2,20 @@
 //! id at the same site (also through another), questions after doubt, fail-over with new ids for what was not sent.
 //!
 //! They are well-behaved: they release only what they hold, and use a hold for a time only until ε before that time is
-//! over, counted from when they sent the request.
+//! over, counted from when they sent the request. They are careless too: they move on further than a session's window
+//! reaches, close sessions with operations under way, repeat what they were told of long ago, and in some runs are all silent
+//! for longer than outcomes are kept.
 
-use slackline_core::api::{self, Answer, Doubt, Hold, Operation, Outcome, Refusal, Request, Response, Submission};
+use slackline_core::api::{
+    self, Answer, Doubt, Hold, Operation, Outcome, Refusal, Request, Response, SESSION_WINDOW, Submission,
+};
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId};
 use slackline_core::machine::ClientId;
 use slackline_core::session::is_kept;
 
 use crate::faults::EPSILON;
-use crate::invariants::answers::{self, Standing, is_definitive};
+use crate::invariants::answers::{self, Answered, Standing, is_definitive, is_of_one_copy};
 use crate::invariants::{limit, once, survival};
 use crate::oracle::Op;
 use crate::run::{Phase, Simulation, Timer};
@@ -25,6 +29,10 @@ const CLIENT_LOSS: u64 = 8_000;
 const WINDOW: u64 = 1_000;
 /// How many answered operations a client goes on caring about, at most.
 const KEPT: u64 = 60;
+/// The most ended sessions that a client remembers.
+const ENDED: usize = 4;
+/// From so many of the newest operations clients choose what they repeat.
+const RECENT: u64 = 3_000;
 
 /// What a request was for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,6 +61,10 @@ pub(crate) struct Client {
     holdings: Vec<Holding>,
     /// Sessions in which nothing new is sent, by site.
     retired: Vec<(usize, Session)>,
+    /// Sessions that it closed, by site.
+    ended: Vec<(usize, Session)>,
+    /// Operations that it sends so that its window jumps over others, which it repeats then: victim and leap.
+    leaps: Vec<(u32, u32)>,
     burst_until: u64,
 }
 
@@ -71,6 +83,16 @@ struct Session {
     id: SessionId,
     next: u64,
     low: u64,
+    /// Below this nothing is kept, because the client jumped.
+    floor: u64,
+    /// Whether it was silent for longer than outcomes are kept.
+    is_stale: bool,
+}
+
+impl Session {
+    fn new(incarnation: Incarnation, id: SessionId) -> Self {
+        Self { incarnation, id, next: 1, low: 1, floor: 1, is_stale: false }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -138,6 +160,8 @@ impl Client {
             open: Vec::new(),
             holdings: Vec::new(),
             retired: Vec::new(),
+            ended: Vec::new(),
+            leaps: Vec::new(),
             burst_until: 0,
         }
     }
@@ -170,6 +194,11 @@ impl Simulation {
 
     pub(crate) fn client_acts(&mut self, world: &mut World, at: usize) {
         let now = world.now();
+        if let Some((from, until)) = self.silence
+            && (from..until).contains(&now)
+        {
+            return self.fall_silent(world, at, until);
+        }
         self.see_to_open(world, at);
         self.close_retired(world, at);
         let finishing = self.quota_operations() >= self.options.operations;
@@ -233,7 +262,11 @@ impl Simulation {
             let (operation, timeout) = self.invent(world, at);
             self.submit(world, at, site, operation, timeout);
         }
+        if self.rng.one_in(8) {
+            self.repeat_told(world, at);
+        }
         match self.rng.below(300) {
+            12..=16 => self.jump(world, at, site),
             0 => self.ask_before_sending(world, at, site),
             1..=3 => self.ask_again(world, at, site),
             4 => self.reuse_id(world, at, site),
@@ -362,10 +395,17 @@ impl Simulation {
             self.raise_low(at, site);
         }
         let client = &mut self.clients[at].sites[site];
-        let session = client.session.as_mut()?;
+        let session = client.session?;
         if session.next - session.low >= WINDOW || client.outbox.len() >= api::BATCH_OPERATIONS {
             return None;
         }
+        self.enqueue(world, at, site, operation, timeout)
+    }
+
+    /// The same, however far the session's window reaches.
+    fn enqueue(&mut self, world: &World, at: usize, site: usize, operation: Operation, timeout: u64) -> Option<u32> {
+        let client = &mut self.clients[at].sites[site];
+        let session = client.session.as_mut()?;
         let sequence = session.next;
         session.next += 1;
         client.outbox.push(Submission { sequence, timeout, operation: operation.clone() });
@@ -409,6 +449,8 @@ impl Simulation {
             first_sent: world.now(),
             sent: 0,
             relayed: false,
+            skipped: false,
+            answered: Answered::default(),
             told: None,
             durable: None,
             generation: 0,
@@ -474,7 +516,8 @@ impl Simulation {
         let Some(session) = self.clients[at].sites[site].session else { return };
         let ops = &self.oracle.sessions[&(site, session.incarnation, session.id)];
         let mut low = session.low;
-        while low + KEPT < session.next && self.oracle.ops[ops[low as usize - 1] as usize].told.is_some() {
+        let is_over = |op: &Op| op.told.is_some() || op.skipped;
+        while low + KEPT < session.next && is_over(&self.oracle.ops[ops[low as usize - 1] as usize]) {
             low += 1;
         }
         // Not always as soon as it could.
@@ -676,27 +719,167 @@ impl Simulation {
         self.send_batch(world, at, site, site, id.incarnation, id.session, low, vec![submission], true);
     }
 
-    /// Sends nothing new in a session; it is closed when everything in it is answered.
+    /// Sends nothing new in a session; it is closed when everything in it is answered, or at once.
     fn retire_session(&mut self, world: &mut World, at: usize, site: usize) {
         self.flush(world, at, site);
-        let session = self.clients[at].sites[site].session.take();
-        self.clients[at].retired.extend(session.map(|session| (site, session)));
+        let Some(session) = self.clients[at].sites[site].session.take() else { return };
+        let is_of = |open: &&Open| {
+            let id = self.oracle.ops[open.op as usize].id;
+            (id.session, id.incarnation) == (session.id, session.incarnation)
+                && self.oracle.ops[open.op as usize].site == site
+        };
+        let under_way: Vec<u32> = self.clients[at].open.iter().filter(is_of).map(|open| open.op).collect();
+        let commits = |op: &u32| matches!(self.oracle.ops[*op as usize].operation, Operation::Commit(_));
+        let has_commit = under_way.iter().any(commits);
+        if under_way.is_empty() || !self.rng.one_in(if has_commit { 2 } else { 4 }) {
+            return self.clients[at].retired.push((site, session));
+        }
+        self.probes.hit("client: closes a session with operations under way");
+        let arrives = self.close(world, at, site, session);
+        if has_commit && self.phase == Phase::Faults && self.rng.one_in(2) {
+            let soon = arrives + 1 + self.rng.below(200 * MILLISECOND);
+            world.wake_at(soon, Timer::Closed(site).token());
+        }
+    }
+
+    /// Closes a session; when the site is told so.
+    fn close(&mut self, world: &mut World, at: usize, site: usize, session: Session) -> u64 {
+        let arrives = world.now() + self.latency(world, at, site);
+        let request =
+            Request::Close { site: self.members[site], incarnation: session.incarnation, session: session.id };
+        self.ask_site(world, arrives, site, Purpose::Close, request);
+        let ended = &mut self.clients[at].ended;
+        if ended.len() == ENDED {
+            ended.remove(0);
+        }
+        ended.push((site, session));
+        arrives
+    }
+
+    /// No client says anything until then.
+    fn fall_silent(&mut self, world: &mut World, at: usize, until: u64) {
+        self.probes.hit("client: silent for longer than outcomes are kept");
+        let sessions = self.clients[at].sites.iter_mut().filter_map(|site| site.session.as_mut());
+        sessions.for_each(|session| session.is_stale = true);
+        let next = until + self.rng.below(SECOND);
+        world.wake_at(next, Timer::Client(at).token());
+    }
+
+    /// Numbers an operation so that the session's window just reaches, or just does not reach, one that waits or was done; what is
+    /// in between is passed over.
+    fn jump(&mut self, world: &mut World, at: usize, site: usize) {
+        self.flush(world, at, site);
+        let Some(session) = self.clients[at].sites[site].session.filter(|session| !session.is_stale) else { return };
+        let floor = session.low.max(session.floor);
+        let span = session.next - floor;
+        if span == 0 {
+            return;
+        }
+        let ops = &self.oracle.sessions[&(site, session.incarnation, session.id)];
+        let waits = |sequence: &u64| {
+            let op = &self.oracle.ops[ops[*sequence as usize - 1] as usize];
+            op.told.is_none() && !op.skipped && matches!(op.operation, Operation::Acquire { .. } | Operation::Commit(_))
+        };
+        let victim = (floor..session.next).rev().find(waits).filter(|_| !self.rng.one_in(3));
+        if victim.is_some() {
+            self.probes.hit("client: jumps its window over what waits");
+        }
+        let victim = victim.unwrap_or_else(|| floor + self.rng.below(span));
+        let target = victim + SESSION_WINDOW - 1 + self.rng.below(3);
+        if target < session.next {
+            return;
+        }
+        self.probes.hit("client: jumps its window");
+        let victim = ops[victim as usize - 1];
+        for sequence in session.next..target {
+            let operation = Operation::Acquire { quota: PLENTY.name.to_owned(), amount: 0, hold: Hold::Counted };
+            let op = self.register(world, site, session.incarnation, session.id, sequence, operation, SECOND);
+            self.oracle.ops[op as usize].skipped = true;
+        }
+        let floor = session.floor.max(target + 1 - SESSION_WINDOW);
+        self.clients[at].sites[site].session = Some(Session { next: target, floor, ..session });
+        // One that waits leaves no row that would tell how far the window has moved.
+        let (name, amount) = if self.rng.one_in(2) { ("scarce", 7) } else { (PLENTY.name, 1) };
+        let operation = Operation::Acquire { quota: name.to_owned(), amount, hold: Hold::Counted };
+        let Some(leap) = self.enqueue(world, at, site, operation, 2 * SECOND) else { return };
+        self.clients[at].leaps.push((victim, leap));
+        self.flush(world, at, site);
+        // What this client has sent in vain it does not send again in a session that it has used up.
+        if self.rng.one_in(2) {
+            self.retire_session(world, at, site);
+        }
+    }
+
+    /// Sends again what it, or somebody else, was told of: that must not have any effect.
+    fn repeat_told(&mut self, world: &mut World, at: usize) {
+        let op = match self.rng.below(4) {
+            // What its window has jumped over, or would have.
+            0 if !self.clients[at].leaps.is_empty() => {
+                let which = self.rng.below(self.clients[at].leaps.len() as u64) as usize;
+                let (victim, leap) = self.clients[at].leaps[which];
+                if self.clients[at].leaps.len() > ENDED {
+                    self.clients[at].leaps.remove(which);
+                }
+                // One of those in between, now and then.
+                let between = leap - victim;
+                if self.rng.one_in(2) && between > 0 {
+                    victim + self.rng.below(u64::from(between)) as u32
+                } else {
+                    victim
+                }
+            }
+            1 | 2 if !self.clients[at].ended.is_empty() => {
+                let which = self.rng.below(self.clients[at].ended.len() as u64) as usize;
+                let (site, session) = self.clients[at].ended[which];
+                let ops = &self.oracle.sessions[&(site, session.incarnation, session.id)];
+                let Some(last) = (ops.len() as u64).checked_sub(1) else { return };
+                ops[self.rng.below(last + 1) as usize]
+            }
+            _ => {
+                let recent = (self.oracle.ops.len() as u64).min(RECENT);
+                (self.oracle.ops.len() as u64 - 1 - self.rng.below(recent)) as u32
+            }
+        };
+        let known = &self.oracle.ops[op as usize];
+        let is_first = known.skipped && known.sent == 0;
+        match &known.told {
+            Some(told) if is_of_one_copy(told) => return,
+            Some(Outcome::Refused(Refusal::Withdrawn)) => self.probes.hit("client: repeats what was withdrawn"),
+            Some(_) if known.sent > 0 => self.probes.hit("client: repeats what it was told of"),
+            None if is_first => self.probes.hit("client: sends what it passed over"),
+            _ => return,
+        }
+        let known = &mut self.oracle.ops[op as usize];
+        known.sent += 1;
+        let (site, id, timeout) = (known.site, known.id, known.timeout);
+        let submission = Submission { sequence: id.sequence, timeout, operation: known.operation.clone() };
+        let is_ended = |ended: &(usize, Session)| {
+            ended.0 == site && (ended.1.id, ended.1.incarnation) == (id.session, id.incarnation)
+        };
+        if self.clients[at].ended.iter().any(is_ended) {
+            self.probes.hit("client: repeats in a session that ended");
+        }
+        let through = if self.rng.one_in(4) { self.rng.below(world.len() as u64) as usize } else { site };
+        self.oracle.ops[op as usize].relayed |= through != site;
+        if is_first {
+            let look_at = world.now() + timeout + self.patience(world, at, site);
+            self.clients[at].open.push(Open { op, look_at, tries: 0 });
+        }
+        self.send_batch(world, at, site, through, id.incarnation, id.session, 1, vec![submission], false);
     }
 
     /// Closes a retired session of which nothing is in doubt any more, and asks about an operation of it afterwards.
     fn close_retired(&mut self, world: &mut World, at: usize) {
         let answered = |&(site, session): &(usize, Session)| {
             let ops = &self.oracle.sessions[&(site, session.incarnation, session.id)];
-            ops.iter().all(|&op| self.oracle.ops[op as usize].told.is_some())
+            let is_over = |op: &Op| op.told.is_some() || op.skipped;
+            ops.iter().all(|&op| is_over(&self.oracle.ops[op as usize]))
         };
         let Some(position) = self.clients[at].retired.iter().position(answered) else { return };
         let (site, session) = self.clients[at].retired.swap_remove(position);
         let last = self.oracle.sessions[&(site, session.incarnation, session.id)].last().copied();
         self.probes.hit("client: closes a session");
-        let arrives = world.now() + self.latency(world, at, site);
-        let request =
-            Request::Close { site: self.members[site], incarnation: session.incarnation, session: session.id };
-        self.ask_site(world, arrives, site, Purpose::Close, request);
+        let arrives = self.close(world, at, site, session);
         if let Some(op) = last {
             let operation = self.oracle.ops[op as usize].id;
             self.ask_site(world, arrives + 1, site, Purpose::Ask { op }, Request::Ask { operation });
@@ -738,7 +921,7 @@ impl Simulation {
             (Purpose::Open { client, site }, Response::Opened { incarnation, session, .. }) => {
                 let of_site = &mut self.clients[client].sites[site];
                 if of_site.session.is_none() {
-                    of_site.session = Some(Session { incarnation, id: session, next: 1, low: 1 });
+                    of_site.session = Some(Session::new(incarnation, session));
                     of_site.opening_until = 0;
                     self.oracle.sessions.entry((site, incarnation, session)).or_default();
                 }
@@ -815,7 +998,7 @@ impl Simulation {
         let about = id.to_string();
         let mine = |s: &Session| s.id == id.session && s.incarnation == id.incarnation;
         let current = self.clients.iter().find_map(|client| client.sites[site].session.filter(mine));
-        let low = current.map(|session| session.low);
+        let low = current.filter(|session| !session.is_stale).map(|session| session.low.max(session.floor));
         let standing = Standing {
             lost: self.oracle.lost.contains(&(site, id.incarnation)),
             // A session that left no record may be taken for one whose records are forgotten.
@@ -845,10 +1028,20 @@ impl Simulation {
         let known = &self.oracle.ops[op as usize];
         let first = known.told.is_none();
         let once_and_direct = known.sent == 1 && !known.relayed && !asked;
+        // Of the only copy that was sent, the site says that it did nothing.
+        let outcome = match outcome {
+            Outcome::Unknown(Doubt::Forgotten)
+                if once_and_direct && current.is_some_and(|s| id.sequence >= s.floor) =>
+            {
+                Outcome::Refused(Refusal::SessionEnded)
+            }
+            outcome => outcome,
+        };
+        let did_nothing = once_and_direct && is_of_one_copy(&outcome);
         match &outcome {
             Outcome::Refused(refusal) => {
                 self.count_refusal(*refusal);
-                if matches!(refusal, Refusal::SessionEnded | Refusal::NotReady) {
+                if matches!(refusal, Refusal::SessionEnded | Refusal::NotReady | Refusal::StorageFull) {
                     let of_site = &mut self.clients[at].sites[site];
                     of_site.suspect_until = of_site.suspect_until.max(now + SECOND / 2);
                 }
@@ -863,6 +1056,8 @@ impl Simulation {
                     Doubt::Forgotten => "unknown: forgotten",
                     Doubt::Undecided => "unknown: undecided",
                     Doubt::HomeLost => "unknown: home lost",
+                    Doubt::NotReady => "unknown: not ready",
+                    Doubt::StorageFull => "unknown: storage full",
                 });
                 if *doubt == Doubt::IncarnationLost {
                     self.drop_session(at, site, id);
@@ -872,8 +1067,9 @@ impl Simulation {
         }
         let is_final = match &outcome {
             Outcome::Unknown(Doubt::IncarnationLost | Doubt::Forgotten | Doubt::HomeLost) => true,
-            Outcome::Refused(Refusal::SessionEnded | Refusal::NotReady) => once_and_direct,
-            outcome => is_definitive(outcome),
+            // Who asks is told what is durable.
+            Outcome::Refused(Refusal::StorageFull) if asked => true,
+            outcome => is_definitive(outcome) || did_nothing,
         };
         if !first || !is_final {
             if !is_final && let Some(open) = self.clients[at].open.iter_mut().find(|open| open.op == op) {
@@ -886,6 +1082,10 @@ impl Simulation {
         }
         self.oracle.ops[op as usize].told = Some(outcome.clone());
         self.clients[at].open.retain(|open| open.op != op);
+        let outcome = match outcome {
+            Outcome::Unknown(_) if did_nothing => Outcome::Refused(Refusal::NotReady),
+            outcome => outcome,
+        };
         self.conclude(world, at, op, &outcome);
     }
 
@@ -1033,8 +1233,9 @@ impl Simulation {
             Refusal::OtherContent => "refused: other content",
             Refusal::SessionEnded => "refused: session ended",
             Refusal::NotReady => "refused: not ready",
-            // Their bounds are higher than what a run reaches; they have tests of their own.
-            Refusal::Overloaded | Refusal::StorageFull => return,
+            Refusal::StorageFull => "refused: storage full",
+            // Its bounds are higher than what a run reaches; they have tests of their own.
+            Refusal::Overloaded => return,
         });
     }
 

@@ -46,6 +46,7 @@ pub(crate) enum Fault {
     Duplication,
     Reordering,
     SlowDisk { site: usize },
+    FullDisk { site: usize },
     Clock { site: usize },
 }
 
@@ -168,7 +169,7 @@ impl Simulation {
             }
         }
         let pause = 200 * MILLISECOND + self.rng.below(5 * SECOND);
-        world.wake_at(world.now() + pause, Timer::Strike.token());
+        world.wake_at(self.after_silence(world.now() + pause), Timer::Strike.token());
     }
 
     fn try_strike(&mut self, world: &mut World) -> bool {
@@ -182,7 +183,7 @@ impl Simulation {
         let fragile = self.faults.impostor.is_some();
         let lasts = 300 * MILLISECOND + self.rng.below(7 * SECOND);
         let is_prelude = now < self.txns_from;
-        let kind = if is_prelude && self.rng.one_in(4) { WALL_CLOCK } else { self.rng.below(28) };
+        let kind = if is_prelude && self.rng.one_in(4) { WALL_CLOCK } else { self.rng.below(29) };
         match kind {
             // A crash at some moment, or at a persist point of a certain kind, with a part of what was not synced.
             0..=2 if up && !fragile => {
@@ -325,6 +326,10 @@ impl Simulation {
                 let takes = 100 * MILLISECOND + self.rng.below(12 * SECOND);
                 self.faults.slow_fetch[site] = Some(takes);
                 self.trace(world, format_args!("site {site}: the next fetch from storage takes {takes} us"));
+            }
+            28 if !self.faults.active.contains(&Some(Fault::FullDisk { site })) => {
+                self.begin(world, Fault::FullDisk { site }, lasts / 2);
+                self.probes.hit("fault: full disk");
             }
             _ => return false,
         }
@@ -490,6 +495,16 @@ impl Simulation {
         self.started(world, site);
     }
 
+    /// A site crashes soon after it was told that a session is over in which a commit was under way.
+    pub(crate) fn crash_after_close(&mut self, world: &mut World, site: usize) {
+        if self.faults.healed || !self.may_crash() || world.node(site).is_none() {
+            return;
+        }
+        self.probes.hit("fault: crash after a session ended with a commit under way");
+        let (keep, down_for) = (self.keep(), 50 * MILLISECOND + self.rng.below(SECOND));
+        self.crash_for(world, site, keep, down_for);
+    }
+
     /// A site says that it may be stopped.
     pub(crate) fn drained(&mut self, world: &mut World, site: usize) {
         // One that serves has been started again since.
@@ -558,6 +573,7 @@ impl Simulation {
                 let more = if begins { 20 * MILLISECOND + self.rng.below(300 * MILLISECOND) } else { 0 };
                 world.slow_disk(site, more);
             }
+            Fault::FullDisk { site } => world.set_room(site, !begins),
             Fault::Clock { site } => {
                 if !begins {
                     let error = self.rng.below(EPSILON as u64) as i64 - EPSILON / 2;

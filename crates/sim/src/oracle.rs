@@ -11,10 +11,11 @@ use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId, SiteId};
 use slackline_core::machine::{Batch, Seq};
 use slackline_core::node::Node;
 use slackline_core::quota::{GRANT, Quota};
-use slackline_core::session::{decode_row, digest};
+use slackline_core::session::{MARK_SLOT, decode_row, digest};
 
 use crate::faults::EPSILON;
 use crate::invariants::agreement::{self, Decisions};
+use crate::invariants::answers::{Answered, is_of_one_copy};
 use crate::invariants::conservation::{self, Account, Sums};
 use crate::invariants::holds::{self, Tracked};
 use crate::invariants::once::is_done;
@@ -40,6 +41,10 @@ pub(crate) struct Op {
     /// How often it was sent, relayed or not.
     pub(crate) sent: u32,
     pub(crate) relayed: bool,
+    /// Whether its number was passed over by a client that jumped.
+    pub(crate) skipped: bool,
+    /// What has left its site.
+    pub(crate) answered: Answered,
     /// The definitive answer that its client was given.
     pub(crate) told: Option<Outcome>,
     /// The outcome that its site has durably.
@@ -116,6 +121,7 @@ pub(crate) struct Oracle {
     pub(crate) lost: BTreeSet<(usize, Incarnation)>,
     /// The incarnation of each site whose account is the live one.
     present: Vec<Incarnation>,
+    lives: Vec<u32>,
     holds: Vec<Held>,
     ends: BinaryHeap<Reverse<(u64, usize)>>,
     touched: Vec<u32>,
@@ -139,6 +145,7 @@ impl Oracle {
             handed: members.iter().map(|_| VecDeque::new()).collect(),
             lost: BTreeSet::new(),
             present: vec![Incarnation(0); members.len()],
+            lives: vec![0; members.len()],
             holds: Vec::new(),
             ends: BinaryHeap::new(),
             touched: Vec::new(),
@@ -206,7 +213,8 @@ impl Oracle {
                     }
                 }
                 OUTCOME => {
-                    let Some(value) = value else { continue };
+                    let slot = u16::from_be_bytes([key[9], key[10]]);
+                    let Some(value) = value.filter(|_| u64::from(slot) != MARK_SLOT) else { continue };
                     let session = SessionId(u64::from_be_bytes(key[1..9].try_into().expect("a key of this length")));
                     let row = decode_row(value, self.members[site], incarnation).expect("a row that was just written");
                     let of_session = self.sessions.get(&(site, incarnation, session));
@@ -333,7 +341,8 @@ impl Oracle {
     ) {
         let book = self.book_of(at);
         let op = &mut self.ops[at as usize];
-        let found = once::check(op.durable.as_ref(), op.told.as_ref(), outcome);
+        let skipped = if op.skipped { once::check_skipped(op.told.as_ref(), outcome) } else { Ok(()) };
+        let found = once::check(op.durable.as_ref(), op.told.as_ref(), outcome).and(skipped);
         let about = op.id.to_string();
         op.durable = Some(outcome.clone());
         op.generation = generation;
@@ -481,8 +490,14 @@ impl Oracle {
         (0..self.books.len()).for_each(|book| self.conserve(book));
     }
 
+    /// How often a site has crashed.
+    pub(crate) fn life(&self, site: usize) -> u32 {
+        self.lives[site]
+    }
+
     /// A site crashed: only what its disk has counts, which `rest` is opened on.
     pub(crate) fn crashed(&mut self, site: usize, rest: &Node) {
+        self.lives[site] += 1;
         self.handed[site].clear();
         if rest.incarnation() != self.present[site] {
             return;
@@ -590,10 +605,11 @@ impl Oracle {
 
     /// Tokens of a quota of which clients were told that nobody knows what became of them.
     pub(crate) fn in_doubt(&self, book: usize) -> i128 {
-        let doubted =
-            self.ops.iter().enumerate().filter(|(at, op)| {
-                matches!(op.told, Some(Outcome::Unknown(_))) && self.book_of(*at as u32) == Some(book)
-            });
+        let doubted = self.ops.iter().enumerate().filter(|(at, op)| {
+            // Of some its client knows that they did nothing.
+            let is_doubt = |told: &Outcome| matches!(told, Outcome::Unknown(_)) && !is_of_one_copy(told);
+            op.told.as_ref().is_some_and(is_doubt) && self.book_of(*at as u32) == Some(book)
+        });
         let amount = |op: &Op| match &op.operation {
             Operation::Acquire { amount, .. } | Operation::Release { amount, .. } => i128::from(*amount),
             Operation::ReleaseGrant { grant } => {

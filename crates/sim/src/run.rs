@@ -10,14 +10,15 @@ use std::fmt;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use slackline_core::api::{Readiness, Request, Response};
+use slackline_core::api::{Outcome, Readiness, Request, Response};
 use slackline_core::avantan::{self, Role};
 use slackline_core::clock::{Now, SECOND};
 use slackline_core::config::Warranties;
-use slackline_core::id::{Incarnation, SiteId};
+use slackline_core::id::{Incarnation, SessionId, SiteId};
 use slackline_core::machine::{Batch, ClientId, Effect, Input, Seq};
 use slackline_core::node::{Metrics, Node};
 use slackline_core::peer::{Body, Digest, PeerMessage};
+use slackline_core::session::RETENTION;
 use slackline_core::stats::Rng;
 
 use crate::audit::Audit;
@@ -25,7 +26,7 @@ use crate::brink::Brink;
 use crate::clients::{Client, Purpose};
 use crate::costs::Costs;
 use crate::faults::Faults;
-use crate::invariants::{Violation, release, survival};
+use crate::invariants::{Violation, answers, release, survival};
 use crate::kinds;
 use crate::network::Fate;
 use crate::oracle::Oracle;
@@ -172,6 +173,8 @@ pub(crate) enum Timer {
     Brink(bool),
     /// Clocks are looked at.
     Vigil,
+    /// A site crashes that was told that a session is over.
+    Closed(usize),
 }
 
 impl Timer {
@@ -187,6 +190,7 @@ impl Timer {
             Timer::Phase => (7, 0),
             Timer::Brink(writes) => (8, usize::from(writes)),
             Timer::Vigil => (9, 0),
+            Timer::Closed(of) => (10, of),
         };
         kind << 56 | of as u64
     }
@@ -203,7 +207,8 @@ impl Timer {
             6 => Timer::Copy(of),
             7 => Timer::Phase,
             8 => Timer::Brink(of == 1),
-            _ => Timer::Vigil,
+            9 => Timer::Vigil,
+            _ => Timer::Closed(of),
         }
     }
 }
@@ -256,6 +261,8 @@ pub(crate) struct Simulation {
     pub(crate) has_warranties: bool,
     /// How fast clients work, in thousandths.
     pub(crate) pace: u64,
+    /// In some runs no client says anything between these, for longer than sites keep outcomes.
+    pub(crate) silence: Option<(u64, u64)>,
     seen: Vec<Seen>,
     /// The input that is being handled tells a site of a quota that it did not know.
     meets_quota: bool,
@@ -282,6 +289,9 @@ impl Simulation {
         let txns_from = if has_warranties && rng.one_in(2) { (20 + rng.below(20)) * SECOND } else { 0 };
         // Some calls are used all the time, others now and then.
         let idle_calls = [2, 20, 120][rng.below(3) as usize] * SECOND;
+        // All is silent for longer than sites keep outcomes.
+        let silence = rng.one_in(6).then(|| (10 + rng.below(20)) * SECOND);
+        let silence = silence.map(|from| (from, from + RETENTION + 30 * SECOND));
         let seed = rng.draw();
         let world_options =
             Options { rtt, costs, epsilon: 10_000, redistribute: true, warranties, idle_calls, seed, restarts: true };
@@ -306,6 +316,7 @@ impl Simulation {
             txns: Txns::default(),
             has_warranties,
             pace: 1000,
+            silence,
             seen: vec![Seen::default(); sites],
             meets_quota: false,
             digest: 0xcbf2_9ce4_8422_2325,
@@ -355,6 +366,14 @@ impl Simulation {
             _ => {}
         }
         world.wake_at(world.now() + SECOND / 4, Timer::Phase.token());
+    }
+
+    /// When something planned for then happens, as nothing does while all is silent.
+    pub(crate) fn after_silence(&self, at: u64) -> u64 {
+        match self.silence {
+            Some((from, until)) if (from..until).contains(&at) => at - from + until,
+            _ => at,
+        }
     }
 
     pub(crate) fn mix(&mut self, word: u64) {
@@ -513,6 +532,7 @@ impl Host for Simulation {
             Timer::Phase => self.look_at_phase(world),
             Timer::Brink(writes) => self.meet_at_brink(world, writes),
             Timer::Vigil => self.keep_vigil(world),
+            Timer::Closed(site) => self.crash_after_close(world, site),
         }
         if self.oracle.violation.is_some() {
             world.stop();
@@ -593,28 +613,21 @@ impl Host for Simulation {
             Effect::Send { message, .. } => {
                 let found = release::check(message.position, durable);
                 self.oracle.blame(release::NAME, found, &format!("site {site}"));
-            }
-            Effect::Respond { client, response: Response::Batch { answers, .. } } => {
-                let Purpose::Batch { site: about, incarnation, session, .. } = self.requests[client.0 as usize] else {
-                    return;
-                };
-                if about != site {
-                    return;
-                }
-                for answer in answers {
-                    let ops = self.oracle.sessions.get(&(site, incarnation, session));
-                    let Some(&op) = ops.and_then(|ops| ops.get(answer.sequence as usize - 1)) else { continue };
-                    self.check_durable(op, &answer.outcome);
+                if let Body::Relayed { response, .. } = &message.body {
+                    self.leaves(site, message.incarnation, response);
                 }
             }
-            Effect::Respond { response: Response::Asked { operation, outcome }, .. } => {
-                if self.members[site] != operation.site {
-                    return;
+            Effect::Respond { client, response: response @ Response::Batch { .. } } => {
+                if let Purpose::Batch { site: about, incarnation, .. } = self.requests[client.0 as usize]
+                    && about == site
+                {
+                    self.leaves(site, incarnation, response);
                 }
-                let ops = self.oracle.sessions.get(&(site, operation.incarnation, operation.session));
-                if let Some(&op) = ops.and_then(|ops| ops.get(operation.sequence as usize - 1)) {
-                    self.check_durable(op, outcome);
-                }
+            }
+            Effect::Respond { response: response @ Response::Asked { operation, .. }, .. }
+                if self.members[site] == operation.site =>
+            {
+                self.leaves(site, operation.incarnation, response);
             }
             _ => {}
         }
@@ -654,11 +667,38 @@ impl Host for Simulation {
 }
 
 impl Simulation {
-    fn check_durable(&mut self, op: u32, outcome: &slackline_core::api::Outcome) {
-        let known = &self.oracle.ops[op as usize];
+    /// Answers about a site's own operations leave it.
+    fn leaves(&mut self, site: usize, incarnation: Incarnation, response: &Response) {
+        match response {
+            Response::Batch { session, answers } => {
+                for answer in answers {
+                    self.answer_leaves(site, incarnation, *session, answer.sequence, &answer.outcome);
+                }
+            }
+            Response::Asked { operation, outcome } => {
+                self.answer_leaves(site, operation.incarnation, operation.session, operation.sequence, outcome);
+            }
+            _ => {}
+        }
+    }
+
+    fn answer_leaves(
+        &mut self,
+        site: usize,
+        incarnation: Incarnation,
+        session: SessionId,
+        sequence: u64,
+        outcome: &Outcome,
+    ) {
+        let ops = self.oracle.sessions.get(&(site, incarnation, session));
+        let Some(&op) = ops.and_then(|ops| ops.get(sequence as usize - 1)) else { return };
+        let life = self.oracle.life(site);
+        let known = &mut self.oracle.ops[op as usize];
         let about = known.id.to_string();
-        let found = survival::check_answer(known.durable.as_ref(), outcome);
-        self.oracle.blame(survival::NAME, found, &about);
+        let durable = survival::check_answer(known.durable.as_ref(), outcome);
+        let lives = known.answered.check(life, outcome);
+        self.oracle.blame(survival::NAME, durable, &about);
+        self.oracle.blame(answers::NAME, lives, &about);
     }
 
     /// Asks a site something; `at` is when the request gets there.

@@ -165,6 +165,8 @@ struct Site {
     syncing: bool,
     /// What a sync takes besides its cost, in microseconds.
     slow_sync: u64,
+    /// Whether the disk has room for what clients want written.
+    has_room: bool,
     frozen_until: u64,
 }
 
@@ -210,6 +212,7 @@ impl World {
             requests: VecDeque::new(),
             syncing: false,
             slow_sync: 0,
+            has_room: true,
             frozen_until: 0,
         };
         let mut world = Self {
@@ -390,7 +393,9 @@ impl World {
         config.warranties = self.options.warranties;
         config.idle_calls = self.options.idle_calls;
         let node = Node::open(config, seed, last, at.disk.rows(), at.clock.read(self.now));
-        at.node = Some(node.expect("a durable prefix of what was handed out can be opened"));
+        let mut node = node.expect("a durable prefix of what was handed out can be opened");
+        node.set_room(at.has_room);
+        at.node = Some(node);
         at.gate = Gate::new(last);
         at.overlay = Overlay::default();
         at.busy = self.now * NANOS;
@@ -460,6 +465,13 @@ impl World {
     /// From here on a sync takes so many microseconds more.
     pub(crate) fn slow_disk(&mut self, site: usize, more: u64) {
         self.sites[site].slow_sync = more;
+    }
+
+    /// From here on the disk has room, or none, for what clients want written.
+    pub(crate) fn set_room(&mut self, site: usize, has_room: bool) {
+        let at = &mut self.sites[site];
+        at.has_room = has_room;
+        at.node.iter_mut().for_each(|node| node.set_room(has_room));
     }
 
     pub(crate) fn weather(&mut self) -> &mut Weather {

@@ -287,7 +287,7 @@ impl TryFrom<v1::Refusal> for Refusal {
 }
 
 same_variants! {
-    Doubt = v1 { SiteUnreachable, IncarnationLost, Forgotten, Undecided, HomeLost }
+    Doubt = v1 { SiteUnreachable, IncarnationLost, Forgotten, Undecided, HomeLost, NotReady, StorageFull }
     Readiness = v1 { Joining, Confirming, Ready, Stale, Draining }
 }
 

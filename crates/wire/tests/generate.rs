@@ -380,9 +380,16 @@ impl Generator {
     }
 
     fn doubt(&mut self) -> Doubt {
-        let doubts =
-            [Doubt::SiteUnreachable, Doubt::IncarnationLost, Doubt::Forgotten, Doubt::Undecided, Doubt::HomeLost];
-        doubts[self.below(5) as usize]
+        let doubts = [
+            Doubt::SiteUnreachable,
+            Doubt::IncarnationLost,
+            Doubt::Forgotten,
+            Doubt::Undecided,
+            Doubt::HomeLost,
+            Doubt::NotReady,
+            Doubt::StorageFull,
+        ];
+        doubts[self.below(7) as usize]
     }
 
     fn step(&mut self) -> Step {

@@ -237,11 +237,58 @@ fn unrecorded_refusal_is_final_only_for_what_was_sent_once() {
     assert!(script.poll(twice).is_none());
     assert_eq!(script.book.next_request(script.now), Some(Request::Ask { operation: id(1, 2) }));
     // The site cannot look yet, so it is asked again.
-    script.book.asked(id(1, 2), Outcome::Refused(Refusal::NotReady), script.now, &mut script.wakers);
+    script.book.asked(id(1, 2), Outcome::Unknown(Doubt::NotReady), script.now, &mut script.wakers);
     script.sweep(SECOND);
     assert_eq!(script.book.next_request(script.now), Some(Request::Ask { operation: id(1, 2) }));
     script.book.asked(id(1, 2), granted(7), script.now, &mut script.wakers);
     assert!(matches!(script.poll(twice).expect("settled").reply, Reply::Answered(Outcome::Granted { .. })));
+}
+
+/// What a site says of the only copy that left is not passed on as unknown: the call was not taken.
+#[test]
+fn site_that_cannot_look_leaves_what_was_sent_once_free_to_go_elsewhere() {
+    for (doubt, why) in [(Doubt::NotReady, Refusal::NotReady), (Doubt::StorageFull, Refusal::StorageFull)] {
+        let mut script = Script::connected();
+        let once = script.submit(acquire(1));
+        script.batch().expect("nothing is under way");
+        script.answer(1, &[(1, Outcome::Unknown(doubt))]);
+        let finished = script.poll(once).expect("final");
+        assert!(matches!(finished.reply, Reply::NotTaken(NotTaken::Refused(refusal)) if refusal == why));
+
+        let twice = script.submit(acquire(1));
+        script.batch().expect("answered");
+        script.disconnect();
+        script.connect();
+        script.batch().expect("in doubt");
+        script.answer(1, &[(2, Outcome::Unknown(doubt))]);
+        assert!(script.poll(twice).is_none(), "an earlier copy may have been carried out");
+        assert_eq!(script.book.next_request(script.now), Some(Request::Ask { operation: id(1, 2) }));
+        script.book.asked(id(1, 2), Outcome::Refused(why), script.now, &mut script.wakers);
+        let finished = script.poll(twice).expect("settled");
+        assert!(matches!(finished.reply, Reply::NotTaken(NotTaken::Refused(refusal)) if refusal == why));
+    }
+}
+
+#[test]
+fn session_forgotten_reissues_what_was_sent_once_under_a_new_id() {
+    let mut script = Script::connected();
+    let key = script.submit(acquire(1));
+    script.batch().expect("nothing is under way");
+    script.answer(1, &[(1, Outcome::Unknown(Doubt::Forgotten))]);
+    assert!(script.poll(key).is_none());
+    assert_eq!(script.book.next_request(script.now), Some(Request::Open));
+    script.book.opened(INCARNATION, SessionId(2));
+    assert_eq!(script.batch().expect("a new session").session, SessionId(2));
+
+    let mut script = Script::connected();
+    let key = script.submit(acquire(1));
+    script.batch().expect("nothing is under way");
+    script.disconnect();
+    script.connect();
+    script.batch().expect("in doubt");
+    script.answer(1, &[(1, Outcome::Unknown(Doubt::Forgotten))]);
+    let finished = script.poll(key).expect("all that will ever be known");
+    assert!(matches!(finished.reply, Reply::Answered(Outcome::Unknown(Doubt::Forgotten))));
 }
 
 #[test]
@@ -504,7 +551,7 @@ fn every_call_ends_whatever_the_connection_does() {
                     let outcome = match random(3) {
                         0 => granted(1),
                         1 => Outcome::Refused(Refusal::Withdrawn),
-                        _ => Outcome::Refused(Refusal::NotReady),
+                        _ => Outcome::Unknown(Doubt::NotReady),
                     };
                     script.book.asked(operation, outcome, script.now, &mut script.wakers);
                 }
@@ -513,7 +560,7 @@ fn every_call_ends_whatever_the_connection_does() {
             7..10 if !at_site.is_empty() => {
                 let (session, sequence) = at_site.swap_remove(random(at_site.len() as u64) as usize);
                 let outcome = match random(8) {
-                    0 => Outcome::Refused(Refusal::NotReady),
+                    0 => Outcome::Unknown(Doubt::NotReady),
                     1 => Outcome::Refused(Refusal::SessionEnded),
                     2 => Outcome::Refused(Refusal::Exhausted { asked: Default::default() }),
                     3 => Outcome::Unknown(Doubt::SiteUnreachable),

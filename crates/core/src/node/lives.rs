@@ -36,8 +36,9 @@ use crate::txn::Txns;
 pub(super) const META: u8 = 0x01;
 /// Tag of the rows about peers.
 pub(super) const PEER: u8 = 0x02;
-/// The layout of rows that this version writes. The first knew no runs of ended sessions, nor objects; the second no calls.
-pub(super) const VERSION: u64 = 3;
+/// The layout of rows that this version writes. The first knew no runs of ended sessions, nor objects; the second no calls; the
+/// third no marks of sessions.
+pub(super) const VERSION: u64 = 4;
 /// How often a question at the start is repeated.
 const HELLO: u64 = 300 * MILLISECOND;
 /// A peer's position is noted durably when it has moved on by this many batches, or after [`NOTE`].

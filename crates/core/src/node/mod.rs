@@ -11,7 +11,7 @@
 //! | `01` | the site, its storage's nonce, incarnation, life, uptime, session marks | resident |
 //! | `02` position | what is known of a peer: incarnation, log position, what was noted for its new storage | resident |
 //! | `03`, `04` quota | see [`crate::quota`] | resident |
-//! | `05` session, slot | an operation's outcome, see [`crate::session`] | resident |
+//! | `05` session, slot | an operation's outcome, or the session's mark, see [`crate::session`] | resident |
 //! | `06` to `09` | numbers of the home, transactions under way, who depends on its objects, see [`crate::txn`] | resident |
 //! | `80`, `81` | tracked grants, see [`crate::quota`] | paged |
 //! | `82`, `83` incarnation, name | an object, a call of a memoized function | paged |
@@ -73,6 +73,8 @@ pub struct Node {
     metrics: Metrics,
     /// The number of the last batch handed out.
     last: Seq,
+    /// Whether storage has room for what clients want written, as the driver said.
+    has_room: bool,
     ping_at: u64,
     chores: Chores,
     /// Buffers that turns use again, so that the hot path allocates little.
@@ -108,6 +110,7 @@ impl Node {
             relays: Relays::starting(rng.draw() >> 16),
             metrics: Metrics::default(),
             last,
+            has_room: true,
             ping_at: now.mono,
             chores: Chores::new(now),
             spare: Spare::default(),
@@ -121,6 +124,12 @@ impl Node {
     /// What it is configured as.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// The driver says whether storage has room for what clients want written, before it hands in their requests. What sites need
+    /// among themselves is not asked: the driver keeps some room for that.
+    pub fn set_room(&mut self, has_room: bool) {
+        self.has_room = has_room;
     }
 
     /// What it has counted since it was opened.
@@ -248,6 +257,10 @@ impl Node {
     fn recover_outcome(&mut self, key: &[u8], value: &[u8], now: Now) -> Result<(), crate::codec::Malformed> {
         let mut cursor = crate::codec::Cursor(&key[1..]);
         let session = SessionId(cursor.be_u64()?);
+        if u64::from(cursor.be_u16()?) == session::MARK_SLOT {
+            self.sessions.restore_mark(session, session::decode_mark(value)?, now.mono);
+            return Ok(());
+        }
         let row = session::decode_row(value, self.config.me, self.lineage.incarnation)?;
         self.sessions.restore_row(session, row, now.mono);
         Ok(())
@@ -357,6 +370,7 @@ impl Machine for Node {
             metrics,
             chores,
             ping_at,
+            has_room,
             ..
         } = self;
         let mut turn = Turn {
@@ -364,6 +378,7 @@ impl Machine for Node {
             uptime: lineage.uptime(now),
             site: Membership { me: config.me, incarnation: lineage.incarnation, members: &config.members },
             leaving: lineage.readiness == Readiness::Draining,
+            has_room: *has_room,
             is_clock_trusted,
             config,
             peers,

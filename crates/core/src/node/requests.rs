@@ -18,7 +18,7 @@ use crate::machine::{self, ClientId, View};
 use crate::object::{Abort, Cause};
 use crate::peer::Body;
 use crate::quota::Quotas;
-use crate::session::{self, Known, Opened, Sessions, Unanswered, Verdict};
+use crate::session::{self, Closed, Known, Opened, Session, Sessions, Unanswered, Verdict};
 use crate::turn::{Ticket, Turn};
 use crate::txn::Txns;
 
@@ -76,6 +76,7 @@ impl Desk<'_> {
         let serving = ready || self.lineage.readiness == Readiness::Draining;
         match request {
             Request::Open if !ready => turn.responses.push((client, Response::NotOpened(Refusal::NotReady))),
+            Request::Open if !turn.has_room => turn.responses.push((client, Response::NotOpened(Refusal::StorageFull))),
             Request::Open => match self.sessions.open(turn.now.mono) {
                 Opened::Full => turn.responses.push((client, Response::NotOpened(Refusal::Overloaded))),
                 Opened::Within(session) | Opened::Reserving(session) => {
@@ -84,17 +85,14 @@ impl Desk<'_> {
                     turn.responses.push((client, Response::Opened { site: me, incarnation, session }));
                 }
             },
-            Request::Batch(batch) if batch.site == me => {
-                if batch.incarnation != turn.site.incarnation || !ready {
-                    let outcome = if ready {
-                        Outcome::Unknown(Doubt::IncarnationLost)
-                    } else {
-                        Outcome::Refused(Refusal::NotReady)
-                    };
-                    return answer_all(turn, client, &batch, &outcome);
-                }
-                self.submit(turn, client, batch);
+            // Nobody has vouched for what is here, so it says nothing of what was done.
+            Request::Batch(batch) if batch.site == me && !serving => {
+                answer_all(turn, client, &batch, &Outcome::Unknown(Doubt::NotReady));
             }
+            Request::Batch(batch) if batch.site == me && batch.incarnation != turn.site.incarnation => {
+                answer_all(turn, client, &batch, &Outcome::Unknown(Doubt::IncarnationLost));
+            }
+            Request::Batch(batch) if batch.site == me => self.submit(turn, ready, client, batch),
             // Another site's operations: it alone may carry them out.
             Request::Batch(batch) => {
                 let to = batch.site;
@@ -127,7 +125,8 @@ impl Desk<'_> {
                 }
             }
             Request::Close { site, incarnation, session } if site == me => {
-                if serving && incarnation == turn.site.incarnation {
+                // Where that cannot be noted, the session ends when it has been silent for long enough.
+                if serving && turn.has_room && incarnation == turn.site.incarnation {
                     self.close(turn, session);
                 }
                 turn.responses.push((client, Response::Closed));
@@ -176,20 +175,49 @@ impl Desk<'_> {
         Ok(())
     }
 
-    /// Carries out the operations of a batch that are new, answers those that are known, and lets wait what has to.
-    fn submit(&mut self, turn: &mut Turn, client: ClientId, batch: Batch) {
+    /// Carries out the operations of a batch that are new, answers those that are known, and lets wait what has to. Each is looked
+    /// up first: only one that is new is refused by a site that stops, or whose disk is full.
+    fn submit(&mut self, turn: &mut Turn, ready: bool, client: ClientId, batch: Batch) {
         let Self { sessions, quotas, txns, view, scratch, .. } = self;
         let Some(session) = sessions.find(batch.session) else {
-            return answer_all(turn, client, &batch, &Outcome::Refused(Refusal::SessionEnded));
+            let outcome = match sessions.verdict_on_ended(batch.session, turn.has_room) {
+                // Nothing was done in it, and nothing will be: its number is passed over.
+                Outcome::Refused(_) => Outcome::Refused(Refusal::SessionEnded),
+                unknown => unknown,
+            };
+            return answer_all(turn, client, &batch, &outcome);
         };
         session.raise(batch.low, turn.now.mono);
         let mut answers = Vec::with_capacity(batch.operations.len());
+        let mut rests_on_mark = false;
         for submission in batch.operations.into_iter().take(BATCH_OPERATIONS) {
             let Submitted { sequence, timeout, operation } = submission.into();
+            let ticket = Ticket { session: batch.session, sequence };
             let digest = session::digest(&operation);
-            match session.judge(sequence, digest, client) {
+            let verdict = if turn.has_room {
+                session.judge(sequence, digest, client)
+            } else {
+                session.judge_without_room(sequence, digest, client)
+            };
+
+            // The window has moved over operations that wait. They are withdrawn before anything else is done, and the mark is
+            // made durable with that, or a crash would let them in again.
+            let unclaimed = session.unclaimed();
+            rests_on_mark |= !unclaimed.is_empty();
+            withdraw(turn, quotas, txns, batch.session, unclaimed);
+            match verdict {
+                Verdict::RefusedForRoom => {
+                    let outcome = Outcome::Refused(Refusal::StorageFull);
+                    // It is to stay refused, whatever happens: there may be room to note that now.
+                    if turn.has_room {
+                        put_outcome(&mut turn.batch, scratch, ticket, session, digest, &outcome);
+                        session.record(sequence, digest, outcome.clone());
+                    }
+                    answers.push(Answer { sequence, outcome });
+                }
                 Verdict::Known(outcome) => {
                     turn.metrics.repeated += 1;
+                    rests_on_mark |= outcome == Outcome::Unknown(Doubt::Forgotten);
                     answers.push(Answer { sequence, outcome });
                 }
                 Verdict::Waiting(None) => {}
@@ -197,12 +225,14 @@ impl Desk<'_> {
                     let answers = vec![Answer { sequence, outcome: Outcome::Unknown(Doubt::Undecided) }];
                     turn.responses.push((before, Response::Batch { session: batch.session, answers }));
                 }
-                Verdict::Fresh => {
-                    let unclaimed = session.unclaimed();
-                    withdraw(turn, quotas, txns, batch.session, unclaimed);
-                    let ticket = Ticket { session: batch.session, sequence };
+                // A site that stops begins nothing.
+                Verdict::Undecided if !ready => {
+                    answers.push(Answer { sequence, outcome: Outcome::Unknown(Doubt::Undecided) });
+                }
+                Verdict::Fresh | Verdict::Undecided => {
                     let settled = session.aim_of(sequence).and_then(|aim| quotas.settled(aim));
                     let outcome = match operation {
+                        _ if !ready => Some(Outcome::Refused(Refusal::NotReady)),
                         Operation::Commit(transaction) => {
                             let table = txns.table(turn, view);
                             let marks = (session.low(), digest);
@@ -216,9 +246,8 @@ impl Desk<'_> {
                     };
                     match outcome {
                         Some(outcome) => {
-                            let low = session.low();
                             if session::is_kept(&outcome) {
-                                put_outcome(&mut turn.batch, scratch, ticket, low, digest, &outcome);
+                                put_outcome(&mut turn.batch, scratch, ticket, session, digest, &outcome);
                             }
                             session.record(sequence, digest, outcome.clone());
                             if matches!(outcome, Outcome::Refused(refusal) if !matches!(refusal, Refusal::Exhausted { .. }))
@@ -232,34 +261,55 @@ impl Desk<'_> {
                 }
             }
         }
+        if rests_on_mark {
+            put_mark(&mut turn.batch, scratch, batch.session, session);
+        }
         turn.responses.push((client, Response::Batch { session: batch.session, answers }));
     }
 
     /// What became of an operation? Asking is a write: one that is not known here is refused for ever.
     fn ask(&mut self, turn: &mut Turn, serving: bool, operation: OperationId) -> Outcome {
         let Self { sessions, quotas, txns, scratch, .. } = self;
+        // Nobody has vouched for what is here, so it says nothing of what was done.
+        if !serving {
+            return Outcome::Unknown(Doubt::NotReady);
+        }
         if operation.incarnation != turn.site.incarnation {
             return Outcome::Unknown(Doubt::IncarnationLost);
         }
-        if !serving {
-            return Outcome::Unknown(Doubt::SiteUnreachable);
-        }
         let Some(session) = sessions.find(operation.session) else {
-            return sessions.verdict_on_ended(operation.session);
+            return sessions.verdict_on_ended(operation.session, turn.has_room);
         };
         let ticket = Ticket { session: operation.session, sequence: operation.sequence };
         let withdrawn = Outcome::Refused(Refusal::Withdrawn);
+        let no_room = Outcome::Unknown(Doubt::StorageFull);
         match session.look(operation.sequence) {
             Some(Known::Ended(outcome)) => {
                 let settled = session
                     .aim_of(operation.sequence)
                     .and_then(|aim| quotas.settled(aim).or_else(|| quotas.is_lost(aim).then_some(withdrawn)));
+                let rests_on_mark = outcome == Outcome::Unknown(Doubt::Forgotten);
+                if !turn.has_room && (settled.is_some() || rests_on_mark && session.is_unmarked()) {
+                    return no_room;
+                }
+                if rests_on_mark {
+                    put_mark(&mut turn.batch, scratch, operation.session, session);
+                }
                 let Some(settled) = settled else { return outcome };
                 let digest = session.digest_of(operation.sequence).unwrap_or(0);
-                put_outcome(&mut turn.batch, scratch, ticket, session.low(), digest, &settled);
+                put_outcome(&mut turn.batch, scratch, ticket, session, digest, &settled);
                 session.record(operation.sequence, digest, settled.clone());
                 settled
             }
+            None | Some(Known::RefusedForRoom) if !turn.has_room => no_room,
+            Some(Known::RefusedForRoom) => {
+                let digest = session.digest_of(operation.sequence).unwrap_or(0);
+                let refused = Outcome::Refused(Refusal::StorageFull);
+                put_outcome(&mut turn.batch, scratch, ticket, session, digest, &refused);
+                session.record(operation.sequence, digest, refused.clone());
+                refused
+            }
+            Some(Known::Waiting(_)) if !turn.has_room => Outcome::Unknown(Doubt::Undecided),
             Some(Known::Waiting(_)) if txns.is_undecided(operation) => {
                 if !txns.take_back(turn, operation) {
                     txns.ask_participants(turn, operation);
@@ -277,7 +327,7 @@ impl Desk<'_> {
             }
             None => {
                 session.make_room(operation.sequence);
-                put_outcome(&mut turn.batch, scratch, ticket, session.low(), 0, &withdrawn);
+                put_outcome(&mut turn.batch, scratch, ticket, session, 0, &withdrawn);
                 session.record(operation.sequence, 0, withdrawn.clone());
                 let unclaimed = session.unclaimed();
                 withdraw(turn, quotas, txns, operation.session, unclaimed);
@@ -289,12 +339,17 @@ impl Desk<'_> {
     /// Ends a session and removes its rows.
     pub(super) fn close(&mut self, turn: &mut Turn, id: SessionId) {
         let Self { lineage, sessions, quotas, txns, .. } = self;
-        let Some((slots, waiting)) = sessions.close(id) else { return };
+        let Some(Closed { slots, waiting, undecided }) = sessions.close(id) else { return };
         lineage.note_marks(sessions);
         for slot in slots {
             turn.batch.delete(&outcome_key(id, slot));
         }
         withdraw(turn, quotas, txns, id, waiting);
+
+        for sequence in undecided {
+            let operation = Ticket { session: id, sequence }.operation(turn);
+            txns.leave_alone(turn, operation);
+        }
     }
 
     /// Records and answers the waiting operations that ended in this turn.
@@ -317,7 +372,7 @@ impl Desk<'_> {
             let Some((client, digest)) = session.resume(ticket.sequence, &outcome) else { continue };
             // What is undecided has its row already.
             if outcome != Outcome::Unknown(Doubt::Undecided) {
-                put_outcome(&mut turn.batch, scratch, ticket, session.low(), digest, &outcome);
+                put_outcome(&mut turn.batch, scratch, ticket, session, digest, &outcome);
             }
             let key = (client, ticket.session);
             let group = answers.entry(key).or_insert_with(|| {
@@ -374,6 +429,7 @@ fn withdraw(turn: &mut Turn, quotas: &mut Quotas, txns: &mut Txns, session: Sess
         let outcome = if txns.take_back(turn, id) {
             Outcome::Refused(Refusal::Withdrawn)
         } else {
+            txns.leave_alone(turn, id);
             Outcome::Unknown(Doubt::Forgotten)
         };
         turn.responses.push((client, Response::Batch { session, answers: vec![Answer { sequence, outcome }] }));
@@ -398,13 +454,22 @@ fn put_outcome(
     batch: &mut machine::Batch,
     scratch: &mut Vec<u8>,
     ticket: Ticket,
-    low: u64,
+    session: &mut Session,
     digest: u64,
     outcome: &Outcome,
 ) {
     scratch.clear();
-    session::encode_row(scratch, ticket.sequence, low, digest, outcome);
+    session::encode_row(scratch, ticket.sequence, session.low(), digest, outcome);
+    session.note_row(ticket.sequence);
     batch.put(&outcome_key(ticket.session, ticket.sequence % SESSION_WINDOW), scratch);
+}
+
+/// Makes a session's mark durable, unless it is: no row of an outcome tells it.
+fn put_mark(batch: &mut machine::Batch, scratch: &mut Vec<u8>, id: SessionId, session: &mut Session) {
+    let Some(low) = session.mark() else { return };
+    scratch.clear();
+    session::encode_mark(scratch, low);
+    batch.put(&outcome_key(id, session::MARK_SLOT), scratch);
 }
 
 /// The first `limit` quotas after a name, in the order of names.

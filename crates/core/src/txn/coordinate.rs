@@ -121,6 +121,23 @@ impl Txns {
         self.coordinated.insert(id, coordinated);
     }
 
+    /// Nobody waits for a transaction any more: its session ended, or moved on. An undecided one goes on, and its row with it,
+    /// which tells so by a mark above it. Else a start would take it for an operation that waits, and open the session, whose
+    /// other outcomes are gone.
+    pub fn leave_alone(&self, turn: &mut Turn, id: OperationId) {
+        let coordinated = self.coordinated.get(&id);
+        let undecided = coordinated.filter(|coordinated| coordinated.is_durable && coordinated.decided.is_none());
+        let Some(Coordinated { deadline, participants, .. }) = undecided else { return };
+        let row = CoordinatorRow {
+            low: id.sequence.saturating_add(1),
+            digest: 0,
+            deadline: *deadline,
+            participants: participants.clone(),
+            is_committed: false,
+        };
+        turn.batch.put(&row::coordinator_key(id.session, id.sequence), &row.encode());
+    }
+
     /// Whether a transaction is under way here, undecided.
     pub fn is_undecided(&self, id: OperationId) -> bool {
         self.coordinated.get(&id).is_some_and(|coordinated| coordinated.decided.is_none())

@@ -213,11 +213,12 @@ impl Txns {
             },
             row::DEPENDENT => self.dependents.restore(key, value).map(|()| Restored::Own),
             _ => CoordinatorRow::decode(key, value).map(|(session, sequence, row)| {
-                let is_committed = row.is_committed;
+                // A mark above it says that nobody waits for it any more.
+                let is_own = row.is_committed || sequence < row.low;
                 let waiting = Restored::Waiting { session, sequence, low: row.low, digest: row.digest };
                 let id = OperationId { site: self.me, incarnation, session, sequence };
                 self.restore_coordinated(id, row);
-                if is_committed { Restored::Own } else { waiting }
+                if is_own { Restored::Own } else { waiting }
             }),
         };
         Ok(decoded)

@@ -141,7 +141,7 @@ pub(super) fn coordinator_key(session: SessionId, sequence: u64) -> [u8; 17] {
 /// What is durable of a transaction that this site coordinates.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct CoordinatorRow {
-    /// The session's mark.
+    /// The session's mark; above the operation's sequence if nobody waits for it any more.
     pub(super) low: u64,
     /// The digest of its content.
     pub(super) digest: u64,

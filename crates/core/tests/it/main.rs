@@ -5,4 +5,5 @@ mod cluster;
 mod lives;
 mod quotas;
 mod reallocation;
+mod sessions;
 mod txns;

@@ -342,6 +342,7 @@ impl Setup {
             uptime: site.mono,
             site: Membership { me: site_id(at), incarnation: site.incarnation, members: &members },
             leaving: false,
+            has_room: true,
             is_clock_trusted: true,
             config: &config,
             peers: &peers,

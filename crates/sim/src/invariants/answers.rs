@@ -17,6 +17,11 @@ pub fn is_definitive(outcome: &Outcome) -> bool {
     }
 }
 
+/// Whether a site says of the copy that it answers that it did nothing, and of other copies nothing.
+pub fn is_of_one_copy(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Refused(Refusal::StorageFull) | Outcome::Unknown(Doubt::NotReady | Doubt::StorageFull))
+}
+
 /// What the checker knows when an answer reaches a client.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Standing {
@@ -36,13 +41,50 @@ pub fn check(told: Option<&Outcome>, answer: &Outcome, standing: Standing) -> Re
             Err("was forgotten while its client cared".to_owned())
         }
         answer if is_definitive(answer) => match told {
-            // What only read and is not kept may be judged anew after a restart.
-            Some(told) if is_definitive(told) && is_kept(told) && told != answer => {
+            // What only read and is not kept may be judged anew after a restart; see [`Answered`], since answers may be overtaken
+            // on their way.
+            Some(told) if is_definitive(told) && is_kept(told) && is_kept(answer) && !agree(told, answer) => {
                 Err(format!("was answered {told:?}, and then {answer:?}"))
             }
             _ => Ok(()),
         },
         _ => Ok(()),
+    }
+}
+
+/// Whether two definitive answers say the same: of a session in which nothing was done, who repeats is told that it has ended,
+/// and who asks that the operation is withdrawn.
+fn agree(told: &Outcome, answer: &Outcome) -> bool {
+    let is_of_none =
+        |outcome: &Outcome| matches!(outcome, Outcome::Refused(Refusal::Withdrawn | Refusal::SessionEnded));
+    told == answer || is_of_none(told) && is_of_none(answer)
+}
+
+/// The definitive answers about an operation that have left its site. One that is not kept is given up to a restart, and another
+/// one is kept from then on: in no life are both given, nor the first after the second.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Answered {
+    /// The last life of the site in which an outcome was told that is not kept.
+    unkept: Option<u32>,
+    /// Whether an outcome was told that is kept.
+    kept: bool,
+}
+
+impl Answered {
+    /// Judges an answer that leaves the site in this life.
+    pub fn check(&mut self, life: u32, answer: &Outcome) -> Result<(), String> {
+        if !is_definitive(answer) {
+            return Ok(());
+        }
+        if is_kept(answer) {
+            self.kept = true;
+            return match self.unkept == Some(life) {
+                true => Err(format!("{answer:?} is told by a site that has told another outcome since it started")),
+                false => Ok(()),
+            };
+        }
+        self.unkept = Some(life);
+        if self.kept { Err(format!("{answer:?} is told after another outcome")) } else { Ok(()) }
     }
 }
 
@@ -61,6 +103,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn outcome_that_is_not_kept_differs_from_another_only_across_a_restart() {
+        let (unkept, kept) = (Outcome::Committed { phases: 0 }, Outcome::Refused(Refusal::Withdrawn));
+        let mut answered = Answered::default();
+        assert_eq!(answered.check(1, &unkept), Ok(()));
+        assert_eq!(answered.check(1, &unkept), Ok(()));
+        assert!(Answered { ..answered }.check(1, &kept).is_err());
+        assert_eq!(answered.check(2, &unkept), Ok(()));
+        assert_eq!(answered.check(3, &kept), Ok(()));
+        assert_eq!(answered.check(3, &kept), Ok(()));
+        assert!(answered.check(4, &unkept).is_err(), "what was kept is lost");
+    }
+
+    #[test]
     fn contradictions_are_noticed() {
         let released = Outcome::Released { amount: 3 };
         let refused = Outcome::Refused(Refusal::UnknownGrant);
@@ -70,6 +125,7 @@ mod tests {
         assert!(check(Some(&released), &refused, cares).is_err());
         let withdrawn = Outcome::Refused(Refusal::Withdrawn);
         assert_eq!(check(Some(&Outcome::Committed { phases: 0 }), &withdrawn, cares), Ok(()));
+        assert_eq!(check(Some(&withdrawn), &Outcome::Committed { phases: 0 }, cares), Ok(()), "it was overtaken");
         assert!(check(Some(&Outcome::Committed { phases: 1 }), &withdrawn, cares).is_err());
         assert!(check(None, &Outcome::Unknown(Doubt::IncarnationLost), cares).is_err());
         assert!(check(None, &Outcome::Unknown(Doubt::Forgotten), cares).is_err());

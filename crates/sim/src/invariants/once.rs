@@ -2,6 +2,8 @@
 
 use slackline_core::api::{Doubt, Outcome};
 
+use super::answers::is_of_one_copy;
+
 /// The invariant's name.
 pub const NAME: &str = "an operation takes effect once";
 
@@ -10,9 +12,20 @@ pub fn is_done(outcome: &Outcome) -> bool {
     !matches!(outcome, Outcome::Refused(_) | Outcome::Unknown(_))
 }
 
+/// Judges an outcome that became durable of an operation that was below its session's window when it was first sent.
+pub fn check_skipped(told: Option<&Outcome>, new: &Outcome) -> Result<(), String> {
+    match told {
+        Some(Outcome::Unknown(Doubt::Forgotten)) => {
+            Err(format!("was told to be forgotten before anything was known of it, and ended as {new:?}"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Judges an outcome that became durable, against the one that was durable before and the one that the client was told.
 pub fn check(durable: Option<&Outcome>, told: Option<&Outcome>, new: &Outcome) -> Result<(), String> {
-    if let Some(told @ Outcome::Refused(_)) = told
+    if let Some(told) = told
+        && (matches!(told, Outcome::Refused(_)) || is_of_one_copy(told))
         && is_done(new)
     {
         return Err(format!("was refused to its client as {told:?}, and carried out as {new:?}"));
@@ -48,6 +61,13 @@ mod tests {
         assert!(check(Some(&released), None, &released).is_err());
         assert!(check(Some(&withdrawn), None, &released).is_err());
         assert!(check(None, Some(&withdrawn), &released).is_err());
+    }
+
+    #[test]
+    fn outcome_of_what_was_forgotten_before_it_came_is_noticed() {
+        let refused = Outcome::Refused(Refusal::InvalidAmount);
+        assert_eq!(check_skipped(None, &refused), Ok(()));
+        assert!(check_skipped(Some(&Outcome::Unknown(Doubt::Forgotten)), &refused).is_err());
     }
 
     #[test]

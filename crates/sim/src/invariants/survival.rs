@@ -15,9 +15,7 @@ pub fn check_answer(durable: Option<&Outcome>, answer: &Outcome) -> Result<(), S
         return Err(format!("{answer:?} is acknowledged, and {durable:?} is durable"));
     }
     match (durable, answer) {
-        (Some(durable), Outcome::Refused(refusal))
-            if is_done(durable) && refusal.is_recorded() && *refusal != Refusal::OtherContent =>
-        {
+        (Some(durable), Outcome::Refused(refusal)) if is_done(durable) && *refusal != Refusal::OtherContent => {
             Err(format!("{durable:?} is durable, and {answer:?} is answered"))
         }
         _ => Ok(()),
@@ -52,6 +50,8 @@ mod tests {
         assert_eq!(check_answer(Some(&released), &released), Ok(()));
         assert!(check_answer(None, &released).is_err());
         assert!(check_answer(Some(&released), &Outcome::Refused(Refusal::Withdrawn)).is_err());
+        assert!(check_answer(Some(&released), &Outcome::Refused(Refusal::StorageFull)).is_err());
+        assert!(check_answer(Some(&released), &Outcome::Refused(Refusal::SessionEnded)).is_err());
         assert!(check_release(&Outcome::Refused(Refusal::UnknownGrant)).is_err());
         assert!(check_session(true, &Outcome::Refused(Refusal::SessionEnded)).is_err());
         assert_eq!(check_session(false, &Outcome::Refused(Refusal::SessionEnded)), Ok(()));

@@ -1,0 +1,294 @@
+//! Scenarios of sessions: what a client was told of an id stays true, across crashes, full disks and the end of the session.
+
+use slackline_core::api::{
+    Answer, Batch, Doubt, Operation, Outcome, Refusal, Request, Response, SESSION_WINDOW, Submission,
+};
+use slackline_core::clock::{MILLISECOND, SECOND};
+use slackline_core::id::{Incarnation, OperationId, SessionId, SiteId};
+use slackline_core::machine::ClientId;
+use slackline_core::object::{Change, Home, Part, Transaction, Value};
+use slackline_core::session::RETENTION;
+
+use crate::cluster::Cluster;
+use crate::quotas::{acquire, create, granted};
+use crate::txns::{bytes, key, value};
+
+type Session = (SiteId, Incarnation, SessionId);
+
+fn forgotten() -> Outcome {
+    Outcome::Unknown(Doubt::Forgotten)
+}
+
+fn withdrawn() -> Outcome {
+    Outcome::Refused(Refusal::Withdrawn)
+}
+
+/// Sends an operation under this number, whatever the client has sent before.
+fn send(cluster: &mut Cluster, at: usize, (site, incarnation, session): Session, sequence: u64, operation: Operation) {
+    let operations = vec![Submission { sequence, timeout: 60 * SECOND, operation }];
+    cluster.request(at, 5, Request::Batch(Batch { site, incarnation, session, low: 1, operations }));
+}
+
+/// The newest answer about an operation that was sent so.
+fn answer(cluster: &Cluster, sequence: u64) -> Option<Outcome> {
+    let answers = cluster.responses.iter().rev().filter_map(|(_, client, response)| match response {
+        Response::Batch { answers, .. } if *client == ClientId(5) => Some(answers),
+        _ => None,
+    });
+    let mut found = answers.flatten().filter(|answer: &&Answer| answer.sequence == sequence);
+    found.next().map(|answer| answer.outcome.clone())
+}
+
+/// Sends an operation again; what the site says at once.
+fn again(cluster: &mut Cluster, at: usize, of: Session, sequence: u64, operation: Operation) -> Option<Outcome> {
+    cluster.responses.clear();
+    send(cluster, at, of, sequence, operation);
+    answer(cluster, sequence)
+}
+
+fn ask(cluster: &mut Cluster, at: usize, (site, incarnation, session): Session, sequence: u64) -> Outcome {
+    let operation = OperationId { site, incarnation, session, sequence };
+    cluster.request(at, 6, Request::Ask { operation });
+    match cluster.responses.pop() {
+        Some((_, ClientId(6), Response::Asked { outcome, .. })) => outcome,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn restart(cluster: &mut Cluster, at: usize) {
+    cluster.kill(at);
+    cluster.start(at);
+    cluster.run(SECOND);
+}
+
+fn writes(names: &[(u16, &str)], change: Change) -> Operation {
+    let home = |(region, name): &(u16, &str)| {
+        let part = Part { writes: vec![((*name).to_owned(), change.clone())], ..Part::default() };
+        Home { region: *region, part, ..Home::default() }
+    };
+    Operation::Commit(Box::new(Transaction { homes: names.iter().map(home).collect(), max_wait: SECOND }))
+}
+
+/// A session whose operation 1 added 5 to `n` at its site, and whose operation 2 is in doubt: both of its homes are cut off.
+fn one_done_and_one_in_doubt() -> (Cluster, Session, Operation) {
+    let mut cluster = Cluster::new(3);
+    let add = writes(&[(0, "n")], Change::Add(5));
+    let of = cluster.session(0);
+    send(&mut cluster, 0, of, 1, add.clone());
+    cluster.run(SECOND);
+    assert_eq!(answer(&cluster, 1), Some(Outcome::Committed { phases: 1 }));
+    cluster.cut = vec![(1, 0), (2, 0)];
+    send(&mut cluster, 0, of, 2, writes(&[(1, "x"), (2, "y")], Change::Put(bytes("1"))));
+    cluster.run(MILLISECOND);
+    (cluster, of, add)
+}
+
+#[test]
+fn session_that_ended_with_a_commit_in_doubt_stays_ended_after_a_restart() {
+    for by_retention in [false, true] {
+        let (mut cluster, of, add) = one_done_and_one_in_doubt();
+        let (site, incarnation, session) = of;
+        match by_retention {
+            true => cluster.run(RETENTION + 90 * SECOND),
+            false => cluster.request(0, 5, Request::Close { site, incarnation, session }),
+        }
+        assert_eq!(ask(&mut cluster, 0, of, 1), forgotten(), "before the restart");
+        cluster.kill(0);
+        cluster.start(0);
+        cluster.cut.clear();
+        cluster.run(20 * SECOND);
+        assert_eq!(ask(&mut cluster, 0, of, 1), forgotten(), "by retention: {by_retention}");
+        assert_eq!(again(&mut cluster, 0, of, 1, add), Some(forgotten()));
+        cluster.run(SECOND);
+        assert_eq!(value(&mut cluster, 0, &key(0, "n")), Some(Value::Counter(5)), "done once");
+        let values = [value(&mut cluster, 1, &key(1, "x")), value(&mut cluster, 2, &key(2, "y"))];
+        assert_eq!(values[0], values[1], "what was in doubt is settled: all or nothing");
+    }
+}
+
+#[test]
+fn session_that_lives_still_waits_for_its_commit_in_doubt_after_a_restart() {
+    let (mut cluster, of, add) = one_done_and_one_in_doubt();
+    cluster.kill(0);
+    cluster.start(0);
+    cluster.cut.clear();
+    cluster.run(20 * SECOND);
+    assert!(matches!(ask(&mut cluster, 0, of, 2), Outcome::Committed { .. } | Outcome::Aborted(_)));
+    assert_eq!(again(&mut cluster, 0, of, 1, add), Some(Outcome::Committed { phases: 1 }));
+}
+
+/// All tokens are out, and operation 3 of a session at site 1 waits for some.
+fn third_that_waits() -> (Cluster, Session) {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    assert!(granted(&cluster.done(0, acquire(90))));
+    cluster.run(SECOND);
+    let of = cluster.session(1);
+    // A row that opens the session again after a crash.
+    send(&mut cluster, 1, of, 1, acquire(0));
+    send(&mut cluster, 1, of, 3, acquire(5));
+    assert_eq!(answer(&cluster, 3), None, "it waits");
+    (cluster, of)
+}
+
+#[test]
+fn operation_withdrawn_because_the_window_moved_on_is_not_carried_out_after_a_crash() {
+    let (mut cluster, of) = third_that_waits();
+    send(&mut cluster, 1, of, 3 + SESSION_WINDOW, acquire(5));
+    assert_eq!(answer(&cluster, 3 + SESSION_WINDOW), None, "it waits");
+    assert_eq!(answer(&cluster, 3), Some(withdrawn()));
+    restart(&mut cluster, 1);
+    cluster.done(0, Operation::Release { quota: "gpus".into(), amount: 90 });
+    assert_eq!(again(&mut cluster, 1, of, 3, acquire(5)), Some(forgotten()));
+    cluster.run(5 * SECOND);
+    assert_eq!(cluster.show(0, "gpus").in_use_max, 0);
+}
+
+#[test]
+fn operation_told_to_be_forgotten_is_not_carried_out_after_a_crash() {
+    for asks in [false, true] {
+        let (mut cluster, of) = third_that_waits();
+        send(&mut cluster, 1, of, 5 + SESSION_WINDOW, acquire(5));
+        let told =
+            if asks { ask(&mut cluster, 1, of, 4) } else { again(&mut cluster, 1, of, 4, acquire(1)).expect("told") };
+        assert_eq!(told, forgotten());
+        restart(&mut cluster, 1);
+        cluster.done(0, Operation::Release { quota: "gpus".into(), amount: 90 });
+        assert_eq!(again(&mut cluster, 1, of, 4, acquire(1)), Some(forgotten()), "asks: {asks}");
+        cluster.run(5 * SECOND);
+        assert_eq!(cluster.show(0, "gpus").in_use_max, 0);
+    }
+}
+
+#[test]
+fn commit_in_doubt_that_left_the_window_is_settled_and_stays_forgotten_after_a_crash() {
+    let (mut cluster, of, add) = one_done_and_one_in_doubt();
+    send(&mut cluster, 0, of, 2 + SESSION_WINDOW, writes(&[(1, "z")], Change::Put(bytes("2"))));
+    assert_eq!(answer(&cluster, 2), Some(forgotten()));
+    let (site, incarnation, session) = of;
+    for closes in [false, true] {
+        if closes {
+            cluster.request(0, 5, Request::Close { site, incarnation, session });
+        }
+        cluster.kill(0);
+        cluster.start(0);
+        cluster.cut.clear();
+        cluster.run(20 * SECOND);
+        let operation = writes(&[(1, "x"), (2, "y")], Change::Put(bytes("1")));
+        assert_eq!(again(&mut cluster, 0, of, 2, operation), Some(forgotten()));
+        assert_eq!(again(&mut cluster, 0, of, 1, add.clone()), Some(forgotten()));
+        assert_eq!(value(&mut cluster, 0, &key(0, "n")), Some(Value::Counter(5)), "done once");
+    }
+}
+
+#[test]
+fn window_keeps_exactly_its_length() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(1, create(90));
+    cluster.run(SECOND);
+    let of = cluster.session(0);
+    let first = again(&mut cluster, 0, of, 1, acquire(1)).expect("at once");
+    send(&mut cluster, 0, of, SESSION_WINDOW, acquire(1));
+    assert_eq!(again(&mut cluster, 0, of, 1, acquire(1)), Some(first));
+    send(&mut cluster, 0, of, SESSION_WINDOW + 1, acquire(1));
+    assert_eq!(again(&mut cluster, 0, of, 1, acquire(1)), Some(forgotten()));
+    assert_eq!(cluster.show(0, "gpus").in_use_max, 3);
+}
+
+#[test]
+fn operation_repeated_at_a_site_without_room_is_answered_from_its_record() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(1, create(90));
+    cluster.run(SECOND);
+    let of = cluster.session(0);
+    let first = again(&mut cluster, 0, of, 1, acquire(5)).expect("at once");
+    cluster.hosts[0].node.as_mut().expect("runs").set_room(false);
+    let batches = cluster.hosts[0].copy().1;
+    let full = Outcome::Refused(Refusal::StorageFull);
+    assert_eq!(again(&mut cluster, 0, of, 1, acquire(5)), Some(first.clone()));
+    assert_eq!(ask(&mut cluster, 0, of, 1), first);
+    assert_eq!(again(&mut cluster, 0, of, 2, acquire(5)), Some(full.clone()));
+    assert_eq!(again(&mut cluster, 0, of, 2, acquire(5)), Some(full.clone()));
+    // Whoever asks wants to know for ever, and that cannot be written down.
+    assert_eq!(ask(&mut cluster, 0, of, 2), Outcome::Unknown(Doubt::StorageFull));
+    assert_eq!(ask(&mut cluster, 0, of, 3), Outcome::Unknown(Doubt::StorageFull));
+    assert_eq!(again(&mut cluster, 0, of, 2 + SESSION_WINDOW, acquire(5)), Some(Outcome::Unknown(Doubt::StorageFull)));
+    assert_eq!(cluster.hosts[0].copy().1, batches, "nothing is written");
+
+    // A refusal stays one when there is room again, and after a crash once it was told again.
+    cluster.hosts[0].node.as_mut().expect("runs").set_room(true);
+    assert_eq!(again(&mut cluster, 0, of, 2, acquire(5)), Some(full.clone()));
+    restart(&mut cluster, 0);
+    assert_eq!(again(&mut cluster, 0, of, 2, acquire(5)), Some(full.clone()));
+    assert_eq!(ask(&mut cluster, 0, of, 2), full);
+    assert_eq!(cluster.show(0, "gpus").in_use_max, 5);
+}
+
+#[test]
+fn operation_that_waits_is_not_refused_when_it_is_repeated_at_a_site_without_room() {
+    let (mut cluster, of) = third_that_waits();
+    cluster.hosts[1].node.as_mut().expect("runs").set_room(false);
+    assert_eq!(again(&mut cluster, 1, of, 3, acquire(5)), None);
+    assert_eq!(ask(&mut cluster, 1, of, 3), Outcome::Unknown(Doubt::Undecided));
+    assert_eq!(again(&mut cluster, 1, of, 4, acquire(5)), Some(Outcome::Refused(Refusal::StorageFull)));
+    cluster.done(0, Operation::Release { quota: "gpus".into(), amount: 90 });
+    cluster.run(5 * SECOND);
+    assert!(granted(&answer(&cluster, 3).expect("told to whom repeated it")));
+}
+
+#[test]
+fn site_that_is_not_ready_does_not_say_of_an_operation_that_it_was_refused() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(1, create(90));
+    cluster.run(SECOND);
+    let of = cluster.session(0);
+    assert!(granted(&again(&mut cluster, 0, of, 1, acquire(5)).expect("at once")));
+    cluster.kill(0);
+    cluster.start(0);
+    let not_ready = Outcome::Unknown(Doubt::NotReady);
+    assert_eq!(again(&mut cluster, 0, of, 1, acquire(5)), Some(not_ready.clone()));
+    assert_eq!(ask(&mut cluster, 0, of, 1), not_ready);
+    cluster.run(SECOND);
+    assert!(granted(&again(&mut cluster, 0, of, 1, acquire(5)).expect("at once")));
+    // New storage knows of no incarnation, and does not say that one is lost.
+    cluster.kill(0);
+    cluster.hosts[0].rows.clear();
+    cluster.hosts[0].put_back(Default::default());
+    cluster.start(0);
+    assert_eq!(ask(&mut cluster, 0, of, 1), not_ready);
+}
+
+#[test]
+fn site_that_drains_answers_what_it_knows_and_refuses_what_is_new_for_ever() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(1, create(90));
+    cluster.run(SECOND);
+    let of = cluster.session(0);
+    let first = again(&mut cluster, 0, of, 1, acquire(5)).expect("at once");
+    cluster.request(0, 9, Request::Drain);
+    assert_eq!(again(&mut cluster, 0, of, 1, acquire(5)), Some(first));
+    let refused = Outcome::Refused(Refusal::NotReady);
+    assert_eq!(again(&mut cluster, 0, of, 2, acquire(5)), Some(refused.clone()));
+    restart(&mut cluster, 0);
+    assert_eq!(again(&mut cluster, 0, of, 2, acquire(5)), Some(refused));
+    assert_eq!(cluster.show(0, "gpus").in_use_max, 5);
+}
+
+#[test]
+fn operation_repeated_after_its_session_ended_is_refused_only_if_nothing_was_done_in_it() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(1, create(90));
+    cluster.run(SECOND);
+    let of = cluster.session(0);
+    let unused = (of.0, of.1, SessionId(of.2.0 + 1));
+    assert!(granted(&again(&mut cluster, 0, of, 1, acquire(5)).expect("at once")));
+    let (site, incarnation, session) = of;
+    cluster.request(0, 5, Request::Close { site, incarnation, session });
+    assert_eq!(again(&mut cluster, 0, of, 1, acquire(5)), Some(forgotten()));
+    let ended = Outcome::Refused(Refusal::SessionEnded);
+    assert_eq!(again(&mut cluster, 0, unused, 1, acquire(5)), Some(ended.clone()));
+    restart(&mut cluster, 0);
+    assert_eq!(again(&mut cluster, 0, of, 1, acquire(5)), Some(forgotten()));
+    assert_eq!(again(&mut cluster, 0, unused, 1, acquire(5)), Some(ended));
+    assert_ne!(cluster.session(0), unused, "its number is passed over");
+}
