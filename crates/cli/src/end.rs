@@ -248,6 +248,9 @@ fn advice_on(aborted: &Aborted) -> String {
         }
         Cause::Unreachable => "; `slackline status` tells which sites are up".to_owned(),
         Cause::NotReady => "; try again in a moment, or see `slackline status`".to_owned(),
+        Cause::ClocksDisagree => {
+            "; `slackline status` tells whose is off: set it, or raise its `epsilon_us`".to_owned()
+        }
         Cause::NotACounter => "; `slackline put KEY --counter NUMBER` makes it one".to_owned(),
         Cause::TooMuch => "; divide it, or scan in parts with `slackline scan --limit ROWS --after NAME`".to_owned(),
         Cause::Lost => {
@@ -361,6 +364,7 @@ fn cause_code(cause: Cause) -> &'static str {
         Cause::NotReady => "home_not_ready",
         Cause::Withdrawn => "asked_too_early",
         Cause::Depended => "calls_depend",
+        Cause::ClocksDisagree => "clocks_disagree",
     }
 }
 

@@ -1,13 +1,14 @@
 //! What a site knows of the time.
 //!
 //! Two clocks, both in integer microseconds: the **wall** clock, which people agree on and which may step, and the
-//! **monotonic** clock, which never goes back but starts anew with every life. **ε** bounds each wall clock's distance
+//! **monotonic** clock, which never goes back but starts anew with every life. It goes on while the machine is suspended,
+//! as far as the machine can tell; what is promised does not rest on that alone. **ε** bounds each wall clock's distance
 //! from true time. Nothing that concerns who owns a token depends on either: clocks end holds (see [`crate::right`]),
 //! time retries and feed forecasts.
 //!
 //! Peers measure each other's wall clock by exchange, as NTP does: an offset that 2ε and half the round trip cannot
 //! explain is an error of one of the two clocks ([`Offset::excess`]). A site that disagrees so with a majority
-//! distrusts itself.
+//! distrusts itself. Between two exchanges its monotonic clock tells it that its wall clock was stepped ([`Offset::at`]).
 
 /// The time of one input, in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -24,6 +25,10 @@ pub const SECOND: u64 = 1_000_000;
 /// One millisecond.
 pub const MILLISECOND: u64 = 1_000;
 
+/// A wall clock that has moved against the monotonic one by more than this since the last exchange was stepped, in
+/// microseconds. Between two exchanges clocks that merely drift come nowhere near it.
+const STEP: u64 = SECOND / 2;
+
 /// What one exchange told about a peer's wall clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offset {
@@ -31,6 +36,8 @@ pub struct Offset {
     pub offset: i64,
     /// The round trip of the exchange, in microseconds; the offset is known to within half of it.
     pub rtt: u64,
+    /// By how much our wall clock was ahead of our monotonic one when the exchange began, in microseconds.
+    pub lead: i64,
 }
 
 impl Offset {
@@ -39,7 +46,17 @@ impl Offset {
     pub fn measure(sent: Now, there: i64, received: Now) -> Self {
         let rtt = received.mono.saturating_sub(sent.mono);
         let middle = sent.wall.saturating_add((rtt / 2) as i64);
-        Self { offset: there.saturating_sub(middle), rtt }
+        Self { offset: there.saturating_sub(middle), rtt, lead: lead(sent) }
+    }
+
+    /// What the exchange tells now. If our wall clock was stepped since, the peer's is as much farther from it: so a site
+    /// need not wait for the next exchange to distrust a clock that was set wrong, nor to trust one that was set right.
+    pub fn at(self, now: Now) -> Self {
+        let step = lead(now).saturating_sub(self.lead);
+        if step.unsigned_abs() <= STEP {
+            return self;
+        }
+        Self { offset: self.offset.saturating_sub(step), ..self }
     }
 
     /// By how much the offset exceeds what two clocks within `epsilon` of true time and this round trip can show.
@@ -49,9 +66,29 @@ impl Offset {
     }
 }
 
+/// By how much the wall clock is ahead of the monotonic one.
+fn lead(now: Now) -> i64 {
+    now.wall.saturating_sub_unsigned(now.mono)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn step_of_our_own_clock_shows_at_once_and_drift_does_not() {
+        let (sent, received) = (Now { wall: 1_000_000, mono: 50 }, Now { wall: 1_080_000, mono: 80_050 });
+        let fair = Offset::measure(sent, 1_040_000, received);
+        let later = |step: i64| Now { wall: received.wall + 900_000 + step, mono: received.mono + 900_000 };
+        let hour = 3_600 * SECOND as i64;
+        for (step, offset) in [(0, 0), (400_000, 0), (-400_000, 0), (hour, -hour), (-hour, hour)] {
+            assert_eq!(fair.at(later(step)).offset, offset, "stepped by {step}");
+        }
+        let wrong = Offset::measure(sent, 1_040_000 + hour, received);
+        assert_eq!(wrong.at(later(hour)).excess(1_000), 0, "set right");
+        let meanwhile = Now { wall: received.wall + hour, ..received };
+        assert_eq!(Offset::measure(sent, 1_040_000, meanwhile).at(later(hour)).offset, -hour);
+    }
 
     #[test]
     fn offset_is_blamed_on_a_clock_only_beyond_two_epsilon_and_half_the_round_trip() {

@@ -18,7 +18,8 @@
 //! 2. After a crash the durable batches are a **prefix** of those handed out; each batch is whole or absent.
 //! 3. The **view** is storage plus every batch handed out so far, synced or not ([`Overlay`]), restricted to what
 //!    [`Machine::working_set`] named. Reading outside it is an assertion.
-//! 4. **Now** is read after the view is complete, immediately before `handle`, and never goes back (its monotonic part).
+//! 4. **Now** is read after the view is complete, immediately before `handle`, and never goes back (its monotonic part, which
+//!    also goes on while the machine is suspended, where the platform can tell).
 //!    If the driver was stalled past [`STALL_BOUND`] between reading the clock and the first effect, it starts none
 //!    of them and restarts the machine from storage.
 //!

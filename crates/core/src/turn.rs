@@ -34,9 +34,8 @@ pub struct Peer {
     pub leaving: bool,
     /// The last exchange of clocks.
     pub offset: Option<Offset>,
-    /// When it was last asked, in this life's monotonic microseconds, what it answered to in that incarnation: it had its
-    /// storage then.
-    pub vouched: Option<u64>,
+    /// When it was last asked, by both clocks of this life, what it answered to in that incarnation: it had its storage then.
+    pub vouched: Option<Now>,
 }
 
 impl Peer {
@@ -139,6 +138,47 @@ impl Turn<'_> {
         }
         let peer = self.peers.iter().find(|peer| peer.site == site);
         peer.map_or(Incarnation(0), |peer| peer.incarnation)
+    }
+
+    /// The time that a majority agrees has come: the latest that so many of all sites' wall clocks show, this site's included,
+    /// as they were measured in this life. Where fewer are known, the one of them that is farthest behind counts. None if
+    /// nothing is known but this site's own clock, and there are others.
+    pub fn agreed(&self) -> Option<i64> {
+        let offsets = self.offsets();
+        if offsets.len() == 1 && self.peers.len() > 1 {
+            return None;
+        }
+        let majority = self.peers.len() / 2 + 1;
+        Some(self.now.wall.saturating_add(offsets[offsets.len() - majority.min(offsets.len())]))
+    }
+
+    /// The time that a majority agrees has not passed yet: the earliest that the wall clocks of so many have not passed. None if fewer
+    /// are known. What is not safe to do too early is judged by [`Turn::agreed`], what is not safe to do too late by this.
+    pub fn agreed_at_most(&self) -> Option<i64> {
+        let offset = *self.offsets().get(self.peers.len() / 2)?;
+        Some(self.now.wall.saturating_add(offset))
+    }
+
+    /// How far the wall clocks that were measured in this life are from this site's, itself included, in ascending order.
+    fn offsets(&self) -> Vec<i64> {
+        let offsets = self.peers.iter().filter_map(|peer| self.offset_of(peer.site));
+        let mut offsets: Vec<i64> = offsets.map(|offset| offset.offset).collect();
+        offsets.sort_unstable();
+        offsets
+    }
+
+    /// How far a site's wall clock is from this one's, if they were compared in this life.
+    pub fn offset_of(&self, site: SiteId) -> Option<Offset> {
+        if site == self.site.me {
+            return Some(Offset::default());
+        }
+        let peer = self.peers.iter().find(|peer| peer.site == site);
+        Some(peer?.offset?.at(self.now))
+    }
+
+    /// Whether a site's wall clock and this one's were compared in this life, and agree as far as that can tell.
+    pub fn agrees_with(&self, site: SiteId) -> bool {
+        self.offset_of(site).is_some_and(|offset| offset.excess(self.config.epsilon) == 0)
     }
 
     /// Sends a message about objects.

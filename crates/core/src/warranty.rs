@@ -16,14 +16,23 @@
 //! Each end errs to its own cost, on both of its clocks. The holder relies on it while its wall clock is before
 //! `expiry - ε` **and** its monotonic clock has not advanced by the duration since it *sent* the question. The backer
 //! takes it as binding until its wall clock is past `expiry + ε` **and** its monotonic clock is past the duration and 2ε
-//! since it was issued. So either pair of clocks suffices to keep the promise.
+//! since it was issued. So either pair of clocks suffices to keep the promise, where the holder judges alone (0 phases). Where
+//! it asks participants, these refuse by their wall clocks; see [`crate::txn`].
 //!
 //! # Crashes
 //!
 //! Warranties live in memory at both ends. A holder that starts anew holds nothing, but what its earlier life sent may
 //! still rest on what that life held: it never acknowledges for an earlier life. A backer that starts anew does not know
-//! what it issued; it knows a durable **mark** above every expiry that it ever sent, and writes wait until that is over. One
-//! that lost its storage waits for as long as any warranty may last.
+//! what it issued; it knows a durable **mark** above every expiry that it ever sent, and writes wait until that is over, by its
+//! wall clock and by the time that a majority agrees has come. One that lost its storage waits for as long as any warranty may
+//! last, by both its clocks.
+//!
+//! # A wall clock that was ahead
+//!
+//! An end far in the future would keep writes waiting for as long as the clock was ahead. So none is issued that is farther
+//! ahead than [`FARTHEST`] of the time that a majority agrees on; and an end, or the mark, that is found to stand farther ahead
+//! of it than [`LEASE`] (and a second for clock errors) is brought back to that: whatever rests on it is over by then, because its
+//! holder stops by its monotonic clock, and no transaction lasts longer than [`LONGEST`].
 //!
 //! # How long
 //!
@@ -42,12 +51,15 @@ use crate::stats::Popularity;
 
 /// The longest warranty, in microseconds.
 pub const LONGEST: u64 = 10 * SECOND;
-/// How long after a home was asked, and answered, it is known to have its storage still, in microseconds of monotonic time.
+/// How long after a home was asked, and answered, it is known to have its storage still, in microseconds, by either clock.
 pub const VOUCHED: u64 = LONGEST;
 /// A home that has lost its storage changes nothing for so long: what rests on its answers of before is over then. Such
 /// may be judged for [`VOUCHED`] since it was asked, by a right that lasts for [`LONGEST`], or a transaction that is prepared
 /// within that.
 pub const LEASE: u64 = VOUCHED + LONGEST + SECOND;
+/// No end of a right and no deadline of a transaction is set farther ahead than [`LONGEST`]. What is farther ahead than this
+/// was set by a wall clock that is wrong; the difference is for clocks that err and nobody has noticed yet.
+pub const FARTHEST: u64 = LONGEST + SECOND;
 /// A shorter one is not worth issuing.
 const SHORTEST: u64 = 20 * MILLISECOND;
 /// How far ahead of the last expiry the durable mark is raised, so that it is raised seldom.
@@ -99,8 +111,23 @@ pub struct Backer {
     /// Above every expiry ever sent, durable.
     mark: i64,
     is_dirty: bool,
-    /// What an earlier life may have issued is binding until both clocks are past these.
-    before: Option<(i64, u64)>,
+    /// What an earlier life may have issued is binding until this is over.
+    before: Option<Before>,
+    /// The time that a majority agreed had come, when this was last told.
+    agreed: Option<i64>,
+    /// What rests on any right that was ever issued is over by then.
+    farthest: Option<i64>,
+}
+
+/// When rights of an earlier life are over.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    /// The wall clock must be past this, and so must be the time that a majority agrees has come.
+    wall: i64,
+    /// The monotonic clock must have got here.
+    mono: u64,
+    /// When it gets here they are over, whatever the wall clocks show: nobody may be there to compare them with.
+    at_most: u64,
 }
 
 impl Backer {
@@ -116,9 +143,33 @@ impl Backer {
             (self.mark, self.is_dirty) = (mark, true);
         }
         let wall = mark.saturating_add_unsigned(epsilon);
-        let mono = if was_lost { now.mono + LEASE + 2 * epsilon } else { now.mono };
-        self.before = (wall >= now.wall).then_some((wall, mono));
+        let least = if was_lost { LEASE } else { 0 };
+        let mono = now.mono + least + if was_lost { 2 * epsilon } else { 0 };
+        // A right lasts no longer than a lease, nor does what rests on it.
+        let at_most = mono + LEASE + 2 * epsilon;
+        self.before = (mark > 0).then_some(Before { wall, mono, at_most });
         self.start = start;
+    }
+
+    /// Takes note of the time that a majority agrees has come, and of the one that it agrees has not passed. Nothing of what stands too far ahead of it need be waited for: the
+    /// wall clock was ahead when it was set.
+    pub fn note_agreed(&mut self, now: Now, agreed: Option<i64>, at_most: Option<i64>, epsilon: u64) {
+        self.agreed = agreed;
+        self.farthest = at_most.map(|at_most| at_most.saturating_add_unsigned(LEASE + SECOND + 2 * epsilon));
+        let Some(farthest) = self.farthest else { return };
+        if self.mark > farthest {
+            (self.mark, self.is_dirty) = (farthest, true);
+        }
+        if let Some(before) = &mut self.before {
+            before.wall = before.wall.min(farthest);
+        }
+
+        // What is left of the time after a lost storage must be waited for after another start too, and the clock was behind.
+        let left = self.before.map_or(0, |before| before.mono.saturating_sub(now.mono));
+        let until = at_most.map_or(0, |at_most| at_most.saturating_add_unsigned(left));
+        if left > 0 && self.mark.saturating_add_unsigned(SECOND) < until {
+            (self.mark, self.is_dirty) = (until, true);
+        }
     }
 
     /// The durable mark, and whether it has changed since it was last asked for.
@@ -166,9 +217,13 @@ impl Backer {
         if duration < SHORTEST.max(4 * epsilon) || self.is_barred(name) || self.issued.len() >= ISSUED {
             return None;
         }
+        let expiry = now.wall.saturating_add_unsigned(duration);
+        // A clock that is ahead, and that nobody may have noticed yet, must not bind this home for as long as it is ahead.
+        if self.agreed.is_none_or(|agreed| expiry > agreed.saturating_add_unsigned(FARTHEST + 2 * epsilon)) {
+            return None;
+        }
         self.count += 1;
         let number = WarrantyNumber { start: self.start, count: self.count };
-        let expiry = now.wall.saturating_add_unsigned(duration);
         if expiry > self.mark {
             self.mark = expiry.saturating_add(AHEAD);
             self.is_dirty = true;
@@ -211,7 +266,11 @@ impl Backer {
 
     /// The rights over an object that are still binding.
     pub fn binding(&mut self, now: Now, name: &str) -> &[Issued] {
+        let farthest = self.farthest;
         let Some(rights) = self.issued.get_mut(name) else { return &[] };
+        if let Some(farthest) = farthest {
+            rights.iter_mut().for_each(|right| right.wall = right.wall.min(farthest));
+        }
         rights.retain(|right| !right.is_over(now));
         if rights.is_empty() {
             self.issued.remove(name);
@@ -221,15 +280,23 @@ impl Backer {
 
     /// Whether an earlier life may have issued rights that are still binding.
     pub fn is_bound_by_the_past(&self, now: Now) -> bool {
-        self.before.is_some_and(|(wall, mono)| now.wall <= wall || now.mono < mono)
+        self.before.is_some_and(|before| {
+            // The wall clock may have been right when the rights were issued, and be ahead now: so it is not believed alone.
+            let is_past = self.agreed.is_some_and(|agreed| agreed.min(now.wall) > before.wall);
+            !(is_past && now.mono >= before.mono) && now.mono < before.at_most
+        })
     }
 
-    /// When what an earlier life may have issued will be over on the monotonic clock; none if it is.
+    /// When what an earlier life may have issued will be over on the monotonic clock, as far as can be told; none if it is.
     pub fn past_over_at(&mut self, now: Now) -> Option<u64> {
-        self.before = self.before.filter(|(wall, mono)| now.wall <= *wall || now.mono < *mono);
-        let (wall, mono) = self.before?;
-        let missing = u64::try_from(wall.saturating_sub(now.wall)).unwrap_or(0);
-        Some(mono.max(now.mono + missing + 1))
+        if !self.is_bound_by_the_past(now) {
+            self.before = None;
+        }
+        let Before { wall, mono, at_most } = self.before?;
+        let shown = self.agreed.map_or(now.wall, |agreed| agreed.min(now.wall));
+        let missing = u64::try_from(wall.saturating_sub(shown)).unwrap_or(0);
+        // Where nothing is missing but the others' word for it, that comes soon.
+        Some(mono.max(now.mono + missing.max(MILLISECOND) + 1).min(at_most))
     }
 
     /// When the rights over an object will be over on the monotonic clock, if none is given up; none if there is none.
@@ -322,6 +389,7 @@ mod tests {
     fn backer() -> Backer {
         let mut backer = Backer::default();
         backer.resume(at(0), EPSILON, start(1), false);
+        backer.note_agreed(at(0), Some(at(0).wall), Some(at(0).wall), EPSILON);
         for read in 1..=5 {
             backer.note_reads(at(read * 100 * MILLISECOND), "x", 1);
         }
@@ -381,13 +449,39 @@ mod tests {
         backer.issue(at(2 * SECOND), EPSILON, "x", SiteId::new(1, 0), start(1)).expect("popular");
         let (mark, dirty) = backer.take_mark();
         assert!(dirty);
-        let mut next = Backer::restore(mark);
-        next.resume(at(2 * SECOND), EPSILON, start(2), false);
+        let restored = || {
+            let mut next = Backer::restore(mark);
+            next.resume(at(2 * SECOND), EPSILON, start(2), false);
+            next
+        };
+        let mut next = restored();
+        next.note_agreed(at(2 * SECOND), Some(at(2 * SECOND).wall), Some(at(2 * SECOND).wall), EPSILON);
         let over = next.over_at(at(2 * SECOND), "any").expect("something may be out");
         assert!(at(over).wall > mark);
+        next.note_agreed(at(over), Some(at(over).wall), Some(at(over).wall), EPSILON);
         assert_eq!(next.over_at(at(over), "any"), None);
+        // A clock that is ahead, and that nobody can be asked about, is not believed; for so long as anything may be out.
+        let mut alone = restored();
+        let ahead = Now { wall: mark + 3_600 * SECOND as i64, mono: 2 * SECOND };
+        assert!(alone.over_at(ahead, "any").is_some());
+        assert!(alone.over_at(Now { mono: 2 * SECOND + LEASE + 2 * EPSILON, ..ahead }, "any").is_none());
+        // A mark that a clock set which was ahead is brought back.
+        let mut far = Backer::restore(mark + 3_600 * SECOND as i64);
+        far.resume(at(2 * SECOND), EPSILON, start(2), false);
+        far.note_agreed(at(2 * SECOND), Some(at(2 * SECOND).wall), Some(at(2 * SECOND).wall), EPSILON);
+        assert_eq!(far.take_mark(), (at(3 * SECOND + LEASE + 2 * EPSILON).wall, true));
         let mut lost = Backer::default();
         lost.resume(at(2 * SECOND), EPSILON, start(1), true);
         assert!(lost.over_at(at(2 * SECOND), "any").expect("something may be out") > 2 * SECOND + LEASE);
+        // One clock that shows an earlier time is no reason to take it for one that was ahead.
+        let mut doubted = restored();
+        let (behind, now) = (at(2 * SECOND).wall - 3_600 * SECOND as i64, at(2 * SECOND));
+        doubted.note_agreed(now, Some(behind), Some(now.wall), EPSILON);
+        assert_eq!(doubted.take_mark(), (mark, false));
+        // A clock that was far behind when the storage was lost leaves no mark in the past.
+        let mut behind = Backer::default();
+        behind.resume(Now { wall: 5, mono: 2 * SECOND }, EPSILON, start(1), true);
+        behind.note_agreed(at(2 * SECOND), Some(at(2 * SECOND).wall), Some(at(2 * SECOND).wall), EPSILON);
+        assert!(behind.take_mark().0 >= at(2 * SECOND + LEASE).wall);
     }
 }

@@ -7,15 +7,21 @@ use slackline_core::clock::{MILLISECOND, Now, SECOND};
 /// What is assumed of a wall clock that nobody vouches for, in microseconds.
 pub const DEFAULT_EPSILON: u64 = 10 * MILLISECOND;
 
-/// The clocks of one life. The monotonic one starts with the life.
+/// The clocks of one life. The monotonic one starts with the life, and goes on while the machine is suspended: `Instant` does not,
+/// and what is promised for a time would then seem to last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     start: Instant,
+    /// What the clock that counts suspended time showed at the start.
+    boot: Duration,
 }
+
+/// Less than this the two clocks may seem to differ because they are read one after the other.
+const APART: Duration = Duration::from_millis(1);
 
 impl Clock {
     pub(crate) fn start() -> Self {
-        Self { start: Instant::now() }
+        Self { start: Instant::now(), boot: since_boot() }
     }
 
     pub(crate) fn now(&self) -> Now {
@@ -27,14 +33,23 @@ impl Clock {
     }
 
     pub(crate) fn mono(&self) -> u64 {
-        self.start.elapsed().as_micros() as u64
+        since_boot().saturating_sub(self.boot).as_micros() as u64
     }
 
-    /// The instant at which the monotonic clock shows `mono`.
+    /// The instant at which the monotonic clock will show `mono`, if the machine is not suspended until then.
     pub(crate) fn instant(&self, mono: u64) -> Instant {
+        let suspended = since_boot().saturating_sub(self.boot).saturating_sub(self.start.elapsed());
+        let suspended = if suspended < APART { Duration::ZERO } else { suspended };
         // Far deadlines need no exact instant, and `Instant` must not overflow.
-        self.start + Duration::from_micros(mono.min(1_000_000 * 3600 * 24 * 365 * 100))
+        let mono = Duration::from_micros(mono.min(1_000_000 * 3600 * 24 * 365 * 100));
+        self.start + mono.saturating_sub(suspended)
     }
+}
+
+/// The time since the machine was started, suspended time included.
+fn since_boot() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
 /// The bound on the wall clock's error in microseconds: as configured, else the operating system's own estimate if
@@ -53,4 +68,20 @@ fn system_estimate() -> Option<u64> {
     let synchronised = state >= 0 && state != libc::TIME_ERROR && timex.status & libc::STA_UNSYNC == 0;
     let bound = u64::try_from(timex.maxerror).ok()?;
     (synchronised && bound < SECOND).then_some(bound.max(MILLISECOND))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn monotonic_clock_is_the_one_that_goes_on_while_the_machine_is_suspended() {
+        // Six hours before this life began the machine was started, and it was suspended for five of them since.
+        let hours = |hours: u64| Duration::from_secs(3_600 * hours);
+        let slept = Clock { start: Instant::now(), boot: since_boot().saturating_sub(hours(5)) };
+        let expected = since_boot().min(hours(5)).as_micros() as u64;
+        assert!(slept.mono() >= expected);
+        let next = slept.instant(slept.mono() + 1_000_000);
+        assert!(next > Instant::now() && next < Instant::now() + Duration::from_secs(2), "a second from now");
+    }
 }

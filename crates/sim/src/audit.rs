@@ -2,6 +2,7 @@
 
 use slackline_core::api::{Hold, Operation, Outcome, Refusal, Request, Shown, is_name};
 use slackline_core::clock::SECOND;
+use slackline_core::right::POSTPONED;
 
 use crate::clients::Purpose;
 use crate::invariants::answers::is_definitive;
@@ -12,11 +13,12 @@ use crate::world::World;
 /// How long clients may take, after the last fault has ended, to settle what is in doubt and to give back what they hold.
 const SETTLING: u64 = 240 * SECOND;
 /// How long the cluster is left alone before its books are looked at: longer than any hold, and than any gift takes.
-const REST: u64 = 20 * SECOND;
+const REST: u64 = 140 * SECOND;
 /// How long tokens may go on moving after that.
 const RESTLESS: u64 = 90 * SECOND;
-/// How long a hold may take to come back after its time, with clocks that were wrong for a while.
-const LATE: u64 = 15 * SECOND;
+/// How long a hold may take to come back after its time, with clocks that were wrong for a while: a site looks again within a
+/// minute of the time at which it was found not to be over, and one that was granted on a clock ahead ends by so much later.
+const LATE: u64 = 2 * POSTPONED + 15 * SECOND;
 /// How long one site may take to answer in the audit.
 const STEP: u64 = 25 * SECOND;
 

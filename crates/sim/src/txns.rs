@@ -197,6 +197,12 @@ impl Simulation {
         ObjectKey::new((number % world.len() as u64) as u16, format!("{kind}{number}"))
     }
 
+    /// The lists at a home that are read much.
+    pub(crate) fn popular_at(&self, world: &World, site: usize) -> Vec<ObjectKey> {
+        let lists = (0..POPULAR).map(|number| self.object(world, 'l', number));
+        lists.filter(|key| usize::from(key.home) == site).collect()
+    }
+
     fn list(&mut self, world: &World, for_update: bool) -> ObjectKey {
         let popular = self.rng.below(100) < if for_update { 8 } else { 70 };
         let number = if popular { self.rng.below(POPULAR) } else { POPULAR + self.rng.below(LISTS - POPULAR) };
@@ -872,6 +878,7 @@ impl Simulation {
             Cause::Depended => "transaction: aborted, calls depend on it",
             Cause::NotACounter => "transaction: aborted, adds to bytes",
             Cause::OutOfRange => "transaction: aborted, out of range",
+            Cause::ClocksDisagree => "transaction: aborted, clocks disagree",
             // What is wrong with a transaction as such has tests of its own.
             _ => return,
         });

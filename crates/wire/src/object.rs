@@ -405,7 +405,7 @@ impl TryFrom<v1::Write> for (String, Change) {
 same_variants! {
     Cause = v1 {
         Changed, Busy, WouldWait, DeadlinePassed, NotACounter, OutOfRange, Lost, Unreachable, InvalidKey, UnknownRegion,
-        TooLarge, TooMuch, Malformed, Overloaded, NotReady, Withdrawn, Depended
+        TooLarge, TooMuch, Malformed, Overloaded, NotReady, Withdrawn, Depended, ClocksDisagree
     }
 }
 

@@ -165,7 +165,7 @@ impl Generator {
 
     fn abort(&mut self) -> Abort {
         Abort {
-            cause: Cause::from_code(self.below(17) as u8).expect("there are seventeen causes"),
+            cause: Cause::from_code(self.below(18) as u8).expect("there are eighteen causes"),
             key: self.flag().then(|| self.key()),
             site: self.flag().then(|| self.site()),
             holders: self.several(3, Self::site),

@@ -310,7 +310,7 @@ impl Node {
             Body::Pong { mono, wall, there } => {
                 // An answer to an earlier life's ping would show an absurd round trip; and one that was overtaken by the answer
                 // to a later ping, what the clocks were.
-                let is_newest = self.peers[from].vouched.is_none_or(|newest| newest <= mono);
+                let is_newest = self.peers[from].vouched.is_none_or(|newest| newest.mono <= mono);
                 if mono >= self.lineage.opened.mono && mono <= now.mono && is_newest {
                     self.peers[from].offset = Some(Offset::measure(Now { wall, mono }, there, now));
                 }

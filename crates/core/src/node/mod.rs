@@ -166,7 +166,7 @@ impl Node {
     /// majority agrees with the wall clock. What was measured against a peer that is down by now does not count.
     pub fn clock(&self, now: Now) -> (u64, bool) {
         let excesses = self.peers.iter().filter(|peer| peer.site != self.config.me && peer.is_up(now));
-        let excesses = excesses.map(|peer| peer.offset.map_or(0, |offset| offset.excess(self.config.epsilon)));
+        let excesses = excesses.map(|peer| peer.offset.map_or(0, |offset| offset.at(now).excess(self.config.epsilon)));
         let (mut most, mut disagreeing) = (0, 0);
         for excess in excesses {
             most = most.max(excess);
@@ -192,7 +192,7 @@ impl Node {
                     site: peer.site,
                     up: peer.is_up(now),
                     rtt: peer.offset.map(|offset| offset.rtt),
-                    offset: peer.offset.map(|offset| offset.offset),
+                    offset: peer.offset.map(|offset| offset.at(now).offset),
                 })
                 .collect(),
             quotas: self.quotas.iter().filter(|quota| quota.limit().is_some()).count() as u64,
@@ -294,10 +294,11 @@ impl Node {
         }
         if message.incarnation == peer.incarnation && message.incarnation.0 > 0 {
             peer.position = peer.position.max(message.position);
-            if let Body::Pong { mono, .. } = message.body
+            if let Body::Pong { mono, wall, .. } = message.body
                 && (self.lineage.opened.mono..=now.mono).contains(&mono)
+                && peer.vouched.is_none_or(|newest| newest.mono < mono)
             {
-                peer.vouched = peer.vouched.max(Some(mono));
+                peer.vouched = Some(Now { wall, mono });
             }
         }
         match message.body {

@@ -612,10 +612,12 @@ pub enum Cause {
     Withdrawn,
     /// Results of memoized functions depend on what it writes: it must recompute them, or delete them.
     Depended,
+    /// The clocks of two sites are too far apart: a deadline that the one sets means nothing to the other.
+    ClocksDisagree,
 }
 
 /// Every cause, in the order of their codes.
-const CAUSES: [Cause; 17] = [
+const CAUSES: [Cause; 18] = [
     Cause::Changed,
     Cause::Busy,
     Cause::WouldWait,
@@ -633,6 +635,7 @@ const CAUSES: [Cause; 17] = [
     Cause::NotReady,
     Cause::Withdrawn,
     Cause::Depended,
+    Cause::ClocksDisagree,
 ];
 
 impl Cause {
@@ -675,6 +678,9 @@ impl fmt::Display for Cause {
             Cause::NotReady => "the site is not ready",
             Cause::Withdrawn => "withdrawn: it was asked about before every site was prepared",
             Cause::Depended => "results of memoized functions depend on what it writes",
+            Cause::ClocksDisagree => {
+                "the clocks of two sites are too far apart for a deadline to mean the same to both"
+            }
         })
     }
 }

@@ -155,7 +155,7 @@ impl Quotas {
                 None
             }
             Hold::For(micros) => {
-                let term = Term::starting(turn.now, turn.uptime, micros, turn.config.epsilon);
+                let term = Term::starting(turn.now, turn.agreed_at_most(), turn.uptime, micros, turn.config.epsilon);
                 let value = Grant { quota: at as u32, generation, amount, term: Some(term) }.encode();
                 turn.batch.put(&grant_key(incarnation, number), &value);
                 turn.batch.put(&due_key(term.uptime, incarnation, number), &value);

@@ -53,8 +53,15 @@ struct Copy {
 #[derive(Clone, Copy, Debug)]
 struct Pin {
     id: OperationId,
-    /// It ends by itself when the wall clock is past this.
-    until: i64,
+    /// It ends by itself when both clocks are past this: its participants refuse by theirs, and this site's wall clock may be
+    /// set ahead meanwhile.
+    until: Now,
+}
+
+impl Pin {
+    fn is_over(&self, now: Now) -> bool {
+        now.wall >= self.until.wall && now.mono >= self.until.mono
+    }
 }
 
 /// A copy that is used.
@@ -128,8 +135,8 @@ impl Cache {
         self.copies.get(key)?.right
     }
 
-    /// A transaction rests on the right over this object until it is decided, or the wall clock is past `until`.
-    pub(super) fn pin(&mut self, key: &ObjectKey, id: OperationId, until: i64) {
+    /// A transaction rests on the right over this object until it is decided, or both clocks are past `until`.
+    pub(super) fn pin(&mut self, key: &ObjectKey, id: OperationId, until: Now) {
         if let Some(copy) = self.copies.get_mut(key) {
             copy.pins.push(Pin { id, until });
         }
@@ -138,7 +145,7 @@ impl Cache {
     /// The transaction is decided. Says which rights may be given up now that their home has asked back.
     pub(super) fn unpin(&mut self, now: Now, key: &ObjectKey, id: OperationId) -> Option<WarrantyNumber> {
         let copy = self.copies.get_mut(key)?;
-        copy.pins.retain(|pin| pin.id != id && pin.until > now.wall);
+        copy.pins.retain(|pin| pin.id != id && !pin.is_over(now));
         if copy.pins.is_empty() { copy.asked_back.take() } else { None }
     }
 
@@ -188,7 +195,7 @@ impl Cache {
         if copy.right.is_some_and(|right| right.number <= number) {
             copy.right = None;
         }
-        copy.pins.retain(|pin| pin.until > now.wall);
+        copy.pins.retain(|pin| !pin.is_over(now));
         if copy.pins.is_empty() {
             return true;
         }
@@ -219,7 +226,7 @@ impl Cache {
 
     fn give_up_for_write(&mut self, now: Now, key: &ObjectKey) -> bool {
         let Some(copy) = self.copies.get_mut(key) else { return true };
-        copy.pins.retain(|pin| pin.until > now.wall);
+        copy.pins.retain(|pin| !pin.is_over(now));
         if copy.pins.is_empty() {
             copy.right = None;
         }
@@ -323,7 +330,7 @@ mod tests {
         let size = BYTES / 16;
         let mut cache = Cache::default();
         store(&mut cache, "pinned", 1, size);
-        cache.pin(&key("pinned"), OperationId::default(), i64::MAX);
+        cache.pin(&key("pinned"), OperationId::default(), Now { wall: i64::MAX, mono: u64::MAX });
         for number in 2..100 {
             store(&mut cache, &number.to_string(), number, size);
             assert!(cache.held(&key(&number.to_string())).is_some(), "the newest stays");
@@ -356,7 +363,7 @@ mod tests {
     fn copies_that_are_all_rested_on_may_exceed_the_bound() {
         let mut cache = Cache::default();
         store(&mut cache, "x", 1, 1);
-        cache.pin(&key("x"), OperationId::default(), i64::MAX);
+        cache.pin(&key("x"), OperationId::default(), Now { wall: i64::MAX, mono: u64::MAX });
         store(&mut cache, "x", 2, BYTES);
         assert!(cache.bytes > BYTES);
         store(&mut cache, "y", 3, 1);

@@ -22,7 +22,7 @@ use super::home::Stage;
 use super::table::Table;
 use super::{Timer, Txns};
 use crate::api::{Doubt, Outcome};
-use crate::clock::{MILLISECOND, SECOND};
+use crate::clock::{MILLISECOND, Now, SECOND};
 use crate::id::{Incarnation, OperationId, SiteId};
 use crate::object::message::{Known, Message, Prepare, Vote};
 use crate::object::trace::{End, Proof, Step};
@@ -168,6 +168,7 @@ impl Txns {
             // Its client was told that it is undecided, and asks for it again.
             return None;
         }
+        self.backer.note_agreed(turn.now, turn.agreed(), turn.agreed_at_most(), turn.config.epsilon);
         self.traces.begin(turn.now, id);
         let begun = transaction.normalize().and_then(|()| self.begin(turn, table, id, transaction, timeout));
         match begun {
@@ -240,9 +241,17 @@ impl Txns {
         if self.coordinated.len() >= COORDINATED {
             return Err(Abort::of(Cause::Overloaded));
         }
-        if let Some((site, ..)) = parts.iter().find(|(site, ..)| !turn.is_reachable(*site)) {
+        let is_there = |site: SiteId| turn.is_reachable(site) && turn.offset_of(site).is_some();
+        if let Some((site, ..)) = parts.iter().find(|(site, ..)| !is_there(*site)) {
             return Err(Abort { site: Some(*site), ..Abort::of(Cause::Unreachable) });
         }
+        // A deadline means nothing to a site whose clock shows another time: it would be over for it already, or lie so far
+        // ahead that the part stays locked, and known, for as long.
+        let others = || parts.iter().map(|(site, ..)| *site).filter(|site| *site != me);
+        if let Some(site) = others().find(|site| !turn.is_clock_trusted || !turn.agrees_with(*site)) {
+            return Err(Abort { site: Some(site), ..Abort::of(Cause::ClocksDisagree) });
+        }
+
         let deadline = turn.now.wall.saturating_add_unsigned(timeout.min(LONGEST)).min(until);
         let rests = rests.into_iter().map(|proof| proof.key).collect();
         self.start_phases(turn, table, id, parts, (deadline, transaction.max_wait, timeout), rests)
@@ -265,7 +274,9 @@ impl Txns {
             let names = part.writes.iter().map(|(name, _)| name);
             if *site == me { WarrantyNumber::default() } else { self.cache.release(turn.now, site.region, names) }
         });
-        let pinned_until = deadline.saturating_add_unsigned(2 * turn.config.epsilon);
+        let left = u64::try_from(deadline.saturating_sub(turn.now.wall)).unwrap_or(0) + 2 * turn.config.epsilon;
+        let pinned_until =
+            Now { wall: turn.now.wall.saturating_add_unsigned(left), mono: turn.now.mono.saturating_add(left) };
         let coordinated = Coordinated {
             released: released.collect(),
             prepared: 0,
@@ -337,7 +348,8 @@ impl Txns {
 
     /// Takes out of a part the reads that live warranties prove. What it writes there is validated there.
     fn rest_on_rights(&self, turn: &Turn, home: &mut Home, way: u64, rests: &mut Vec<Proof>, until: &mut i64) {
-        if !self.uses_rights(turn) {
+        let backer = SiteId::new(home.region, turn.site.me.lane);
+        if !self.uses_rights(turn) || !turn.agrees_with(backer) {
             return;
         }
         let Home { region, incarnation, part } = home;
@@ -592,7 +604,10 @@ impl Txns {
             turn.finished.push((ticket, Outcome::Unknown(Doubt::Undecided)));
         }
         let is_bereft = coordinated.lost != 0;
-        if coordinated.parts.is_empty() || is_bereft || coordinated.deadline < turn.now.wall {
+        // A client that was told that nothing is known yet has waited for longer than the deadline was to be ahead: so the wall
+        // clock that shows it as still ahead has been set back since.
+        let is_late = coordinated.deadline < turn.now.wall || coordinated.patience.is_none();
+        if coordinated.parts.is_empty() || is_bereft || is_late {
             self.ask_participants(turn, id);
         } else {
             self.ask_to_prepare(turn, id);

@@ -16,7 +16,7 @@ use std::hash::{Hash, Hasher};
 
 use super::table::{Table, judged, need_head, need_heads_of, put_row};
 use super::{Timer, Txns};
-use crate::clock::{MILLISECOND, SECOND};
+use crate::clock::{MILLISECOND, Now, SECOND};
 use crate::id::{Incarnation, OperationId, SiteId};
 use crate::machine::{KeySet, Reader, View};
 use crate::object::message::{Known, Message, Prepare, Vote};
@@ -24,6 +24,7 @@ use crate::object::{Abort, Cause, ObjectKey, Part};
 use crate::right::{Start, WarrantyNumber};
 use crate::turn::Turn;
 use crate::txn::row::{self, ParticipantRow};
+use crate::warranty::FARTHEST;
 
 /// The most transactions in which a site takes part at a time, those that it has refused and not forgotten included.
 const PARTS: usize = 262_144;
@@ -54,6 +55,8 @@ pub(super) struct Entry {
     asked: u32,
     /// Past this, on the monotonic clock, it waits for rights no longer. What waits is not durable, so nor is this.
     patience: u64,
+    /// When its deadline is past on the monotonic clock, reckoned when this site was asked to prepare it, or started anew.
+    late_at: u64,
     released: (Start, WarrantyNumber),
 }
 
@@ -158,7 +161,7 @@ impl Txns {
                 incarnation,
                 is_bereft: false,
                 is_bound: false,
-                vouchers: (&[], 0),
+                vouchers: (&[], Now::default()),
             };
             self.locks.take(id, &part, &table);
             part.writes.iter().for_each(|(name, _)| self.backer.bar(name));
@@ -189,20 +192,36 @@ impl Txns {
             turn.send_object(id.site, Message::Inquired { id, known: Known::Lost, prepared: 0 });
             return None;
         }
-        if deadline <= turn.now.wall.max(self.numbers.deadline) {
+        if deadline <= self.numbers.deadline {
+            return refuse(Cause::DeadlinePassed);
+        }
+        // To refuse a part would have to be durable, and to take it would rest on a clock that is known to be wrong, here or
+        // there, or that was not compared yet. The coordinator asks again.
+        if self.entries.len() >= PARTS || !turn.agrees_with(id.site) {
+            turn.metrics.ignored += 1;
+            return None;
+        }
+
+        let is_late = deadline <= turn.now.wall;
+        let is_past = turn.agreed().is_some_and(|agreed| deadline <= agreed);
+        if is_late && is_past {
             // It stays refused, even if the clock is set back.
             self.raise_deadline(deadline);
             return refuse(Cause::DeadlinePassed);
         }
-        if self.entries.len() >= PARTS {
-            // To say so would have to be durable; it will be asked again.
-            turn.metrics.ignored += 1;
-            return None;
-        }
         let mut entry = Entry::new(deadline, participants);
+        // Nor is the mark raised to what a majority does not take as past: all others would be refused up to there. A row of its
+        // own refuses this one, until that time has come.
+        let is_far = deadline > turn.now.wall.saturating_add_unsigned(FARTHEST + 2 * turn.config.epsilon);
+        if is_late || is_far {
+            self.entries.insert(id, entry);
+            let cause = if is_far { Cause::ClocksDisagree } else { Cause::DeadlinePassed };
+            return Some(self.refuse_part(turn, id, Abort { site: Some(turn.site.me), ..Abort::of(cause) }));
+        }
         (entry.known, entry.part, entry.released) = (prepared, part, released);
         entry.known |= entry.bit(id, turn.site.me);
         entry.patience = turn.now.mono.saturating_add(max_wait);
+        entry.late_at = turn.now.mono.saturating_add(deadline.abs_diff(turn.now.wall));
         part_read(&mut self.backer, turn, &entry.part);
         self.give_up_released(id, &entry);
         self.entries.insert(id, entry);
@@ -289,6 +308,13 @@ impl Txns {
         }
     }
 
+    /// The site serves anew: its monotonic clock is another one.
+    pub(super) fn resume_part(&mut self, turn: &Turn, id: OperationId) {
+        let entry = self.entries.get_mut(&id).expect("looked up by the caller");
+        entry.late_at = turn.now.mono.saturating_add(FARTHEST);
+        self.look_at(id, turn.now.mono);
+    }
+
     pub(super) fn look_at(&mut self, id: OperationId, at: u64) {
         let entry = self.entries.get_mut(&id).expect("looked up by the caller");
         entry.look_at = at;
@@ -365,6 +391,9 @@ impl Txns {
                 self.refuse_part(turn, id, abort)
             }
             Some((_, abort)) if turn.now.mono > patience => self.refuse_part(turn, id, abort),
+            // The wall clock may have been set back since it was asked: what the transaction rests on may be over, though the
+            // deadline does not seem past.
+            None if !turn.agrees_with(id.site) => return self.look_at(id, turn.now.mono + ASK),
             Some(_) => {
                 self.ask_back(turn, id);
                 return self.look_when_over(turn, id);
@@ -436,9 +465,8 @@ impl Txns {
         let is_own = entry.participants.len() == 1 && id.site == turn.site.me;
         if !is_own || was_prepared {
             turn.batch.put(&row::participant_key(id), &entry.row());
-            let over = u64::try_from(entry.deadline.saturating_sub(turn.now.wall)).unwrap_or(0);
             self.entries.insert(id, entry);
-            self.look_at(id, turn.now.mono + over + 1);
+            self.look_when_past(turn, id);
         }
         Vote::Refused(Box::new(abort))
     }
@@ -516,19 +544,28 @@ impl Txns {
         self.drop_if_settled(turn, id);
     }
 
-    /// Removes what is known by all, once what asks to prepare it again would be refused by its deadline.
+    /// Looks again when the deadline is past; the wall clock may be set right meanwhile.
+    fn look_when_past(&mut self, turn: &Turn, id: OperationId) {
+        let shown = turn.agreed().unwrap_or(turn.now.wall).min(turn.now.wall);
+        let left = u64::try_from(self.entries[&id].deadline.saturating_sub(shown)).unwrap_or(0);
+        self.look_at(id, turn.now.mono + left.clamp(ASK, FARTHEST) + 1);
+    }
+
+    /// Removes what is known by all, once what asks to prepare it again would be refused by its deadline: by the wall clock, and
+    /// by the time that a majority agrees has come. A mark that a clock set which was ahead would refuse everything for as long
+    /// as that was, and could never be lowered: nobody would know what it stands for.
     fn drop_if_settled(&mut self, turn: &mut Turn, id: OperationId) {
         let Some(entry) = self.entries.get(&id) else { return };
         if entry.stage != Stage::Refused && !entry.is_known_by_all(id) {
             return;
         }
-        if entry.deadline < turn.now.wall {
-            self.raise_deadline(entry.deadline);
+        let deadline = entry.deadline;
+        if deadline < turn.now.wall && turn.agreed().is_some_and(|agreed| deadline <= agreed) {
+            self.raise_deadline(deadline);
             turn.batch.delete(&row::participant_key(id));
             self.entries.remove(&id);
         } else {
-            let left = entry.deadline.abs_diff(turn.now.wall);
-            self.look_at(id, turn.now.mono + left + 1);
+            self.look_when_past(turn, id);
         }
     }
 
@@ -568,7 +605,9 @@ impl Txns {
         let coordinator = turn.peers.iter().find(|peer| peer.site == id.site);
         let is_orphan = coordinator.is_none_or(|peer| !peer.is_up(turn.now) || peer.incarnation != id.incarnation);
         // Its own transactions the site asks about as their coordinator.
-        if id.site != turn.site.me && (entry.deadline < turn.now.wall || is_orphan) {
+        // A wall clock that was set back shows a deadline as ahead that is past.
+        let is_late = entry.deadline < turn.now.wall || entry.late_at < turn.now.mono;
+        if id.site != turn.site.me && (is_late || is_orphan) {
             entry.asked += 1;
             let (deadline, prepared, participants) = (entry.deadline, entry.known, entry.participants.clone());
             for site in self.others(turn, id) {
@@ -700,6 +739,7 @@ impl Entry {
             look_at: 0,
             asked: 0,
             patience: 0,
+            late_at: u64::MAX,
             released: Default::default(),
         }
     }

@@ -247,7 +247,7 @@ impl Txns {
         let mut ids: Vec<OperationId> = self.entries.keys().copied().collect();
         ids.sort_unstable();
         for id in ids {
-            self.look_at(id, turn.now.mono);
+            self.resume_part(turn, id);
         }
         let mut ids: Vec<OperationId> = self.coordinated.keys().copied().collect();
         ids.sort_unstable();
@@ -272,7 +272,7 @@ impl Txns {
     /// This site's objects, as far as the view has them.
     pub fn table<'a>(&self, turn: &Turn<'a>, view: &'a View) -> Table<'a> {
         let incarnation = turn.site.incarnation;
-        let vouchers = (turn.peers, turn.now.mono);
+        let vouchers = (turn.peers, turn.now);
         let is_bound = self.backer.is_bound_by_the_past(turn.now);
         Table { view, site: self.me, incarnation, is_bereft: self.is_bereft(turn.now, incarnation), is_bound, vouchers }
     }
@@ -293,6 +293,12 @@ impl Txns {
     /// Transactions whose parts wait here for rights of others to end.
     pub fn defending(&self) -> impl Iterator<Item = OperationId> {
         self.defending.iter().copied()
+    }
+
+    /// Its durable marks: up to when transactions are refused that are not known, and above every end of a right, in microseconds
+    /// since 1970. For those who check.
+    pub fn marks(&self) -> (i64, i64) {
+        (self.numbers.deadline, self.numbers.rights)
     }
 
     /// What is remembered of a transaction that this site coordinated in this life.
@@ -346,7 +352,7 @@ impl Txns {
         self.tokens
     }
 
-    /// Transactions with a deadline up to this are refused, if they are not known.
+    /// Transactions with a deadline up to this are refused, if they are not known. A majority agrees that it is past.
     fn raise_deadline(&mut self, deadline: i64) {
         if deadline > self.numbers.deadline {
             self.numbers.deadline = deadline;
@@ -392,6 +398,7 @@ impl Txns {
 
     /// Handles what another site says.
     pub fn message(&mut self, turn: &mut Turn, view: &View, from: SiteId, message: Message) {
+        self.backer.note_agreed(turn.now, turn.agreed(), turn.agreed_at_most(), turn.config.epsilon);
         let table = self.table(turn, view);
         match message {
             Message::Fetch(fetch) => self.fetch(turn, &table, from, *fetch),
@@ -482,6 +489,7 @@ impl Txns {
 
     /// Does what is due.
     pub fn tick(&mut self, turn: &mut Turn, view: &View) {
+        self.backer.note_agreed(turn.now, turn.agreed(), turn.agreed_at_most(), turn.config.epsilon);
         let table = self.table(turn, view);
         self.backer.sweep(turn.now);
 

@@ -1,5 +1,6 @@
 //! Objects as storage has them.
 
+use crate::clock::Now;
 use crate::codec::{Cursor, Malformed, put_bytes, put_u64};
 use crate::id::{Incarnation, SiteId};
 use crate::machine::{Batch, KeyRange, KeySet, View};
@@ -195,8 +196,8 @@ pub struct Table<'a> {
     /// Whether rights of an earlier life may still be binding: until they are over, nothing may be concluded from a call that
     /// is not there. What it was used for, before it was lost, may still be shown.
     pub is_bound: bool,
-    /// Who vouches that what calls rest on is still there, and the time by which that is judged, in monotonic microseconds.
-    pub vouchers: (&'a [Peer], u64),
+    /// Who vouches that what calls rest on is still there, and the time by which that is judged.
+    pub vouchers: (&'a [Peer], Now),
 }
 
 impl Table<'_> {
@@ -260,7 +261,13 @@ impl Table<'_> {
                 return Ok(Some(gone));
             }
             let vouched = peer.filter(|peer| peer.incarnation == *incarnation).and_then(|peer| peer.vouched);
-            if vouched.is_none_or(|asked| now >= asked.saturating_add(VOUCHED)) {
+            // By both clocks: the monotonic one may have stood still while the machine was suspended, and the wall clock may have
+            // been set back since.
+            let is_over = |asked: Now| {
+                now.mono >= asked.mono.saturating_add(VOUCHED)
+                    || now.wall >= asked.wall.saturating_add_unsigned(VOUCHED)
+            };
+            if vouched.is_none_or(is_over) {
                 return Err(Abort { site: Some(site), ..Abort::about(Cause::Unreachable, self.site, name) });
             }
         }

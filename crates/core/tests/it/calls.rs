@@ -88,7 +88,11 @@ fn twice() -> ObjectKey {
 
 /// A cluster in which 3 and 5 are written, and the draft in which a call was computed from them.
 fn computed(call: &ObjectKey, expected: i64) -> (Cluster, Draft) {
-    let mut cluster = Cluster::new(3);
+    computed_among(3, call, expected)
+}
+
+fn computed_among(sites: usize, call: &ObjectKey, expected: i64) -> (Cluster, Draft) {
+    let mut cluster = Cluster::new(sites);
     assert_eq!(set(&mut cluster, 1, &x(), 3), committed(1));
     assert_eq!(set(&mut cluster, 2, &y(), 5), committed(1));
     let mut draft = Draft::new();
@@ -276,6 +280,27 @@ fn home_that_lost_its_storage_changes_nothing_while_calls_may_rest_on_it() {
         assert_eq!(cause(&outcome), Some(Cause::DeadlinePassed));
     }
     assert!(cluster.time(0).mono >= started + LEASE);
+}
+
+/// The home of a call is suspended, and its monotonic clock stands still. Meanwhile what the call rests on is lost, and written
+/// anew. Every wall clock is right.
+#[test]
+fn call_is_not_read_on_what_was_vouched_for_before_a_suspension() {
+    let (mut cluster, draft) = computed_among(5, &max(), 5);
+    let proposal = draft.proposal(0).expect("it was computed").1;
+    assert_eq!(commit(&mut cluster, 0, proposal), committed(2));
+    cluster.run(2 * SECOND);
+    assert_eq!(kept(&mut cluster, 0, &max()), Some(5));
+
+    cluster.kill(1);
+    cluster.hosts[1].put_back(Default::default());
+    cluster.start(1);
+    cluster.suspend(0, 3 * SECOND + LEASE, false);
+    let refused = get(&mut cluster, 0, &max()).map(|seen| seen.value.is_some());
+    assert_eq!(refused.map_err(|abort| abort.cause), Err(Cause::Unreachable), "it may be lost by now, and is");
+    cluster.run(2 * SECOND);
+    assert_eq!(set(&mut cluster, 1, &x(), 30), committed(1));
+    assert_eq!(kept(&mut cluster, 0, &max()), None);
 }
 
 #[test]

@@ -19,6 +19,8 @@ pub(crate) struct Host {
     pub(crate) rows: BTreeMap<Vec<u8>, Vec<u8>>,
     batches: u64,
     pub(crate) wall: i64,
+    /// How long its monotonic clock has stood still while others' went on, in microseconds.
+    pub(crate) stood: u64,
     pub(crate) session: Option<(SiteId, Incarnation, SessionId)>,
     sequence: u64,
 }
@@ -55,8 +57,15 @@ impl Cluster {
 
     /// A cluster whose sites were just started for the first time.
     pub(crate) fn unjoined(sites: usize) -> Self {
-        let host =
-            |_| Host { node: None, rows: BTreeMap::new(), batches: 0, wall: 1 << 50, session: None, sequence: 0 };
+        let host = |_| Host {
+            node: None,
+            rows: BTreeMap::new(),
+            batches: 0,
+            wall: 1 << 50,
+            stood: 0,
+            session: None,
+            sequence: 0,
+        };
         let mut cluster = Self {
             hosts: (0..sites).map(host).collect(),
             now: 1_000_000,
@@ -92,7 +101,8 @@ impl Cluster {
 
     /// What the clocks of a site show.
     pub(crate) fn time(&self, at: usize) -> Now {
-        Now { wall: self.hosts[at].wall + self.now as i64, mono: self.now }
+        let Host { wall, stood, .. } = self.hosts[at];
+        Now { wall: wall + self.now as i64, mono: self.now - stood }
     }
 
     pub(crate) fn feed(&mut self, at: usize, input: Input<Node>) {
@@ -132,14 +142,27 @@ impl Cluster {
         self.network = under_way.map(|((at, order), message)| ((at + span, order), message)).collect();
     }
 
+    /// A machine is suspended, and goes on where it stood: its wall clock has gone on meanwhile, its monotonic clock only if it
+    /// counts such time. What was sent to it is lost.
+    pub(crate) fn suspend(&mut self, at: usize, span: u64, is_counted: bool) {
+        let node = self.hosts[at].node.take();
+        self.run(span);
+        self.hosts[at].node = node;
+        self.hosts[at].stood += if is_counted { 0 } else { span };
+    }
+
+    /// When a site wants to be woken.
+    fn due(&self, at: usize) -> Option<u64> {
+        let deadline = self.hosts[at].node.as_ref()?.deadline()?;
+        Some(deadline.saturating_add(self.hosts[at].stood))
+    }
+
     /// Lets virtual time pass.
     pub(crate) fn run(&mut self, span: u64) {
         let end = self.now + span;
         let mut at_once = 0;
         loop {
-            let tick = (0..self.hosts.len())
-                .filter_map(|at| Some((self.hosts[at].node.as_ref()?.deadline()?.max(self.now), at)))
-                .min();
+            let tick = (0..self.hosts.len()).filter_map(|at| Some((self.due(at)?.max(self.now), at))).min();
             let message = self.network.first_key_value().map(|((at, order), _)| (*at, *order));
             let next = tick.map(|(at, _)| at).into_iter().chain(message.map(|(at, _)| at)).min().unwrap_or(end);
             if next > end {

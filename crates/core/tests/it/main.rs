@@ -1,6 +1,7 @@
 //! The tests of the protocols: scenarios and oracles; the model check is a crate of its own.
 
 mod calls;
+mod clocks;
 mod cluster;
 mod lives;
 mod quotas;

@@ -18,10 +18,10 @@ use crate::cluster::{Cluster, DELAY};
 
 /// A transaction in the making.
 #[derive(Clone, Default)]
-struct Txn(Transaction);
+pub(crate) struct Txn(pub(crate) Transaction);
 
 impl Txn {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Transaction { homes: Vec::new(), max_wait: 60 * SECOND })
     }
 
@@ -34,7 +34,7 @@ impl Txn {
         &mut homes[at]
     }
 
-    fn read(mut self, key: &ObjectKey, seen: &Seen) -> Self {
+    pub(crate) fn read(mut self, key: &ObjectKey, seen: &Seen) -> Self {
         let home = self.home(key.home);
         home.incarnation = seen.version.incarnation;
         home.part.reads.push((key.name.clone(), seen.version.number));
@@ -52,11 +52,11 @@ impl Txn {
         self
     }
 
-    fn put(self, key: &ObjectKey, value: &str) -> Self {
+    pub(crate) fn put(self, key: &ObjectKey, value: &str) -> Self {
         self.write(key, Change::Put(bytes(value)))
     }
 
-    fn operation(self) -> Operation {
+    pub(crate) fn operation(self) -> Operation {
         Operation::Commit(Box::new(self.0))
     }
 }
@@ -86,7 +86,7 @@ fn end_read(cluster: &mut Cluster, at: usize) -> Reading {
     panic!("no answer");
 }
 
-fn get(cluster: &mut Cluster, at: usize, key: &ObjectKey) -> Result<Seen, Abort> {
+pub(crate) fn get(cluster: &mut Cluster, at: usize, key: &ObjectKey) -> Result<Seen, Abort> {
     begin_read(cluster, at, std::slice::from_ref(key), Vec::new(), false);
     end_read(cluster, at).gets.remove(0)
 }
@@ -116,7 +116,7 @@ pub(crate) fn value(cluster: &mut Cluster, at: usize, key: &ObjectKey) -> Option
     fresh(cluster, at, key).expect("read").value
 }
 
-fn commit(cluster: &mut Cluster, at: usize, txn: Txn) -> Outcome {
+pub(crate) fn commit(cluster: &mut Cluster, at: usize, txn: Txn) -> Outcome {
     cluster.done(at, txn.operation())
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn cause(outcome: &Outcome) -> Option<Cause> {
 }
 
 /// Reads an object often enough that its home issues a right over it.
-fn warm(cluster: &mut Cluster, at: usize, key: &ObjectKey) -> Seen {
+pub(crate) fn warm(cluster: &mut Cluster, at: usize, key: &ObjectKey) -> Seen {
     warm_for(cluster, at, key, 10 * SECOND)
 }
 

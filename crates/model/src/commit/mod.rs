@@ -43,7 +43,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use slackline_core::api::Outcome;
 use slackline_core::avantan::Membership;
-use slackline_core::clock::{Now, SECOND};
+use slackline_core::clock::{Now, Offset, SECOND};
 use slackline_core::config::Config;
 use slackline_core::id::{Incarnation, Life, OperationId, SessionId, SiteId};
 use slackline_core::machine::{Batch, KeySet, Machine, Overlay, View};
@@ -330,7 +330,11 @@ impl Setup {
         let site = Arc::make_mut(&mut state.sites[at]);
         let (members, config) = (members(), Config { idle_calls: 0, ..Config::new(site_id(at), members()) });
         let heard = hears.then_some(site.mono);
+        let now = Now { wall: if site.is_late { LATE } else { EARLY }, mono: site.mono };
+        // Whose clock is how far is what is explored; none is so far off that its site would notice.
+        let offset = Some(Offset::measure(now, now.wall, now));
         let peer = |other: usize| Peer {
+            offset,
             site: site_id(other),
             incarnation: site.heard[other],
             heard: heard.filter(|_| other != at),
@@ -338,7 +342,7 @@ impl Setup {
         };
         let peers: Vec<Peer> = (0..SITES).map(peer).collect();
         let mut turn = Turn {
-            now: Now { wall: if site.is_late { LATE } else { EARLY }, mono: site.mono },
+            now,
             uptime: site.mono,
             site: Membership { me: site_id(at), incarnation: site.incarnation, members: &members },
             leaving: false,

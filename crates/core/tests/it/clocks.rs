@@ -1,0 +1,296 @@
+//! Clocks that are wrong for a while: what they spoil, and that it is over soon after they are set right.
+
+use slackline_core::api::{Hold, Operation, Outcome, Readiness, Shown};
+use slackline_core::clock::{MILLISECOND, SECOND};
+use slackline_core::id::{Incarnation, OperationId, SessionId};
+use slackline_core::machine::Input;
+use slackline_core::object::message::{Message, Prepare};
+use slackline_core::object::{Cause, Change, ObjectKey, Part};
+use slackline_core::peer::{Body, PeerMessage};
+use slackline_core::right::{POSTPONED, Start};
+use slackline_core::warranty::LEASE;
+
+use crate::cluster::{Cluster, DELAY};
+use crate::quotas::{create, granted};
+use crate::txns::{Txn, bytes, cause, commit, committed, get, key, value, warm};
+
+const HOUR: i64 = 3_600 * SECOND as i64;
+
+fn put(keys: &[&ObjectKey], value: &str) -> Txn {
+    keys.iter().fold(Txn::new(), |txn, key| txn.put(key, value))
+}
+
+fn restart(cluster: &mut Cluster, at: usize) {
+    cluster.kill(at);
+    cluster.start(at);
+    cluster.run(2 * SECOND);
+}
+
+/// Commits of one and of two phases succeed that a site takes part in, at whichever site they are asked for.
+fn assert_serves(cluster: &mut Cluster, at: usize, when: &str) {
+    let here = key(at as u16, "served");
+    let there = key((at as u16 + 1) % 3, "served");
+    for asked in 0..3 {
+        cluster.run(SECOND);
+        assert_eq!(commit(cluster, asked, put(&[&here], when)), committed(1), "asked at {asked}, {when}");
+        assert_eq!(commit(cluster, asked, put(&[&here, &there], when)), committed(2), "asked at {asked}, {when}");
+    }
+}
+
+#[test]
+fn site_whose_clock_was_an_hour_ahead_serves_within_seconds_when_it_is_set_right() {
+    for ahead in [HOUR, 12 * SECOND as i64, -HOUR] {
+        let mut cluster = Cluster::new(3);
+        cluster.run(2 * SECOND);
+        cluster.hosts[0].wall += ahead;
+        // It may be refused, or not: not yet noticed.
+        commit(&mut cluster, 0, put(&[&key(0, "x"), &key(1, "x")], "1"));
+        cluster.run(20 * SECOND);
+        cluster.hosts[0].wall -= ahead;
+        cluster.run(2 * SECOND);
+        assert_serves(&mut cluster, 0, "set right");
+        restart(&mut cluster, 0);
+        assert_serves(&mut cluster, 0, "started again");
+    }
+}
+
+/// Nothing tells a site that has just started what the others' clocks show.
+#[test]
+fn site_that_started_on_a_clock_ahead_serves_when_it_is_set_right() {
+    let mut cluster = Cluster::new(3);
+    cluster.run(2 * SECOND);
+    for at in 0..2 {
+        cluster.kill(at);
+    }
+    cluster.hosts[0].wall += HOUR;
+    for at in 0..2 {
+        cluster.start(at);
+    }
+    // As soon as both serve: the others' clocks are not known yet.
+    let txn = || put(&[&key(0, "x"), &key(1, "x")], "1").operation();
+    let is_ready =
+        |cluster: &Cluster| cluster.hosts[0].node.as_ref().is_some_and(|node| node.readiness() == Readiness::Ready);
+    for _ in 0..100 {
+        cluster.run(10 * MILLISECOND);
+        if is_ready(&cluster) {
+            cluster.submit(0, txn());
+        }
+    }
+    assert!(is_ready(&cluster));
+    cluster.run(20 * SECOND);
+    cluster.hosts[0].wall -= HOUR;
+    cluster.run(2 * SECOND);
+    assert_serves(&mut cluster, 0, "set right");
+    restart(&mut cluster, 0);
+    assert_serves(&mut cluster, 0, "started again");
+}
+
+#[test]
+fn new_storage_that_joined_on_a_clock_ahead_takes_writes_when_it_is_set_right() {
+    for is_restarted in [false, true] {
+        let mut cluster = Cluster::new(3);
+        cluster.run(2 * SECOND);
+        cluster.kill(0);
+        cluster.hosts[0].put_back(Default::default());
+        cluster.hosts[0].wall += HOUR;
+        cluster.start(0);
+        cluster.run(20 * SECOND);
+        cluster.hosts[0].wall -= HOUR;
+        if is_restarted {
+            restart(&mut cluster, 0);
+        }
+        cluster.run(LEASE + SECOND);
+        assert_serves(&mut cluster, 0, "the time is over in which something may rest on what was lost");
+        restart(&mut cluster, 0);
+        assert_serves(&mut cluster, 0, "started again");
+    }
+}
+
+/// Its holder is gone, so nobody can give the right up.
+#[test]
+fn write_does_not_wait_for_longer_than_a_right_lasts_when_the_clock_was_ahead() {
+    let mut cluster = Cluster::new(3);
+    let x = key(0, "x");
+    commit(&mut cluster, 0, put(&[&x], "1"));
+    cluster.run(20 * SECOND);
+    warm(&mut cluster, 1, &x);
+    cluster.hosts[0].wall += HOUR;
+    warm(&mut cluster, 1, &x);
+    cluster.kill(1);
+    cluster.run(SECOND);
+    cluster.hosts[0].wall -= HOUR;
+    cluster.run(LEASE + 2 * SECOND);
+    assert_eq!(commit(&mut cluster, 0, put(&[&x], "2")), committed(1));
+    restart(&mut cluster, 0);
+    assert_eq!(commit(&mut cluster, 0, put(&[&x], "3")), committed(1));
+}
+
+#[test]
+fn site_that_distrusts_its_clock_sets_no_deadline_for_others() {
+    for off in [HOUR, -HOUR] {
+        let mut cluster = Cluster::new(3);
+        cluster.run(2 * SECOND);
+        cluster.hosts[0].wall += off;
+        let two = commit(&mut cluster, 0, put(&[&key(0, "x"), &key(1, "x")], "1"));
+        assert_eq!(cause(&two), Some(Cause::ClocksDisagree), "by {off}");
+        let one = commit(&mut cluster, 0, put(&[&key(1, "x")], "1"));
+        assert_eq!(cause(&one), Some(Cause::ClocksDisagree), "by {off}");
+        assert_eq!(commit(&mut cluster, 0, put(&[&key(0, "x")], "2")), committed(1), "needs nobody's deadline");
+        // Nor does anybody set one for it.
+        cluster.run(2 * SECOND);
+        let asked = commit(&mut cluster, 1, put(&[&key(0, "x")], "1"));
+        assert_eq!(cause(&asked), Some(Cause::ClocksDisagree), "by {off}");
+        assert_eq!(commit(&mut cluster, 1, put(&[&key(1, "x"), &key(2, "x")], "2")), committed(2));
+        assert_eq!(value(&mut cluster, 1, &key(0, "x")), Some(bytes("2")), "it may still be read");
+    }
+}
+
+/// A message of a transaction that was begun on a clock an hour ahead, which was set right since.
+#[test]
+fn participant_takes_no_deadline_that_is_too_far_ahead_now_or_later() {
+    let mut cluster = Cluster::new(3);
+    cluster.run(2 * SECOND);
+    let id = OperationId { site: Cluster::site(0), incarnation: Incarnation(1), session: SessionId(99), sequence: 1 };
+    let part = Part { writes: vec![("x".to_owned(), Change::Put(bytes("1")))], ..Part::default() };
+    let participants = vec![(Cluster::site(1), Incarnation(1)), (Cluster::site(2), Incarnation(1))];
+    let deadline = cluster.time(1).wall + 60 * SECOND as i64;
+    let prepare = |cluster: &mut Cluster| {
+        let (participants, part) = (participants.clone(), part.clone());
+        let released = (Start::default(), Default::default());
+        let prepare = Prepare { id, deadline, participants, prepared: 0, part, max_wait: 0, released };
+        let body = Body::Object(Box::new(Message::Prepare(Box::new(prepare))));
+        let message = PeerMessage { incarnation: Incarnation(1), position: 0, body };
+        cluster.feed(1, Input::Message { from: Cluster::site(0), message })
+    };
+    prepare(&mut cluster);
+    let is_free = |cluster: &mut Cluster, value: &str| {
+        assert_eq!(commit(cluster, 1, put(&[&key(1, "x")], value)), committed(1), "{value}: nothing is prepared");
+    };
+    is_free(&mut cluster, "at once");
+    cluster.run(55 * SECOND);
+    // It was refused for ever, although its deadline is near by now.
+    prepare(&mut cluster);
+    is_free(&mut cluster, "later");
+    restart(&mut cluster, 1);
+    prepare(&mut cluster);
+    is_free(&mut cluster, "started again");
+    cluster.run(60 * SECOND);
+    prepare(&mut cluster);
+    is_free(&mut cluster, "past it");
+    let (_, parts) = cluster.hosts[1].node.as_ref().expect("runs").txns().under_way();
+    assert_eq!(parts, 0, "nothing is kept of it any more");
+}
+
+/// Rights hold if either pair of clocks is right: here the monotonic one of the holder stood still.
+#[test]
+fn right_is_not_relied_upon_after_a_suspension_longer_than_it() {
+    let mut cluster = Cluster::new(3);
+    let x = key(1, "x");
+    commit(&mut cluster, 1, put(&[&x], "1"));
+    cluster.run(20 * SECOND);
+    let seen = warm(&mut cluster, 0, &x);
+    assert_eq!(commit(&mut cluster, 0, Txn::new().read(&x, &seen)), committed(0));
+    cluster.suspend(0, 15 * SECOND, false);
+    assert_eq!(commit(&mut cluster, 1, put(&[&x], "2")), committed(1));
+    let read = cluster.submit(0, Txn::new().read(&x, &seen).operation());
+    assert_ne!(cluster.outcome(0, read), Some(committed(0)), "it is over, and the object was written");
+    cluster.run(2 * SECOND);
+    assert_eq!(cause(&commit(&mut cluster, 0, Txn::new().read(&x, &seen))), Some(Cause::Changed));
+}
+
+fn hold(amount: i64, micros: u64) -> Operation {
+    Operation::Acquire { quota: "gpus".into(), amount, hold: Hold::For(micros) }
+}
+
+fn in_use(cluster: &mut Cluster) -> (i64, i64) {
+    let Shown { in_use_min, in_use_max, .. } = cluster.show(0, "gpus");
+    (in_use_min, in_use_max)
+}
+
+#[test]
+fn hold_that_fell_due_on_a_wall_clock_decades_behind_comes_back_a_minute_after_it_is_set_right() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(9));
+    assert!(granted(&cluster.done(0, hold(3, 10 * SECOND))));
+    cluster.run(9 * SECOND);
+    let decades = 20 * 365 * 24 * HOUR;
+    cluster.hosts[0].wall -= decades;
+    cluster.run(5 * SECOND);
+    assert_eq!(in_use(&mut cluster), (3, 3), "both clocks must say that it is over");
+    cluster.hosts[0].wall += decades;
+    cluster.run(61 * SECOND);
+    assert_eq!(in_use(&mut cluster), (0, 0));
+}
+
+#[test]
+fn hold_granted_on_a_wall_clock_decades_ahead_comes_back_two_minutes_late_at_most() {
+    for is_restarted in [false, true] {
+        let mut cluster = Cluster::new(3);
+        cluster.done(0, create(9));
+        cluster.run(2 * SECOND);
+        let decades = 20 * 365 * 24 * HOUR;
+        cluster.hosts[0].wall += decades;
+        if is_restarted {
+            // As soon as it serves: the others' clocks are not known yet.
+            cluster.kill(0);
+            cluster.start(0);
+            let is_ready = |cluster: &Cluster| {
+                cluster.hosts[0].node.as_ref().is_some_and(|node| node.readiness() == Readiness::Ready)
+            };
+            while !is_ready(&cluster) {
+                cluster.run(MILLISECOND);
+            }
+            cluster.responses.clear();
+        }
+        assert!(granted(&cluster.done(0, hold(3, 10 * SECOND))));
+        cluster.run(9 * SECOND);
+        assert_eq!(in_use(&mut cluster), (3, 3), "not early");
+        cluster.hosts[0].wall -= decades;
+        cluster.run(SECOND + 2 * POSTPONED);
+        assert_eq!(in_use(&mut cluster), (0, 0));
+    }
+}
+
+#[test]
+fn holds_that_fall_due_at_once_all_come_back_however_many() {
+    for is_behind in [false, true] {
+        let mut cluster = Cluster::new(3);
+        cluster.done(0, create(9_000));
+        for _ in 0..700 {
+            let sequence = cluster.submit(0, hold(1, 10 * SECOND));
+            assert!(granted(&cluster.outcome(0, sequence).expect("granted at once")));
+        }
+        assert_eq!(in_use(&mut cluster), (700, 700));
+        if is_behind {
+            cluster.hosts[0].wall -= HOUR;
+        }
+        cluster.run(11 * SECOND);
+        assert_eq!(in_use(&mut cluster).0, if is_behind { 700 } else { 0 });
+        cluster.hosts[0].wall = 1 << 50;
+        cluster.run(62 * SECOND);
+        assert_eq!(in_use(&mut cluster), (0, 0));
+    }
+}
+
+#[test]
+fn clock_that_is_set_back_while_a_part_is_prepared_does_not_keep_it_locked() {
+    let mut cluster = Cluster::new(3);
+    cluster.run(2 * SECOND);
+    let (x, y) = (key(1, "x"), key(2, "y"));
+    let first = cluster.submit(0, put(&[&x, &y], "1").operation());
+    cluster.run(DELAY + MILLISECOND);
+    // The coordinator hears of one vote and not of the other, and then of nothing.
+    cluster.cut = vec![(0, 1), (0, 2), (1, 0), (2, 0)];
+    for at in 1..3 {
+        cluster.hosts[at].wall -= HOUR;
+    }
+    cluster.run(20 * SECOND);
+    for at in 1..3 {
+        cluster.hosts[at].wall += HOUR;
+    }
+    cluster.cut.clear();
+    cluster.run(10 * SECOND);
+    assert!(matches!(cluster.outcome(0, first), Some(Outcome::Committed { .. } | Outcome::Unknown(_))));
+    assert!(get(&mut cluster, 1, &x).is_ok_and(|seen| seen.value == Some(bytes("1"))));
+    assert_serves(&mut cluster, 1, "set right");
+}
