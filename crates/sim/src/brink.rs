@@ -13,7 +13,7 @@
 //!
 //! | way | what happens |
 //! | --- | --- |
-//! | [`Way::Late`] | the message arrives after its deadline, when the write is done |
+//! | [`Way::Late`] | the message arrives after its deadline, when the write is done; where wall clocks err, that of the participant is set back meanwhile |
 //! | [`Way::Last`] | it arrives at the last moment at which the participant's clock allows it; the clocks of participant and backer are at the two ends of ε, and the backer's monotonic clock runs fast |
 //! | [`Way::Anew`] | it arrives in time, but its coordinator has crashed when the right was asked back, and is there again |
 //! | [`Way::Fetched`] | it arrives in time, and storage takes until after the deadline to fetch what it needs |
@@ -188,7 +188,7 @@ impl Simulation {
         let needs_storage = !prepare.part.reads.is_empty();
         let backer = usize::from(under.home);
         // Of a site's two clocks at most one errs in all the run: what was granted by one that did may not have ended yet.
-        let may_be_fast = self.faults.errs_mono[backer] || self.txns_from == 0;
+        let may_be_fast = (self.faults.errs_mono[backer] || self.txns_from == 0) && !self.faults.errs_walls;
         let is_calm = !self.errs(backer) && !self.errs(participant) && may_be_fast;
         let way = match self.brink.rng.below(8) {
             _ if !(SHORTEST..LONGEST).contains(&left) || backer == participant => return,
@@ -211,6 +211,9 @@ impl Simulation {
         };
         if way == Way::Last {
             self.part_clocks(world, backer, participant, until - now);
+        }
+        if way == Way::Late && self.faults.errs_walls && self.may_step(participant) {
+            self.set_wall_back(world, participant, until - now + SECOND);
         }
         self.trace(world, format_args!("{} is held back until {until}: {way:?}, under {under:?}", prepare.id));
         let id = prepare.id;
@@ -265,6 +268,13 @@ impl Simulation {
         let down_for = 5 * MILLISECOND + self.brink.rng.below(20 * MILLISECOND);
         self.probes.hit("fault: holder starts anew when a right is asked back");
         self.crash_for(world, to, Keep::Everything, down_for);
+    }
+
+    /// Somebody writes at a site what others are likely to hold rights over, and it knows of nobody's doubts about its clock yet.
+    pub(crate) fn meet_at_home(&mut self, world: &mut World, site: usize) {
+        for key in self.popular_at(world, site) {
+            self.begin_for_one(world, site, key, true);
+        }
     }
 
     /// A writer of what the transaction rests on begins, or a reader of what it writes.

@@ -141,6 +141,8 @@ const KINDS: [Kind; 7] = [
     Kind { name: "fleeting", limit: 90, most: 5, weight: 4, open: 50, timed: 50, held: 2_000 },
     Kind { name: "huge", limit: i64::MAX, most: i64::MAX / 5, weight: 2, open: 20, timed: 10, held: 3_000 },
 ];
+/// Holds that fall due at once, now and then: more than a site ends in one turn.
+const MANY: u64 = 600;
 /// The position of the quota that is deleted and created again. Its grants are all tracked, because a release by amount
 /// could not tell its generations apart.
 const FLEETING: usize = 5;
@@ -256,6 +258,11 @@ impl Simulation {
             }
             return;
         }
+        // After the last start of a site too: a start looks at all that is due.
+        let seldom = if self.phase == Phase::Healing { 200 } else { 1_500 };
+        if self.rng.one_in(seldom) {
+            self.hold_many(world, at, site);
+        }
         let burst = self.clients[at].burst_until > now;
         let count = if burst { 1 + self.rng.below(24) } else { 1 + self.rng.below(4) };
         for _ in 0..count {
@@ -278,6 +285,16 @@ impl Simulation {
             }
             10 => drop(self.ask_site(world, now + NEAR, site, Purpose::Look, Request::Status)),
             _ => {}
+        }
+    }
+
+    /// Holds that are granted in one turn fall due at once: more than a site ends in one.
+    fn hold_many(&mut self, world: &World, at: usize, site: usize) {
+        let hold = Hold::For(SECOND + self.rng.below(4 * SECOND));
+        let operation = Operation::Acquire { quota: PLENTY.name.to_owned(), amount: 1, hold };
+        let submitted = (0..MANY).filter_map(|_| self.submit(world, at, site, operation.clone(), SECOND)).count();
+        if submitted as u64 == MANY {
+            self.probes.hit("fault: holds beyond a page fall due at once");
         }
     }
 

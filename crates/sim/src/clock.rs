@@ -1,5 +1,5 @@
 //! The clocks of one site, as functions of true time: a wall clock with an offset and a drift that may step, and a
-//! monotonic one that may drift and starts anew with every life.
+//! monotonic one that may drift, or stand still for a while, and starts anew with every life.
 
 use slackline_core::clock::Now;
 
@@ -17,25 +17,28 @@ pub(crate) struct Clock {
     mono: u64,
     wall_drift: i64,
     mono_drift: i64,
+    /// The monotonic clock stands still up to this true time.
+    stands_until: u64,
 }
 
 impl Clock {
     /// Clocks without error.
     pub(crate) fn new() -> Self {
-        Self { since: 0, wall: EPOCH, mono: 0, wall_drift: 0, mono_drift: 0 }
+        Self { since: 0, wall: EPOCH, mono: 0, wall_drift: 0, mono_drift: 0, stands_until: 0 }
     }
 
     /// What they show at `now`.
     #[inline]
     pub(crate) fn read(&self, now: u64) -> Now {
         let passed = now - self.since;
+        let went = now.saturating_sub(self.since.max(self.stands_until));
         if self.wall_drift == 0 && self.mono_drift == 0 {
-            return Now { wall: self.wall + passed as i64, mono: self.mono + passed };
+            return Now { wall: self.wall + passed as i64, mono: self.mono + went };
         }
-        let drifted = |drift: i64| i128::from(passed) + i128::from(passed) * i128::from(drift) / MILLION;
+        let drifted = |passed: u64, drift: i64| i128::from(passed) + i128::from(passed) * i128::from(drift) / MILLION;
         Now {
-            wall: self.wall + drifted(self.wall_drift) as i64,
-            mono: self.mono + drifted(self.mono_drift).max(0) as u64,
+            wall: self.wall + drifted(passed, self.wall_drift) as i64,
+            mono: self.mono + drifted(went, self.mono_drift).max(0) as u64,
         }
     }
 
@@ -43,6 +46,7 @@ impl Clock {
     #[inline]
     pub(crate) fn when(&self, now: u64, mono: u64) -> u64 {
         let missing = mono.saturating_sub(self.read(now).mono);
+        let now = if missing > 0 { now.max(self.stands_until) } else { now };
         if self.mono_drift == 0 || missing == 0 {
             return now.saturating_add(missing);
         }
@@ -74,6 +78,13 @@ impl Clock {
         self.mono_drift = drift;
     }
 
+    /// The monotonic clock stands still from now until then, as one does that does not count the time for which its machine is
+    /// suspended. The wall clock goes on.
+    pub(crate) fn stand(&mut self, now: u64, until: u64) {
+        self.rebase(now);
+        self.stands_until = self.stands_until.max(until);
+    }
+
     fn rebase(&mut self, now: u64) {
         let shown = self.read(now);
         (self.since, self.wall, self.mono) = (now, shown.wall, shown.mono);
@@ -92,6 +103,23 @@ mod tests {
             let at = clock.when(2_000, 10_000_000);
             assert!(clock.read(at).mono >= 10_000_000, "{drift}");
             assert!(clock.read(at - 3).mono < 10_000_000, "{drift}");
+        }
+    }
+
+    #[test]
+    fn monotonic_clock_that_stands_goes_on_from_there_and_deadlines_wait_for_it() {
+        for drift in [0, 100_000] {
+            let mut clock = Clock::new();
+            clock.set_mono_drift(0, drift);
+            clock.stand(1_000_000, 5_000_000);
+            let stood = clock.read(1_000_000).mono;
+            assert_eq!(clock.read(4_000_000).mono, stood);
+            assert_eq!(clock.error(4_000_000), 0);
+            let at = clock.when(3_000_000, stood + 500_000);
+            assert!((5_400_000..=5_500_001).contains(&at), "{drift}: {at}");
+            assert_eq!(clock.when(3_000_000, stood), 3_000_000);
+            clock.set_wall(4_500_000, 0, 0);
+            assert!(clock.read(6_000_000).mono.abs_diff(stood + 1_000_000) <= 100_000, "{drift}");
         }
     }
 

@@ -3,8 +3,10 @@
 //! Faults are *fair*: what the product does not promise to survive does not happen. At most one disk is lost at a time,
 //! the next only after every quota has recorded the new incarnation and every transaction in which the lost one took part is
 //! settled, and never the disks of a majority in one run; an old copy is restored only if every other site has heard of
-//! something newer, because nobody could notice otherwise; of a site's two clocks at most one errs beyond ε, and the wall
-//! clock only where warranties are off, or not in use yet.
+//! something newer, because nobody could notice otherwise; of a site's two clocks at most one errs beyond ε. While warranties are
+//! in use, one of the two kinds of clocks is right at all sites in all of the run: either wall clocks stay within ε, and monotonic
+//! ones drift and stand still; or monotonic clocks are right, and the wall clocks of less than a majority err, by so much at a
+//! time that it can be measured.
 
 use slackline_core::api::{Readiness, Request};
 use slackline_core::avantan::Table;
@@ -34,6 +36,10 @@ const CALM: Weather = Weather { loss: 0, duplication: 0, reordering: 0, detour: 
 
 /// The number of the fault by which a wall clock errs beyond ε.
 const WALL_CLOCK: u64 = 14;
+/// The least by which it errs while warranties are in use: more than ε, a slow link and a drift of the monotonic clock can explain.
+const MEASURABLE: u64 = 3 * SECOND;
+/// The most by which a wall clock errs, in microseconds; it is off for some seconds only.
+const FAR: u64 = 3_600 * SECOND;
 
 /// A fault that goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +54,7 @@ pub(crate) enum Fault {
     SlowDisk { site: usize },
     FullDisk { site: usize },
     Clock { site: usize },
+    Suspension { site: usize },
 }
 
 /// Something that happens to a site at a certain input.
@@ -81,6 +88,8 @@ pub(crate) struct Faults {
     healed: bool,
     /// Whether it is the monotonic clock that may err much at a site; else it is the wall clock.
     pub(crate) errs_mono: Vec<bool>,
+    /// Whether wall clocks err while warranties are in use; then all monotonic clocks are right.
+    pub(crate) errs_walls: bool,
 }
 
 impl Faults {
@@ -100,6 +109,7 @@ impl Faults {
             swizzled: Vec::new(),
             healed: false,
             errs_mono: vec![false; sites],
+            errs_walls: false,
         }
     }
 
@@ -118,12 +128,13 @@ impl Faults {
 impl Simulation {
     pub(crate) fn plan_faults(&mut self, world: &mut World) {
         *world.weather() = DRIZZLE;
+        self.faults.errs_walls = self.has_warranties && self.rng.one_in(2);
         for site in 0..world.len() {
             // Honest clocks are not exact.
             let error = self.rng.below(EPSILON as u64) as i64 - EPSILON / 2;
             world.clock(site).set_wall(0, error, 0);
             world.clock(site).set_mono_drift(0, self.rng.below(100) as i64 - 50);
-            self.faults.errs_mono[site] = self.rng.one_in(2);
+            self.faults.errs_mono[site] = self.rng.one_in(2) && !self.faults.errs_walls;
             let at = 3 * SECOND + self.rng.below(6 * SECOND);
             world.wake_at(at, Timer::Copy(site).token());
         }
@@ -183,7 +194,7 @@ impl Simulation {
         let fragile = self.faults.impostor.is_some();
         let lasts = 300 * MILLISECOND + self.rng.below(7 * SECOND);
         let is_prelude = now < self.txns_from;
-        let kind = if is_prelude && self.rng.one_in(4) { WALL_CLOCK } else { self.rng.below(29) };
+        let kind = if is_prelude && self.rng.one_in(4) { WALL_CLOCK } else { self.rng.below(32) };
         match kind {
             // A crash at some moment, or at a persist point of a certain kind, with a part of what was not synced.
             0..=2 if up && !fragile => {
@@ -239,19 +250,22 @@ impl Simulation {
                 world.clock(site).set_wall(now, error, 0);
                 self.probes.hit("fault: wall clock within epsilon");
             }
-            // While warranties are in use, wall clocks stay within ε: beyond it nothing is promised.
             WALL_CLOCK
-                if !self.errs(site) && !self.faults.errs_mono[site] && self.may_err(now + lasts + 4 * SECOND) =>
+                if self.may_step(site) && !self.faults.errs_mono[site] && self.may_err(now + lasts + 4 * SECOND) =>
             {
                 // Its monotonic clock goes right in all the run.
-                let error = (20_000 + self.rng.below(20 * SECOND)) as i64;
-                let error = if self.rng.one_in(2) { error } else { -error };
-                let drift = if self.rng.one_in(3) { self.rng.below(2_000) as i64 - 1_000 } else { 0 };
-                world.clock(site).set_wall(now, error, drift);
-                self.begin(world, Fault::Clock { site }, lasts + 3 * SECOND);
-                self.probes.hit("fault: wall clock beyond epsilon");
-                self.trace(world, format_args!("site {site}: wall clock {error} us off, drifts {drift} ppm"));
-                self.begin_vigil(world);
+                self.set_wall_wrong(world, site, lasts + 3 * SECOND);
+            }
+            29..=30 if self.faults.errs_walls && self.may_step(site) => {
+                self.set_wall_wrong(world, site, lasts + 3 * SECOND);
+                self.probes.hit("fault: wall clock stepped while warranties are used");
+                self.meet_at_home(world, site);
+            }
+            // The machine is suspended, also for longer than any right lasts. Its monotonic clock counts that, or stands still.
+            31 if up && !self.errs(site) && !world.is_held_up(site) => {
+                let lasts = 2 * lasts;
+                let stands = self.faults.errs_mono[site] && self.rng.one_in(3) != self.has_warranties;
+                self.suspend(world, site, lasts, stands);
             }
             15 if !self.errs(site) && self.faults.errs_mono[site] => {
                 // Its wall clock goes right in all the run.
@@ -336,6 +350,48 @@ impl Simulation {
         true
     }
 
+    /// A wall clock is set beyond ε, and set right after a while.
+    fn set_wall_wrong(&mut self, world: &mut World, site: usize, lasts: u64) {
+        let least = if self.faults.errs_walls { MEASURABLE } else { 2 * EPSILON as u64 };
+        let most = if self.rng.one_in(3) { FAR } else { 20 * SECOND };
+        let error = (least + self.rng.below(most)) as i64;
+        let error = if self.rng.one_in(2) { error } else { -error };
+        let drift = if self.rng.one_in(3) { self.rng.below(2_000) as i64 - 1_000 } else { 0 };
+        let now = world.now();
+        world.clock(site).set_wall(now, error, drift);
+        self.begin(world, Fault::Clock { site }, lasts);
+        self.probes.hit("fault: wall clock beyond epsilon");
+        self.trace(world, format_args!("site {site}: wall clock {error} us off, drifts {drift} ppm"));
+        self.begin_vigil(world);
+    }
+
+    /// A wall clock is set so far back that no deadline seems past, and set right after a while.
+    pub(crate) fn set_wall_back(&mut self, world: &mut World, site: usize, lasts: u64) {
+        let now = world.now();
+        world.clock(site).set_wall(now, -(20 * SECOND as i64), 0);
+        self.begin(world, Fault::Clock { site }, lasts);
+        self.probes.hit("fault: wall clock set back before a prepare");
+        self.begin_vigil(world);
+    }
+
+    /// Whether the wall clock of a site may be wrong: those of a majority stay right.
+    pub(crate) fn may_step(&self, site: usize) -> bool {
+        let wrong = self.faults.active.iter().flatten().filter(|fault| matches!(fault, Fault::Clock { .. })).count();
+        !self.errs(site) && wrong < (self.members.len() - 1) / 2
+    }
+
+    /// The machine of a site is suspended, and goes on after a while where it was.
+    pub(crate) fn suspend(&mut self, world: &mut World, site: usize, lasts: u64, stands: bool) {
+        let now = world.now();
+        world.freeze(site, now + lasts);
+        if stands {
+            world.clock(site).stand(now, now + lasts);
+            world.reschedule(site);
+        }
+        self.begin(world, Fault::Suspension { site }, lasts);
+        self.probes.hit(if stands { "fault: suspended, clock stands" } else { "fault: suspended" });
+    }
+
     /// Whether wall clocks may err beyond ε up to then.
     fn may_err(&self, until: u64) -> bool {
         !self.has_warranties || until < self.txns_from
@@ -358,7 +414,8 @@ impl Simulation {
     }
 
     pub(crate) fn errs(&self, site: usize) -> bool {
-        self.faults.active.iter().flatten().any(|fault| *fault == Fault::Clock { site })
+        let of_site = [Fault::Clock { site }, Fault::Suspension { site }];
+        self.faults.active.iter().flatten().any(|fault| of_site.contains(fault))
     }
 
     /// The site, which is up, loses its disk and is started again after a while.
@@ -370,7 +427,32 @@ impl Simulation {
         self.faults.reborn = Some(site);
         self.faults.copies[site].clear();
         self.probes.hit("fault: disk lost");
+        // It may come back on a machine whose clock nobody has set yet.
+        let may_step = self.may_step(site) && (self.faults.errs_walls || !self.has_warranties);
+        if may_step && !self.faults.errs_mono[site] && self.rng.one_in(2) {
+            let lasts = down_for + 3 * SECOND + self.rng.below(20 * SECOND);
+            self.set_wall_wrong(world, site, lasts);
+            self.probes.hit("fault: new storage on a wrong wall clock");
+        }
         self.trace(world, format_args!("site {site} has lost its disk"));
+    }
+
+    /// Sees to it that another site does not hear for a while that a site has lost its storage; perhaps it is suspended meanwhile, and
+    /// goes on with what it knew. What it tells of that storage must not outlast the time for which the new one changes nothing.
+    pub(crate) fn leave_unheard(&mut self, world: &mut World, site: usize) {
+        if self.faults.healed || self.rng.one_in(3) {
+            return;
+        }
+        let sites = world.len();
+        let other = (site + 1 + self.rng.below(sites as u64 - 1) as usize) % sites;
+        let lasts = 8 * SECOND + self.rng.below(16 * SECOND);
+        self.begin(world, Fault::Cut { from: site, to: other }, lasts);
+        self.probes.hit("fault: new incarnation not heard of");
+        let may_stand = self.faults.errs_mono[other] && !self.errs(other) && !world.is_held_up(other);
+        if may_stand && world.node(other).is_some() && self.rng.one_in(2) {
+            let lasts = 8 * SECOND + self.rng.below(6 * SECOND);
+            self.suspend(world, other, lasts, true);
+        }
     }
 
     /// Whether the loss of this disk, or of what is new on it, would be fair.
@@ -574,6 +656,8 @@ impl Simulation {
                 world.slow_disk(site, more);
             }
             Fault::FullDisk { site } => world.set_room(site, !begins),
+            // What it was suspended with lasts as long.
+            Fault::Suspension { .. } => {}
             Fault::Clock { site } => {
                 if !begins {
                     let error = self.rng.below(EPSILON as u64) as i64 - EPSILON / 2;

@@ -424,6 +424,7 @@ impl Simulation {
             }
             (Readiness::Joining | Readiness::Stale, Readiness::Ready) => {
                 self.probes.hit("site: joins as a later incarnation");
+                self.leave_unheard(world, site);
             }
             (Readiness::Confirming, Readiness::Ready) => self.probes.hit("site: confirmed"),
             (_, Readiness::Stale) => self.probes.hit("site: old copy noticed"),

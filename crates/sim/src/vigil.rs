@@ -1,15 +1,18 @@
-//! Keeps watch over clock errors: who can hear whom, and whether a site whose clock is far off comes to know.
+//! Keeps watch over clock errors: who can hear whom, whether a site whose clock is far off comes to know, and what it leaves
+//! behind.
 
 use slackline_core::api::Readiness;
 use slackline_core::clock::{MILLISECOND, Now};
 use slackline_core::peer::{Body, PeerMessage};
 
+use crate::clock::EPOCH;
 use crate::faults::EPSILON;
 use crate::invariants::clock_errors::{self, Ear};
-use crate::run::{Simulation, Timer};
+use crate::invariants::clock_marks;
+use crate::run::{Phase, Simulation, Timer};
 use crate::world::World;
 
-/// How often it looks, while a clock is off. Whatever keeps sites from hearing each other lasts longer.
+/// How often it looks, once a clock was off. Whatever keeps sites from hearing each other lasts longer.
 const LOOK: u64 = 20 * MILLISECOND;
 
 /// What was seen of every site.
@@ -36,7 +39,7 @@ impl Simulation {
         }
     }
 
-    /// Looks at all clocks and links, until no clock is off.
+    /// Looks at all clocks and links, from the first error on.
     pub(crate) fn keep_vigil(&mut self, world: &mut World) {
         let (now, epsilon, sites) = (world.now(), EPSILON as u64, world.len());
         let errors: Vec<u64> = (0..sites).map(|site| world.clock(site).error(now).unsigned_abs()).collect();
@@ -48,6 +51,13 @@ impl Simulation {
                 self.vigil.ears[site].note_peer(now, peer, can_hear, rtt);
             }
             let ear = &self.vigil.ears[site];
+            if let Some(node) = world.node(site)
+                && ear.hears_majority(now)
+            {
+                let found = clock_marks::check(node.txns().marks(), EPOCH + now as i64, epsilon);
+                self.oracle.blame(clock_marks::NAME, found, &format!("site {site}"));
+                self.probes.hit("site: marks looked at after a clock error");
+            }
             let Some(node) = world.node(site).filter(|_| ear.is_off()) else {
                 self.vigil.judged[site] = false;
                 continue;
@@ -62,7 +72,8 @@ impl Simulation {
                 }
             }
         }
-        self.vigil.is_on = self.vigil.ears.iter().any(Ear::is_off);
+        // What an error leaves behind may show later.
+        self.vigil.is_on = self.phase != Phase::Audit;
         if self.vigil.is_on {
             world.wake_at(now + LOOK, Timer::Vigil.token());
         }

@@ -65,6 +65,12 @@ impl Ear {
         rtts.get(majority - 1).is_some_and(|rtt| least >= 3 * epsilon + rtt)
     }
 
+    /// Whether it could hear a majority, so many others, for two exchange periods.
+    pub fn hears_majority(&self, now: u64) -> bool {
+        let heard = self.peers.iter().flatten().filter(|(since, _)| now >= since + 2 * PING).count();
+        heard > self.peers.len() / 2
+    }
+
     /// Whether its clock is off.
     pub fn is_off(&self) -> bool {
         self.error.is_some()

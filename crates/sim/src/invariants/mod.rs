@@ -4,6 +4,7 @@
 pub mod agreement;
 pub mod answers;
 pub mod clock_errors;
+pub mod clock_marks;
 pub mod conservation;
 pub mod holds;
 pub mod limit;
