@@ -6,7 +6,9 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use slackline::{Aborted, Cause, Client, NotDone, ReadError, Reason, Refused, TxnError, Unknown, WhyUnknown};
+use slackline::{
+    Aborted, Cause, Client, Left, LeftWhat, NotDone, ReadError, Reason, Refused, TxnError, Unknown, WhyUnknown,
+};
 
 use crate::commands::object::Described;
 use crate::output::{safe, safe_line};
@@ -48,6 +50,14 @@ impl End {
         Self::of_text("")
     }
 
+    /// The same, of a command that leaves something unsettled.
+    pub(crate) fn leaving(self, left: &[Left]) -> Self {
+        let mut json: Value = serde_json::from_str(&self.json).unwrap_or_default();
+        json["left"] = left.iter().map(left_json).collect();
+        let text = left.iter().fold(self.text, |text, left| text + "\n" + &left_words(left));
+        Self { json: to_json(json), text }
+    }
+
     pub(crate) fn print(&self, json: bool) {
         match json {
             true if self.json.is_empty() => {}
@@ -74,6 +84,8 @@ pub(crate) enum Finish {
     Failed(String),
     /// It was tried, found wanting, and has printed its report already.
     Said(String),
+    /// It was not done, and leaves this unsettled.
+    Leaving(Box<Finish>, Vec<Left>),
     /// The command line makes no sense.
     WrongUse(String),
     /// An object is not as a transaction expected; it is like this.
@@ -103,6 +115,7 @@ impl Finish {
             Finish::Refused(refused) | Finish::Aborted(refused, _) if is_wrong_use(&refused.reason) => 2,
             Finish::Refused(_) | Finish::Aborted(..) | Finish::WasRefused(_) | Finish::Failed(_) | Finish::Said(_) => 1,
             Finish::NotAsExpected { .. } => 1,
+            Finish::Leaving(finish, _) => finish.status(),
             Finish::WrongUse(_) => 2,
             Finish::Unknown(_) | Finish::Interrupted => 3,
         }
@@ -145,6 +158,10 @@ impl Finish {
                 }
                 _ => format!("{unknown}; `slackline outcome {}` settles it once it can", unknown.name),
             },
+            Finish::Leaving(finish, left) => {
+                let left: Vec<_> = left.iter().map(left_words).collect();
+                format!("{}; {}", finish.sentence(), left.join("; "))
+            }
             Finish::NotAsExpected { key, words, .. } => format!("refused: {key} is not as expected: {words}"),
             Finish::Failed(problem) | Finish::Said(problem) | Finish::WrongUse(problem) => one_line(problem),
         }
@@ -152,6 +169,12 @@ impl Finish {
 
     fn json(&self) -> Value {
         let (outcome, mut json) = match self {
+            Finish::Leaving(finish, left) => {
+                let mut json = finish.json();
+                json["left"] = left.iter().map(left_json).collect();
+                json["message"] = json!(self.sentence());
+                return json;
+            }
             Finish::Refused(Refused { reason, .. }) if is_wrong_use(reason) => ("wrong_use", reason_json(reason)),
             Finish::Aborted(Refused { reason, .. }, operation) => {
                 let mut json = reason_json(reason);
@@ -303,6 +326,38 @@ pub(crate) fn unix_ms(time: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// What a command leaves unsettled, for programs.
+fn left_json(left: &Left) -> Value {
+    let mut json = match &left.what {
+        LeftWhat::Acquire { quota, amount } => json!({ "what": "acquire", "quota": quota, "amount": amount }),
+        LeftWhat::Release { quota, amount } => json!({ "what": "release", "quota": quota, "amount": amount }),
+        LeftWhat::ReleaseGrant { name, .. } => json!({ "what": "release_grant", "grant": name }),
+        _ => json!({ "what": "other" }),
+    };
+    let operation = match &left.why {
+        NotDone::Unknown(unknown) => Some(&unknown.name),
+        NotDone::Refused(_) => None,
+    };
+    json["operation"] = json!(operation);
+    json
+}
+
+/// The same for people, with what to do about it.
+fn left_words(left: &Left) -> String {
+    let what = &left.what;
+    match (what, &left.why) {
+        (LeftWhat::Acquire { .. }, NotDone::Unknown(unknown)) => format!(
+            "left behind: {what}, which may have been granted as well: `slackline outcome {}` tells, and whether there is anything \
+             to give back",
+            unknown.name
+        ),
+        (_, NotDone::Unknown(unknown)) => {
+            format!("not settled: {what}: `slackline outcome {}` tells what became of it", unknown.name)
+        }
+        (_, NotDone::Refused(_)) => format!("not done: {what}"),
+    }
+}
+
 fn why_code(why: WhyUnknown) -> &'static str {
     match why {
         WhyUnknown::DeadlinePassed => "deadline_passed",
@@ -315,6 +370,7 @@ fn why_code(why: WhyUnknown) -> &'static str {
         WhyUnknown::StorageFull => "storage_full",
         WhyUnknown::Senseless => "senseless",
         WhyUnknown::Closed => "closed",
+        WhyUnknown::HandedOver => "handed_over",
         _ => "other",
     }
 }

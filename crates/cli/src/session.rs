@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use slackline::{Client, ConnectError, Options};
+use slackline::{Client, ConnectError, Left, Options};
 
 use crate::duration;
 use crate::end::{End, Finish};
@@ -56,7 +56,7 @@ impl Connection {
         self.run_and_end(work, Client::leave)
     }
 
-    fn run_and_end<F: Future<Output = Result<End, Finish>>, E: Future<Output = ()>>(
+    fn run_and_end<F: Future<Output = Result<End, Finish>>, E: Future<Output = Vec<Left>>>(
         &self,
         work: impl FnOnce(Client) -> F,
         end_client: impl FnOnce(Client) -> E,
@@ -75,8 +75,13 @@ impl Connection {
                 // An acquire that is dropped unanswered is asked about, and given back if it was granted.
                 tokio::time::sleep(GIVING_BACK.min(self.deadline)).await;
             }
-            end_client(client).await;
-            end
+            // The client would see to what is left, but it ends here: whoever gave the command is told instead.
+            let left = end_client(client).await;
+            match end {
+                end if left.is_empty() => end,
+                Ok(end) => Ok(end.leaving(&left)),
+                Err(finish) => Err(Finish::Leaving(Box::new(finish), left)),
+            }
         })
     }
 

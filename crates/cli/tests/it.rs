@@ -1,6 +1,7 @@
 //! Runs the real binary.
 
 mod bank;
+mod elsewhere;
 mod explain;
 mod kills;
 #[path = "../../client/tests/load.rs"]

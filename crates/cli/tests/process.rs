@@ -214,8 +214,12 @@ pub(crate) fn free_ports(count: usize) -> Vec<u16> {
 
 /// Configuration files for three sites on free ports.
 pub(crate) fn three_configs(folder: &Path) -> Vec<(String, String)> {
-    let regions = ["us", "eu", "ap"];
-    let ports = free_ports(3);
+    configs(folder, &["us", "eu", "ap"])
+}
+
+/// Configuration files for sites of these regions on free ports, and their addresses.
+pub(crate) fn configs(folder: &Path, regions: &[&str]) -> Vec<(String, String)> {
+    let ports = free_ports(regions.len());
     let sites: String = regions
         .iter()
         .zip(&ports)
@@ -224,7 +228,7 @@ pub(crate) fn three_configs(folder: &Path) -> Vec<(String, String)> {
     let config = |(region, port): (&&str, &u16)| {
         let path = folder.join(format!("{region}.toml"));
         let text = format!(
-            "cluster = \"test\"\nregions = [\"us\", \"eu\", \"ap\"]\nregion = \"{region}\"\ndata = {:?}\n\
+            "cluster = \"test\"\nregions = {regions:?}\nregion = \"{region}\"\ndata = {:?}\n\
              listen = \"127.0.0.1:{port}\"\nhttp = \"127.0.0.1:0\"\n{sites}",
             folder.join(region)
         );

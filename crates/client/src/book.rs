@@ -11,7 +11,8 @@
 //!      not pinned         ▼                            ▼  │ until the deadline
 //!                    not taken                      in doubt ──── deadline ────▶ unknown(id)
 //!               (another site, new id)                 │
-//!                                                      └── `retry_elsewhere`: watched; given back if granted
+//!                                                      └── patience ──▶ an acquire: left behind, issued at another site
+//!                                                                       a release: handed over
 //! ```
 //!
 //! # Rules
@@ -27,6 +28,23 @@
 //!    840,000 grants a second, with two batches 810,000, with one 650,000; 64 callers gain nothing, so they stay with one).
 //! 5. A session holds at most 1,024 sequences from the lowest that somebody cares about. Calls that wait long use that
 //!    window up; then another session is opened.
+//! 6. **Patience.** A call is *quiet* from when it was taken in, or sent, until the site has answered its batch in any way, and
+//!    again from when the connection is lost. So a call that waits for tokens at a site that is alive is not quiet. A call that has
+//!    been quiet for its patience does not hold its caller up:
+//!    - one that never left goes to another site, which costs nothing (rule 1);
+//!    - an acquire that left is *left behind*, if another site would take it. Its caller issues it there, under a new id. The book
+//!      watches the first one: it is never sent again; its site is asked about it, which refuses it for ever if it has not been
+//!      carried out; and what it was granted is given back, once;
+//!    - a release that left, or that only this site can carry out, is *handed over*: its caller is told the id, and the book sends
+//!      the release under that id until the site has an answer.
+//! 7. **No release is issued twice.** Once a release has left, or its caller knows its id, it is sent under that id alone. If its caller
+//!    knows the id, it is not asked about: a question could withdraw what a later copy would do, and the caller, who may ask as well,
+//!    would release again.
+//!    It gets another id only where the first can never take effect (the only copy that left met an ended session or a lost
+//!    incarnation), or where it gives back one grant by its id, which takes effect once whatever the number of ids.
+//! 8. What is left behind, handed over or to be given back has no deadline. It ends when its site has told what became of it, or
+//!    that nobody can know; [`Book::left`] says what is left when the client is closed. At most [`WATCHED`] calls are left behind or
+//!    handed over at a time; a call beyond them stays with its caller.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -61,6 +79,17 @@ pub(crate) const WATCH: Duration = Duration::from_secs(300);
 const DOUBTS: usize = 4096;
 /// When a site that is not ready is tried again.
 const NOT_READY_PAUSE: Duration = Duration::from_millis(50);
+/// The same, for what no caller waits for.
+const UNHURRIED_PAUSE: Duration = Duration::from_secs(1);
+/// How long a hold and the release of one stay with a site that says nothing, unless the caller says otherwise; so does any call that
+/// has not left, and may go elsewhere.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+/// A call whose patience has passed looks this often for another site that would take it.
+const LOOK_AROUND: Duration = Duration::from_millis(500);
+/// The most calls that are left behind at one site, or handed over to it, at a time.
+pub(crate) const WATCHED: usize = 4096;
+/// The most settled calls of which it is remembered that nobody can tell how they ended, or that a release was refused.
+const LOST: usize = 1024;
 /// A batch that has no answer after this long: the connection is as good as dead.
 pub(crate) const STALLED: Duration = Duration::from_secs(10);
 
@@ -131,8 +160,8 @@ pub(crate) struct Terms {
     pub(crate) deadline: Instant,
     /// Whether only this site will do.
     pub(crate) pinned: bool,
-    /// Whether a call in doubt is to be issued again elsewhere, and watched here.
-    pub(crate) retry_elsewhere: bool,
+    /// How long an acquire or a release that has left stays with a site that says nothing (rule 6); none: until its deadline.
+    pub(crate) patience: Option<Duration>,
 }
 
 /// What a caller is told.
@@ -144,8 +173,10 @@ pub(crate) enum Reply {
     NotTaken(NotTaken),
     /// Its deadline passed, and it may have been carried out.
     InDoubt,
-    /// It is in doubt and now watched here; issue it elsewhere.
-    Watched,
+    /// It is in doubt, and was left behind; issue it elsewhere.
+    LeftBehind,
+    /// It is a release that this client sees to, under this id.
+    HandedOver(OperationId),
 }
 
 /// Why a call was not taken.
@@ -177,16 +208,56 @@ pub(crate) struct Finished {
 /// Names a call until its caller has taken the reply or gone away.
 pub(crate) type CallKey = usize;
 
+/// What is left when a client is closed.
+#[derive(Clone, Debug)]
+pub(crate) struct Unsettled {
+    pub(crate) act: Act,
+    /// None if it never left.
+    pub(crate) id: Option<OperationId>,
+    /// How it ended, if that is known: refused, or unknown for good.
+    pub(crate) outcome: Option<Outcome>,
+}
+
 #[derive(Debug)]
 struct Call {
     act: Act,
     terms: Terms,
     id: Option<OperationId>,
+    /// When it first left.
     sent_at: Option<Instant>,
     times_sent: u32,
+    /// Since when nothing is heard of it (rule 6). None while the site is known to have it.
+    quiet_since: Option<Instant>,
+    /// Whether its patience has passed since then, so that it leaves when another site would take it.
+    restless: bool,
+    /// Whether it has no deadline and counts among [`WATCHED`] (rule 8). No caller waits for it then.
+    watched: bool,
+    /// Whether it is a release whose caller was told its id when it was handed over.
+    known: bool,
     /// Whether `fresh` or `parked` holds its key, so that the slot must not be used again yet.
     queued: bool,
     audience: Audience,
+}
+
+impl Call {
+    /// When it is to be taken from a site that says nothing; none if it stays there.
+    fn patience_ends(&self) -> Option<Instant> {
+        if !matches!(self.audience, Audience::Waiting(_)) {
+            return None;
+        }
+        let patience = match self.id {
+            None if !self.terms.pinned => PATIENCE.min(self.terms.patience.unwrap_or(PATIENCE)),
+            _ if self.act.is_release() => self.terms.patience?,
+            Some(_) if self.act.is_acquire() && !self.terms.pinned => self.terms.patience?,
+            _ => return None,
+        };
+        Some(self.quiet_since? + patience)
+    }
+
+    /// It has never been carried out and never will be under its id: it is as if it had never left.
+    fn start_again(&mut self) {
+        (self.id, self.times_sent, self.sent_at, self.queued) = (None, 0, None, true);
+    }
 }
 
 #[derive(Debug)]
@@ -217,6 +288,8 @@ struct Flight {
     session: SessionId,
     since: Instant,
     operations: usize,
+    /// Its lowest and its highest sequence.
+    sequences: (u64, u64),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -252,6 +325,8 @@ impl Session {
 enum Parked {
     /// To be sent again, under a new id.
     Call(CallKey),
+    /// To be sent again, under its id.
+    Repeat(SessionId, u64),
     /// To be asked about again.
     Ask(OperationId),
     /// A session is to be opened, if one is still wanted.
@@ -284,6 +359,12 @@ pub(crate) struct Book {
     round_trip: Duration,
     /// Nothing falls due before this.
     sweep_at: Option<Instant>,
+    /// Whether a call's patience has passed since anything was heard of the site, and something is still under way there.
+    silent: bool,
+    /// How many calls are watched.
+    watched: usize,
+    /// See [`LOST`].
+    lost: VecDeque<Unsettled>,
     closed: bool,
     /// Wakes whoever sends; taken when there is something to send.
     pub(crate) sender: Option<Waker>,
@@ -310,6 +391,9 @@ impl Book {
             in_flight: VecDeque::with_capacity(FLIGHTS),
             round_trip: Duration::ZERO,
             sweep_at: None,
+            silent: false,
+            watched: 0,
+            lost: VecDeque::new(),
             closed: false,
             sender: None,
             reads: Reads::default(),
@@ -319,19 +403,28 @@ impl Book {
     // What callers do.
 
     /// Takes a call in. Its caller polls it with the key until it has the reply, or drops it.
-    pub(crate) fn submit(&mut self, act: Act, terms: Terms) -> Result<CallKey, (NotTaken, Act)> {
+    pub(crate) fn submit(&mut self, act: Act, terms: Terms, now: Instant) -> Result<CallKey, (NotTaken, Act)> {
         if self.closed {
             return Err((NotTaken::Closed, act));
         }
         if self.fresh.len() >= FRESH {
             return Err((NotTaken::Overloaded, act));
         }
-        Ok(self.enqueue(act, terms, Audience::Waiting(None)))
+        let key = self.enqueue(act, terms, Audience::Waiting(None), now);
+        let patience_ends = self.calls[key].as_ref().and_then(Call::patience_ends);
+        self.note_due(patience_ends.map_or(terms.deadline, |at| at.min(terms.deadline)));
+        Ok(key)
     }
 
-    /// Fetches the reply of a call, or leaves a waker for it.
-    pub(crate) fn poll(&mut self, key: CallKey, waker: &Waker) -> Option<Finished> {
+    /// Fetches the reply of a call, or leaves a waker for it. A call whose patience has passed leaves if `may_leave`, that is, if
+    /// another site would take it.
+    pub(crate) fn poll(&mut self, key: CallKey, waker: &Waker, may_leave: impl FnOnce() -> bool) -> Option<Finished> {
         let call = self.calls[key].as_mut().expect("a caller's key names its call until it is taken");
+        let is_waiting = matches!(call.audience, Audience::Waiting(_));
+        let has_room = call.id.is_none() || self.watched < WATCHED;
+        if call.restless && is_waiting && has_room && may_leave() {
+            return Some(self.leave_behind(key));
+        }
         match &mut call.audience {
             Audience::Waiting(Some(known)) if known.will_wake(waker) => None,
             Audience::Waiting(slot) => {
@@ -359,13 +452,23 @@ impl Book {
             return;
         }
         call.audience = Audience::Gone;
-        if let Some(operation) = call.id {
-            call.terms.deadline = now + WATCH;
-            // If it waits for tokens, asking about it ends that. If it was granted by now, the answer says so.
-            if self.connected && call.act.is_acquire() {
-                self.outbox.push_back(Request::Ask { operation });
-            }
+        call.terms.deadline = now + WATCH;
+        if call.id.is_some() && call.act.is_acquire() {
+            self.watch(key);
         }
+    }
+
+    /// The caller of a call that was left behind found no other site that would take it, and takes it back: it ends as unknown, and
+    /// what became of it is the caller's to ask. None if that is settled by now.
+    pub(crate) fn reclaim(&mut self, id: OperationId, now: Instant) -> Option<Finished> {
+        let index = self.session(id.session)?;
+        let Some(Entry::Call(key)) = self.sessions[index].entry(id.sequence).copied() else { return None };
+        let call = self.calls[key].as_ref().expect("an entry names a live call");
+        let (act, sent_at) = (call.act.clone(), call.sent_at);
+        self.doubt(id, now);
+        self.vacate(key);
+        let reply = Reply::Answered(Outcome::Unknown(Doubt::SiteUnreachable));
+        Some(Finished { reply, act, id: Some(id), sent_at })
     }
 
     /// Takes a read in. Its caller polls it with the token until it has the result, or drops it.
@@ -424,7 +527,9 @@ impl Book {
         }
         let batch = self.repeated_batch(now).or_else(|| self.fresh_batch(now))?;
         let Batch { session, operations, .. } = &batch;
-        self.in_flight.push_back(Flight { session: *session, since: now, operations: operations.len() });
+        let sequences = || operations.iter().map(|submission| submission.sequence);
+        let sequences = (sequences().min().unwrap_or(0), sequences().max().unwrap_or(0));
+        self.in_flight.push_back(Flight { session: *session, since: now, operations: operations.len(), sequences });
         Some(Request::Batch(batch))
     }
 
@@ -450,6 +555,7 @@ impl Book {
     pub(crate) fn connected(&mut self, relayed: bool) {
         self.connected = true;
         self.relayed = relayed;
+        self.silent &= relayed;
         self.opening = false;
         self.in_flight.clear();
         self.open_if_without_session();
@@ -472,7 +578,7 @@ impl Book {
     }
 
     /// The site cannot be reached, or the stream broke: calls that have not left may go elsewhere (rule 1).
-    pub(crate) fn disconnected(&mut self, wakers: &mut Vec<Waker>) {
+    pub(crate) fn disconnected(&mut self, now: Instant, wakers: &mut Vec<Waker>) {
         self.reads.end(NotTaken::Unreachable, wakers);
         self.connected = false;
         self.opening = false;
@@ -480,14 +586,16 @@ impl Book {
         self.outbox.clear();
         self.resend.clear();
         self.turn_away(NotTaken::Unreachable, wakers);
+
+        // Rule 6: from here on nothing is heard even of what the site was known to have.
         for (index, sequence) in self.outstanding() {
-            let session = &mut self.sessions[index];
-            let Some(Entry::Call(key)) = session.entry(sequence).copied() else { continue };
-            let call = self.calls[key].as_ref().expect("an entry names a live call");
-            if call.terms.retry_elsewhere && matches!(call.audience, Audience::Waiting(_)) && call.act.is_acquire() {
-                self.watch(index, sequence, key, wakers);
-            }
+            let Some(Entry::Call(key)) = self.sessions[index].entry(sequence).copied() else { continue };
+            let call = self.calls[key].as_mut().expect("an entry names a live call");
+            call.quiet_since.get_or_insert(now);
+            let patience_ends = call.patience_ends();
+            patience_ends.into_iter().for_each(|at| self.note_due(at));
         }
+
         self.parked.retain(|(_, parked)| matches!(parked, Parked::Call(_)));
     }
 
@@ -512,6 +620,11 @@ impl Book {
     pub(crate) fn opened(&mut self, incarnation: Incarnation, id: SessionId) {
         self.opening = false;
         self.closed_door = None;
+        // The site has lost what earlier ones rest on: nothing new is to leave in them.
+        for session in &mut self.sessions {
+            session.ended |= session.incarnation < incarnation;
+        }
+        self.forget_ended_sessions();
         self.sessions.push(Session { id, incarnation, low: 1, entries: VecDeque::new(), ended: false });
     }
 
@@ -535,7 +648,8 @@ impl Book {
     ) -> bool {
         // The first answers of a session since a batch of it left are those to the batch, or come with them.
         let answered = self.in_flight.iter().position(|flight| flight.session == id);
-        if let Some(flight) = answered.and_then(|position| self.in_flight.remove(position)) {
+        let flight = answered.and_then(|position| self.in_flight.remove(position));
+        if let Some(flight) = &flight {
             let sample = now.saturating_duration_since(flight.since);
             self.round_trip = if self.round_trip.is_zero() { sample } else { (self.round_trip * 7 + sample) / 8 };
         }
@@ -546,19 +660,36 @@ impl Book {
             lost |= outcome == Outcome::Unknown(Doubt::SiteUnreachable);
             self.answered(index, sequence, key, outcome, now, wakers);
         }
+
+        // What has no answer yet waits at the site, which is alive. A relay's word says nothing of it.
+        if let Some(Flight { sequences: (first, last), .. }) = flight
+            && !self.relayed
+        {
+            self.heard_of(index, first, last);
+        }
         self.forget_ended_sessions();
         lost
     }
 
-    /// The site says what became of an operation.
-    pub(crate) fn asked(&mut self, operation: OperationId, outcome: Outcome, now: Instant, wakers: &mut Vec<Waker>) {
-        let Some(index) = self.session(operation.session) else { return };
+    /// The site says what became of an operation. Returns whether a relay lost the site.
+    pub(crate) fn asked(
+        &mut self,
+        operation: OperationId,
+        outcome: Outcome,
+        now: Instant,
+        wakers: &mut Vec<Waker>,
+    ) -> bool {
+        let Some(index) = self.session(operation.session) else { return false };
         let sequence = operation.sequence;
-        let Some(Entry::Call(key)) = self.sessions[index].entry(sequence).copied() else { return };
+        let Some(Entry::Call(key)) = self.sessions[index].entry(sequence).copied() else { return false };
         let reply = match outcome {
             Outcome::Unknown(Doubt::SiteUnreachable | Doubt::Undecided | Doubt::NotReady | Doubt::StorageFull) => {
-                self.park(now + NOT_READY_PAUSE, Parked::Ask(operation));
-                return;
+                // Its caller's patience is with the call, not with the site: what cannot be told is as good as silence.
+                let call = self.calls[key].as_mut().expect("an entry names a live call");
+                call.quiet_since.get_or_insert(now);
+                let pause = if call.watched { UNHURRIED_PAUSE } else { NOT_READY_PAUSE };
+                self.park(now + pause, Parked::Ask(operation));
+                return outcome == Outcome::Unknown(Doubt::SiteUnreachable);
             }
             // Who asks is told what is durable, so it will never be carried out.
             Outcome::Refused(refusal @ (Refusal::Withdrawn | Refusal::NotReady | Refusal::StorageFull)) => {
@@ -571,6 +702,12 @@ impl Book {
         self.sessions[index].settle(sequence);
         self.finish(key, reply, now, wakers);
         self.forget_ended_sessions();
+        false
+    }
+
+    /// The site has said something.
+    pub(crate) fn heard(&mut self) {
+        self.silent &= self.relayed;
     }
 
     /// The site answered a read.
@@ -584,15 +721,26 @@ impl Book {
         let mut next: Option<Instant> = None;
         for key in 0..self.calls.len() {
             let Some(call) = &mut self.calls[key] else { continue };
-            if matches!(call.audience, Audience::Told(_)) {
+            if matches!(call.audience, Audience::Told(_)) || call.watched {
                 continue;
             }
-            if call.terms.deadline <= now {
+            let deadline = call.terms.deadline;
+            if deadline <= now {
                 self.overdue(key, now, wakers);
-            } else {
-                next = Some(next.map_or(call.terms.deadline, |at| at.min(call.terms.deadline)));
+                continue;
             }
+            let due = match call.patience_ends() {
+                Some(at) if at <= now => {
+                    self.impatient(key, wakers);
+                    now + LOOK_AROUND
+                }
+                Some(at) => at,
+                None => deadline,
+            };
+            next = [next, Some(due.min(deadline))].into_iter().flatten().min();
         }
+        // It is heard of again only through what is under way.
+        self.silent &= !self.connected || self.relayed || self.opening || !self.in_flight.is_empty();
         while self.doubts.front().is_some_and(|(until, ..)| *until <= now) {
             self.let_go_of_oldest_doubt();
         }
@@ -611,6 +759,22 @@ impl Book {
     /// Whether the batch under way has been without an answer for too long.
     pub(crate) fn is_stalled(&self, now: Instant) -> bool {
         self.in_flight.front().is_some_and(|flight| now >= flight.since + STALLED)
+    }
+
+    /// Whether the site says nothing, as far as calls of some patience can tell: others had better try another site first.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.silent
+    }
+
+    /// What nobody waits for and is not settled, or never will be.
+    pub(crate) fn left(&self) -> Vec<Unsettled> {
+        let open = self.calls.iter().flatten().filter(|call| match call.audience {
+            Audience::Gone => call.id.is_some() && call.act.is_acquire(),
+            Audience::Detached => true,
+            Audience::Waiting(_) | Audience::Told(_) => false,
+        });
+        let open = open.map(|call| Unsettled { act: call.act.clone(), id: call.id, outcome: None });
+        self.lost.iter().cloned().chain(open).collect()
     }
 
     /// Whether anything needs a connection.
@@ -667,9 +831,20 @@ impl Book {
 
     // Private from here.
 
-    fn enqueue(&mut self, act: Act, terms: Terms, audience: Audience) -> CallKey {
-        let call = Call { act, terms, id: None, sent_at: None, times_sent: 0, queued: true, audience };
-        self.note_due(terms.deadline);
+    fn enqueue(&mut self, act: Act, terms: Terms, audience: Audience, now: Instant) -> CallKey {
+        let call = Call {
+            act,
+            terms,
+            id: None,
+            sent_at: None,
+            times_sent: 0,
+            quiet_since: Some(now),
+            restless: false,
+            watched: false,
+            known: false,
+            queued: true,
+            audience,
+        };
         let key = self.occupy(call);
         self.fresh.push_back(key);
         key
@@ -695,7 +870,8 @@ impl Book {
     }
 
     fn vacate(&mut self, key: CallKey) {
-        self.calls[key] = None;
+        let call = self.calls[key].take();
+        self.watched -= usize::from(call.is_some_and(|call| call.watched));
         self.free.push(key);
     }
 
@@ -843,8 +1019,13 @@ impl Book {
         let round_trip = self.round_trip;
         let call = self.calls[key].as_mut().expect("an entry names a live call");
         call.times_sent += 1;
-        call.sent_at.get_or_insert(now);
-        let timeout = time_at_the_site(call.terms.deadline, now, round_trip);
+        if call.sent_at.is_none() {
+            call.sent_at = Some(now);
+            call.quiet_since = Some(now);
+            call.restless = false;
+        }
+        let deadline = if call.watched { now + WATCH } else { call.terms.deadline };
+        let timeout = time_at_the_site(deadline, now, round_trip);
         Submission { sequence, timeout, operation: call.act.operation() }
     }
 
@@ -861,6 +1042,9 @@ impl Book {
         if let Some(why) = of_one_copy(&outcome) {
             if why == Refusal::SessionEnded {
                 self.sessions[index].ended = true;
+            }
+            if matches!(call.audience, Audience::Detached) {
+                return self.release_not_taken(index, sequence, why, outcome, now);
             }
             // Rule 3: this was the only copy, and the site did not carry it out.
             if call.times_sent == 1 && !self.relayed {
@@ -895,18 +1079,50 @@ impl Book {
         self.finish(key, reply, now, wakers);
     }
 
+    /// Rule 7: the site did not carry out this copy of a release that nobody waits for.
+    fn release_not_taken(&mut self, index: usize, sequence: u64, why: Refusal, outcome: Outcome, now: Instant) {
+        let session = &mut self.sessions[index];
+        let Some(Entry::Call(key)) = session.entry(sequence).copied() else { return };
+        let has_ended = why == Refusal::SessionEnded;
+
+        // It could not look the id up: the same again.
+        if !has_ended && matches!(outcome, Outcome::Unknown(_)) {
+            let session = session.id;
+            return self.park(now + UNHURRIED_PAUSE, Parked::Repeat(session, sequence));
+        }
+
+        // No copy was carried out, or a grant's id sees to it that one is. A caller who knows the id of a release by amount may be
+        // told that it is refused, and release again, so that one gets no other id.
+        let call = self.calls[key].as_mut().expect("an entry names a live call");
+        let is_only_copy = call.times_sent == 1 && !self.relayed;
+        let is_refused = matches!(outcome, Outcome::Refused(_));
+        if matches!(call.act, Act::ReleaseGrant { .. }) || is_only_copy && !(call.known && is_refused) {
+            call.start_again();
+            session.settle(sequence);
+            return self.park(now + UNHURRIED_PAUSE, Parked::Call(key));
+        }
+
+        // An earlier copy may be on its way. Nobody else knows the id, so the site can be asked, which settles it for ever.
+        if !call.known && !has_ended {
+            return self.ask(index, sequence);
+        }
+
+        let outcome = if has_ended && !is_only_copy { Outcome::Unknown(Doubt::Forgotten) } else { outcome };
+        session.settle(sequence);
+        self.settled(key, Reply::Answered(outcome), now);
+    }
+
     /// The site surely did not carry out the only copy that was sent.
     fn not_taken(&mut self, key: CallKey, refusal: Refusal, now: Instant, wakers: &mut Vec<Waker>) {
         let call = self.calls[key].as_mut().expect("an entry names a live call");
-        let stays = call.terms.pinned || matches!(call.audience, Audience::Detached);
         match refusal {
             _ if matches!(call.audience, Audience::Gone) => self.vacate(key),
             Refusal::SessionEnded => {
-                (call.id, call.times_sent, call.sent_at, call.queued) = (None, 0, None, true);
+                call.start_again();
                 self.fresh.push_front(key);
             }
-            Refusal::NotReady if stays => {
-                (call.id, call.times_sent, call.sent_at, call.queued) = (None, 0, None, true);
+            Refusal::NotReady if call.terms.pinned => {
+                call.start_again();
                 self.park(now + NOT_READY_PAUSE, Parked::Call(key));
             }
             refusal => self.finish(key, Reply::NotTaken(NotTaken::Refused(refusal)), now, wakers),
@@ -918,14 +1134,48 @@ impl Book {
         match call.audience {
             Audience::Waiting(_) => self.tell(key, reply, wakers),
             Audience::Told(_) => unreachable!("told twice"),
-            Audience::Detached => self.vacate(key),
-            Audience::Gone => {
-                let act = call.act.clone();
-                self.vacate(key);
-                if let Reply::Answered(outcome) = reply {
-                    self.give_back(&act, &outcome, now);
-                }
+            Audience::Detached | Audience::Gone => self.settled(key, reply, now),
+        }
+    }
+
+    /// What nobody waits for has ended.
+    fn settled(&mut self, key: CallKey, reply: Reply, now: Instant) {
+        let call = self.calls[key].as_mut().expect("an entry names a live call");
+        let Reply::Answered(outcome) = reply else {
+            // It is settled that it has no effect. Only this client knew its id, so nobody else has taken it over.
+            if call.act.is_release() && call.watched && !call.known {
+                call.start_again();
+                return self.park(now + UNHURRIED_PAUSE, Parked::Call(key));
             }
+            return self.vacate(key);
+        };
+
+        // Rule 7: the site knows nothing of this id any more. It gives a grant back once, whatever the id; and what left once has
+        // not been carried out, since this is the answer to that copy.
+        let is_lost = outcome == Outcome::Unknown(Doubt::IncarnationLost);
+        let may_start_again = match &call.act {
+            Act::ReleaseGrant { grant } => !is_lost || call.id.is_some_and(|id| id.incarnation < grant.incarnation),
+            act => act.is_release() && is_lost && call.times_sent == 1,
+        };
+        if call.watched && may_start_again && (is_lost || outcome == Outcome::Unknown(Doubt::Forgotten)) {
+            call.start_again();
+            return self.fresh.push_back(key);
+        }
+
+        let keeps = match (&call.act, &outcome) {
+            // The grant is not out any more, or went with its storage: there is nothing to give back.
+            (Act::ReleaseGrant { .. }, Outcome::Refused(Refusal::UnknownGrant | Refusal::QuotaDeleted)) => false,
+            (Act::ReleaseGrant { .. }, Outcome::Unknown(Doubt::IncarnationLost)) => false,
+            (_, Outcome::Refused(_)) => call.act.is_release(),
+            (_, Outcome::Unknown(_)) => call.watched,
+            _ => false,
+        };
+        let (act, id) = (call.act.clone(), call.id);
+        self.vacate(key);
+        self.give_back(&act, &outcome, now);
+        if keeps {
+            self.lost.truncate(LOST - 1);
+            self.lost.push_front(Unsettled { act, id, outcome: Some(outcome) });
         }
     }
 
@@ -938,8 +1188,9 @@ impl Book {
 
     fn give_back(&mut self, act: &Act, outcome: &Outcome, now: Instant) {
         if let Some(undo) = act.undo(outcome) {
-            let terms = Terms { deadline: now + WATCH, pinned: true, retry_elsewhere: false };
-            self.enqueue(undo, terms, Audience::Detached);
+            let terms = Terms { deadline: now + WATCH, pinned: true, patience: None };
+            let key = self.enqueue(undo, terms, Audience::Detached, now);
+            self.mark_watched(key);
         }
     }
 
@@ -950,24 +1201,114 @@ impl Book {
         self.outbox.push_back(Request::Ask { operation });
     }
 
-    /// Leaves a call that is in doubt behind under watch, and tells its caller to go elsewhere.
-    fn watch(&mut self, index: usize, sequence: u64, key: CallKey, wakers: &mut Vec<Waker>) {
-        let call = self.calls[key].as_ref().expect("an entry names a live call");
-        let terms = Terms { deadline: call.terms.deadline + WATCH, pinned: true, retry_elsewhere: false };
-        let watched = Call {
-            act: call.act.clone(),
-            terms,
-            id: call.id,
-            sent_at: call.sent_at,
-            times_sent: call.times_sent,
-            queued: false,
-            audience: Audience::Gone,
-        };
-        let watched = self.occupy(watched);
-        if let Some(entry) = self.sessions[index].entry(sequence) {
-            *entry = Entry::Call(watched);
+    /// Rule 8: from here on the call has no deadline.
+    fn mark_watched(&mut self, key: CallKey) {
+        let call = self.calls[key].as_mut().expect("it is under way");
+        self.watched += usize::from(!std::mem::replace(&mut call.watched, true));
+    }
+
+    /// Rule 6: nobody waits for an acquire any more that has left. If it waits for tokens, asking about it ends that. If it was granted
+    /// by now, the answer says so. If there is no connection, the next one asks.
+    fn watch(&mut self, key: CallKey) {
+        self.mark_watched(key);
+        let operation = self.calls[key].as_ref().and_then(|call| call.id).expect("it has left");
+        if self.connected {
+            self.outbox.push_back(Request::Ask { operation });
         }
-        self.tell(key, Reply::Watched, wakers);
+    }
+
+    /// Rule 6: the patience of a call has passed.
+    fn impatient(&mut self, key: CallKey, wakers: &mut Vec<Waker>) {
+        self.silent = true;
+        let call = self.calls[key].as_mut().expect("the sweep looked at it");
+        if call.act.is_release() && (call.id.is_some() || call.terms.pinned) {
+            return self.hand_over(key, wakers);
+        }
+        call.restless = true;
+        if let Audience::Waiting(waker) = &mut call.audience {
+            wakers.extend(waker.take());
+        }
+    }
+
+    /// Rule 6: takes a call from its caller, who tries another site.
+    fn leave_behind(&mut self, key: CallKey) -> Finished {
+        let call = self.calls[key].as_mut().expect("it is polled");
+        call.audience = Audience::Gone;
+        let (act, id, sent_at) = (call.act.clone(), call.id, call.sent_at);
+        let reply = match id {
+            // Its key still lies in a queue, which vacates the slot when it comes upon it.
+            None => Reply::NotTaken(NotTaken::Unreachable),
+            Some(_) => {
+                self.watch(key);
+                Reply::LeftBehind
+            }
+        };
+        Finished { reply, act, id, sent_at }
+    }
+
+    /// Rule 6: sees to a release from here on, in another slot, since the caller has yet to fetch what it is told from this one.
+    fn hand_over(&mut self, key: CallKey, wakers: &mut Vec<Waker>) {
+        if self.watched >= WATCHED {
+            return;
+        }
+        let call = self.calls[key].as_ref().expect("the sweep looked at it");
+        let (act, terms, id, sent_at, times_sent) =
+            (call.act.clone(), call.terms, call.id, call.sent_at, call.times_sent);
+        // One that has not left is given its id now: its caller may want to ask. Without a session it stays with its caller.
+        let Some(id) = id.or_else(|| self.next_id()) else { return };
+        let index = self.session(id.session).expect("its session lives as long as the call");
+        let seen_to = self.occupy(Call {
+            act,
+            terms,
+            id: Some(id),
+            sent_at,
+            times_sent,
+            quiet_since: None,
+            restless: false,
+            watched: false,
+            known: true,
+            queued: false,
+            audience: Audience::Detached,
+        });
+        self.mark_watched(seen_to);
+        let entry = self.sessions[index].entry(id.sequence).expect("an id that is in use has an entry");
+        *entry = Entry::Call(seen_to);
+        if times_sent == 0 && self.connected {
+            self.resend.push_back((id.session, id.sequence));
+        }
+        self.tell(key, Reply::HandedOver(id), wakers);
+    }
+
+    /// The next id of the session with most room, with an entry that is to be filled; none if no session has room.
+    fn next_id(&mut self) -> Option<OperationId> {
+        let session = self.sessions.iter_mut().max_by_key(|session| session.room())?;
+        if session.room() == 0 {
+            return None;
+        }
+        let sequence = session.low + session.entries.len() as u64;
+        session.entries.push_back(Entry::Settled);
+        Some(OperationId { site: self.site, incarnation: session.incarnation, session: session.id, sequence })
+    }
+
+    /// The site has these sequences of a session, and is alive.
+    fn heard_of(&mut self, index: usize, first: u64, last: u64) {
+        for sequence in first.max(self.sessions[index].low)..=last {
+            let Some(Entry::Call(key)) = self.sessions[index].entry(sequence).copied() else { continue };
+            let call = self.calls[key].as_mut().expect("an entry names a live call");
+            (call.quiet_since, call.restless) = (None, false);
+        }
+    }
+
+    /// The caller is told that this is in doubt, and may ask as long as the site remembers.
+    fn doubt(&mut self, id: OperationId, now: Instant) {
+        let index = self.session(id.session);
+        if let Some(entry) = index.and_then(|index| self.sessions[index].entry(id.sequence)) {
+            *entry = Entry::Doubt;
+            self.doubts.push_back((now + WATCH, id.session, id.sequence));
+        }
+        if self.doubts.len() > DOUBTS {
+            self.let_go_of_oldest_doubt();
+        }
     }
 
     fn park(&mut self, until: Instant, parked: Parked) {
@@ -983,8 +1324,9 @@ impl Book {
             match self.parked.swap_remove(index).1 {
                 Parked::Call(key) => self.fresh.push_back(key),
                 Parked::Ask(operation) if self.connected => self.outbox.push_back(Request::Ask { operation }),
-                // The next connection asks about everything that is in doubt.
-                Parked::Ask(_) => {}
+                Parked::Repeat(session, sequence) if self.connected => self.resend.push_back((session, sequence)),
+                // The next connection asks about everything that is in doubt, and repeats everything that is not.
+                Parked::Ask(_) | Parked::Repeat(..) => {}
                 Parked::Open => {
                     self.opening = false;
                     self.open_if_without_session();
@@ -1011,24 +1353,16 @@ impl Book {
             }
             // Whoever has its key in a queue vacates it.
             None => call.audience = Audience::Gone,
+            Some(id) if waits => {
+                // Never silently reissued: the caller learns the id.
+                self.tell(key, Reply::InDoubt, wakers);
+                self.doubt(id, now);
+            }
             Some(id) => {
-                let index = self.session(id.session);
-                if waits {
-                    // Never silently reissued: the caller learns the id, and may ask as long as the site remembers.
-                    self.tell(key, Reply::InDoubt, wakers);
-                    if let Some(entry) = index.and_then(|index| self.sessions[index].entry(id.sequence)) {
-                        *entry = Entry::Doubt;
-                        self.doubts.push_back((now + WATCH, id.session, id.sequence));
-                    }
-                    if self.doubts.len() > DOUBTS {
-                        self.let_go_of_oldest_doubt();
-                    }
-                } else {
-                    if let Some(index) = index {
-                        self.sessions[index].settle(id.sequence);
-                    }
-                    self.vacate(key);
+                if let Some(index) = self.session(id.session) {
+                    self.sessions[index].settle(id.sequence);
                 }
+                self.vacate(key);
             }
         }
     }

@@ -10,7 +10,7 @@ use slackline_core::api::{self, Hold, is_name};
 use slackline_core::id::{OperationId, SiteId};
 
 use crate::book::{Act, Finished, NotTaken, Reply, Terms};
-use crate::client::{Client, Journey, Verdict, after};
+use crate::client::{Client, DEFAULT_PATIENCE, Journey, Verdict, after};
 use crate::grant::Grant;
 use crate::outcome::{Outcome, Reason, Refused, WhyUnknown};
 
@@ -176,7 +176,7 @@ impl Kind for Commit {
 /// A call that has not been made yet: set its terms, then `.await` it for its [`Outcome`].
 ///
 /// Dropping the future before it is ready is safe. An acquire that was already sent goes on in the background, and what
-/// it is granted is given back; a release goes on until its deadline; what had not been sent is forgotten.
+/// it is granted is given back, as long as the client lives; a release goes on until its deadline; what had not been sent is forgotten.
 #[must_use = "a call does nothing until it is awaited"]
 #[derive(Debug)]
 pub struct Call<K> {
@@ -185,14 +185,54 @@ pub struct Call<K> {
     act: Act,
     place: Place,
     deadline: Duration,
-    retry_elsewhere: bool,
+    patience: Patience,
+    /// Whether it acquires or releases a hold with an end.
+    of_hold: bool,
     kind: PhantomData<fn() -> K>,
+}
+
+/// How long an acquire or a release that was sent stays with a site that says nothing: one that is dead, frozen, or cut off. Time during
+/// which the site is known to have the call, and lets it wait for tokens, does not count.
+///
+/// When the time is up,
+///
+/// - an **acquire** goes elsewhere: it is issued at another site, under a new id, if another can be reached. The client *settles* the
+///   first one when its site is back: it asks, which ends what still waits, and gives back what was granted. Until then both may be in
+///   use. An acquire [at a region](Call::at) stays there;
+/// - a **release** is *handed over*: it ends as [unknown](Outcome::Unknown), [`WhyUnknown::HandedOver`], and the client sends it under
+///   that id until its site has an answer. So nothing is released twice. A release that never left, and may go to any site, goes to
+///   another one instead.
+///
+/// The client sees to these as long as it lives; [`Client::close`] says what is left. At most 4,096 at a time for each site; a call
+/// beyond these waits. Less time than a round trip takes makes no sense.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Patience {
+    /// [`DEFAULT_PATIENCE`](crate::DEFAULT_PATIENCE) (1 s) for an acquire that is [held for a time](Call::hold_for), and for the
+    /// [release of its grant](Grant::release): should this program end before it has settled them, the site takes the tokens back by
+    /// itself. Everything else waits.
+    #[default]
+    ByKind,
+    /// Until the deadline.
+    Wait,
+    /// For this long.
+    For(Duration),
+}
+
+impl From<Duration> for Patience {
+    fn from(duration: Duration) -> Self {
+        Patience::For(duration)
+    }
 }
 
 impl<K: Kind> Call<K> {
     pub(crate) fn new(client: Client, lane: u16, act: Act, place: Place) -> Self {
-        let deadline = client.shared.deadline;
-        Self { client, lane, act, place, deadline, retry_elsewhere: false, kind: PhantomData }
+        let (deadline, patience) = (client.shared.deadline, client.shared.patience);
+        Self { client, lane, act, place, deadline, patience, of_hold: false, kind: PhantomData }
+    }
+
+    /// The same call, of a hold with an end or not.
+    pub(crate) fn of_hold(self, of_hold: bool) -> Self {
+        Self { of_hold, ..self }
     }
 
     /// How long the call may take in all: the way there, waiting for tokens of other sites, and the way back.
@@ -213,6 +253,7 @@ impl Call<Acquire> {
     /// Holds the tokens for this long (1 ms to 400 days): then the granting site takes them back by itself, durably,
     /// also across its own crash. The grant can be released earlier.
     pub fn hold_for(mut self, duration: Duration) -> Self {
+        self.of_hold = true;
         self.set_hold(Hold::For(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)));
         self
     }
@@ -225,12 +266,9 @@ impl Call<Acquire> {
         self
     }
 
-    /// If the connection is lost while the call is under way, issues it again at another site under a new id instead of
-    /// waiting for the first. The first is watched in the background for up to five minutes past the deadline, and given
-    /// back if it turns out granted; for that time, and if this program ends for ever (unless the grant is
-    /// [held for a time](Self::hold_for)), both may be in use.
-    pub fn retry_elsewhere(mut self) -> Self {
-        self.retry_elsewhere = true;
+    /// How long the call stays with a site that says nothing; then it goes elsewhere. See [`Patience`].
+    pub fn patience(mut self, patience: impl Into<Patience>) -> Self {
+        self.patience = patience.into();
         self
     }
 
@@ -241,6 +279,22 @@ impl Call<Acquire> {
     }
 }
 
+impl Call<Release> {
+    /// How long the call stays with a site that says nothing; then it is handed over to the client. See [`Patience`].
+    pub fn patience(mut self, patience: impl Into<Patience>) -> Self {
+        self.patience = patience.into();
+        self
+    }
+}
+
+impl Call<ReleaseGrant> {
+    /// How long the call stays with a site that says nothing; then it is handed over to the client. See [`Patience`].
+    pub fn patience(mut self, patience: impl Into<Patience>) -> Self {
+        self.patience = patience.into();
+        self
+    }
+}
+
 impl<K: Kind> IntoFuture for Call<K> {
     type Output = Outcome<K::Value>;
     type IntoFuture = Calling<K>;
@@ -248,7 +302,12 @@ impl<K: Kind> IntoFuture for Call<K> {
     fn into_future(self) -> Calling<K> {
         let deadline = after(Instant::now(), self.deadline);
         let pinned = self.place != Place::Nearest;
-        let terms = Terms { deadline, pinned, retry_elsewhere: self.retry_elsewhere };
+        let patience = match self.patience {
+            Patience::ByKind => self.of_hold.then_some(DEFAULT_PATIENCE),
+            Patience::Wait => None,
+            Patience::For(duration) => Some(duration),
+        };
+        let terms = Terms { deadline, pinned, patience };
         let refusal = objection(&self.act).or_else(|| self.client.no_such_place(&self.place));
         let stage = match refusal {
             Some(reason) => Progress::Refused(reason),
@@ -318,8 +377,9 @@ fn read<K: Kind>(journey: &Journey, verdict: Verdict) -> Outcome<K::Value> {
     };
     let outcome = match std::mem::replace(&mut finished.reply, Reply::InDoubt) {
         Reply::NotTaken(why) => return not_taken(why),
+        Reply::HandedOver(id) => return Outcome::Unknown(client.shared.unknown(id, WhyUnknown::HandedOver)),
         Reply::Answered(outcome) => Some(outcome),
-        Reply::InDoubt | Reply::Watched => None,
+        Reply::InDoubt | Reply::LeftBehind => None,
     };
     let id = finished.id.expect("what was answered or is in doubt was sent, so it has an id");
     let shared = &client.shared;

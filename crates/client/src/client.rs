@@ -15,8 +15,9 @@ use tokio::time::{Sleep, sleep_until, timeout};
 use tonic::transport::Channel;
 
 use crate::book::{Act, CallKey, Finished, NotTaken, Reply, Terms};
-use crate::call::{Call, Place, ReleaseGrant};
+use crate::call::{Call, Patience, Place, ReleaseGrant};
 use crate::explain::Explanation;
+use crate::left::Left;
 use crate::link::{self, Link};
 use crate::outcome::{ConnectError, Outcome, ReadError, Reason, Refused, Unknown, WhyUnknown};
 use crate::quota::Quota;
@@ -25,10 +26,12 @@ use crate::txn::memo::Memos;
 
 /// A call's deadline, unless it or the client says otherwise.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
+/// How long a hold, and the release of one, stay with a site that says nothing, unless the call or the client says otherwise.
+pub const DEFAULT_PATIENCE: Duration = crate::book::PATIENCE;
 /// Sites whose round trips differ from the nearest one's by no more than this count as equally near.
 const NEARLY: Duration = Duration::from_millis(1);
 /// The least time that is given to the other sites to answer once the first has.
-const PATIENCE: Duration = Duration::from_millis(50);
+const STRAGGLERS: Duration = Duration::from_millis(50);
 /// The least error of a site's clock that is reckoned with, whatever the sites say.
 const EPSILON: Duration = Duration::from_millis(10);
 /// The pause before a call that no site would take is offered to them again.
@@ -70,11 +73,18 @@ pub struct Options {
     pub connect: Duration,
     /// The region to use as long as it can be reached; otherwise the nearest, measured when the client connects.
     pub region: Option<String>,
+    /// How long acquires and releases stay with a site that says nothing, unless they say otherwise.
+    pub patience: Patience,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { deadline: DEFAULT_DEADLINE, connect: Duration::from_secs(5), region: None }
+        Self {
+            deadline: DEFAULT_DEADLINE,
+            connect: Duration::from_secs(5),
+            region: None,
+            patience: Patience::default(),
+        }
     }
 }
 
@@ -83,6 +93,7 @@ pub(crate) struct Shared {
     /// For each lane its sites, nearest first.
     pub(crate) lanes: Vec<Vec<Arc<Link>>>,
     pub(crate) deadline: Duration,
+    pub(crate) patience: Patience,
     /// The bound on the error of the sites' clocks.
     pub(crate) epsilon: Duration,
     /// Whether some site had too many sessions for any to be left there; see [`Client::leave`].
@@ -132,8 +143,9 @@ impl Client {
             regions.insert(0, preferred);
         }
         let lanes = (0..topology.lanes).map(|lane| links_of(lane, &channels, &regions)).collect();
-        let (deadline, memos) = (options.deadline, Memos::default());
-        Ok(Self { shared: Arc::new(Shared { topology, lanes, deadline, epsilon, is_crowded, memos }) })
+        let Options { deadline, patience, .. } = options;
+        let memos = Memos::default();
+        Ok(Self { shared: Arc::new(Shared { topology, lanes, deadline, patience, epsilon, is_crowded, memos }) })
     }
 
     /// What transactions of this client stand on; for benchmarks.
@@ -318,22 +330,28 @@ impl Client {
 
     /// Ends the client and all its clones: what is under way is given half a second, then sessions are closed. Calls
     /// that are still waiting end as refused or unknown. Dropping the last clone does the same in the background.
-    pub async fn close(self) {
+    ///
+    /// Returns what the client was still to see to, for its callers: acquires that were left behind or dropped, releases that were
+    /// handed over. Nobody sees to these any more. Empty if nothing is left.
+    pub async fn close(self) -> Vec<Left> {
         let links = || self.shared.lanes.iter().flatten();
         links().for_each(|link| link.shut());
         for link in links() {
             link.ended().await;
         }
+        let topology = &self.shared.topology;
+        let left = links().flat_map(|link| link.left().into_iter().map(|left| Left::new(left, link.site, topology)));
+        left.collect()
     }
 
     /// Ends the client as [`Client::close`] does, but leaves its sessions: their sites end them when they have been silent for ten
     /// minutes, and until then tell what became of the operations. A site keeps 100,000 sessions at most; so this closes them all
     /// the same if some site had over 10,000 when the client connected.
-    pub async fn leave(self) {
+    pub async fn leave(self) -> Vec<Left> {
         if !self.shared.is_crowded {
             self.shared.lanes.iter().flatten().for_each(|link| link.leave());
         }
-        self.close().await;
+        self.close().await
     }
 
     /// The place that a region's name stands for.
@@ -511,6 +529,8 @@ pub(crate) struct Journey {
     /// Which of the lane's sites would not take it in this round of offers.
     tried: u64,
     last: NotTaken,
+    /// Where it was left behind last, and under which id.
+    left_behind: Option<(usize, OperationId)>,
     stage: Stage,
 }
 
@@ -536,7 +556,7 @@ pub(crate) enum Verdict {
 impl Journey {
     pub(crate) fn new(client: Client, lane: u16, act: Act, place: Place, terms: Terms) -> Self {
         let stage = Stage::Offer(act);
-        Self { client, lane, place, terms, tried: 0, last: NotTaken::Unreachable, stage }
+        Self { client, lane, place, terms, tried: 0, last: NotTaken::Unreachable, left_behind: None, stage }
     }
 
     pub(crate) fn client(&self) -> &Client {
@@ -560,20 +580,41 @@ impl Journey {
         self.client.shared.lanes.get(usize::from(self.lane)).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The nearest site that would do and has not been tried.
+    /// The nearest site that would do and has not been tried; one that says nothing comes after those that do.
     fn choose(&self) -> Option<usize> {
         let pinned = self.terms.pinned;
-        let mut links = self.links().iter().enumerate();
-        let found = links.find(|(position, link)| {
+        let links = self.links().iter().enumerate().filter(|(position, link)| {
             self.tried >> position & 1 == 0 && self.place.admits(link.site) && (pinned || link.is_usable())
         });
-        found.map(|(position, _)| position)
+        let nearest = links.min_by_key(|(position, link)| (!pinned && link.is_silent(), *position));
+        nearest.map(|(position, _)| position)
+    }
+
+    /// Whether another site than the one at `position` would take it, as far as its link knows.
+    fn has_elsewhere(&self, position: usize) -> bool {
+        let mut others = self.links().iter().enumerate().filter(|(other, _)| *other != position);
+        others.any(|(_, link)| self.place.admits(link.site) && link.is_usable() && !link.is_silent())
+    }
+
+    /// How it ends. If no site took it at last, and it was left behind somewhere, its caller is told that id: refused would say that
+    /// it never left.
+    fn end(&mut self, verdict: Verdict) -> Verdict {
+        let not_taken = match &verdict {
+            Verdict::Stranded(_) => true,
+            Verdict::Finished(finished) => matches!(finished.reply, Reply::NotTaken(_)),
+        };
+        let left_behind = if not_taken { self.left_behind.take() } else { None };
+        let reclaimed = left_behind.and_then(|(position, id)| self.links()[position].reclaim(id));
+        reclaimed.map_or(verdict, Verdict::Finished)
     }
 
     /// What to do with a call that came back: `None` to go on, or how it ended.
     fn returned(&mut self, position: usize, finished: Finished) -> Option<Verdict> {
         match finished.reply {
-            Reply::Watched => self.tried |= 1 << position,
+            Reply::LeftBehind => {
+                self.left_behind = finished.id.map(|id| (position, id));
+                self.tried = 1 << position;
+            }
             // It is settled that the first copy has no effect, so a new one may go anywhere, even there.
             Reply::NotTaken(NotTaken::Refused(api::Refusal::Withdrawn)) => {}
             Reply::NotTaken(NotTaken::Refused(api::Refusal::StorageFull)) if self.terms.pinned => {
@@ -586,7 +627,9 @@ impl Journey {
                     self.last = why;
                 }
             }
-            Reply::NotTaken(_) | Reply::Answered(_) | Reply::InDoubt => return Some(Verdict::Finished(finished)),
+            Reply::NotTaken(_) | Reply::Answered(_) | Reply::InDoubt | Reply::HandedOver(_) => {
+                return Some(Verdict::Finished(finished));
+            }
         }
         self.stage = Stage::Offer(finished.act);
         None
@@ -615,22 +658,23 @@ impl Future for Journey {
                 Stage::Offer(act) => {
                     let Some(position) = self.choose() else {
                         match self.pause(act) {
-                            Some(verdict) => return Poll::Ready(verdict),
+                            Some(verdict) => return Poll::Ready(self.end(verdict)),
                             None => continue,
                         }
                     };
                     match self.links()[position].submit(act, self.terms) {
                         Ok(key) => self.stage = Stage::Taken(position, key),
-                        Err((why, _)) => return Poll::Ready(Verdict::Stranded(why)),
+                        Err((why, _)) => return Poll::Ready(self.end(Verdict::Stranded(why))),
                     }
                 }
                 Stage::Taken(position, key) => {
-                    let Poll::Ready(finished) = self.links()[position].poll(key, context) else {
+                    let may_leave = || self.has_elsewhere(position);
+                    let Poll::Ready(finished) = self.links()[position].poll(key, context, may_leave) else {
                         self.stage = Stage::Taken(position, key);
                         return Poll::Pending;
                     };
                     if let Some(verdict) = self.returned(position, finished) {
-                        return Poll::Ready(verdict);
+                        return Poll::Ready(self.end(verdict));
                     }
                 }
                 Stage::Pause(act, mut sleep) => {
@@ -741,7 +785,7 @@ async fn measure(probes: Vec<(u16, Channel)>, patience: Duration) -> Vec<Probe> 
     while let Ok(Some(answer)) = tokio::time::timeout_at(until.into(), asked.join_next()).await {
         let Ok(Some(answer)) = answer else { continue };
         if measured.is_empty() {
-            until = until.min(Instant::now() + since.elapsed().max(PATIENCE));
+            until = until.min(Instant::now() + since.elapsed().max(STRAGGLERS));
         }
         measured.push(answer);
     }

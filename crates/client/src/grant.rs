@@ -93,12 +93,15 @@ impl Grant {
 
     /// Gives the tokens back. A tracked grant goes back to the site that granted it, through another one if need be; one
     /// that is only counted goes to the nearest site. Returns how many tokens are back.
+    ///
+    /// The release of a hold with an end is [handed over](crate::Patience) to the client if its site says nothing for a second.
     pub fn release(&self) -> Call<Release> {
         let (lane, client) = (self.id.site.lane, self.client.clone());
-        if self.tracked {
+        let call = if self.tracked {
             Call::new(client, lane, Act::ReleaseGrant { grant: self.id }, Place::Site(self.id.site))
         } else {
             Call::new(client, lane, Act::Release { quota: self.quota.clone(), amount: self.amount }, Place::Nearest)
-        }
+        };
+        call.of_hold(self.expires_at.is_some())
     }
 }

@@ -38,7 +38,8 @@
 //! To the nearest site that can be reached, or to the region that the call [names](Call::at). A call that has not been
 //! sent yet fails over to another site. A call that *was* sent, and whose answer the connection took with it, is sent
 //! again to the same site under the same id, which cannot take effect twice, until its deadline; then it is unknown. It
-//! is never silently issued elsewhere, unless the call [asks for that](Call::retry_elsewhere).
+//! is never silently issued elsewhere; but acquires and releases have a [`Patience`] with a site that says nothing. Holds
+//! go elsewhere after a second, and the client settles the first one.
 //!
 //! # Transactions
 //!
@@ -57,6 +58,7 @@ mod call;
 mod client;
 mod explain;
 mod grant;
+mod left;
 mod link;
 mod object;
 mod outcome;
@@ -65,10 +67,11 @@ mod reads;
 mod topology;
 mod txn;
 
-pub use call::{AcceptLoss, Acquire, Call, Calling, Create, Delete, Kind, Release, ReleaseGrant};
-pub use client::{Client, DEFAULT_DEADLINE, Effect, Listed, Options, SiteStatus};
+pub use call::{AcceptLoss, Acquire, Call, Calling, Create, Delete, Kind, Patience, Release, ReleaseGrant};
+pub use client::{Client, DEFAULT_DEADLINE, DEFAULT_PATIENCE, Effect, Listed, Options, SiteStatus};
 pub use explain::{End, Explanation, PartAsked, RightUsed, Step, What};
 pub use grant::{Fence, Grant};
+pub use left::{Left, LeftWhat};
 pub use object::{Key, ParseKeyError};
 pub use outcome::{Aborted, ConnectError, NotDone, Outcome, ReadError, Reason, Refused, Unknown, WhyUnknown};
 pub use quota::{Quota, Shown, ShownSite, Total};

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use slackline_core::api::Response;
-use slackline_core::id::SiteId;
+use slackline_core::id::{OperationId, SiteId};
 use slackline_wire::MESSAGE_BYTES;
 use slackline_wire::v1::{self, slackline_client::SlacklineClient};
 use tokio::runtime::Handle;
@@ -23,7 +23,7 @@ use tokio_stream::Stream;
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::book::{Act, Book, CallKey, Finished, NotTaken, Terms};
+use crate::book::{Act, Book, CallKey, Finished, NotTaken, Reply, Terms, Unsettled};
 use crate::reads::{self, Wanted};
 
 /// How long a connection may take to come up.
@@ -69,6 +69,8 @@ pub(crate) struct Link {
     book: Mutex<Book>,
     /// Whether the last attempt to connect, or to open a session, failed; it is tried again all the time.
     down: AtomicBool,
+    /// Whether a call's patience has passed since the site said anything.
+    silent: AtomicBool,
     started: AtomicBool,
     closing: AtomicBool,
     /// Whether the sessions stay when it closes.
@@ -88,6 +90,7 @@ impl Link {
             runtime: Handle::current(),
             book: Mutex::new(Book::new(site)),
             down: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
             started: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
@@ -101,6 +104,11 @@ impl Link {
         !self.down.load(Ordering::Relaxed)
     }
 
+    /// Whether the site says nothing, though it is not known to be down: others come first.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed)
+    }
+
     /// Takes a call in.
     pub(crate) fn submit(self: &Arc<Self>, act: Act, terms: Terms) -> Result<CallKey, (NotTaken, Act)> {
         if !self.started.load(Ordering::Relaxed) {
@@ -108,7 +116,7 @@ impl Link {
         }
         let mut book = self.book();
         let due = book.sweep_at();
-        let key = book.submit(act, terms)?;
+        let key = book.submit(act, terms, Instant::now())?;
         if book.sweep_at() != due {
             self.news.notify_one();
         }
@@ -116,9 +124,24 @@ impl Link {
         Ok(key)
     }
 
-    /// Fetches the reply of a call.
-    pub(crate) fn poll(&self, key: CallKey, context: &Context<'_>) -> Poll<Finished> {
-        self.book().poll(key, context.waker()).map_or(Poll::Pending, Poll::Ready)
+    /// Fetches the reply of a call. One whose patience has passed leaves if `may_leave`.
+    pub(crate) fn poll(&self, key: CallKey, context: &Context<'_>, may_leave: impl FnOnce() -> bool) -> Poll<Finished> {
+        let mut book = self.book();
+        let finished = book.poll(key, context.waker(), may_leave);
+        if matches!(&finished, Some(Finished { reply: Reply::LeftBehind, .. })) {
+            wake_sender(book);
+        }
+        finished.map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// The caller of a call that was left behind takes it back.
+    pub(crate) fn reclaim(&self, id: OperationId) -> Option<Finished> {
+        self.book().reclaim(id, Instant::now())
+    }
+
+    /// What is not settled, or never will be.
+    pub(crate) fn left(&self) -> Vec<Unsettled> {
+        self.book().left()
     }
 
     /// Reads objects at this site.
@@ -200,14 +223,14 @@ impl Link {
                 break;
             }
             self.set_down(true);
-            self.change(Book::disconnected);
+            self.change(|book, wakers| book.disconnected(Instant::now(), wakers));
             self.try_relays().await;
             self.rest(jittered(pause)).await;
             pause = (pause * 2).min(PAUSES.1);
         }
         self.change(|book, wakers| {
             book.next_stream();
-            book.disconnected(wakers);
+            book.disconnected(Instant::now(), wakers);
             book.close(wakers);
         });
     }
@@ -224,7 +247,7 @@ impl Link {
             }
             if let Some(inbound) = self.open(relay).await {
                 self.serve(inbound, true).await;
-                self.change(Book::disconnected);
+                self.change(|book, wakers| book.disconnected(Instant::now(), wakers));
                 return;
             }
         }
@@ -281,9 +304,10 @@ impl Link {
         let now = Instant::now();
         let mut useful = true;
         let mut book = self.book();
+        book.heard();
         match response {
             Response::Batch { session, answers } => useful = !book.answers(session, answers, now, wakers),
-            Response::Asked { operation, outcome } => book.asked(operation, outcome, now, wakers),
+            Response::Asked { operation, outcome } => useful = !book.asked(operation, outcome, now, wakers),
             Response::Opened { site, incarnation, session } if site == self.site => {
                 book.opened(incarnation, session);
                 self.set_down(false);
@@ -304,6 +328,7 @@ impl Link {
             | Response::Status(_)
             | Response::Drained => useful = false,
         }
+        self.silent.store(book.is_silent(), Ordering::Relaxed);
         drop(book);
         // Callers first: what they submit next then travels in one batch.
         wakers.drain(..).for_each(Waker::wake);
@@ -373,7 +398,10 @@ impl Link {
     /// Changes the book, then wakes whom that concerns.
     fn change<T>(&self, change: impl FnOnce(&mut Book, &mut Vec<Waker>) -> T) -> T {
         let mut wakers = Vec::new();
-        let changed = change(&mut self.book(), &mut wakers);
+        let mut book = self.book();
+        let changed = change(&mut book, &mut wakers);
+        self.silent.store(book.is_silent(), Ordering::Relaxed);
+        drop(book);
         wakers.into_iter().for_each(Waker::wake);
         wake_sender(self.book());
         changed

@@ -63,6 +63,11 @@ impl<T> Outcome<T> {
         }
     }
 
+    /// Whether it is a release that was [handed over](WhyUnknown::HandedOver) to the client.
+    pub fn is_handed_over(&self) -> bool {
+        matches!(self, Outcome::Unknown(Unknown { why: WhyUnknown::HandedOver, .. }))
+    }
+
     /// The same outcome with another value.
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Outcome<U> {
         match self {
@@ -130,6 +135,9 @@ pub enum WhyUnknown {
     Senseless,
     /// The client was closed while the call was under way.
     Closed,
+    /// It is a release whose site says nothing. The client sees to it: it sends it under this id until the site has an answer, as long
+    /// as the client lives. Do not release again. There is no need to ask; and asking may withdraw it, which ends it as refused.
+    HandedOver,
 }
 
 impl fmt::Display for WhyUnknown {
@@ -145,6 +153,7 @@ impl fmt::Display for WhyUnknown {
             WhyUnknown::StorageFull => "the disk of the one site that knows is full",
             WhyUnknown::Senseless => "the site's answer made no sense; is its version newer than this client's?",
             WhyUnknown::Closed => "the client was closed while it was under way",
+            WhyUnknown::HandedOver => "its site says nothing; the client sees to it",
         })
     }
 }

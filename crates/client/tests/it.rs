@@ -6,7 +6,7 @@ mod txns;
 use std::time::{Duration, Instant};
 
 use site::{Cluster, Fault};
-use slackline::{Client, Effect, Options, Outcome, Reason, WhyUnknown};
+use slackline::{Client, Effect, Left, LeftWhat, NotDone, Options, Outcome, Reason, WhyUnknown};
 
 const SHORT: Duration = Duration::from_millis(700);
 
@@ -183,7 +183,67 @@ fn call_in_doubt_at_its_deadline_is_unknown_and_can_be_asked_about() {
 }
 
 #[test]
-fn retry_elsewhere_gives_the_first_back() {
+fn acquire_that_goes_elsewhere_gives_the_first_back() {
+    run(async {
+        let mut cluster = Cluster::start(&["us", "eu"], 1);
+        let client = Client::connect(cluster.addresses()).await.expect("connected");
+        let gpus = client.quota("gpus");
+        for dies in [true, false] {
+            assert_eq!(gpus.acquire(1).at("us").await.done().expect("granted").site(), "us");
+            let tokens = cluster.site("us").tokens();
+            cluster.site("us").set_fault(Fault::MuteAfterExecuting);
+            let call = tokio::spawn({
+                let gpus = gpus.clone();
+                async move { gpus.acquire(5).patience(SHORT).await }
+            });
+            eventually("the first is carried out", || cluster.site("us").tokens() == tokens - 5).await;
+            if dies {
+                cluster.kill("us");
+            }
+            // If its connection stays, the patience alone decides.
+            assert_eq!(call.await.expect("no panic").done().expect("granted").site(), "eu");
+            assert_eq!(gpus.acquire(1).await.done().expect("granted").site(), "eu", "it says nothing");
+            if !dies {
+                cluster.kill("us");
+            }
+            cluster.restart("us");
+            eventually("the first is given back", || cluster.site("us").tokens() == tokens).await;
+        }
+        assert!(client.close().await.is_empty());
+    });
+}
+
+#[test]
+fn hold_goes_elsewhere_by_default_and_its_release_is_handed_over() {
+    run(async {
+        let mut cluster = Cluster::start(&["us", "eu"], 1);
+        let client = Client::connect(cluster.addresses()).await.expect("connected");
+        let gpus = client.quota("gpus");
+        let hold = || gpus.acquire(3).hold_for(Duration::from_secs(3600));
+        let (one, other) = (hold().await.done().expect("granted"), hold().await.done().expect("granted"));
+        let tokens = cluster.site("us").tokens();
+
+        // One release is under way when the site dies, the other one is called for afterwards.
+        cluster.site("us").set_fault(Fault::MuteAfterExecuting);
+        let call = tokio::spawn(one.release().into_future());
+        eventually("the release is carried out", || cluster.site("us").tokens() == tokens + 3).await;
+        let executed = cluster.site("us").executed();
+        cluster.kill("us");
+        let outcome = call.await.expect("no panic");
+        assert!(outcome.is_handed_over(), "{outcome:?}");
+        let outcome = other.release().await;
+        assert!(outcome.is_handed_over(), "{outcome:?}");
+        assert_eq!(hold().await.done().expect("granted").site(), "eu");
+
+        cluster.restart("us");
+        eventually("both are back", || cluster.site("us").tokens() == site::TOKENS).await;
+        assert_eq!(cluster.site("us").executed(), executed + 1, "each is carried out once");
+        assert!(client.close().await.is_empty());
+    });
+}
+
+#[test]
+fn all_sites_gone_the_call_that_left_is_unknown_and_can_be_asked_about() {
     run(async {
         let mut cluster = Cluster::start(&["us", "eu"], 1);
         let client = Client::connect(cluster.addresses()).await.expect("connected");
@@ -191,15 +251,70 @@ fn retry_elsewhere_gives_the_first_back() {
         gpus.acquire(1).await.done().expect("granted");
         let tokens = cluster.site("us").tokens();
         cluster.site("us").set_fault(Fault::MuteAfterExecuting);
-        let call = tokio::spawn({
-            let gpus = gpus.clone();
-            async move { gpus.acquire(5).retry_elsewhere().await }
-        });
+        let call = gpus.acquire(5).patience(Duration::from_millis(200)).deadline(Duration::from_secs(2));
+        let call = tokio::spawn(call.into_future());
         eventually("the first is carried out", || cluster.site("us").tokens() == tokens - 5).await;
+        // Whether eu is away is not known until it is tried.
         cluster.kill("us");
-        assert_eq!(call.await.expect("no panic").done().expect("granted").site(), "eu");
+        cluster.kill("eu");
+        let Outcome::Unknown(unknown) = call.await.expect("no panic") else { panic!("it may have been granted") };
+        assert!(unknown.name.starts_with("us-"), "{unknown}");
         cluster.restart("us");
-        eventually("the first is given back", || cluster.site("us").tokens() == tokens).await;
+        let outcome = client.outcome_of(unknown.operation).await;
+        assert!(matches!(outcome, Outcome::Done(Effect::Granted { .. })), "{outcome:?}");
+        assert_eq!(cluster.site("us").tokens(), tokens - 5, "the caller has it now, so it is not given back");
+        assert!(client.close().await.is_empty());
+    });
+}
+
+#[test]
+fn two_doubtful_calls_of_one_caller_the_first_is_given_back_and_the_second_is_asked_about() {
+    run(async {
+        let mut cluster = Cluster::start(&["us", "eu"], 1);
+        let client = Client::connect(cluster.addresses()).await.expect("connected");
+        let gpus = client.quota("gpus");
+        gpus.acquire(1).await.done().expect("granted");
+        let tokens = ["us", "eu"].map(|site| cluster.site(site).tokens());
+        for site in ["us", "eu"] {
+            cluster.site(site).set_fault(Fault::MuteAfterExecuting);
+        }
+        let call = gpus.acquire(5).tracked().patience(Duration::from_millis(200)).deadline(Duration::from_secs(1));
+        let Outcome::Unknown(unknown) = call.await else { panic!("nobody answers") };
+        assert!(unknown.name.starts_with("eu-"), "{unknown}");
+        for site in ["us", "eu"] {
+            cluster.kill(site);
+            cluster.restart(site);
+        }
+        eventually("the first is given back", || cluster.site("us").tokens() == tokens[0]).await;
+        let Outcome::Done(Effect::Granted { grant, .. }) = client.outcome_of(unknown.operation).await else {
+            panic!("it was granted")
+        };
+        assert_eq!(client.release_grant(grant).await.done(), Ok(5));
+        assert_eq!(cluster.site("eu").tokens(), tokens[1]);
+        assert!(client.close().await.is_empty());
+    });
+}
+
+#[test]
+fn closed_client_says_what_it_leaves() {
+    run(async {
+        let mut cluster = Cluster::start(&["us", "eu"], 1);
+        let client = Client::connect(cluster.addresses()).await.expect("connected");
+        let gpus = client.quota("gpus");
+        gpus.acquire(1).await.done().expect("granted");
+        cluster.site("us").set_fault(Fault::MuteAfterExecuting);
+        let grant = gpus.acquire(5).patience(Duration::from_millis(200)).await.done().expect("granted");
+        assert_eq!(grant.site(), "eu");
+        cluster.kill("us");
+        let left = client.close().await;
+        let [Left { what: LeftWhat::Acquire { amount: 5, .. }, why: NotDone::Unknown(unknown), .. }] = &left[..] else {
+            panic!("{left:?}")
+        };
+        // Another client can ask, and give it back.
+        cluster.restart("us");
+        let client = Client::connect(cluster.addresses()).await.expect("connected");
+        let outcome = client.outcome_of(unknown.operation).await;
+        assert!(matches!(outcome, Outcome::Done(Effect::Granted { .. })), "{outcome:?}");
     });
 }
 

@@ -91,7 +91,7 @@ pub(crate) struct Told {
 impl Load {
     /// Creates the quota and starts the callers.
     pub(crate) async fn start(addresses: &[String]) -> Self {
-        let options = Options { deadline: ASKING, connect: PATIENCE, region: None };
+        let options = Options { deadline: ASKING, connect: PATIENCE, ..Options::default() };
         let first = Client::connect_with(addresses, options.clone()).await.expect("the cluster answers");
         let regions = first.topology().regions.clone();
         let until = Instant::now() + PATIENCE;
@@ -323,7 +323,7 @@ impl Caller {
             Habit::Held => call.hold_for(LONG).at(&self.region),
             Habit::Brief => call.hold_for(BRIEF).at(&self.region),
             Habit::Counted => call,
-            Habit::Roaming => call.tracked().retry_elsewhere(),
+            Habit::Roaming => call.tracked().patience(IMPATIENT),
         };
         let held = |grant| Held { grant, amount, is_tracked: self.habit != Habit::Counted };
         let (granted, until) = match call.await {

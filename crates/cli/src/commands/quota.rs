@@ -98,6 +98,10 @@ impl Create {
 /// They are yours until you release them by the grant's id, which is printed. With --for, the site that granted them takes
 /// them back by itself when the time is up, also if it has crashed in between.
 ///
+/// If the site says nothing, the command waits for it until the deadline; with --for, or after --patience, it tries another site. What
+/// the first one may have granted as well is printed then: nobody gives it back when the command has ended, unless you do, or its time
+/// is up.
+///
 /// The fence that is printed rises with every grant of the site: a resource that remembers the highest one it has seen
 /// from a site can turn an older holder away.
 #[derive(Args)]
@@ -105,6 +109,7 @@ impl Create {
 Examples:
   slackline quota acquire gpus 3               # at the nearest site
   slackline quota acquire gpus 3 --site eu
+  slackline quota acquire gpus 3 --patience 2s # at another site, if the nearest says nothing for two seconds
   slackline quota acquire tokens 1200 --for 60s")]
 struct Acquire {
     /// The quota's name
@@ -119,6 +124,9 @@ struct Acquire {
     /// Give them back by itself after this time, such as 60s or 2h (at most 400d)
     #[arg(long = "for", value_name = "DURATION", allow_hyphen_values = true, value_parser = duration::parse_hold)]
     hold: Option<Duration>,
+    /// Try another site when the first says nothing for this time; 1s with --for, never without
+    #[arg(long, value_name = "DURATION", conflicts_with = "site", allow_hyphen_values = true, value_parser = duration::parse_positive)]
+    patience: Option<Duration>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -128,11 +136,14 @@ struct Acquire {
 
 impl Acquire {
     fn run(self) -> Result<End, Finish> {
-        let Self { name, amount, site, hold, .. } = self;
+        let Self { name, amount, site, hold, patience, .. } = self;
         self.connection.run(async move |client: Client| {
             let mut call = client.quota(&name).acquire(amount).tracked();
             if let Some(duration) = hold {
                 call = call.hold_for(duration);
+            }
+            if let Some(patience) = patience {
+                call = call.patience(patience);
             }
             if let Some(site) = &site {
                 call = call.at(site);
@@ -171,6 +182,9 @@ fn granted(grant: &Grant) -> End {
 ///
 /// Either a grant by its id, once, at the site that granted it; or an amount, at any site. What has an id is released by it,
 /// not by amount: both would count twice.
+///
+/// A release that was sent stays with its site until the deadline, since it would count twice at another one; then it is unknown, and
+/// `slackline outcome` settles it. A grant whose site is away cannot be released until that is back.
 #[derive(Args)]
 #[command(
     override_usage = "slackline quota release <NAME> <AMOUNT> [OPTIONS]\n       slackline quota release --grant <ID> [OPTIONS]",
