@@ -171,6 +171,11 @@ fn a_site_is_away(leave: impl Fn(&mut Option<Server>), come_back: impl Fn(&mut O
         is_back_home(&clients[0], REGIONS[0]).await;
         callers.end().await;
         nothing_is_in_use(&clients[1]).await;
+        let since = Instant::now();
+        while clients.iter().any(|client| !client.left().is_empty()) {
+            assert!(since.elapsed() < PATIENCE, "not settled: {:?}", clients[0].left());
+            sleep(Duration::from_millis(20)).await;
+        }
         for client in clients {
             assert_eq!(client.close().await, []);
         }

@@ -331,16 +331,30 @@ impl Client {
     /// Ends the client and all its clones: what is under way is given half a second, then sessions are closed. Calls
     /// that are still waiting end as refused or unknown. Dropping the last clone does the same in the background.
     ///
-    /// Returns what the client was still to see to, for its callers: acquires that were left behind or dropped, releases that were
-    /// handed over. Nobody sees to these any more. Empty if nothing is left.
+    /// Returns what is [left](Client::left). Nobody sees to that any more.
     pub async fn close(self) -> Vec<Left> {
         let links = || self.shared.lanes.iter().flatten();
         links().for_each(|link| link.shut());
         for link in links() {
             link.ended().await;
         }
-        let topology = &self.shared.topology;
-        let left = links().flat_map(|link| link.left().into_iter().map(|left| Left::new(left, link.site, topology)));
+        self.left_as(WhyUnknown::Closed)
+    }
+
+    /// What the client sees to for callers that do not wait for it: acquires that were left behind or dropped, releases that were
+    /// handed over (see [`Patience`]). With what it could not settle, because nobody knows any more what became of it, or because
+    /// the site refused a release; of that the last 1,024 for each site. Empty if nothing is left.
+    pub fn left(&self) -> Vec<Left> {
+        self.left_as(WhyUnknown::HandedOver)
+    }
+
+    /// The same; what is still open is unknown for this reason.
+    fn left_as(&self, why: WhyUnknown) -> Vec<Left> {
+        let links = self.shared.lanes.iter().flatten();
+        let left = links.flat_map(|link| {
+            let left = link.left().into_iter();
+            left.map(move |left| Left::new(left, why, link.site, &self.shared.topology))
+        });
         left.collect()
     }
 

@@ -1,4 +1,4 @@
-//! What a client that is closed leaves unsettled.
+//! What a client sees to for callers that do not wait for it.
 
 use std::fmt;
 
@@ -9,16 +9,16 @@ use crate::book::{Act, Unsettled};
 use crate::outcome::{NotDone, Reason, Refused, WhyUnknown};
 use crate::topology::Topology;
 
-/// Something that a client was to see to for a caller who did not wait for it, and that is not settled when the client is
-/// [closed](crate::Client::close). Nobody sees to it any more.
+/// Something that a client is to see to for a caller who did not wait for it, and that is not settled:
+/// [now](crate::Client::left), or when the client is [closed](crate::Client::close).
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{what}: {why}")]
 #[non_exhaustive]
 pub struct Left {
     /// What was to be done.
     pub what: LeftWhat,
-    /// How it stands: unknown, with an id that can be asked about as long as its site remembers (ten minutes from when the site is
-    /// back); or refused, which for a release means that the tokens are still out.
+    /// How it stands: unknown, with an id that can be asked about, once the client is closed, as long as its site remembers it (ten
+    /// minutes from when the site is back); or refused, which for a release means that the tokens are still out.
     pub why: NotDone,
 }
 
@@ -63,7 +63,8 @@ impl fmt::Display for LeftWhat {
 }
 
 impl Left {
-    pub(crate) fn new(left: Unsettled, site: SiteId, topology: &Topology) -> Self {
+    /// `open` is why it is unknown if it is not settled.
+    pub(crate) fn new(left: Unsettled, open: WhyUnknown, site: SiteId, topology: &Topology) -> Self {
         let what = match left.act {
             Act::Acquire { quota, amount, .. } => LeftWhat::Acquire { quota: quota.to_string(), amount },
             Act::Release { quota, amount } => LeftWhat::Release { quota: quota.to_string(), amount },
@@ -77,7 +78,7 @@ impl Left {
                 Refused { reason: Reason::of(refusal, site.lane, topology), operation }.into()
             }
             (Some(id), Some(api::Outcome::Unknown(doubt))) => topology.unknown(id, doubt.into()).into(),
-            (Some(id), _) => topology.unknown(id, WhyUnknown::Closed).into(),
+            (Some(id), _) => topology.unknown(id, open).into(),
             (None, _) => {
                 Refused { reason: Reason::NotSent { sites: vec![topology.name(site)] }, operation: None }.into()
             }
