@@ -1099,7 +1099,11 @@ impl Book {
         if matches!(call.act, Act::ReleaseGrant { .. }) || is_only_copy && !(call.known && is_refused) {
             call.start_again();
             session.settle(sequence);
-            return self.park(now + UNHURRIED_PAUSE, Parked::Call(key));
+            match has_ended {
+                true => self.fresh.push_back(key),
+                false => self.park(now + UNHURRIED_PAUSE, Parked::Call(key)),
+            }
+            return;
         }
 
         // An earlier copy may be on its way. Nobody else knows the id, so the site can be asked, which settles it for ever.

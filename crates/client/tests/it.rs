@@ -15,6 +15,12 @@ fn run(test: impl Future<Output = ()>) {
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), test).await.expect("in time") });
 }
 
+/// A client that prefers the first site, however busy this machine is while it measures.
+async fn at_us(cluster: &Cluster) -> Client {
+    let options = Options { region: Some("us".into()), ..Options::default() };
+    Client::connect_with(cluster.addresses(), options).await.expect("connected")
+}
+
 /// Polls until `condition` holds; panics after five seconds.
 async fn eventually(what: &str, condition: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(5);
@@ -186,7 +192,7 @@ fn call_in_doubt_at_its_deadline_is_unknown_and_can_be_asked_about() {
 fn acquire_that_goes_elsewhere_gives_the_first_back() {
     run(async {
         let mut cluster = Cluster::start(&["us", "eu"], 1);
-        let client = Client::connect(cluster.addresses()).await.expect("connected");
+        let client = at_us(&cluster).await;
         let gpus = client.quota("gpus");
         for dies in [true, false] {
             assert_eq!(gpus.acquire(1).at("us").await.done().expect("granted").site(), "us");
@@ -217,7 +223,7 @@ fn acquire_that_goes_elsewhere_gives_the_first_back() {
 fn hold_goes_elsewhere_by_default_and_its_release_is_handed_over() {
     run(async {
         let mut cluster = Cluster::start(&["us", "eu"], 1);
-        let client = Client::connect(cluster.addresses()).await.expect("connected");
+        let client = at_us(&cluster).await;
         let gpus = client.quota("gpus");
         let hold = || gpus.acquire(3).hold_for(Duration::from_secs(3600));
         let (one, other) = (hold().await.done().expect("granted"), hold().await.done().expect("granted"));
@@ -246,7 +252,7 @@ fn hold_goes_elsewhere_by_default_and_its_release_is_handed_over() {
 fn all_sites_gone_the_call_that_left_is_unknown_and_can_be_asked_about() {
     run(async {
         let mut cluster = Cluster::start(&["us", "eu"], 1);
-        let client = Client::connect(cluster.addresses()).await.expect("connected");
+        let client = at_us(&cluster).await;
         let gpus = client.quota("gpus");
         gpus.acquire(1).await.done().expect("granted");
         let tokens = cluster.site("us").tokens();
@@ -271,7 +277,7 @@ fn all_sites_gone_the_call_that_left_is_unknown_and_can_be_asked_about() {
 fn two_doubtful_calls_of_one_caller_the_first_is_given_back_and_the_second_is_asked_about() {
     run(async {
         let mut cluster = Cluster::start(&["us", "eu"], 1);
-        let client = Client::connect(cluster.addresses()).await.expect("connected");
+        let client = at_us(&cluster).await;
         let gpus = client.quota("gpus");
         gpus.acquire(1).await.done().expect("granted");
         let tokens = ["us", "eu"].map(|site| cluster.site(site).tokens());
@@ -299,7 +305,7 @@ fn two_doubtful_calls_of_one_caller_the_first_is_given_back_and_the_second_is_as
 fn closed_client_says_what_it_leaves() {
     run(async {
         let mut cluster = Cluster::start(&["us", "eu"], 1);
-        let client = Client::connect(cluster.addresses()).await.expect("connected");
+        let client = at_us(&cluster).await;
         let gpus = client.quota("gpus");
         gpus.acquire(1).await.done().expect("granted");
         cluster.site("us").set_fault(Fault::MuteAfterExecuting);
@@ -312,7 +318,7 @@ fn closed_client_says_what_it_leaves() {
         };
         // Another client can ask, and give it back.
         cluster.restart("us");
-        let client = Client::connect(cluster.addresses()).await.expect("connected");
+        let client = at_us(&cluster).await;
         let outcome = client.outcome_of(unknown.operation).await;
         assert!(matches!(outcome, Outcome::Done(Effect::Granted { .. })), "{outcome:?}");
     });
