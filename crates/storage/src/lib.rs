@@ -78,6 +78,7 @@ mod embedded;
 mod error;
 #[cfg(feature = "faults")]
 mod faults;
+mod fold;
 mod frame;
 mod medium;
 mod memory;
@@ -105,6 +106,10 @@ pub trait Store: Send {
     /// The last batch that [`Store::reader`] is certain to see. It only rises, also in the background; the reader may
     /// already see later batches, each whole.
     fn absorbed(&self) -> Seq;
+
+    /// Asks for what is durable to be absorbed without waiting until there is more of it: it takes up memory at the caller.
+    /// Returns at once. Cheap; may be asked again and again.
+    fn absorb_soon(&self);
 
     /// Reads what was absorbed. Each call sees whole batches; two calls may see different states.
     fn reader(&self) -> &dyn Reader;
