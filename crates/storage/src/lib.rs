@@ -8,15 +8,15 @@
 //! # The embedded engine
 //!
 //! ```text
-//!  batches                     one write                a transaction per segment
+//!  batches                     one write                in the background
 //! ──────────▶ LogWriter ───────────────────▶ log/*.log ───────────────────────────▶ table.redb ─────▶ Reader
-//!             (group commit)  O_DIRECT|O_DSYNC           (in the background)
+//!             (group commit)  O_DIRECT|O_DSYNC       (by segments, by bytes, when idle)
 //! ```
 //!
 //! The log is ours because its commit path has to be minimal: one aligned write into space that was allocated and zeroed
 //! before, so that a sync has no metadata to write. The table is a `redb` file, because a B-tree with snapshots is exactly
 //! what is needed and nothing is gained by writing one. The log takes the burden of durability from it, so it commits once
-//! per segment, not once per group.
+//! per segment, or when the rows that it lacks take up much memory, not once per group.
 //!
 //! Measured on 2 cores of a virtual machine with ext4 on a virtual disk (`cargo bench -p slackline-storage`; a batch is two
 //! rows, about 100 bytes; one thread, each sync waited for):
@@ -39,7 +39,7 @@
 //! | `IDENTITY` | format, cluster and site; written last when the directory is made, never changed |
 //! | `log/NNNNNNNN.log` | segments, numbered without gaps; numbers are never used again |
 //! | `log/new.tmp`, `log/recycle.tmp` | a segment that has not got its number yet |
-//! | `table.redb` | table `rows`: key to value and checksum; table `marks`: what of the log it holds |
+//! | `table.redb` | table `rows`: key to value and checksum; table `marks`: what of the log it holds, to the byte |
 //!
 //! # Glossary
 //!
