@@ -752,6 +752,19 @@ mod tests {
         assert!(cut.is_cut() && cut.knows(b"b") && !cut.knows(b"none") && cut.ranges().is_empty());
     }
 
+    #[test]
+    fn overlay_counts_what_it_holds_and_forgets_it_in_bounded_steps() {
+        let mut overlay = Overlay::default();
+        let rows = RETIRED_AT_ONCE as Seq + 10;
+        (1..=rows).for_each(|seq| overlay.apply::<Nothing>(seq, &batch(&[(&format!("a{seq}"), Some("v"))])));
+        assert!(overlay.bytes() > HELD_BYTES * rows as usize);
+        assert!(!overlay.retire(0) && overlay.len() as Seq == rows);
+        assert!(overlay.retire(rows), "there is more to forget");
+        assert_eq!(overlay.len(), 10);
+        assert!(!overlay.retire(rows));
+        assert_eq!((overlay.len(), overlay.bytes()), (0, 0));
+    }
+
     /// Against a plain map: the overlay over any split of the history reads as if all had been absorbed.
     #[test]
     fn overlay_reads_as_if_everything_were_absorbed() {
