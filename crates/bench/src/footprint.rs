@@ -1,13 +1,14 @@
-//! `bench footprint`: what many quotas cost one site: memory, and time to start.
+//! `bench footprint`: what many quotas, or many tracked grants, cost one site: memory, and time to start.
 //!
-//! One `serve` in a process of its own; each quota is created and one token of it is acquired; the process is killed and
-//! started again on the same data. Then every quota must be there, with its one token out.
+//! One `serve` in a process of its own; each quota is created and one token of it is acquired; then tracked grants of the first
+//! one are. The process is killed and started again on the same data. Then every quota must be there with its tokens out, and
+//! grants can be given back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use slackline::{Client, ReadError};
+use slackline::{Client, GrantId, ReadError};
 
 use crate::hot::Live;
 use crate::live::{LiveError, Scratch, Server};
@@ -18,6 +19,8 @@ use crate::report::{Mode, Report, Run};
 pub struct FootprintOptions {
     /// How many quotas there are.
     pub quotas: usize,
+    /// How many tracked grants of the first quota there are besides.
+    pub grants: usize,
     /// Where to measure.
     pub live: Live,
     /// What every random choice comes from; there is none.
@@ -25,9 +28,9 @@ pub struct FootprintOptions {
 }
 
 impl FootprintOptions {
-    /// 100,000 quotas.
+    /// 100,000 quotas, and no tracked grants.
     pub fn new(live: Live) -> Self {
-        Self { quotas: 100_000, live, seed: 1 }
+        Self { quotas: 100_000, grants: 0, live, seed: 1 }
     }
 }
 
@@ -46,7 +49,7 @@ pub fn footprint(options: &FootprintOptions) -> Result<Report, LiveError> {
     let server = Server::start(options.live.binary.as_deref(), &directory)?;
     server.wait_ready()?;
     let began = Instant::now();
-    runtime.block_on(fill(&server, options.quotas))?;
+    let samples = runtime.block_on(fill(&server, options))?;
     let seconds = began.elapsed().as_secs_f64();
     let before = server.resident_bytes()?;
     drop(server);
@@ -54,16 +57,19 @@ pub fn footprint(options: &FootprintOptions) -> Result<Report, LiveError> {
     let server = Server::start(options.live.binary.as_deref(), &directory)?;
     let ready = server.wait_ready()?;
     let after = server.resident_bytes()?;
-    runtime.block_on(check(&server, options.quotas))?;
+    runtime.block_on(check(&server, options, samples))?;
     let listed = server.resident_bytes()?;
 
     let megabytes = |bytes: u64| (bytes as f64 / 1e5).round() / 10.0;
     let mut run = Run::new("slackline");
-    run.committed = 2 * options.quotas as u64;
+    run.committed = (2 * options.quotas + options.grants) as u64;
+    // Tracked grants take memory until they are absorbed: that of before counts too.
+    let most = after.max(listed).max(if options.grants > 0 { before } else { 0 });
     let run = run
         .took(seconds)
         .with("quotas", options.quotas)
-        .with("rss_mb", megabytes(after.max(listed)))
+        .with("grants", options.grants)
+        .with("rss_mb", megabytes(most))
         .with("ready_s", (ready.as_secs_f64() * 1e3).round() / 1e3)
         .with("rss_before_restart_mb", megabytes(before))
         .with("file_system", scratch.file_system.clone());
@@ -79,14 +85,14 @@ pub fn footprint(options: &FootprintOptions) -> Result<Report, LiveError> {
         facts: vec![
             (
                 "timed".into(),
-                "one creation and one acquire for each quota; `ready_s` is from the start of the process after \
-              a kill to when it serves"
+                "one creation and one acquire for each quota, and one acquire for each tracked grant; `ready_s` is from \
+                 the start of the process after a kill to when it serves"
                     .into(),
             ),
             (
                 "memory".into(),
                 "`rss_mb` is the larger of what the process has when it serves again and after all quotas were \
-              listed"
+                 listed; with tracked grants also of what it has before the restart"
                     .into(),
             ),
             ("round trips".into(), "one site; its client is on the same machine".into()),
@@ -96,10 +102,11 @@ pub fn footprint(options: &FootprintOptions) -> Result<Report, LiveError> {
     })
 }
 
-/// Creates the quotas and acquires a token of each.
-async fn fill(server: &Server, quotas: usize) -> Result<(), LiveError> {
+/// Creates the quotas, acquires a token of each, and then the tracked grants; some of those.
+async fn fill(server: &Server, options: &FootprintOptions) -> Result<Vec<GrantId>, LiveError> {
     let client = Client::connect([server.address.to_string()]).await.map_err(failed)?;
     let next = Arc::new(AtomicUsize::new(0));
+    let (quotas, limit) = (options.quotas, limit(options));
     let caller = |_| {
         let (client, next) = (client.clone(), Arc::clone(&next));
         tokio::spawn(async move {
@@ -109,7 +116,7 @@ async fn fill(server: &Server, quotas: usize) -> Result<(), LiveError> {
                     return Ok::<(), slackline::NotDone>(());
                 }
                 let quota = client.quota(name(number));
-                quota.create(LIMIT).await.done()?;
+                quota.create(limit).await.done()?;
                 quota.acquire(1).await.done()?;
             }
         })
@@ -118,23 +125,50 @@ async fn fill(server: &Server, quotas: usize) -> Result<(), LiveError> {
     for caller in callers {
         caller.await.map_err(failed)?.map_err(failed)?;
     }
+
+    let (next, grants) = (Arc::new(AtomicUsize::new(0)), options.grants);
+    let caller = |_| {
+        let (client, next) = (client.clone(), Arc::clone(&next));
+        tokio::spawn(async move {
+            let mut last = None;
+            while next.fetch_add(1, Ordering::Relaxed) < grants {
+                last = Some(client.quota(name(0)).acquire(1).tracked().await.done()?.id());
+            }
+            Ok::<_, slackline::NotDone>(last)
+        })
+    };
+    let callers: Vec<_> = (0..CALLERS).map(caller).collect();
+    let mut samples = Vec::new();
+    for caller in callers {
+        samples.extend(caller.await.map_err(failed)?.map_err(failed)?);
+    }
+    client.close().await;
+    Ok(samples)
+}
+
+/// Every quota is there with its tokens out, and grants are given back.
+async fn check(server: &Server, options: &FootprintOptions, samples: Vec<GrantId>) -> Result<(), LiveError> {
+    let (quotas, limit) = (options.quotas, limit(options));
+    let client = Client::connect([server.address.to_string()]).await.map_err(failed)?;
+    let listed = client.list().await.map_err(|error: ReadError| failed(error))?;
+    let out = |name: &str| if name == self::name(0) { 1 + options.grants as i64 } else { 1 };
+    let right = listed.iter().filter(|quota| quota.limit == limit && quota.tokens == limit - out(&quota.name)).count();
+    if (listed.len(), right) != (quotas, quotas) {
+        let found = listed.len();
+        return Err(failed(format!(
+            "after the restart there are {found} quotas, {right} of them with the right tokens out, not {quotas}; this is a bug"
+        )));
+    }
+    for grant in samples {
+        client.release_grant(grant).await.done().map_err(failed)?;
+    }
     client.close().await;
     Ok(())
 }
 
-/// Every quota is there, and one token of it is out.
-async fn check(server: &Server, quotas: usize) -> Result<(), LiveError> {
-    let client = Client::connect([server.address.to_string()]).await.map_err(failed)?;
-    let listed = client.list().await.map_err(|error: ReadError| failed(error))?;
-    let right = listed.iter().filter(|quota| quota.limit == LIMIT && quota.tokens == LIMIT - 1).count();
-    client.close().await;
-    if (listed.len(), right) != (quotas, quotas) {
-        let found = listed.len();
-        return Err(failed(format!(
-            "after the restart there are {found} quotas, {right} of them with one token out, not {quotas}; this is a bug"
-        )));
-    }
-    Ok(())
+/// The tokens of each quota.
+fn limit(options: &FootprintOptions) -> i64 {
+    LIMIT + options.grants as i64
 }
 
 fn name(number: usize) -> String {

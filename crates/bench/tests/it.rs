@@ -200,11 +200,15 @@ fn hot_live_has_every_grant_in_the_books() {
 
 #[test]
 fn footprint_finds_every_quota_again() {
-    let options =
-        FootprintOptions { quotas: 200, ..FootprintOptions::new(Live { binary: None, directory: directory() }) };
+    let options = FootprintOptions {
+        quotas: 200,
+        grants: 3_000,
+        ..FootprintOptions::new(Live { binary: None, directory: directory() })
+    };
     let report = footprint(&options).expect("it runs");
     is_well_formed(&report);
     let run = run(&report, "slackline");
+    assert_eq!((figure(run, "quotas"), figure(run, "grants"), run.committed), (200.0, 3_000.0, 3_400));
     assert!(figure(run, "rss_mb") > 1.0 && figure(run, "ready_s") < 30.0, "{run:?}");
 }
 

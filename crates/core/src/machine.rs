@@ -489,11 +489,18 @@ fn within<'a>(
 /// Numbers the batches that a machine has handed out, from 1.
 pub type Seq = u64;
 
+/// What a paged row takes in memory besides its value and its key, which stands in it twice, about.
+const HELD_BYTES: usize = 224;
+/// The most rows that are forgotten at a time.
+const RETIRED_AT_ONCE: usize = 8192;
+
 /// The paged rows of batches that storage has not absorbed yet.
 #[derive(Default, Debug)]
 pub struct Overlay {
     rows: BTreeMap<Vec<u8>, (Seq, Option<Vec<u8>>)>,
-    written: VecDeque<(Seq, Vec<u8>)>,
+    /// What was written, in order: the number of the batch, the key, and about how much memory it takes.
+    written: VecDeque<(Seq, Vec<u8>, usize)>,
+    bytes: usize,
 }
 
 impl Overlay {
@@ -501,18 +508,31 @@ impl Overlay {
     pub fn apply<M: Machine + ?Sized>(&mut self, seq: Seq, batch: &Batch) {
         for (key, value) in batch.iter().filter(|(key, _)| M::is_paged(key)) {
             self.rows.insert(key.to_vec(), (seq, value.map(<[u8]>::to_vec)));
-            self.written.push_back((seq, key.to_vec()));
+            let bytes = 2 * key.len() + value.map_or(0, <[u8]>::len) + HELD_BYTES;
+            self.written.push_back((seq, key.to_vec(), bytes));
+            self.bytes += bytes;
         }
     }
 
-    /// Forgets what storage has absorbed: every batch up to `absorbed` is now seen by its [`Reader`].
-    pub fn retire(&mut self, absorbed: Seq) {
-        while self.written.front().is_some_and(|(seq, _)| *seq <= absorbed) {
-            let (_, key) = self.written.pop_front().expect("looked at above");
+    /// Forgets what storage has absorbed: every batch up to `absorbed` is now seen by its [`Reader`]. It takes a bounded time;
+    /// tells whether there is more to forget.
+    pub fn retire(&mut self, absorbed: Seq) -> bool {
+        for _ in 0..RETIRED_AT_ONCE {
+            if self.written.front().is_none_or(|(seq, ..)| *seq > absorbed) {
+                return false;
+            }
+            let (_, key, bytes) = self.written.pop_front().expect("looked at above");
+            self.bytes -= bytes;
             if self.rows.get(&key).is_some_and(|(seq, _)| *seq <= absorbed) {
                 self.rows.remove(&key);
             }
         }
+        true
+    }
+
+    /// About how much memory the rows take, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// The number of rows held in memory.
@@ -730,6 +750,19 @@ mod tests {
         assert!(cut.rows.len() <= 3 + PAGE_ROWS);
         let cut = view(&[b"b", b"none"], vec![range(1)], Some(100));
         assert!(cut.is_cut() && cut.knows(b"b") && !cut.knows(b"none") && cut.ranges().is_empty());
+    }
+
+    #[test]
+    fn overlay_counts_what_it_holds_and_forgets_it_in_bounded_steps() {
+        let mut overlay = Overlay::default();
+        let rows = RETIRED_AT_ONCE as Seq + 10;
+        (1..=rows).for_each(|seq| overlay.apply::<Nothing>(seq, &batch(&[(&format!("a{seq}"), Some("v"))])));
+        assert!(overlay.bytes() > HELD_BYTES * rows as usize);
+        assert!(!overlay.retire(0) && overlay.len() as Seq == rows);
+        assert!(overlay.retire(rows), "there is more to forget");
+        assert_eq!(overlay.len(), 10);
+        assert!(!overlay.retire(rows));
+        assert_eq!((overlay.len(), overlay.bytes()), (0, 0));
     }
 
     /// Against a plain map: the overlay over any split of the history reads as if all had been absorbed.

@@ -53,6 +53,15 @@ const HERE_SYNC: Duration = Duration::from_micros(300);
 const TURN_MESSAGES: usize = 1_024;
 /// The most bytes of batches that may gather while a group is synced; no request is handled beyond it.
 const GATHER_BYTES: usize = 8 << 20;
+/// Storage is asked to absorb when rows that it has not absorbed take up this much memory, in bytes; requests wait when they
+/// take up so much; and from the last on nothing more is taken that would write.
+const HELD_ASK: usize = 12 << 20;
+const HELD_MOST: usize = 48 << 20;
+const HELD_LIMIT: usize = 96 << 20;
+/// Requests wait for storage to absorb for as long as it gets on, and for this long after that.
+const BEHIND: Duration = Duration::from_secs(2);
+/// Meanwhile it is looked at this often.
+const BEHIND_PAUSE: Duration = Duration::from_millis(2);
 /// Room on the disk that is kept for the agreement with other sites: below it, new operations are refused; below half
 /// of it, messages are dropped and ticks postponed too. In bytes.
 pub(crate) const STORAGE_RESERVE: u64 = 8 << 20;
@@ -121,6 +130,8 @@ pub(crate) struct Engine {
     responses: Vec<(ClientId, Response)>,
     nothing: View,
     tick_not_before: Option<Instant>,
+    /// As long as requests wait for storage to absorb: how far it was, and since when.
+    behind: Option<(Seq, Instant)>,
     clock_trusted: bool,
     readiness: Readiness,
     /// A mean of what syncs took lately.
@@ -170,6 +181,7 @@ impl Engine {
             responses: Vec::new(),
             nothing: View::empty(),
             tick_not_before: None,
+            behind: None,
             clock_trusted: true,
             usual_sync: HERE_SYNC * 2,
             drain: Drain::No,
@@ -241,6 +253,7 @@ impl Engine {
 
     /// Handles what has arrived, up to a bound.
     fn turn(&mut self) -> Result<After, Failure> {
+        let has_more = self.retire();
         self.take_synced()?;
         // Storage may stop behind our back, where nothing is written that could fail.
         if self.store.room() == 0
@@ -263,7 +276,8 @@ impl Engine {
         }
         self.tick_if_due()?;
         let (mut operations, mut gathered) = (0, 0);
-        while operations < TURN_OPERATIONS && self.gathered_bytes < GATHER_BYTES {
+        let is_behind = self.is_behind();
+        while operations < TURN_OPERATIONS && self.gathered_bytes < GATHER_BYTES && !is_behind {
             let Some((client, request, weight)) = mailbox.next_request() else { break };
             operations += weight;
             gathered += weight;
@@ -279,8 +293,8 @@ impl Engine {
         }
         self.submit()?;
         self.release();
-        let blocked = self.gathered_bytes >= GATHER_BYTES;
-        Ok(if blocked || mailbox.is_empty() { After::Wait } else { After::GoOn })
+        let blocked = self.gathered_bytes >= GATHER_BYTES || is_behind;
+        Ok(if !has_more && (blocked || mailbox.is_empty()) { After::Wait } else { After::GoOn })
     }
 
     fn handle(&mut self, input: Input<Node>) -> Result<(), Failure> {
@@ -338,9 +352,35 @@ impl Engine {
         self.usual_sync = (self.usual_sync * 7 + synced.took) / 8;
         let released = &mut self.released;
         self.gate.durable(synced.last, |effect| released.push(effect));
-        if !self.overlay.is_empty() {
-            self.overlay.retire(self.store.absorbed());
+        self.retire();
+    }
+
+    /// Forgets what storage has absorbed, and has it absorb more before too much is held in memory. Tells whether there is
+    /// more to forget.
+    fn retire(&mut self) -> bool {
+        if self.overlay.is_empty() {
+            return false;
         }
+        let has_more = self.overlay.retire(self.store.absorbed());
+        if self.overlay.bytes() >= HELD_ASK {
+            self.store.absorb_soon();
+        }
+        has_more
+    }
+
+    /// Whether requests wait until storage has absorbed some of what is held in memory. If it does not get on they are taken,
+    /// to be refused for want of room.
+    fn is_behind(&mut self) -> bool {
+        if self.overlay.bytes() < HELD_MOST {
+            self.behind = None;
+            return false;
+        }
+        let absorbed = self.store.absorbed();
+        let (_, since) = *self.behind.insert(match self.behind {
+            Some((before, since)) if before == absorbed => (before, since),
+            _ => (absorbed, Instant::now()),
+        });
+        since.elapsed() < BEHIND
     }
 
     /// Starts a sync of what has gathered, if none is under way; or does it here, if it is small and the disk is quick.
@@ -458,14 +498,18 @@ impl Engine {
 
     fn deadline(&self) -> Option<Instant> {
         let deadline = self.clock.instant(self.node.deadline()?);
-        Some(self.tick_not_before.map_or(deadline, |at| deadline.max(at)))
+        let deadline = self.tick_not_before.map_or(deadline, |at| deadline.max(at));
+        // Nobody says when storage has absorbed more.
+        Some(if self.behind.is_some() { deadline.min(Instant::now() + BEHIND_PAUSE) } else { deadline })
     }
 
-    /// Bytes of log that are left when everything handed out so far is written.
+    /// Bytes of log that are left when everything handed out so far is written, or bytes of memory for what is not absorbed yet.
     fn room(&self) -> u64 {
+        let memory = HELD_LIMIT.saturating_sub(self.overlay.bytes()) as u64;
         // Each batch has a few bytes beside it, and a group is rounded up to whole blocks.
         let overhead = 32 * self.gathered.len() + 2 * 4096;
-        self.store.room().saturating_sub((self.gathered_bytes + self.syncing_bytes + overhead) as u64)
+        let log = self.store.room().saturating_sub((self.gathered_bytes + self.syncing_bytes + overhead) as u64);
+        log.min(memory)
     }
 
     /// How far the site is on its way to serving. A disk without room is known here, not by the machine.

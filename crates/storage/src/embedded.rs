@@ -8,28 +8,37 @@
 //!     └────────────────────────── preparer ◀───────────────────┘
 //! ```
 //!
-//! The log thread only writes. The *absorber* takes the oldest full segment into the table. The *preparer* gives spare
+//! The log thread only writes. The *absorber* takes full segments into the table, oldest first; and what the active one has so
+//! far, when it is asked to, and when nothing was written for a while, so that neither memory nor the next start have to
+//! wait for the segment to be full. It takes a bounded number of rows at a time. The *preparer* gives spare
 //! segments new numbers, makes more when there are too few, and is the only one who hands out numbers.
 
 use std::any::Any;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use slackline_core::machine::{Batch, Reader, Seq};
+use slackline_core::machine::{Reader, Seq};
 
 use crate::directory::{Directory, Identity};
 use crate::error::OpenError;
+use crate::fold::Fold;
 use crate::frame::BLOCK;
 use crate::medium::{Medium, is_full, remove_if_there};
-use crate::segment::{Listing, Place, Segment, file_name, read_segment};
+use crate::segment::{Listing, Place, Run, Segment, file_name};
 use crate::table::{Marks, Pause, Table};
 use crate::writer::Writer;
 use crate::{LogWriter, Store, Torn};
+
+/// What the active segment has is absorbed when nothing was written for this long.
+const IDLE: Duration = Duration::from_secs(1);
+/// About how much memory the rows take that one transaction of the table takes in, in bytes.
+const FOLD_BYTES: usize = 16 << 20;
 
 /// How the engine uses disk and memory.
 #[derive(Clone, Debug)]
@@ -81,6 +90,8 @@ pub(crate) struct Shared {
     pub(crate) room: AtomicU64,
     /// Set with `State::stopped`, to be seen without the lock.
     has_stopped: AtomicBool,
+    /// Somebody wants what is durable to be absorbed now.
+    is_asked: AtomicBool,
     state: Mutex<State>,
     wake: Condvar,
     table: Table,
@@ -89,10 +100,11 @@ pub(crate) struct Shared {
     _directory: Directory,
 }
 
-#[derive(Default)]
 struct State {
     ready: VecDeque<Segment>,
-    full: VecDeque<Full>,
+    /// What is written of the segment in use.
+    active: Written,
+    full: VecDeque<Written>,
     spare: VecDeque<PathBuf>,
     /// All segments, in whatever state.
     total: usize,
@@ -100,12 +112,15 @@ struct State {
     stopped: Option<String>,
 }
 
-/// A segment that is written and waits to be absorbed.
-pub(crate) struct Full {
-    pub(crate) number: u64,
-    pub(crate) path: PathBuf,
-    pub(crate) end: u64,
-    pub(crate) last: Seq,
+/// What is written of a segment, and synced.
+#[derive(Clone)]
+struct Written {
+    number: u64,
+    path: PathBuf,
+    /// Where the last group ends, in bytes.
+    end: u64,
+    /// The last batch.
+    last: Seq,
 }
 
 impl Embedded {
@@ -127,15 +142,17 @@ impl Embedded {
             check_complete(&directory, &place, &listing)?;
         }
         let (table, marks) = Table::open(&directory.table(), &options.medium, options.cache_bytes)?;
-        let last = replay(&directory, &place, &table, &listing, marks)?;
+        let marks = replay(&directory, &place, &table, &listing, marks)?;
+        let last = marks.absorbed;
         if !has_identity && last > 0 {
             return Err(OpenError::Missing { path: path.join("IDENTITY") });
         }
 
         // Everything is in the table: the log starts again, in a segment with a number that was never used.
         let number = listing.segments.keys().last().map_or(marks.segment, |last| marks.segment.max(last + 1));
-        if number > marks.segment {
-            table.absorb(&[], Marks { absorbed: last, segment: number })?;
+        let begin = Marks { absorbed: last, segment: number, at: BLOCK as u64 };
+        if begin != marks {
+            table.absorb(&[], begin)?;
         }
         let (active, spare) = first_segment(&place, listing, number)?;
         if !has_identity {
@@ -143,12 +160,21 @@ impl Embedded {
         }
         let torn = directory.torn(last);
         table.patience().set_patient();
-        let state = State { total: 1 + spare.len(), spare, next_number: number + 1, ..State::default() };
+        let state = State {
+            ready: VecDeque::new(),
+            active: Written { number, path: active.path().to_path_buf(), end: active.end(), last },
+            full: VecDeque::new(),
+            total: 1 + spare.len(),
+            spare,
+            next_number: number + 1,
+            stopped: None,
+        };
         let shared = Arc::new(Shared {
             last: AtomicU64::new(last),
             absorbed: AtomicU64::new(last),
             room: AtomicU64::new(active.left()),
             has_stopped: AtomicBool::new(false),
+            is_asked: AtomicBool::new(false),
             state: Mutex::new(state),
             wake: Condvar::new(),
             table,
@@ -156,7 +182,7 @@ impl Embedded {
             _directory: directory,
         });
         let threads = vec![
-            spawn("slackline-absorb", &shared, |shared| shared.absorb()).map_err(io("start a thread for"))?,
+            spawn("slackline-absorb", &shared, move |shared| shared.absorb(begin)).map_err(io("start a thread for"))?,
             spawn("slackline-prepare", &shared, move |shared| shared.prepare(&options))
                 .map_err(io("start a thread for"))?,
         ];
@@ -183,6 +209,10 @@ impl Store for Embedded {
 
     fn absorbed(&self) -> Seq {
         self.shared.absorbed.load(Ordering::Acquire)
+    }
+
+    fn absorb_soon(&self) {
+        self.shared.ask();
     }
 
     fn reader(&self) -> &dyn Reader {
@@ -255,10 +285,34 @@ impl Shared {
         self.state().ready.len()
     }
 
+    /// The segment in use is written up to `end`, and `last` is its last batch.
+    pub(crate) fn note_written(&self, end: u64, last: Seq) {
+        let mut state = self.state();
+        let was_absorbed = state.active.last == self.absorbed.load(Ordering::Acquire);
+        (state.active.end, state.active.last) = (end, last);
+        drop(state);
+        if was_absorbed {
+            // From now on the absorber looks whether the log is idle.
+            self.wake.notify_all();
+        }
+    }
+
+    /// Has the absorber take what is durable, if it was not told so already.
+    fn ask(&self) {
+        if !self.is_asked.swap(true, Ordering::AcqRel) {
+            // Between its look and its wait the absorber has the lock: it cannot miss this.
+            drop(self.state());
+            self.wake.notify_all();
+        }
+    }
+
     /// Takes the next ready segment and hands over the full one.
-    pub(crate) fn exchange(&self, full: Full) -> Segment {
+    pub(crate) fn exchange(&self) -> Segment {
         let mut state = self.state();
         let next = state.ready.pop_front().expect("the writer counted the ready segments, and only it takes them");
+        let last = state.active.last;
+        let active = Written { number: next.number, path: next.path().to_path_buf(), end: next.end(), last };
+        let full = std::mem::replace(&mut state.active, active);
         state.full.push_back(full);
         drop(state);
         self.wake.notify_all();
@@ -269,20 +323,11 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The absorber: takes full segments into the table, oldest first.
-    fn absorb(&self) {
+    /// The absorber: takes what is written into the table, oldest first.
+    fn absorb(&self, mut marks: Marks) {
         let mut pause = Pause::default();
-        loop {
-            let (number, path, end, last) = {
-                let waiting =
-                    self.wake.wait_while(self.state(), |state| state.stopped.is_none() && state.full.is_empty());
-                let state = waiting.unwrap_or_else(PoisonError::into_inner);
-                match (&state.stopped, state.full.front()) {
-                    (None, Some(full)) => (full.number, full.path.clone(), full.end, full.last),
-                    _ => return,
-                }
-            };
-            match self.absorb_one(number, &path, end, last) {
+        while let Some((written, is_full)) = self.wait_to_absorb() {
+            match self.absorb_up_to(&mut marks, &written, is_full) {
                 Ok(()) => pause = Pause::default(),
                 Err(OpenError::Io { source, .. }) if passes(&source) => {
                     let state = self.state();
@@ -293,23 +338,76 @@ impl Shared {
                 }
                 Err(error) => return self.stop(error.to_string()),
             }
-            self.absorbed.store(last, Ordering::Release);
-            let mut state = self.state();
-            state.full.pop_front();
-            state.spare.push_back(path);
-            drop(state);
-            self.wake.notify_all();
+            if marks.segment > written.number {
+                let mut state = self.state();
+                state.full.pop_front();
+                state.spare.push_back(written.path);
+                drop(state);
+                self.wake.notify_all();
+            }
         }
     }
 
-    fn absorb_one(&self, number: u64, path: &Path, end: u64, last: Seq) -> Result<(), OpenError> {
-        let absorbed = self.absorbed.load(Ordering::Acquire);
-        let contents = read_segment(&self.place, path, number, absorbed, Some(end))?;
-        if contents.last != last {
-            let what = "a batch that was written there cannot be read back";
-            return Err(OpenError::Damaged { path: path.to_path_buf(), at: contents.stop, what });
+    /// Waits for something to absorb: a full segment, or what the active one has when somebody asks for it, or when nothing more
+    /// is written. None once storage has stopped.
+    fn wait_to_absorb(&self) -> Option<(Written, bool)> {
+        let mut state = self.state();
+        loop {
+            if state.stopped.is_some() {
+                return None;
+            }
+            if let Some(full) = state.full.front() {
+                return Some((full.clone(), true));
+            }
+            let is_asked = self.is_asked.swap(false, Ordering::AcqRel);
+            let last = state.active.last;
+            if last == self.absorbed.load(Ordering::Acquire) {
+                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            if is_asked {
+                return Some((state.active.clone(), false));
+            }
+            let (after, waited) = self.wake.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+            state = after;
+            if waited.timed_out() && state.active.last == last && state.stopped.is_none() {
+                return Some((state.active.clone(), false));
+            }
         }
-        self.table.absorb(&fold(&contents.writes), Marks { absorbed: last, segment: number + 1 })
+    }
+
+    /// Takes a segment's batches after `marks` into the table, as far as they are written. Each transaction ends between two
+    /// batches and takes the marks along, so after a crash absorption goes on where the last one ended.
+    fn absorb_up_to(&self, marks: &mut Marks, written: &Written, is_full: bool) -> Result<(), OpenError> {
+        let Written { number, path, end, last } = written;
+        let at = if marks.segment == *number { marks.at } else { BLOCK as u64 };
+        let mut run = Run::open(&self.place, path, *number, at, marks.absorbed, Some(*end))?;
+        let mut fold = Fold::default();
+        loop {
+            let batch = run.next()?;
+            if let Some(batch) = &batch {
+                fold.take(batch);
+            }
+            let is_over = batch.is_none();
+            if !is_over && fold.bytes() < FOLD_BYTES {
+                continue;
+            }
+            if is_over && run.last() != *last {
+                let what = "a batch that was written there cannot be read back";
+                return Err(OpenError::Damaged { path: path.clone(), at: run.at(), what });
+            }
+
+            // A full segment is used again only once the table says that the next batch is in another one.
+            let (segment, at) = if is_over && is_full { (number + 1, BLOCK as u64) } else { (*number, run.at()) };
+            let absorbed = Marks { absorbed: run.last(), segment, at };
+            self.table.absorb(&fold.rows(), absorbed)?;
+            *marks = absorbed;
+            self.absorbed.store(marks.absorbed, Ordering::Release);
+            if is_over || self.has_stopped.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            fold = Fold::default();
+        }
     }
 
     /// The preparer: keeps segments ready.
@@ -419,7 +517,7 @@ fn check_complete(directory: &Directory, place: &Place, listing: &Listing) -> Re
     Ok(())
 }
 
-/// Takes what the log holds beyond `marks` into the table, and returns the last batch.
+/// Takes what the log holds beyond `marks` into the table, and returns the marks from then on.
 ///
 /// Batches are read in order, to the first that is not there. If a whole group is found after that, the missing one had
 /// been durable, and the log is damaged; if not, it was being written when the process ended, and was never acknowledged.
@@ -430,31 +528,43 @@ fn replay(
     place: &Place,
     table: &Table,
     listing: &Listing,
-    marks: Marks,
-) -> Result<Seq, OpenError> {
-    let mut last = marks.absorbed;
+    mut marks: Marks,
+) -> Result<Marks, OpenError> {
+    let (first, mut at, mut last) = (marks.segment, marks.at, marks.absorbed);
+    let mut fold = Fold::default();
     let mut run_end: Option<(&Path, u64)> = None;
-    for (expected, (&number, path)) in (marks.segment..).zip(listing.segments.range(marks.segment..)) {
+    for (expected, (&number, path)) in (first..).zip(listing.segments.range(first..)) {
         if number != expected {
             return Err(OpenError::Missing { path: place.directory.join(file_name(expected)) });
         }
-        let contents = read_segment(place, path, number, last, None)?;
-        if let Some(later) = contents.later {
+        let mut run = Run::open(place, path, number, at, last, None)?;
+        while let Some(batch) = run.next()? {
+            fold.take(&batch);
+            if fold.bytes() >= FOLD_BYTES {
+                marks = Marks { absorbed: run.last(), segment: number, at: run.at() };
+                table.absorb(&std::mem::take(&mut fold).rows(), marks)?;
+            }
+        }
+        let rest = run.rest()?;
+        if let Some(later) = rest.later {
             // If this segment is whole from its start, what is missing is where the run ended before it.
-            let (path, at) = run_end.filter(|_| later == BLOCK as u64).unwrap_or((path, contents.stop));
+            let (path, at) = run_end.filter(|_| later == BLOCK as u64).unwrap_or((path, run.at()));
             let what = "a batch there cannot be read, and later ones can";
             return Err(OpenError::Damaged { path: path.to_path_buf(), at, what });
         }
-        if contents.is_torn {
-            directory.note_torn(&Torn { path: path.clone(), at: contents.stop, last: contents.last })?;
+        if rest.is_torn {
+            directory.note_torn(&Torn { path: path.clone(), at: run.at(), last: run.last() })?;
         }
-        if contents.last > last {
-            last = contents.last;
-            table.absorb(&fold(&contents.writes), Marks { absorbed: last, segment: number + 1 })?;
-        }
-        run_end = Some((path, contents.stop));
+        (at, last) = (BLOCK as u64, run.last());
+        run_end = Some((path, run.at()));
     }
-    Ok(last)
+    if last > marks.absorbed {
+        // Opening ends with marks of the segment that is written next.
+        let segment = listing.segments.keys().last().map_or(first, |last| last + 1);
+        marks = Marks { absorbed: last, segment, at: BLOCK as u64 };
+        table.absorb(&fold.rows(), marks)?;
+    }
+    Ok(marks)
 }
 
 /// The segment to write next, made of an absorbed one if there is one of the right size, and the others.
@@ -481,16 +591,4 @@ fn first_segment(place: &Place, listing: Listing, number: u64) -> Result<(Segmen
         remove_if_there(&path).map_err(io)?;
     }
     Ok((active, spare))
-}
-
-/// The last write of each key, sorted by key. A segment has many more writes than keys where it is written fast, so each
-/// key is looked up before the few that are left are sorted.
-pub(crate) fn fold(writes: &Batch) -> Vec<(&[u8], Option<&[u8]>)> {
-    let mut last = HashMap::new();
-    for (key, value) in writes.iter() {
-        last.insert(key, value);
-    }
-    let mut rows: Vec<_> = last.into_iter().collect();
-    rows.sort_unstable_by_key(|(key, _)| *key);
-    rows
 }

@@ -8,15 +8,15 @@
 //! # The embedded engine
 //!
 //! ```text
-//!  batches                     one write                a transaction per segment
+//!  batches                     one write                in the background
 //! ──────────▶ LogWriter ───────────────────▶ log/*.log ───────────────────────────▶ table.redb ─────▶ Reader
-//!             (group commit)  O_DIRECT|O_DSYNC           (in the background)
+//!             (group commit)  O_DIRECT|O_DSYNC       (by segments, by bytes, when idle)
 //! ```
 //!
 //! The log is ours because its commit path has to be minimal: one aligned write into space that was allocated and zeroed
 //! before, so that a sync has no metadata to write. The table is a `redb` file, because a B-tree with snapshots is exactly
 //! what is needed and nothing is gained by writing one. The log takes the burden of durability from it, so it commits once
-//! per segment, not once per group.
+//! per segment, or when the rows that it lacks take up much memory, not once per group.
 //!
 //! Measured on 2 cores of a virtual machine with ext4 on a virtual disk (`cargo bench -p slackline-storage`; a batch is two
 //! rows, about 100 bytes; one thread, each sync waited for):
@@ -40,7 +40,7 @@
 //! | `log/NNNNNNNN.log` | segments, numbered without gaps; numbers are never used again |
 //! | `log/new.tmp`, `log/recycle.tmp` | a segment that has not got its number yet |
 //! | `TORN` | where the log ended in a group that could not be read, the last time that it did |
-//! | `table.redb` | table `rows`: key to value and checksum; table `marks`: what of the log it holds |
+//! | `table.redb` | table `rows`: key to value and checksum; table `marks`: what of the log it holds, to the byte |
 //!
 //! # Glossary
 //!
@@ -80,6 +80,7 @@ mod embedded;
 mod error;
 #[cfg(feature = "faults")]
 mod faults;
+mod fold;
 mod frame;
 mod medium;
 mod memory;
@@ -109,6 +110,10 @@ pub trait Store: Send {
     /// The last batch that [`Store::reader`] is certain to see. It only rises, also in the background; the reader may
     /// already see later batches, each whole.
     fn absorbed(&self) -> Seq;
+
+    /// Asks for what is durable to be absorbed without waiting until there is more of it: it takes up memory at the caller.
+    /// Returns at once. Cheap; may be asked again and again.
+    fn absorb_soon(&self);
 
     /// Reads what was absorbed. Each call sees whole batches; two calls may see different states.
     fn reader(&self) -> &dyn Reader;

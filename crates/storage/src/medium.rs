@@ -120,6 +120,13 @@ impl Disk {
         self.file.read_exact_at(into, at)
     }
 
+    /// From now on no more than what is asked for is read ahead into the page cache: what lies behind it may be written past
+    /// that.
+    pub(crate) fn read_no_further(&self) -> io::Result<()> {
+        rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::Random)?;
+        Ok(())
+    }
+
     /// Writes; durable only after [`Disk::sync`].
     pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         #[cfg(feature = "faults")]

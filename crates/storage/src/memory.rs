@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use slackline_core::machine::{Batch, ReadError, Reader, Row, Seq};
 
-use crate::embedded::fold;
 use crate::error::WriteError;
+use crate::fold::Fold;
 use crate::{LogWriter, Store};
 
 /// Synced batches are folded into rows when they take up this many bytes, or when somebody reads.
@@ -108,10 +108,12 @@ impl Disk {
             return;
         }
         let writes = Batch::from_bytes(std::mem::take(&mut self.log)).expect("made of whole batches");
-        for (key, value) in fold(&writes) {
+        let mut fold = Fold::default();
+        fold.take(&writes);
+        for (key, value) in fold.into_rows() {
             match value {
-                Some(value) => self.rows.insert(key.to_vec(), value.to_vec()),
-                None => self.rows.remove(key),
+                Some(value) => self.rows.insert(key, value),
+                None => self.rows.remove(&key),
             };
         }
     }
@@ -140,6 +142,8 @@ impl Store for Memory {
         // Reading folds first, so a reader sees every synced batch.
         self.disk().last
     }
+
+    fn absorb_soon(&self) {}
 
     fn reader(&self) -> &dyn Reader {
         self

@@ -180,59 +180,125 @@ impl Listing {
     }
 }
 
-/// What a segment was found to hold.
-#[derive(Debug)]
-pub(crate) struct Contents {
-    /// The last batch of the unbroken run, or the one before its first.
-    pub(crate) last: Seq,
-    /// The writes of the run, as one batch.
-    pub(crate) writes: Batch,
-    /// Where the run ends, in bytes.
-    pub(crate) stop: u64,
+/// A segment is read in pieces of about this many bytes, so that memory does not depend on its size.
+const READ: u64 = 1 << 20;
+
+/// What a segment has behind its unbroken run of batches.
+pub(crate) struct Rest {
     /// Where a later group begins that is whole: evidence that what lies between was once durable.
     pub(crate) later: Option<u64>,
-    /// Whether there is a batch at `stop` that cannot be read.
+    /// Whether there is a batch right at the end of the run that cannot be read.
     pub(crate) is_torn: bool,
 }
 
-/// Reads the run of batches after `last` in the first `length` bytes of a segment (all of it if `None`).
-pub(crate) fn read_segment(
-    place: &Place,
-    path: &Path,
+/// The unbroken run of a segment's batches, from a place on, as it is read.
+pub(crate) struct Run {
+    disk: Disk,
+    path: PathBuf,
     number: u64,
+    /// Where the batch after `last` is looked for, in bytes.
+    at: u64,
+    /// The last batch that was read.
     last: Seq,
-    length: Option<u64>,
-) -> Result<Contents, OpenError> {
-    let io = |source| OpenError::Io { action: "read", path: path.to_path_buf(), source };
-    let disk = Disk::open(path, &place.medium, Role::Log, false).map_err(io)?;
-    let mut bytes = vec![0; length.unwrap_or(disk.len().map_err(io)?) as usize];
-    disk.read(0, &mut bytes).map_err(io)?;
-    check_header(&bytes, number, disk.len().map_err(io)?, path)?;
+    /// Nothing is looked for from here on.
+    end: u64,
+}
 
-    // The batches are moved together at the front of the buffer as they are found: a batch is a run of writes, so
-    // batches side by side are one.
-    let (mut at, mut filled, mut last) = (BLOCK, 0, last);
-    loop {
-        at = skip_padding(&bytes, at);
-        let Some(frame) = read_frame(&bytes, at, number, last + 1) else { break };
-        // A gap in the numbers, or a group in the middle of a block: not what was written here.
-        if frame.seq != last + 1 || (frame.opens && !at.is_multiple_of(BLOCK)) {
-            break;
-        }
-        let batch = frame.batch;
-        (last, at) = (frame.seq, frame.next);
-        bytes.copy_within(batch.clone(), filled);
-        filled += batch.len();
+impl Run {
+    /// A run of the batches after `last`, which begin at `at`, in the first `end` bytes of a segment (all of it if `None`).
+    pub(crate) fn open(
+        place: &Place,
+        path: &Path,
+        number: u64,
+        at: u64,
+        last: Seq,
+        end: Option<u64>,
+    ) -> Result<Self, OpenError> {
+        let disk = Disk::open(path, &place.medium, Role::Log, false).map_err(io(path))?;
+        let length = disk.len().map_err(io(path))?;
+        let mut header = vec![0; length.min(HEADER as u64) as usize];
+        disk.read(0, &mut header).map_err(io(path))?;
+        check_header(&header, number, length, path)?;
+        let end = match end {
+            Some(end) => {
+                disk.read_no_further().map_err(io(path))?;
+                end.min(length)
+            }
+            None => length,
+        };
+        Ok(Self { disk, path: path.to_path_buf(), number, at: at.max(BLOCK as u64), last, end })
     }
-    let later = later_group(&bytes, at, number, last + 1);
-    let is_torn = is_spoilt_frame(&bytes, at, number, last + 1);
-    bytes.truncate(filled);
-    let writes = Batch::from_bytes(bytes).map_err(|_| OpenError::Damaged {
-        path: path.to_path_buf(),
-        at: at as u64,
-        what: "a batch before this place has a right checksum but is not made of writes",
-    })?;
-    Ok(Contents { last, writes, stop: at as u64, later, is_torn })
+
+    /// The last batch that was read, or the one before the run.
+    pub(crate) fn last(&self) -> Seq {
+        self.last
+    }
+
+    /// Where the batch after it is looked for, in bytes.
+    pub(crate) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// The writes of the next batches, as one batch; none at the end of the run.
+    pub(crate) fn next(&mut self) -> Result<Option<Batch>, OpenError> {
+        let mut length = READ;
+        loop {
+            // A batch that is not there and one that goes on behind the piece look alike: a longer piece tells.
+            let (start, mut bytes) = self.read(length)?;
+            let first = self.last;
+            let filled = self.gather(start, &mut bytes);
+            if self.last > first {
+                bytes.truncate(filled);
+                return Batch::from_bytes(bytes).map(Some).map_err(|_| OpenError::Damaged {
+                    path: self.path.clone(),
+                    at: self.at,
+                    what: "a batch before this place has a right checksum but is not made of writes",
+                });
+            }
+            if start + bytes.len() as u64 >= self.end {
+                self.at = start + skip_padding(&bytes, (self.at - start) as usize) as u64;
+                return Ok(None);
+            }
+            length *= 2;
+        }
+    }
+
+    /// What is behind the end of the run.
+    pub(crate) fn rest(&self) -> Result<Rest, OpenError> {
+        let (start, bytes) = self.read(self.end)?;
+        let (at, next) = ((self.at - start) as usize, self.last + 1);
+        let later = later_group(&bytes, at, self.number, next).map(|later| start + later);
+        Ok(Rest { later, is_torn: is_spoilt_frame(&bytes, at, self.number, next) })
+    }
+
+    /// The blocks from where the next batch is looked for, and where they begin.
+    fn read(&self, length: u64) -> Result<(u64, Vec<u8>), OpenError> {
+        let start = (self.at - self.at % BLOCK as u64).min(self.end);
+        let mut bytes = vec![0; length.min(self.end - start) as usize];
+        self.disk.read(start, &mut bytes).map_err(io(&self.path))?;
+        Ok((start, bytes))
+    }
+
+    /// Moves the batches that are found together at the front of the bytes: a batch is a run of writes, so batches side by
+    /// side are one. How many bytes they take up.
+    fn gather(&mut self, start: u64, bytes: &mut [u8]) -> usize {
+        let mut filled = 0;
+        loop {
+            let at = skip_padding(bytes, (self.at - start) as usize);
+            let Some(frame) = read_frame(bytes, at, self.number, self.last + 1) else { return filled };
+            // A gap in the numbers, or a group in the middle of a block: not what was written here.
+            if frame.seq != self.last + 1 || (frame.opens && !at.is_multiple_of(BLOCK)) {
+                return filled;
+            }
+            (self.last, self.at) = (frame.seq, start + frame.next as u64);
+            filled += frame.batch.len();
+            bytes.copy_within(frame.batch.clone(), filled - frame.batch.len());
+        }
+    }
+}
+
+fn io(path: &Path) -> impl Fn(io::Error) -> OpenError + '_ {
+    move |source| OpenError::Io { action: "read", path: path.to_path_buf(), source }
 }
 
 /// The first block border from `at` on where a group of this segment begins that is not older than `oldest`.

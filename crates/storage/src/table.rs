@@ -1,7 +1,7 @@
 //! The table: all rows of the batches absorbed so far, in a `redb` file.
 //!
-//! One write transaction takes in one segment of the log, together with two marks: the last batch that the table holds,
-//! and the first segment that it does not. A value is kept with a checksum of its key and itself. Reads go through
+//! One write transaction takes in a part of the log, together with its marks: the last batch that the table holds, and where
+//! the next one is looked for. A value is kept with a checksum of its key and itself. Reads go through
 //! a snapshot that is renewed after each transaction, so they never wait for one, even one that waits for disk space.
 
 use std::fs;
@@ -22,6 +22,7 @@ use slackline_core::machine::{ReadError, Reader, Row, Seq};
 
 use crate::embedded::message_of;
 use crate::error::{ENOUGH, OpenError};
+use crate::frame::BLOCK;
 use crate::medium::{Disk, Medium, Role, is_full, remove_if_there, sync_directory};
 
 const ROWS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("rows");
@@ -36,8 +37,10 @@ const CHECKSUM: usize = 4;
 pub(crate) struct Marks {
     /// The last batch that is in the table.
     pub(crate) absorbed: Seq,
-    /// The first segment whose batches are not.
+    /// The segment in which the next batch is looked for. Those before it may be used again.
     pub(crate) segment: u64,
+    /// Where in it, in bytes.
+    pub(crate) at: u64,
 }
 
 /// The open table.
@@ -115,8 +118,10 @@ impl Table {
         Ok(())
     }
 
-    fn value(&self, key: &[u8], stored: &[u8]) -> Result<Vec<u8>, ReadError> {
-        unseal(key, stored).map(<[u8]>::to_vec).ok_or_else(|| {
+    /// The first `bytes` bytes of the value that was stored; all of it is checked.
+    fn value(&self, key: &[u8], stored: &[u8], bytes: usize) -> Result<Vec<u8>, ReadError> {
+        let value = unseal(key, stored).map(|value| value[..value.len().min(bytes)].to_vec());
+        value.ok_or_else(|| {
             ReadError(format!(
                 "the row under \"{}\" in table \"rows\" of {} has a wrong checksum: start the site with an empty data \
              directory, as one that has lost its disk, and keep this one aside",
@@ -145,13 +150,21 @@ impl Table {
 
 impl Reader for Table {
     fn read(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
-        self.reading(|snapshot| {
-            let stored = ReadableTable::get(snapshot, key).map_err(|error| self.unreadable(error))?;
-            stored.map(|stored| self.value(key, stored.value())).transpose()
-        })
+        self.read_head(key, usize::MAX)
     }
 
     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<Row>, ReadError> {
+        self.scan_heads(from, to, limit, usize::MAX)
+    }
+
+    fn read_head(&self, key: &[u8], bytes: usize) -> Result<Option<Vec<u8>>, ReadError> {
+        self.reading(|snapshot| {
+            let stored = ReadableTable::get(snapshot, key).map_err(|error| self.unreadable(error))?;
+            stored.map(|stored| self.value(key, stored.value(), bytes)).transpose()
+        })
+    }
+
+    fn scan_heads(&self, from: &[u8], to: &[u8], limit: usize, bytes: usize) -> Result<Vec<Row>, ReadError> {
         if from >= to {
             return Ok(Vec::new());
         }
@@ -161,7 +174,7 @@ impl Reader for Table {
             let row = |row: Result<_, redb::StorageError>| {
                 let (key, stored): (redb::AccessGuard<&[u8]>, redb::AccessGuard<&[u8]>) =
                     row.map_err(|error| self.unreadable(error))?;
-                let value = self.value(key.value(), stored.value())?;
+                let value = self.value(key.value(), stored.value(), bytes)?;
                 Ok((key.value().to_vec(), value))
             };
             rows.take(limit).map(row).collect()
@@ -209,10 +222,12 @@ fn read_marks(database: &Database) -> Result<Marks, redb::Error> {
             let stored = ReadableTable::get(&table, &[][..])?.ok_or_else(damaged)?;
             let marks = unseal(&[], stored.value()).ok_or_else(damaged)?;
             let number = |at| u64::from_le_bytes(marks[at..at + 8].try_into().expect("eight bytes"));
-            Ok(Marks { absorbed: number(0), segment: number(8) })
+            // Marks of before are of whole segments.
+            let at = if marks.len() < 24 { BLOCK as u64 } else { number(16) };
+            Ok(Marks { absorbed: number(0), segment: number(8), at })
         }
         Err(redb::TableError::TableDoesNotExist(_)) => {
-            let marks = Marks { absorbed: 0, segment: 1 };
+            let marks = Marks { absorbed: 0, segment: 1, at: BLOCK as u64 };
             let transaction = database.begin_write()?;
             transaction.open_table(ROWS)?;
             write_marks(&transaction, marks)?;
@@ -225,7 +240,8 @@ fn read_marks(database: &Database) -> Result<Marks, redb::Error> {
 
 fn write_marks(transaction: &WriteTransaction, marks: Marks) -> Result<(), redb::Error> {
     let mut stored = Vec::new();
-    seal(&mut stored, &[], &[marks.absorbed.to_le_bytes(), marks.segment.to_le_bytes()].concat());
+    let numbers = [marks.absorbed, marks.segment, marks.at].map(u64::to_le_bytes);
+    seal(&mut stored, &[], &numbers.concat());
     transaction.open_table(MARKS)?.insert(&[][..], &stored[..])?;
     Ok(())
 }

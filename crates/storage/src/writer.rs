@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use slackline_core::machine::{Batch, Seq};
 
 use crate::LogWriter;
-use crate::embedded::{Full, Shared};
+use crate::embedded::Shared;
 use crate::error::WriteError;
 use crate::frame::{Aligned, BLOCK, frame_bytes, write_frame};
 use crate::segment::Segment;
@@ -53,13 +53,7 @@ impl Writer {
     /// Goes on in the next segment; what is left of this one is given up.
     fn switch(&mut self) {
         self.shared.room.fetch_sub(self.active.left(), Ordering::AcqRel);
-        let full = Full {
-            number: self.active.number,
-            path: self.active.path().to_path_buf(),
-            end: self.active.end(),
-            last: self.shared.last.load(Ordering::Acquire),
-        };
-        self.active = self.shared.exchange(full);
+        self.active = self.shared.exchange();
     }
 }
 
@@ -81,7 +75,9 @@ impl LogWriter for Writer {
                 return Err(error);
             }
             self.shared.room.fetch_sub(self.group.as_slice().len() as u64, Ordering::AcqRel);
-            self.shared.last.store(first + group.batches.end as u64 - 1, Ordering::Release);
+            let last = first + group.batches.end as u64 - 1;
+            self.shared.last.store(last, Ordering::Release);
+            self.shared.note_written(self.active.end(), last);
         }
         Ok(())
     }

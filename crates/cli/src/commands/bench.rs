@@ -140,9 +140,12 @@ struct CoreBench {
 #[derive(Args)]
 #[command(after_help = "Example:\n  slackline bench footprint --quotas 10000")]
 struct FootprintBench {
-    /// How many quotas
-    #[arg(long, value_name = "N", default_value_t = 100_000)]
-    quotas: usize,
+    /// How many quotas; 100000, or 1 with --grants
+    #[arg(long, value_name = "N")]
+    quotas: Option<usize>,
+    /// How many tracked grants of the first quota
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    grants: usize,
     #[command(flatten)]
     shown: Shown,
 }
@@ -222,11 +225,13 @@ impl Bench {
                 show(core(&options), bench.shown)
             }
             Workload::Footprint(bench) => {
-                if bench.quotas < 1 {
+                let default = if bench.grants > 0 { 1 } else { 100_000 };
+                let (quotas, grants) = (bench.quotas.unwrap_or(default), bench.grants);
+                if quotas < 1 {
                     return Err(Finish::WrongUse("--quotas is at least 1".into()));
                 }
                 let options =
-                    FootprintOptions { quotas: bench.quotas, seed: bench.shown.seed, ..FootprintOptions::new(here()?) };
+                    FootprintOptions { quotas, grants, seed: bench.shown.seed, ..FootprintOptions::new(here()?) };
                 show(footprint(&options).map_err(explain_live)?, bench.shown)
             }
             Workload::Calibrate(bench) => {

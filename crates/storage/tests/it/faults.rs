@@ -185,6 +185,46 @@ fn failed_sync_of_the_table_stops_the_site_and_loses_nothing() {
     assert_eq!((store.last(), all(store.reader())), (number, expected(number, 9)));
 }
 
+/// What the segment in use has so far is absorbed when somebody asks for it. The power is cut in the middle of that, or of what
+/// is written meanwhile: what was acknowledged is there, and absorption goes on where it ended.
+#[test]
+fn power_cut_while_part_of_a_segment_is_absorbed_leaves_all_that_was_acknowledged() {
+    let (mut in_part, mut cut) = (0, 0);
+    for seed in 0..40 {
+        let random = &mut Random(1_000 + seed);
+        let scratch = Scratch::new("power-part");
+        let mut last = 0;
+        for life in 0..4 {
+            let faults = Faults::new();
+            let mut store = open(&scratch.site(), &lossy(&faults)).unwrap();
+            assert!((last..=last + 3).contains(&store.last()), "seed {seed}: {last} were acknowledged");
+            last = store.last();
+            assert_eq!((store.absorbed(), all(store.reader())), (last, expected(last, 50)), "seed {seed}");
+            let mut writer = store.writer().unwrap();
+            wait("segments to be ready", || store.room() == 3 * (60 << 10));
+            faults.crash_in_sync(1 + random.below(30), seed * 4 + life);
+            while !faults.is_crashed() {
+                let batches: Vec<Batch> = (last + 1..=last + 3).map(|number| numbered(number, 50)).collect();
+                match writer.append(last + 1, &batches) {
+                    Ok(()) => last += 3,
+                    Err(WriteError::NoRoom { .. }) => {}
+                    Err(_) => break,
+                }
+                let before = store.absorbed();
+                if random.below(3) == 0 {
+                    store.absorb_soon();
+                    while store.failure().is_none() && store.absorbed() == before && !faults.is_crashed() {
+                        std::thread::yield_now();
+                    }
+                    in_part += u64::from(store.absorbed() > before);
+                }
+            }
+            cut += 1;
+        }
+    }
+    assert!(in_part > 100 && cut == 160, "{in_part} parts of segments, {cut} lives");
+}
+
 /// The power is cut in the middle of some sync, of the log or of the table, which reaches the disk in part: what was
 /// acknowledged is there, and what is there is a prefix.
 #[test]

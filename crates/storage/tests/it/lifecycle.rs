@@ -37,6 +37,56 @@ fn store_keeps_rows_over_reopening_and_knows_that_it_was_new() {
 }
 
 #[test]
+fn segment_in_use_is_absorbed_when_asked_and_when_nothing_more_is_written() {
+    let scratch = Scratch::new("in-use");
+    let options = Options { segment_bytes: 1 << 20, ..small() };
+    let mut store = open(&scratch.site(), &options).unwrap();
+    let mut writer = store.writer().unwrap();
+    fill(&mut *writer, 1..=100, 7, 30);
+    assert_eq!(store.absorbed(), 0);
+    store.absorb_soon();
+    wait("absorption", || store.absorbed() == 100);
+    assert_eq!(all(store.reader()), expected(100, 30));
+
+    // Nobody asks for the rest, and the segment is far from full.
+    fill(&mut *writer, 101..=130, 7, 30);
+    wait("absorption of an idle log", || store.absorbed() == 130);
+    assert_eq!(all(store.reader()), expected(130, 30));
+
+    // It goes on in the same segment, through its end.
+    let first = segments(&scratch.site())[0].clone();
+    for upto in [20_000, 20_500, 21_000] {
+        fill(&mut *writer, store.last() + 1..=upto, 50, 30);
+        store.absorb_soon();
+        wait("absorption", || store.absorbed() == upto);
+    }
+    assert!(!segments(&scratch.site()).contains(&first), "it was never used again");
+    drop((writer, store));
+    let store = open(&scratch.site(), &options).unwrap();
+    assert_eq!((store.last(), all(store.reader())), (21_000, expected(21_000, 30)));
+}
+
+#[test]
+fn heads_of_rows_are_their_first_bytes() {
+    let scratch = Scratch::new("heads");
+    let mut store = open(&scratch.site(), &Options { segment_bytes: 4 << 20, ..small() }).unwrap();
+    let mut writer = store.writer().unwrap();
+    let mut batch = Batch::new();
+    batch.put(b"large", &(0..300_000u32).map(|at| at as u8).collect::<Vec<u8>>());
+    batch.put(b"small", b"abc");
+    writer.append(1, &[batch]).unwrap();
+    store.absorb_soon();
+    wait("absorption", || store.absorbed() == 1);
+    let reader = store.reader();
+    assert_eq!(reader.read_head(b"large", 3).unwrap(), Some(vec![0, 1, 2]));
+    assert_eq!(reader.read_head(b"small", 9).unwrap(), Some(b"abc".to_vec()));
+    assert_eq!(reader.read_head(b"none", 9).unwrap(), None);
+    let heads = reader.scan_heads(b"a", b"z", 9, 1).unwrap();
+    assert_eq!(heads, [(b"large".to_vec(), vec![0]), (b"small".to_vec(), b"a".to_vec())]);
+    assert_eq!(reader.read(b"large").unwrap().map(|value| value.len()), Some(300_000));
+}
+
+#[test]
 fn buffered_writes_do_the_same_as_direct_ones() {
     let scratch = Scratch::new("buffered");
     let options = Options { direct: false, ..small() };

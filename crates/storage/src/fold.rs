@@ -1,0 +1,78 @@
+//! The last write of each key of many batches: what the table has to take in.
+
+use std::collections::HashMap;
+
+use slackline_core::machine::Batch;
+
+/// What a row takes in memory beside its key and its value, about.
+const ROW_BYTES: usize = 96;
+
+/// The last write of each key; `None` removes the row. A log has many more writes than keys where it is written fast.
+#[derive(Debug, Default)]
+pub(crate) struct Fold {
+    rows: HashMap<Vec<u8>, Option<Vec<u8>>>,
+    bytes: usize,
+}
+
+impl Fold {
+    /// Takes in what a batch writes.
+    pub(crate) fn take(&mut self, batch: &Batch) {
+        for (key, value) in batch.iter() {
+            let length = value.map_or(0, <[u8]>::len);
+            self.bytes += length;
+            match (self.rows.get_mut(key), value) {
+                (Some(Some(before)), Some(value)) => {
+                    self.bytes -= before.len();
+                    before.clear();
+                    before.extend_from_slice(value);
+                }
+                (Some(before), value) => {
+                    self.bytes -= before.as_ref().map_or(0, Vec::len);
+                    *before = value.map(<[u8]>::to_vec);
+                }
+                (None, value) => {
+                    self.bytes += key.len() + ROW_BYTES;
+                    self.rows.insert(key.to_vec(), value.map(<[u8]>::to_vec));
+                }
+            }
+        }
+    }
+
+    /// About how much memory it takes, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The rows, sorted by key.
+    pub(crate) fn rows(&self) -> Vec<(&[u8], Option<&[u8]>)> {
+        let mut rows: Vec<_> = self.rows.iter().map(|(key, value)| (&key[..], value.as_deref())).collect();
+        rows.sort_unstable_by_key(|(key, _)| *key);
+        rows
+    }
+
+    /// The rows, in no order.
+    pub(crate) fn into_rows(self) -> impl Iterator<Item = (Vec<u8>, Option<Vec<u8>>)> {
+        self.rows.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fold_has_the_last_write_of_each_key_and_counts_what_it_holds() {
+        let mut fold = Fold::default();
+        let mut batch = Batch::new();
+        batch.put(b"b", &[1; 10]);
+        batch.put(b"a", &[1; 100]);
+        batch.delete(b"b");
+        batch.put(b"a", &[2; 5]);
+        fold.take(&batch);
+        assert_eq!(fold.rows(), [(&b"a"[..], Some(&[2; 5][..])), (&b"b"[..], None)]);
+        assert_eq!(fold.bytes(), 2 * (1 + ROW_BYTES) + 5);
+        batch.put(b"b", &[3; 7]);
+        fold.take(&batch);
+        assert_eq!(fold.bytes(), 2 * (1 + ROW_BYTES) + 12);
+    }
+}
