@@ -366,6 +366,7 @@ impl Machine for Node {
             leaving: lineage.readiness == Readiness::Draining,
             is_clock_trusted,
             config,
+            waiting: quotas.waiting() + txns.under_way().0,
             peers,
             position: *position,
             rng,

@@ -11,6 +11,7 @@
 //! The books: over all sites, Σ tokens + Σ (given − received) + in use = limit, at every moment. `tokens` includes what is
 //! set aside for a round. Tokens of a lost incarnation count as in use.
 
+mod line;
 mod lookup;
 mod rounds;
 mod row;
@@ -19,7 +20,7 @@ mod share;
 mod tally;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -28,20 +29,18 @@ pub(crate) use row::keys;
 pub use row::{DUE, GRANT, QuotaRow, due_ranges, due_uptime, grant_key, is_quota_row};
 pub use tally::count;
 
-use crate::api::{Hold, SiteSet};
+use crate::api::{Outcome, SiteSet};
 use crate::avantan::{Avantan, Clearance};
 use crate::clock::MILLISECOND;
 use crate::codec::Malformed;
 use crate::id::Incarnation;
 use crate::session::Aim;
 use crate::stats::Demand;
+pub use crate::turn::WAITING;
 use crate::turn::{Ticket, Turn};
-use lookup::Lookup;
+use line::Line;
+use lookup::Lookups;
 
-/// The most requests that may wait for tokens of one quota; one more is refused as overloaded.
-pub const WAITING_PER_QUOTA: usize = 10_000;
-/// The most requests that may wait at a site, over all quotas.
-pub const WAITING: usize = 100_000;
 /// The most quotas that a site knows, deleted ones included; creating one more is refused.
 pub const QUOTAS: usize = 4_000_000;
 /// How often an active quota looks after its share when tokens are scarce, in microseconds.
@@ -60,11 +59,11 @@ pub struct Quotas {
     names: FxHashMap<Arc<str>, u32>,
     timers: BinaryHeap<Reverse<(u64, u32)>>,
     dirty: Vec<u32>,
-    lookups: FxHashMap<String, Lookup>,
-    /// Requests that wait, over all quotas.
-    waiting: usize,
-    /// The quotas where somebody waits, or did.
-    lines: BTreeSet<u32>,
+    lookups: Lookups,
+    /// Where each operation waits. All that wait are here, so that one is found without a walk over the others.
+    places: FxHashMap<Ticket, Place>,
+    /// How many creations and deletions wait.
+    administering: usize,
     /// The number of the next grant.
     next_grant: u64,
     scratch: Vec<u8>,
@@ -115,12 +114,8 @@ enum Dirty {
 #[derive(Debug)]
 struct Activity {
     demand: Demand,
-    waiting: VecDeque<Waiting>,
+    waiting: Line,
     admin: VecDeque<Admin>,
-    /// Numbers waiting requests in the order of their arrival.
-    next_arrival: u64,
-    /// Requests that arrived before this one were counted in the line that was last reported.
-    offered: u64,
     /// What each member last said of its share.
     peers: Vec<PeerShare>,
     /// When to look after the share.
@@ -149,16 +144,15 @@ struct Activity {
     clearance: Clearance,
 }
 
-/// A request that waits for tokens.
-#[derive(Debug)]
-struct Waiting {
-    ticket: Ticket,
-    arrival: u64,
-    amount: i64,
-    hold: Hold,
-    deadline: u64,
-    /// Rounds that ended without enough for it.
-    rounds: u32,
+/// Where an operation waits.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Place {
+    /// In a quota's line, for tokens.
+    Line { at: u32, arrival: u64 },
+    /// For a quota's creation or deletion.
+    Admin { at: u32 },
+    /// For what others know of a name; numbered in the order of arrival.
+    Name { name: Arc<str>, arrival: u64 },
 }
 
 /// A creation or deletion that waits for its round.
@@ -201,10 +195,8 @@ impl Activity {
     fn new(now: u64, members: usize) -> Self {
         Self {
             demand: Demand::new(now),
-            waiting: VecDeque::new(),
+            waiting: Line::default(),
             admin: VecDeque::new(),
-            next_arrival: 0,
-            offered: 0,
             peers: vec![PeerShare::default(); members],
             tick_at: NEVER,
             phase_at: NEVER,
@@ -339,21 +331,20 @@ impl Quotas {
         self.names.get(name).map(|&at| &self.list[at as usize])
     }
 
-    /// How many requests wait.
+    /// How many operations wait.
     pub fn waiting(&self) -> usize {
-        self.waiting + self.lookups.values().map(Lookup::len).sum::<usize>()
+        self.places.len()
     }
 
     /// Whether operations wait for an agreement.
     pub fn has_admin(&self) -> bool {
-        self.list.iter().any(|quota| quota.activity.as_ref().is_some_and(|activity| !activity.admin.is_empty()))
+        self.administering > 0
     }
 
     /// When something is next to be done, in monotonic microseconds.
     pub fn deadline(&self) -> Option<u64> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
-        let lookup = self.lookups.values().map(Lookup::deadline).min();
-        timer.into_iter().chain(lookup).min()
+        timer.into_iter().chain(self.lookups.deadline()).min()
     }
 
     fn position(&self, name: &str) -> Option<usize> {
@@ -382,6 +373,14 @@ impl Quotas {
         // Its rows are written even if nothing comes of it: rows are numbered without a gap.
         self.touch(at, Dirty::All);
         Some(at)
+    }
+
+    /// Ends an operation that waits.
+    fn finish(&mut self, turn: &mut Turn, ticket: Ticket, outcome: Outcome) {
+        if let Some(Place::Admin { .. }) = self.places.remove(&ticket) {
+            self.administering -= 1;
+        }
+        turn.finished.push((ticket, outcome));
     }
 
     #[inline]

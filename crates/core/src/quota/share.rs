@@ -87,8 +87,7 @@ impl Quotas {
         };
         // News: what waits may be served after all.
         if fresher && !activity.waiting.is_empty() && activity.retry_at > turn.now.mono {
-            let least = activity.waiting.iter().map(|request| request.amount).min().unwrap_or(0);
-            if activity.known_free(turn.position).saturating_add(free) >= least {
+            if activity.known_free(turn.position).saturating_add(free) >= activity.waiting.least() {
                 activity.retry_at = turn.now.mono;
                 activity.phase_at = activity.phase_at.min(turn.now.mono);
             }

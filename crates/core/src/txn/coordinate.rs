@@ -220,7 +220,7 @@ impl Txns {
         if parts.is_empty() {
             return Ok(Some(0));
         }
-        if self.coordinated.len() >= COORDINATED {
+        if self.coordinated.len() >= COORDINATED || !turn.admit() {
             return Err(Abort::of(Cause::Overloaded));
         }
         if let Some((site, ..)) = parts.iter().find(|(site, ..)| !turn.is_reachable(*site)) {
