@@ -253,6 +253,10 @@ impl Quotas {
             Heard::Counted | Heard::Cleared => {}
         }
         self.touch(at, Dirty::All);
+        if self.list[at].avantan.may_vote(turn.site) && self.list[at].limit().is_some() {
+            // The others cannot tell that this site may vote now.
+            self.record_soon(turn, at);
+        }
         self.schedule(at);
     }
 

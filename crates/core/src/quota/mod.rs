@@ -138,8 +138,10 @@ struct Activity {
     fed_at: u64,
     /// When demand, gifts or rounds were last seen.
     active_at: u64,
-    /// A member's new incarnation is to be recorded.
-    record: bool,
+    /// When to record new incarnations of members; [`NEVER`] if all that are known are recorded.
+    record_at: u64,
+    /// How often that was tried, or put off, since all were recorded.
+    recordings: u32,
     /// What the others say of votes of this site's predecessors.
     clearance: Clearance,
 }
@@ -208,7 +210,8 @@ impl Activity {
             deadline_at: NEVER,
             fed_at: now,
             active_at: now,
-            record: false,
+            record_at: NEVER,
+            recordings: 0,
             clearance: Clearance::default(),
         }
     }
@@ -401,7 +404,7 @@ impl Quotas {
     fn schedule(&mut self, at: usize) {
         let quota = &mut self.list[at];
         let Some(activity) = &quota.activity else { return };
-        let wake = activity.tick_at.min(activity.phase_at).min(activity.deadline_at);
+        let wake = activity.tick_at.min(activity.phase_at).min(activity.deadline_at).min(activity.record_at);
         if wake < quota.wake {
             quota.wake = wake;
             self.timers.push(Reverse((wake, at as u32)));

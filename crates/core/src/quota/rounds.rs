@@ -8,7 +8,9 @@
 //! | electing without a majority | three graces | withdraws, and tries again later |
 //! | collecting votes | twice the round trip, then ever more slowly | asks again |
 //! | the same, and outbid | eight round trips | leads a higher ballot |
-//! | in another leader's round, no outcome | a patience and a random delay | leads a higher ballot |
+//! | in another leader's round, no outcome | a patience and a random delay | leads a higher ballot, if a majority is up |
+//! | the same, or to record a new incarnation, and no majority is up | a growing pause | looks again |
+//! | told of a new incarnation that no round has recorded | a random delay | leads a round in which nothing moves |
 
 use std::collections::VecDeque;
 
@@ -32,6 +34,8 @@ const LARGE: i64 = 64;
 const PATIENCE: u64 = 8;
 /// The longest back-off between rounds.
 const BACK_OFF: u64 = 2 * SECOND;
+/// How often the pause of a second before new incarnations are recorded is doubled.
+const RECORDINGS: u32 = 4;
 
 /// Why a round is led, for the counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -257,9 +261,66 @@ impl Quotas {
         if phase {
             self.phase(turn, at);
         }
+        if self.list[at].activity.as_ref().is_some_and(|activity| activity.record_at <= now) {
+            self.record(turn, at);
+        }
         if tick {
             self.look_after(turn, at);
         }
+    }
+
+    /// Somebody is new, and no round has recorded it.
+    pub(super) fn record_soon(&mut self, turn: &mut Turn, at: usize) {
+        let delay = turn.jitter(2 * turn.longest_round_trip());
+        let activity = self.list[at].activity(turn);
+        // What was tried and put off before keeps its back-off, however often the new one is heard of.
+        if activity.record_at == NEVER {
+            activity.record_at = turn.now.mono + delay;
+            self.schedule(at);
+        }
+    }
+
+    /// Leads a round that records new incarnations, if it can come to anything; else looks again later.
+    fn record(&mut self, turn: &mut Turn, at: usize) {
+        let may_vote = self.list[at].avantan.may_vote(turn.site);
+        let is_wanted = self.has_unrecorded(turn, at) || (may_vote && self.is_unrecorded(turn, at));
+        let pause = turn.jitter(SECOND);
+        let activity = self.list[at].activity(turn);
+        if !is_wanted {
+            (activity.record_at, activity.recordings) = (NEVER, 0);
+            return;
+        }
+
+        // Whatever comes of it: one that does not get through costs each site two writes, and there may be very many quotas.
+        activity.record_at = turn.now.mono + (SECOND << activity.recordings.min(RECORDINGS)) + pause;
+        activity.recordings += 1;
+        let quota = &self.list[at];
+        let is_idle = !quota.avantan.in_round() && *quota.avantan.role() == Role::Idle;
+        if may_vote && is_idle && self.has_majority(turn, at) {
+            self.lead(turn, at, Intent::Record, Cause::Recovery);
+        }
+        self.schedule(at);
+    }
+
+    /// Whether enough sites that may vote are up for an election to come to anything, as far as can be told from here. A new
+    /// incarnation that is not recorded may vote only if every other site has told it so: that can be while all are up, and one that
+    /// it has happened to knows.
+    fn has_majority(&self, turn: &Turn, at: usize) -> bool {
+        let table = &self.list[at].avantan.share.table;
+        let others = || turn.peers.iter().enumerate().filter(|(position, _)| *position != turn.position);
+        let up = others().filter(|(_, peer)| peer.is_up(turn.now));
+        let recorded = |peer: &crate::turn::Peer| table.settled(peer.site).map_or(1, |last| last.row.incarnation.0);
+        let voters = 1 + up.clone().filter(|(_, peer)| peer.incarnation.0 <= recorded(peer)).count();
+        let may_be_cleared = self.is_unrecorded(turn, at) || up.clone().count() + 1 == turn.peers.len();
+        let possible = if may_be_cleared { 1 + up.count() } else { voters };
+        possible >= turn.site.majority()
+    }
+
+    /// Whether this site is a new incarnation that no round has recorded.
+    fn is_unrecorded(&self, turn: &Turn, at: usize) -> bool {
+        let table = &self.list[at].avantan.share.table;
+        let recorded = table.settled(turn.site.me).map_or(1, |last| last.row.incarnation.0);
+        table.limit.is_some() && turn.site.incarnation.0 > recorded
     }
 
     fn expire_waiting(&mut self, turn: &mut Turn, at: usize) {
@@ -376,16 +437,21 @@ impl Quotas {
                 activity.phase_at = now + waited.min(2 * SECOND).max(2 * turn.longest_round_trip());
             }
             Role::Idle if quota.avantan.in_round() => {
-                self.lead(turn, at, Intent::Move, Cause::Recovery);
+                if self.has_majority(turn, at) {
+                    self.lead(turn, at, Intent::Move, Cause::Recovery);
+                } else {
+                    // Nobody could bring it to an end: an election would only cost writes.
+                    let pause = BACK_OFF + turn.jitter(BACK_OFF);
+                    let activity = self.list[at].activity(turn);
+                    activity.unanswered = unanswered;
+                    activity.failures = activity.failures.max(1);
+                    activity.phase_at = now + pause;
+                }
                 self.schedule(at);
                 return;
             }
             Role::Idle => {
-                if std::mem::take(&mut activity.record) && self.has_unrecorded(turn, at) {
-                    self.lead(turn, at, Intent::Move, Cause::Recovery);
-                } else {
-                    self.lead_admin(turn, at);
-                }
+                self.lead_admin(turn, at);
                 // What is led now answers the requests that wait, too.
                 if *self.list[at].avantan.role() == Role::Idle && !self.list[at].avantan.in_round() {
                     let asked = self.list[at].activity.as_mut().is_some_and(|activity| {
@@ -438,6 +504,7 @@ impl Quotas {
             free: share.free(),
             collecting: matches!(self.list[at].avantan.role(), Role::Collecting { .. }),
             electing: matches!(self.list[at].avantan.role(), Role::Electing { .. }),
+            recording: matches!(self.list[at].avantan.role(), Role::Electing { intent: Intent::Record, .. }),
         }
     }
 
@@ -481,19 +548,25 @@ impl Quotas {
             self.serve(turn, at);
         }
         if before.electing && *self.list[at].avantan.role() == Role::Idle {
-            self.failed(turn, at);
+            self.failed(turn, at, before.recording);
         }
     }
 
     /// An election came to nothing.
-    fn failed(&mut self, turn: &mut Turn, at: usize) {
+    fn failed(&mut self, turn: &mut Turn, at: usize, was_recording: bool) {
+        if was_recording {
+            // It says nothing of what requests may hope for, and has a back-off of its own.
+            self.list[at].activity(turn).phase_at = NEVER;
+            self.seek(turn, at);
+            return self.lead_admin(turn, at);
+        }
         let in_round = self.list[at].avantan.in_round();
         let back_off = turn.jitter(2 * turn.longest_round_trip());
         let activity = self.list[at].activity(turn);
         activity.failures += 1;
         let pause = ((50 * MILLISECOND) << activity.failures.min(6)).min(BACK_OFF) + back_off;
         activity.retry_at = turn.now.mono + pause;
-        let wanted = !activity.waiting.is_empty() || !activity.admin.is_empty() || in_round || activity.record;
+        let wanted = !activity.waiting.is_empty() || !activity.admin.is_empty() || in_round;
         activity.phase_at = if wanted { activity.retry_at } else { NEVER };
     }
 
@@ -551,12 +624,14 @@ impl Quotas {
         self.answer_lookup(turn, at);
         self.seek(turn, at);
         self.lead_admin(turn, at);
-        if self.has_unrecorded(turn, at) {
+        let is_left = self.has_unrecorded(turn, at);
+        let delay = SECOND + turn.jitter(SECOND);
+        let activity = self.list[at].activity(turn);
+        if !is_left {
+            (activity.record_at, activity.recordings) = (NEVER, 0);
+        } else if activity.record_at == NEVER {
             // It did not report in time; not at once again.
-            let delay = SECOND + turn.jitter(SECOND);
-            let activity = self.list[at].activity(turn);
-            activity.record = true;
-            activity.phase_at = activity.phase_at.min(now + delay);
+            activity.record_at = now + delay;
         }
         self.schedule(at);
     }
@@ -652,6 +727,12 @@ impl Quotas {
                 activity.phase_at = turn.now.mono + delay;
                 self.schedule(at);
             }
+            if self.is_unrecorded(turn, at) {
+                // Nobody else may know.
+                self.record_soon(turn, at);
+                self.list[at].activity(turn).tick_at = turn.now.mono + RELAXED_TICK;
+                self.schedule(at);
+            }
         }
     }
 }
@@ -668,4 +749,5 @@ struct Standing {
     free: i64,
     collecting: bool,
     electing: bool,
+    recording: bool,
 }
