@@ -39,6 +39,10 @@ pub(super) struct Line {
 }
 
 impl Line {
+    pub(super) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
