@@ -6,6 +6,8 @@
 //! [`Gate`], ticks when the machine asks for them, and messages of the other sites. Not timed: making the requests,
 //! and the other two sites, which are real machines too and are looked after between chunks of requests.
 
+mod waiting;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -21,6 +23,7 @@ use crate::histogram::Histogram;
 use crate::median;
 use crate::report::{Latency, Mode, Report, Run, latency_figure};
 use crate::zipf::Zipf;
+pub use waiting::{WaitingOptions, waiting};
 
 /// What `bench core` is told.
 #[derive(Clone, Debug)]
@@ -131,6 +134,8 @@ struct Bench {
     began: u64,
     latencies: Histogram,
     granted: u64,
+    /// The session that was opened last.
+    opened: Option<Session>,
     logged: u64,
 }
 
@@ -175,6 +180,7 @@ impl Bench {
             began,
             latencies: Histogram::default(),
             granted: 0,
+            opened: None,
             logged: 0,
         }
     }
@@ -225,7 +231,7 @@ impl Bench {
         let needed = self.node.working_set(now, &input);
         let view = View::prepare(needed, &self.overlay, &self.rows).expect("rows in memory");
         self.node.handle(now, input, &view, &mut self.effects);
-        let Self { gate, overlay, log, to_others, granted, logged, effects, .. } = self;
+        let Self { gate, overlay, log, to_others, granted, opened, logged, effects, .. } = self;
         gate.admit(
             effects,
             |seq, batch| {
@@ -233,14 +239,14 @@ impl Bench {
                 *logged += batch.as_bytes().len() as u64;
                 log.push_back((seq, batch));
             },
-            |effect| release(effect, to_others, granted),
+            |effect| release(effect, to_others, granted, opened),
         );
     }
 
     /// Everything handed out is durable now, and storage has absorbed it.
     fn sync(&mut self) {
         let durable = self.gate.issued();
-        let Self { gate, overlay, rows, log, to_others, granted, .. } = self;
+        let Self { gate, overlay, rows, log, to_others, granted, opened, .. } = self;
         while let Some((_, batch)) = log.pop_front() {
             for (key, value) in batch.iter().filter(|(key, _)| Node::is_paged(key)) {
                 match value {
@@ -250,7 +256,7 @@ impl Bench {
             }
         }
         overlay.retire(durable);
-        gate.durable(durable, |effect| release(effect, to_others, granted));
+        gate.durable(durable, |effect| release(effect, to_others, granted, opened));
     }
 
     fn look_after_others(&mut self) {
@@ -307,8 +313,16 @@ fn config(position: usize) -> Config {
 }
 
 /// Looks at what leaves the site.
-fn release(effect: Effect<Node>, to_others: &mut Vec<(SiteId, SiteId, PeerMessage)>, granted: &mut u64) {
+fn release(
+    effect: Effect<Node>,
+    to_others: &mut Vec<(SiteId, SiteId, PeerMessage)>,
+    granted: &mut u64,
+    opened: &mut Option<Session>,
+) {
     match effect {
+        Effect::Respond { response: Response::Opened { site, incarnation, session }, .. } => {
+            *opened = Some((site, incarnation, session, 0));
+        }
         Effect::Respond { response: Response::Batch { answers, .. }, .. } => {
             *granted +=
                 answers.iter().filter(|answer| matches!(answer.outcome, Outcome::Granted { .. })).count() as u64;

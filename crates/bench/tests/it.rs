@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use slackline_bench::calibrate::{CalibrateOptions, calibrate};
 use slackline_bench::footprint::{FootprintOptions, footprint};
-use slackline_bench::handle::{CoreOptions, core};
+use slackline_bench::handle::{CoreOptions, WaitingOptions, core, waiting};
 use slackline_bench::hot::{HotOptions, Live, hot};
 use slackline_bench::postgres::Installation;
 use slackline_bench::quota::{Limit, QuotaOptions, choose_limit, play, quota};
@@ -79,6 +79,18 @@ fn core_grants_every_acquire_it_is_asked_for() {
         let run = run(&report, config);
         assert_eq!((run.committed, run.refused, run.unknown), (5_000, 0, 0));
         assert!(figure(run, "logged_bytes_per_acquire") > 20.0);
+    }
+}
+
+#[test]
+fn waiting_operations_are_all_there_and_each_is_ended_once() {
+    let report = waiting(&WaitingOptions { waiting: 3_000, operations: 200, seed: 1 });
+    is_well_formed(&report);
+    assert_eq!(figure(run(&report, "release"), "waiting"), 9_000.0);
+    assert_eq!(figure(run(&report, "outcome"), "waiting"), 8_800.0);
+    assert_eq!(figure(run(&report, "tick"), "waiting"), 8_600.0);
+    for config in ["release", "outcome", "tick"] {
+        assert!(figure(run(&report, config), "ns_per_operation") > 0.0);
     }
 }
 

@@ -14,6 +14,9 @@ use crate::peer::{Body, Digest};
 use crate::session::Aim;
 use crate::stats::Rng;
 
+/// The most operations that may wait at a site for others: for tokens, for an agreement, for what others know of a name, and
+/// transactions that are under way. One more is refused as overloaded. An operation that waits takes about half a kilobyte.
+pub const WAITING: usize = 320_000;
 /// A peer that was not heard from for this long counts as down, in microseconds.
 pub const SILENCE: u64 = 4 * SECOND;
 
@@ -51,7 +54,7 @@ impl Peer {
 }
 
 /// Names a waiting operation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ticket {
     /// Its session.
     pub session: SessionId,
@@ -83,6 +86,9 @@ pub struct Turn<'a> {
     pub is_clock_trusted: bool,
     /// The configuration.
     pub config: &'a Config,
+    /// Operations that wait at this site. Those that end in this turn still count, so that the turn cannot admit more than
+    /// the bound.
+    pub waiting: usize,
     /// The members by position; this site's own entry is idle.
     pub peers: &'a [Peer],
     /// This site's position among the members.
@@ -184,6 +190,14 @@ impl Turn<'_> {
     /// Sends a message about objects.
     pub fn send_object(&mut self, to: SiteId, message: Message) {
         self.sends.push((to, Body::Object(Box::new(message))));
+    }
+
+    /// Takes one more operation in that is to wait; false at the bound, where it is to be refused as overloaded.
+    #[must_use]
+    pub fn admit(&mut self) -> bool {
+        let has_room = self.waiting < WAITING;
+        self.waiting += usize::from(has_room);
+        has_room
     }
 
     /// Up to `span` microseconds, at random: keeps rivals apart.

@@ -6,7 +6,7 @@ use slackline_core::right::POSTPONED;
 
 use crate::clients::Purpose;
 use crate::invariants::answers::is_definitive;
-use crate::invariants::liveness;
+use crate::invariants::{bounded_work, liveness};
 use crate::run::{Phase, Simulation};
 use crate::world::World;
 
@@ -139,6 +139,8 @@ impl Simulation {
         for site in 0..world.len() {
             let readiness = world.node(site).map_or_else(Default::default, |node| node.readiness());
             self.oracle.blame(liveness::NAME, liveness::check_ready(readiness), &format!("site {site}"));
+            let waiting = world.node(site).map_or(0, |node| node.quotas().waiting());
+            self.oracle.blame(bounded_work::NAME, bounded_work::check_rest(waiting), &format!("site {site}"));
         }
         let no_loss = self.oracle.lost.is_empty();
         for book in (0..self.oracle.books.len()).rev() {
@@ -187,7 +189,9 @@ impl Simulation {
         for book in (0..self.oracle.books.len()).rev() {
             let exists = self.exists(book);
             // The last of those that clients make on the way stand for all of them.
-            let passed = self.oracle.books[book].name.starts_with("late") && book + 3 < self.oracle.books.len();
+            let name = &self.oracle.books[book].name;
+            let is_one_of_many = name.starts_with("late") || name.starts_with("crowd");
+            let passed = is_one_of_many && book + 3 < self.oracle.books.len();
             if exists && !passed {
                 self.audit.tasks.extend((0..world.len()).map(|site| task(book, site)));
             }

@@ -263,6 +263,13 @@ impl Simulation {
         if self.rng.one_in(seldom) {
             self.hold_many(world, at, site);
         }
+        // A few at a time, wherever this client is: not all of them are created.
+        for _ in 0..self.crowd.min(32) {
+            let operation = Operation::Create { quota: format!("crowd-{}", self.crowd), limit: 60 };
+            self.submit(world, at, site, operation, 5 * SECOND);
+            self.crowd -= 1;
+            self.probes.hit("quota: one of very many");
+        }
         let burst = self.clients[at].burst_until > now;
         let count = if burst { 1 + self.rng.below(24) } else { 1 + self.rng.below(4) };
         for _ in 0..count {

@@ -43,6 +43,7 @@ mod run;
 mod sweep;
 mod txns;
 mod vigil;
+mod work;
 pub mod world;
 
 pub use costs::Costs;

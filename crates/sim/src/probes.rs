@@ -51,6 +51,8 @@ const NAMED: &[&str] = &[
     "fault: fetched after the deadline",
     "fault: outcome held back",
     "fault: holder starts anew when a right is asked back",
+    // Quotas.
+    "quota: one of very many",
     // Sites.
     "site: joins as the first incarnation",
     "site: joins as a later incarnation",

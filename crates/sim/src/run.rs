@@ -33,6 +33,7 @@ use crate::oracle::Oracle;
 use crate::probes::Probes;
 use crate::txns::Txns;
 use crate::vigil::Vigil;
+use crate::work::Works;
 use crate::world::{After, Host, Keep, Options, World};
 
 /// How much a run does.
@@ -225,6 +226,12 @@ impl Timer {
     }
 }
 
+/// In one of so many runs, by the numbers drawn, there are as many quotas besides the usual ones as would fill more than one step of an
+/// announcement, of a drain, and of a tick.
+const CROWDED: u64 = 16;
+/// How many these are.
+const CROWD: u64 = 640;
+
 /// Where a run is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
@@ -261,6 +268,9 @@ pub(crate) struct Simulation {
     pub(crate) faults: Faults,
     pub(crate) brink: Brink,
     pub(crate) vigil: Vigil,
+    pub(crate) works: Works,
+    /// How many quotas of a crowd are still to be created; none in most runs.
+    pub(crate) crowd: u64,
     pub(crate) audit: Audit,
     pub(crate) phase: Phase,
     pub(crate) submitted: u64,
@@ -320,6 +330,8 @@ impl Simulation {
             faults: Faults::new(sites),
             brink: Brink::new(seed),
             vigil: Vigil::new(sites),
+            works: vec![Default::default(); sites],
+            crowd: if seed % CROWDED == 0 { CROWD } else { 0 },
             audit: Audit::default(),
             phase: Phase::Faults,
             submitted: 0,
@@ -463,6 +475,7 @@ impl Simulation {
     pub(crate) fn started(&mut self, world: &mut World, site: usize) {
         let node = world.node(site).expect("it was just started");
         self.seen[site] = Seen { readiness: node.readiness(), ..Seen::default() };
+        self.works[site].clear();
         let in_round = node.quotas().iter().any(|quota| quota.avantan().in_round());
         let round = |quota: &slackline_core::quota::Quota| quota.avantan().share.round.clone();
         let accepted = node.quotas().iter().filter_map(round).any(|round| round.accepted.is_some());
@@ -626,6 +639,7 @@ impl Host for Simulation {
             }
         }
         let is_stale = self.note_readiness(world, site);
+        self.look_at_work(world, site, effects);
         self.look_at_ambush(world, site, effects);
         self.look_at_brink(world, site, effects);
         if self.oracle.violation.is_some() {

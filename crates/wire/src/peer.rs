@@ -165,7 +165,7 @@ impl TryFrom<internal::Avantan> for Message {
 }
 
 same_variants! {
-    Scope = internal { Spare, All, Closing }
+    Scope = internal { Spare, All, Closing, Nothing }
 }
 
 same_fields! {

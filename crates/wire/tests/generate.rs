@@ -526,7 +526,7 @@ impl Generator {
         let (instance, ballot) = (self.number(), self.ballot());
         match self.below(8) {
             0 => {
-                let scope = [Scope::Spare, Scope::All, Scope::Closing][self.below(3) as usize];
+                let scope = [Scope::Spare, Scope::All, Scope::Closing, Scope::Nothing][self.below(4) as usize];
                 Message::Election { instance, ballot, scope, table: self.table() }
             }
             1 => {

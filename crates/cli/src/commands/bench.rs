@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use slackline_bench::calibrate::{CalibrateOptions, calibrate};
 use slackline_bench::footprint::{FootprintOptions, footprint};
-use slackline_bench::handle::{CoreOptions, core};
+use slackline_bench::handle::{CoreOptions, WaitingOptions, core, waiting};
 use slackline_bench::hot::{HotOptions, Live, hot};
 use slackline_bench::live::LiveError;
 use slackline_bench::quota::{Limit, QuotaError, QuotaOptions, quota};
@@ -124,7 +124,7 @@ struct HotBench {
 
 /// The machine alone: how many acquires a second on one core
 #[derive(Args)]
-#[command(after_help = "Example:\n  slackline bench core --quotas 1000")]
+#[command(after_help = "Examples:\n  slackline bench core --quotas 1000\n  slackline bench core --waiting 100000")]
 struct CoreBench {
     /// How many acquires each round carries out
     #[arg(long, value_name = "N", default_value_t = 2_000_000)]
@@ -132,6 +132,10 @@ struct CoreBench {
     /// How many quotas
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     quotas: usize,
+    /// Instead: what a release, a question and a tick cost while this many acquires wait, and twice as many operations on unknown
+    /// names
+    #[arg(long, value_name = "N", conflicts_with_all = ["acquires", "quotas"])]
+    waiting: Option<usize>,
     #[command(flatten)]
     shown: Shown,
 }
@@ -215,6 +219,13 @@ impl Bench {
             Workload::Core(bench) => {
                 if bench.acquires < 1 || bench.quotas < 1 {
                     return Err(Finish::WrongUse("--acquires and --quotas are at least 1".into()));
+                }
+                if let Some(many) = bench.waiting {
+                    if many < 1 {
+                        return Err(Finish::WrongUse("--waiting is at least 1".into()));
+                    }
+                    let options = WaitingOptions { waiting: many, seed: bench.shown.seed, ..WaitingOptions::default() };
+                    return show(waiting(&options), bench.shown);
                 }
                 let options = CoreOptions {
                     quotas: bench.quotas,

@@ -7,6 +7,8 @@ use crate::id::{Incarnation, SiteId};
 /// How much a site sets aside for a round.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Scope {
+    /// Nothing: the round only records new incarnations.
+    Nothing,
     /// What it need not keep to go on serving.
     Spare,
     /// Everything.

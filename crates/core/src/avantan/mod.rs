@@ -90,6 +90,8 @@ pub enum Intent {
     Move,
     /// The same, and no site keeps tokens out of the round: one where they did has not met what requests wait for.
     Gather,
+    /// Record new incarnations. No token moves, so none is set aside.
+    Record,
     /// Create the entity with this limit.
     Create {
         /// How many tokens there shall be.
@@ -105,6 +107,7 @@ impl Intent {
         match self {
             Intent::Move | Intent::Create { .. } => Scope::Spare,
             Intent::Gather => Scope::All,
+            Intent::Record => Scope::Nothing,
             Intent::Delete => Scope::Closing,
         }
     }
@@ -526,7 +529,11 @@ impl Avantan {
         if round.first.is_none() {
             round.first = Some(ballot);
             round.closing = scope == Scope::Closing;
-            round.held = if scope == Scope::Spare { tokens - offer.kept.clamp(0, tokens) } else { tokens };
+            round.held = match scope {
+                Scope::Nothing => 0,
+                Scope::Spare => tokens - offer.kept.clamp(0, tokens),
+                Scope::All | Scope::Closing => tokens,
+            };
         }
         let held = round.held;
         self.line(site, held, offer)
@@ -558,7 +565,9 @@ impl Avantan {
         lines.sort_by_key(|line| line.site);
         let exists = self.share.table.limit.is_some();
         let (lifecycle, after) = match intent {
-            Intent::Move | Intent::Gather if exists => (Lifecycle::Keep, reallocate(&lines, Bound::Conserve)),
+            Intent::Move | Intent::Gather | Intent::Record if exists => {
+                (Lifecycle::Keep, reallocate(&lines, Bound::Conserve))
+            }
             Intent::Create { limit } if !exists => {
                 (Lifecycle::Create { limit }, reallocate(&lines, Bound::Total(limit)))
             }

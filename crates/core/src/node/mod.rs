@@ -405,6 +405,7 @@ impl Machine for Node {
             has_room: *has_room,
             is_clock_trusted,
             config,
+            waiting: quotas.waiting() + txns.under_way().0,
             peers,
             position: *position,
             rng,

@@ -2,7 +2,12 @@
 //! have missed the creation. A creation was accepted by a majority, so a majority that neither knows the name nor has
 //! accepted its creation settles it, if its votes are still what they were: a site that lost its disk may have lost one.
 
-use super::{Dirty, Quota, Quotas};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::{Dirty, NEVER, Place, Quota, Quotas};
 use crate::api::{Operation, Outcome, Refusal, SiteSet, is_name};
 use crate::avantan::{Heard, Message, NoVote, Share};
 use crate::clock::{MILLISECOND, SECOND};
@@ -11,18 +16,36 @@ use crate::machine::View;
 use crate::peer::Body;
 use crate::turn::{Ticket, Turn};
 
-/// The most names that are looked up at a time, and the most operations that may wait for one.
+/// The most names that are looked up at a time: each of them costs questions to the others, again and again.
 const LOOKUPS: usize = 1024;
+/// The most names that one tick looks after; the rest are still due afterwards.
+const AT_ONCE: usize = 16;
+
+/// The names that are being looked up.
+#[derive(Debug, Default)]
+pub(super) struct Lookups {
+    names: FxHashMap<Arc<str>, Lookup>,
+    /// When to look at each of them again.
+    due: BTreeSet<(u64, Arc<str>)>,
+}
 
 /// A name that is being looked up.
-#[derive(Debug, Default)]
-pub(super) struct Lookup {
-    waiting: Vec<Waiting>,
+#[derive(Debug)]
+struct Lookup {
+    /// What waits, numbered in the order of arrival.
+    waiting: BTreeMap<u64, Waiting>,
+    by_deadline: BTreeSet<(u64, u64)>,
+    next_arrival: u64,
     /// Names the question that is out.
     token: u64,
+    /// Operations that arrived before this one arrived before that question was asked. Its answers say nothing of a creation
+    /// that the sender of a later operation may know of.
+    asked_for: u64,
     /// Who has answered it, and does not know the name.
     not_known: SiteSet,
     retry_at: u64,
+    /// The entry in [`Lookups::due`].
+    due: u64,
 }
 
 #[derive(Debug)]
@@ -30,24 +53,27 @@ struct Waiting {
     ticket: Ticket,
     operation: Operation,
     deadline: u64,
-    /// Whether it came before the question that is out. If not, the answers say nothing of what whoever sent it may know.
-    is_asked_for: bool,
 }
 
 impl Lookup {
-    pub(super) fn len(&self) -> usize {
-        self.waiting.len()
-    }
-
-    pub(super) fn deadline(&self) -> u64 {
-        self.waiting.iter().map(|waiting| waiting.deadline).min().unwrap_or(0).min(self.retry_at)
+    fn new() -> Self {
+        Self {
+            waiting: BTreeMap::new(),
+            by_deadline: BTreeSet::new(),
+            next_arrival: 0,
+            token: 0,
+            asked_for: 0,
+            not_known: SiteSet::default(),
+            retry_at: 0,
+            due: NEVER,
+        }
     }
 
     /// Asks all others, on behalf of all that wait.
     fn ask(&mut self, turn: &mut Turn, name: &str) {
         self.token = turn.rng.draw();
         self.not_known = SiteSet::default();
-        self.waiting.iter_mut().for_each(|waiting| waiting.is_asked_for = true);
+        self.asked_for = self.next_arrival;
         self.repeat(turn, name);
     }
 
@@ -55,6 +81,44 @@ impl Lookup {
     fn repeat(&mut self, turn: &mut Turn, name: &str) {
         self.retry_at = turn.now.mono + 2 * turn.longest_round_trip() + 20 * MILLISECOND;
         ask(turn, name, self.token, self.not_known);
+    }
+
+    fn remove(&mut self, arrival: u64) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&arrival)?;
+        self.by_deadline.remove(&(waiting.deadline, arrival));
+        Some(waiting)
+    }
+}
+
+impl Lookups {
+    /// When something is next to be done.
+    pub(super) fn deadline(&self) -> Option<u64> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// Takes out one that waits for a name.
+    pub(super) fn withdraw(&mut self, name: &Arc<str>, arrival: u64) -> bool {
+        let found = self.names.get_mut(name).and_then(|lookup| lookup.remove(arrival));
+        self.settle(name);
+        found.is_some()
+    }
+
+    /// Notes when to look at a name again; one that nothing waits for is forgotten.
+    fn settle(&mut self, name: &Arc<str>) {
+        let Some(lookup) = self.names.get_mut(name) else { return };
+        let first = lookup.by_deadline.first().map(|(deadline, _)| *deadline);
+        let due = first.map(|deadline| deadline.min(lookup.retry_at));
+        if due != Some(lookup.due) {
+            self.due.remove(&(lookup.due, name.clone()));
+        }
+        match due {
+            None => drop(self.names.remove(name)),
+            Some(due) if due != lookup.due => {
+                lookup.due = due;
+                self.due.insert((due, name.clone()));
+            }
+            Some(_) => {}
+        }
     }
 }
 
@@ -80,18 +144,22 @@ impl Quotas {
         if turn.peers.len() == 1 {
             return refuse(Refusal::UnknownQuota);
         }
-        if !self.lookups.contains_key(name) && self.lookups.len() >= LOOKUPS {
+        let is_full = self.lookups.names.len() >= LOOKUPS && !self.lookups.names.contains_key(name);
+        if is_full || !turn.admit() {
             return refuse(Refusal::Overloaded);
         }
-        let lookup = self.lookups.entry(name.to_owned()).or_default();
-        if lookup.waiting.len() >= LOOKUPS {
-            return refuse(Refusal::Overloaded);
-        }
+        let name: Arc<str> = name.into();
         let deadline = turn.now.mono.saturating_add(timeout);
-        lookup.waiting.push(Waiting { ticket, operation: operation.clone(), deadline, is_asked_for: false });
+        let lookup = self.lookups.names.entry(name.clone()).or_insert_with(Lookup::new);
+        let arrival = lookup.next_arrival;
+        lookup.next_arrival += 1;
+        lookup.waiting.insert(arrival, Waiting { ticket, operation: operation.clone(), deadline });
+        lookup.by_deadline.insert((deadline, arrival));
         if lookup.waiting.len() == 1 {
-            lookup.ask(turn, name);
+            lookup.ask(turn, &name);
         }
+        self.lookups.settle(&name);
+        self.places.insert(ticket, Place::Name { name, arrival });
         None
     }
 
@@ -100,21 +168,20 @@ impl Quotas {
         if self.may_be_created(name) {
             return;
         }
-        let Some(lookup) = self.lookups.get_mut(name).filter(|lookup| lookup.token == token) else { return };
+        let name: Arc<str> = name.into();
+        let Some(lookup) = self.lookups.names.get_mut(&name).filter(|lookup| lookup.token == token) else { return };
         lookup.not_known.insert(from);
         if !is_settled(turn, lookup.not_known) {
             return;
         }
-        lookup.waiting.retain(|waiting| {
-            if waiting.is_asked_for {
-                turn.finished.push((waiting.ticket, Outcome::Refused(Refusal::UnknownQuota)));
-            }
-            !waiting.is_asked_for
-        });
-        if lookup.waiting.is_empty() {
-            self.lookups.remove(name);
-        } else {
-            lookup.ask(turn, name);
+        let answered: Vec<u64> = lookup.waiting.range(..lookup.asked_for).map(|(arrival, _)| *arrival).collect();
+        let answered: Vec<Waiting> = answered.into_iter().filter_map(|arrival| lookup.remove(arrival)).collect();
+        if !lookup.waiting.is_empty() {
+            lookup.ask(turn, &name);
+        }
+        self.lookups.settle(&name);
+        for waiting in answered {
+            self.finish(turn, waiting.ticket, Outcome::Refused(Refusal::UnknownQuota));
         }
     }
 
@@ -186,6 +253,10 @@ impl Quotas {
             Heard::Counted | Heard::Cleared => {}
         }
         self.touch(at, Dirty::All);
+        if self.list[at].avantan.may_vote(turn.site) && self.list[at].limit().is_some() {
+            // The others cannot tell that this site may vote now.
+            self.record_soon(turn, at);
+        }
         self.schedule(at);
     }
 
@@ -202,13 +273,17 @@ impl Quotas {
 
     /// The quota exists now: carries out what waited for its name.
     pub(super) fn answer_lookup(&mut self, turn: &mut Turn, at: usize) {
-        if self.lookups.is_empty() || self.list[at].limit().is_none() {
+        if self.list[at].limit().is_none() {
             return;
         }
         let name = self.list[at].name.clone();
-        let Some(lookup) = self.lookups.remove(&*name) else { return };
-        for Waiting { ticket, operation, deadline, .. } in lookup.waiting {
+        let Some(lookup) = self.lookups.names.remove(&name) else { return };
+        self.lookups.due.remove(&(lookup.due, name));
+        for Waiting { ticket, operation, deadline } in lookup.waiting.into_values() {
             let timeout = deadline.saturating_sub(turn.now.mono);
+            // It gives up its place in this turn, and may need another.
+            self.places.remove(&ticket);
+            turn.waiting -= 1;
             if let Some(outcome) = self.execute(turn, &View::empty(), ticket, &operation, timeout) {
                 turn.finished.push((ticket, outcome));
             }
@@ -218,45 +293,25 @@ impl Quotas {
     /// Ends the lookups whose time is over, and repeats the questions of others.
     pub(super) fn expire_lookups(&mut self, turn: &mut Turn) {
         let now = turn.now.mono;
-        if self.lookups.values().all(|lookup| lookup.deadline() > now) {
-            return;
-        }
-        // In the order of names, so that the same seed gives the same messages.
-        let mut due: Vec<String> =
-            self.lookups.iter().filter(|(_, l)| l.deadline() <= now).map(|(n, _)| n.clone()).collect();
-        due.sort();
+        let due = self.lookups.due.iter().take_while(|(at, _)| *at <= now);
+        let due: Vec<Arc<str>> = due.take(AT_ONCE).map(|(_, name)| name.clone()).collect();
         for name in due {
-            let lookup = self.lookups.get_mut(&name).expect("listed above");
+            let lookup = self.lookups.names.get_mut(&name).expect("what is due is looked up");
             let mut missing = SiteSet::default();
             let answered = lookup.not_known;
             (0..turn.peers.len())
                 .filter(|&peer| peer != turn.position && !answered.contains(peer))
                 .for_each(|peer| missing.insert(peer));
-            lookup.waiting.retain(|waiting| {
-                let over = waiting.deadline <= now;
-                if over {
-                    turn.finished.push((waiting.ticket, Outcome::Refused(Refusal::Unreachable { missing })));
-                }
-                !over
-            });
-            if lookup.waiting.is_empty() {
-                self.lookups.remove(&name);
-            } else if lookup.retry_at <= now {
+            let over: Vec<u64> = lookup.by_deadline.range(..=(now, u64::MAX)).map(|(_, arrival)| *arrival).collect();
+            let over: Vec<Waiting> = over.into_iter().filter_map(|arrival| lookup.remove(arrival)).collect();
+            if !lookup.waiting.is_empty() && lookup.retry_at <= now {
                 lookup.repeat(turn, &name);
             }
+            self.lookups.settle(&name);
+            for waiting in over {
+                self.finish(turn, waiting.ticket, Outcome::Refused(Refusal::Unreachable { missing }));
+            }
         }
-    }
-
-    /// Withdraws the operations that are meant; returns how many there were.
-    pub(super) fn withdraw_lookups(&mut self, is_meant: impl Fn(&Ticket) -> bool) -> usize {
-        let mut withdrawn = 0;
-        self.lookups.retain(|_, lookup| {
-            let before = lookup.waiting.len();
-            lookup.waiting.retain(|waiting| !is_meant(&waiting.ticket));
-            withdrawn += before - lookup.waiting.len();
-            !lookup.waiting.is_empty()
-        });
-        withdrawn
     }
 }
 

@@ -11,6 +11,7 @@
 //! The books: over all sites, Σ tokens + Σ (given − received) + in use = limit, at every moment. `tokens` includes what is
 //! set aside for a round. Tokens of a lost incarnation count as in use.
 
+mod line;
 mod lookup;
 mod rounds;
 mod row;
@@ -19,7 +20,7 @@ mod share;
 mod tally;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -27,20 +28,18 @@ use rustc_hash::FxHashMap;
 pub use row::{DUE, GRANT, QuotaRow, due_ranges, due_uptime, grant_key, is_quota_row};
 pub use tally::count;
 
-use crate::api::{Hold, SiteSet};
+use crate::api::{Outcome, SiteSet};
 use crate::avantan::{Avantan, Clearance};
 use crate::clock::MILLISECOND;
 use crate::codec::Malformed;
 use crate::id::Incarnation;
 use crate::session::Aim;
 use crate::stats::Demand;
+pub use crate::turn::WAITING;
 use crate::turn::{Ticket, Turn};
-use lookup::Lookup;
+use line::Line;
+use lookup::Lookups;
 
-/// The most requests that may wait for tokens of one quota; one more is refused as overloaded.
-pub const WAITING_PER_QUOTA: usize = 10_000;
-/// The most requests that may wait at a site, over all quotas.
-pub const WAITING: usize = 100_000;
 /// The most quotas that a site knows, deleted ones included; creating one more is refused.
 pub const QUOTAS: usize = 4_000_000;
 /// How often an active quota looks after its share when tokens are scarce, in microseconds.
@@ -59,11 +58,11 @@ pub struct Quotas {
     names: FxHashMap<Arc<str>, u32>,
     timers: BinaryHeap<Reverse<(u64, u32)>>,
     dirty: Vec<u32>,
-    lookups: FxHashMap<String, Lookup>,
-    /// Requests that wait, over all quotas.
-    waiting: usize,
-    /// The quotas where somebody waits, or did.
-    lines: BTreeSet<u32>,
+    lookups: Lookups,
+    /// Where each operation waits. All that wait are here, so that one is found without a walk over the others.
+    places: FxHashMap<Ticket, Place>,
+    /// How many creations and deletions wait.
+    administering: usize,
     /// The number of the next grant.
     next_grant: u64,
     scratch: Vec<u8>,
@@ -114,12 +113,8 @@ enum Dirty {
 #[derive(Debug)]
 struct Activity {
     demand: Demand,
-    waiting: VecDeque<Waiting>,
+    waiting: Line,
     admin: VecDeque<Admin>,
-    /// Numbers waiting requests in the order of their arrival.
-    next_arrival: u64,
-    /// Requests that arrived before this one were counted in the line that was last reported.
-    offered: u64,
     /// What each member last said of its share.
     peers: Vec<PeerShare>,
     /// When to look after the share.
@@ -142,22 +137,23 @@ struct Activity {
     fed_at: u64,
     /// When demand, gifts or rounds were last seen.
     active_at: u64,
-    /// A member's new incarnation is to be recorded.
-    record: bool,
+    /// When to record new incarnations of members; [`NEVER`] if all that are known are recorded.
+    record_at: u64,
+    /// How often that was tried, or put off, since all were recorded.
+    recordings: u32,
     /// What the others say of votes of this site's predecessors.
     clearance: Clearance,
 }
 
-/// A request that waits for tokens.
-#[derive(Debug)]
-struct Waiting {
-    ticket: Ticket,
-    arrival: u64,
-    amount: i64,
-    hold: Hold,
-    deadline: u64,
-    /// Rounds that ended without enough for it.
-    rounds: u32,
+/// Where an operation waits.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Place {
+    /// In a quota's line, for tokens.
+    Line { at: u32, arrival: u64 },
+    /// For a quota's creation or deletion.
+    Admin { at: u32 },
+    /// For what others know of a name; numbered in the order of arrival.
+    Name { name: Arc<str>, arrival: u64 },
 }
 
 /// A creation or deletion that waits for its round.
@@ -200,10 +196,8 @@ impl Activity {
     fn new(now: u64, members: usize) -> Self {
         Self {
             demand: Demand::new(now),
-            waiting: VecDeque::new(),
+            waiting: Line::default(),
             admin: VecDeque::new(),
-            next_arrival: 0,
-            offered: 0,
             peers: vec![PeerShare::default(); members],
             tick_at: NEVER,
             phase_at: NEVER,
@@ -215,7 +209,8 @@ impl Activity {
             deadline_at: NEVER,
             fed_at: now,
             active_at: now,
-            record: false,
+            record_at: NEVER,
+            recordings: 0,
             clearance: Clearance::default(),
         }
     }
@@ -258,6 +253,11 @@ impl Quota {
     /// Whether it is in a round that is to delete it.
     fn is_closing(&self) -> bool {
         self.avantan.share.round.as_ref().is_some_and(|round| round.closing)
+    }
+
+    /// How many operations wait for its tokens, its creation or its deletion.
+    pub fn waiting(&self) -> usize {
+        self.activity.as_ref().map_or(0, |activity| activity.waiting.len() + activity.admin.len())
     }
 
     /// Tokens ever granted and ever taken back here.
@@ -338,21 +338,20 @@ impl Quotas {
         self.names.get(name).map(|&at| &self.list[at as usize])
     }
 
-    /// How many requests wait.
+    /// How many operations wait.
     pub fn waiting(&self) -> usize {
-        self.waiting + self.lookups.values().map(Lookup::len).sum::<usize>()
+        self.places.len()
     }
 
     /// Whether operations wait for an agreement.
     pub fn has_admin(&self) -> bool {
-        self.list.iter().any(|quota| quota.activity.as_ref().is_some_and(|activity| !activity.admin.is_empty()))
+        self.administering > 0
     }
 
     /// When something is next to be done, in monotonic microseconds.
     pub fn deadline(&self) -> Option<u64> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
-        let lookup = self.lookups.values().map(Lookup::deadline).min();
-        timer.into_iter().chain(lookup).min()
+        timer.into_iter().chain(self.lookups.deadline()).min()
     }
 
     fn position(&self, name: &str) -> Option<usize> {
@@ -383,6 +382,14 @@ impl Quotas {
         Some(at)
     }
 
+    /// Ends an operation that waits.
+    fn finish(&mut self, turn: &mut Turn, ticket: Ticket, outcome: Outcome) {
+        if let Some(Place::Admin { .. }) = self.places.remove(&ticket) {
+            self.administering -= 1;
+        }
+        turn.finished.push((ticket, outcome));
+    }
+
     #[inline]
     fn touch(&mut self, at: usize, how: Dirty) {
         let quota = &mut self.list[at];
@@ -401,7 +408,7 @@ impl Quotas {
     fn schedule(&mut self, at: usize) {
         let quota = &mut self.list[at];
         let Some(activity) = &quota.activity else { return };
-        let wake = activity.tick_at.min(activity.phase_at).min(activity.deadline_at);
+        let wake = activity.tick_at.min(activity.phase_at).min(activity.deadline_at).min(activity.record_at);
         if wake < quota.wake {
             quota.wake = wake;
             self.timers.push(Reverse((wake, at as u32)));

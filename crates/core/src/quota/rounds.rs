@@ -8,12 +8,14 @@
 //! | electing without a majority | three graces | withdraws, and tries again later |
 //! | collecting votes | twice the round trip, then ever more slowly | asks again |
 //! | the same, and outbid | eight round trips | leads a higher ballot |
-//! | in another leader's round, no outcome | a patience and a random delay | leads a higher ballot |
+//! | in another leader's round, no outcome | a patience and a random delay | leads a higher ballot, if a majority is up |
+//! | the same, or to record a new incarnation, and no majority is up | a growing pause | looks again |
+//! | told of a new incarnation that no round has recorded | a random delay | leads a round in which nothing moves |
 
 use std::collections::VecDeque;
 
 use super::serve::created;
-use super::{Activity, Admin, Dirty, NEVER, Quotas, RELAXED_TICK, SECOND_LOOK};
+use super::{Activity, Admin, Dirty, NEVER, Place, Quotas, RELAXED_TICK, SECOND_LOOK};
 use crate::api::{Doubt, Outcome, Refusal, SiteSet};
 use crate::avantan::{Intent, Message, Offer, Role, Step};
 use crate::clock::{MILLISECOND, SECOND};
@@ -24,16 +26,16 @@ use crate::turn::{Ticket, Turn};
 
 /// How far ahead a site asks for tokens in a round, in microseconds.
 const EPOCH: u64 = 5 * SECOND;
-/// The most operations that may wait for a quota's creation or deletion.
+/// The most operations that may wait for the creation or deletion of one quota: each look at them is a walk over all.
 const ADMIN: usize = 256;
 /// A request for more than this part of the limit waits for gifts that are on their way elsewhere.
 const LARGE: i64 = 64;
 /// How long votes are collected for a ballot that was outbid, in round trips.
 const PATIENCE: u64 = 8;
-/// The most quotas at which creations, deletions or requests for tokens may wait.
-pub(super) const LINES: usize = 65_536;
 /// The longest back-off between rounds.
 const BACK_OFF: u64 = 2 * SECOND;
+/// How often the pause of a second before new incarnations are recorded is doubled.
+const RECORDINGS: u32 = 4;
 
 /// Why a round is led, for the counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,7 +75,7 @@ impl Quotas {
             && step.changed
             && let Some(activity) = &mut self.list[at].activity
         {
-            activity.offered = activity.next_arrival;
+            activity.waiting.note_offer();
         }
         let covered = self.is_covered(turn, at);
         if covered {
@@ -157,17 +159,17 @@ impl Quotas {
         });
         let aim = out.map(|round| Aim { quota: at as u32, generation, instance: round.instance, limit });
         let now = turn.now.mono;
-        let full = self.lines.len() >= LINES && self.tidy_lines() >= LINES;
         let activity = self.list[at].activity(turn);
         // A creation may come to nothing: the name is looked at again, and forgotten what was noted of it.
         activity.tick_at = activity.tick_at.min(now + RELAXED_TICK);
-        if activity.admin.len() >= ADMIN || full {
+        if activity.admin.len() >= ADMIN || !turn.admit() {
             turn.finished.push((ticket, Outcome::Refused(Refusal::Overloaded)));
             return;
         }
         activity.admin.push_back(Admin { ticket, limit, deadline, aim });
         activity.deadline_at = activity.deadline_at.min(deadline);
-        self.line_up(at);
+        self.places.insert(ticket, Place::Admin { at: at as u32 });
+        self.administering += 1;
         self.lead_admin(turn, at);
         self.schedule(at);
     }
@@ -213,13 +215,12 @@ impl Quotas {
         let before = self.standing(at);
         let grace = grace(turn);
         let now = turn.now.mono;
-        let waiting = self.list[at].activity.as_ref().map(|activity| &activity.waiting);
-        let again = waiting.is_some_and(|waiting| waiting.iter().any(|request| request.rounds > 0));
+        let again = self.list[at].activity.as_ref().is_some_and(|activity| activity.waiting.has_been_in_vain());
         let intent = if intent == Intent::Move && again { Intent::Gather } else { intent };
         let mut step = Step::default();
         self.list[at].avantan.start(turn.site, intent, offer, &mut step);
         let activity = self.list[at].activity(turn);
-        activity.offered = activity.next_arrival;
+        activity.waiting.note_offer();
         activity.asked_for_gifts = false;
         activity.phase_since = now;
         activity.phase_at = now + grace;
@@ -260,55 +261,115 @@ impl Quotas {
         if phase {
             self.phase(turn, at);
         }
+        if self.list[at].activity.as_ref().is_some_and(|activity| activity.record_at <= now) {
+            self.record(turn, at);
+        }
         if tick {
             self.look_after(turn, at);
         }
     }
 
+    /// Somebody is new, and no round has recorded it.
+    pub(super) fn record_soon(&mut self, turn: &mut Turn, at: usize) {
+        let delay = turn.jitter(2 * turn.longest_round_trip());
+        let activity = self.list[at].activity(turn);
+        // What was tried and put off before keeps its back-off, however often the new one is heard of.
+        if activity.record_at == NEVER {
+            activity.record_at = turn.now.mono + delay;
+            self.schedule(at);
+        }
+    }
+
+    /// Leads a round that records new incarnations, if it can come to anything; else looks again later.
+    fn record(&mut self, turn: &mut Turn, at: usize) {
+        let may_vote = self.list[at].avantan.may_vote(turn.site);
+        let is_wanted = self.has_unrecorded(turn, at) || (may_vote && self.is_unrecorded(turn, at));
+        let pause = turn.jitter(SECOND);
+        let activity = self.list[at].activity(turn);
+        if !is_wanted {
+            (activity.record_at, activity.recordings) = (NEVER, 0);
+            return;
+        }
+
+        // Whatever comes of it: one that does not get through costs each site two writes, and there may be very many quotas.
+        activity.record_at = turn.now.mono + (SECOND << activity.recordings.min(RECORDINGS)) + pause;
+        activity.recordings += 1;
+        let quota = &self.list[at];
+        let is_idle = !quota.avantan.in_round() && *quota.avantan.role() == Role::Idle;
+        if may_vote && is_idle && self.has_majority(turn, at) {
+            self.lead(turn, at, Intent::Record, Cause::Recovery);
+        }
+        self.schedule(at);
+    }
+
+    /// Whether enough sites that may vote are up for an election to come to anything, as far as can be told from here. A new
+    /// incarnation that is not recorded may vote only if every other site has told it so: that can be while all are up, and one that
+    /// it has happened to knows.
+    fn has_majority(&self, turn: &Turn, at: usize) -> bool {
+        let table = &self.list[at].avantan.share.table;
+        let others = || turn.peers.iter().enumerate().filter(|(position, _)| *position != turn.position);
+        let up = others().filter(|(_, peer)| peer.is_up(turn.now));
+        let recorded = |peer: &crate::turn::Peer| table.settled(peer.site).map_or(1, |last| last.row.incarnation.0);
+        let voters = 1 + up.clone().filter(|(_, peer)| peer.incarnation.0 <= recorded(peer)).count();
+        let may_be_cleared = self.is_unrecorded(turn, at) || up.clone().count() + 1 == turn.peers.len();
+        let possible = if may_be_cleared { 1 + up.count() } else { voters };
+        possible >= turn.site.majority()
+    }
+
+    /// Whether this site is a new incarnation that no round has recorded.
+    fn is_unrecorded(&self, turn: &Turn, at: usize) -> bool {
+        let table = &self.list[at].avantan.share.table;
+        let recorded = table.settled(turn.site.me).map_or(1, |last| last.row.incarnation.0);
+        table.limit.is_some() && turn.site.incarnation.0 > recorded
+    }
+
     fn expire_waiting(&mut self, turn: &mut Turn, at: usize) {
         let now = turn.now.mono;
         let failed = self.unreachable(turn, at);
-        let Some(activity) = &mut self.list[at].activity else { return };
-        let mut expired = 0;
-        activity.waiting.retain(|request| {
-            let over = request.deadline <= now;
-            if over {
-                expired += 1;
-                turn.metrics.refused_waited += 1;
-                let refusal = if activity.failures > 0 && failed != SiteSet::default() {
-                    Refusal::Unreachable { missing: failed }
-                } else {
-                    Refusal::DeadlinePassed
-                };
-                turn.finished.push((request.ticket, Outcome::Refused(refusal)));
-            }
-            !over
-        });
-        self.waiting -= expired;
-        let activity = self.list[at].activity.as_mut().expect("looked at above");
-        let mut dropped = false;
-        activity.admin.retain(|admin| {
-            let over = admin.deadline <= now;
-            if over {
-                dropped = true;
-                // A value that carries it out may be accepted somewhere, or not: nobody can say yet.
-                let outcome = match admin.aim {
-                    Some(aim) => {
-                        turn.undecided.push((admin.ticket, aim));
-                        Outcome::Unknown(Doubt::Undecided)
-                    }
-                    // All are up: there was not enough time.
-                    None if failed == SiteSet::default() => Outcome::Refused(Refusal::DeadlinePassed),
-                    None => Outcome::Refused(Refusal::Unreachable { missing: failed }),
-                };
-                turn.finished.push((admin.ticket, outcome));
-            }
-            !over
-        });
-        activity.note_deadlines();
-        if dropped {
-            self.withdraw_admin_round(turn, at);
+        while let Some(activity) = &mut self.list[at].activity {
+            let Some(request) = activity.waiting.take_overdue(now) else { break };
+            turn.metrics.refused_waited += 1;
+            let refusal = if activity.failures > 0 && failed != SiteSet::default() {
+                Refusal::Unreachable { missing: failed }
+            } else {
+                Refusal::DeadlinePassed
+            };
+            self.finish(turn, request.ticket, Outcome::Refused(refusal));
         }
+        let Some(activity) = &mut self.list[at].activity else { return };
+        let (over, left) = std::mem::take(&mut activity.admin).into_iter().partition(|admin| admin.deadline <= now);
+        activity.admin = left;
+        activity.note_deadlines();
+        let over: VecDeque<Admin> = over;
+        if over.is_empty() {
+            return;
+        }
+        for admin in over {
+            // A value that carries it out may be accepted somewhere, or not: nobody can say yet.
+            let outcome = match admin.aim {
+                Some(aim) => {
+                    turn.undecided.push((admin.ticket, aim));
+                    Outcome::Unknown(Doubt::Undecided)
+                }
+                // All are up: there was not enough time.
+                None if failed == SiteSet::default() => Outcome::Refused(Refusal::DeadlinePassed),
+                None => Outcome::Refused(Refusal::Unreachable { missing: failed }),
+            };
+            self.finish(turn, admin.ticket, outcome);
+        }
+        self.withdraw_admin_round(turn, at);
+    }
+
+    /// Takes back a creation or deletion that waits; false if a value that carries it out may be accepted somewhere.
+    pub(super) fn withdraw_admin(&mut self, turn: &mut Turn, at: usize, ticket: Ticket) -> bool {
+        let activity = self.list[at].activity.as_mut().expect("a quota where somebody waits is active");
+        let found = activity.admin.iter().position(|admin| admin.ticket == ticket && admin.aim.is_none());
+        let Some(found) = found else { return false };
+        activity.admin.remove(found);
+        activity.note_deadlines();
+        self.administering -= 1;
+        self.withdraw_admin_round(turn, at);
+        true
     }
 
     /// Members that have not answered: the election that is under way, or the last one, or anything lately.
@@ -376,16 +437,21 @@ impl Quotas {
                 activity.phase_at = now + waited.min(2 * SECOND).max(2 * turn.longest_round_trip());
             }
             Role::Idle if quota.avantan.in_round() => {
-                self.lead(turn, at, Intent::Move, Cause::Recovery);
+                if self.has_majority(turn, at) {
+                    self.lead(turn, at, Intent::Move, Cause::Recovery);
+                } else {
+                    // Nobody could bring it to an end: an election would only cost writes.
+                    let pause = BACK_OFF + turn.jitter(BACK_OFF);
+                    let activity = self.list[at].activity(turn);
+                    activity.unanswered = unanswered;
+                    activity.failures = activity.failures.max(1);
+                    activity.phase_at = now + pause;
+                }
                 self.schedule(at);
                 return;
             }
             Role::Idle => {
-                if std::mem::take(&mut activity.record) && self.has_unrecorded(turn, at) {
-                    self.lead(turn, at, Intent::Move, Cause::Recovery);
-                } else {
-                    self.lead_admin(turn, at);
-                }
+                self.lead_admin(turn, at);
                 // What is led now answers the requests that wait, too.
                 if *self.list[at].avantan.role() == Role::Idle && !self.list[at].avantan.in_round() {
                     let asked = self.list[at].activity.as_mut().is_some_and(|activity| {
@@ -438,6 +504,7 @@ impl Quotas {
             free: share.free(),
             collecting: matches!(self.list[at].avantan.role(), Role::Collecting { .. }),
             electing: matches!(self.list[at].avantan.role(), Role::Electing { .. }),
+            recording: matches!(self.list[at].avantan.role(), Role::Electing { intent: Intent::Record, .. }),
         }
     }
 
@@ -481,19 +548,25 @@ impl Quotas {
             self.serve(turn, at);
         }
         if before.electing && *self.list[at].avantan.role() == Role::Idle {
-            self.failed(turn, at);
+            self.failed(turn, at, before.recording);
         }
     }
 
     /// An election came to nothing.
-    fn failed(&mut self, turn: &mut Turn, at: usize) {
+    fn failed(&mut self, turn: &mut Turn, at: usize, was_recording: bool) {
+        if was_recording {
+            // It says nothing of what requests may hope for, and has a back-off of its own.
+            self.list[at].activity(turn).phase_at = NEVER;
+            self.seek(turn, at);
+            return self.lead_admin(turn, at);
+        }
         let in_round = self.list[at].avantan.in_round();
         let back_off = turn.jitter(2 * turn.longest_round_trip());
         let activity = self.list[at].activity(turn);
         activity.failures += 1;
         let pause = ((50 * MILLISECOND) << activity.failures.min(6)).min(BACK_OFF) + back_off;
         activity.retry_at = turn.now.mono + pause;
-        let wanted = !activity.waiting.is_empty() || !activity.admin.is_empty() || in_round || activity.record;
+        let wanted = !activity.waiting.is_empty() || !activity.admin.is_empty() || in_round;
         activity.phase_at = if wanted { activity.retry_at } else { NEVER };
     }
 
@@ -551,12 +624,14 @@ impl Quotas {
         self.answer_lookup(turn, at);
         self.seek(turn, at);
         self.lead_admin(turn, at);
-        if self.has_unrecorded(turn, at) {
+        let is_left = self.has_unrecorded(turn, at);
+        let delay = SECOND + turn.jitter(SECOND);
+        let activity = self.list[at].activity(turn);
+        if !is_left {
+            (activity.record_at, activity.recordings) = (NEVER, 0);
+        } else if activity.record_at == NEVER {
             // It did not report in time; not at once again.
-            let delay = SECOND + turn.jitter(SECOND);
-            let activity = self.list[at].activity(turn);
-            activity.record = true;
-            activity.phase_at = activity.phase_at.min(now + delay);
+            activity.record_at = now + delay;
         }
         self.schedule(at);
     }
@@ -567,32 +642,16 @@ impl Quotas {
         let quota = &mut self.list[at];
         let free = quota.avantan.share.free().max(0);
         let Some(activity) = &mut quota.activity else { return };
-        let offered = activity.offered;
         let reachable = activity.known_free(turn.position).saturating_add(free);
-        let (mut refused, mut waits) = (0, false);
         let large = quota.avantan.share.table.limit.unwrap_or(0) / LARGE;
         let missed = |peer: usize| peer != turn.position && turn.peers[peer].is_up(turn.now) && !asked.contains(peer);
         let hoped_for_by_large = match (0..turn.peers.len()).any(missed) {
             true => i64::MAX,
             false => reachable.saturating_add(away),
         };
-        for request in activity.waiting.iter_mut().filter(|request| request.arrival < offered) {
-            request.rounds += 1;
-        }
-        activity.waiting.retain(|request| {
-            // A small one would have to be lucky; those behind it in the line should not wait for that.
-            let hoped_for = if request.amount > large { hoped_for_by_large } else { reachable };
-            let hopeless = request.rounds > 0 && (request.amount > hoped_for || request.rounds >= 4);
-            waits |= !hopeless && request.rounds > 0 && request.amount > reachable;
-            if hopeless {
-                refused += 1;
-                turn.metrics.refused_waited += 1;
-                turn.finished.push((request.ticket, Outcome::Refused(Refusal::Exhausted { asked })));
-            }
-            !hopeless
-        });
-        self.waiting -= refused;
-        if refused > 0 {
+        // A small one would have to be lucky; those behind it in the line should not wait for that.
+        let (refused, waits) = activity.waiting.judge(large, reachable, hoped_for_by_large);
+        if !refused.is_empty() {
             // Long ago is not in a row.
             let in_a_row = turn.now.mono < activity.retry_at + BACK_OFF;
             activity.failures = if in_a_row { activity.failures + 1 } else { 1 };
@@ -605,6 +664,10 @@ impl Quotas {
             activity.asked_for_gifts = true;
             activity.phase_since = turn.now.mono;
             activity.phase_at = turn.now.mono + turn.longest_round_trip() * SECOND_LOOK / 100 + 5 * MILLISECOND;
+        }
+        for request in refused {
+            turn.metrics.refused_waited += 1;
+            self.finish(turn, request.ticket, Outcome::Refused(Refusal::Exhausted { asked }));
         }
     }
 
@@ -620,7 +683,7 @@ impl Quotas {
                 None => quota.limit().is_none().then_some(Outcome::Deleted),
             });
             match outcome {
-                Some(outcome) => turn.finished.push((admin.ticket, outcome)),
+                Some(outcome) => self.finish(turn, admin.ticket, outcome),
                 None => {
                     // What was out for it came to nothing, and it goes on.
                     admin.aim = admin.aim.filter(|aim| !self.is_lost(*aim));
@@ -664,6 +727,12 @@ impl Quotas {
                 activity.phase_at = turn.now.mono + delay;
                 self.schedule(at);
             }
+            if self.is_unrecorded(turn, at) {
+                // Nobody else may know.
+                self.record_soon(turn, at);
+                self.list[at].activity(turn).tick_at = turn.now.mono + RELAXED_TICK;
+                self.schedule(at);
+            }
         }
     }
 }
@@ -680,4 +749,5 @@ struct Standing {
     free: i64,
     collecting: bool,
     electing: bool,
+    recording: bool,
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::rounds::LINES;
+use super::line::Waiting;
 use super::row::{EXPIRIES, Grant, due_key, due_uptime, read_due_key};
-use super::{Activity, Dirty, Quota, Quotas, RELAXED_TICK, WAITING, WAITING_PER_QUOTA, Waiting, grant_key};
+use super::{Activity, Dirty, Place, Quota, Quotas, RELAXED_TICK, grant_key};
 use crate::api::{HOLD_MICROS, Hold, Operation, Outcome, Refusal, SiteSet, is_name};
 use crate::clock::MILLISECOND;
 use crate::codec::Malformed;
@@ -120,16 +120,13 @@ impl Quotas {
             }
             return Some(Outcome::Refused(Refusal::Exhausted { asked }));
         }
-        if activity.waiting.len() >= WAITING_PER_QUOTA || self.waiting >= WAITING {
+        if !turn.admit() {
             return Some(Outcome::Refused(Refusal::Overloaded));
         }
         let deadline = now.saturating_add(timeout);
-        let arrival = activity.next_arrival;
-        activity.next_arrival += 1;
-        activity.waiting.push_back(Waiting { ticket, arrival, amount, hold, deadline, rounds: 0 });
+        let arrival = activity.waiting.push(Waiting { ticket, amount, hold, deadline });
         activity.deadline_at = activity.deadline_at.min(deadline);
-        self.waiting += 1;
-        self.line_up(at);
+        self.places.insert(ticket, Place::Line { at: at as u32, arrival });
         self.seek(turn, at);
         self.schedule(at);
         None
@@ -273,28 +270,22 @@ impl Quotas {
     /// Grants what now fits to requests that wait, in the order of their arrival; a large one does not hold up the small
     /// ones behind it, because what it waits for comes by a round that has its need.
     pub(super) fn serve(&mut self, turn: &mut Turn, at: usize) {
-        let Some(activity) = &mut self.list[at].activity else { return };
-        if activity.waiting.is_empty() {
-            return;
-        }
-        let waiting = std::mem::take(&mut activity.waiting);
-        let mut left = std::collections::VecDeque::with_capacity(waiting.len());
-        for request in waiting {
-            let quota = &mut self.list[at];
-            if quota.limit().is_none() {
-                self.waiting -= 1;
-                turn.finished.push((request.ticket, Outcome::Refused(Refusal::QuotaDeleted)));
-            } else if request.amount <= quota.avantan.share.free() {
-                self.waiting -= 1;
-                turn.metrics.granted_waited += 1;
-                let outcome = self.grant(turn, at, request.amount, request.hold);
-                turn.finished.push((request.ticket, outcome));
-            } else {
-                left.push_back(request);
+        loop {
+            let Quota { avantan, activity: Some(activity), .. } = &mut self.list[at] else { return };
+            if avantan.share.table.limit.is_none() {
+                let refused: Vec<Waiting> = activity.waiting.take_all().collect();
+                for request in refused {
+                    self.finish(turn, request.ticket, Outcome::Refused(Refusal::QuotaDeleted));
+                }
+                break;
             }
+            // What is free only shrinks by this, so nobody before the one that is found has come to fit meanwhile.
+            let Some(request) = activity.waiting.take_first_within(avantan.share.free()) else { break };
+            turn.metrics.granted_waited += 1;
+            let outcome = self.grant(turn, at, request.amount, request.hold);
+            self.finish(turn, request.ticket, outcome);
         }
-        let activity = self.list[at].activity.as_mut().expect("looked at above");
-        activity.waiting = left;
+        let Some(activity) = &mut self.list[at].activity else { return };
         activity.note_deadlines();
         if activity.waiting.is_empty() {
             activity.asked_for_gifts = false;
@@ -302,49 +293,29 @@ impl Quotas {
     }
 
     /// Withdraws operations of a session that wait; nothing was done for them, nor will be. False if that can no longer be said
-    /// of one of them. One pass over everything that waits, however many are withdrawn.
+    /// of one of them.
     pub fn withdraw(&mut self, turn: &mut Turn, session: SessionId, sequences: &BTreeSet<u64>) -> bool {
-        let is_meant = |ticket: &Ticket| ticket.session == session && sequences.contains(&ticket.sequence);
         let mut withdrawn = 0;
-        self.tidy_lines();
-        for at in self.lines.clone() {
-            let at = at as usize;
-            let Some(activity) = &mut self.list[at].activity else { continue };
-            let before = (activity.waiting.len(), activity.admin.len());
-            activity.waiting.retain(|request| !is_meant(&request.ticket));
-            activity.admin.retain(|admin| admin.aim.is_some() || !is_meant(&admin.ticket));
-            let gone = (before.0 - activity.waiting.len(), before.1 - activity.admin.len());
-            if gone == (0, 0) {
-                continue;
-            }
-            activity.note_deadlines();
-            self.waiting -= gone.0;
-            withdrawn += gone.0 + gone.1;
-            if gone.1 > 0 {
-                self.withdraw_admin_round(turn, at);
+        for &sequence in sequences {
+            let ticket = Ticket { session, sequence };
+            let Some(place) = self.places.get(&ticket).cloned() else { continue };
+            let has_left = match place {
+                Place::Line { at, arrival } => {
+                    let activity = self.list[at as usize].activity.as_mut();
+                    let activity = activity.expect("a quota where somebody waits is active");
+                    let has_left = activity.waiting.remove(arrival).is_some();
+                    activity.note_deadlines();
+                    has_left
+                }
+                Place::Admin { at } => self.withdraw_admin(turn, at as usize, ticket),
+                Place::Name { name, arrival } => self.lookups.withdraw(&name, arrival),
+            };
+            if has_left {
+                self.places.remove(&ticket);
+                withdrawn += 1;
             }
         }
-        withdrawn += self.withdraw_lookups(is_meant);
         withdrawn == sequences.len()
-    }
-
-    /// Something waits at this quota.
-    pub(super) fn line_up(&mut self, at: usize) {
-        // Each line has something that waits, or is forgotten here: so they are at most as many as may wait.
-        if self.lines.len() >= LINES {
-            self.tidy_lines();
-        }
-        self.lines.insert(at as u32);
-    }
-
-    /// Forgets the lines that have become empty; how many are left.
-    pub(super) fn tidy_lines(&mut self) -> usize {
-        let list = &self.list;
-        self.lines.retain(|&at| {
-            let activity = list[at as usize].activity.as_ref();
-            activity.is_some_and(|activity| !activity.waiting.is_empty() || !activity.admin.is_empty())
-        });
-        self.lines.len()
     }
 }
 
@@ -357,13 +328,12 @@ impl Activity {
 
     /// Tokens that requests wait for.
     pub(super) fn needed(&self) -> i64 {
-        self.waiting.iter().fold(0i64, |sum, request| sum.saturating_add(request.amount))
+        self.waiting.needed()
     }
 
     pub(super) fn note_deadlines(&mut self) {
-        let waiting = self.waiting.iter().map(|request| request.deadline);
         let admin = self.admin.iter().map(|admin| admin.deadline);
-        self.deadline_at = waiting.chain(admin).min().unwrap_or(super::NEVER);
+        self.deadline_at = self.waiting.deadline().into_iter().chain(admin).min().unwrap_or(super::NEVER);
     }
 }
 

@@ -30,6 +30,8 @@ const SMALL: i64 = 16;
 const SHORT: u64 = 2 * SECOND;
 /// A quota that nothing happened to for this long is put to rest.
 const REST: u64 = 60 * SECOND;
+/// How often the pause between two greetings of a site that is not recorded is doubled.
+const GREETINGS: u32 = 4;
 /// The most quotas that one step of an announcement covers.
 const ANNOUNCED: usize = 256;
 
@@ -87,8 +89,7 @@ impl Quotas {
         };
         // News: what waits may be served after all.
         if fresher && !activity.waiting.is_empty() && activity.retry_at > turn.now.mono {
-            let least = activity.waiting.iter().map(|request| request.amount).min().unwrap_or(0);
-            if activity.known_free(turn.position).saturating_add(free) >= least {
+            if activity.known_free(turn.position).saturating_add(free) >= activity.waiting.least() {
                 activity.retry_at = turn.now.mono;
                 activity.phase_at = activity.phase_at.min(turn.now.mono);
             }
@@ -102,11 +103,8 @@ impl Quotas {
             let message = crate::avantan::Message::Behind { applied };
             turn.sends.push((site, crate::peer::Body::Avantan { quota: digest.quota, message: Box::new(message) }));
         }
-        if incarnation > recorded && !activity.record {
-            activity.record = true;
-            let delay = turn.jitter(2 * turn.longest_round_trip());
-            let activity = self.list[at].activity(turn);
-            activity.phase_at = activity.phase_at.min(turn.now.mono + delay);
+        if incarnation > recorded {
+            self.record_soon(turn, at);
         }
         if doubts || behind {
             self.tell(turn, at, from);
@@ -314,9 +312,13 @@ impl Quotas {
                 || (short > 0) != (told.short > 0)
                 || rate.abs_diff(told.rate) > (told.rate / 4).max(noticeable as u64 / 8).max(1);
             let repeat = pending && now >= told.at + (patience << told.repeats.min(6)).min(REPEAT);
-            let greet = (unrecorded || (rate > 0 && told.at == 0)) && now >= told.at + SECOND;
+            // The others may have missed that this site is new, and it has nothing else to tell: ever more slowly.
+            let greet = match unrecorded {
+                true => now >= told.at + (SECOND << told.repeats.min(GREETINGS)),
+                false => rate > 0 && told.at == 0 && now >= SECOND,
+            };
             if turn.peers[peer].is_up(turn.now) && (news || repeat || greet) {
-                tell.push((peer, repeat));
+                tell.push((peer, repeat || (greet && unrecorded)));
             }
         }
         for (peer, repeat) in tell {
@@ -329,17 +331,17 @@ impl Quotas {
         let quota = &mut self.list[at];
         let in_round = quota.avantan.in_round();
         let Some(activity) = &mut quota.activity else { return };
-        let busy = rate > 0 || unrecorded || !activity.waiting.is_empty() || !activity.admin.is_empty() || in_round;
-        if busy {
+        let busy = rate > 0 || !activity.waiting.is_empty() || !activity.admin.is_empty() || in_round;
+        if busy || unrecorded {
             activity.active_at = now;
         }
         let scarce = total < activity.demand.forecast(4 * SECOND).max(activity.demand.request().saturating_mul(4));
         activity.tick_at = now
             + match () {
                 () if busy && scarce => TICK,
-                () if busy || now < activity.active_at + SECOND => RELAXED_TICK,
-                () if unsettled => SECOND,
-                () if now < activity.active_at + REST => REST,
+                () if busy || (now < activity.active_at + SECOND && !unrecorded) => RELAXED_TICK,
+                () if unsettled || unrecorded => SECOND,
+                () if now < activity.active_at + REST || activity.record_at != NEVER => REST,
                 () => {
                     quota.activity = None;
                     return;

@@ -238,7 +238,7 @@ impl Txns {
         if parts.is_empty() {
             return Ok(Some(0));
         }
-        if self.coordinated.len() >= COORDINATED {
+        if self.coordinated.len() >= COORDINATED || !turn.admit() {
             return Err(Abort::of(Cause::Overloaded));
         }
         let is_there = |site: SiteId| turn.is_reachable(site) && turn.offset_of(site).is_some();

@@ -384,3 +384,75 @@ fn answer_that_was_overtaken_does_not_hide_that_the_clock_is_off() {
     late.into_iter().for_each(|input| cluster.feed(0, input));
     assert!(!is_trusted(&cluster));
 }
+
+/// How many rounds the sites have led so far, for any cause.
+fn rounds(cluster: &Cluster) -> u64 {
+    let nodes = cluster.hosts.iter().filter_map(|host| host.node.as_ref());
+    let rounds = nodes.map(|node| node.metrics());
+    rounds.map(|metrics| metrics.rounds_reactive + metrics.rounds_proactive + metrics.rounds_recovery).sum()
+}
+
+/// One site is new, another one is away, and so no round can record the new one: nobody writes anything for it meanwhile.
+#[test]
+fn new_incarnation_is_not_recorded_while_too_few_may_vote_and_is_once_they_can() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    cluster.run(70 * SECOND);
+    cluster.kill(2);
+    cluster.hosts[2].rows.clear();
+    cluster.start(2);
+    let until = cluster.now + 5 * SECOND;
+    while cluster.hosts[2].node.as_ref().expect("runs").readiness() != Readiness::Ready {
+        assert!(cluster.now < until, "two others are enough to join");
+        cluster.run(SECOND / 1000);
+    }
+    cluster.kill(1);
+    // Until it is known to be down, a round is worth trying.
+    cluster.run(10 * SECOND);
+    let before = (rounds(&cluster), cluster.hosts[0].copy().1);
+    for _ in 0..600 {
+        cluster.run(SECOND / 10);
+        assert_eq!(cluster.share(0, "gpus").free(), cluster.tokens(0, "gpus"), "nothing is set aside");
+    }
+    assert_eq!(rounds(&cluster), before.0, "no election could come to anything");
+    cluster.start(1);
+    cluster.run(40 * SECOND);
+    let recorded =
+        cluster.share(0, "gpus").table.settled(Cluster::site(2)).expect("it has been in a round").row.incarnation;
+    assert_eq!(recorded.0, 2, "it is recorded once a majority may vote");
+}
+
+/// Elections to record a new incarnation do not get through, although the others seem to be up: each comes later than the one
+/// before, and the tokens of the idle quota can be had all the time.
+#[test]
+fn recording_that_does_not_get_through_backs_off_and_sets_nothing_aside() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    cluster.run(70 * SECOND);
+    cluster.kill(2);
+    cluster.hosts[2].rows.clear();
+    cluster.start(2);
+    let until = cluster.now + 5 * SECOND;
+    while cluster.hosts[2].node.as_ref().expect("runs").readiness() != Readiness::Ready {
+        assert!(cluster.now < until, "two others are enough to join");
+        cluster.run(SECOND / 1000);
+    }
+    // Site 0 hears the others, and they do not hear it; site 1 hears nobody, so nobody else can record it.
+    cluster.cut = vec![(0, 1), (2, 1), (1, 2)];
+    cluster.run(SECOND);
+    let mut led = Vec::new();
+    for _ in 0..2 {
+        let before = rounds(&cluster);
+        for _ in 0..1_200 {
+            cluster.run(SECOND / 10);
+            assert_eq!(cluster.share(0, "gpus").free(), cluster.tokens(0, "gpus"), "nothing is set aside");
+        }
+        led.push(rounds(&cluster) - before);
+    }
+    assert!(led[1] > 0 && led[1] < led[0], "{led:?} elections in two minutes each");
+    cluster.cut.clear();
+    cluster.run(40 * SECOND);
+    let recorded =
+        cluster.share(0, "gpus").table.settled(Cluster::site(2)).expect("it has been in a round").row.incarnation;
+    assert_eq!(recorded.0, 2);
+}

@@ -1,13 +1,13 @@
 //! Scenarios of quotas, named subject_condition_outcome.
 
 use slackline_core::api::{
-    Answer, Batch, Doubt, Hold, Operation, Outcome, Readiness, Refusal, Request, Response, Submission,
+    Answer, BATCH_OPERATIONS, Batch, Doubt, Hold, Operation, Outcome, Readiness, Refusal, Request, Response, Submission,
 };
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{Incarnation, OperationId, SiteId};
 use slackline_core::machine::ClientId;
 use slackline_core::peer::Tally;
-use slackline_core::quota::count;
+use slackline_core::quota::{WAITING, count};
 
 use crate::cluster::{Cluster, DELAY};
 
@@ -589,4 +589,39 @@ fn operation_that_waits_is_answered_when_its_session_moves_on() {
         cluster.run(5 * SECOND);
         assert_eq!(cluster.show(0, "gpus").in_use_max, if how == 0 { 89 } else { 90 }, "nobody was granted it");
     }
+}
+
+/// Everything that waits at a site waits under one bound, whether its name is known or not.
+#[test]
+fn operations_on_unknown_names_beyond_the_bound_are_refused_as_overloaded() {
+    let mut cluster = Cluster::new(3);
+    cluster.cut = vec![(0, 1), (0, 2), (1, 0), (2, 0)];
+    let mut offered = 0;
+    while offered <= WAITING {
+        cluster.request(0, 1, Request::Open);
+        let Some((_, _, Response::Opened { site, incarnation, session })) = cluster.responses.pop() else { panic!() };
+        let operation = |at: usize| {
+            let quota = format!("unknown-{}", at % 700);
+            Operation::Acquire { quota, amount: 1, hold: Hold::Counted }
+        };
+        let last = (offered + BATCH_OPERATIONS).min(WAITING + 1);
+        let operations = (offered..last).zip(1..);
+        let operations =
+            operations.map(|(at, sequence)| Submission { sequence, timeout: SECOND, operation: operation(at) });
+        let batch = Batch { site, incarnation, session, low: 1, operations: operations.collect() };
+        cluster.request(0, 1, Request::Batch(batch));
+        offered = last;
+    }
+    let refused = |response: &(usize, ClientId, Response)| match &response.2 {
+        Response::Batch { answers, .. } => {
+            answers.iter().filter(|answer| answer.outcome == Outcome::Refused(Refusal::Overloaded)).count()
+        }
+        _ => 0,
+    };
+    assert_eq!(cluster.responses.iter().map(refused).sum::<usize>(), 1, "all but one wait");
+    let node = cluster.hosts[0].node.as_ref().expect("runs");
+    assert_eq!(node.quotas().waiting(), WAITING);
+    // Their time passes: the room is free again.
+    cluster.run(2 * SECOND);
+    assert_eq!(cluster.hosts[0].node.as_ref().expect("runs").quotas().waiting(), 0);
 }

@@ -1,0 +1,311 @@
+//! The line of requests that wait for tokens of one quota, in the order of their arrival.
+//!
+//! Whatever is asked of a line takes logarithmic time: who is first among those that what is free suffices for, who wants
+//! least, whose deadline is next, how much all of them want. What ends a request pays for that request alone.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::api::Hold;
+use crate::turn::Ticket;
+
+/// A request that came this many judged rounds ago is not hoped for any longer.
+const ROUNDS: usize = 4;
+
+/// A request that waits for tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub(super) ticket: Ticket,
+    pub(super) amount: i64,
+    pub(super) hold: Hold,
+    pub(super) deadline: u64,
+}
+
+/// The requests that wait for tokens of one quota, by their arrival.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    requests: BTreeMap<u64, Waiting>,
+    by_amount: BTreeSet<(i64, u64)>,
+    by_deadline: BTreeSet<(u64, u64)>,
+    order: Order,
+    /// The sum of the amounts.
+    needed: i128,
+    /// Numbers requests in the order of their arrival.
+    next_arrival: u64,
+    /// Requests that arrived before this one were counted in the line that was last reported to a round.
+    offered: u64,
+    /// What `offered` was in the last rounds that were judged, at most [`ROUNDS`] of them, the newest last: a request has been
+    /// in as many rounds as there are numbers above its own.
+    judged: VecDeque<u64>,
+}
+
+impl Line {
+    pub(super) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Takes a request in at the end; its arrival names it.
+    pub(super) fn push(&mut self, request: Waiting) -> u64 {
+        let arrival = self.next_arrival;
+        self.next_arrival += 1;
+        self.by_amount.insert((request.amount, arrival));
+        self.by_deadline.insert((request.deadline, arrival));
+        self.order.push(arrival, request.amount, self.requests.iter().map(|(arrival, other)| (*arrival, other.amount)));
+        self.needed += i128::from(request.amount);
+        self.requests.insert(arrival, request);
+        arrival
+    }
+
+    /// Takes out the request of this arrival.
+    pub(super) fn remove(&mut self, arrival: u64) -> Option<Waiting> {
+        let request = self.requests.remove(&arrival)?;
+        self.by_amount.remove(&(request.amount, arrival));
+        self.by_deadline.remove(&(request.deadline, arrival));
+        self.needed -= i128::from(request.amount);
+        self.order.remove(arrival);
+        if self.requests.is_empty() {
+            self.order = Order::default();
+            self.judged.clear();
+        }
+        Some(request)
+    }
+
+    /// Takes out the first request that wants no more than `free`.
+    pub(super) fn take_first_within(&mut self, free: i64) -> Option<Waiting> {
+        let arrival = self.order.first_within(free)?;
+        self.remove(arrival)
+    }
+
+    /// Takes out a request whose deadline has passed.
+    pub(super) fn take_overdue(&mut self, now: u64) -> Option<Waiting> {
+        let &(deadline, arrival) = self.by_deadline.first()?;
+        if deadline > now {
+            return None;
+        }
+        self.remove(arrival)
+    }
+
+    /// Tokens that all of them want together.
+    pub(super) fn needed(&self) -> i64 {
+        self.needed.min(i128::from(i64::MAX)) as i64
+    }
+
+    /// The least that one of them wants; zero if there is none.
+    pub(super) fn least(&self) -> i64 {
+        self.by_amount.first().map_or(0, |(amount, _)| *amount)
+    }
+
+    /// The next deadline.
+    pub(super) fn deadline(&self) -> Option<u64> {
+        self.by_deadline.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// A round is told what the requests that wait now want.
+    pub(super) fn note_offer(&mut self) {
+        self.offered = self.next_arrival;
+    }
+
+    /// Whether one of them has been in a round that did not bring enough for it.
+    pub(super) fn has_been_in_vain(&self) -> bool {
+        let newest = self.judged.back().copied().unwrap_or(0);
+        self.requests.first_key_value().is_some_and(|(arrival, _)| *arrival < newest)
+    }
+
+    /// Judges the round that was told last: takes out, in the order of arrival, those that were counted in it and are hopeless,
+    /// because they want more than may be hoped for (`small` hopes for requests of up to `large`, `all` for larger ones), or
+    /// because this was the last round that they are given. Also tells whether one is left that wants more than `reachable`.
+    pub(super) fn judge(&mut self, large: i64, small: i64, all: i64) -> (Vec<Waiting>, bool) {
+        self.judged.push_back(self.offered);
+        let offered = self.judged.iter().copied().max().unwrap_or(0);
+        let mut hopeless = BTreeSet::new();
+        if self.judged.len() == ROUNDS {
+            let last = self.judged.pop_front().expect("there are some");
+            hopeless.extend(self.requests.range(..last).map(|(arrival, _)| *arrival));
+        }
+
+        let counted = |&&(_, arrival): &&(i64, u64)| arrival < offered;
+        let between = |above: i64, to: i64| {
+            let range = (to > above).then(|| self.by_amount.range((above + 1, 0)..=(to, u64::MAX)));
+            range.into_iter().flatten()
+        };
+        let larger = all.max(large);
+        let unmet = between(small, large).chain(between(larger, i64::MAX));
+        hopeless.extend(unmet.filter(counted).map(|(_, arrival)| *arrival));
+        let mut hopeful = between(small.max(large), larger).filter(counted);
+        let waits = hopeful.any(|(_, arrival)| !hopeless.contains(arrival));
+
+        let refused = hopeless.into_iter().filter_map(|arrival| self.remove(arrival)).collect();
+        (refused, waits)
+    }
+
+    /// Takes out all of them.
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = Waiting> + use<> {
+        let (next_arrival, offered) = (self.next_arrival, self.offered);
+        let all = std::mem::replace(self, Self { next_arrival, offered, ..Self::default() });
+        all.requests.into_values()
+    }
+}
+
+/// Finds the first of a line that wants no more than so much: a tree of minima over the requests in the order of their arrival.
+/// Those that have left leave holes, which go when the places are used up: so each place costs a constant in the mean.
+#[derive(Debug, Default)]
+struct Order {
+    /// Whose place is which, ascending.
+    arrivals: Vec<u64>,
+    /// The least amount below each node; the root is 1, the children of `n` are `2n` and `2n + 1`, the places are the last half.
+    least: Vec<u64>,
+}
+
+/// What stands where a request has left.
+const HOLE: u64 = u64::MAX;
+
+impl Order {
+    fn places(&self) -> usize {
+        self.least.len() / 2
+    }
+
+    /// Takes one in behind all `others`, which are those that are in already.
+    fn push(&mut self, arrival: u64, amount: i64, others: impl ExactSizeIterator<Item = (u64, i64)>) {
+        if self.arrivals.len() == self.places() {
+            self.rebuild(others);
+        }
+        self.arrivals.push(arrival);
+        self.set(self.arrivals.len() - 1, amount as u64);
+    }
+
+    fn remove(&mut self, arrival: u64) {
+        if let Ok(place) = self.arrivals.binary_search(&arrival) {
+            self.set(place, HOLE);
+        }
+    }
+
+    fn first_within(&self, most: i64) -> Option<u64> {
+        let fits = |node: usize| most > 0 && self.least[node] <= most as u64;
+        if self.least.is_empty() || !fits(1) {
+            return None;
+        }
+        let mut node = 1;
+        while node < self.places() {
+            node = 2 * node + usize::from(!fits(2 * node));
+        }
+        Some(self.arrivals[node - self.places()])
+    }
+
+    fn set(&mut self, place: usize, amount: u64) {
+        let mut node = self.places() + place;
+        self.least[node] = amount;
+        while node > 1 {
+            node /= 2;
+            self.least[node] = self.least[2 * node].min(self.least[2 * node + 1]);
+        }
+    }
+
+    /// As many places again as there are requests, without the holes.
+    fn rebuild(&mut self, others: impl ExactSizeIterator<Item = (u64, i64)>) {
+        let places = (2 * others.len()).max(8).next_power_of_two();
+        self.arrivals.clear();
+        self.least = vec![HOLE; 2 * places];
+        for (place, (arrival, amount)) in others.enumerate() {
+            self.arrivals.push(arrival);
+            self.least[places + place] = amount as u64;
+        }
+        for node in (1..places).rev() {
+            self.least[node] = self.least[2 * node].min(self.least[2 * node + 1]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::SessionId;
+    use crate::stats::Rng;
+
+    /// The obvious line: a list that every question walks over.
+    #[derive(Default)]
+    struct Plain {
+        requests: VecDeque<(u64, Waiting, usize)>,
+        offered: u64,
+    }
+
+    impl Plain {
+        fn take(&mut self, is_meant: impl Fn(&(u64, Waiting, usize)) -> bool) -> Option<u64> {
+            let at = self.requests.iter().position(is_meant)?;
+            self.requests.remove(at).map(|(arrival, ..)| arrival)
+        }
+
+        fn judge(&mut self, large: i64, small: i64, all: i64) -> (Vec<u64>, bool) {
+            let (mut refused, mut waits) = (Vec::new(), false);
+            for (arrival, _, rounds) in &mut self.requests {
+                *rounds += usize::from(*arrival < self.offered);
+            }
+            self.requests.retain(|(arrival, request, rounds)| {
+                let hoped_for = if request.amount > large { all } else { small };
+                let hopeless = *rounds > 0 && (request.amount > hoped_for || *rounds >= ROUNDS);
+                waits |= !hopeless && *rounds > 0 && request.amount > small;
+                if hopeless {
+                    refused.push(*arrival);
+                }
+                !hopeless
+            });
+            (refused, waits)
+        }
+    }
+
+    #[test]
+    fn line_answers_as_a_list_that_is_walked_over_does() {
+        for seed in 1..=40 {
+            let mut rng = Rng::new(seed);
+            let (mut line, mut plain) = (Line::default(), Plain::default());
+            let name = |request: Option<Waiting>| request.map(|request| request.ticket.sequence);
+            for step in 0..2_000u64 {
+                match rng.below(12) {
+                    0..=5 => {
+                        let amount = 1 + rng.below(40) as i64;
+                        let ticket = Ticket { session: SessionId(1), sequence: line.next_arrival };
+                        let request = Waiting { ticket, amount, hold: Hold::Counted, deadline: step + rng.below(300) };
+                        plain.requests.push_back((line.push(request), request, 0));
+                    }
+                    6 | 7 => {
+                        let free = rng.below(30) as i64;
+                        let taken = plain.take(|(_, request, _)| request.amount <= free);
+                        assert_eq!(name(line.take_first_within(free)), taken);
+                    }
+                    8 => {
+                        let first =
+                            plain.requests.iter().map(|(arrival, request, _)| (request.deadline, *arrival)).min();
+                        let first = first.filter(|(deadline, _)| *deadline <= step).map(|(_, arrival)| arrival);
+                        let taken = first.and_then(|first| plain.take(|(arrival, ..)| *arrival == first));
+                        assert_eq!(name(line.take_overdue(step)), taken);
+                    }
+                    9 => {
+                        let arrival = rng.below(line.next_arrival + 1);
+                        assert_eq!(name(line.remove(arrival)), plain.take(|(other, ..)| *other == arrival));
+                    }
+                    10 => {
+                        line.note_offer();
+                        plain.offered = line.next_arrival;
+                    }
+                    _ => {
+                        let (large, small) = (rng.below(40) as i64, rng.below(40) as i64);
+                        let all = if rng.below(3) == 0 { i64::MAX } else { small + rng.below(9) as i64 };
+                        let (refused, waits) = line.judge(large, small, all);
+                        let refused: Vec<u64> = refused.iter().map(|request| request.ticket.sequence).collect();
+                        assert_eq!((refused, waits), plain.judge(large, small, all), "seed {seed}, step {step}");
+                    }
+                }
+                let amounts = plain.requests.iter().map(|(_, request, _)| request.amount);
+                let least = amounts.clone().min().unwrap_or(0);
+                assert_eq!(
+                    (line.needed(), line.least(), line.requests.len()),
+                    (amounts.sum(), least, plain.requests.len())
+                );
+                assert_eq!(line.deadline(), plain.requests.iter().map(|(_, request, _)| request.deadline).min());
+                assert_eq!(line.has_been_in_vain(), plain.requests.iter().any(|(.., rounds)| *rounds > 0));
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Work is bounded: how often a site leads elections for a quota, how much it says of one, how much it says at once, and what it
+//! keeps waiting. Judged over the whole run, faults included: whatever is away or does not get through, nobody may make others,
+//! or the log, work without end.
+//!
+//! | what | at most at once | and then |
+//! | --- | --- | --- |
+//! | elections for a quota for which nothing waits at the site | [`UNASKED`] | one in eight seconds |
+//! | elections for a quota for which something waits | [`ASKED`] | four a second |
+//! | messages of one site about one quota | [`SAID`] for each other site | 60 a second for each |
+//! | messages of one turn | [`TURN`] for each other site | - |
+//! | operations that wait at a site | the bound of the product | none when the cluster is at rest |
+
+use slackline_core::quota::WAITING;
+
+/// The invariant's name.
+pub const NAME: &str = "bounded work";
+
+/// Elections at once for a quota for which nothing waits: to finish what silent leaders began, and to record who is new.
+pub const UNASKED: u64 = 40;
+/// Elections at once for a quota for which something waits.
+pub const ASKED: u64 = 100;
+/// Messages at once about one quota, to each other site.
+pub const SAID: u64 = 1_000;
+/// Messages of one turn, to each other site: an announcement, what 64 quotas that wake say, and what a batch of requests sets off.
+pub const TURN: usize = 4_096;
+
+/// What is allowed: so many at once, and so many in a thousand seconds.
+#[derive(Clone, Copy, Debug)]
+struct Allowance {
+    at_once: u64,
+    in_1000_s: u64,
+}
+
+/// Counts acts against an allowance: each act owes a million, and each microsecond pays off the rate.
+#[derive(Clone, Copy, Debug, Default)]
+struct Meter {
+    owed: u64,
+    at: u64,
+}
+
+impl Meter {
+    fn note(&mut self, now: u64, acts: u64, allowed: Allowance) -> bool {
+        let paid = (now - self.at).saturating_mul(allowed.in_1000_s) / 1000;
+        self.owed = self.owed.saturating_sub(paid) + acts * 1_000_000;
+        self.at = now;
+        self.owed <= allowed.at_once * 1_000_000
+    }
+}
+
+/// What one site has done for one quota since it was started.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work {
+    asked: Meter,
+    unasked: Meter,
+    said: Meter,
+    /// The instance and the ballot of the last election.
+    last: (u64, u64),
+}
+
+impl Work {
+    /// Elections of one instance and ballot are sent; `waits` says whether something waits for the quota at the site.
+    pub fn lead(&mut self, now: u64, election: (u64, u64), waits: bool) -> Result<(), String> {
+        // To others, or again.
+        if std::mem::replace(&mut self.last, election) == election {
+            return Ok(());
+        }
+        let (meter, allowed, what) = match waits {
+            true => (&mut self.asked, Allowance { at_once: ASKED, in_1000_s: 4_000 }, "something waits"),
+            false => (&mut self.unasked, Allowance { at_once: UNASKED, in_1000_s: 125 }, "nothing waits"),
+        };
+        match meter.note(now, 1, allowed) {
+            true => Ok(()),
+            false => Err(format!("too many elections where {what}: {} at once are allowed", allowed.at_once)),
+        }
+    }
+
+    /// So many messages about the quota leave in one turn, to `others` other sites.
+    pub fn say(&mut self, now: u64, messages: u64, others: u64) -> Result<(), String> {
+        let allowed = Allowance { at_once: SAID * others, in_1000_s: 60_000 * others };
+        match self.said.note(now, messages, allowed) {
+            true => Ok(()),
+            false => Err(format!("too many messages about one quota: {} at once are allowed", allowed.at_once)),
+        }
+    }
+}
+
+/// Judges a turn: how many messages leave, and what waits afterwards.
+pub fn check_turn(messages: usize, others: usize, waiting: usize) -> Result<(), String> {
+    if messages > TURN * others {
+        return Err(format!("{messages} messages leave in one turn"));
+    }
+    if waiting > WAITING {
+        return Err(format!("{waiting} operations wait"));
+    }
+    Ok(())
+}
+
+/// Judges a site at rest, when all clients have been answered.
+pub fn check_rest(waiting: usize) -> Result<(), String> {
+    if waiting == 0 { Ok(()) } else { Err(format!("{waiting} operations wait, and nobody waits for them")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elections_without_a_pause_are_noticed_and_those_with_a_growing_one_are_not() {
+        const SECOND: u64 = 1_000_000;
+        let mut steady = Work::default();
+        let found = (0..200).map(|at| steady.lead(at * SECOND * 3 / 2, (1, at + 1), false)).find(Result::is_err);
+        assert!(found.is_some(), "0.7 a second, for as long as it lasts");
+        let mut growing = Work::default();
+        let mut now = 0;
+        for at in 0..200 {
+            now += (SECOND << at.min(4)) + SECOND / 2;
+            assert_eq!(growing.lead(now, (1, at + 1), false), Ok(()));
+            assert_eq!(growing.lead(now + 1, (1, at + 1), false), Ok(()), "the same again");
+        }
+        let mut talk = Work::default();
+        assert!((0..100_000).map(|at| talk.say(at * 5_000, 2, 2)).any(|found| found.is_err()), "400 a second");
+        assert!(check_turn(TURN * 2 + 1, 2, 0).is_err() && check_turn(1, 2, WAITING + 1).is_err());
+        assert!(check_turn(1, 2, WAITING).is_ok() && check_rest(1).is_err() && check_rest(0).is_ok());
+    }
+}
