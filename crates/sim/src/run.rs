@@ -26,11 +26,13 @@ use crate::brink::Brink;
 use crate::clients::{Client, Purpose};
 use crate::costs::Costs;
 use crate::faults::Faults;
+use crate::invariants::quorums::{self, Promises};
 use crate::invariants::{Violation, answers, release, survival};
 use crate::kinds;
 use crate::network::Fate;
 use crate::oracle::Oracle;
 use crate::probes::Probes;
+use crate::refusals::Refusals;
 use crate::txns::Txns;
 use crate::vigil::Vigil;
 use crate::world::{After, Host, Options, World};
@@ -175,6 +177,8 @@ pub(crate) enum Timer {
     Vigil,
     /// A site crashes that was told that a session is over.
     Closed(usize),
+    /// Who is up and connected is looked at.
+    Refusals,
 }
 
 impl Timer {
@@ -191,6 +195,7 @@ impl Timer {
             Timer::Brink(writes) => (8, usize::from(writes)),
             Timer::Vigil => (9, 0),
             Timer::Closed(of) => (10, of),
+            Timer::Refusals => (11, 0),
         };
         kind << 56 | of as u64
     }
@@ -208,7 +213,8 @@ impl Timer {
             7 => Timer::Phase,
             8 => Timer::Brink(of == 1),
             9 => Timer::Vigil,
-            _ => Timer::Closed(of),
+            10 => Timer::Closed(of),
+            _ => Timer::Refusals,
         }
     }
 }
@@ -249,6 +255,8 @@ pub(crate) struct Simulation {
     pub(crate) faults: Faults,
     pub(crate) brink: Brink,
     pub(crate) vigil: Vigil,
+    pub(crate) refusals: Refusals,
+    promises: Promises,
     pub(crate) audit: Audit,
     pub(crate) phase: Phase,
     pub(crate) submitted: u64,
@@ -308,6 +316,8 @@ impl Simulation {
             faults: Faults::new(sites),
             brink: Brink::new(seed),
             vigil: Vigil::new(sites),
+            refusals: Refusals::new(sites),
+            promises: Promises::default(),
             audit: Audit::default(),
             phase: Phase::Faults,
             submitted: 0,
@@ -334,6 +344,7 @@ impl Simulation {
             world.wake_at(at, Timer::Client(client).token());
         }
         world.wake_at(SECOND, Timer::Phase.token());
+        world.wake_at(SECOND, Timer::Refusals.token());
         while self.phase != Phase::Over && self.oracle.violation.is_none() {
             let until = world.now() + 3600 * SECOND;
             world.run(self, until);
@@ -435,6 +446,7 @@ impl Simulation {
 
     /// A site was started.
     pub(crate) fn started(&mut self, world: &mut World, site: usize) {
+        self.holds_up(world, site, world.now());
         let node = world.node(site).expect("it was just started");
         self.seen[site] = Seen { readiness: node.readiness(), ..Seen::default() };
         let in_round = node.quotas().iter().any(|quota| quota.avantan().in_round());
@@ -498,17 +510,25 @@ impl Simulation {
         }
     }
 
-    fn probe_effect(&mut self, effect: &Effect<Node>) {
+    fn probe_effect(&mut self, site: usize, effect: &Effect<Node>) {
         let Effect::Send { message, .. } = effect else { return };
-        if let Body::Avantan { message, .. } = &message.body
-            && let avantan::Message::Report { report, .. } = &**message
-        {
-            if report.accepted.is_some() {
-                self.probes.hit("round: accepted value reported");
+        let Body::Avantan { quota, message } = &message.body else { return };
+        match &**message {
+            avantan::Message::Report { instance, ballot, report } => {
+                if report.accepted.is_some() {
+                    self.probes.hit("round: accepted value reported");
+                }
+                if report.promises {
+                    self.promises.note(quota, *instance, *ballot, site);
+                } else {
+                    self.probes.hit("round: report without a promise");
+                }
             }
-            if !report.promises {
-                self.probes.hit("round: report without a promise");
+            avantan::Message::Accept { instance, ballot, .. } => {
+                let found = self.promises.check(quota, *instance, *ballot, site, self.members.len());
+                self.oracle.blame(quorums::NAME, found, &format!("quota {quota}"));
             }
+            _ => {}
         }
     }
 }
@@ -534,6 +554,7 @@ impl Host for Simulation {
             Timer::Brink(writes) => self.meet_at_brink(world, writes),
             Timer::Vigil => self.keep_vigil(world),
             Timer::Closed(site) => self.crash_after_close(world, site),
+            Timer::Refusals => self.look_for_refusals(world),
         }
         if self.oracle.violation.is_some() {
             world.stop();
@@ -590,7 +611,7 @@ impl Host for Simulation {
                     let seq = world.log(site).1 + 1;
                     self.oracle.handed_out(world.now(), site, seq, node, batch);
                 }
-                _ => self.probe_effect(effect),
+                _ => self.probe_effect(site, effect),
             }
             if self.options.trace {
                 self.trace(world, format_args!("  site {site} → {effect:?}"));
@@ -634,23 +655,32 @@ impl Host for Simulation {
         }
     }
 
-    fn not_before(&mut self, _world: &World, to: usize, message: &PeerMessage) -> u64 {
-        self.kept_by_network(to, message)
+    fn not_before(&mut self, world: &World, to: usize, message: &PeerMessage) -> u64 {
+        let until = self.kept_by_network(to, message);
+        if until > 0 {
+            self.holds_up(world, to, until);
+        }
+        until
     }
 
     fn fetch_takes(&mut self, world: &World, site: usize, input: &Input<Node>) -> u64 {
-        match self.kept_by_storage(world, site, input) {
+        let takes = match self.kept_by_storage(world, site, input) {
             0 => self.slow_fetch(world, site, input),
             takes => takes,
+        };
+        if takes > 0 {
+            self.holds_up(world, site, world.now() + takes);
         }
+        takes
     }
 
-    fn fate(&mut self, from: usize, to: usize, message: &PeerMessage, fate: Fate) {
+    fn fate(&mut self, now: u64, from: usize, to: usize, message: &PeerMessage, fate: Fate) {
         let kind = kinds::message(&message.body);
         match fate {
             Fate::Sent => {}
             Fate::Lost => {
                 self.misses(from, to, message);
+                self.loses(now, from, to, message);
                 self.probes.message(kind, 0);
             }
             Fate::Duplicated => self.probes.message(kind, 1),
