@@ -90,8 +90,10 @@ impl Simulation {
             if self.audit.done {
                 self.oracle.conserve_all();
                 for site in 0..world.len() {
-                    let under_way = world.node(site).map_or((0, 0), |node| node.txns().under_way());
-                    let found = liveness::check_transactions(under_way);
+                    let txns = world.node(site).map(|node| node.txns());
+                    let under_way = txns.map_or((0, 0), |txns| txns.under_way());
+                    let is_settled = txns.is_none_or(|txns| txns.is_settled());
+                    let found = liveness::check_transactions(under_way, is_settled);
                     self.oracle.blame(liveness::NAME, found, &format!("site {site}"));
                 }
                 self.phase = Phase::Over;

@@ -117,11 +117,11 @@ struct Holding {
 
 /// A quota of the workload.
 #[derive(Clone, Copy, Debug)]
-struct Kind {
-    name: &'static str,
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
     limit: i64,
     /// The largest ordinary request.
-    most: i64,
+    pub(crate) most: i64,
     /// Of a hundred acquires.
     weight: u64,
     /// Of a hundred grants: tracked without an end, and for a time.
@@ -132,7 +132,7 @@ struct Kind {
 }
 
 const PLENTY: Kind = Kind { name: "plenty", limit: 1_000_000, most: 20, weight: 22, open: 10, timed: 20, held: 4_000 };
-const KINDS: [Kind; 7] = [
+pub(crate) const KINDS: [Kind; 7] = [
     PLENTY,
     Kind { name: "tight", limit: 420, most: 9, weight: 26, open: 10, timed: 10, held: 3_000 },
     Kind { name: "scarce", limit: 7, most: 3, weight: 8, open: 30, timed: 30, held: 1_500 },
@@ -1062,6 +1062,9 @@ impl Simulation {
             outcome => outcome,
         };
         let did_nothing = once_and_direct && is_of_one_copy(&outcome);
+        if once_and_direct {
+            self.judge_refusal(op, &outcome);
+        }
         match &outcome {
             Outcome::Refused(refusal) => {
                 self.count_refusal(*refusal);

@@ -461,6 +461,12 @@ impl Simulation {
         });
     }
 
+    /// Whether messages are lost, repeated or delayed in bursts.
+    pub(crate) fn is_stormy(&self) -> bool {
+        let is_storm = |fault: &Fault| matches!(fault, Fault::Loss | Fault::Duplication | Fault::Reordering);
+        self.faults.active.iter().flatten().any(is_storm)
+    }
+
     pub(crate) fn errs(&self, site: usize) -> bool {
         let of_site = [Fault::Clock { site }, Fault::Suspension { site }];
         self.faults.active.iter().flatten().any(|fault| of_site.contains(fault))

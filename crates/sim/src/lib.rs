@@ -13,6 +13,7 @@
 //! | `brink` | faults that need exact timing: transactions held back until the rights they rest on end |
 //! | `audit` | the cluster at rest after the healing |
 //! | `vigil` | who can hear whom while a clock is far off, and whether it is noticed |
+//! | `refusals` | who is up and connected, and whether they serve |
 //! | `probes` | what a sweep must have come across |
 //! | `run`, `sweep` | one seed, many seeds |
 //!
@@ -39,6 +40,7 @@ mod network;
 mod oracle;
 mod probes;
 mod queue;
+mod refusals;
 mod run;
 mod sweep;
 mod txns;

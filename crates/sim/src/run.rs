@@ -26,11 +26,13 @@ use crate::brink::Brink;
 use crate::clients::{Client, Purpose};
 use crate::costs::Costs;
 use crate::faults::Faults;
+use crate::invariants::quorums::{self, Promises};
 use crate::invariants::{Violation, answers, lives, release, survival};
 use crate::kinds;
 use crate::network::Fate;
 use crate::oracle::Oracle;
 use crate::probes::Probes;
+use crate::refusals::Refusals;
 use crate::txns::Txns;
 use crate::vigil::Vigil;
 use crate::work::Works;
@@ -182,6 +184,8 @@ pub(crate) enum Timer {
     Mount(usize),
     /// A site that has just lost its disk loses it again.
     Relapse(usize),
+    /// Who is up and connected is looked at.
+    Refusals,
 }
 
 impl Timer {
@@ -201,6 +205,7 @@ impl Timer {
             Timer::Mount(of) => (11, of),
             Timer::Relapse(of) => (12, of),
             Timer::Closed(of) => (13, of),
+            Timer::Refusals => (14, 0),
         };
         kind << 56 | of as u64
     }
@@ -221,6 +226,7 @@ impl Timer {
             11 => Timer::Mount(of),
             12 => Timer::Relapse(of),
             13 => Timer::Closed(of),
+            14 => Timer::Refusals,
             _ => Timer::Vigil,
         }
     }
@@ -271,6 +277,8 @@ pub(crate) struct Simulation {
     pub(crate) works: Works,
     /// How many quotas of a crowd are still to be created; none in most runs.
     pub(crate) crowd: u64,
+    pub(crate) refusals: Refusals,
+    promises: Promises,
     pub(crate) audit: Audit,
     pub(crate) phase: Phase,
     pub(crate) submitted: u64,
@@ -332,6 +340,8 @@ impl Simulation {
             vigil: Vigil::new(sites),
             works: vec![Default::default(); sites],
             crowd: if seed % CROWDED == 0 { CROWD } else { 0 },
+            refusals: Refusals::new(sites),
+            promises: Promises::default(),
             audit: Audit::default(),
             phase: Phase::Faults,
             submitted: 0,
@@ -358,6 +368,7 @@ impl Simulation {
             world.wake_at(at, Timer::Client(client).token());
         }
         world.wake_at(SECOND, Timer::Phase.token());
+        world.wake_at(SECOND, Timer::Refusals.token());
         while self.phase != Phase::Over && self.oracle.violation.is_none() {
             let until = world.now() + 3600 * SECOND;
             world.run(self, until);
@@ -473,6 +484,7 @@ impl Simulation {
 
     /// A site was started.
     pub(crate) fn started(&mut self, world: &mut World, site: usize) {
+        self.holds_up(world, site, world.now());
         let node = world.node(site).expect("it was just started");
         self.seen[site] = Seen { readiness: node.readiness(), ..Seen::default() };
         self.works[site].clear();
@@ -537,17 +549,25 @@ impl Simulation {
         }
     }
 
-    fn probe_effect(&mut self, effect: &Effect<Node>) {
+    fn probe_effect(&mut self, site: usize, effect: &Effect<Node>) {
         let Effect::Send { message, .. } = effect else { return };
-        if let Body::Avantan { message, .. } = &message.body
-            && let avantan::Message::Report { report, .. } = &**message
-        {
-            if report.accepted.is_some() {
-                self.probes.hit("round: accepted value reported");
+        let Body::Avantan { quota, message } = &message.body else { return };
+        match &**message {
+            avantan::Message::Report { instance, ballot, report } => {
+                if report.accepted.is_some() {
+                    self.probes.hit("round: accepted value reported");
+                }
+                if report.promises {
+                    self.promises.note(quota, *instance, *ballot, site);
+                } else {
+                    self.probes.hit("round: report without a promise");
+                }
             }
-            if !report.promises {
-                self.probes.hit("round: report without a promise");
+            avantan::Message::Accept { instance, ballot, .. } => {
+                let found = self.promises.check(quota, *instance, *ballot, site, self.members.len());
+                self.oracle.blame(quorums::NAME, found, &format!("quota {quota}"));
             }
+            _ => {}
         }
     }
 }
@@ -576,6 +596,7 @@ impl Host for Simulation {
             Timer::Word(site) => self.give_word(world, site),
             Timer::Mount(site) => self.mount(world, site),
             Timer::Relapse(site) => self.relapse(world, site),
+            Timer::Refusals => self.look_for_refusals(world),
         }
         if self.oracle.violation.is_some() {
             world.stop();
@@ -632,7 +653,7 @@ impl Host for Simulation {
                     let seq = world.log(site).1 + 1;
                     self.oracle.handed_out(world.now(), site, seq, node, batch);
                 }
-                _ => self.probe_effect(effect),
+                _ => self.probe_effect(site, effect),
             }
             if self.options.trace {
                 self.trace(world, format_args!("  site {site} → {effect:?}"));
@@ -681,23 +702,32 @@ impl Host for Simulation {
         }
     }
 
-    fn not_before(&mut self, _world: &World, to: usize, message: &PeerMessage) -> u64 {
-        self.kept_by_network(to, message)
+    fn not_before(&mut self, world: &World, to: usize, message: &PeerMessage) -> u64 {
+        let until = self.kept_by_network(to, message);
+        if until > 0 {
+            self.holds_up(world, to, until);
+        }
+        until
     }
 
     fn fetch_takes(&mut self, world: &World, site: usize, input: &Input<Node>) -> u64 {
-        match self.kept_by_storage(world, site, input) {
+        let takes = match self.kept_by_storage(world, site, input) {
             0 => self.slow_fetch(world, site, input),
             takes => takes,
+        };
+        if takes > 0 {
+            self.holds_up(world, site, world.now() + takes);
         }
+        takes
     }
 
-    fn fate(&mut self, from: usize, to: usize, message: &PeerMessage, fate: Fate) {
+    fn fate(&mut self, now: u64, from: usize, to: usize, message: &PeerMessage, fate: Fate) {
         let kind = kinds::message(&message.body);
         match fate {
             Fate::Sent => {}
             Fate::Lost => {
                 self.misses(from, to, message);
+                self.loses(now, from, to, message);
                 self.probes.message(kind, 0);
             }
             Fate::Duplicated => self.probes.message(kind, 1),

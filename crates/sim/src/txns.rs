@@ -357,31 +357,31 @@ impl Simulation {
         }
     }
 
+    /// Something is done with one to three mixed objects, which live at different homes.
     fn plan_mixed(&mut self, world: &World, plan: &mut Plan) {
-        let key = self.any(world, 'm', MIXED);
-        let add = |rng: &mut slackline_core::stats::Rng| Blind::Add(rng.below(19) as i64 - 9);
-        match self.rng.below(10) {
-            0 => plan.blind.push((key, Blind::Write(self.value()))),
-            1..=2 => plan.blind.push((key, Blind::Put(self.value()))),
-            3 => plan.blind.push((key, Blind::Delete)),
-            4..=6 => {
-                // With another one, so that it is prepared for a while.
-                let other = self.any(world, 'm', MIXED);
-                if other != key {
-                    plan.blind.push((other, add(&mut self.rng)));
+        let first = self.rng.below(MIXED);
+        for number in 0..=self.rng.below(3) {
+            let key = self.object(world, 'm', (first + number) % MIXED);
+            let blind = match self.rng.below(10) {
+                0 => Blind::Write(self.value()),
+                1 => Blind::Put(self.value()),
+                2 => Blind::Delete,
+                3..=5 => Blind::Add(self.rng.below(19) as i64 - 9),
+                kind => {
+                    match kind {
+                        6 => plan.updates.push(plan.gets.len()),
+                        7 => plan.deletes.push(plan.gets.len()),
+                        _ => {}
+                    }
+                    plan.gets.push(key);
+                    continue;
                 }
-                plan.blind.push((key, add(&mut self.rng)));
-            }
-            7 => {
-                self.change_first(plan, key);
-                let key = self.any(world, 'r', REGISTERS);
-                plan.gets.push(key);
-            }
-            _ => {
-                plan.gets.push(key);
-                let key = self.any(world, 'r', REGISTERS);
-                plan.gets.push(key);
-            }
+            };
+            plan.blind.push((key, blind));
+        }
+        if plan.gets.is_empty() && plan.blind.len() == 1 && self.rng.one_in(2) {
+            let key = self.any(world, 'r', REGISTERS);
+            self.change_first(plan, key);
         }
     }
 
@@ -524,7 +524,10 @@ impl Simulation {
                     running.draft.revoke(key);
                     running.treated.revoked += 1;
                 }
-                Err(abort) => return self.not_read(world, &abort),
+                Err(abort) => {
+                    self.judge_not_read(running.site, usize::from(key.home), running.until - PATIENCE, &abort);
+                    return self.not_read(world, &abort);
+                }
             }
         }
         for ((region, span), scanned) in scans.iter().zip(reading.scans) {
@@ -534,7 +537,10 @@ impl Simulation {
                         return;
                     }
                 }
-                Err(abort) => return self.not_read(world, &abort),
+                Err(abort) => {
+                    self.judge_not_read(running.site, usize::from(*region), running.until - PATIENCE, &abort);
+                    return self.not_read(world, &abort);
+                }
             }
         }
         self.advance(world, running);

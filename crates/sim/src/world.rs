@@ -101,7 +101,7 @@ pub trait Host: Sized {
     }
 
     /// A site sent a message, and the network did this with it.
-    fn fate(&mut self, _from: usize, _to: usize, _message: &PeerMessage, _fate: Fate) {}
+    fn fate(&mut self, _now: u64, _from: usize, _to: usize, _message: &PeerMessage, _fate: Fate) {}
 
     /// A site crashed as [`After`] said, or was stalled too long; it is to be restarted no earlier than after `pause`.
     fn crashed(&mut self, _world: &mut World, _site: usize, _pause: u64) {}
@@ -323,7 +323,7 @@ impl World {
                     let site = &mut self.sites[to as usize];
                     if site.node.is_none() {
                         if H::WATCHES {
-                            host.fate(from as usize, to as usize, &message, Fate::Lost);
+                            host.fate(at, from as usize, to as usize, &message, Fate::Lost);
                         }
                         continue;
                     }
@@ -731,14 +731,14 @@ impl World {
         let (first, second) = (first.map(|at| at.max(held)), second.map(|at| at.max(held)));
         if H::WATCHES {
             match first {
-                None => host.fate(from, to, &message, Fate::Lost),
-                Some(_) => host.fate(from, to, &message, Fate::Sent),
+                None => host.fate(at_time, from, to, &message, Fate::Lost),
+                Some(_) => host.fate(at_time, from, to, &message, Fate::Sent),
             }
             if second.is_some() {
-                host.fate(from, to, &message, Fate::Duplicated);
+                host.fate(at_time, from, to, &message, Fate::Duplicated);
             }
             if overtakes {
-                host.fate(from, to, &message, Fate::Reordered);
+                host.fate(at_time, from, to, &message, Fate::Reordered);
             }
         }
         let (to, from) = (to as u32, from as u32);

@@ -250,6 +250,11 @@ impl Quota {
         self.avantan.share.table.limit
     }
 
+    /// Tokens that requests wait for here.
+    pub fn needed(&self) -> i64 {
+        self.activity.as_ref().map_or(0, |activity| activity.needed())
+    }
+
     /// Whether it is in a round that is to delete it.
     fn is_closing(&self) -> bool {
         self.avantan.share.round.as_ref().is_some_and(|round| round.closing)

@@ -301,6 +301,13 @@ impl Txns {
         (self.numbers.deadline, self.numbers.rights)
     }
 
+    /// Parts here that wait or are in doubt: their deadlines, and who else takes part. For those who check.
+    pub fn undecided(&self) -> impl Iterator<Item = (OperationId, Stage, i64, impl Iterator<Item = SiteId>)> {
+        let is_undecided = |entry: &&Entry| matches!(entry.stage, Stage::Defending | Stage::Prepared);
+        let entries = self.entries.iter().filter(move |(_, entry)| is_undecided(entry));
+        entries.map(|(id, entry)| (*id, entry.stage, entry.deadline, entry.participants.iter().map(|(site, _)| *site)))
+    }
+
     /// What is remembered of a transaction that this site coordinated in this life.
     pub fn explain(&self, id: OperationId) -> Option<&Trace> {
         self.traces.find(id)

@@ -24,10 +24,12 @@ pub fn check_rest(in_round: bool, sums: Sums) -> Result<(), String> {
     Ok(())
 }
 
-/// No transaction is under way or in doubt: at rest nothing is left of any, at its coordinator or at those who took part.
-pub fn check_transactions(under_way: (usize, usize)) -> Result<(), String> {
+/// No transaction is under way or in doubt: at rest nothing is left of any, at its coordinator or at those who took part, nor is
+/// anything locked for one.
+pub fn check_transactions(under_way: (usize, usize), is_settled: bool) -> Result<(), String> {
     match under_way {
-        (0, 0) => Ok(()),
+        (0, 0) if is_settled => Ok(()),
+        (0, 0) => Err("no transaction is under way, and something is still locked".to_owned()),
         (coordinated, parts) => Err(format!("{coordinated} transactions and parts of {parts} are still under way")),
     }
 }
@@ -69,7 +71,8 @@ mod tests {
         assert!(check_ready(Readiness::Confirming).is_err());
         assert!(check_rest(true, Sums::default()).is_err());
         assert!(check_rest(false, Sums { under_way: 1, ..Sums::default() }).is_err());
-        assert!(check_transactions((0, 1)).is_err());
+        assert!(check_transactions((0, 1), true).is_err());
+        assert!(check_transactions((0, 0), false).is_err());
         assert!(check_granted(3, None).is_err());
         assert!(check_granted(3, Some(&Outcome::Refused(Refusal::DeadlinePassed))).is_err());
         assert!(check_shown(None, Sums::default()).is_err());

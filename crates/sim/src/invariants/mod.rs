@@ -12,6 +12,8 @@ pub mod limit;
 pub mod liveness;
 pub mod lives;
 pub mod once;
+pub mod quorums;
+pub mod refusal;
 pub mod release;
 pub mod serializable;
 pub mod survival;

@@ -1,0 +1,177 @@
+//! Keeps watch over who is up and connected, and judges refusals by that.
+
+use slackline_core::api::{Operation, Outcome, Readiness};
+use slackline_core::clock::MILLISECOND;
+use slackline_core::object::{Abort, Transaction};
+use slackline_core::peer::{Body, PeerMessage};
+
+use crate::clients::{KINDS, Kind};
+use crate::clock::EPOCH;
+use crate::faults::EPSILON;
+use crate::invariants::refusal::{self, SETTLED, Standing, TIME, TOKENS};
+use crate::run::{Simulation, Timer};
+use crate::world::World;
+
+/// How often it looks. Whatever keeps sites from hearing each other lasts longer.
+const LOOK: u64 = 50 * MILLISECOND;
+/// Every so many looks it looks at parts that are in doubt.
+const PARTS: u64 = 5;
+
+/// What was seen.
+#[derive(Debug)]
+pub(crate) struct Refusals {
+    standing: Standing,
+    /// By site: a fault holds something up there until then.
+    held_up: Vec<u64>,
+    /// By site and kind of quota: since when there are enough tokens within reach.
+    plenty: Vec<Vec<Option<u64>>>,
+    looks: u64,
+}
+
+impl Refusals {
+    pub(crate) fn new(sites: usize) -> Self {
+        let plenty = vec![vec![None; KINDS.len()]; sites];
+        Self { standing: Standing::new(sites), held_up: vec![0; sites], plenty, looks: 0 }
+    }
+}
+
+impl Simulation {
+    /// Looks at all sites and links.
+    pub(crate) fn look_for_refusals(&mut self, world: &mut World) {
+        let (now, sites) = (world.now(), world.len());
+        for site in 0..sites {
+            let serves = world.node(site).is_some_and(|node| node.readiness() == Readiness::Ready);
+            let is_well = serves && !world.is_held_up(site) && self.refusals.held_up[site] <= now;
+            let error = world.clock(site).error(now);
+            let are_right = error.abs() <= EPSILON && !self.errs(site);
+            self.refusals.standing.note_site(now, site, is_well);
+            self.refusals.standing.note_clocks(now, site, are_right);
+            for other in 0..site {
+                let mut is_good = |from: usize, to: usize| {
+                    let link = world.link(from, to);
+                    link.cut == 0 && link.slow == 0
+                };
+                let is_good = is_good(site, other) && is_good(other, site) && !self.is_stormy();
+                self.refusals.standing.note_link(now, site, other, is_good);
+            }
+        }
+        for site in 0..sites {
+            for (at, kind) in KINDS.iter().enumerate() {
+                let has_plenty = self.has_plenty(world, site, kind);
+                let plenty = &mut self.refusals.plenty[site][at];
+                *plenty = has_plenty.then(|| plenty.unwrap_or(now));
+            }
+        }
+        self.refusals.looks += 1;
+        if self.refusals.looks.is_multiple_of(PARTS) {
+            self.look_at_parts(world);
+        }
+        world.wake_at(now + LOOK, Timer::Refusals.token());
+    }
+
+    /// Something at a site is held up by a fault until then.
+    pub(crate) fn holds_up(&mut self, world: &World, site: usize, until: u64) {
+        self.refusals.held_up[site] = self.refusals.held_up[site].max(until);
+        self.refusals.standing.note_site(world.now(), site, false);
+    }
+
+    /// A message between two sites is lost, as they stand.
+    pub(crate) fn loses(&mut self, now: u64, from: usize, to: usize, message: &PeerMessage) {
+        if matches!(message.body, Body::Object(_)) {
+            self.refusals.standing.note_loss(now, from, to);
+        }
+    }
+
+    /// Whether a site, and those that are sound with it, have more free tokens than all sites wait for, by what a client may ask
+    /// for.
+    fn has_plenty(&self, world: &World, site: usize, kind: &Kind) -> bool {
+        if self.refusals.standing.sound_since(&[site]).is_none() {
+            return false;
+        }
+        let (mut free, mut needed) = (0i128, 0i128);
+        for other in 0..world.len() {
+            let Some(quota) = world.node(other).and_then(|node| node.quotas().find(kind.name)) else { continue };
+            needed += i128::from(quota.needed());
+            let is_known = quota.limit().is_some() && quota.avantan().share.round.is_none();
+            if is_known && self.refusals.standing.sound_since(&[site, other]).is_some() {
+                free += i128::from(quota.avantan().share.free());
+            }
+        }
+        free >= needed + 2 * i128::from(kind.most)
+    }
+
+    fn look_at_parts(&mut self, world: &World) {
+        let now = world.now();
+        for site in 0..world.len() {
+            let Some(node) = world.node(site) else { continue };
+            for (id, stage, deadline, participants) in node.txns().undecided() {
+                let mut group: Vec<usize> =
+                    participants.chain([id.site]).filter_map(|other| self.members.binary_search(&other).ok()).collect();
+                group.push(site);
+                group.sort_unstable();
+                group.dedup();
+                if stage == slackline_core::txn::Stage::Defending {
+                    group = vec![site];
+                }
+                let deadline = u64::try_from(deadline - EPOCH).unwrap_or(0);
+                let sound = self.refusals.standing.sound_since(&group);
+                let found = refusal::check_part(now, stage, deadline, sound);
+                self.oracle.blame(refusal::NAME, found, &format!("site {site}, {id}"));
+            }
+        }
+    }
+
+    /// The sites of a transaction's homes and its coordinator.
+    fn group_of(&self, coordinator: usize, transaction: &Transaction) -> Vec<usize> {
+        let homes = transaction.homes.iter().map(|home| usize::from(home.region));
+        let mut group: Vec<usize> = homes.chain([coordinator]).filter(|site| *site < self.members.len()).collect();
+        group.sort_unstable();
+        group.dedup();
+        group
+    }
+
+    /// Judges what a client is told of an operation that it sent once, and directly.
+    pub(crate) fn judge_refusal(&mut self, op: u32, outcome: &Outcome) {
+        let known = &self.oracle.ops[op as usize];
+        let (site, sent, timeout) = (known.site, known.first_sent, known.timeout);
+        let standing = &self.refusals.standing;
+        let found = match &known.operation {
+            Operation::Commit(transaction) if timeout >= TIME => {
+                let group = self.group_of(site, transaction);
+                // One that rests on rights must be over before they are.
+                let elsewhere = |region: u16| usize::from(region) != site;
+                let rests = transaction.homes.iter().any(|home| elsewhere(home.region) && !home.part.changes());
+                let is_judged = standing.must_serve(&group, sent) && !(rests && self.has_warranties);
+                if is_judged { refusal::check_transaction(outcome) } else { Ok(()) }
+            }
+            Operation::Acquire { quota, amount, .. } => {
+                let at = KINDS.iter().position(|kind| kind.name == quota && *amount <= kind.most);
+                let since = at.and_then(|at| self.refusals.plenty[site][at]);
+                let is_judged = since.is_some_and(|since| since + TOKENS <= sent)
+                    && standing.sound_since(&[site]).is_some_and(|since| since + SETTLED <= sent);
+                if is_judged { refusal::check_operation(outcome, timeout) } else { Ok(()) }
+            }
+            Operation::Create { .. } | Operation::Delete { .. } => {
+                let all: Vec<usize> = (0..self.members.len()).collect();
+                let is_judged = standing.sound_since(&all).is_some_and(|since| since + SETTLED <= sent);
+                if is_judged { refusal::check_operation(outcome, timeout) } else { Ok(()) }
+            }
+            _ => Ok(()),
+        };
+        let about = format!("{}, sent at {sent}", known.id);
+        self.oracle.blame(refusal::NAME, found, &about);
+    }
+
+    /// Judges that an object was not read.
+    pub(crate) fn judge_not_read(&mut self, site: usize, home: usize, sent: u64, abort: &Abort) {
+        let mut group = vec![site];
+        group.extend(Some(home).filter(|home| *home != site && *home < self.members.len()));
+        if self.refusals.standing.must_serve(&group, sent) {
+            self.oracle.blame(
+                refusal::NAME,
+                refusal::check_read(abort),
+                &format!("site {site}, read of {home} at {sent}"),
+            );
+        }
+    }
+}
