@@ -141,6 +141,20 @@ fn quota_replays_every_format() {
     }
 }
 
+/// A program that was refused tokens has none to give back, whatever the trace says.
+#[test]
+fn trace_that_releases_what_was_refused_leaves_the_books_right() {
+    let text = "0,0,acquire,8\n1,1,acquire,8\n10,1,release,8\n11,0,release,8\n12,2,acquire,10\n13,2,release,3\n";
+    let path = file("refused.csv", text);
+    let trace = Some((path.clone(), Format::Events));
+    let options = QuotaOptions { trace, sites: 3, limit: Limit::Tokens(10), ..QuotaOptions::default() };
+    let report = quota(&options).unwrap_or_else(|error| panic!("{error}"));
+    std::fs::remove_file(path).expect("it was written");
+    let (ours, central) = (run(&report, "slackline"), run(&report, "central"));
+    assert_eq!((ours.committed, ours.refused, ours.unknown), (central.committed, central.refused, 0));
+    assert_eq!((central.committed, central.refused), (4, 2), "one acquire, and the release of what it asked for");
+}
+
 #[test]
 fn quota_refuses_what_makes_no_sense_in_one_sentence() {
     let error = |options: QuotaOptions| quota(&options).expect_err("refused").to_string();

@@ -23,6 +23,8 @@ pub(super) struct Books {
     pub(super) latencies: Histogram,
     /// What was granted and given back, by site.
     sites: Vec<Ledger>,
+    /// Tokens that clients have and give back by amount, those left out that are on their way back.
+    counted: i128,
     /// What happened when, by part of the trace's time.
     pub(super) timeline: Vec<Moment>,
     /// The trace's time, in microseconds.
@@ -64,6 +66,7 @@ impl Books {
             local: 0,
             latencies: Histogram::default(),
             sites: vec![Ledger::default(); sites],
+            counted: 0,
             timeline: vec![Moment::default(); PARTS],
             length: trace.length(),
         }
@@ -84,9 +87,27 @@ impl Books {
         let amount = kind.wanted().expect("only an acquire is granted") as u128;
         self.granted += 1;
         self.sites[site].granted += amount;
-        if let Kind::Hold { .. } = kind {
-            self.sites[site].held += amount;
+        match kind {
+            Kind::Hold { .. } => self.sites[site].held += amount,
+            Kind::Acquire { .. } => self.counted += amount as i128,
+            _ => {}
         }
+    }
+
+    /// Clients are to give this many tokens back by amount, at this time of the trace. They do not if they have fewer: what was
+    /// refused, or not granted yet, is not theirs to give, and the release counts as refused.
+    pub(super) fn give_back(&mut self, at: u64, amount: i64) -> bool {
+        let has_enough = self.counted >= i128::from(amount);
+        match has_enough {
+            true => self.counted -= i128::from(amount),
+            false => self.note_refused(at, false),
+        }
+        has_enough
+    }
+
+    /// A release by amount was refused: the clients have the tokens still.
+    pub(super) fn keep(&mut self, amount: i64) {
+        self.counted += i128::from(amount);
     }
 
     pub(super) fn note_released(&mut self, site: usize, amount: i64) {

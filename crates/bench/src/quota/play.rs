@@ -342,7 +342,12 @@ impl Players<'_> {
             Kind::Acquire { amount } => Operation::Acquire { quota: quota(), amount, hold: Hold::Counted },
             Kind::Hold { amount, micros } => Operation::Acquire { quota: quota(), amount, hold: Hold::For(micros) },
             Kind::Begin { amount, .. } => Operation::Acquire { quota: quota(), amount, hold: Hold::Open },
-            Kind::Release { amount } => Operation::Release { quota: quota(), amount },
+            Kind::Release { amount } => {
+                if !self.books.give_back(self.trace.events[order].at, amount) {
+                    return;
+                }
+                Operation::Release { quota: quota(), amount }
+            }
             Kind::End { job } => {
                 let job = &mut self.jobs[job as usize];
                 match job.state {
@@ -419,6 +424,9 @@ impl Players<'_> {
             Outcome::Released { amount } => self.books.note_released(site, amount),
             Outcome::Refused(_) => {
                 self.books.note_refused(at, is_acquire);
+                if let Kind::Release { amount } = kind {
+                    self.books.keep(amount);
+                }
                 if let Kind::Begin { job, .. } = kind {
                     self.jobs[job as usize].state = JobState::Over;
                 }

@@ -139,6 +139,9 @@ async fn one(shared: Arc<Shared>, quota: Quota, site: usize, event: Event) {
             quota.acquire(amount).tracked().deadline(deadline).await
         }
         Kind::Release { amount } => {
+            if !shared.books.lock().expect("no call panicked").give_back(event.at, amount) {
+                return;
+            }
             return shared.note_release(site, event, sent, quota.release(amount).deadline(deadline).await);
         }
         Kind::End { job } => {
@@ -180,7 +183,12 @@ impl Shared {
         books.latencies.note(sent.elapsed().as_nanos() as u64);
         match outcome {
             Outcome::Done(amount) => books.note_released(site, amount),
-            Outcome::Refused(_) => books.note_refused(event.at, false),
+            Outcome::Refused(_) => {
+                books.note_refused(event.at, false);
+                if let Kind::Release { amount } = event.kind {
+                    books.keep(amount);
+                }
+            }
             Outcome::Unknown(_) => books.unknown += 1,
         }
     }
