@@ -158,6 +158,8 @@ fn a_site_is_away(leave: impl Fn(&mut Option<Server>), come_back: impl Fn(&mut O
             sleep(Duration::from_millis(50)).await;
         }
         let callers = Callers::start(&clients);
+        // Its callers are at the site that goes away, and not at another one because it was not ready at first.
+        is_back_home(&clients[0], REGIONS[0]).await;
         callers.go_on().await;
 
         leave(&mut servers[0]);

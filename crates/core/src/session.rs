@@ -100,7 +100,8 @@ pub struct Session {
     has_mark_row: bool,
     /// Whether anything was answered, or waited, in this life or with a row.
     is_used: bool,
-    /// Operations that waited when their place in the window was given to others, and who waits for their answers.
+    /// Operations that waited, or were undecided, when their place in the window was given to others, and who waits for their
+    /// answers ([`NOBODY`] for those whose clients were told that they are undecided).
     dropped: Vec<Unanswered>,
     /// What undecided operations aim at, by sequence; few, and few for long.
     aims: Vec<(u64, Aim)>,
@@ -297,7 +298,7 @@ impl Session {
         Some(self.low)
     }
 
-    /// Operations that waited when the window moved on, and who waits for their answers; each is named once.
+    /// Operations that waited, or were undecided, when the window moved on, and who waits for their answers; each is named once.
     pub fn unclaimed(&mut self) -> Vec<Unanswered> {
         std::mem::take(&mut self.dropped)
     }
@@ -353,8 +354,12 @@ impl Session {
 
     #[inline]
     fn drop_waiting(&mut self, slot: Option<Slot>) {
-        if let Some(Slot { sequence, state: State::Waiting(client), .. }) = slot {
-            self.dropped.push((sequence, client));
+        let Some(Slot { sequence, state, .. }) = slot else { return };
+        match state {
+            State::Waiting(client) => self.dropped.push((sequence, client)),
+            // Its client was told so and waits no more, but the transaction may be under way still.
+            State::Ended(Outcome::Unknown(Doubt::Undecided)) => self.dropped.push((sequence, NOBODY)),
+            State::Ended(_) | State::RefusedForRoom => {}
         }
     }
 }

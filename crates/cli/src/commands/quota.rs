@@ -109,7 +109,7 @@ impl Create {
 Examples:
   slackline quota acquire gpus 3               # at the nearest site
   slackline quota acquire gpus 3 --site eu
-  slackline quota acquire gpus 3 --patience 2s # at another site, if the nearest says nothing for two seconds
+  slackline quota acquire gpus 3 --patience 2s # then elsewhere
   slackline quota acquire tokens 1200 --for 60s")]
 struct Acquire {
     /// The quota's name

@@ -18,7 +18,7 @@ use crate::machine::{self, ClientId, View};
 use crate::object::{Abort, Cause};
 use crate::peer::Body;
 use crate::quota::Quotas;
-use crate::session::{self, Closed, Known, Opened, Session, Sessions, Unanswered, Verdict};
+use crate::session::{self, Closed, Known, NOBODY, Opened, Session, Sessions, Unanswered, Verdict};
 use crate::turn::{Ticket, Turn};
 use crate::txn::Txns;
 
@@ -422,6 +422,14 @@ fn withdraw(turn: &mut Turn, quotas: &mut Quotas, txns: &mut Txns, session: Sess
     if waiting.is_empty() {
         return;
     }
+    // A client that was told that its transaction is undecided waits no more. The transaction goes on, and its row must not open
+    // the session again at a start: the session's window has moved on, and rows of it may be gone by then.
+    let (told, waiting): (Vec<Unanswered>, Vec<Unanswered>) =
+        waiting.into_iter().partition(|(_, client)| *client == NOBODY);
+    for (sequence, _) in told {
+        txns.leave_alone(turn, Ticket { session, sequence }.operation(turn));
+    }
+
     let (undecided, waiting): (Vec<Unanswered>, Vec<Unanswered>) = waiting
         .into_iter()
         .partition(|(sequence, _)| txns.is_undecided(Ticket { session, sequence: *sequence }.operation(turn)));

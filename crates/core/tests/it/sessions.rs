@@ -182,6 +182,22 @@ fn commit_in_doubt_that_left_the_window_is_settled_and_stays_forgotten_after_a_c
 }
 
 #[test]
+fn commit_told_to_be_undecided_that_left_the_window_opens_no_session_that_ended() {
+    let (mut cluster, of, add) = one_done_and_one_in_doubt();
+    cluster.run(90 * SECOND);
+    assert_eq!(answer(&cluster, 2), Some(Outcome::Unknown(Doubt::Undecided)), "its client waits no more");
+    send(&mut cluster, 0, of, 2 + SESSION_WINDOW, writes(&[(0, "z")], Change::Put(bytes("2"))));
+    let (site, incarnation, session) = of;
+    cluster.request(0, 5, Request::Close { site, incarnation, session });
+    cluster.kill(0);
+    cluster.start(0);
+    cluster.cut.clear();
+    cluster.run(20 * SECOND);
+    assert_eq!(again(&mut cluster, 0, of, 1, add), Some(forgotten()));
+    assert_eq!(value(&mut cluster, 0, &key(0, "n")), Some(Value::Counter(5)), "done once");
+}
+
+#[test]
 fn window_keeps_exactly_its_length() {
     let mut cluster = Cluster::new(3);
     cluster.done(1, create(90));
