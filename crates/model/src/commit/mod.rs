@@ -346,6 +346,7 @@ impl Setup {
             uptime: site.mono,
             site: Membership { me: site_id(at), incarnation: site.incarnation, members: &members },
             leaving: false,
+            waiting: 0,
             has_room: true,
             is_clock_trusted: true,
             config: &config,
