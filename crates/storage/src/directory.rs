@@ -5,11 +5,17 @@ use std::io;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use slackline_core::machine::Seq;
+
+use crate::Torn;
 use crate::error::OpenError;
 use crate::medium::sync_directory;
 
 /// The format of the data directory that this version writes.
 const FORMAT: u32 = 1;
+
+/// The file that says where the log ended in a group that could not be read.
+const TORN: &str = "TORN";
 
 /// Whose data it is. Neither name may hold a line break.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,7 +36,7 @@ pub(crate) struct Directory {
 impl Directory {
     /// Takes the directory, which is made if it does not exist.
     pub(crate) fn lock(path: &Path) -> Result<Self, OpenError> {
-        let io = |action| move |source| OpenError::Io { action, path: path.to_path_buf(), source };
+        let io = |action| move |source| OpenError::io(action, path, source);
         std::fs::create_dir_all(path.join("log")).map_err(io("create"))?;
         let lock = File::create(path.join("LOCK")).map_err(io("create the lock in"))?;
         match lock.try_lock() {
@@ -95,7 +101,34 @@ impl Directory {
             std::fs::rename(&half_made, &path)?;
             sync_directory(&self.path)
         };
-        write().map_err(|source| OpenError::Io { action: "write", path: path.clone(), source })
+        write().map_err(|source| OpenError::io("write", &path, source))
+    }
+
+    /// Notes durably where the log ends in a group that cannot be read, before the segment is given another number.
+    pub(crate) fn note_torn(&self, torn: &Torn) -> Result<(), OpenError> {
+        let path = self.path.join(TORN);
+        let write = || {
+            let half_made = path.with_extension("tmp");
+            let mut file = File::create(&half_made)?;
+            writeln!(file, "{} {} {}", torn.last, torn.at, torn.path.display())?;
+            file.sync_all()?;
+            std::fs::rename(&half_made, &path)?;
+            sync_directory(&self.path)
+        };
+        write().map_err(|source| OpenError::io("write", &path, source))
+    }
+
+    /// What was noted of the group after the batch `last`, if anything.
+    pub(crate) fn torn(&self, last: Seq) -> Option<Torn> {
+        let text = std::fs::read_to_string(self.path.join(TORN)).ok()?;
+        let mut words = text.trim_end().splitn(3, ' ');
+        let torn = Torn {
+            last: words.next()?.parse().ok()?,
+            at: words.next()?.parse().ok()?,
+            path: PathBuf::from(words.next()?),
+        };
+        // What was appended since says nothing of what was there before.
+        (torn.last == last).then_some(torn)
     }
 
     fn identity(&self) -> PathBuf {

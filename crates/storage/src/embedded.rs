@@ -25,11 +25,11 @@ use slackline_core::machine::{Batch, Reader, Seq};
 use crate::directory::{Directory, Identity};
 use crate::error::OpenError;
 use crate::frame::BLOCK;
-use crate::medium::{Medium, remove_if_there};
+use crate::medium::{Medium, is_full, remove_if_there};
 use crate::segment::{Listing, Place, Segment, file_name, read_segment};
 use crate::table::{Marks, Pause, Table};
 use crate::writer::Writer;
-use crate::{LogWriter, Store};
+use crate::{LogWriter, Store, Torn};
 
 /// How the engine uses disk and memory.
 #[derive(Clone, Debug)]
@@ -70,6 +70,7 @@ pub struct Embedded {
     writer: Option<Writer>,
     threads: Vec<JoinHandle<()>>,
     is_new: bool,
+    torn: Option<Torn>,
 }
 
 /// What the threads share.
@@ -120,13 +121,13 @@ impl Embedded {
             direct: options.direct,
             medium: options.medium.clone(),
         };
-        let io = |action| move |source| OpenError::Io { action, path: path.to_path_buf(), source };
+        let io = |action| move |source| OpenError::io(action, path, source);
         let listing = Listing::read(&place.directory).map_err(io("list the log in"))?;
         if has_identity {
             check_complete(&directory, &place, &listing)?;
         }
         let (table, marks) = Table::open(&directory.table(), &options.medium, options.cache_bytes)?;
-        let last = replay(&place, &table, &listing, marks)?;
+        let last = replay(&directory, &place, &table, &listing, marks)?;
         if !has_identity && last > 0 {
             return Err(OpenError::Missing { path: path.join("IDENTITY") });
         }
@@ -140,6 +141,7 @@ impl Embedded {
         if !has_identity {
             directory.write_identity(identity)?;
         }
+        let torn = directory.torn(last);
         table.patience().set_patient();
         let state = State { total: 1 + spare.len(), spare, next_number: number + 1, ..State::default() };
         let shared = Arc::new(Shared {
@@ -159,7 +161,7 @@ impl Embedded {
                 .map_err(io("start a thread for"))?,
         ];
         let writer = Some(Writer::new(Arc::clone(&shared), active));
-        Ok(Self { shared, writer, threads, is_new: last == 0 })
+        Ok(Self { shared, writer, threads, is_new: last == 0, torn })
     }
 
     /// Ends the threads and, once the [`LogWriter`] is dropped too, frees the directory. Waits for the transaction under
@@ -201,6 +203,10 @@ impl Store for Embedded {
 
     fn is_new(&self) -> bool {
         self.is_new
+    }
+
+    fn torn(&self) -> Option<&Torn> {
+        self.torn.as_ref()
     }
 }
 
@@ -370,7 +376,7 @@ impl Shared {
 /// Whether the operating system may give later what it refuses now: room on the disk, or an open file.
 fn passes(error: &io::Error) -> bool {
     let too_many_open = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].map(|errno| errno.raw_os_error());
-    error.kind() == io::ErrorKind::StorageFull || error.raw_os_error().is_some_and(|code| too_many_open.contains(&code))
+    is_full(error) || error.raw_os_error().is_some_and(|code| too_many_open.contains(&code))
 }
 
 /// Starts a thread; if it panics, storage stops.
@@ -417,7 +423,15 @@ fn check_complete(directory: &Directory, place: &Place, listing: &Listing) -> Re
 ///
 /// Batches are read in order, to the first that is not there. If a whole group is found after that, the missing one had
 /// been durable, and the log is damaged; if not, it was being written when the process ended, and was never acknowledged.
-fn replay(place: &Place, table: &Table, listing: &Listing, marks: Marks) -> Result<Seq, OpenError> {
+///
+/// Which of the two it was, a last group alone cannot tell. Its place is noted, for those who learn that it had been durable.
+fn replay(
+    directory: &Directory,
+    place: &Place,
+    table: &Table,
+    listing: &Listing,
+    marks: Marks,
+) -> Result<Seq, OpenError> {
     let mut last = marks.absorbed;
     let mut run_end: Option<(&Path, u64)> = None;
     for (expected, (&number, path)) in (marks.segment..).zip(listing.segments.range(marks.segment..)) {
@@ -431,6 +445,9 @@ fn replay(place: &Place, table: &Table, listing: &Listing, marks: Marks) -> Resu
             let what = "a batch there cannot be read, and later ones can";
             return Err(OpenError::Damaged { path: path.to_path_buf(), at, what });
         }
+        if contents.is_torn {
+            directory.note_torn(&Torn { path: path.clone(), at: contents.stop, last: contents.last })?;
+        }
         if contents.last > last {
             last = contents.last;
             table.absorb(&fold(&contents.writes), Marks { absorbed: last, segment: number + 1 })?;
@@ -442,10 +459,10 @@ fn replay(place: &Place, table: &Table, listing: &Listing, marks: Marks) -> Resu
 
 /// The segment to write next, made of an absorbed one if there is one of the right size, and the others.
 fn first_segment(place: &Place, listing: Listing, number: u64) -> Result<(Segment, VecDeque<PathBuf>), OpenError> {
-    let io = |source: io::Error| match source.kind() {
+    let io = |source: io::Error| match is_full(&source) {
         // The one to write, and two kept ready.
-        io::ErrorKind::StorageFull => OpenError::Full { path: place.directory.clone(), bytes: 3 * place.segment_bytes },
-        _ => OpenError::Io { action: "make a segment in", path: place.directory.clone(), source },
+        true => OpenError::Full { path: place.directory.clone(), bytes: 3 * place.segment_bytes },
+        false => OpenError::Io { action: "make a segment in", path: place.directory.clone(), source },
     };
     let mut spare = VecDeque::new();
     let mut misfits = Vec::new();

@@ -1,7 +1,9 @@
 //! What can go wrong, in one sentence each, with what to do about it.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use crate::medium::is_full;
 
 /// Storage could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +68,8 @@ pub enum OpenError {
     },
     /// There is no room on the disk for what opening needs to write.
     #[error(
-        "the disk that holds {path} is full: free {bytes} bytes there, which is enough, and start again; nothing is lost"
+        "the disk that holds {path} is full, or a quota on it is used up: free {bytes} bytes there, which is enough; nothing \
+         is lost"
     )]
     Full {
         /// The file that could not grow.
@@ -98,6 +101,19 @@ pub enum OpenError {
         /// Why not.
         source: Box<redb::Error>,
     },
+}
+
+/// What opening writes besides the log is less than the log: as much as eight segments of the default size.
+pub(crate) const ENOUGH: u64 = 8 * (64 << 20);
+
+impl OpenError {
+    /// The operating system refused to `action` the file; if for want of room, that is what is said.
+    pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
+        match is_full(&source) {
+            true => OpenError::Full { path: path.to_path_buf(), bytes: ENOUGH },
+            false => OpenError::Io { action, path: path.to_path_buf(), source },
+        }
+    }
 }
 
 /// Batches were not made durable.

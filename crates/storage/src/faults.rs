@@ -23,6 +23,7 @@ pub struct Faults {
 #[derive(Debug, Default)]
 struct Plan {
     space: Option<u64>,
+    is_quota: bool,
     failing_sync: Option<Role>,
     short_write: Option<usize>,
     crash: Option<Crash>,
@@ -44,6 +45,11 @@ impl Faults {
     /// From now on only this many bytes can be allocated before the disk is full; `None` for no limit.
     pub fn set_space(&self, bytes: Option<u64>) {
         self.plan().space = bytes;
+    }
+
+    /// From now on it is a quota that runs out, not the disk.
+    pub fn limit_by_quota(&self) {
+        self.plan().is_quota = true;
     }
 
     /// The next sync of a file of this role fails, and what it should have made durable is lost.
@@ -108,8 +114,10 @@ impl Layer {
     }
 
     pub(crate) fn allocate(&self, bytes: u64) -> io::Result<()> {
-        if let Some(space) = &mut self.faults.plan().space {
-            *space = space.checked_sub(bytes).ok_or(io::ErrorKind::StorageFull)?;
+        let mut plan = self.faults.plan();
+        let full = if plan.is_quota { io::ErrorKind::QuotaExceeded } else { io::ErrorKind::StorageFull };
+        if let Some(space) = &mut plan.space {
+            *space = space.checked_sub(bytes).ok_or(full)?;
         }
         Ok(())
     }

@@ -83,6 +83,18 @@ pub(crate) fn read_frame(bytes: &[u8], at: usize, segment: u64, oldest: Seq) -> 
     Some(Frame { opens: length & OPENS != 0, seq, batch: at + HEADER..end, next: end.next_multiple_of(8) })
 }
 
+/// Whether the frame numbered `seq` was written at `at`, and cannot be read: by a write that was cut short, or because the disk
+/// changed it since. Frames of an earlier use of the file have lower numbers. Any one part of it may be what is wrong.
+pub(crate) fn is_spoilt_frame(bytes: &[u8], at: usize, segment: u64, seq: Seq) -> bool {
+    let Some(header) = bytes.get(at..at + HEADER) else { return false };
+    if header[8..16] == seq.to_le_bytes() {
+        return true;
+    }
+    let length = u32_at(header, 0);
+    let batch = bytes.get(at + HEADER..at + HEADER + (length & !OPENS) as usize);
+    batch.is_some_and(|batch| u32_at(header, 4) == checksum(segment, length, seq, batch))
+}
+
 /// Where to look for the next frame when the one before ended at `at`: there, or, if padding starts there, at the next
 /// block border.
 pub(crate) fn skip_padding(bytes: &[u8], at: usize) -> usize {

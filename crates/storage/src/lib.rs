@@ -39,6 +39,7 @@
 //! | `IDENTITY` | format, cluster and site; written last when the directory is made, never changed |
 //! | `log/NNNNNNNN.log` | segments, numbered without gaps; numbers are never used again |
 //! | `log/new.tmp`, `log/recycle.tmp` | a segment that has not got its number yet |
+//! | `TORN` | where the log ended in a group that could not be read, the last time that it did |
 //! | `table.redb` | table `rows`: key to value and checksum; table `marks`: what of the log it holds |
 //!
 //! # Glossary
@@ -70,8 +71,9 @@
 //!
 //! What was synced stays, blocks of one unfinished write may be there or not each by itself, and a rename is durable once
 //! its directory is synced. Bits that flip are found: in the log at opening and at absorption, in the table when the row
-//! is read. Not found: a flip in the very last group, which cannot be told from a torn write; and one in a *key* or an
-//! inner page of the table, when that key is read alone (a scan finds it).
+//! is read. A flip in the very last group cannot be told from a torn write here; its place is kept ([`Store::torn`]) for those
+//! who know from others that the group had been durable. Not found: a flip in a *key* or an inner page of the table, when that
+//! key is read alone (a scan finds it).
 
 mod directory;
 mod embedded;
@@ -84,6 +86,8 @@ mod memory;
 mod segment;
 mod table;
 mod writer;
+
+use std::path::PathBuf;
 
 use slackline_core::machine::{Batch, Reader, Seq};
 
@@ -121,6 +125,23 @@ pub trait Store: Send {
 
     /// Whether storage held no batch when it was opened: the site has never run on it.
     fn is_new(&self) -> bool;
+
+    /// Where the log ended, when it was opened, in a group that could not be read, if it did: one that was never acknowledged,
+    /// or one that the disk has lost. Whoever knows that the site had got further knows which.
+    fn torn(&self) -> Option<&Torn> {
+        None
+    }
+}
+
+/// A group at the end of the log that cannot be read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Torn {
+    /// The segment.
+    pub path: PathBuf,
+    /// Where in it the first batch that cannot be read begins, in bytes.
+    pub at: u64,
+    /// The batch before it.
+    pub last: Seq,
 }
 
 /// The writing end of a log.

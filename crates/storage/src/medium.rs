@@ -150,6 +150,11 @@ impl Disk {
     }
 }
 
+/// Whether the disk has no room, or none for us: a quota that is used up ends the same way, and is mended the same way.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// Makes the names in a directory durable.
 pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use slackline_core::machine::{Batch, Seq};
 
 use crate::error::OpenError;
-use crate::frame::{Aligned, BLOCK, read_frame, skip_padding, u32_at};
+use crate::frame::{Aligned, BLOCK, is_spoilt_frame, read_frame, skip_padding, u32_at};
 use crate::medium::{Disk, Medium, Role, remove_if_there, sync_directory};
 
 const MAGIC: &[u8; 8] = b"SLKSEGM\n";
@@ -191,6 +191,8 @@ pub(crate) struct Contents {
     pub(crate) stop: u64,
     /// Where a later group begins that is whole: evidence that what lies between was once durable.
     pub(crate) later: Option<u64>,
+    /// Whether there is a batch at `stop` that cannot be read.
+    pub(crate) is_torn: bool,
 }
 
 /// Reads the run of batches after `last` in the first `length` bytes of a segment (all of it if `None`).
@@ -223,13 +225,14 @@ pub(crate) fn read_segment(
         filled += batch.len();
     }
     let later = later_group(&bytes, at, number, last + 1);
+    let is_torn = is_spoilt_frame(&bytes, at, number, last + 1);
     bytes.truncate(filled);
     let writes = Batch::from_bytes(bytes).map_err(|_| OpenError::Damaged {
         path: path.to_path_buf(),
         at: at as u64,
         what: "a batch before this place has a right checksum but is not made of writes",
     })?;
-    Ok(Contents { last, writes, stop: at as u64, later })
+    Ok(Contents { last, writes, stop: at as u64, later, is_torn })
 }
 
 /// The first block border from `at` on where a group of this segment begins that is not older than `oldest`.

@@ -21,8 +21,8 @@ use redb::{
 use slackline_core::machine::{ReadError, Reader, Row, Seq};
 
 use crate::embedded::message_of;
-use crate::error::OpenError;
-use crate::medium::{Disk, Medium, Role, remove_if_there, sync_directory};
+use crate::error::{ENOUGH, OpenError};
+use crate::medium::{Disk, Medium, Role, is_full, remove_if_there, sync_directory};
 
 const ROWS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("rows");
 /// One row, under the empty key: the marks, with a checksum like any value.
@@ -53,7 +53,7 @@ type Snapshot = ReadOnlyTable<&'static [u8], &'static [u8]>;
 impl Table {
     /// Opens the table, which is made if there is none. Until [`Patience::set_patient`], a full disk is an error.
     pub(crate) fn open(path: &Path, medium: &Medium, cache_bytes: usize) -> Result<(Self, Marks), OpenError> {
-        let io = |source| OpenError::Io { action: "open", path: path.to_path_buf(), source };
+        let io = |source| OpenError::io("open", path, source);
         let wrong = |error: redb::Error| table_error(path, error);
         // A file that is only half made must not pass for a table: it gets its name when it is one.
         let half_made = path.with_extension("tmp");
@@ -230,14 +230,9 @@ fn write_marks(transaction: &WriteTransaction, marks: Marks) -> Result<(), redb:
     Ok(())
 }
 
-/// What the table grows by when it takes in a log is less than the log: as much as eight segments of the default size.
-const ENOUGH: u64 = 8 * (64 << 20);
-
 fn table_error(path: &Path, error: redb::Error) -> OpenError {
     match error {
-        redb::Error::Io(error) if error.kind() == io::ErrorKind::StorageFull => {
-            OpenError::Full { path: path.to_path_buf(), bytes: ENOUGH }
-        }
+        redb::Error::Io(error) if is_full(&error) => OpenError::Full { path: path.to_path_buf(), bytes: ENOUGH },
         error => OpenError::Table { path: path.to_path_buf(), source: Box::new(error) },
     }
 }
@@ -263,7 +258,7 @@ impl StorageBackend for Backend {
         let mut pause = Pause::default();
         loop {
             match self.disk.set_len(length) {
-                Err(error) if error.kind() == io::ErrorKind::StorageFull && self.patience.is_patient() => {
+                Err(error) if is_full(&error) && self.patience.is_patient() => {
                     if self.patience.wait(pause.next()) {
                         return Err(error);
                     }

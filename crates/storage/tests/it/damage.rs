@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use slackline_core::machine::Batch;
-use slackline_storage::{OpenError, Options, Store};
+use slackline_storage::{OpenError, Options, Store, Torn};
 
 use crate::common::*;
 
@@ -107,6 +107,39 @@ fn flipped_bit_before_the_last_group_is_refused_with_its_place() {
         assert!(matches!(&error, OpenError::Damaged { at: 0, .. } | OpenError::NewerFormat { .. }), "{error}");
     }
     assert_eq!(open_with(&scratch, &saved, &options, |_| ()).unwrap(), 441);
+}
+
+/// Here it cannot be told from a write that was cut short; whoever knows better is told where it is, also at later starts.
+#[test]
+fn flipped_bit_in_the_last_group_is_kept_with_its_place_until_more_is_written() {
+    let scratch = Scratch::new("flip-last");
+    let (options, _) = written(&scratch);
+    let saved = scratch.0.join("saved");
+    copy(&scratch.site(), &saved);
+    let segment = segments(&scratch.site())[0].clone();
+    let frames = frames(&std::fs::read(&segment).unwrap());
+    for step in 0..64 {
+        let number = 141 + (step * 37) % 300;
+        let (start, end) = frames[number];
+        // Every part of a frame: length, checksum, number, contents.
+        let byte = if step % 2 == 0 { start + step / 4 } else { start + (step * 29) % (end - start) };
+        let found = open_with(&scratch, &saved, &options, |bytes| bytes[byte] ^= 1 << (step % 8)).unwrap();
+        assert_eq!(found, number as u64, "byte {byte}");
+        let torn = Torn { path: segment.clone(), at: start as u64, last: number as u64 };
+        for _ in 0..2 {
+            let store = open(&scratch.site(), &options).unwrap();
+            assert_eq!(store.torn(), Some(&torn), "byte {byte}");
+        }
+    }
+    let mut store = open(&scratch.site(), &options).unwrap();
+    let mut writer = store.writer().unwrap();
+    let last = store.last();
+    wait("room", || store.room() > 0);
+    fill(&mut *writer, last + 1..=last + 1, 1, 25);
+    drop((writer, store));
+    assert_eq!(open(&scratch.site(), &options).unwrap().torn(), None);
+    assert_eq!(open_with(&scratch, &saved, &options, |_| ()).unwrap(), 441);
+    assert_eq!(open(&scratch.site(), &options).unwrap().torn(), None, "nothing is wrong with a log that simply ends");
 }
 
 #[test]

@@ -42,9 +42,19 @@ fn write_until_full(store: &Embedded, writer: &mut dyn LogWriter) -> (u64, Write
 
 #[test]
 fn full_disk_takes_the_room_away_and_gives_it_back() {
-    let scratch = Scratch::new("full");
+    full_disk("full", &Faults::new());
+}
+
+#[test]
+fn quota_that_is_used_up_takes_the_room_away_and_gives_it_back() {
     let faults = Faults::new();
-    let options = Options { segments_most: 40, ..lossy(&faults) };
+    faults.limit_by_quota();
+    full_disk("quota", &faults);
+}
+
+fn full_disk(name: &str, faults: &Faults) {
+    let scratch = Scratch::new(name);
+    let options = Options { segments_most: 40, ..lossy(faults) };
     let mut store = open(&scratch.site(), &options).unwrap();
     let mut writer = store.writer().unwrap();
     wait("segments to be ready", || store.room() == 3 * (60 << 10));
@@ -85,13 +95,32 @@ fn closing_does_not_wait_for_a_full_disk() {
     let start = std::time::Instant::now();
     drop((writer, store));
     assert!(start.elapsed() < Duration::from_secs(2));
-    // A disk that is full when the store is opened: a clear refusal, and nothing lost.
+    // A disk that is full when the store is opened, or a quota: a clear refusal, and nothing lost.
     let full = Faults::new();
     full.set_space(Some(0));
-    let error = open(&scratch.site(), &lossy(&full)).err().expect("the table has to grow");
-    assert!(matches!(error, OpenError::Full { .. }), "{error}");
+    for _ in 0..2 {
+        let error = open(&scratch.site(), &lossy(&full)).err().expect("the table has to grow");
+        assert!(matches!(error, OpenError::Full { .. }), "{error}");
+        full.limit_by_quota();
+    }
     let store = open(&scratch.site(), &lossy(&Faults::new())).unwrap();
     assert_eq!((store.last(), all(store.reader()).len() as u64), (number, number * 20));
+}
+
+/// The first start of all, where not even the table can be made.
+#[test]
+fn quota_that_is_used_up_at_the_first_start_is_a_full_disk() {
+    let scratch = Scratch::new("quota-first");
+    let full = Faults::new();
+    full.set_space(Some(0));
+    full.limit_by_quota();
+    for _ in 0..2 {
+        let error = open(&scratch.site(), &lossy(&full)).err().expect("nothing can be made");
+        assert!(matches!(error, OpenError::Full { .. }), "{error}");
+        assert!(!error.to_string().contains("empty data directory"), "{error}");
+    }
+    full.set_space(None);
+    assert_eq!(open(&scratch.site(), &lossy(&full)).unwrap().last(), 0);
 }
 
 #[test]
