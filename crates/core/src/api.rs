@@ -486,11 +486,30 @@ pub enum Readiness {
     Confirming,
     /// Serves.
     Ready,
-    /// The storage is older than what others have heard from this site, or its predecessor's is lost and too few others
-    /// can vouch for it: does not serve.
+    /// The storage is older than what others have heard from this site: does not serve, and writes nothing more.
     Stale,
     /// Stopping: takes no more requests.
     Draining,
+    /// New storage, and others know an earlier incarnation of this site: waits until a person says that the storage of that
+    /// one is lost.
+    AwaitingNewStorage,
+    /// Serves what writes nothing: the disk has no room. Said by the driver, which knows the disk; a machine never says it.
+    StorageFull,
+}
+
+impl Readiness {
+    /// The word for it in JSON and in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Readiness::Joining => "joining",
+            Readiness::Confirming => "confirming",
+            Readiness::Ready => "ready",
+            Readiness::Stale => "stale",
+            Readiness::Draining => "draining",
+            Readiness::AwaitingNewStorage => "awaiting_new_storage",
+            Readiness::StorageFull => "storage_full",
+        }
+    }
 }
 
 /// What a site knows of another.
@@ -517,6 +536,8 @@ pub struct Status {
     pub life: Life,
     /// Whether it serves.
     pub readiness: Readiness,
+    /// The sites that have not answered yet, while it waits for others to say what they know of it.
+    pub waiting_for: Vec<SiteId>,
     /// The bound that it assumes on its clock's error, in microseconds.
     pub epsilon: u64,
     /// The largest part of any peer's offset that ε and the round trip cannot explain, in microseconds.

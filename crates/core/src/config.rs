@@ -21,6 +21,9 @@ pub struct Config {
     pub warranties: Warranties,
     /// A call of a memoized function that nobody has used for so long is deleted, in microseconds; 0 for never.
     pub idle_calls: u64,
+    /// Whether a person has said that the storage of every earlier incarnation of this site is lost. Only storage without an
+    /// incarnation looks at it.
+    pub new_storage: bool,
 }
 
 /// The usual [`Config::idle_calls`].
@@ -48,6 +51,7 @@ impl Config {
             redistribute: true,
             warranties: Warranties::default(),
             idle_calls: IDLE_CALLS,
+            new_storage: false,
         }
     }
 }

@@ -40,6 +40,9 @@ pub enum Body {
         start: u64,
         /// Whether the storage has no incarnation yet.
         is_new: bool,
+        /// Whether a person has said that the storage of every earlier incarnation is lost. Without that word the question
+        /// changes nothing at a site that knows an earlier one.
+        permitted: bool,
     },
     /// Answers `Hello`.
     Welcome {
@@ -51,7 +54,8 @@ pub enum Body {
         established: bool,
         /// The highest incarnation that it knows of the asking site; zero for none.
         known: Incarnation,
-        /// The incarnation that it has noted for the asking site's new storage, if that is new; higher than any it knew.
+        /// The incarnation that it has noted for the asking site's new storage, higher than any it knew; zero if it has noted
+        /// none for it, because it knows an earlier one.
         noted: Incarnation,
         /// The highest log position that it heard from the known incarnation.
         position: u64,

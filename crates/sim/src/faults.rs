@@ -3,10 +3,13 @@
 //! Faults are *fair*: what the product does not promise to survive does not happen. At most one disk is lost at a time,
 //! the next only after every quota has recorded the new incarnation and every transaction in which the lost one took part is
 //! settled, and never the disks of a majority in one run; an old copy is restored only if every other site has heard of
-//! something newer, because nobody could notice otherwise; of a site's two clocks at most one errs beyond ε. While warranties are
-//! in use, one of the two kinds of clocks is right at all sites in all of the run: either wall clocks stay within ε, and monotonic
-//! ones drift and stand still; or monotonic clocks are right, and the wall clocks of less than a majority err, by so much at a
-//! time that it can be measured.
+//! something newer, because nobody could notice otherwise, and has had the time to note it, if any of them crashes before it
+//! is noticed; of a site's two clocks at most one errs beyond ε. While warranties are in use, one of the two kinds of clocks is
+//! right at all sites in all of the run: either wall clocks stay within ε, and monotonic ones drift and stand still; or
+//! monotonic clocks are right, and the wall clocks of less than a majority err, by so much at a time that it can be measured.
+//!
+//! The simulator also plays the person who says that a disk is lost, sooner or later; and who says nothing while a volume is
+//! only not mounted. A majority of sites runs on its own storage all the time.
 
 use slackline_core::api::{Readiness, Request};
 use slackline_core::avantan::Table;
@@ -34,6 +37,11 @@ const DRIZZLE: Weather =
 /// What is left after the healing.
 const CALM: Weather = Weather { loss: 0, duplication: 0, reordering: 0, detour: 0, jitter: 50 };
 
+/// A site notes a peer's position durably at its next ping when the peer has moved on by this many batches.
+const NOTED: u64 = 64;
+/// How long a site that is not held up takes at most to ping, and to make durable what it noted then.
+const NOTING: u64 = 8 * SECOND;
+
 /// The number of the fault by which a wall clock errs beyond ε.
 const WALL_CLOCK: u64 = 14;
 /// The least by which it errs while warranties are in use: more than ε, a slow link and a drift of the monotonic clock can explain.
@@ -57,6 +65,17 @@ pub(crate) enum Fault {
     Suspension { site: usize },
 }
 
+/// A copy of a site's disk.
+#[derive(Debug)]
+struct Kept {
+    incarnation: Incarnation,
+    copy: Copy,
+    /// For each other site: when, and in which of its lives, it was first seen to have heard of so much more that it notes it.
+    heard: Vec<Option<(u64, u32)>>,
+    /// For each other site: whether it has had the time to note that durably.
+    noted: Vec<bool>,
+}
+
 /// Something that happens to a site at a certain input.
 #[derive(Clone, Copy, Debug)]
 struct Hazard {
@@ -75,11 +94,21 @@ pub(crate) struct Faults {
     slow_fetch: Vec<Option<u64>>,
     /// Crashes at a persist point that are still to be recovered from.
     recovering: Vec<Option<&'static str>>,
-    copies: Vec<Vec<(Incarnation, Copy)>>,
+    copies: Vec<Vec<Kept>>,
     /// A site whose disk was lost or restored, until every quota has recorded its new incarnation.
     reborn: Option<usize>,
-    /// An old copy is in place and not noticed yet: the others must not forget what they heard.
+    /// An old copy is in place and not noticed yet.
     impostor: Option<usize>,
+    /// The others have noted durably what betrays it: they may crash.
+    impostor_is_noted: bool,
+    /// Storage was found to be an old copy: the next start is on new storage.
+    put_aside: Vec<bool>,
+    /// Volumes that are not mounted; the sites run on what is beneath.
+    unmounted: Vec<Option<Copy>>,
+    /// Volumes that were mounted again and have not been confirmed since.
+    remounted: Vec<bool>,
+    /// A site that will lose its disk again as soon as it has joined, and what keeps it from a part of the others till then.
+    relapse: Option<(usize, Vec<usize>)>,
     /// One that waits for its moment.
     pub(crate) ambush: Option<Ambush>,
     /// Restarts are due then.
@@ -101,9 +130,14 @@ impl Faults {
             hazards: vec![None; sites],
             slow_fetch: vec![None; sites],
             recovering: vec![None; sites],
-            copies: vec![Vec::new(); sites],
+            copies: (0..sites).map(|_| Vec::new()).collect(),
             reborn: None,
             impostor: None,
+            impostor_is_noted: false,
+            put_aside: vec![false; sites],
+            unmounted: vec![None; sites],
+            remounted: vec![false; sites],
+            relapse: None,
             ambush: None,
             down_for: vec![SECOND; sites],
             swizzled: Vec::new(),
@@ -159,11 +193,13 @@ impl Simulation {
         {
             let incarnation = node.incarnation();
             let copy = world.copy(site);
+            let sites = world.len();
             let copies = &mut self.faults.copies[site];
-            if copies.len() == 2 {
-                copies.remove(0);
+            // The oldest stays: that it is old is noted first.
+            if copies.len() == 3 {
+                copies.remove(1);
             }
-            copies.push((incarnation, copy));
+            copies.push(Kept { incarnation, copy, heard: vec![None; sites], noted: vec![false; sites] });
         }
         world.wake_at(world.now() + 5 * SECOND + self.rng.below(15 * SECOND), Timer::Copy(site).token());
     }
@@ -186,15 +222,17 @@ impl Simulation {
     fn try_strike(&mut self, world: &mut World) -> bool {
         let now = world.now();
         self.settle_reborn(world);
+        self.settle_copies(world);
         let sites = world.len();
         let site = self.rng.below(sites as u64) as usize;
         let other = (site + 1 + self.rng.below(sites as u64 - 1) as usize) % sites;
         let up = world.node(site).is_some();
         let ready = world.node(site).is_some_and(|node| node.readiness() == Readiness::Ready);
-        let fragile = self.faults.impostor.is_some();
+        // The others must not forget what they heard.
+        let fragile = !self.may_crash();
         let lasts = 300 * MILLISECOND + self.rng.below(7 * SECOND);
         let is_prelude = now < self.txns_from;
-        let kind = if is_prelude && self.rng.one_in(4) { WALL_CLOCK } else { self.rng.below(32) };
+        let kind = if is_prelude && self.rng.one_in(4) { WALL_CLOCK } else { self.rng.below(35) };
         match kind {
             // A crash at some moment, or at a persist point of a certain kind, with a part of what was not synced.
             0..=2 if up && !fragile => {
@@ -215,7 +253,7 @@ impl Simulation {
                 self.lose_disk(world, site, down_for);
             }
             10 if ready && self.may_lose_disk(world, site) => {
-                let Some(copy) = self.fair_copy(world, site) else { return false };
+                let Some((copy, is_noted)) = self.fair_copy(world, site) else { return false };
                 self.faults.down_for[site] = 300 * MILLISECOND + self.rng.below(2 * SECOND);
                 self.faults.hazards.fill(None);
                 self.crash(world, site, Keep::Everything);
@@ -224,8 +262,12 @@ impl Simulation {
                 world.restore(site, copy);
                 self.faults.reborn = Some(site);
                 self.faults.impostor = Some(site);
+                self.faults.impostor_is_noted = is_noted;
                 self.faults.copies[site].clear();
                 self.probes.hit("fault: old copy restored");
+                if is_noted && self.rng.one_in(2) {
+                    self.crash_others(world, site);
+                }
             }
             11 if up => {
                 let until = now + 100 * MILLISECOND + self.rng.below(8 * SECOND);
@@ -325,6 +367,12 @@ impl Simulation {
             23 => {
                 self.begin(world, Fault::SlowDisk { site }, lasts);
                 self.probes.hit("fault: slow disk");
+            }
+            32..=33 if ready && self.faults.impostor.is_none() && self.may_unmount(world, site) => {
+                self.unmount(world, site);
+            }
+            34 if ready && self.faults.relapse.is_none() && self.may_lose_disk(world, site) => {
+                self.lose_disk_twice(world, site);
             }
             24 if up && (!fragile || self.faults.impostor == Some(site)) => {
                 self.faults.down_for[site] = 100 * MILLISECOND + self.rng.below(2 * SECOND);
@@ -426,6 +474,10 @@ impl Simulation {
         world.lose_disk(site);
         self.faults.reborn = Some(site);
         self.faults.copies[site].clear();
+        // What it had noted of others is gone too.
+        for kept in self.faults.copies.iter_mut().flatten() {
+            kept.noted[site] = false;
+        }
         self.probes.hit("fault: disk lost");
         // It may come back on a machine whose clock nobody has set yet.
         let may_step = self.may_step(site) && (self.faults.errs_walls || !self.has_warranties);
@@ -501,8 +553,33 @@ impl Simulation {
         }
     }
 
-    /// A copy that every other site knows to be old.
-    fn fair_copy(&mut self, world: &World, site: usize) -> Option<Copy> {
+    /// Looks which copies others have noted durably to be old.
+    fn settle_copies(&mut self, world: &World) {
+        let now = world.now();
+        for site in 0..world.len() {
+            for kept in &mut self.faults.copies[site] {
+                for other in (0..world.len()).filter(|other| *other != site) {
+                    let serves = |node: &&Node| node.readiness() == Readiness::Ready && !world.is_held_up(other);
+                    let peer = world.node(other).filter(serves).map(|node| &node.peers()[site]);
+                    let has_heard = peer.is_some_and(|peer| {
+                        peer.incarnation == kept.incarnation && peer.position >= kept.copy.last + NOTED
+                    });
+                    let life = world.life(other);
+                    kept.heard[other] = match kept.heard[other] {
+                        _ if !has_heard => None,
+                        Some((since, of)) if of == life => {
+                            kept.noted[other] |= now >= since + NOTING;
+                            Some((since, of))
+                        }
+                        _ => Some((now, life)),
+                    };
+                }
+            }
+        }
+    }
+
+    /// A copy that every other site knows to be old, and whether all have noted durably that it is.
+    fn fair_copy(&mut self, world: &World, site: usize) -> Option<(Copy, bool)> {
         let incarnation = world.node(site)?.incarnation();
         let heard = (0..world.len()).filter(|other| *other != site).map(|other| {
             let peer = world.node(other).map(|node| &node.peers()[site]);
@@ -510,7 +587,146 @@ impl Simulation {
         });
         let heard = heard.min().unwrap_or(0);
         let copies = std::mem::take(&mut self.faults.copies[site]);
-        copies.into_iter().find(|(of, copy)| *of == incarnation && copy.last < heard).map(|(_, copy)| copy)
+        let kept = copies.into_iter().find(|kept| kept.incarnation == incarnation && kept.copy.last < heard)?;
+        let is_noted = (0..world.len()).all(|other| other == site || kept.noted[other]);
+        Some((kept.copy, is_noted))
+    }
+
+    /// The others crash at the moment when an old copy of a site's disk is put in place.
+    fn crash_others(&mut self, world: &mut World, site: usize) {
+        self.probes.hit("fault: old copy restored, others crash");
+        for other in (0..world.len()).filter(|other| *other != site) {
+            if world.node(other).is_some() {
+                let (keep, down_for) = (self.keep(), 50 * MILLISECOND + self.rng.below(4 * SECOND));
+                self.crash_for(world, other, keep, down_for);
+            }
+        }
+    }
+
+    /// Whether a majority of sites would still run on their own storage.
+    fn may_unmount(&self, world: &World, site: usize) -> bool {
+        let is_without = |other: &usize| {
+            *other == site || self.faults.unmounted[*other].is_some() || self.oracle.present(*other).0 == 0
+        };
+        (0..world.len()).filter(is_without).count() <= (world.len() - 1) / 2
+    }
+
+    /// The site stops, and is started where its volume is not mounted.
+    fn unmount(&mut self, world: &mut World, site: usize) {
+        let keep = self.keep();
+        let down_for = 50 * MILLISECOND + self.rng.below(SECOND);
+        self.crash_for(world, site, keep, down_for);
+        self.faults.unmounted[site] = Some(world.copy(site));
+        world.lose_disk(site);
+        let until = world.now() + SECOND + self.rng.below(8 * SECOND);
+        world.wake_at(until, Timer::Mount(site).token());
+        self.probes.hit("fault: empty mount");
+        self.trace(world, format_args!("site {site}: its volume is not mounted until {until}"));
+    }
+
+    /// The site's volume is mounted, and the site started on it.
+    pub(crate) fn mount(&mut self, world: &mut World, site: usize) {
+        let Some(volume) = self.faults.unmounted[site].take() else { return };
+        if world.node(site).is_some() {
+            let down_for = 50 * MILLISECOND + self.rng.below(SECOND);
+            self.crash_for(world, site, Keep::Everything, down_for);
+        }
+        world.restore(site, volume);
+        self.faults.remounted[site] = true;
+        self.trace(world, format_args!("site {site}: its volume is mounted"));
+    }
+
+    /// A site's storage is confirmed.
+    pub(crate) fn remounted(&mut self, site: usize) {
+        if std::mem::take(&mut self.faults.remounted[site]) {
+            self.probes.hit("fault: empty mount ends");
+        }
+    }
+
+    /// A site's storage was found to be an old copy.
+    pub(crate) fn put_aside(&mut self, site: usize) {
+        self.faults.put_aside[site] = true;
+        self.faults.down_for[site] = 50 * MILLISECOND;
+        self.faults.rejoined(site);
+    }
+
+    /// A site waits for a person's word, which comes when the person has looked; never while only the volume is not mounted.
+    pub(crate) fn await_word(&mut self, world: &mut World, site: usize) {
+        if self.faults.unmounted[site].is_some() {
+            return;
+        }
+        let is_expected = self.faults.relapse.as_ref().is_some_and(|(expected, _)| *expected == site);
+        let most = if is_expected { SECOND / 2 } else { [SECOND, 10 * SECOND][self.rng.below(2) as usize] };
+        let at = world.now() + self.rng.below(most);
+        world.wake_at(at, Timer::Word(site).token());
+    }
+
+    /// The person starts the site with the word, if it still waits for it.
+    pub(crate) fn give_word(&mut self, world: &mut World, site: usize) {
+        let waits = world.node(site).is_some_and(|node| node.readiness() == Readiness::AwaitingNewStorage);
+        if !waits || self.faults.unmounted[site].is_some() {
+            return;
+        }
+        self.trace(world, format_args!("site {site} is to be started with the word that its earlier storage is lost"));
+        self.crash_for(world, site, Keep::Everything, 50 * MILLISECOND);
+        world.permit_new_storage(site);
+    }
+
+    /// The site loses its disk, joins while it can reach only a part of the others, and loses it again as soon as it has
+    /// joined; the second time it can reach the other part first. Joining storage has to hear from so many that some of them
+    /// hear of both.
+    fn lose_disk_twice(&mut self, world: &mut World, site: usize) {
+        let mut others: Vec<usize> = (0..world.len()).filter(|other| *other != site).collect();
+        for at in (1..others.len()).rev() {
+            others.swap(at, self.rng.below(at as u64 + 1) as usize);
+        }
+        others.truncate(others.len() / 2);
+        let lasts = 6 * SECOND + self.rng.below(4 * SECOND);
+        self.isolate(world, site, &others, lasts);
+        self.faults.relapse = Some((site, others));
+        let down_for = 100 * MILLISECOND + self.rng.below(300 * MILLISECOND);
+        self.lose_disk(world, site, down_for);
+    }
+
+    /// Cuts a site off from some others, for a while.
+    fn isolate(&mut self, world: &mut World, site: usize, others: &[usize], lasts: u64) {
+        for &other in others {
+            self.begin(world, Fault::Cut { from: other, to: site }, lasts);
+            self.begin(world, Fault::Cut { from: site, to: other }, lasts);
+        }
+    }
+
+    /// The site has joined.
+    pub(crate) fn await_relapse(&mut self, world: &mut World, site: usize) {
+        if self.faults.relapse.as_ref().is_some_and(|(expected, _)| *expected == site) {
+            let at = world.now() + self.rng.below(SECOND);
+            world.wake_at(at, Timer::Relapse(site).token());
+        }
+    }
+
+    /// The site loses its disk again, if that is fair.
+    pub(crate) fn relapse(&mut self, world: &mut World, site: usize) {
+        let Some((expected, unheard)) = self.faults.relapse.take() else { return };
+        let ready = world.node(site).is_some_and(|node| node.readiness() == Readiness::Ready);
+        let is_fair = expected == site && ready && !self.faults.healed && self.is_calm_for_loss(world, site);
+        if !is_fair || self.faults.impostor.is_some() {
+            return;
+        }
+
+        // The first cut ends, another one begins.
+        for at in 0..self.faults.active.len() {
+            let Some(Fault::Cut { from, to }) = self.faults.active[at] else { continue };
+            let is_ours = |one: usize, other: usize| one == site && unheard.contains(&other);
+            if is_ours(from, to) || is_ours(to, from) {
+                self.mend(world, at);
+            }
+        }
+        let heard: Vec<usize> = (0..world.len()).filter(|other| *other != site && !unheard.contains(other)).collect();
+        let lasts = 2 * SECOND + self.rng.below(4 * SECOND);
+        self.isolate(world, site, &heard, lasts);
+        let down_for = 100 * MILLISECOND + self.rng.below(300 * MILLISECOND);
+        self.lose_disk(world, site, down_for);
+        self.probes.hit("fault: disk lost again");
     }
 
     /// How long storage takes to fetch what an input needs, where a fault has made it slow.
@@ -528,7 +744,7 @@ impl Simulation {
 
     /// Whether a site may crash without making another fault unfair.
     pub(crate) fn may_crash(&self) -> bool {
-        self.faults.impostor.is_none()
+        self.faults.impostor.is_none() || self.faults.impostor_is_noted
     }
 
     /// The site, which is up, crashes and is started again after a while.
@@ -570,6 +786,10 @@ impl Simulation {
         if world.node(site).is_some() {
             return;
         }
+        // Its driver keeps the old copy, aside.
+        if std::mem::take(&mut self.faults.put_aside[site]) {
+            world.lose_disk(site);
+        }
         world.start(site);
         if let Some(at) = self.faults.recovering[site].take() {
             self.probes.recovered(at);
@@ -590,7 +810,7 @@ impl Simulation {
     /// A site says that it may be stopped.
     pub(crate) fn drained(&mut self, world: &mut World, site: usize) {
         // One that serves has been started again since.
-        let fragile = self.faults.impostor.is_some_and(|impostor| impostor != site);
+        let fragile = !self.may_crash() && self.faults.impostor != Some(site);
         let Some(node) = world.node(site).filter(|node| node.readiness() != Readiness::Ready && !fragile) else {
             return;
         };
@@ -684,6 +904,7 @@ impl Simulation {
             let error = self.rng.below(EPSILON as u64) as i64 - EPSILON / 2;
             let now = world.now();
             world.clock(site).set_wall(now, error, 0);
+            self.mount(world, site);
             if world.node(site).is_none() {
                 self.restart(world, site);
             }

@@ -549,9 +549,17 @@ impl Oracle {
         if incarnation == self.present[site] || incarnation.0 == 0 || self.lost.contains(&(site, incarnation)) {
             return false;
         }
+        let found = lives::check_joins(self.present[site]);
+        self.blame(lives::NAME, found, &format!("site {site}, incarnation {}", incarnation.0));
         self.present[site] = incarnation;
         self.fill(site);
         true
+    }
+
+    /// A site calls the storage that it was started on an old copy.
+    pub(crate) fn called_old(&mut self, site: usize, incarnation: Incarnation) {
+        let found = lives::check_old(self.lost.contains(&(site, incarnation)));
+        self.blame(lives::NAME, found, &format!("site {site}, incarnation {}", incarnation.0));
     }
 
     /// A site that has not met a quota has nothing of it.

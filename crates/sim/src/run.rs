@@ -26,14 +26,14 @@ use crate::brink::Brink;
 use crate::clients::{Client, Purpose};
 use crate::costs::Costs;
 use crate::faults::Faults;
-use crate::invariants::{Violation, answers, release, survival};
+use crate::invariants::{Violation, answers, lives, release, survival};
 use crate::kinds;
 use crate::network::Fate;
 use crate::oracle::Oracle;
 use crate::probes::Probes;
 use crate::txns::Txns;
 use crate::vigil::Vigil;
-use crate::world::{After, Host, Options, World};
+use crate::world::{After, Host, Keep, Options, World};
 
 /// How much a run does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -175,6 +175,12 @@ pub(crate) enum Timer {
     Vigil,
     /// A site crashes that was told that a session is over.
     Closed(usize),
+    /// A person says that a site's earlier storage is lost.
+    Word(usize),
+    /// A volume that was not mounted is mounted.
+    Mount(usize),
+    /// A site that has just lost its disk loses it again.
+    Relapse(usize),
 }
 
 impl Timer {
@@ -190,7 +196,10 @@ impl Timer {
             Timer::Phase => (7, 0),
             Timer::Brink(writes) => (8, usize::from(writes)),
             Timer::Vigil => (9, 0),
-            Timer::Closed(of) => (10, of),
+            Timer::Word(of) => (10, of),
+            Timer::Mount(of) => (11, of),
+            Timer::Relapse(of) => (12, of),
+            Timer::Closed(of) => (13, of),
         };
         kind << 56 | of as u64
     }
@@ -207,8 +216,11 @@ impl Timer {
             6 => Timer::Copy(of),
             7 => Timer::Phase,
             8 => Timer::Brink(of == 1),
-            9 => Timer::Vigil,
-            _ => Timer::Closed(of),
+            10 => Timer::Word(of),
+            11 => Timer::Mount(of),
+            12 => Timer::Relapse(of),
+            13 => Timer::Closed(of),
+            _ => Timer::Vigil,
         }
     }
 }
@@ -272,7 +284,7 @@ pub(crate) struct Simulation {
 impl Simulation {
     fn new(seed: u64, options: RunOptions) -> (World, Self) {
         let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x736c_6163);
-        let sites = if rng.one_in(3) { 5 } else { 3 };
+        let sites = if rng.one_in(2) { 5 } else { 3 };
         // From neighbours to antipodes, not the same in every run.
         let scale = 1 + rng.below(3);
         let mut rtt = vec![vec![0; sites]; sites];
@@ -410,27 +422,41 @@ impl Simulation {
         add("gift: received", metrics.gifts_received, before.gifts_received);
     }
 
-    /// Looks at how far a site is on its way to serving.
-    fn note_readiness(&mut self, world: &mut World, site: usize) {
-        let Some(node) = world.node(site) else { return };
+    /// Looks at how far a site is on its way to serving. True if its storage was found to be an old copy: then it stops, and
+    /// is started on new storage.
+    fn note_readiness(&mut self, world: &mut World, site: usize) -> bool {
+        let Some(node) = world.node(site) else { return false };
         let (readiness, incarnation) = (node.readiness(), node.incarnation());
         let before = std::mem::replace(&mut self.seen[site].readiness, readiness);
         if before == readiness {
-            return;
+            return false;
         }
         match (before, readiness) {
-            (Readiness::Joining | Readiness::Stale, Readiness::Ready) if incarnation == Incarnation(1) => {
+            (Readiness::Joining | Readiness::AwaitingNewStorage, Readiness::Ready) if incarnation == Incarnation(1) => {
                 self.probes.hit("site: joins as the first incarnation");
             }
-            (Readiness::Joining | Readiness::Stale, Readiness::Ready) => {
+            (Readiness::Joining | Readiness::AwaitingNewStorage, Readiness::Ready) => {
                 self.probes.hit("site: joins as a later incarnation");
                 self.leave_unheard(world, site);
+                self.await_relapse(world, site);
             }
-            (Readiness::Confirming, Readiness::Ready) => self.probes.hit("site: confirmed"),
-            (_, Readiness::Stale) => self.probes.hit("site: old copy noticed"),
+            (Readiness::Confirming, Readiness::Ready) => {
+                self.probes.hit("site: confirmed");
+                self.remounted(site);
+            }
+            (_, Readiness::Stale) => {
+                self.probes.hit("site: old copy noticed");
+                self.oracle.called_old(site, incarnation);
+                self.put_aside(site);
+            }
+            (_, Readiness::AwaitingNewStorage) => {
+                self.probes.hit("site: awaits a person's word");
+                self.await_word(world, site);
+            }
             _ => {}
         }
         self.trace(world, format_args!("site {site} is {readiness:?} in incarnation {}", incarnation.0));
+        readiness == Readiness::Stale
     }
 
     /// A site was started.
@@ -534,6 +560,9 @@ impl Host for Simulation {
             Timer::Brink(writes) => self.meet_at_brink(world, writes),
             Timer::Vigil => self.keep_vigil(world),
             Timer::Closed(site) => self.crash_after_close(world, site),
+            Timer::Word(site) => self.give_word(world, site),
+            Timer::Mount(site) => self.mount(world, site),
+            Timer::Relapse(site) => self.relapse(world, site),
         }
         if self.oracle.violation.is_some() {
             world.stop();
@@ -596,11 +625,15 @@ impl Host for Simulation {
                 self.trace(world, format_args!("  site {site} → {effect:?}"));
             }
         }
-        self.note_readiness(world, site);
+        let is_stale = self.note_readiness(world, site);
         self.look_at_ambush(world, site, effects);
         self.look_at_brink(world, site, effects);
         if self.oracle.violation.is_some() {
             world.stop();
+        }
+        if is_stale {
+            self.oracle.blame(lives::NAME, lives::check_kept(persists), &format!("site {site}"));
+            return After::Crash(Keep::Nothing);
         }
         self.hazard(world, site, self.seen[site].kind, persists)
     }

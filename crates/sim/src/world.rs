@@ -148,6 +148,8 @@ struct Site {
     gate: Gate<Node>,
     overlay: Overlay,
     disk: Disk,
+    /// A person says, at the next start, that the storage of every earlier incarnation is lost.
+    new_storage: bool,
     clock: Clock,
     /// Counts starts and crashes, so that events of an earlier life are known as such.
     life: u32,
@@ -201,6 +203,7 @@ impl World {
             gate: Gate::new(0),
             overlay: Overlay::default(),
             disk: Disk::new(options.restarts),
+            new_storage: false,
             clock: Clock::new(),
             life: 0,
             busy: 0,
@@ -392,6 +395,7 @@ impl World {
         config.redistribute = self.options.redistribute;
         config.warranties = self.options.warranties;
         config.idle_calls = self.options.idle_calls;
+        config.new_storage = std::mem::take(&mut at.new_storage);
         let node = Node::open(config, seed, last, at.disk.rows(), at.clock.read(self.now));
         let mut node = node.expect("a durable prefix of what was handed out can be opened");
         node.set_room(at.has_room);
@@ -427,6 +431,16 @@ impl World {
     /// The site, which is down, has an empty disk now.
     pub(crate) fn lose_disk(&mut self, site: usize) {
         self.sites[site].disk = Disk::new(self.options.restarts);
+    }
+
+    /// The next start of the site, and only that, has a person's word that the storage of every earlier incarnation is lost.
+    pub(crate) fn permit_new_storage(&mut self, site: usize) {
+        self.sites[site].new_storage = true;
+    }
+
+    /// Counts a site's starts and crashes.
+    pub(crate) fn life(&self, site: usize) -> u32 {
+        self.sites[site].life
     }
 
     /// The site, which is down, has this copy of a disk now.

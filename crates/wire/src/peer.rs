@@ -16,7 +16,9 @@ impl From<PeerMessage> for internal::PeerMessage {
     fn from(message: PeerMessage) -> Self {
         use internal::peer_message::Body as Kind;
         let body = match message.body {
-            Body::Hello { nonce, start, is_new } => Kind::Hello(internal::Hello { nonce, start, is_new }),
+            Body::Hello { nonce, start, is_new, permitted } => {
+                Kind::Hello(internal::Hello { nonce, start, is_new, permitted })
+            }
             Body::Welcome { nonce, start, established, known, noted, position } => {
                 Kind::Welcome(internal::Welcome { nonce, start, established, known: known.0, noted: noted.0, position })
             }
@@ -52,7 +54,9 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
     fn try_from(message: internal::PeerMessage) -> Result<Self, Invalid> {
         use internal::peer_message::Body as Kind;
         let body = match required(message.body, "body")? {
-            Kind::Hello(hello) => Body::Hello { nonce: hello.nonce, start: hello.start, is_new: hello.is_new },
+            Kind::Hello(hello) => {
+                Body::Hello { nonce: hello.nonce, start: hello.start, is_new: hello.is_new, permitted: hello.permitted }
+            }
             Kind::Welcome(welcome) => Body::Welcome {
                 nonce: welcome.nonce,
                 start: welcome.start,

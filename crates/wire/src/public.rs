@@ -288,7 +288,7 @@ impl TryFrom<v1::Refusal> for Refusal {
 
 same_variants! {
     Doubt = v1 { SiteUnreachable, IncarnationLost, Forgotten, Undecided, HomeLost, NotReady, StorageFull }
-    Readiness = v1 { Joining, Confirming, Ready, Stale, Draining }
+    Readiness = v1 { Joining, Confirming, Ready, Stale, Draining, AwaitingNewStorage, StorageFull }
 }
 
 impl From<Answer> for v1::Outcome {
@@ -461,7 +461,7 @@ same_fields! {
     ShownSite = v1::ShownSite { site, tokens, set_aside, incarnation }
     Listed = v1::Listed { name, limit, tokens }
     Status = v1::StatusReply {
-        site, incarnation, life, readiness, clock_trusted, peers, quotas, sessions;
+        site, incarnation, life, readiness, waiting_for, clock_trusted, peers, quotas, sessions;
         epsilon = epsilon_us, clock_error = clock_error_us
     }
     PeerStatus = v1::PeerStatus { site, up; rtt = rtt_us, offset = offset_us }

@@ -460,13 +460,21 @@ impl Generator {
     }
 
     fn status(&mut self) -> Status {
-        let readiness =
-            [Readiness::Joining, Readiness::Confirming, Readiness::Ready, Readiness::Stale, Readiness::Draining];
+        let readiness = [
+            Readiness::Joining,
+            Readiness::Confirming,
+            Readiness::Ready,
+            Readiness::Stale,
+            Readiness::Draining,
+            Readiness::AwaitingNewStorage,
+            Readiness::StorageFull,
+        ];
         Status {
             site: self.site(),
             incarnation: self.incarnation(),
             life: Life(self.number()),
-            readiness: readiness[self.below(5) as usize],
+            readiness: readiness[self.below(7) as usize],
+            waiting_for: self.several(3, Self::site),
             epsilon: self.number(),
             clock_error: self.number(),
             clock_trusted: self.flag(),
@@ -585,7 +593,9 @@ impl Generator {
 
     pub(crate) fn message(&mut self, kind: u64) -> PeerMessage {
         let body = match kind {
-            0 => Body::Hello { nonce: self.number(), start: self.number(), is_new: self.flag() },
+            0 => {
+                Body::Hello { nonce: self.number(), start: self.number(), is_new: self.flag(), permitted: self.flag() }
+            }
             1 => Body::Welcome {
                 nonce: self.number(),
                 start: self.number(),

@@ -61,12 +61,6 @@ impl Chores {
         Self { next_due: None, sweep_at: now.mono + SWEEP, announcing: Vec::new(), announce_at: 0, drain: None }
     }
 
-    /// Nothing that was here counts any more.
-    pub(super) fn forget(&mut self) {
-        self.next_due = None;
-        self.announcing.clear();
-    }
-
     /// Gifts that were under way when the site stopped may never have arrived: their totals are told again.
     pub(super) fn announce_gifts(&mut self, peers: impl Iterator<Item = usize>) {
         self.announcing = peers.map(|peer| Announcement { peer, from: 0, everything: false }).collect();

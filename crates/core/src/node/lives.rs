@@ -8,11 +8,15 @@
 //!   (`Welcome`). The site takes the highest of the answers, once a majority of *all* has answered, counted without itself and
 //!   without those that are joining too; or once every other site has answered, which is how a new cluster starts. So
 //!   two storages of one site never get the same incarnation, and only the very first gets 1.
+//! - **New storage of a site that others know** waits for a person's word. To note a higher incarnation is to declare the
+//!   earlier storage lost, and an empty directory is no evidence of that: the volume may just not be mounted. So a site that
+//!   knows an earlier incarnation notes nothing, and says so, unless the question carries the word
+//!   ([`crate::config::Config::new_storage`]). One such answer is enough to wait, and who waits vouches for no new storage.
 //! - **Known storage** is *confirmed*: enough others (a majority of sites with an incarnation, together with itself; or all
 //!   others) say what they have heard. One that
 //!   knows a higher incarnation, or a log position beyond the end of this log, proves that this storage is an old copy.
-//!   It is then wiped, and the site joins with what is now new storage. Until it is confirmed, nothing is written to it:
-//!   its position would catch up with what betrays it.
+//!   The machine then does nothing more: its driver keeps the storage as it is, aside, and opens the site on new storage.
+//!   Until it is confirmed, nothing is written to it: its position would catch up with what betrays it.
 //!
 //! A copy that is older than what was lost, but not older than anything that others have heard of, cannot be told from the
 //! truth; sites tell their position at least once a second.
@@ -24,13 +28,11 @@ use crate::api::Readiness;
 use crate::clock::{MILLISECOND, Now, Offset, SECOND};
 use crate::codec::{Cursor, Malformed, put_i64, put_u64};
 use crate::id::{Incarnation, Life, SiteId};
-use crate::machine::{Batch, Effect};
+use crate::machine::Batch;
 use crate::peer::Body;
-use crate::quota::Quotas;
 use crate::session::{Marks, Sessions};
 use crate::stats::Rng;
 use crate::turn::{Peer, Turn};
-use crate::txn::Txns;
 
 /// Tag of the row about the site itself.
 pub(super) const META: u8 = 0x01;
@@ -71,7 +73,8 @@ pub(super) struct Lineage {
     peers_dirty: u64,
     /// Peers' positions as last noted.
     noted: Vec<u64>,
-    stale: bool,
+    /// What betrayed the storage as an old copy.
+    stale: Option<Stale>,
     first_turn: bool,
     marks: Marks,
 }
@@ -84,6 +87,21 @@ pub(super) struct Owner {
     pub(super) members: Vec<SiteId>,
     /// The session marks.
     pub(super) marks: Marks,
+}
+
+/// What another site knows that the storage of this one does not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stale {
+    /// A later incarnation than the storage's own.
+    Replaced {
+        /// The later one.
+        by: Incarnation,
+    },
+    /// More batches of the same incarnation than the storage holds.
+    Behind {
+        /// The last batch that the other site has heard of.
+        position: u64,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -111,7 +129,7 @@ impl Lineage {
             meta_dirty: true,
             peers_dirty: 0,
             noted: Vec::new(),
-            stale: false,
+            stale: None,
             first_turn: true,
             marks: Marks::default(),
         }
@@ -159,6 +177,7 @@ impl Lineage {
         match self.readiness {
             Readiness::Ready | Readiness::Draining if !self.first_turn => u64::MAX,
             Readiness::Ready | Readiness::Draining => 0,
+            Readiness::Stale => u64::MAX,
             _ => self.hello_at,
         }
     }
@@ -167,12 +186,38 @@ impl Lineage {
         self.peers_dirty |= 1 << position;
     }
 
-    pub(super) fn is_dirty(&self) -> bool {
-        self.meta_dirty || self.peers_dirty != 0 || self.stale
+    /// A peer has a new incarnation, which counts its batches from one again.
+    pub(super) fn meet_incarnation(&mut self, position: usize) {
+        self.touch_peer(position);
+        if let Some(noted) = self.noted.get_mut(position) {
+            *noted = 0;
+        }
     }
 
-    pub(super) fn is_stale(&self) -> bool {
+    pub(super) fn is_dirty(&self) -> bool {
+        self.meta_dirty || self.peers_dirty != 0
+    }
+
+    /// What betrayed the storage as an old copy, if it is one.
+    pub(super) fn stale(&self) -> Option<Stale> {
         self.stale
+    }
+
+    /// Whether nobody has vouched for the storage: nothing may be written to it.
+    pub(super) fn is_unconfirmed(&self) -> bool {
+        matches!(self.readiness, Readiness::Confirming | Readiness::Stale)
+    }
+
+    /// The highest incarnation that another site knows, while new storage waits for a person's word.
+    pub(super) fn predecessor(&self) -> Option<Incarnation> {
+        let refusing = self.welcomes.iter().filter(|(_, welcome)| welcome.noted == Incarnation(0));
+        let known = refusing.map(|(_, welcome)| welcome.known).max();
+        known.filter(|_| self.readiness == Readiness::AwaitingNewStorage)
+    }
+
+    /// Whether another site has answered this start's question.
+    pub(super) fn has_answered(&self, peer: usize) -> bool {
+        self.welcomes.iter().any(|(position, _)| *position == peer)
     }
 
     pub(super) fn is_first_turn(&mut self) -> bool {
@@ -190,7 +235,7 @@ impl Lineage {
     /// batch and start by start, with the position that betrays it.
     pub(super) fn persist(&mut self, turn: &mut Turn, sessions: &Sessions) {
         self.note_marks(sessions);
-        if self.readiness == Readiness::Confirming {
+        if self.is_unconfirmed() {
             return;
         }
         if turn.next_due.is_some() && turn.uptime >= self.uptime_noted + UPTIME {
@@ -264,18 +309,36 @@ impl Node {
         let to = self.peers[from].site;
         match body {
             // Another site starts. What it is told must be durable first, so that no other storage is told the same.
-            Body::Hello { nonce, start, is_new } => {
+            Body::Hello { nonce, start, is_new, permitted } => {
+                // An old copy vouches for nobody.
+                if self.lineage.readiness == Readiness::Stale {
+                    return None;
+                }
                 let peer = &mut self.peers[from];
                 let known = peer.incarnation.max(peer.noted.0);
+
                 // A storage that asks as a new one after it took up what was noted for it is an old copy of itself.
-                let is_noted = peer.noted.1 == nonce && peer.incarnation < peer.noted.0;
-                if is_new && !is_noted {
+                let mut is_noted = peer.noted.1 == nonce && peer.incarnation < peer.noted.0;
+
+                // Nor does new storage that waits for a person's word: it knows that the cluster is not new, and has forgotten what it
+                // knew of the others. It only says of whom it has heard since.
+                let awaits = self.lineage.readiness == Readiness::AwaitingNewStorage;
+                let is_refused = !is_noted && known > Incarnation(0) && !permitted;
+                if awaits && is_new && !is_refused {
+                    return None;
+                }
+
+                // To note an incarnation is to declare the storage of every earlier one lost. That is a person's to say: what
+                // asks may be the empty directory beneath a volume that is not mounted.
+                if is_new && !is_noted && (known == Incarnation(0) || permitted) {
                     if self.lineage.readiness == Readiness::Confirming {
                         return None;
                     }
                     peer.noted = (Incarnation(known.0 + 1), nonce);
                     self.lineage.touch_peer(from);
+                    is_noted = true;
                 }
+
                 // What was noted for this very storage is no other storage's; it may be more than the storage took, if its
                 // question came late.
                 let known = if peer.noted.1 == nonce { peer.incarnation } else { known };
@@ -287,7 +350,7 @@ impl Node {
                         start,
                         established: self.lineage.incarnation > Incarnation(0),
                         known,
-                        noted: peer.noted.0,
+                        noted: if is_noted { peer.noted.0 } else { Incarnation(0) },
                         position: peer.position,
                     },
                 ));
@@ -325,12 +388,16 @@ impl Node {
         self.settle_lineage(now);
         let others: Vec<SiteId> = self.config.members.iter().copied().filter(|site| *site != self.config.me).collect();
         let asking = !self.is_serving();
+        if self.lineage.readiness == Readiness::Stale {
+            return;
+        }
         if asking && now.mono >= self.lineage.hello_at {
             self.lineage.hello_at = now.mono + HELLO;
             let hello = Body::Hello {
                 nonce: self.lineage.nonce,
                 start: self.lineage.start,
                 is_new: self.lineage.incarnation == Incarnation(0),
+                permitted: self.config.new_storage,
             };
             sends.extend(others.iter().map(|&to| (to, hello.clone())));
         }
@@ -370,7 +437,13 @@ impl Node {
         let members = self.config.members.len();
         let majority = members / 2 + 1;
         match lineage.readiness {
-            Readiness::Joining | Readiness::Stale => {
+            Readiness::Joining | Readiness::AwaitingNewStorage => {
+                // Whoever knows an earlier incarnation has noted nothing for this storage. It would be heard in no majority,
+                // but its storage may be whole: nothing is taken up over it.
+                if lineage.welcomes.iter().any(|(_, welcome)| welcome.noted == Incarnation(0)) {
+                    lineage.readiness = Readiness::AwaitingNewStorage;
+                    return;
+                }
                 let established = lineage.welcomes.iter().filter(|(_, welcome)| welcome.established).count();
                 let all = lineage.welcomes.len() == members - 1;
                 if established < majority && !all {
@@ -381,14 +454,19 @@ impl Node {
                 lineage.readiness = Readiness::Ready;
             }
             Readiness::Confirming => {
-                let newer = lineage.welcomes.iter().any(|(_, welcome)| {
-                    welcome.known > lineage.incarnation
-                        || (welcome.known == lineage.incarnation && welcome.position > self.last)
-                });
-                if newer {
-                    lineage.stale = true;
+                let betrays = |welcome: &Welcome| {
+                    if welcome.known > lineage.incarnation {
+                        return Some(Stale::Replaced { by: welcome.known });
+                    }
+                    let is_behind = welcome.known == lineage.incarnation && welcome.position > self.last;
+                    is_behind.then_some(Stale::Behind { position: welcome.position })
+                };
+                if let Some(stale) = lineage.welcomes.iter().find_map(|(_, welcome)| betrays(welcome)) {
+                    lineage.stale = Some(stale);
+                    lineage.readiness = Readiness::Stale;
                     return;
                 }
+
                 // A site that is joining has heard of nothing yet; it counts only if nobody else is left to ask.
                 let established = lineage.welcomes.iter().filter(|(_, welcome)| welcome.established).count();
                 if established + 1 < majority && lineage.welcomes.len() + 1 < members {
@@ -396,43 +474,12 @@ impl Node {
                 }
                 lineage.readiness = Readiness::Ready;
             }
-            Readiness::Ready | Readiness::Draining => return,
+            Readiness::Ready | Readiness::Draining | Readiness::Stale | Readiness::StorageFull => return,
         }
         lineage.meta_dirty = true;
         lineage.first_turn = true;
         lineage.note_at = now.mono + NOTE;
         lineage.welcomes.clear();
         *ping_at = now.mono;
-    }
-
-    /// The storage is an old copy: forgets all that it says, in one batch, and joins anew. Rows of tracked grants stay, which
-    /// nothing names any more: those with an end go when it has come, the others keep a few bytes each.
-    pub(super) fn begin_anew(&mut self, now: Now, out: &mut Vec<Effect<Self>>) {
-        let mut batch = Batch::new();
-        for at in 0..self.quotas.len() as u32 {
-            for key in crate::quota::keys(at) {
-                batch.delete(&key);
-            }
-        }
-        for (session, slot) in self.sessions.rows() {
-            batch.delete(&super::requests::outcome_key(session, slot));
-        }
-        self.txns.rows().iter().for_each(|key| batch.delete(key));
-        self.txns = Txns::new(self.config.me, self.rng.draw() >> 16);
-        let marks = self.sessions.marks();
-        self.sessions = Sessions::restore(marks.clone());
-        self.quotas = Quotas::new();
-        self.chores.forget();
-        let uptime = self.lineage.uptime(now);
-        self.lineage = Lineage {
-            uptime_before: uptime,
-            life: self.lineage.life,
-            readiness: Readiness::Stale,
-            marks,
-            ..Lineage::fresh(&mut self.rng, now)
-        };
-        self.lineage.meta_dirty = false;
-        self.lineage.put_meta(&mut batch, self.config.me, &self.config.members, uptime);
-        self.emit(now, batch, Vec::new(), Vec::new(), out);
     }
 }

@@ -31,8 +31,9 @@ use rustc_hash::FxHashSet;
 
 pub use crate::config::{Config, OpenError};
 pub use crate::metrics::Metrics;
+pub use lives::Stale;
 
-use crate::api::{Operation, PeerStatus, Readiness, Request, Response, Status};
+use crate::api::{Listed, Operation, PeerStatus, Readiness, Request, Response, Status};
 use crate::avantan::Membership;
 use crate::clock::{Now, SECOND};
 use crate::id::{Incarnation, Life, SessionId, SiteId};
@@ -142,9 +143,34 @@ impl Node {
         self.lineage.readiness
     }
 
+    /// What betrayed its storage as an old copy. Such a machine does nothing more: its driver keeps the storage as it is, and
+    /// opens the site on new storage.
+    pub fn stale(&self) -> Option<Stale> {
+        self.lineage.stale()
+    }
+
+    /// The sites that have not answered yet, while it waits for others to say what they know of it.
+    pub fn waiting_for(&self) -> Vec<SiteId> {
+        if !matches!(self.lineage.readiness, Readiness::Joining | Readiness::Confirming) {
+            return Vec::new();
+        }
+        let waits = |at: usize| at != self.position && !self.lineage.has_answered(at);
+        (0..self.peers.len()).filter(|&at| waits(at)).map(|at| self.peers[at].site).collect()
+    }
+
     /// Its incarnation; zero while it has none.
     pub fn incarnation(&self) -> Incarnation {
         self.lineage.incarnation
+    }
+
+    /// The highest incarnation that another site knows of this one, while its new storage waits for a person's word.
+    pub fn predecessor(&self) -> Option<Incarnation> {
+        self.lineage.predecessor()
+    }
+
+    /// The first `limit` quotas, in the order of names.
+    pub fn first_quotas(&self, limit: usize) -> Vec<Listed> {
+        requests::list(&self.quotas, "", limit)
     }
 
     /// Its quotas, for those who check its books.
@@ -184,6 +210,7 @@ impl Node {
             incarnation: self.lineage.incarnation,
             life: self.lineage.life,
             readiness: self.lineage.readiness,
+            waiting_for: self.waiting_for(),
             epsilon: self.config.epsilon,
             clock_error,
             clock_trusted,
@@ -286,7 +313,7 @@ impl Node {
             peer.position = 0;
             peer.offset = None;
             peer.vouched = None;
-            self.lineage.touch_peer(from);
+            self.lineage.meet_incarnation(from);
             self.txns.forget_home(peer.site, peer.incarnation);
             if replaced {
                 self.chores.announce_all(now, from);
@@ -349,10 +376,6 @@ impl Machine for Node {
     fn handle(&mut self, now: Now, input: Input<Self>, view: &View, out: &mut Vec<Effect<Self>>) {
         let mut early = Vec::new();
         let Some(todo) = self.take_in(now, input, &mut early) else { return };
-        if self.lineage.is_stale() {
-            self.begin_anew(now, out);
-            return;
-        }
         let serving = self.is_serving();
         let (_, is_clock_trusted) = self.clock(now);
         let Spare { mut digests, mut scratch } = std::mem::take(&mut self.spare);
@@ -499,10 +522,7 @@ impl Node {
         out: &mut Vec<Effect<Self>>,
     ) {
         if !batch.is_empty() {
-            assert!(
-                self.lineage.readiness != Readiness::Confirming,
-                "storage is not written to before it is confirmed"
-            );
+            assert!(!self.lineage.is_unconfirmed(), "storage is not written to before it is confirmed");
             self.last += 1;
             out.push(Effect::Persist(batch));
         }

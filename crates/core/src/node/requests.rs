@@ -113,6 +113,7 @@ impl Desk<'_> {
             Request::Explain { operation } if operation.site == me => {
                 let trace = match self.txns.explain(operation) {
                     Some(trace) => Ok(Box::new(trace.clone())),
+                    None if !serving => Err(Doubt::NotReady),
                     None if operation.incarnation != turn.site.incarnation => Err(Doubt::IncarnationLost),
                     None => Err(Doubt::Forgotten),
                 };
@@ -473,7 +474,7 @@ fn put_mark(batch: &mut machine::Batch, scratch: &mut Vec<u8>, id: SessionId, se
 }
 
 /// The first `limit` quotas after a name, in the order of names.
-fn list(quotas: &Quotas, after: &str, limit: usize) -> Vec<Listed> {
+pub(super) fn list(quotas: &Quotas, after: &str, limit: usize) -> Vec<Listed> {
     let mut first = std::collections::BinaryHeap::new();
     for quota in quotas.iter().filter(|quota| quota.limit().is_some() && &**quota.name() > after) {
         first.push((quota.name().clone(), quota.limit().unwrap_or(0), quota.avantan().share.tokens));

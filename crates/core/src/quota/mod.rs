@@ -24,7 +24,6 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-pub(crate) use row::keys;
 pub use row::{DUE, GRANT, QuotaRow, due_ranges, due_uptime, grant_key, is_quota_row};
 pub use tally::count;
 

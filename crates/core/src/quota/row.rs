@@ -115,11 +115,6 @@ fn read_totals(cursor: &mut Cursor) -> Result<Vec<Total>, Malformed> {
     (0..cursor.u64()?).map(|_| Ok(Total { incarnation: Incarnation(cursor.u32()?), tokens: cursor.u128()? })).collect()
 }
 
-/// The keys of a quota's rows, for their removal.
-pub(crate) fn keys(at: u32) -> [[u8; 5]; 2] {
-    [quota_key(COLD, at), quota_key(HOT, at)]
-}
-
 /// The key of a tracked grant.
 pub fn grant_key(incarnation: Incarnation, number: u64) -> [u8; 13] {
     let mut key = [GRANT; 13];

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use slackline_core::api::{Answer, Batch, Operation, Outcome, Request, Response, Shown, Submission};
+use slackline_core::api::{Answer, Batch, Operation, Outcome, Readiness, Request, Response, Shown, Submission};
 use slackline_core::avantan::Share;
 use slackline_core::clock::{MILLISECOND, Now};
 use slackline_core::id::{Incarnation, SessionId, SiteId};
@@ -23,6 +23,8 @@ pub(crate) struct Host {
     pub(crate) stood: u64,
     pub(crate) session: Option<(SiteId, Incarnation, SessionId)>,
     sequence: u64,
+    /// Whether a person says, at each start, that the storage of every earlier incarnation is lost.
+    pub(crate) new_storage: bool,
 }
 
 pub(crate) struct Cluster {
@@ -65,6 +67,7 @@ impl Cluster {
             stood: 0,
             session: None,
             sequence: 0,
+            new_storage: true,
         };
         let mut cluster = Self {
             hosts: (0..sites).map(host).collect(),
@@ -89,7 +92,8 @@ impl Cluster {
         self.seed += 1;
         let now = self.time(at);
         let host = &mut self.hosts[at];
-        let config = Config::new(Self::site(at), members);
+        let mut config = Config::new(Self::site(at), members);
+        config.new_storage = host.new_storage;
         host.node = Some(Node::open(config, self.seed, host.batches, &host.rows, now).expect("rows are sound"));
         host.session = None;
     }
@@ -97,6 +101,14 @@ impl Cluster {
     /// Kills a site; everything handed out so far is on its disk.
     pub(crate) fn kill(&mut self, at: usize) {
         self.hosts[at].node = None;
+    }
+
+    /// A site has found that its storage is an old copy, and stopped: its driver opens it on new storage.
+    pub(crate) fn put_aside_old_copy(&mut self, at: usize) {
+        let node = self.hosts[at].node.take().expect("runs");
+        assert_eq!(node.readiness(), Readiness::Stale);
+        self.hosts[at].put_back(Default::default());
+        self.start(at);
     }
 
     /// What the clocks of a site show.

@@ -2,9 +2,10 @@
 
 use slackline_core::api::{Doubt, Operation, Outcome, Readiness, Refusal, Request, Response};
 use slackline_core::clock::SECOND;
-use slackline_core::id::OperationId;
+use slackline_core::id::{Incarnation, OperationId};
 use slackline_core::machine::ClientId;
 use slackline_core::machine::Input;
+use slackline_core::node::Stale;
 use slackline_core::peer::{Body, PeerMessage};
 use slackline_core::session::RETENTION;
 
@@ -57,6 +58,196 @@ fn site_that_joins_is_given_nothing_before_it_serves() {
     assert_eq!(cluster.tokens(0, "gpus"), before, "there is nobody to give anything to");
 }
 
+/// The volume is not mounted when the site starts: what is there is empty, and may not speak for what is on the volume.
+#[test]
+fn empty_mount_joins_nothing_and_the_healthy_disk_comes_back_whole() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    assert!(granted(&cluster.done(2, acquire(20))));
+    let (site, incarnation, session) = cluster.hosts[2].session.expect("opened");
+    let operation = OperationId { site, incarnation, session, sequence: 1 };
+    cluster.run(3 * SECOND);
+    let before = cluster.tokens(2, "gpus");
+    cluster.kill(2);
+    let healthy = cluster.hosts[2].copy();
+
+    cluster.hosts[2].put_back(Default::default());
+    cluster.hosts[2].new_storage = false;
+    cluster.start(2);
+    cluster.run(5 * SECOND);
+    let node = cluster.hosts[2].node.as_ref().expect("runs");
+    assert_eq!((node.incarnation().0, node.readiness()), (0, Readiness::AwaitingNewStorage));
+    // Nor does it say that anything is lost.
+    cluster.request(2, 9, Request::Ask { operation });
+    let answer = Response::Asked { operation, outcome: Outcome::Unknown(Doubt::NotReady) };
+    assert!(cluster.responses.contains(&(2, ClientId(9), answer)), "{:?}", cluster.responses);
+
+    cluster.kill(2);
+    cluster.hosts[2].put_back(healthy);
+    cluster.start(2);
+    cluster.run(5 * SECOND);
+    let node = cluster.hosts[2].node.as_ref().expect("runs");
+    assert_eq!((node.readiness(), node.incarnation().0), (Readiness::Ready, 1));
+    assert_eq!(cluster.tokens(2, "gpus"), before);
+    assert!(granted(&cluster.done(2, acquire(70))), "all that is free can be had");
+}
+
+/// One site that knows an earlier incarnation is enough, whoever else answers, and however often the storage asks.
+#[test]
+fn new_storage_that_one_site_knows_waits_for_a_persons_word() {
+    let mut cluster = Cluster::new(3);
+    cluster.run(2 * SECOND);
+    // Site 1 has lost its disk, and has not heard of site 2 since.
+    cluster.cut = vec![(2, 1), (1, 2)];
+    cluster.kill(1);
+    cluster.hosts[1].put_back(Default::default());
+    cluster.start(1);
+    cluster.run(2 * SECOND);
+    cluster.kill(2);
+    cluster.hosts[2].put_back(Default::default());
+    cluster.hosts[2].new_storage = false;
+    cluster.cut.clear();
+    for _ in 0..3 {
+        cluster.start(2);
+        cluster.run(3 * SECOND);
+        let node = cluster.hosts[2].node.as_ref().expect("runs");
+        assert_eq!((node.incarnation().0, node.readiness()), (0, Readiness::AwaitingNewStorage));
+        cluster.kill(2);
+    }
+
+    cluster.hosts[2].new_storage = true;
+    cluster.start(2);
+    cluster.run(3 * SECOND);
+    let node = cluster.hosts[2].node.as_ref().expect("runs");
+    assert_eq!((node.readiness(), node.incarnation().0), (Readiness::Ready, 2));
+}
+
+/// Who waits for a person's word knows that the cluster is not new, and has forgotten what it knew of the others: it vouches for
+/// nobody. Else sites that have all forgotten would begin anew together.
+#[test]
+fn sites_that_wait_for_a_persons_word_vouch_for_nobody() {
+    let mut cluster = Cluster::new(3);
+    cluster.run(2 * SECOND);
+    let start_empty = |cluster: &mut Cluster, at: usize, new_storage: bool| {
+        cluster.kill(at);
+        cluster.hosts[at].put_back(Default::default());
+        cluster.hosts[at].new_storage = new_storage;
+        cluster.start(at);
+        cluster.run(2 * SECOND);
+        let node = cluster.hosts[at].node.as_ref().expect("runs");
+        (node.readiness(), node.incarnation().0)
+    };
+    let healthy = [cluster.hosts[0].copy(), cluster.hosts[1].copy()];
+    assert_eq!(start_empty(&mut cluster, 2, false), (Readiness::AwaitingNewStorage, 0));
+    assert_eq!(start_empty(&mut cluster, 1, false), (Readiness::AwaitingNewStorage, 0));
+    assert_eq!(start_empty(&mut cluster, 0, false), (Readiness::AwaitingNewStorage, 0));
+    cluster.kill(2);
+    cluster.hosts[2].new_storage = true;
+    cluster.start(2);
+    cluster.run(5 * SECOND);
+    let node = cluster.hosts[2].node.as_ref().expect("runs");
+    assert_eq!((node.readiness(), node.incarnation().0), (Readiness::Joining, 0), "nobody knows what it was");
+
+    // Their volumes are mounted.
+    for (at, healthy) in healthy.into_iter().enumerate() {
+        cluster.kill(at);
+        cluster.hosts[at].put_back(healthy);
+        cluster.start(at);
+    }
+    cluster.run(5 * SECOND);
+    let incarnations = (0..3).map(|at| cluster.hosts[at].node.as_ref().expect("runs").incarnation().0);
+    assert_eq!(incarnations.collect::<Vec<_>>(), [1, 1, 2]);
+}
+
+/// The first start is slow, and the questions of a storage that has long joined arrive late.
+#[test]
+fn question_that_comes_late_does_not_make_the_storage_that_asked_it_old() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    let nonce_of = |cluster: &Cluster| {
+        // The row about the site: version, region, lane, nonce.
+        let mut row = slackline_core::codec::Cursor(&cluster.hosts[2].rows[&vec![1u8]]);
+        for _ in 0..3 {
+            row.u64().expect("a field");
+        }
+        row.u64().expect("the nonce")
+    };
+    let body = Body::Hello { nonce: nonce_of(&cluster), start: 1, is_new: true, permitted: false };
+    for at in 0..2 {
+        let message = PeerMessage { incarnation: Default::default(), position: 0, body: body.clone() };
+        cluster.feed(at, Input::Message { from: Cluster::site(2), message });
+    }
+    cluster.kill(2);
+    cluster.start(2);
+    cluster.run(3 * SECOND);
+    let node = cluster.hosts[2].node.as_ref().expect("runs");
+    assert_eq!((node.readiness(), node.incarnation().0), (Readiness::Ready, 1));
+}
+
+/// The others crash at the moment when an old copy is put back, and know only what they have noted durably. A new incarnation
+/// counts its batches from one again.
+#[test]
+fn old_copy_of_a_new_incarnation_is_found_out_by_sites_that_have_crashed() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90_000));
+    for _ in 0..200 {
+        assert!(granted(&cluster.done(2, acquire(1))));
+    }
+    cluster.run(2 * SECOND);
+    cluster.kill(2);
+    cluster.hosts[2].put_back(Default::default());
+    cluster.start(2);
+    cluster.run(5 * SECOND);
+    cluster.responses.clear();
+    let copy = cluster.hosts[2].copy();
+    for _ in 0..100 {
+        assert!(granted(&cluster.done(2, acquire(1))));
+    }
+    cluster.run(3 * SECOND);
+    for at in 0..3 {
+        cluster.kill(at);
+    }
+    cluster.hosts[2].put_back(copy);
+    for at in 0..3 {
+        cluster.start(at);
+    }
+    cluster.run(5 * SECOND);
+    assert_eq!(cluster.hosts[2].node.as_ref().expect("runs").readiness(), Readiness::Stale);
+}
+
+/// What is on an old copy may be all that is left of something: it is left as it is.
+#[test]
+fn old_copy_is_not_written_to_once_it_is_found_out() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    cluster.run(SECOND);
+    let copy = cluster.hosts[2].copy();
+    assert!(granted(&cluster.done(2, acquire(30))));
+    cluster.run(3 * SECOND);
+    let heard = cluster.hosts[0].node.as_ref().expect("runs").peers()[2].position;
+    cluster.kill(2);
+    cluster.hosts[2].put_back(copy.clone());
+    cluster.start(2);
+    cluster.run(5 * SECOND);
+    cluster.request(2, 9, Request::Open);
+    let node = cluster.hosts[2].node.as_ref().expect("runs");
+    assert_eq!((node.readiness(), node.stale()), (Readiness::Stale, Some(Stale::Behind { position: heard })));
+    assert!(cluster.responses.contains(&(2, ClientId(9), Response::NotOpened(Refusal::NotReady))));
+    assert_eq!(cluster.hosts[2].copy(), copy);
+
+    // Its driver opens the site on new storage; the copy is old for ever.
+    cluster.put_aside_old_copy(2);
+    cluster.run(5 * SECOND);
+    let node = cluster.hosts[2].node.as_ref().expect("runs");
+    assert_eq!((node.readiness(), node.incarnation().0), (Readiness::Ready, 2));
+    cluster.kill(2);
+    cluster.hosts[2].put_back(copy);
+    cluster.start(2);
+    cluster.run(5 * SECOND);
+    let node = cluster.hosts[2].node.as_ref().expect("runs");
+    assert_eq!(node.stale(), Some(Stale::Replaced { by: Incarnation(2) }));
+}
+
 /// A site that has just lost its disk has heard of nothing, and so can vouch for nobody.
 #[test]
 fn site_that_joins_confirms_no_old_copy() {
@@ -75,6 +266,8 @@ fn site_that_joins_confirms_no_old_copy() {
     cluster.run(3 * SECOND);
     assert_eq!(cluster.hosts[2].node.as_ref().expect("runs").readiness(), Readiness::Confirming);
     cluster.cut.clear();
+    cluster.run(10 * SECOND);
+    cluster.put_aside_old_copy(2);
     cluster.run(10 * SECOND);
     let node = cluster.hosts[2].node.as_ref().expect("runs");
     assert_eq!((node.readiness(), node.incarnation().0), (Readiness::Ready, 2));

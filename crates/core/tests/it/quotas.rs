@@ -161,7 +161,7 @@ fn site_without_its_disk_gets_a_new_incarnation_and_counts_as_spent() {
 }
 
 #[test]
-fn old_copy_of_a_disk_is_noticed_and_wiped() {
+fn old_copy_of_a_disk_is_noticed_and_counts_as_lost() {
     let mut cluster = Cluster::new(3);
     cluster.done(0, create(90));
     let copy = cluster.hosts[2].copy();
@@ -172,6 +172,8 @@ fn old_copy_of_a_disk_is_noticed_and_wiped() {
     cluster.kill(2);
     cluster.hosts[2].put_back(copy);
     cluster.start(2);
+    cluster.run(10 * SECOND);
+    cluster.put_aside_old_copy(2);
     cluster.run(10 * SECOND);
     let node = cluster.hosts[2].node.as_ref().expect("runs");
     assert_eq!((node.readiness(), node.incarnation()), (Readiness::Ready, Incarnation(2)));
@@ -199,7 +201,7 @@ fn old_copy_that_lacks_one_batch_is_noticed_after_starts_that_were_cut_short() {
     cluster.start(2);
     cluster.run(10 * SECOND);
     let node = cluster.hosts[2].node.as_ref().expect("runs");
-    assert_eq!((node.readiness(), node.incarnation()), (Readiness::Ready, Incarnation(2)));
+    assert_eq!(node.readiness(), Readiness::Stale);
 }
 
 #[test]
