@@ -3,6 +3,7 @@
 mod bank;
 mod elsewhere;
 mod explain;
+mod full_disk;
 mod kills;
 #[path = "../../client/tests/load.rs"]
 mod load;

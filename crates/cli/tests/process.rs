@@ -121,6 +121,17 @@ impl Server {
         server
     }
 
+    /// The same, traced by `strace` with these options, which have `-D`: so the process is the binary's own.
+    #[allow(dead_code, reason = "only one of the test binaries needs it")]
+    pub(crate) fn start_traced(options: &[&str], words: &[&str]) -> Self {
+        let mut command = Command::new("strace");
+        command.args(options).arg(env!("CARGO_BIN_EXE_slackline")).args(words).env_remove("SLACKLINE_CONNECT");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let (mut server, line) = Self::start_command(command);
+        server.said = serde_json::from_str(&line).expect("JSON");
+        server
+    }
+
     /// The process, and the first line that it prints.
     fn start_command(mut command: Command) -> (Self, String) {
         let command = command.env("RUST_LOG", "error");

@@ -155,6 +155,7 @@ impl ServeConfig {
             sites: self.sites.clone(),
             storage: Storage::Directory(self.data.clone()),
             storage_options: Options::default(),
+            new_storage: NewStorage::Waits,
             listen: Listen::On(self.listen.clone()),
             http: self.http.clone().map(Listen::On),
             epsilon: self.epsilon_us,
@@ -194,6 +195,8 @@ pub struct SiteConfig {
     pub storage: Storage,
     /// How the embedded engine uses disk and memory.
     pub storage_options: Options,
+    /// What becomes of storage that is new where other sites know an earlier incarnation of this one.
+    pub new_storage: NewStorage,
     /// Where it listens for clients and other sites.
     pub listen: Listen,
     /// Where it serves `/healthz` and `/metrics`, if anywhere.
@@ -215,6 +218,20 @@ pub enum Storage {
     Directory(PathBuf),
     /// In memory, until it stops.
     Memory,
+}
+
+/// What becomes of storage that is new where other sites know an earlier incarnation of this one: the volume may just not be
+/// mounted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum NewStorage {
+    /// It joins nothing until a person has spoken.
+    #[default]
+    Waits,
+    /// A person says that the earlier storage is lost: it joins as a new incarnation. Storage that is not new is refused, so that
+    /// the word is given once and does not stay in a script.
+    Permitted,
+    /// It always joins as a new incarnation. Only where whatever an earlier one had is of no value.
+    Joins,
 }
 
 /// Where to listen.

@@ -15,7 +15,7 @@ use slackline_storage::Options;
 use slackline_wire::rtt::RttTable;
 use tracing::info;
 
-use crate::config::{Listen, SiteAddress, SiteConfig, Storage};
+use crate::config::{Listen, NewStorage, SiteAddress, SiteConfig, Storage};
 use crate::site::{RunError, Site, SiteHandle, StartError};
 use crate::topology::site_name;
 
@@ -188,6 +188,8 @@ impl Dev {
                     None => Storage::Memory,
                 },
                 storage_options: Options::default(),
+                // All is on one machine, to try things out: who deletes a site's directory means it.
+                new_storage: NewStorage::Joins,
                 listen: Listen::Bound(grpc),
                 http: Some(Listen::Bound(http)),
                 epsilon: Some(config.epsilon),

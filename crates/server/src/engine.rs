@@ -21,18 +21,20 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use slackline_core::api::{Readiness, Request, Response};
+use slackline_core::api::{Readiness, Request, Response, Status};
 use slackline_core::id::{Incarnation, SiteId};
 use slackline_core::machine::{
     Batch, ClientId, Effect, Gate, Input, Machine, Overlay, ReadError, STALL_BOUND, Seq, View,
 };
-use slackline_core::node::{self, Node};
-use slackline_storage::{Store, WriteError};
+use slackline_core::node::{self, Node, Stale};
+use slackline_storage::{Store, Torn, WriteError};
 use slackline_wire::{MESSAGE_BYTES, message_bytes, request_bytes};
-use tracing::{info, warn};
+use tokio::sync::watch;
+use tracing::{error, info, warn};
 
 use crate::clock::Clock;
 use crate::crash::CrashPoints;
+use crate::health::{FigureDesk, Figures, Health};
 use crate::link::Outbox;
 use crate::log::{Log, Synced};
 use crate::mailbox::{DRIVER, Mailbox};
@@ -54,6 +56,10 @@ const GATHER_BYTES: usize = 8 << 20;
 /// Room on the disk that is kept for the agreement with other sites: below it, new operations are refused; below half
 /// of it, messages are dropped and ticks postponed too. In bytes.
 pub(crate) const STORAGE_RESERVE: u64 = 8 << 20;
+/// What most requests bring at most, in bytes. Where there is no room for one of these, the site says that its disk is full.
+const SMALL: u64 = 64 << 10;
+/// The most quotas whose tokens are shown as metrics; the first ones by name.
+const SHOWN_QUOTAS: usize = 1_000;
 /// The most bytes that a request brings. A transaction is written up to twice: when it is prepared, and when it is carried out.
 const LARGEST: u64 = MESSAGE_BYTES as u64;
 /// How long a tick that found no room is postponed.
@@ -77,6 +83,9 @@ pub(crate) enum Failure {
     /// Storage could not be read.
     #[error("storage could not be read: {0}")]
     Read(#[from] ReadError),
+    /// Others know of more than the storage has.
+    #[error("the storage is an old copy")]
+    Stale(Stale),
 }
 
 /// What an engine drives, and with what.
@@ -87,6 +96,8 @@ pub(crate) struct Parts {
     pub(crate) gauges: Arc<Mutex<Gauges>>,
     pub(crate) sync_times: Arc<SyncTimes>,
     pub(crate) crash_points: Arc<CrashPoints>,
+    pub(crate) health: watch::Sender<Health>,
+    pub(crate) figures: Arc<FigureDesk>,
 }
 
 /// One site's machine with its storage, for one life.
@@ -141,7 +152,7 @@ impl Engine {
         let node = Node::open(parts.config.clone(), seed, last, store.reader(), clock.now())?;
         let writer = store.writer().ok_or(OpenFailure::NoWriter)?;
         let log = Log::start(writer, name, Arc::clone(&parts.mailbox))?;
-        Ok(Self {
+        let engine = Self {
             readiness: node.readiness(),
             node,
             gate: Gate::new(last),
@@ -162,7 +173,20 @@ impl Engine {
             clock_trusted: true,
             usual_sync: HERE_SYNC * 2,
             drain: Drain::No,
-        })
+        };
+        engine.parts.figures.put(engine.figures());
+        engine.publish();
+        Ok(engine)
+    }
+
+    /// The machine's incarnation; zero while it has none.
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.node.incarnation()
+    }
+
+    /// Where the log ended, when it was opened, in a group that could not be read.
+    pub(crate) fn torn(&self) -> Option<Torn> {
+        self.store.torn().cloned()
     }
 
     /// Runs until `stop` is over; then the machine is drained (for no longer than `stop` said) and everything that was
@@ -276,7 +300,7 @@ impl Engine {
         };
         self.node.handle(now, input, view, &mut self.effects);
         self.parts.crash_points.gathered(&self.effects);
-        self.watch_readiness();
+        self.watch_readiness()?;
         if self.effects.is_empty() {
             return Ok(());
         }
@@ -344,6 +368,7 @@ impl Engine {
     /// Sends and answers what may leave.
     fn release(&mut self) {
         self.parts.crash_points.leaving(&mut self.released);
+        let readiness = self.readiness();
         for effect in self.released.drain(..) {
             match effect {
                 Effect::Send { to, message } => {
@@ -355,6 +380,9 @@ impl Engine {
                     if response == Response::Drained {
                         self.drain = Drain::Done;
                     }
+                }
+                Effect::Respond { client, response: Response::Status(status) } => {
+                    self.responses.push((client, Response::Status(Status { readiness, ..status })));
                 }
                 Effect::Respond { client, response } => self.responses.push((client, response)),
                 Effect::Persist(_) => unreachable!("the gate hands batches to `persist`"),
@@ -390,22 +418,27 @@ impl Engine {
 
     /// Says so when the site loses its past: its grants and outcomes are gone.
     #[inline]
-    fn watch_readiness(&mut self) {
+    fn watch_readiness(&mut self) -> Result<(), Failure> {
         let (readiness, incarnation) = (self.node.readiness(), self.node.incarnation());
         if readiness == self.readiness {
-            return;
+            return Ok(());
         }
-        if readiness == Readiness::Stale {
-            warn!(
-                "this data directory is an old copy: the site forgets what it says, and joins as one that lost its disk"
+        if let Some(stale) = self.node.stale() {
+            return Err(Failure::Stale(stale));
+        }
+        if let Some(predecessor) = self.node.predecessor() {
+            error!(
+                "the data directory is new, and other sites know incarnation {} of this site: nothing is joined. Is its volume \
+                 mounted, and is `data` the right directory? Only if the earlier data are lost for good, start the site \
+                 once with --new-storage; what they had then counts as in use for ever",
+                predecessor.0
             );
-        } else if readiness == Readiness::Ready
-            && self.readiness != Readiness::Confirming
-            && incarnation > Incarnation(1)
-        {
+        }
+        if readiness == Readiness::Ready && self.readiness != Readiness::Confirming && incarnation > Incarnation(1) {
             warn!(incarnation = incarnation.0, "the site has lost its disk before; what it had counts as in use");
         }
         self.readiness = readiness;
+        Ok(())
     }
 
     /// Says so when a majority of sites begins to disagree with this one's wall clock, and when that is over.
@@ -435,8 +468,32 @@ impl Engine {
         self.store.room().saturating_sub((self.gathered_bytes + self.syncing_bytes + overhead) as u64)
     }
 
+    /// How far the site is on its way to serving. A disk without room is known here, not by the machine.
+    fn readiness(&self) -> Readiness {
+        match self.node.readiness() {
+            leaving @ (Readiness::Draining | Readiness::Stale) => leaving,
+            _ if self.room() < STORAGE_RESERVE + 2 * SMALL => Readiness::StorageFull,
+            readiness => readiness,
+        }
+    }
+
+    fn figures(&self) -> Figures {
+        let status = Status { readiness: self.readiness(), ..self.node.status(self.clock.now()) };
+        Figures { status, quotas: self.node.first_quotas(SHOWN_QUOTAS) }
+    }
+
     /// Shows the outside how the machine is.
     fn publish(&self) {
+        let health = Health { readiness: Some(self.readiness()), waiting_for: self.node.waiting_for() };
+        self.parts.health.send_if_modified(|published| {
+            let is_new = *published != health;
+            *published = health;
+            is_new
+        });
+        if self.parts.figures.is_wanted() {
+            self.parts.figures.put(self.figures());
+        }
+
         let mut gauges = self.parts.gauges.lock().unwrap_or_else(PoisonError::into_inner);
         gauges.node = *self.node.metrics();
         let txns = self.node.txns();

@@ -11,6 +11,7 @@
 //! | `mailbox` | the queues between the network and the machine, and their bounds |
 //! | `service` | the public gRPC service |
 //! | `link` | links between sites |
+//! | `health` | how the site is, published by its engine |
 //! | `http`, `metrics` | `/healthz` and `/metrics` |
 //! | `topology`, `clock` | the cluster's map; the clocks of a life |
 //! | `crash` | where a test ends the process (feature `crash-points`) |
@@ -33,6 +34,7 @@ pub mod config;
 mod crash;
 pub mod dev;
 mod engine;
+mod health;
 mod http;
 mod incoming;
 mod link;
@@ -45,7 +47,7 @@ pub mod site;
 mod topology;
 
 pub use clock::DEFAULT_EPSILON;
-pub use config::{ConfigError, Listen, ServeConfig, SiteAddress, SiteConfig, Storage};
+pub use config::{ConfigError, Listen, NewStorage, ServeConfig, SiteAddress, SiteConfig, Storage};
 pub use dev::{Dev, DevConfig, DevError, Ports};
 pub use signal::{Signals, init_logs, run_until_signal};
 pub use site::{RunError, Site, SiteHandle, StartError};

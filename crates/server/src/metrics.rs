@@ -11,9 +11,10 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-use slackline_core::api::{Listed, Status};
+use slackline_core::api::Readiness;
 use slackline_core::node;
 
+use crate::health::{FigureDesk, Figures};
 use crate::link::{LinkState, Outbox};
 use crate::mailbox::{Lengths, Mailbox};
 use crate::topology::Topology;
@@ -21,6 +22,17 @@ use crate::topology::Topology;
 /// The upper ends of the buckets for the times of a sync, in seconds.
 const SYNC_BUCKETS: [f64; 14] =
     [25e-6, 50e-6, 100e-6, 200e-6, 400e-6, 800e-6, 1.6e-3, 3.2e-3, 6.4e-3, 12.8e-3, 25.6e-3, 0.1, 0.4, 1.6];
+
+/// The states that a site can be in, each with a series of its own.
+const STATES: [Readiness; 7] = [
+    Readiness::Joining,
+    Readiness::Confirming,
+    Readiness::Ready,
+    Readiness::Stale,
+    Readiness::Draining,
+    Readiness::AwaitingNewStorage,
+    Readiness::StorageFull,
+];
 
 /// What the engine shows of itself after each turn.
 #[derive(Clone, Copy, Default, Debug)]
@@ -59,18 +71,18 @@ pub(crate) struct Sources {
     pub(crate) outboxes: Vec<Arc<Outbox>>,
     pub(crate) gauges: Arc<Mutex<Gauges>>,
     pub(crate) sync_times: Arc<SyncTimes>,
+    pub(crate) figures: Arc<FigureDesk>,
 }
 
-/// Writes the metrics of one moment. `status` and `quotas` are what the machine said when it was asked just now.
-pub(crate) fn render(sources: &Sources, status: Option<Status>, quotas: Vec<Listed>) -> Result<String, fmt::Error> {
+/// Writes the metrics of one moment. `figures` are what the machine said of itself just now.
+pub(crate) fn render(sources: &Sources, figures: Arc<Figures>) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("slackline");
     registry.register_collector(Box::new(Snapshot {
         gauges: *sources.gauges.lock().unwrap_or_else(PoisonError::into_inner),
         lengths: sources.mailbox.lengths(),
         links: sources.outboxes.iter().map(|outbox| outbox.state_of_link()).collect(),
         topology: Arc::clone(&sources.topology),
-        status,
-        quotas,
+        figures,
     }));
     registry.register("sync_seconds", "How long syncs of the log took", sources.sync_times.0.clone());
     let mut text = String::new();
@@ -85,8 +97,7 @@ struct Snapshot {
     lengths: Lengths,
     links: Vec<LinkState>,
     topology: Arc<Topology>,
-    status: Option<Status>,
-    quotas: Vec<Listed>,
+    figures: Arc<Figures>,
 }
 
 impl Collector for Snapshot {
@@ -109,13 +120,14 @@ impl Snapshot {
             ("site", self.topology.name(self.topology.me)),
         ];
         page.gauges("build_info", "What runs here", [(labels, 1)])?;
-        if let Some(status) = &self.status {
-            let ready = status.readiness == slackline_core::api::Readiness::Ready;
-            page.gauge("ready", "Whether the site serves", i64::from(ready))?;
-            page.gauge("incarnation", "The site's incarnation", status.incarnation.0.into())?;
-            page.gauge("life", "The site's life", signed(status.life.0))?;
-        }
-        Ok(())
+        let status = &self.figures.status;
+        let states = STATES.map(|state| ([("state", state.name())], i64::from(status.readiness == state)));
+        page.gauge("ready", "Whether the site serves", i64::from(status.readiness == Readiness::Ready))?;
+        page.gauges("state", "How far the site is on its way to serving; 1 for the state that it is in", states)?;
+        page.gauge("incarnation", "The site's incarnation", status.incarnation.0.into())?;
+        let lost = status.incarnation.0.saturating_sub(1).into();
+        page.gauge("incarnations_lost", "Incarnations of the site whose storage was lost or replaced", lost)?;
+        page.gauge("life", "The site's life", signed(status.life.0))
     }
 
     fn encode_operations(&self, page: &mut Page) -> fmt::Result {
@@ -210,7 +222,7 @@ impl Snapshot {
             links.clone().map(|l| (to(l), signed(l.queued as u64)))
         })?;
         page.counters("link_dropped", "Messages dropped before they were sent", links.map(|l| (to(l), l.dropped)))?;
-        let Some(status) = &self.status else { return Ok(()) };
+        let status = &self.figures.status;
         page.gauge("clock_epsilon_microseconds", "The bound assumed on this clock's error", signed(status.epsilon))?;
         page.gauge(
             "clock_error_microseconds",
@@ -220,14 +232,14 @@ impl Snapshot {
         page.gauge("clock_trusted", "Whether a majority agrees with this clock", i64::from(status.clock_trusted))?;
         let peers = || status.peers.iter().map(|peer| ([("peer", self.topology.name(peer.site))], peer));
         page.gauges("peer_up", "Whether the peer was heard from lately", peers().map(|(l, p)| (l, i64::from(p.up))))?;
-        let rtts = peers().filter_map(|(labels, peer)| Some((labels, signed(peer.rtt?))));
-        page.gauges("peer_rtt_microseconds", "The last measured round trip", rtts)?;
-        let offsets = peers().filter_map(|(labels, peer)| Some((labels, peer.offset?)));
-        page.gauges("peer_offset_microseconds", "The last measured offset of the peer's clock", offsets)
+        let rtts = peers().map(|(labels, peer)| (labels, peer.rtt.map_or(f64::NAN, |rtt| rtt as f64)));
+        page.measured("peer_rtt_microseconds", "The last measured round trip", rtts)?;
+        let offsets = peers().map(|(labels, peer)| (labels, peer.offset.map_or(f64::NAN, |offset| offset as f64)));
+        page.measured("peer_offset_microseconds", "The last measured offset of the peer's clock", offsets)
     }
 
     fn encode_quotas(&self, page: &mut Page) -> fmt::Result {
-        let quotas = || self.quotas.iter().map(|quota| ([("quota", quota.name.clone())], quota));
+        let quotas = || self.figures.quotas.iter().map(|quota| ([("quota", quota.name.clone())], quota));
         page.gauges("tokens", "Tokens of a quota at this site", quotas().map(|(labels, q)| (labels, q.tokens)))?;
         page.gauges("limit", "Tokens of a quota at all sites", quotas().map(|(labels, q)| (labels, q.limit)))
     }
@@ -256,6 +268,17 @@ impl Page<'_> {
         name: &str,
         help: &str,
         values: impl IntoIterator<Item = ([(&'static str, L); N], i64)>,
+    ) -> fmt::Result {
+        let encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        family(encoder, values.into_iter().map(|(labels, value)| (labels, ConstGauge::new(value))))
+    }
+
+    /// Gauges that are not a number until they were measured.
+    fn measured<L: fmt::Display, const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = ([(&'static str, L); N], f64)>,
     ) -> fmt::Result {
         let encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
         family(encoder, values.into_iter().map(|(labels, value)| (labels, ConstGauge::new(value))))

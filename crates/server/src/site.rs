@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use slackline_core::api::Readiness;
-use slackline_core::id::SiteId;
-use slackline_core::node;
-use slackline_storage::{Embedded, Identity, Memory, Options, Store, WriteError};
+use slackline_core::id::{Incarnation, SiteId};
+use slackline_core::node::{self, Stale};
+use slackline_storage::{Embedded, Identity, Memory, OpenError, Options, Store, WriteError};
 use slackline_wire::internal::peer_server::PeerServer;
 use slackline_wire::v1::slackline_server::SlacklineServer;
 use slackline_wire::{MESSAGE_BYTES, v1};
@@ -24,9 +23,10 @@ use tonic_health::server::HealthReporter;
 use tracing::{error, error_span, info, warn};
 
 use crate::clock;
-use crate::config::{ConfigError, Listen, SiteConfig, Storage};
+use crate::config::{ConfigError, Listen, NewStorage, SiteConfig, Storage};
 use crate::crash::CrashPoints;
 use crate::engine::{Engine, Failure, OpenFailure, Parts};
+use crate::health::{FigureDesk, Health};
 use crate::http;
 use crate::incoming::Incoming;
 use crate::link::{LINK_BYTES, Outbox, PeerService, keep};
@@ -35,8 +35,8 @@ use crate::metrics::{Gauges, Sources, SyncTimes};
 use crate::service::ClientService;
 use crate::topology::Topology;
 
-/// How often the machine is asked how it is: while it does not serve, and while it does.
-const HEALTH_INTERVAL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+/// How long to wait before storage is opened again that found no room on the disk: at first, and at most.
+const ROOM_PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
 /// How long a stopping site waits for its last messages to leave, delays put in included.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a stopping site waits for its clients to take their last replies.
@@ -73,6 +73,19 @@ pub enum StartError {
         data: String,
         /// Why.
         source: node::OpenError,
+    },
+    /// A person says that new storage may join, and the storage is not new.
+    #[error(
+        "{data} is not new, it is incarnation {incarnation} of site {site}: start the site without --new-storage, which is said \
+         once, to a data directory that is empty because the earlier one is lost"
+    )]
+    NotNew {
+        /// The site.
+        site: String,
+        /// The data directory.
+        data: String,
+        /// Whose it is.
+        incarnation: u32,
     },
     /// The operating system refuses something else that a site needs.
     #[error("cannot {action}: {source}")]
@@ -111,6 +124,41 @@ pub enum RunError {
         /// Why.
         source: Box<StartError>,
     },
+    /// The log ends in a group that cannot be read, and others have heard of what is in it.
+    #[error(
+        "site {site} stopped: {} is damaged at byte {at}: batch {} cannot be read there, and other sites have heard of it; keep \
+         {} aside, and start the site once with an empty data directory and --new-storage, as one that has lost its disk", 
+        .path.display(), .last + 1, .data.display()
+    )]
+    Damaged {
+        /// The site.
+        site: String,
+        /// The segment of the log.
+        path: PathBuf,
+        /// Where in it, in bytes.
+        at: u64,
+        /// The last batch that can be read.
+        last: u64,
+        /// The data directory.
+        data: PathBuf,
+    },
+    /// The data directory is an old copy, and cannot be moved.
+    #[error(
+        "site {site} stopped: {} is an old copy of its data ({why}), and cannot be moved aside to {}: {source}; move it \
+         yourself, and start the site on an empty directory", .data.display(), .aside.display()
+    )]
+    Stale {
+        /// The site.
+        site: String,
+        /// The data directory.
+        data: PathBuf,
+        /// What betrayed it.
+        why: String,
+        /// Where it was to go.
+        aside: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
     /// The site's thread ended in a panic: an invariant is broken.
     #[error("site {site} stopped: an invariant is broken ({message}); keep its data and report this")]
     Panicked {
@@ -133,7 +181,7 @@ pub struct SiteHandle {
     http: Option<SocketAddr>,
     epsilon: u64,
     stop: watch::Sender<Option<Duration>>,
-    ready: Arc<AtomicBool>,
+    health: watch::Receiver<Health>,
     thread: Option<JoinHandle<Result<(), RunError>>>,
 }
 
@@ -150,7 +198,7 @@ impl Site {
         let http_listener = config.http.map(bind).transpose()?;
         let http_address = http_listener.as_ref().map(local_address).transpose()?;
         let (stop, stopped) = watch::channel(None);
-        let ready = Arc::new(AtomicBool::new(false));
+        let (publisher, health) = watch::channel(Health::stopped());
         let blueprint = Blueprint {
             node: node::Config {
                 me: topology.me,
@@ -159,7 +207,9 @@ impl Site {
                 redistribute: config.redistribute,
                 warranties: config.warranties,
                 idle_calls: slackline_core::config::IDLE_CALLS,
+                new_storage: config.new_storage != NewStorage::Waits,
             },
+            new_storage: config.new_storage,
             topology: Arc::clone(&topology),
             name: name.clone(),
             storage: config.storage,
@@ -169,7 +219,7 @@ impl Site {
             listener,
             http_listener,
             stop: stopped,
-            ready: Arc::clone(&ready),
+            health: publisher,
         };
         let (started, starting) = mpsc::sync_channel(1);
         let thread = thread::Builder::new()
@@ -177,7 +227,7 @@ impl Site {
             .spawn(move || run(blueprint, &started))
             .map_err(|source| StartError::System { action: "start the site's thread", source })?;
         let mut handle =
-            SiteHandle { topology, address, http: http_address, epsilon, stop, ready, thread: Some(thread) };
+            SiteHandle { topology, address, http: http_address, epsilon, stop, health, thread: Some(thread) };
         match starting.recv() {
             Ok(Ok(())) => Ok(handle),
             Ok(Err(error)) => Err(error),
@@ -220,7 +270,7 @@ impl SiteHandle {
 
     /// Whether it serves.
     pub fn is_ready(&self) -> bool {
-        self.ready.load(Ordering::Relaxed)
+        self.health.borrow().is_ready()
     }
 
     /// Waits until it serves, for no longer than `timeout`. Returns whether it does.
@@ -294,7 +344,8 @@ struct Blueprint {
     listener: TcpListener,
     http_listener: Option<TcpListener>,
     stop: watch::Receiver<Option<Duration>>,
-    ready: Arc<AtomicBool>,
+    health: watch::Sender<Health>,
+    new_storage: NewStorage,
 }
 
 /// The life of a site's thread.
@@ -308,7 +359,9 @@ fn run(blueprint: Blueprint, started: &mpsc::SyncSender<Result<(), StartError>>)
         Ok((runtime, engine))
     });
     match prepared {
-        Ok((runtime, (parts, engine))) => serve(&runtime, blueprint, &parts, engine, started),
+        Ok((runtime, (parts, engine, has_storage))) => {
+            serve(&runtime, blueprint, &parts, (engine, has_storage), started)
+        }
         Err(error) => {
             // Nobody to tell means that nobody waits for this site any more.
             let _ = started.send(Err(error));
@@ -317,7 +370,7 @@ fn run(blueprint: Blueprint, started: &mpsc::SyncSender<Result<(), StartError>>)
     }
 }
 
-fn open(blueprint: &Blueprint) -> Result<(Arc<Parts>, Engine), StartError> {
+fn open(blueprint: &Blueprint) -> Result<(Arc<Parts>, Engine, bool), StartError> {
     let outbox = |to: SiteId| {
         let delay = blueprint.delays.get(&to).copied().unwrap_or_default();
         (to, Arc::new(Outbox::new(to, delay)))
@@ -330,10 +383,32 @@ fn open(blueprint: &Blueprint) -> Result<(Arc<Parts>, Engine), StartError> {
         gauges: Arc::new(Mutex::new(Gauges::default())),
         sync_times: Arc::new(SyncTimes::new()),
         crash_points: Arc::clone(&blueprint.crash_points),
+        health: blueprint.health.clone(),
+        figures: Arc::new(FigureDesk::new()),
     });
-    let store = open_store(blueprint)?;
-    let engine = open_engine(blueprint, &parts, store)?;
-    Ok((parts, engine))
+    let (engine, has_storage) = open_with_room(blueprint, &parts)?;
+    if blueprint.new_storage == NewStorage::Permitted && engine.incarnation() > Incarnation(0) {
+        let (site, incarnation) = (blueprint.name.clone(), engine.incarnation().0);
+        return Err(StartError::NotNew { site, data: data(blueprint).display().to_string(), incarnation });
+    }
+    Ok((parts, engine, has_storage))
+}
+
+/// Opens the site's storage and a machine on it. If there is no room on the disk to open it, opens a machine that has none
+/// either: it takes no message, sends none, and refuses whatever would write. Returns whether it is the site's storage.
+fn open_with_room(blueprint: &Blueprint, parts: &Arc<Parts>) -> Result<(Engine, bool), StartError> {
+    match open_store(blueprint) {
+        Ok(store) => Ok((open_engine(blueprint, parts, store)?, true)),
+        Err(StartError::Storage(full @ OpenError::Full { .. })) => {
+            if parts.health.borrow().readiness != Some(Readiness::StorageFull) {
+                error!("{full}; the site does not serve until then");
+            }
+            let mut nothing = Memory::new();
+            nothing.set_room(0);
+            Ok((open_engine(blueprint, parts, Box::new(nothing))?, false))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 fn open_store(blueprint: &Blueprint) -> Result<Box<dyn Store>, StartError> {
@@ -347,10 +422,7 @@ fn open_store(blueprint: &Blueprint) -> Result<Box<dyn Store>, StartError> {
 }
 
 fn open_engine(blueprint: &Blueprint, parts: &Arc<Parts>, store: Box<dyn Store>) -> Result<Engine, StartError> {
-    let data = match &blueprint.storage {
-        Storage::Memory => PathBuf::from("memory"),
-        Storage::Directory(path) => path.clone(),
-    };
+    let data = data(blueprint);
     Engine::open(Arc::clone(parts), store, &blueprint.name).map_err(|failure| match failure {
         OpenFailure::Node(source) => {
             StartError::Node { site: blueprint.name.clone(), data: data.display().to_string(), source }
@@ -362,11 +434,19 @@ fn open_engine(blueprint: &Blueprint, parts: &Arc<Parts>, store: Box<dyn Store>)
     })
 }
 
+/// Where the site's data are.
+fn data(blueprint: &Blueprint) -> &Path {
+    match &blueprint.storage {
+        Storage::Memory => Path::new("memory"),
+        Storage::Directory(path) => path,
+    }
+}
+
 fn serve(
     runtime: &Runtime,
     mut blueprint: Blueprint,
     parts: &Arc<Parts>,
-    engine: Engine,
+    (engine, has_storage): (Engine, bool),
     started: &mpsc::SyncSender<Result<(), StartError>>,
 ) -> Result<(), RunError> {
     runtime.block_on(async {
@@ -380,9 +460,9 @@ fn serve(
         };
         let _ = started.send(Ok(()));
         info!(epsilon_us = blueprint.node.epsilon, "started");
-        let result = drive(&blueprint, parts, engine).await;
+        let result = drive(&blueprint, parts, engine, has_storage).await;
         parts.mailbox.hang_up(Phase::Stopped);
-        blueprint.ready.store(false, Ordering::Relaxed);
+        parts.health.send_replace(Health::stopped());
         goodbye.send_replace(true);
         // A client that does not take its last replies must not keep the site.
         let _ = tokio::time::timeout(GOODBYE_TIMEOUT, server).await;
@@ -394,9 +474,17 @@ fn serve(
     })
 }
 
-/// Runs the machine until the site is told to stop; starts it anew from storage if it was held up.
-async fn drive(blueprint: &Blueprint, parts: &Arc<Parts>, mut engine: Engine) -> Result<(), RunError> {
+/// Runs the machine until the site is told to stop. Starts it anew from storage if it was held up; on new storage, if what it
+/// has is an old copy; and on its storage as soon as there is room to open it.
+async fn drive(
+    blueprint: &Blueprint,
+    parts: &Arc<Parts>,
+    mut engine: Engine,
+    mut has_storage: bool,
+) -> Result<(), RunError> {
     let site = || blueprint.name.clone();
+    let restart = |source| RunError::Restart { site: site(), source: Box::new(source) };
+    let mut pause = ROOM_PAUSE.0;
     loop {
         let mut stop = blueprint.stop.clone();
         let stopped = async move {
@@ -406,15 +494,32 @@ async fn drive(blueprint: &Blueprint, parts: &Arc<Parts>, mut engine: Engine) ->
                 Err(_) => Duration::ZERO,
             }
         };
-        match engine.run(stopped).await {
+        let ended = match has_storage {
+            true => engine.run(stopped).await,
+            false => match tokio::time::timeout(pause, engine.run(stopped)).await {
+                Ok(ended) => ended,
+                Err(_) => {
+                    (engine, has_storage) = open_with_room(blueprint, parts).map_err(restart)?;
+                    pause = (pause * 2).min(ROOM_PAUSE.1);
+                    continue;
+                }
+            },
+        };
+        match ended {
             Ok(()) => break,
             Err(Failure::Sync(source)) => return Err(RunError::Sync { site: site(), source }),
             Err(Failure::Read(source)) => return Err(RunError::Read { site: site(), problem: source.to_string() }),
             Err(failure @ Failure::Stalled { .. }) => {
                 warn!(%failure, "starting anew from storage");
                 parts.mailbox.hang_up(Phase::Open);
-                let restart = |source| RunError::Restart { site: site(), source: Box::new(source) };
-                engine = reopen(blueprint, parts, engine).map_err(restart)?;
+                (engine, has_storage) = reopen(blueprint, parts, engine).map_err(restart)?;
+                pause = ROOM_PAUSE.0;
+            }
+            Err(Failure::Stale(stale)) => {
+                parts.mailbox.hang_up(Phase::Open);
+                put_aside(blueprint, engine, stale)?;
+                (engine, has_storage) = open_with_room(blueprint, parts).map_err(restart)?;
+                pause = ROOM_PAUSE.0;
             }
         }
     }
@@ -423,14 +528,53 @@ async fn drive(blueprint: &Blueprint, parts: &Arc<Parts>, mut engine: Engine) ->
     Ok(())
 }
 
-fn reopen(blueprint: &Blueprint, parts: &Arc<Parts>, engine: Engine) -> Result<Engine, StartError> {
+/// The site's data directory is an old copy. It may be all that is left of something, so it is moved aside, whole. But if
+/// others know only more of the same log, and the log ends in a group that cannot be read, then this is the newest there is, and
+/// damaged: a person has to look at it.
+fn put_aside(blueprint: &Blueprint, engine: Engine, stale: Stale) -> Result<(), RunError> {
+    let (site, incarnation, torn) = (blueprint.name.clone(), engine.incarnation().0, engine.torn());
+    // Whoever moves the directory, this process or a person, finds it free.
+    drop(engine.close());
+    let data = data(blueprint).to_owned();
+    if let (Stale::Behind { .. }, Some(torn)) = (stale, torn) {
+        return Err(RunError::Damaged { site, path: torn.path, at: torn.at, last: torn.last, data });
+    }
+    let why = match stale {
+        Stale::Replaced { by } => format!("it is incarnation {incarnation}, and other sites know incarnation {}", by.0),
+        Stale::Behind { position } => format!("other sites have heard of batch {position}, which it does not have"),
+    };
+
+    // A name that was never used: an earlier copy is not overwritten.
+    let mut aside = data.clone().into_os_string();
+    aside.push(format!(".stale-{incarnation}"));
+    let names = (1..).map(|number| match number {
+        1 => PathBuf::from(&aside),
+        _ => PathBuf::from(format!("{}.{number}", aside.display())),
+    });
+    let aside = names.into_iter().find(|name| !name.exists()).unwrap_or_default();
+    std::fs::rename(&data, &aside).map_err(|source| RunError::Stale {
+        site,
+        data: data.clone(),
+        why: why.clone(),
+        aside: aside.clone(),
+        source,
+    })?;
+    error!(
+        "{} is an old copy of the site's data ({why}): moved to {}, and the site starts on an empty directory",
+        data.display(),
+        aside.display()
+    );
+    Ok(())
+}
+
+fn reopen(blueprint: &Blueprint, parts: &Arc<Parts>, engine: Engine) -> Result<(Engine, bool), StartError> {
     // The directory must be free before it is opened again.
     drop(engine.close());
     if blueprint.storage == Storage::Memory {
         let source = io::Error::other("what was in memory is lost");
         return Err(StartError::System { action: "go on", source });
     }
-    open_engine(blueprint, parts, open_store(blueprint)?)
+    open_with_room(blueprint, parts)
 }
 
 /// Lets the last messages leave.
@@ -459,7 +603,7 @@ fn start_services(
     }
 
     let (reporter, health) = tonic_health::server::health_reporter();
-    tasks.spawn(watch_health(Arc::clone(mailbox), reporter, Arc::clone(&blueprint.ready)));
+    tasks.spawn(watch_health(parts.health.subscribe(), reporter));
 
     if let Some(listener) = blueprint.http_listener.take() {
         let listener = tokio::net::TcpListener::from_std(listener).map_err(system("listen for HTTP"))?;
@@ -469,8 +613,9 @@ fn start_services(
             outboxes: parts.outboxes.values().cloned().collect(),
             gauges: Arc::clone(&parts.gauges),
             sync_times: Arc::clone(&parts.sync_times),
+            figures: Arc::clone(&parts.figures),
         };
-        let routes = http::routes(Arc::new(sources), Arc::clone(&blueprint.ready));
+        let routes = http::routes(Arc::new(sources), parts.health.subscribe());
         tasks.spawn(async move {
             if let Err(error) = axum::serve(listener, routes).await {
                 error!(%error, "HTTP is served no more");
@@ -512,23 +657,26 @@ fn start_services(
     Ok((goodbye, server))
 }
 
-/// Keeps the health service and the ready flag true to what the machine says.
-async fn watch_health(mailbox: Arc<Mailbox>, reporter: HealthReporter, ready: Arc<AtomicBool>) {
+/// Keeps the health service true to what the engine publishes.
+async fn watch_health(mut health: watch::Receiver<Health>, reporter: HealthReporter) {
     let mut last = None;
     loop {
-        let readiness = http::status(&mailbox).await.map(|status| status.readiness);
-        let serves = readiness == Some(Readiness::Ready);
-        ready.store(serves, Ordering::Relaxed);
-        if last != Some(readiness) {
-            match readiness {
-                Some(readiness) => info!("the site is {}", format!("{readiness:?}").to_lowercase()),
-                None => info!("the site does not serve"),
-            }
-            let status = if serves { ServingStatus::Serving } else { ServingStatus::NotServing };
-            reporter.set_service_status("", status).await;
-            reporter.set_service_status("slackline.v1.Slackline", status).await;
-            last = Some(readiness);
+        let (ready, name) = {
+            let health = health.borrow_and_update();
+            (health.is_ready(), health.readiness.map(|_| health.name()))
+        };
+        // For whom it waits changes too; and that it has stopped is said by who stops it.
+        if last != name {
+            name.into_iter().for_each(|name| info!("the site is {name}"));
+            last = name;
         }
-        tokio::time::sleep(if serves { HEALTH_INTERVAL.1 } else { HEALTH_INTERVAL.0 }).await;
+        let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+        reporter.set_service_status("", status).await;
+        reporter.set_service_status("slackline.v1.Slackline", status).await;
+
+        // No sender means that the site is gone.
+        if health.changed().await.is_err() {
+            return;
+        }
     }
 }

@@ -7,8 +7,10 @@ use slackline_server::{Listen, RunError, ServeConfig, Site, SiteHandle, Storage}
 use slackline_storage::{Faults, Role};
 use slackline_wire::v1;
 use slackline_wire::v1::outcome::Result as Outcome;
+use slackline_wire::v1::slackline_client::SlacklineClient;
 
-use crate::support::{Client, block_on, outcomes, small_log};
+use crate::http::http;
+use crate::support::{Client, block_on, channel, outcomes, small_log};
 
 const ALONE: &str = r#"
 cluster = "test"
@@ -21,13 +23,18 @@ sites = [{ region = "us", address = "127.0.0.1:1" }]
 
 /// A cluster of one site, on a disk that can be told to fail.
 fn site(directory: &Path, faults: &Faults) -> SiteHandle {
+    let site = start(directory, faults);
+    assert!(site.wait_ready(Duration::from_secs(10)));
+    site
+}
+
+fn start(directory: &Path, faults: &Faults) -> SiteHandle {
     let mut config = ServeConfig::parse(ALONE, Path::new("site.toml")).expect("a configuration").site();
     config.storage = Storage::Directory(directory.to_owned());
     config.storage_options = small_log(faults);
     config.listen = Listen::On("127.0.0.1:0".to_owned());
-    let site = Site::start(config).expect("starts");
-    assert!(site.wait_ready(Duration::from_secs(10)));
-    site
+    config.http = Some(Listen::On("127.0.0.1:0".to_owned()));
+    Site::start(config).expect("starts")
 }
 
 fn is_full(outcome: &v1::Outcome) -> bool {
@@ -53,11 +60,62 @@ fn from(low: u64, mut request: v1::SessionRequest) -> v1::SessionRequest {
     request
 }
 
+/// What the probes and `status` say of a site: the code and the body of `/healthz`, and the readiness.
+async fn told(site: &SiteHandle, client: &mut Client) -> (String, String, i32) {
+    let health = http(site, "/healthz");
+    let status = client.rpc.status(v1::StatusRequest {}).await.expect("an answer").into_inner();
+    let body = health.lines().last().unwrap_or_default().to_owned();
+    (health[9..12].to_owned(), body, status.readiness)
+}
+
+const FULL: &str = "{\"live\":true,\"ready\":false,\"because\":\"storage_full\",\"waiting_for\":[]}";
+
 #[test]
 fn full_disk_refuses_before_it_is_half_written_and_serves_again_with_room() {
-    let directory = tempfile::tempdir().expect("a directory");
+    full_disk(&Faults::new());
+}
+
+#[test]
+fn used_up_quota_is_a_full_disk() {
     let faults = Faults::new();
-    let site = site(directory.path(), &faults);
+    faults.limit_by_quota();
+    full_disk(&faults);
+}
+
+/// Not even the first segment of the log can be made, nor the table.
+#[test]
+fn site_whose_disk_is_full_at_the_first_start_waits_for_room_and_says_so() {
+    for is_quota in [false, true] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let faults = Faults::new();
+        faults.set_space(Some(0));
+        if is_quota {
+            faults.limit_by_quota();
+        }
+        let site = start(directory.path(), &faults);
+        assert!(!site.wait_ready(Duration::from_millis(600)));
+        block_on(async {
+            let mut rpc = SlacklineClient::new(channel(&site).await);
+            let status = rpc.status(v1::StatusRequest {}).await.expect("an answer").into_inner();
+            assert_eq!(status.readiness, v1::Readiness::StorageFull as i32);
+            let refused = rpc.open_session(v1::OpenSessionRequest {}).await.expect_err("nothing can be written");
+            assert!(refused.message().contains("disk is full"), "{refused}");
+            let health = http(&site, "/healthz");
+            assert!(health.starts_with("HTTP/1.1 503") && health.contains(FULL), "{health}");
+            assert!(http(&site, "/metrics").contains("slackline_state{state=\"storage_full\"} 1\n"));
+            faults.set_space(None);
+            assert!(site.wait_ready(Duration::from_secs(20)), "there is room");
+            let mut client = Client::connect(&site).await;
+            client.create("seats", 100).await;
+            assert!(matches!(client.acquire("seats", 5).await, Outcome::Granted(_)));
+        });
+        site.drain(Duration::from_secs(5)).expect("drains");
+    }
+}
+
+fn full_disk(faults: &Faults) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let site = site(directory.path(), faults);
     block_on(async {
         let mut client = Client::connect(&site).await;
         client.create("seats", 1 << 40).await;
@@ -85,6 +143,9 @@ fn full_disk_refuses_before_it_is_half_written_and_serves_again_with_room() {
         assert!(answered.len() == 500 && !answered.iter().any(is_full), "{answered:?}");
         // Reading still works, and nothing of what was refused was done.
         assert_eq!(client.show("seats").await.in_use_max, granted);
+        // Whoever asks is told so: a load balancer goes elsewhere.
+        let full = ("503".to_owned(), FULL.to_owned(), v1::Readiness::StorageFull as i32);
+        assert_eq!(told(&site, &mut client).await, full);
         faults.set_space(None);
         loop {
             requests.send(client.batch("seats", 1)).await.expect("the stream is open");
@@ -95,6 +156,9 @@ fn full_disk_refuses_before_it_is_half_written_and_serves_again_with_room() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         assert_eq!(client.show("seats").await.in_use_max, granted + 1);
+        assert!(site.wait_ready(Duration::from_secs(10)));
+        let (code, _, readiness) = told(&site, &mut client).await;
+        assert_eq!((&*code, readiness), ("200", v1::Readiness::Ready as i32));
     });
     site.drain(Duration::from_secs(5)).expect("drains");
 }

@@ -12,7 +12,7 @@ use tonic_health::pb::health_client::HealthClient;
 
 use crate::support::{Client, block_on, channel, cluster, put};
 
-fn fetch(address: SocketAddr, path: &str) -> String {
+pub(crate) fn fetch(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("HTTP is served");
     write!(stream, "GET {path} HTTP/1.1\r\nhost: site\r\nconnection: close\r\n\r\n").expect("sent");
     let mut text = String::new();
@@ -20,7 +20,7 @@ fn fetch(address: SocketAddr, path: &str) -> String {
     text
 }
 
-fn http(site: &SiteHandle, path: &str) -> String {
+pub(crate) fn http(site: &SiteHandle, path: &str) -> String {
     fetch(site.http_address().expect("HTTP is configured"), path)
 }
 
@@ -39,7 +39,11 @@ fn site_reports_health_and_metrics() {
         client.read(&[(2, "x")]).await;
     });
     let health = http(site, "/healthz");
-    assert!(health.starts_with("HTTP/1.1 200") && health.ends_with("{\"live\":true,\"ready\":true}\n"), "{health}");
+    assert!(
+        health.starts_with("HTTP/1.1 200")
+            && health.ends_with("{\"live\":true,\"ready\":true,\"because\":null,\"waiting_for\":[]}\n"),
+        "{health}"
+    );
     let metrics = http(site, "/metrics");
     for expected in [
         "slackline_acquires_total{outcome=\"granted\",waited=\"no\"} 3\n",
@@ -65,11 +69,49 @@ fn site_reports_health_and_metrics() {
         "slackline_link_up{peer=\"ap\"} 1\n",
         "slackline_peer_up{peer=\"eu\"} 1\n",
         "slackline_build_info{version=",
+        "slackline_ready 1\n",
+        "slackline_state{state=\"storage_full\"} 0\n",
+        "slackline_incarnations_lost 0\n",
         "# EOF\n",
     ] {
         assert!(metrics.contains(expected), "{expected} is missing in:\n{metrics}");
     }
     assert!(http(site, "/nothing").starts_with("HTTP/1.1 404"));
+    dev.drain(Duration::from_secs(5)).expect("drains");
+}
+
+/// A probe asks nothing of the machine: it does not wait behind clients.
+#[test]
+fn full_queue_of_clients_leaves_the_site_ready_and_its_metrics_whole() {
+    let dev = cluster(&["us"], 1);
+    let site = &dev.sites()[0];
+    block_on(async {
+        let mut client = Client::connect(site).await;
+        client.create("seats", 1 << 40).await;
+        // Far more than is handled in a turn, all the time, from clients that do not take their answers.
+        let mut clients = Vec::new();
+        for _ in 0..24 {
+            let mut client = Client::connect(site).await;
+            let stream = client.stream().await;
+            clients.push((client, stream));
+        }
+        let mut streams = Vec::new();
+        for (mut client, (requests, replies)) in clients {
+            let feeder =
+                tokio::spawn(async move { while requests.send(client.batch("seats", 1_000)).await.is_ok() {} });
+            streams.push((feeder, replies));
+        }
+        for _ in 0..40 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let address = site.http_address().expect("HTTP is configured");
+            let page = |path| tokio::task::spawn_blocking(move || fetch(address, path));
+            let health = page("/healthz").await.expect("it is served");
+            assert!(health.starts_with("HTTP/1.1 200"), "{health}");
+            let metrics = page("/metrics").await.expect("it is served");
+            assert!(metrics.contains("slackline_ready 1\n") && metrics.contains("slackline_limit{quota=\"seats\"}"));
+        }
+        streams.iter().for_each(|(feeder, _)| feeder.abort());
+    });
     dev.drain(Duration::from_secs(5)).expect("drains");
 }
 
@@ -85,7 +127,16 @@ fn site_alone_is_live_but_not_ready() {
     let site = Site::start(config).expect("starts");
     assert!(!site.wait_ready(Duration::from_millis(300)));
     let health = http(&site, "/healthz");
-    assert!(health.starts_with("HTTP/1.1 503") && health.contains("\"ready\":false"), "{health}");
+    let body = "{\"live\":true,\"ready\":false,\"because\":\"joining\",\"waiting_for\":[\"eu\",\"ap\"]}\n";
+    assert!(health.starts_with("HTTP/1.1 503") && health.ends_with(body), "{health}");
+    let metrics = http(&site, "/metrics");
+    for expected in [
+        "slackline_ready 0\n",
+        "slackline_state{state=\"joining\"} 1\n",
+        "slackline_peer_rtt_microseconds{peer=\"eu\"} NaN\n",
+    ] {
+        assert!(metrics.contains(expected), "{expected} is missing in:\n{metrics}");
+    }
     assert!(http(&site, "/metrics").contains("slackline_link_up{peer=\"eu\"} 0\n"));
     let address = site.http_address().expect("HTTP is configured");
     site.drain(Duration::from_secs(5)).expect("drains");

@@ -8,6 +8,7 @@ mod http;
 mod load;
 mod logs;
 mod memo;
+mod mounts;
 mod power;
 mod support;
 mod txns;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::json;
-use slackline_server::{ConfigError, ServeConfig, Signals, Site, StartError};
+use slackline_server::{ConfigError, NewStorage, ServeConfig, Signals, Site, StartError};
 
 use crate::end::{End, Finish};
 
@@ -39,6 +39,11 @@ pub(crate) struct Serve {
     /// The configuration file, in TOML
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+    /// Say that the site's earlier data are lost for good, and let it join with a data directory that is new. To be said once,
+    /// when `status` shows awaiting_new_storage, and not before you have checked that the volume is mounted and that `data`
+    /// names the right directory: what the site had then counts as in use for ever
+    #[arg(long)]
+    new_storage: bool,
     /// Print one JSON object when the site runs
     #[arg(long)]
     pub(crate) json: bool,
@@ -49,8 +54,13 @@ impl Serve {
         slackline_server::init_logs();
         let config = ServeConfig::read(&self.config).map_err(|error| explain_config(&error))?;
         let signals = Signals::listen().map_err(|error| Finish::Failed(format!("cannot wait for signals: {error}")))?;
-        let site = Site::start(config.site()).map_err(|error| match error {
+        let mut site = config.site();
+        if self.new_storage {
+            site.new_storage = NewStorage::Permitted;
+        }
+        let site = Site::start(site).map_err(|error| match error {
             StartError::Config(error) => explain_config(&error),
+            error @ StartError::NotNew { .. } => Finish::WrongUse(error.to_string()),
             error => Finish::Failed(error.to_string()),
         })?;
         let http = site.http_address().map(|address| address.to_string());

@@ -24,8 +24,8 @@ Examples:
   slackline status --json
 
 With --json:
-  {\"sites\": [{\"site\", \"address\", \"up\", \"ready\", \"clock_error_us\",
-              \"rtt_ms\": {site: ms}}]}
+  {\"sites\": [{\"site\", \"address\", \"up\", \"ready\", \"because\", \"waiting_for\",
+              \"clock_error_us\", \"rtt_ms\": {site: ms}}]}
   and more; for a site that is not up clock_error_us is null, rtt_ms empty.")]
 pub(crate) struct Status {
     /// Print one JSON object
@@ -59,7 +59,10 @@ fn site_json(site: &SiteStatus, client: &Client) -> Value {
         "up": site.is_up(),
         "ready": site.is_ready(),
         "readiness": readiness(site),
+        "because": (!site.is_ready()).then(|| readiness(site)),
+        "waiting_for": waiting_for(site, client),
         "incarnation": state.map(|state| state.incarnation.0),
+        "lost_incarnations": state.map(lost_incarnations),
         "epsilon_us": state.map(|state| state.epsilon),
         "clock_error_us": state.map(|state| state.clock_error),
         "clock_trusted": state.map(|state| state.clock_trusted),
@@ -70,14 +73,45 @@ fn site_json(site: &SiteStatus, client: &Client) -> Value {
 }
 
 fn readiness(site: &SiteStatus) -> &'static str {
+    site.state.as_ref().map_or("down", |state| state.readiness.name())
+}
+
+/// The names of the sites that a site waits for.
+fn waiting_for(site: &SiteStatus, client: &Client) -> Vec<String> {
+    let sites = site.state.iter().flat_map(|state| &state.waiting_for);
+    sites.map(|site| client.topology().name(*site)).collect()
+}
+
+/// How many storages of a site were lost or replaced.
+fn lost_incarnations(state: &slackline::Status) -> u32 {
+    state.incarnation.0.saturating_sub(1)
+}
+
+/// What somebody has to know, or to do, about a site.
+fn notes(site: &SiteStatus, client: &Client) -> Vec<String> {
+    let mut notes = Vec::new();
+    let name = &site.site;
     match site.state.as_ref().map(|state| state.readiness) {
-        None => "down",
-        Some(Readiness::Joining) => "joining",
-        Some(Readiness::Confirming) => "confirming",
-        Some(Readiness::Ready) => "ready",
-        Some(Readiness::Stale) => "stale",
-        Some(Readiness::Draining) => "draining",
+        Some(Readiness::AwaitingNewStorage) => notes.push(format!(
+            "{name}: its data directory is new, and other sites know an earlier one. Is its volume mounted, and is `data` the \
+             right directory? Only if the earlier data are lost for good, start it once with --new-storage."
+        )),
+        Some(Readiness::StorageFull) => notes.push(format!("{name}: its disk, or a quota on it, has no room: make some.")),
+        _ => {}
     }
+    let waiting_for = waiting_for(site, client);
+    if !waiting_for.is_empty() {
+        notes.push(format!("{name}: waits for {}.", waiting_for.join(", ")));
+    }
+    if let Some(lost @ 1..) = site.state.as_ref().map(lost_incarnations) {
+        let incarnations = if lost == 1 {
+            "1 earlier incarnation was".to_owned()
+        } else {
+            format!("{lost} earlier incarnations were")
+        };
+        notes.push(format!("{name}: {incarnations} lost; what it had counts as in use."));
+    }
+    notes
 }
 
 fn text(sites: &[SiteStatus], client: &Client) -> String {
@@ -93,7 +127,9 @@ fn text(sites: &[SiteStatus], client: &Client) -> String {
             site.state.as_ref().map_or("-".into(), clock),
         ]);
     }
-    format!("{}{}", table.render(), round_trips(sites, client))
+    let notes: Vec<String> = sites.iter().flat_map(|site| notes(site, client)).collect();
+    let notes = if notes.is_empty() { String::new() } else { format!("\n\n{}", notes.join("\n")) };
+    format!("{}{notes}{}", table.render(), round_trips(sites, client))
 }
 
 fn clock(state: &slackline::Status) -> String {

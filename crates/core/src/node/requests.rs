@@ -75,8 +75,8 @@ impl Desk<'_> {
         let ready = self.lineage.readiness == Readiness::Ready;
         let serving = ready || self.lineage.readiness == Readiness::Draining;
         match request {
-            Request::Open if !ready => turn.responses.push((client, Response::NotOpened(Refusal::NotReady))),
             Request::Open if !turn.has_room => turn.responses.push((client, Response::NotOpened(Refusal::StorageFull))),
+            Request::Open if !ready => turn.responses.push((client, Response::NotOpened(Refusal::NotReady))),
             Request::Open => match self.sessions.open(turn.now.mono) {
                 Opened::Full => turn.responses.push((client, Response::NotOpened(Refusal::Overloaded))),
                 Opened::Within(session) | Opened::Reserving(session) => {
