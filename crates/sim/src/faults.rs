@@ -9,7 +9,7 @@
 //! monotonic clocks are right, and the wall clocks of less than a majority err, by so much at a time that it can be measured.
 //!
 //! The simulator also plays the person who says that a disk is lost, sooner or later; and who says nothing while a volume is
-//! only not mounted.
+//! only not mounted. A majority of sites runs on its own storage all the time.
 
 use slackline_core::api::{Readiness, Request};
 use slackline_core::avantan::Table;
@@ -368,7 +368,7 @@ impl Simulation {
                 self.begin(world, Fault::SlowDisk { site }, lasts);
                 self.probes.hit("fault: slow disk");
             }
-            32..=33 if ready && self.faults.impostor.is_none() && self.faults.unmounted[site].is_none() => {
+            32..=33 if ready && self.faults.impostor.is_none() && self.may_unmount(world, site) => {
                 self.unmount(world, site);
             }
             34 if ready && self.faults.relapse.is_none() && self.may_lose_disk(world, site) => {
@@ -607,6 +607,14 @@ impl Simulation {
                 self.crash_for(world, other, keep, down_for);
             }
         }
+    }
+
+    /// Whether a majority of sites would still run on their own storage.
+    fn may_unmount(&self, world: &World, site: usize) -> bool {
+        let is_without = |other: &usize| {
+            *other == site || self.faults.unmounted[*other].is_some() || self.oracle.present(*other).0 == 0
+        };
+        (0..world.len()).filter(is_without).count() <= (world.len() - 1) / 2
     }
 
     /// The site stops, and is started where its volume is not mounted.

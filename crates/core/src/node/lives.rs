@@ -11,7 +11,7 @@
 //! - **New storage of a site that others know** waits for a person's word. To note a higher incarnation is to declare the
 //!   earlier storage lost, and an empty directory is no evidence of that: the volume may just not be mounted. So a site that
 //!   knows an earlier incarnation notes nothing, and says so, unless the question carries the word
-//!   ([`crate::config::Config::new_storage`]). One such answer is enough to wait.
+//!   ([`crate::config::Config::new_storage`]). One such answer is enough to wait, and who waits vouches for no new storage.
 //! - **Known storage** is *confirmed*: enough others (a majority of sites with an incarnation, together with itself; or all
 //!   others) say what they have heard. One that
 //!   knows a higher incarnation, or a log position beyond the end of this log, proves that this storage is an old copy.
@@ -319,6 +319,14 @@ impl Node {
 
                 // A storage that asks as a new one after it took up what was noted for it is an old copy of itself.
                 let mut is_noted = peer.noted.1 == nonce && peer.incarnation < peer.noted.0;
+
+                // Nor does new storage that waits for a person's word: it knows that the cluster is not new, and has forgotten what it
+                // knew of the others. It only says of whom it has heard since.
+                let awaits = self.lineage.readiness == Readiness::AwaitingNewStorage;
+                let is_refused = !is_noted && known > Incarnation(0) && !permitted;
+                if awaits && is_new && !is_refused {
+                    return None;
+                }
 
                 // To note an incarnation is to declare the storage of every earlier one lost. That is a person's to say: what
                 // asks may be the empty directory beneath a volume that is not mounted.

@@ -122,6 +122,43 @@ fn new_storage_that_one_site_knows_waits_for_a_persons_word() {
     assert_eq!((node.readiness(), node.incarnation().0), (Readiness::Ready, 2));
 }
 
+/// Who waits for a person's word knows that the cluster is not new, and has forgotten what it knew of the others: it vouches for
+/// nobody. Else sites that have all forgotten would begin anew together.
+#[test]
+fn sites_that_wait_for_a_persons_word_vouch_for_nobody() {
+    let mut cluster = Cluster::new(3);
+    cluster.run(2 * SECOND);
+    let start_empty = |cluster: &mut Cluster, at: usize, new_storage: bool| {
+        cluster.kill(at);
+        cluster.hosts[at].put_back(Default::default());
+        cluster.hosts[at].new_storage = new_storage;
+        cluster.start(at);
+        cluster.run(2 * SECOND);
+        let node = cluster.hosts[at].node.as_ref().expect("runs");
+        (node.readiness(), node.incarnation().0)
+    };
+    let healthy = [cluster.hosts[0].copy(), cluster.hosts[1].copy()];
+    assert_eq!(start_empty(&mut cluster, 2, false), (Readiness::AwaitingNewStorage, 0));
+    assert_eq!(start_empty(&mut cluster, 1, false), (Readiness::AwaitingNewStorage, 0));
+    assert_eq!(start_empty(&mut cluster, 0, false), (Readiness::AwaitingNewStorage, 0));
+    cluster.kill(2);
+    cluster.hosts[2].new_storage = true;
+    cluster.start(2);
+    cluster.run(5 * SECOND);
+    let node = cluster.hosts[2].node.as_ref().expect("runs");
+    assert_eq!((node.readiness(), node.incarnation().0), (Readiness::Joining, 0), "nobody knows what it was");
+
+    // Their volumes are mounted.
+    for (at, healthy) in healthy.into_iter().enumerate() {
+        cluster.kill(at);
+        cluster.hosts[at].put_back(healthy);
+        cluster.start(at);
+    }
+    cluster.run(5 * SECOND);
+    let incarnations = (0..3).map(|at| cluster.hosts[at].node.as_ref().expect("runs").incarnation().0);
+    assert_eq!(incarnations.collect::<Vec<_>>(), [1, 1, 2]);
+}
+
 /// The first start is slow, and the questions of a storage that has long joined arrive late.
 #[test]
 fn question_that_comes_late_does_not_make_the_storage_that_asked_it_old() {
