@@ -311,12 +311,6 @@ impl Session {
         })
     }
 
-    /// The operations whose clients were told that they are undecided.
-    fn undecided(&self) -> impl Iterator<Item = u64> {
-        let is_undecided = |slot: &&Slot| matches!(slot.state, State::Ended(Outcome::Unknown(Doubt::Undecided)));
-        self.slots.iter().flatten().filter(is_undecided).map(|slot| slot.sequence)
-    }
-
     /// The slots that may have a row, for its removal.
     fn written(&self) -> impl Iterator<Item = u64> + use<> {
         let all = self.highest >= SESSION_WINDOW;
@@ -402,8 +396,6 @@ pub struct Closed {
     pub slots: Vec<u64>,
     /// The operations that waited.
     pub waiting: Vec<Unanswered>,
-    /// The operations whose clients were told that they are undecided.
-    pub undecided: Vec<u64>,
 }
 
 /// What [`Sessions::open`] came to.
@@ -536,7 +528,7 @@ impl Sessions {
             self.ended.insert(id.0);
         }
         let slots = session.written().collect();
-        Some(Closed { slots, waiting: session.waiting().collect(), undecided: session.undecided().collect() })
+        Some(Closed { slots, waiting: session.waiting().collect() })
     }
 
     /// The rows that there may be: session and slot.

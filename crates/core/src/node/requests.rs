@@ -340,17 +340,14 @@ impl Desk<'_> {
     /// Ends a session and removes its rows.
     pub(super) fn close(&mut self, turn: &mut Turn, id: SessionId) {
         let Self { lineage, sessions, quotas, txns, .. } = self;
-        let Some(Closed { slots, waiting, undecided }) = sessions.close(id) else { return };
+        let Some(Closed { slots, waiting }) = sessions.close(id) else { return };
         lineage.note_marks(sessions);
         for slot in slots {
             turn.batch.delete(&outcome_key(id, slot));
         }
         withdraw(turn, quotas, txns, id, waiting);
 
-        for sequence in undecided {
-            let operation = Ticket { session: id, sequence }.operation(turn);
-            txns.leave_alone(turn, operation);
-        }
+        txns.leave_session(turn, id);
     }
 
     /// Records and answers the waiting operations that ended in this turn.

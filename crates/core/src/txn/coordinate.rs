@@ -23,7 +23,7 @@ use super::table::Table;
 use super::{Timer, Txns};
 use crate::api::{Doubt, Outcome};
 use crate::clock::{MILLISECOND, Now, SECOND};
-use crate::id::{Incarnation, OperationId, SiteId};
+use crate::id::{Incarnation, OperationId, SessionId, SiteId};
 use crate::object::message::{Known, Message, Prepare, Vote};
 use crate::object::trace::{End, Proof, Step};
 use crate::object::{Abort, Cause, Home, ObjectKey, Part, Subject, Transaction, Version};
@@ -126,8 +126,10 @@ impl Txns {
     /// other outcomes are gone.
     pub fn leave_alone(&self, turn: &mut Turn, id: OperationId) {
         let coordinated = self.coordinated.get(&id);
-        let undecided = coordinated.filter(|coordinated| coordinated.is_durable && coordinated.decided.is_none());
-        let Some(Coordinated { deadline, participants, .. }) = undecided else { return };
+        // One that is aborted keeps its row until the others have been told.
+        let is_committed = |coordinated: &Coordinated| matches!(coordinated.decided, Some((true, _)));
+        let left = coordinated.filter(|coordinated| coordinated.is_durable && !is_committed(coordinated));
+        let Some(Coordinated { deadline, participants, .. }) = left else { return };
         let row = CoordinatorRow {
             low: id.sequence.saturating_add(1),
             digest: 0,
@@ -136,6 +138,15 @@ impl Txns {
             is_committed: false,
         };
         turn.batch.put(&row::coordinator_key(id.session, id.sequence), &row.encode());
+    }
+
+    /// A session has ended: none of its transactions opens it again at a start.
+    pub fn leave_session(&self, turn: &mut Turn, session: SessionId) {
+        let mut left: Vec<OperationId> = self.coordinated.keys().filter(|id| id.session == session).copied().collect();
+        left.sort_unstable();
+        for id in left {
+            self.leave_alone(turn, id);
+        }
     }
 
     /// Whether a transaction is under way here, undecided.
