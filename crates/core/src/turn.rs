@@ -17,6 +17,9 @@ use crate::stats::Rng;
 /// The most operations that may wait at a site for others: for tokens, for an agreement, for what others know of a name, and
 /// transactions that are under way. One more is refused as overloaded. An operation that waits takes about half a kilobyte.
 pub const WAITING: usize = 320_000;
+/// The longest round trip that is reckoned with, in microseconds. What took longer was held up, by a peer that stood still or by
+/// a queue, and says nothing of the way; who waited by it would ask again only after as long.
+pub const LONGEST_WAY: u64 = SECOND;
 /// A peer that was not heard from for this long counts as down, in microseconds.
 pub const SILENCE: u64 = 4 * SECOND;
 
@@ -120,7 +123,7 @@ impl Turn<'_> {
     pub fn longest_round_trip(&self) -> u64 {
         let measured = self.peers.iter().filter(|peer| peer.is_up(self.now));
         let longest = measured.filter_map(|peer| peer.offset).map(|offset| offset.rtt).max();
-        longest.unwrap_or(200 * MILLISECOND).clamp(MILLISECOND, 2 * SECOND)
+        longest.unwrap_or(200 * MILLISECOND).clamp(MILLISECOND, LONGEST_WAY)
     }
 
     /// The last measured round trip to a site, in microseconds; a guess before anything was measured, zero to itself.
@@ -129,7 +132,7 @@ impl Turn<'_> {
             return 0;
         }
         let peer = self.peers.iter().find(|peer| peer.site == site);
-        peer.and_then(|peer| peer.offset).map_or(200 * MILLISECOND, |offset| offset.rtt)
+        peer.and_then(|peer| peer.offset).map_or(200 * MILLISECOND, |offset| offset.rtt).min(LONGEST_WAY)
     }
 
     /// Whether a site serves, as far as was heard lately; this one does.

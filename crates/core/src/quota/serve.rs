@@ -295,10 +295,17 @@ impl Quotas {
     /// Withdraws operations of a session that wait; nothing was done for them, nor will be. False if that can no longer be said
     /// of one of them.
     pub fn withdraw(&mut self, turn: &mut Turn, session: SessionId, sequences: &BTreeSet<u64>) -> bool {
-        let mut withdrawn = 0;
-        for &sequence in sequences {
+        let places = sequences.iter().filter_map(|&sequence| {
             let ticket = Ticket { session, sequence };
-            let Some(place) = self.places.get(&ticket).cloned() else { continue };
+            self.places.get(&ticket).map(|place| (ticket, place.clone()))
+        });
+        // Creations and deletions leave last. With the last of them their round may end, and that serves the waiting line, in which
+        // nobody may stand any more who is told that nothing will be done.
+        let (admins, mut order): (Vec<_>, Vec<_>) = places.partition(|(_, place)| matches!(place, Place::Admin { .. }));
+        order.extend(admins);
+
+        let mut withdrawn = 0;
+        for (ticket, place) in order {
             let has_left = match place {
                 Place::Line { at, arrival } => {
                     let activity = self.list[at as usize].activity.as_mut();

@@ -145,6 +145,28 @@ fn operation_withdrawn_because_the_window_moved_on_is_not_carried_out_after_a_cr
 }
 
 #[test]
+fn acquire_withdrawn_with_the_deletion_that_it_waited_for_takes_no_tokens() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    cluster.run(SECOND);
+    let of = cluster.session(1);
+
+    // The deletion's round sets the tokens aside and hears from nobody, and the acquire waits for its end.
+    cluster.cut = vec![(0, 1), (2, 1)];
+    send(&mut cluster, 1, of, 1, Operation::Delete { quota: "gpus".to_owned() });
+    send(&mut cluster, 1, of, 2, acquire(5));
+    cluster.run(MILLISECOND);
+    assert_eq!((answer(&cluster, 1), answer(&cluster, 2)), (None, None), "both wait");
+
+    // The window leaves both behind at once.
+    send(&mut cluster, 1, of, 2 + SESSION_WINDOW, acquire(1));
+    assert_eq!((answer(&cluster, 1), answer(&cluster, 2)), (Some(withdrawn()), Some(withdrawn())));
+    cluster.cut.clear();
+    cluster.run(10 * SECOND);
+    assert!(granted(&cluster.done(0, acquire(89))), "nothing but the last acquire has taken tokens");
+}
+
+#[test]
 fn operation_told_to_be_forgotten_is_not_carried_out_after_a_crash() {
     for asks in [false, true] {
         let (mut cluster, of) = third_that_waits();
