@@ -918,7 +918,7 @@ impl Simulation {
         };
         let did_nothing = once_and_direct && is_of_one_copy(&outcome);
         if once_and_direct {
-            self.judge_refusal(op, &outcome);
+            self.judge_refusal(world, op, &outcome);
         }
         match &outcome {
             Outcome::Refused(refusal) => {

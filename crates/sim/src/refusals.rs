@@ -36,8 +36,8 @@ impl Refusals {
 }
 
 impl Simulation {
-    /// Looks at all sites and links.
-    pub(crate) fn look_for_refusals(&mut self, world: &mut World) {
+    /// Notes how all sites and links are now.
+    fn note_standing(&mut self, world: &mut World) {
         let (now, sites) = (world.now(), world.len());
         for site in 0..sites {
             let serves = world.node(site).is_some_and(|node| node.readiness() == Readiness::Ready);
@@ -55,6 +55,12 @@ impl Simulation {
                 self.refusals.standing.note_link(now, site, other, is_good);
             }
         }
+    }
+
+    /// Looks at all sites and links, and at what is within their reach.
+    pub(crate) fn look_for_refusals(&mut self, world: &mut World) {
+        self.note_standing(world);
+        let (now, sites) = (world.now(), world.len());
         for site in 0..sites {
             for (at, kind) in KINDS.iter().enumerate() {
                 let has_plenty = self.has_plenty(world, site, kind);
@@ -131,7 +137,9 @@ impl Simulation {
     }
 
     /// Judges what a client is told of an operation that it sent once, and directly.
-    pub(crate) fn judge_refusal(&mut self, op: u32, outcome: &Outcome) {
+    pub(crate) fn judge_refusal(&mut self, world: &mut World, op: u32, outcome: &Outcome) {
+        // A fault may have begun since the last look.
+        self.note_standing(world);
         let known = &self.oracle.ops[op as usize];
         let (site, sent, timeout) = (known.site, known.first_sent, known.timeout);
         let standing = &self.refusals.standing;
@@ -163,7 +171,8 @@ impl Simulation {
     }
 
     /// Judges that an object was not read.
-    pub(crate) fn judge_not_read(&mut self, site: usize, home: usize, sent: u64, abort: &Abort) {
+    pub(crate) fn judge_not_read(&mut self, world: &mut World, site: usize, home: usize, sent: u64, abort: &Abort) {
+        self.note_standing(world);
         let mut group = vec![site];
         group.extend(Some(home).filter(|home| *home != site && *home < self.members.len()));
         if self.refusals.standing.must_serve(&group, sent) {

@@ -525,7 +525,7 @@ impl Simulation {
                     running.treated.revoked += 1;
                 }
                 Err(abort) => {
-                    self.judge_not_read(running.site, usize::from(key.home), running.until - PATIENCE, &abort);
+                    self.judge_not_read(world, running.site, usize::from(key.home), running.until - PATIENCE, &abort);
                     return self.not_read(world, &abort);
                 }
             }
@@ -538,7 +538,7 @@ impl Simulation {
                     }
                 }
                 Err(abort) => {
-                    self.judge_not_read(running.site, usize::from(*region), running.until - PATIENCE, &abort);
+                    self.judge_not_read(world, running.site, usize::from(*region), running.until - PATIENCE, &abort);
                     return self.not_read(world, &abort);
                 }
             }
