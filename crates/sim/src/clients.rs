@@ -59,6 +59,8 @@ pub(crate) struct Client {
     /// Operations without a definitive answer, and when to do something about each.
     open: Vec<Open>,
     holdings: Vec<Holding>,
+    /// Whether it has acquired many holds at once since the healing.
+    held_many: bool,
     /// Sessions in which nothing new is sent, by site.
     retired: Vec<(usize, Session)>,
     /// Sessions that it closed, by site.
@@ -163,6 +165,7 @@ impl Client {
             sites: vec![Site::default(); sites],
             open: Vec::new(),
             holdings: Vec::new(),
+            held_many: false,
             retired: Vec::new(),
             ended: Vec::new(),
             leaps: Vec::new(),
@@ -262,9 +265,10 @@ impl Simulation {
             }
             return;
         }
-        // After the last start of a site too: a start looks at all that is due.
-        let seldom = if self.phase == Phase::Healing { 200 } else { 1_500 };
-        if self.rng.one_in(seldom) {
+        // Once after the last start of a site: a start looks at all that is due.
+        let is_healed =
+            self.phase == Phase::Healing && at == 0 && !std::mem::replace(&mut self.clients[at].held_many, true);
+        if is_healed || self.rng.one_in(1_500) {
             self.hold_many(world, at, site);
         }
         // A few at a time, wherever this client is: not all of them are created.

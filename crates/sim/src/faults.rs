@@ -413,10 +413,10 @@ impl Simulation {
         self.begin_vigil(world);
     }
 
-    /// A wall clock is set so far back that no deadline seems past, and set right after a while.
+    /// A wall clock is set so far back that no deadline seems past, and none too far ahead, and set right after a while.
     pub(crate) fn set_wall_back(&mut self, world: &mut World, site: usize, lasts: u64) {
         let now = world.now();
-        world.clock(site).set_wall(now, -(20 * SECOND as i64), 0);
+        world.clock(site).set_wall(now, -(6 * SECOND as i64), 0);
         self.begin(world, Fault::Clock { site }, lasts);
         self.probes.hit("fault: wall clock set back before a prepare");
         self.begin_vigil(world);
