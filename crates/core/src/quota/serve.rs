@@ -10,7 +10,7 @@ use crate::clock::MILLISECOND;
 use crate::codec::Malformed;
 use crate::id::{GrantId, SessionId};
 use crate::machine::View;
-use crate::right::Term;
+use crate::right::{POSTPONED, Term};
 use crate::turn::{Ticket, Turn};
 
 /// So many rounds in a row must have ended in vain before requests are refused without asking again.
@@ -152,7 +152,12 @@ impl Quotas {
                 None
             }
             Hold::For(micros) => {
-                let term = Term::starting(turn.now, turn.agreed_at_most(), turn.uptime, micros, turn.config.epsilon);
+                // Where so few clocks are known that they may all be wrong, and they disagree, none of them says anything.
+                let (latest, earliest) = (turn.agreed_at_most(), turn.agreed());
+                let is_known =
+                    latest.zip(earliest).is_some_and(|(latest, earliest)| latest.abs_diff(earliest) <= POSTPONED);
+                let agreed = latest.filter(|_| is_known);
+                let term = Term::starting(turn.now, agreed, turn.uptime, micros, turn.config.epsilon);
                 let value = Grant { quota: at as u32, generation, amount, term: Some(term) }.encode();
                 turn.batch.put(&grant_key(incarnation, number), &value);
                 turn.batch.put(&due_key(term.uptime, incarnation, number), &value);
