@@ -1,7 +1,10 @@
 //! Keeps watch over who is up and connected, and judges refusals by that.
 
+use std::collections::BTreeSet;
+
 use slackline_core::api::{Operation, Outcome, Readiness};
 use slackline_core::clock::MILLISECOND;
+use slackline_core::id::OperationId;
 use slackline_core::object::{Abort, Transaction};
 use slackline_core::peer::{Body, PeerMessage};
 
@@ -25,13 +28,15 @@ pub(crate) struct Refusals {
     held_up: Vec<u64>,
     /// By site and kind of quota: since when there are enough tokens within reach.
     plenty: Vec<Vec<Option<u64>>>,
+    /// Transactions of which a part was seen to wait for rights.
+    waited: BTreeSet<OperationId>,
     looks: u64,
 }
 
 impl Refusals {
     pub(crate) fn new(sites: usize) -> Self {
         let plenty = vec![vec![None; KINDS.len()]; sites];
-        Self { standing: Standing::new(sites), held_up: vec![0; sites], plenty, looks: 0 }
+        Self { standing: Standing::new(sites), held_up: vec![0; sites], plenty, waited: BTreeSet::new(), looks: 0 }
     }
 }
 
@@ -118,6 +123,7 @@ impl Simulation {
                 group.dedup();
                 if stage == slackline_core::txn::Stage::Defending {
                     group = vec![site];
+                    self.refusals.waited.insert(id);
                 }
                 let deadline = u64::try_from(deadline - EPOCH).unwrap_or(0);
                 let sound = self.refusals.standing.sound_since(&group);
@@ -149,7 +155,10 @@ impl Simulation {
                 // One that rests on rights must be over before they are.
                 let elsewhere = |region: u16| usize::from(region) != site;
                 let rests = transaction.homes.iter().any(|home| elsewhere(home.region) && !home.part.changes());
-                let is_judged = standing.must_serve(&group, sent) && !(rests && self.has_warranties);
+                // One that waits for rights waits until they end, if a holder cannot be asked to give them up.
+                let all: Vec<usize> = (0..self.members.len()).collect();
+                let may_wait = self.refusals.waited.contains(&known.id) && !standing.must_serve(&all, sent);
+                let is_judged = standing.must_serve(&group, sent) && !(rests && self.has_warranties) && !may_wait;
                 if is_judged { refusal::check_transaction(outcome) } else { Ok(()) }
             }
             Operation::Acquire { quota, amount, .. } => {
