@@ -279,7 +279,7 @@ impl Simulation {
         let known_told = known.told.is_some();
         let about = format!("quota {} at site {site}", self.oracle.books[book].name);
         if let (Operation::Create { .. }, Some(told)) = (&known.operation, &known.told) {
-            let again = !is_definitive(told) && self.audit.refused < PATIENCE;
+            let again = is_to_be_sent_anew(told) && self.audit.refused < PATIENCE;
             let found = match told {
                 _ if again => Ok(()),
                 Outcome::Created { .. } | Outcome::Refused(Refusal::LimitDiffers { .. }) => Ok(()),
@@ -298,8 +298,7 @@ impl Simulation {
         if let (Operation::Acquire { .. }, Some(told)) = (&known.operation, &known.told) {
             let again = match told {
                 Outcome::Refused(Refusal::Exhausted { .. }) => true,
-                // The client's session is of an incarnation that is gone; it opens another.
-                told => !is_definitive(told),
+                told => is_to_be_sent_anew(told),
             };
             if again && self.audit.refused < PATIENCE {
                 // Gifts may be on their way back from the site that was asked before.
@@ -327,4 +326,10 @@ impl Simulation {
         };
         self.oracle.blame(liveness::NAME, found, &about);
     }
+}
+
+/// Whether nothing was done because the client's session is no more: it was of an incarnation that is gone, or a crash ended it
+/// before anything was done in it. The client opens another.
+fn is_to_be_sent_anew(told: &Outcome) -> bool {
+    !is_definitive(told) || *told == Outcome::Refused(Refusal::SessionEnded)
 }
