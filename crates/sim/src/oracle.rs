@@ -383,8 +383,11 @@ impl Oracle {
             return self.blame(holds::NAME, Err("a grant ended that nobody was given".to_owned()), &about);
         };
         let op = &mut self.ops[granted as usize];
+        // The grants of a quota that is deleted go, without a trace in any book.
+        let newest = op.book.and_then(|book| self.books[book].decisions.newest());
+        let is_dead = newest.is_some_and(|(_, table)| table.limit.is_none() || table.generation != op.generation);
         let tracked = op.tracked.as_mut().expect("a tracked grant");
-        let found = holds::check_end(tracked, at, released);
+        let found = holds::check_end(tracked, at, released || (is_dead && tracked.until.is_none()));
         tracked.ended = true;
         let about = op.id.to_string();
         let (book, generation) = (op.book, op.generation);

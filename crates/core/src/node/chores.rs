@@ -96,6 +96,7 @@ impl Chores {
         if desk.view.covers(&[DUE]) {
             self.next_due = desk.quotas.expire(turn, desk.view).expect("a row that storage vouches for");
         }
+        desk.quotas.remove_dead_grants(turn, desk.view).expect("a row that storage vouches for");
         desk.counts.tick(turn, desk.quotas);
         turn.responses.extend(desk.relays.tick(turn.now));
         self.announce(turn, desk);

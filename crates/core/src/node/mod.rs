@@ -351,6 +351,9 @@ impl Machine for Node {
                 if self.is_serving() && self.chores.next_due.is_some_and(|due| due <= self.lineage.uptime(now)) {
                     needed.ranges.extend(due_ranges(self.lineage.uptime(now)));
                 }
+                if self.is_serving() {
+                    self.quotas.dead_grants_need(now.mono, &mut needed);
+                }
                 self.txns.tick_needs(now.mono, self.lineage.incarnation, &mut needed);
                 return needed;
             }

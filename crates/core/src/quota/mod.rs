@@ -11,6 +11,7 @@
 //! The books: over all sites, Σ tokens + Σ (given − received) + in use = limit, at every moment. `tokens` includes what is
 //! set aside for a round. Tokens of a lost incarnation count as in use.
 
+mod dead;
 mod line;
 mod lookup;
 mod rounds;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+pub use dead::KEPT;
 pub use row::{DUE, GRANT, QuotaRow, due_ranges, due_uptime, grant_key, is_quota_row};
 pub use tally::count;
 
@@ -37,6 +39,7 @@ use crate::session::Aim;
 use crate::stats::Demand;
 pub use crate::turn::WAITING;
 use crate::turn::{Ticket, Turn};
+use dead::Walk;
 use line::Line;
 use lookup::Lookups;
 
@@ -59,6 +62,8 @@ pub struct Quotas {
     timers: BinaryHeap<Reverse<(u64, u32)>>,
     dirty: Vec<u32>,
     lookups: Lookups,
+    /// The search for grants of quotas that are deleted.
+    walk: Walk,
     /// Where each operation waits. All that wait are here, so that one is found without a walk over the others.
     places: FxHashMap<Ticket, Place>,
     /// How many creations and deletions wait.
@@ -356,7 +361,7 @@ impl Quotas {
     /// When something is next to be done, in monotonic microseconds.
     pub fn deadline(&self) -> Option<u64> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
-        timer.into_iter().chain(self.lookups.deadline()).min()
+        timer.into_iter().chain(self.lookups.deadline()).chain(self.walk.deadline()).min()
     }
 
     fn position(&self, name: &str) -> Option<usize> {

@@ -580,6 +580,9 @@ impl Quotas {
             (quota.acquired, quota.released) = (0, 0);
             quota.given.clear();
             quota.received.clear();
+            if before.exists {
+                self.walk.note(now, at as u32);
+            }
         } else {
             quota.rebalances += 1;
             turn.metrics.rebalances += 1;
@@ -720,6 +723,7 @@ impl Quotas {
 
     /// Goes on with the rounds that this site was in when it stopped.
     pub fn resume(&mut self, turn: &mut Turn) {
+        self.look_for_dead_grants(turn.now.mono);
         for at in 0..self.list.len() {
             if self.list[at].avantan.in_round() {
                 let delay = turn.longest_round_trip() + turn.jitter(SECOND);

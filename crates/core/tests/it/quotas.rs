@@ -7,7 +7,7 @@ use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{Incarnation, OperationId, SiteId};
 use slackline_core::machine::ClientId;
 use slackline_core::peer::Tally;
-use slackline_core::quota::{WAITING, count};
+use slackline_core::quota::{GRANT, KEPT, WAITING, count};
 
 use crate::cluster::{Cluster, DELAY};
 
@@ -202,6 +202,52 @@ fn old_copy_that_lacks_one_batch_is_noticed_after_starts_that_were_cut_short() {
     cluster.run(10 * SECOND);
     let node = cluster.hosts[2].node.as_ref().expect("runs");
     assert_eq!(node.readiness(), Readiness::Stale);
+}
+
+/// How many rows of tracked grants a site has.
+fn tracked(cluster: &Cluster, at: usize) -> usize {
+    cluster.hosts[at].rows.keys().filter(|key| key[0] == GRANT).count()
+}
+
+#[test]
+fn grants_of_a_deleted_quota_go_ten_minutes_after_it_and_those_of_others_stay() {
+    for is_restarted in [false, true] {
+        let mut cluster = Cluster::new(3);
+        cluster.done(0, create(900));
+        cluster.done(0, Operation::Create { quota: "other".into(), limit: 9 });
+        cluster.run(SECOND);
+        let other = Operation::Acquire { quota: "other".into(), amount: 1, hold: Hold::Open };
+        let Outcome::Granted { grant: kept, .. } = cluster.done(1, other) else { panic!("tokens are there") };
+        let mut dead = Vec::new();
+        for _ in 0..300 {
+            let Outcome::Granted { grant, .. } = cluster.done(1, hold(1, Hold::Open)) else {
+                panic!("tokens are there")
+            };
+            dead.push(grant);
+        }
+        assert_eq!(cluster.done(2, delete()), Outcome::Deleted);
+        // A grant of the next life of the name stays too.
+        assert_eq!(cluster.done(1, create(30)), Outcome::Created { limit: 30 });
+        let Outcome::Granted { grant: new, .. } = cluster.done(1, hold(5, Hold::Open)) else {
+            panic!("tokens are there")
+        };
+        if is_restarted {
+            cluster.kill(1);
+            cluster.start(1);
+            cluster.run(SECOND);
+        }
+
+        // For a while its holder is told why.
+        cluster.run(KEPT - 20 * SECOND);
+        let release = |grant| Operation::ReleaseGrant { grant };
+        assert_eq!(cluster.done(1, release(dead[0])), Outcome::Refused(Refusal::QuotaDeleted));
+        assert_eq!(tracked(&cluster, 1), 301);
+        cluster.run(30 * SECOND);
+        assert_eq!(tracked(&cluster, 1), 2, "restarted: {is_restarted}");
+        assert_eq!(cluster.done(1, release(dead[1])), Outcome::Refused(Refusal::UnknownGrant));
+        assert_eq!(cluster.done(1, release(kept)), Outcome::Released { amount: 1 });
+        assert_eq!(cluster.done(1, release(new)), Outcome::Released { amount: 5 });
+    }
 }
 
 #[test]
