@@ -95,6 +95,8 @@ impl Simulation {
                     let is_settled = txns.is_none_or(|txns| txns.is_settled());
                     let found = liveness::check_transactions(under_way, is_settled);
                     self.oracle.blame(liveness::NAME, found, &format!("site {site}"));
+                    let found = bounded_work::check_rows(self.leftovers(world, site));
+                    self.oracle.blame(bounded_work::NAME, found, &format!("site {site}"));
                 }
                 self.phase = Phase::Over;
                 return world.stop();

@@ -178,6 +178,11 @@ impl Node {
         &self.quotas
     }
 
+    /// Its sessions, for those who check.
+    pub fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
     /// Its objects and transactions, for those who check.
     pub fn txns(&self) -> &Txns {
         &self.txns
