@@ -274,7 +274,7 @@ pub(crate) struct Simulation {
     pub(crate) faults: Faults,
     pub(crate) brink: Brink,
     pub(crate) vigil: Vigil,
-    pub(crate) works: Works,
+    pub(crate) works: Vec<Works>,
     /// How many quotas of a crowd are still to be created; none in most runs.
     pub(crate) crowd: u64,
     pub(crate) refusals: Refusals,
@@ -487,7 +487,7 @@ impl Simulation {
         self.holds_up(world, site, world.now());
         let node = world.node(site).expect("it was just started");
         self.seen[site] = Seen { readiness: node.readiness(), ..Seen::default() };
-        self.works[site].clear();
+        self.works[site] = Works::default();
         let in_round = node.quotas().iter().any(|quota| quota.avantan().in_round());
         let round = |quota: &slackline_core::quota::Quota| quota.avantan().share.round.clone();
         let accepted = node.quotas().iter().filter_map(round).any(|round| round.accepted.is_some());

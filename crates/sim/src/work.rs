@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use slackline_core::avantan::Message;
-use slackline_core::id::{GrantId, SessionId};
+use slackline_core::id::{GrantId, OperationId, SessionId};
 use slackline_core::machine::Effect;
 use slackline_core::node::Node;
+use slackline_core::object;
 use slackline_core::peer::Body;
 use slackline_core::quota::{DUE, GRANT};
 
-use crate::invariants::bounded_work::{self, Leftovers, Work};
+use crate::invariants::bounded_work::{self, Leftovers, Talk, Work};
 use crate::run::Simulation;
 use crate::world::World;
 
@@ -20,8 +21,16 @@ const OUTCOME: u8 = 0x05;
 const PARTICIPANT: u8 = 0x07;
 const COORDINATOR: u8 = 0x08;
 
-/// What each site has done for each quota since it was started.
-pub(crate) type Works = Vec<BTreeMap<String, Work>>;
+/// What one site has done since it was started.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Works {
+    quotas: BTreeMap<String, Work>,
+    transactions: BTreeMap<OperationId, Talk>,
+    rights: BTreeMap<String, Talk>,
+}
+
+/// So many transactions are remembered; beyond it, those are forgotten of which nothing was said lately.
+const REMEMBERED: usize = 4_096;
 
 impl Simulation {
     /// The rows of a site at rest that nothing accounts for.
@@ -67,6 +76,8 @@ impl Simulation {
             _ => None,
         });
         let mut said: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut about: BTreeMap<OperationId, u64> = BTreeMap::new();
+        let mut asked_back: BTreeMap<&str, u64> = BTreeMap::new();
         let mut messages = 0;
         for body in sends {
             messages += 1;
@@ -79,20 +90,55 @@ impl Simulation {
                     *said.entry(quota).or_default() += 1;
                     if let Message::Election { instance, ballot, .. } = &**message {
                         let waits = node.quotas().find(quota).is_some_and(|quota| quota.waiting() > 0);
-                        let work = self.works[site].entry(quota.clone()).or_default();
+                        let work = self.works[site].quotas.entry(quota.clone()).or_default();
                         let found = work.lead(now, (*instance, ballot.number), waits);
                         self.oracle.blame(bounded_work::NAME, found, &format!("site {site}, quota {quota}"));
+                    }
+                }
+                Body::Object(message) => {
+                    if let Some(id) = transaction_of(message) {
+                        *about.entry(id).or_default() += 1;
+                    }
+                    if let object::message::Message::Revoke { rights, .. } = &**message {
+                        rights.iter().for_each(|(name, _)| *asked_back.entry(name).or_default() += 1);
                     }
                 }
                 _ => {}
             }
         }
+        let works = &mut self.works[site];
+        if works.transactions.len() > REMEMBERED {
+            works.transactions.retain(|_, talk| !talk.is_quiet(now));
+        }
+        for (id, messages) in about {
+            let found = works.transactions.entry(id).or_default().say(now, messages, others as u64);
+            self.oracle.blame(bounded_work::NAME, found, &format!("site {site}, transaction {id}"));
+        }
+        for (name, messages) in asked_back {
+            let found = works.rights.entry(name.to_owned()).or_default().say(now, messages, others as u64);
+            self.oracle.blame(bounded_work::NAME, found, &format!("site {site}, rights over {name}"));
+        }
         for (quota, messages) in said {
-            let work = self.works[site].entry(quota.to_owned()).or_default();
+            let work = self.works[site].quotas.entry(quota.to_owned()).or_default();
             let found = work.say(now, messages, others as u64);
             self.oracle.blame(bounded_work::NAME, found, &format!("site {site}, quota {quota}"));
         }
         let found = bounded_work::check_turn(messages, others, node.quotas().waiting());
         self.oracle.blame(bounded_work::NAME, found, &format!("site {site}"));
+    }
+}
+
+/// The transaction that a message is about, if it is about one.
+fn transaction_of(message: &object::message::Message) -> Option<OperationId> {
+    use object::message::Message;
+    match message {
+        Message::Prepare(prepare) => Some(prepare.id),
+        Message::Vote { id, .. }
+        | Message::Decide { id, .. }
+        | Message::Decided { id }
+        | Message::Forget { id }
+        | Message::Inquire { id, .. }
+        | Message::Inquired { id, .. } => Some(*id),
+        _ => None,
     }
 }

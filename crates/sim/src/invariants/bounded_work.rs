@@ -7,6 +7,8 @@
 //! | elections for a quota for which nothing waits at the site | [`UNASKED`] | one in eight seconds |
 //! | elections for a quota for which something waits | [`ASKED`] | four a second |
 //! | messages of one site about one quota | [`SAID`] for each other site | 60 a second for each |
+//! | messages of one site about one transaction | [`ABOUT`] for each other site | six a second for each |
+//! | times that rights over one object are asked back | [`ABOUT`] for each other site | six a second for each |
 //! | messages of one turn | [`TURN`] for each other site | - |
 //! | operations that wait at a site | the bound of the product | none when the cluster is at rest |
 //! | rows on storage | - | at rest: those of quotas that are known, of sessions that are open, and of tracked grants; none of a transaction |
@@ -22,6 +24,8 @@ pub const UNASKED: u64 = 40;
 pub const ASKED: u64 = 100;
 /// Messages at once about one quota, to each other site.
 pub const SAID: u64 = 1_000;
+/// Messages at once about one transaction, or to ask back rights over one object, to each other site.
+pub const ABOUT: u64 = 100;
 /// Messages of one turn, to each other site: an announcement, what 64 quotas that wake say, and what a batch of requests sets off.
 pub const TURN: usize = 4_096;
 
@@ -85,6 +89,26 @@ impl Work {
     }
 }
 
+/// What one site has said about one transaction, or of the rights over one object.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Talk(Meter);
+
+impl Talk {
+    /// So many messages about it leave in one turn, to `others` other sites.
+    pub fn say(&mut self, now: u64, messages: u64, others: u64) -> Result<(), String> {
+        let allowed = Allowance { at_once: ABOUT * others, in_1000_s: 6_000 * others };
+        match self.0.note(now, messages, allowed) {
+            true => Ok(()),
+            false => Err(format!("too many messages about it: {} at once are allowed", allowed.at_once)),
+        }
+    }
+
+    /// Whether nothing was said lately.
+    pub fn is_quiet(&self, now: u64) -> bool {
+        now - self.0.at > ABOUT * 1_000_000 / 6
+    }
+}
+
 /// Judges a turn: how many messages leave, and what waits afterwards.
 pub fn check_turn(messages: usize, others: usize, waiting: usize) -> Result<(), String> {
     if messages > TURN * others {
@@ -138,6 +162,10 @@ mod tests {
         }
         let mut talk = Work::default();
         assert!((0..100_000).map(|at| talk.say(at * 5_000, 2, 2)).any(|found| found.is_err()), "400 a second");
+        let mut about = Talk::default();
+        assert!((0..10_000).all(|at| about.say(at * SECOND / 4, 1, 1).is_ok()), "four a second");
+        assert!((0..10_000).any(|at| about.say((9_999 + at) * SECOND / 4, 2, 1).is_err()), "eight a second");
+        assert!(!about.is_quiet(20_000 * SECOND / 4) && about.is_quiet(3_000 * SECOND + 20_000 * SECOND / 4));
         assert!(check_turn(TURN * 2 + 1, 2, 0).is_err() && check_turn(1, 2, WAITING + 1).is_err());
         assert!(check_rows(Leftovers { grants: 1, ..Leftovers::default() }).is_err());
         assert!(check_rows(Leftovers::default()).is_ok());
