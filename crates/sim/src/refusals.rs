@@ -7,6 +7,7 @@ use slackline_core::clock::MILLISECOND;
 use slackline_core::id::OperationId;
 use slackline_core::object::{Abort, Transaction};
 use slackline_core::peer::{Body, PeerMessage};
+use slackline_core::warranty::LEASE;
 
 use crate::clients::{KINDS, Kind};
 use crate::clock::EPOCH;
@@ -155,9 +156,11 @@ impl Simulation {
                 // One that rests on rights must be over before they are.
                 let elsewhere = |region: u16| usize::from(region) != site;
                 let rests = transaction.homes.iter().any(|home| elsewhere(home.region) && !home.part.changes());
-                // One that waits for rights waits until they end, if a holder cannot be asked to give them up.
+                // One that waits for rights waits until they end, if a holder cannot be asked to give them up, or if the home has
+                // started since and does not know what it, or the storage before, has issued.
                 let all: Vec<usize> = (0..self.members.len()).collect();
-                let may_wait = self.refusals.waited.contains(&known.id) && !standing.must_serve(&all, sent);
+                let is_new = standing.sound_since(&group).is_none_or(|since| since > 0 && since + LEASE > sent);
+                let may_wait = self.refusals.waited.contains(&known.id) && (is_new || !standing.must_serve(&all, sent));
                 let is_judged = standing.must_serve(&group, sent) && !(rests && self.has_warranties) && !may_wait;
                 if is_judged { refusal::check_transaction(outcome) } else { Ok(()) }
             }

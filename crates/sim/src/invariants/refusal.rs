@@ -29,9 +29,9 @@ use slackline_core::warranty::LONGEST;
 pub const NAME: &str = "bounded refusal";
 /// For so long a group was sound before it must serve.
 pub const SETTLED: u64 = 3 * SECOND;
-/// For so long clocks were right before nothing that rests on them counts any more: beyond the longest deadline, so long as a mark may
-/// stand ahead that a clock has left which was ahead for some seconds.
-pub const CLOCKS: u64 = LONGEST + 22 * SECOND;
+/// For so long clocks were right before nothing that rests on them counts any more: a mark that a wrong clock has left stands no
+/// farther ahead than the longest deadline.
+pub const CLOCKS: u64 = LONGEST + 2 * SECOND;
 /// A transaction that may take so long is judged.
 pub const TIME: u64 = 3 * SECOND;
 /// How long a prepared part may be in doubt after its deadline.
