@@ -156,6 +156,23 @@ fn transaction_over_several_sites_takes_effect_everywhere_or_nowhere() {
     dev.drain(DRAIN).expect("drains");
 }
 
+/// Whoever waits for `ready` finds sites that know each other, however far away they are.
+#[test]
+fn sites_that_are_ready_take_transactions_over_all_of_them_at_once() {
+    let dev =
+        Dev::start(DevConfig { data: None, rtt: Some(RttTable::aws()), ports: Ports::Free, ..DevConfig::default() });
+    let dev = dev.expect("starts");
+    assert!(dev.wait_ready(Duration::from_secs(20)));
+    block_on(async {
+        for (site, name) in dev.sites().iter().zip(["a", "b", "c"]) {
+            let mut client = Client::connect(site).await;
+            let all = (0..3).map(|region| put(region, name, vec![1])).collect();
+            assert_eq!(client.commit(all).await, Outcome::Committed(v1::Committed { phases: 2 }), "at {}", site.name());
+        }
+    });
+    dev.drain(DRAIN).expect("drains");
+}
+
 #[test]
 fn large_transactions_fit_and_large_answers_are_cut() {
     use v1::get_result::Result::{Failed, Seen};
