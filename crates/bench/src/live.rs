@@ -326,8 +326,12 @@ fn free_address() -> Result<SocketAddr, LiveError> {
     listener.map_err(LiveError::system("find a free port of 127.0.0.1"))
 }
 
-/// A page over HTTP, with its head.
-fn get(address: SocketAddr, path: &str) -> io::Result<String> {
+/// A page of a site over HTTP, with its head.
+///
+/// # Errors
+///
+/// Nobody answers there within a few seconds.
+pub fn get(address: SocketAddr, path: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;

@@ -1,6 +1,9 @@
-//! A quota on the disk that is used up, as the kernel says it (`EDQUOT`), put in by `strace`.
+//! A disk without room, as the kernel says it: a quota on it is used up (`EDQUOT`), or it is full (`ENOSPC`). Put in by `strace`.
 
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
+
+use slackline_bench::live::get;
 
 use crate::eventually;
 use crate::process::{Server, free_ports};
@@ -18,6 +21,15 @@ fn can_trace() -> bool {
 
 #[test]
 fn used_up_quota_at_the_first_start_is_a_full_disk_until_there_is_room() {
+    start_without_room("EDQUOT");
+}
+
+#[test]
+fn full_disk_at_the_first_start_is_waited_out_until_there_is_room() {
+    start_without_room("ENOSPC");
+}
+
+fn start_without_room(error: &str) {
     if !can_trace() {
         eprintln!("LEFT OUT: strace is not there, or may not trace; nothing was tested");
         return;
@@ -30,9 +42,9 @@ fn used_up_quota_at_the_first_start_is_a_full_disk_until_there_is_room() {
         folder.path().join("data")
     );
     std::fs::write(&path, text).expect("written");
-    // The first four tries of each thread find no room, the later ones do: the site itself opens its table first.
-    let inject = "inject=fallocate:error=EDQUOT:when=1..4";
-    let traced = ["-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fallocate", "-e", inject];
+    // The first five tries of each thread find no room, the later ones do: the site itself opens its table first.
+    let inject = format!("inject=fallocate:error={error}:when=1..5");
+    let traced = ["-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fallocate", "-e", &inject];
     let words = ["serve", "--json", "--config", path.to_str().expect("a path of this test")];
     let mut server = Server::start_traced(&traced, &words);
     server.connect = server.said["address"].as_str().expect("it listens").to_owned();
@@ -40,10 +52,15 @@ fn used_up_quota_at_the_first_start_is_a_full_disk_until_there_is_room() {
     let site = |server: &Server| server.run(&["status", "--json"]).json()["sites"][0].clone();
     let told = eventually("it is full", || site(&server), |site| site["up"] == true);
     assert_eq!((&told["ready"], &told["because"]), (&false.into(), &"storage_full".into()), "{told}");
+    let http: SocketAddr = server.said["http"].as_str().expect("an address").parse().expect("an address");
+    let health = get(http, "/healthz").expect("it is served");
+    let full = "{\"live\":true,\"ready\":false,\"because\":\"storage_full\",\"waiting_for\":[]}\n";
+    assert!(health.starts_with("HTTP/1.1 503") && health.ends_with(full), "{health}");
     let text = server.run(&["status"]).stdout;
     assert!(text.contains("storage_full"), "{text}");
 
     eventually("there is room", || site(&server), |site| site["ready"] == true);
+    assert!(get(http, "/healthz").expect("it is served").starts_with("HTTP/1.1 200"));
     let created = server.run(&["quota", "create", "gpus", "--limit", "10"]);
     assert_eq!(created.status, 0, "{created:?}");
     server.kill();

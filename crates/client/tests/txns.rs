@@ -7,7 +7,7 @@ use slackline::{Cause, Client, Committed, Effect, Key, Options, Outcome, Reason,
 use slackline_core::object::ObjectKey;
 
 use crate::site::{Cluster, Fault};
-use crate::{SHORT, run};
+use crate::{SHORT, at_us, run};
 
 fn key(text: &str) -> Key {
     text.parse().expect("a key")
@@ -15,10 +15,6 @@ fn key(text: &str) -> Key {
 
 fn json(value: &str) -> Value {
     Value::Bytes(value.into())
-}
-
-async fn connect(cluster: &Cluster) -> Client {
-    Client::connect(cluster.addresses()).await.expect("connected")
 }
 
 /// Runs a program that goes well.
@@ -37,7 +33,7 @@ fn transaction_reads_its_own_writes_and_leaves_them_all_at_once() {
         site.put(ObjectKey::new(1, "list/b"), json("2"));
         site.put(ObjectKey::new(1, "list/d"), json("4"));
         site.put(ObjectKey::new(0, "n"), Value::Counter(10));
-        let client = connect(&cluster).await;
+        let client = at_us(&cluster).await;
         let committed = commit(&client, |txn| async move {
             let (b, c, d) = (key("eu:list/b"), key("eu:list/c"), key("eu:list/d"));
             txn.put(&c, &vec!["three"])?;
@@ -78,7 +74,7 @@ fn block_that_fails_is_undone_alone() {
     run(async {
         let cluster = Cluster::start(&["us"], 1);
         cluster.site("us").put(ObjectKey::new(0, "n"), Value::Counter(1));
-        let client = connect(&cluster).await;
+        let client = at_us(&cluster).await;
         commit(&client, |txn| async move {
             txn.put(&key("us:a"), &1)?;
             let inner = txn.atomic(|txn| async move {
@@ -122,7 +118,7 @@ fn block_that_fails_is_undone_alone() {
 fn transient_abort_runs_the_program_again_on_fresh_reads() {
     run(async {
         let cluster = Cluster::start(&["us"], 1);
-        let client = connect(&cluster).await;
+        let client = at_us(&cluster).await;
         let site = cluster.site("us");
         site.put(ObjectKey::new(0, "x"), json("1"));
         let runs = AtomicU32::new(0);
@@ -183,7 +179,7 @@ impl From<TxnError> for Mine {
 fn error_of_the_program_is_handed_over_when_what_it_rests_on_was_true() {
     run(async {
         let cluster = Cluster::start(&["us"], 1);
-        let client = connect(&cluster).await;
+        let client = at_us(&cluster).await;
         let site = cluster.site("us");
         site.put(ObjectKey::new(0, "x"), json("1"));
         let runs = AtomicU32::new(0);
@@ -225,7 +221,7 @@ fn error_of_the_program_is_handed_over_when_what_it_rests_on_was_true() {
 fn reads_are_batched_and_what_does_not_fit_is_asked_for_again() {
     run(async {
         let cluster = Cluster::start(&["us"], 1);
-        let client = connect(&cluster).await;
+        let client = at_us(&cluster).await;
         let site = cluster.site("us");
         for number in 0..600 {
             site.put(ObjectKey::new(0, format!("row/{number:03}")), json(&number.to_string()));
@@ -262,7 +258,7 @@ fn site_that_breaks_at_a_read_is_replaced_in_the_next_run() {
     run(async {
         let mut cluster = Cluster::start(&["us", "eu"], 1);
         cluster.site("eu").put(ObjectKey::new(0, "x"), json("2"));
-        let client = connect(&cluster).await;
+        let client = at_us(&cluster).await;
         cluster.site("us").put(ObjectKey::new(0, "x"), json("1"));
         cluster.site("us").set_fault(Fault::BreakBeforeReading);
         let read = |txn: Txn| async move { txn.get::<i64>(&key("us:x")).await };
@@ -291,7 +287,7 @@ fn site_that_breaks_at_a_read_is_replaced_in_the_next_run() {
 fn answer_to_a_commit_that_is_lost_is_fetched_or_unknown_but_never_a_second_commit() {
     run(async {
         let cluster = Cluster::start(&["us", "eu"], 1);
-        let options = Options { deadline: Duration::from_secs(5), ..Options::default() };
+        let options = Options { deadline: Duration::from_secs(5), region: Some("us".into()), ..Options::default() };
         let client = Client::connect_with(cluster.addresses(), options).await.expect("connected");
         let site = cluster.site("us");
         let add = |txn: Txn| async move { txn.add(&key("us:n"), 1) };
@@ -315,7 +311,7 @@ fn answer_to_a_commit_that_is_lost_is_fetched_or_unknown_but_never_a_second_comm
 fn program_that_does_not_end_and_bad_values_are_refused_without_asking() {
     run(async {
         let cluster = Cluster::start(&["us"], 1);
-        let client = connect(&cluster).await;
+        let client = at_us(&cluster).await;
         let endless = |txn: Txn| async move {
             txn.put(&key("us:x"), &1)?;
             std::future::pending::<()>().await;
@@ -354,7 +350,7 @@ fn program_that_does_not_end_and_bad_values_are_refused_without_asking() {
 fn concurrent_transactions_of_one_client_do_not_lose_updates() {
     run(async {
         let cluster = Cluster::start(&["us"], 1);
-        let client = connect(&cluster).await;
+        let client = at_us(&cluster).await;
         let tasks = (0..8).map(|_| {
             let client = client.clone();
             tokio::spawn(async move {

@@ -36,6 +36,8 @@ pub struct Peer {
     pub noted: (Incarnation, u64),
     /// When it last said something that only a site that serves says, in this life's monotonic microseconds.
     pub heard: Option<u64>,
+    /// When it last said so after it was not known to serve, on the same clock.
+    pub up_since: u64,
     /// Whether it said that it drains.
     pub leaving: bool,
     /// The last exchange of clocks.

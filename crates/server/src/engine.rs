@@ -74,6 +74,10 @@ const LARGEST: u64 = MESSAGE_BYTES as u64;
 /// How long a tick that found no room is postponed.
 const NO_ROOM_PAUSE: Duration = Duration::from_millis(100);
 
+/// A site that could serve is ready once it knows which of the others serve, and has compared clocks with these: until then it
+/// takes no transaction over their objects. Who has not answered after this long is away.
+const MEETING: Duration = Duration::from_secs(1);
+
 /// How long the last sync may take when the time to drain is over.
 const FINAL_SYNC: Duration = Duration::from_secs(2);
 
@@ -134,6 +138,8 @@ pub(crate) struct Engine {
     behind: Option<(Seq, Instant)>,
     clock_trusted: bool,
     readiness: Readiness,
+    /// From when the machine serves until it has met the others: when they count as away.
+    meeting: Option<Instant>,
     /// A mean of what syncs took lately.
     usual_sync: Duration,
     drain: Drain,
@@ -183,6 +189,7 @@ impl Engine {
             tick_not_before: None,
             behind: None,
             clock_trusted: true,
+            meeting: None,
             usual_sync: HERE_SYNC * 2,
             drain: Drain::No,
         };
@@ -210,6 +217,7 @@ impl Engine {
         let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
         loop {
             let after = self.turn()?;
+            self.meet();
             self.publish();
             if parts.crash_points.is_ending() {
                 parts.crash_points.end(&parts.outboxes).await;
@@ -408,7 +416,7 @@ impl Engine {
     /// Sends and answers what may leave.
     fn release(&mut self) {
         self.parts.crash_points.leaving(&mut self.released);
-        let readiness = self.readiness();
+        let (readiness, waiting_for) = (self.readiness(), self.waiting_for());
         for effect in self.released.drain(..) {
             match effect {
                 Effect::Send { to, message } => {
@@ -422,7 +430,8 @@ impl Engine {
                     }
                 }
                 Effect::Respond { client, response: Response::Status(status) } => {
-                    self.responses.push((client, Response::Status(Status { readiness, ..status })));
+                    let waiting_for = waiting_for.clone();
+                    self.responses.push((client, Response::Status(Status { readiness, waiting_for, ..status })));
                 }
                 Effect::Respond { client, response } => self.responses.push((client, response)),
                 Effect::Persist(_) => unreachable!("the gate hands batches to `persist`"),
@@ -477,8 +486,19 @@ impl Engine {
         if readiness == Readiness::Ready && self.readiness != Readiness::Confirming && incarnation > Incarnation(1) {
             warn!(incarnation = incarnation.0, "the site has lost its disk before; what it had counts as in use");
         }
+        if readiness == Readiness::Ready {
+            self.meeting = Some(Instant::now() + MEETING);
+        }
         self.readiness = readiness;
         Ok(())
+    }
+
+    /// Ends the wait for the others, when all are met or those that are not count as away.
+    fn meet(&mut self) {
+        let is_over = |at: Instant| Instant::now() >= at || self.node.unmet(self.clock.now()).is_empty();
+        if self.meeting.is_some_and(is_over) {
+            self.meeting = None;
+        }
     }
 
     /// Says so when a majority of sites begins to disagree with this one's wall clock, and when that is over.
@@ -499,6 +519,7 @@ impl Engine {
     fn deadline(&self) -> Option<Instant> {
         let deadline = self.clock.instant(self.node.deadline()?);
         let deadline = self.tick_not_before.map_or(deadline, |at| deadline.max(at));
+        let deadline = self.meeting.map_or(deadline, |at| deadline.min(at));
         // Nobody says when storage has absorbed more.
         Some(if self.behind.is_some() { deadline.min(Instant::now() + BEHIND_PAUSE) } else { deadline })
     }
@@ -512,23 +533,31 @@ impl Engine {
         log.min(memory)
     }
 
-    /// How far the site is on its way to serving. A disk without room is known here, not by the machine.
+    /// How far the site is on its way to serving. A disk without room is known here, not by the machine; and who could serve is
+    /// not ready before it has met the others.
     fn readiness(&self) -> Readiness {
         match self.node.readiness() {
             leaving @ (Readiness::Draining | Readiness::Stale) => leaving,
             _ if self.room() < STORAGE_RESERVE + 2 * SMALL => Readiness::StorageFull,
+            Readiness::Ready if self.meeting.is_some() => Readiness::Confirming,
             readiness => readiness,
         }
     }
 
+    /// The sites that it waits for before it is ready.
+    fn waiting_for(&self) -> Vec<SiteId> {
+        if self.meeting.is_some() { self.node.unmet(self.clock.now()) } else { self.node.waiting_for() }
+    }
+
     fn figures(&self) -> Figures {
-        let status = Status { readiness: self.readiness(), ..self.node.status(self.clock.now()) };
+        let (readiness, waiting_for) = (self.readiness(), self.waiting_for());
+        let status = Status { readiness, waiting_for, ..self.node.status(self.clock.now()) };
         Figures { status, quotas: self.node.first_quotas(SHOWN_QUOTAS) }
     }
 
     /// Shows the outside how the machine is.
     fn publish(&self) {
-        let health = Health { readiness: Some(self.readiness()), waiting_for: self.node.waiting_for() };
+        let health = Health { readiness: Some(self.readiness()), waiting_for: self.waiting_for() };
         self.parts.health.send_if_modified(|published| {
             let is_new = *published != health;
             *published = health;

@@ -156,6 +156,23 @@ fn transaction_over_several_sites_takes_effect_everywhere_or_nowhere() {
     dev.drain(DRAIN).expect("drains");
 }
 
+/// Whoever waits for `ready` finds sites that know each other, however far away they are.
+#[test]
+fn sites_that_are_ready_take_transactions_over_all_of_them_at_once() {
+    let dev =
+        Dev::start(DevConfig { data: None, rtt: Some(RttTable::aws()), ports: Ports::Free, ..DevConfig::default() });
+    let dev = dev.expect("starts");
+    assert!(dev.wait_ready(Duration::from_secs(20)));
+    block_on(async {
+        for (site, name) in dev.sites().iter().zip(["a", "b", "c"]) {
+            let mut client = Client::connect(site).await;
+            let all = (0..3).map(|region| put(region, name, vec![1])).collect();
+            assert_eq!(client.commit(all).await, Outcome::Committed(v1::Committed { phases: 2 }), "at {}", site.name());
+        }
+    });
+    dev.drain(DRAIN).expect("drains");
+}
+
 #[test]
 fn large_transactions_fit_and_large_answers_are_cut() {
     use v1::get_result::Result::{Failed, Seen};
@@ -268,14 +285,16 @@ fn cluster_goes_on_where_it_stopped_at_the_same_addresses() {
         let mut client = Client::connect(&dev.sites()[0]).await;
         assert_eq!(client.create("seats", 90).await, Outcome::Created(90));
         assert!(matches!(client.acquire("seats", 7).await, Outcome::Granted(_)));
-        let rtt = loop {
+        // What is measured is never less; on a busy machine it is more, now and then.
+        loop {
             let status = client.rpc.status(v1::StatusRequest {}).await.expect("an answer").into_inner();
-            if let Some(rtt) = status.peers[0].rtt_us {
-                break rtt;
+            let rtt = status.peers[0].rtt_us;
+            assert!(rtt.is_none_or(|rtt| rtt >= 70_000), "us and eu are 70 ms apart, not {rtt:?} us");
+            if rtt.is_some_and(|rtt| rtt < 120_000) {
+                break;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
-        };
-        assert!((70_000..120_000).contains(&rtt), "us and eu are 70 ms apart, not {rtt} us");
+        }
     });
     let error = Dev::start(DevConfig { ports: Ports::Free, ..config.clone() }).expect_err("the data is in use");
     assert!(error.to_string().contains("in use"), "{error}");

@@ -135,7 +135,8 @@ fn empty_mount_joins_nothing_and_the_volume_comes_back_whole() {
         let release = v1::ReleaseGrantRequest { operation: client.id(), low: 1, timeout_us: 5_000_000, grant };
         let released = client.rpc.release_grant(release).await.expect("an answer").into_inner();
         assert!(matches!(crate::support::result(released), Outcome::Released(_)));
-        assert!(matches!(client.acquire("seats", 3_000).await, Outcome::Granted(_)), "all tokens are there");
+        let all = client.acquire("seats", 3_000).await;
+        assert!(matches!(all, Outcome::Granted(_)), "all tokens are there: {all:?}");
     });
     assert_eq!(places.beside(1), BTreeSet::from(["data".to_owned()]));
     [us, eu, ap].into_iter().for_each(drain);

@@ -158,6 +158,15 @@ impl Node {
         (0..self.peers.len()).filter(|&at| waits(at)).map(|at| self.peers[at].site).collect()
     }
 
+    /// The other sites that it has not met: they and it do not know yet of each other that they serve, and what their clocks show.
+    pub fn unmet(&self, now: Now) -> Vec<SiteId> {
+        // What another site answers to a ping that left once it was known to serve comes after its own first exchange with this
+        // one: messages between two sites keep their order.
+        let has_answered = |peer: &Peer| peer.vouched.is_some_and(|asked| asked.mono >= peer.up_since);
+        let is_met = |peer: &Peer| peer.site == self.config.me || (peer.is_up(now) && has_answered(peer));
+        self.peers.iter().filter(|peer| !is_met(peer)).map(|peer| peer.site).collect()
+    }
+
     /// Its incarnation; zero while it has none.
     pub fn incarnation(&self) -> Incarnation {
         self.lineage.incarnation
@@ -338,7 +347,15 @@ impl Node {
             Body::Hello { .. } => (peer.heard, peer.leaving) = (None, false),
             // These a site answers, and tells, before it serves.
             Body::Welcome { .. } | Body::Pong { .. } => {}
-            _ => peer.heard = Some(now.mono),
+            _ => {
+                // It was not known to serve. It may know as little of this site, and if its storage is new, nobody has compared
+                // clocks with it: both are made up for at once, since no transaction is started over its objects before.
+                if !peer.is_up(now) {
+                    peer.up_since = now.mono;
+                    self.ping_at = self.ping_at.min(now.mono);
+                }
+                peer.heard = Some(now.mono);
+            }
         }
         Some(message.body)
     }

@@ -19,7 +19,7 @@ use crate::turn::{Ticket, Turn};
 /// The most names that are looked up at a time: each of them costs questions to the others, again and again.
 const LOOKUPS: usize = 1024;
 /// The most names that one tick looks after; the rest are still due afterwards.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 8;
 
 /// The names that are being looked up.
 #[derive(Debug, Default)]

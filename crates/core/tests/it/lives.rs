@@ -11,6 +11,7 @@ use slackline_core::session::RETENTION;
 
 use crate::cluster::{Cluster, DELAY};
 use crate::quotas::{acquire, create, granted};
+use crate::txns::{Txn, commit, key};
 
 /// What an old copy shows as free was granted since. It must not be given away by a site that nobody has vouched for.
 #[test]
@@ -492,4 +493,51 @@ fn recording_that_does_not_get_through_backs_off_and_sets_nothing_aside() {
     let recorded =
         cluster.share(0, "gpus").table.settled(Cluster::site(2)).expect("it has been in a round").row.incarnation;
     assert_eq!(recorded.0, 2);
+}
+
+/// A site that starts does not know who serves, and nobody has compared clocks with new storage. Both are made up for at once, not
+/// with the next ping: until then no transaction is started over their objects.
+#[test]
+fn sites_that_start_take_part_in_transactions_once_they_have_met() {
+    let over_all = |name: &str| (0..3).fold(Txn::new(), |txn, home| txn.put(&key(home, name), "value"));
+    let have_met = |cluster: &Cluster, site: usize| {
+        let node = cluster.hosts[site].node.as_ref().expect("runs");
+        node.readiness() == Readiness::Ready && node.unmet(cluster.time(site)).is_empty()
+    };
+    let meet = |cluster: &mut Cluster, site: usize| {
+        // A question and its answer; then the first ping, that of the other, and one more with its answer.
+        let most = cluster.now + 6 * DELAY + DELAY / 2;
+        while !have_met(cluster, site) {
+            assert!(cluster.now < most, "site {site} has not met the others");
+            cluster.run(DELAY / 8);
+        }
+        assert!((0..3).all(|other| have_met(cluster, other)), "they have met it");
+    };
+    let commit_at_all = |cluster: &mut Cluster, name: &str| {
+        for site in [2, 0, 1] {
+            cluster.responses.clear();
+            let outcome = commit(cluster, site, over_all(&format!("{name}{site}")));
+            assert_eq!(outcome, Outcome::Committed { phases: 2 }, "at site {site}, {name}");
+        }
+    };
+
+    let mut cluster = Cluster::unjoined(3);
+    meet(&mut cluster, 0);
+    commit_at_all(&mut cluster, "first");
+
+    for is_lost in [false, true] {
+        // The next pings of the others are far away.
+        cluster.run(2 * SECOND);
+        cluster.kill(2);
+        if is_lost {
+            cluster.hosts[2].put_back(Default::default());
+        }
+        cluster.run(SECOND / 3);
+        cluster.start(2);
+        meet(&mut cluster, 2);
+        // What is new instead of what was lost refuses writes for as long as a right over it may live.
+        if !is_lost {
+            commit_at_all(&mut cluster, "again");
+        }
+    }
 }
