@@ -6,11 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use super::row::{Grant, grant_key};
+use super::row::Grant;
 use super::{DUE, GRANT, Quotas};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::codec::Malformed;
-use crate::id::Incarnation;
 use crate::machine::{KeyRange, KeySet, View};
 use crate::turn::Turn;
 
@@ -118,7 +117,9 @@ impl Quotas {
 
 #[cfg(test)]
 mod tests {
+    use super::super::row::grant_key;
     use super::*;
+    use crate::id::Incarnation;
 
     #[test]
     fn walk_looks_again_for_what_was_deleted_while_it_went_on() {
