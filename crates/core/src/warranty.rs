@@ -62,6 +62,8 @@ pub const LEASE: u64 = VOUCHED + LONGEST + SECOND;
 pub const FARTHEST: u64 = LONGEST + SECOND;
 /// A shorter one is not worth issuing.
 const SHORTEST: u64 = 20 * MILLISECOND;
+/// A right is asked back no more often than this, whoever waits for it.
+const ASK_AGAIN: u64 = 200 * MILLISECOND;
 /// How far ahead of the last expiry the durable mark is raised, so that it is raised seldom.
 const AHEAD: i64 = SECOND as i64;
 /// The most objects whose popularity is remembered; beyond it, those that were not used for longest are forgotten.
@@ -82,6 +84,8 @@ pub struct Issued {
     pub wall: i64,
     /// And the monotonic clock past this.
     pub mono: u64,
+    /// When its holder was last asked to give it up, on the monotonic clock.
+    asked_back: Option<u64>,
 }
 
 impl Issued {
@@ -238,7 +242,7 @@ impl Backer {
             }
             !same
         });
-        rights.push(Issued { holder, start, number, wall, mono });
+        rights.push(Issued { holder, start, number, wall, mono, asked_back: None });
         if rights.len() == 1 {
             self.ends.insert((mono, name.to_owned()));
         }
@@ -262,6 +266,20 @@ impl Backer {
     /// Whether a write of it waits or is prepared.
     pub fn is_barred(&self, name: &str) -> bool {
         self.barred.contains_key(name)
+    }
+
+    /// The rights over an object whose holders are now asked to give them up: those that are `worth` it, and were not asked back
+    /// lately, for another that waits for the same object. However many wait, a holder is asked so often and no more.
+    pub fn ask_back(&mut self, now: Now, name: &str, worth: impl Fn(&Issued) -> bool) -> Vec<Issued> {
+        self.binding(now, name);
+        let Some(rights) = self.issued.get_mut(name) else { return Vec::new() };
+        let is_due = |right: &Issued| right.asked_back.is_none_or(|asked| asked + ASK_AGAIN <= now.mono);
+        let due = rights.iter_mut().filter(|right| is_due(right) && worth(right));
+        due.map(|right| {
+            right.asked_back = Some(now.mono);
+            *right
+        })
+        .collect()
     }
 
     /// The rights over an object that are still binding.
@@ -441,6 +459,21 @@ mod tests {
         assert_eq!(backer.binding(at(3 * SECOND), "x").len(), 1);
         backer.give_up("x", holder, start(1), second.number);
         assert!(backer.binding(at(3 * SECOND), "x").is_empty());
+    }
+
+    #[test]
+    fn holder_is_asked_for_a_right_so_often_and_no_more() {
+        let mut backer = backer();
+        let (holder, now) = (SiteId::new(1, 0), at(2 * SECOND));
+        backer.issue(now, EPSILON, "x", holder, start(1)).expect("popular");
+        assert_eq!(backer.ask_back(now, "x", |_| false).len(), 0);
+        assert_eq!(backer.ask_back(now, "x", |_| true).len(), 1);
+        assert_eq!(backer.ask_back(at(2 * SECOND + ASK_AGAIN - 1), "x", |_| true).len(), 0, "another waits for it");
+        assert_eq!(backer.ask_back(at(2 * SECOND + ASK_AGAIN), "x", |_| true).len(), 1, "the question may be lost");
+        // An extension is another right.
+        let later = at(2 * SECOND + ASK_AGAIN + 1);
+        backer.issue(later, EPSILON, "x", holder, start(1)).expect("popular");
+        assert_eq!(backer.ask_back(later, "x", |_| true).len(), 1);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::object::{Abort, Cause, ObjectKey, Part};
 use crate::right::{Start, WarrantyNumber};
 use crate::turn::Turn;
 use crate::txn::row::{self, ParticipantRow};
-use crate::warranty::FARTHEST;
+use crate::warranty::{FARTHEST, Issued};
 
 /// The most transactions in which a site takes part at a time, those that it has refused and not forgotten included.
 const PARTS: usize = 262_144;
@@ -279,12 +279,13 @@ impl Txns {
         let entry = self.entries.get(&id).expect("looked up by the caller");
         let mut asked: BTreeMap<(SiteId, Start), Vec<(String, WarrantyNumber)>> = BTreeMap::new();
         for (name, _) in &entry.part.writes {
-            for right in self.backer.binding(turn.now, name) {
+            let lasts_longer = |right: &Issued| {
                 let left = right.mono.saturating_sub(turn.now.mono);
-                if left >= turn.round_trip(right.holder) {
-                    let rights = asked.entry((right.holder, right.start)).or_default();
-                    rights.push((name.clone(), right.number));
-                }
+                left >= turn.round_trip(right.holder)
+            };
+            for right in self.backer.ask_back(turn.now, name, lasts_longer) {
+                let rights = asked.entry((right.holder, right.start)).or_default();
+                rights.push((name.clone(), right.number));
             }
         }
         for ((to, holder), rights) in asked {
