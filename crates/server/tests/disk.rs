@@ -194,11 +194,12 @@ fn failed_sync_stops_the_site_and_acknowledges_nothing_of_it() {
 fn storage_that_fails_behind_the_sites_back_stops_it() {
     let directory = tempfile::tempdir().expect("a directory");
     let site = site(directory.path(), &Faults::new());
-    std::fs::remove_file(directory.path().join("log/00000001.log")).expect("the segment in use");
     block_on(async {
         let mut client = Client::connect(&site).await;
         client.create("seats", 1 << 40).await;
         let (requests, mut replies) = client.stream().await;
+        // From now on it stops as soon as it looks, also when nothing is written for a while.
+        std::fs::remove_file(directory.path().join("log/00000001.log")).expect("the segment in use");
         loop {
             let sent = requests.send(tracked(client.batch("seats", 500))).await.is_ok();
             let answered = replies.message().await;

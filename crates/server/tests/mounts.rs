@@ -135,7 +135,9 @@ fn empty_mount_joins_nothing_and_the_volume_comes_back_whole() {
         let release = v1::ReleaseGrantRequest { operation: client.id(), low: 1, timeout_us: 5_000_000, grant };
         let released = client.rpc.release_grant(release).await.expect("an answer").into_inner();
         assert!(matches!(crate::support::result(released), Outcome::Released(_)));
-        let all = client.acquire("seats", 3_000).await;
+        // It takes some rounds, each with syncs at three sites of one disk.
+        let request = v1::AcquireRequest { timeout_us: 30_000_000, ..client.acquire_request("seats", 3_000) };
+        let all = crate::support::result(client.rpc.acquire(request).await.expect("an answer").into_inner());
         assert!(matches!(all, Outcome::Granted(_)), "all tokens are there: {all:?}");
     });
     assert_eq!(places.beside(1), BTreeSet::from(["data".to_owned()]));

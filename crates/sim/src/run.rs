@@ -339,7 +339,7 @@ impl Simulation {
             brink: Brink::new(seed),
             vigil: Vigil::new(sites),
             works: vec![Default::default(); sites],
-            crowd: if seed % CROWDED == 0 { CROWD } else { 0 },
+            crowd: if seed.is_multiple_of(CROWDED) { CROWD } else { 0 },
             refusals: Refusals::new(sites),
             promises: Promises::default(),
             audit: Audit::default(),

@@ -88,11 +88,10 @@ impl Quotas {
             told: known.told,
         };
         // News: what waits may be served after all.
-        if fresher && !activity.waiting.is_empty() && activity.retry_at > turn.now.mono {
-            if activity.known_free(turn.position).saturating_add(free) >= activity.waiting.least() {
-                activity.retry_at = turn.now.mono;
-                activity.phase_at = activity.phase_at.min(turn.now.mono);
-            }
+        let is_in_wait = fresher && !activity.waiting.is_empty() && activity.retry_at > turn.now.mono;
+        if is_in_wait && activity.known_free(turn.position).saturating_add(free) >= activity.waiting.least() {
+            activity.retry_at = turn.now.mono;
+            activity.phase_at = activity.phase_at.min(turn.now.mono);
         }
         // A donor that goes on telling of a gift does not know that it arrived.
         let silent = turn.now.mono.saturating_sub(activity.peers[from].told.at);
