@@ -199,7 +199,8 @@ impl Quotas {
         if !self.list[at].avantan.may_vote(turn.site) {
             // Not recorded yet: our digests make the others do it.
             self.ask_whether_it_may_vote(turn, at);
-            let retry = turn.now.mono + turn.longest_round_trip();
+            // A round trip that was measured while the clock stood still is no measure of how often to ask.
+            let retry = turn.now.mono + turn.longest_round_trip() + 50 * MILLISECOND;
             let activity = self.list[at].activity(turn);
             activity.retry_at = retry;
             activity.phase_at = activity.phase_at.min(retry);
