@@ -68,6 +68,11 @@ const ASK_AGAIN: u64 = 200 * MILLISECOND;
 const AHEAD: i64 = SECOND as i64;
 /// The most objects whose popularity is remembered; beyond it, those that were not used for longest are forgotten.
 const POPULAR: usize = 65_536;
+/// After a write that may not wait was refused, no right over what it writes is issued for this long: its client may come
+/// again before those that hold rights have read again.
+const RESPITE: u64 = SECOND;
+/// The most objects over which no right is issued for [`RESPITE`]; beyond it, those of all are over.
+const RESPITES: usize = 65_536;
 /// The most objects that have warranties out at a time; beyond it none is issued.
 const ISSUED: usize = 1_000_000;
 
@@ -111,6 +116,8 @@ pub struct Backer {
     ends: BTreeSet<(u64, String)>,
     /// Objects with writes that wait or are prepared, and how many: no right over them is issued or extended.
     barred: FxHashMap<String, u32>,
+    /// Until when, on the monotonic clock, no right over an object is issued because a write of it was refused.
+    respites: FxHashMap<String, u64>,
     popularity: FxHashMap<String, Popularity>,
     /// Above every expiry ever sent, durable.
     mark: i64,
@@ -226,6 +233,9 @@ impl Backer {
         if self.agreed.is_none_or(|agreed| expiry > agreed.saturating_add_unsigned(FARTHEST + 2 * epsilon)) {
             return None;
         }
+        if self.has_respite(now, name) {
+            return None;
+        }
         self.count += 1;
         let number = WarrantyNumber { start: self.start, count: self.count };
         if expiry > self.mark {
@@ -280,6 +290,23 @@ impl Backer {
             *right
         })
         .collect()
+    }
+
+    /// A write of the object was refused because it may not wait for rights: none is issued for a while.
+    pub fn give_respite(&mut self, now: Now, name: &str) {
+        if self.respites.len() >= RESPITES {
+            self.respites.clear();
+        }
+        self.respites.insert(name.to_owned(), now.mono.saturating_add(RESPITE));
+    }
+
+    /// Whether a write of it was refused a moment ago.
+    fn has_respite(&mut self, now: Now, name: &str) -> bool {
+        let is_over = self.respites.get(name).map(|until| now.mono >= *until);
+        if is_over == Some(true) {
+            self.respites.remove(name);
+        }
+        is_over == Some(false)
     }
 
     /// The rights over an object that are still binding.

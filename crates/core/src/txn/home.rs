@@ -228,7 +228,14 @@ impl Txns {
         let waits = self.longest_wait(turn, id);
         match waits {
             None => Some(self.vote(turn, table, id)),
-            Some((wait, abort)) if wait > max_wait => Some(self.refuse_part(turn, id, abort)),
+            Some((wait, abort)) if wait > max_wait => {
+                // Its client will come again. Were rights not asked back for it, readers would renew them for ever.
+                self.ask_back(turn, id);
+                for (name, _) in &self.entries[&id].part.writes {
+                    self.backer.give_respite(turn.now, name);
+                }
+                Some(self.refuse_part(turn, id, abort))
+            }
             Some(_) => {
                 turn.metrics.defended += 1;
                 let entry = self.entries.get(&id).expect("inserted above");
