@@ -19,7 +19,7 @@ use slackline_core::quota::WAITING;
 pub const NAME: &str = "bounded work";
 
 /// Elections at once for a quota for which nothing waits: to finish what silent leaders began, and to record who is new.
-pub const UNASKED: u64 = 12;
+pub const UNASKED: u64 = 20;
 /// Elections at once for a quota for which something waits.
 pub const ASKED: u64 = 100;
 /// Messages at once about one quota, to each other site.
