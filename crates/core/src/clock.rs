@@ -38,6 +38,8 @@ pub struct Offset {
     pub rtt: u64,
     /// By how much our wall clock was ahead of our monotonic one when the exchange began, in microseconds.
     pub lead: i64,
+    /// When the exchange began, on our monotonic clock.
+    pub sent: u64,
 }
 
 impl Offset {
@@ -46,7 +48,19 @@ impl Offset {
     pub fn measure(sent: Now, there: i64, received: Now) -> Self {
         let rtt = received.mono.saturating_sub(sent.mono);
         let middle = sent.wall.saturating_add((rtt / 2) as i64);
-        Self { offset: there.saturating_sub(middle), rtt, lead: lead(sent) }
+        Self { offset: there.saturating_sub(middle), rtt, lead: lead(sent), sent: sent.mono }
+    }
+
+    /// What is known after one more exchange. One that took longer tells less, since it was held up on the way: if it may be that
+    /// nothing has changed, what is known more exactly stands. The answer to an earlier question, or the same once more, tells
+    /// nothing.
+    pub fn and(self, newer: Self, now: Now) -> Self {
+        if newer.sent <= self.sent {
+            return self;
+        }
+        let known = self.at(now);
+        let differs = known.offset.abs_diff(newer.at(now).offset);
+        if newer.rtt > known.rtt && differs <= newer.rtt / 2 { Self { sent: newer.sent, ..self } } else { newer }
     }
 
     /// What the exchange tells now. If our wall clock was stepped since, the peer's is as much farther from it: so a site
@@ -88,6 +102,23 @@ mod tests {
         assert_eq!(wrong.at(later(hour)).excess(1_000), 0, "set right");
         let meanwhile = Now { wall: received.wall + hour, ..received };
         assert_eq!(Offset::measure(sent, 1_040_000, meanwhile).at(later(hour)).offset, -hour);
+    }
+
+    #[test]
+    fn exchange_that_took_long_changes_only_what_it_contradicts() {
+        let at = |mono: u64| Now { wall: 1_000_000 + mono as i64, mono };
+        let first = Offset::measure(at(0), at(40_000).wall, at(80_000));
+        let slow = Offset::measure(at(SECOND), at(SECOND + 40_000).wall, at(9 * SECOND));
+        let after = first.and(slow, at(9 * SECOND));
+        assert_eq!((after.offset, after.rtt), (0, 80_000), "it may have been held up on the way back");
+        // The same answer once more.
+        let again = Offset::measure(at(SECOND), at(SECOND + 40_000).wall, at(20 * SECOND));
+        assert_eq!(after.and(again, at(20 * SECOND)), after);
+        // The peer's clock was set an hour back.
+        let stepped = Offset::measure(at(2 * SECOND), at(2 * SECOND).wall - 3_600 * SECOND as i64, at(9 * SECOND));
+        assert_eq!(after.and(stepped, at(9 * SECOND)), stepped);
+        let usual = Offset::measure(at(30 * SECOND), at(30 * SECOND + 41_000).wall, at(30 * SECOND + 80_000));
+        assert_eq!(after.and(usual, at(30 * SECOND + 80_000)), usual);
     }
 
     #[test]

@@ -375,7 +375,9 @@ impl Node {
                 // to a later ping, what the clocks were.
                 let is_newest = self.peers[from].vouched.is_none_or(|newest| newest.mono <= mono);
                 if mono >= self.lineage.opened.mono && mono <= now.mono && is_newest {
-                    self.peers[from].offset = Some(Offset::measure(Now { wall, mono }, there, now));
+                    let newer = Offset::measure(Now { wall, mono }, there, now);
+                    let offset = &mut self.peers[from].offset;
+                    *offset = Some(offset.map_or(newer, |known| known.and(newer, now)));
                 }
                 None
             }
