@@ -22,10 +22,10 @@ use crate::invariants::once::is_done;
 use crate::invariants::{Violation, limit, lives, once};
 
 /// Tag of the rows of outcomes, as the node writes them.
-const OUTCOME: u8 = 0x05;
+pub(crate) const OUTCOME: u8 = 0x05;
 /// Tags of the rows of quotas.
-const COLD: u8 = 0x03;
-const HOT: u8 = 0x04;
+pub(crate) const COLD: u8 = 0x03;
+pub(crate) const HOT: u8 = 0x04;
 
 /// One operation of a client.
 #[derive(Debug)]

@@ -11,13 +11,11 @@ use slackline_core::peer::Body;
 use slackline_core::quota::{DUE, GRANT};
 
 use crate::invariants::bounded_work::{self, Leftovers, Talk, Work};
+use crate::oracle::{COLD, HOT, OUTCOME};
 use crate::run::Simulation;
 use crate::world::World;
 
-/// Tags of rows, see the table in [`slackline_core::node`].
-const COLD: u8 = 0x03;
-const HOT: u8 = 0x04;
-const OUTCOME: u8 = 0x05;
+/// Tags of the rows of transactions under way, see the table in [`slackline_core::node`].
 const PARTICIPANT: u8 = 0x07;
 const COORDINATOR: u8 = 0x08;
 

@@ -211,8 +211,8 @@ fn release_that_left_is_handed_over_and_sent_under_its_id_until_it_is_answered()
     assert!(script.left().is_empty() && !script.book.has_work() && script.book.watched == 0);
 }
 
-#[test]
-fn handed_over_release_that_is_refused_for_good_is_repeated_only_by_grant() {
+/// A release by amount and one by grant were handed over while their site was away, and it is back.
+fn both_handed_over() -> Script {
     let mut script = Script::connected();
     let terms = script.impatient();
     let keys = [script.submit_on(release(4), terms), script.submit_on(Act::ReleaseGrant { grant: grant(7) }, terms)];
@@ -221,6 +221,12 @@ fn handed_over_release_that_is_refused_for_good_is_repeated_only_by_grant() {
     script.sweep(SECOND);
     assert!(keys.into_iter().all(|key| script.poll(key).is_some()), "handed over");
     script.connect();
+    script
+}
+
+#[test]
+fn handed_over_release_that_is_refused_for_good_is_repeated_only_by_grant() {
+    let mut script = both_handed_over();
     assert_eq!(sequences(&script.batch().expect("both")), [1, 2]);
     let full = Outcome::Refused(Refusal::StorageFull);
     script.answer(1, &[(1, full.clone()), (2, full.clone())]);
@@ -335,14 +341,7 @@ fn handed_over_release_that_left_once_to_a_new_incarnation_is_repeated_under_a_n
 
 #[test]
 fn handed_over_release_whose_session_ended_is_repeated_only_by_grant() {
-    let mut script = Script::connected();
-    let terms = script.impatient();
-    let keys = [script.submit_on(release(4), terms), script.submit_on(Act::ReleaseGrant { grant: grant(7) }, terms)];
-    script.batch().expect("nothing is under way");
-    script.disconnect();
-    script.sweep(SECOND);
-    assert!(keys.into_iter().all(|key| script.poll(key).is_some()), "handed over");
-    script.connect();
+    let mut script = both_handed_over();
     script.batch().expect("both");
     let ended = Outcome::Refused(Refusal::SessionEnded);
     script.answer(1, &[(1, ended.clone()), (2, ended.clone())]);
