@@ -1,11 +1,14 @@
 //! Keeps watch over who is up and connected, and judges refusals by that.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use slackline_core::api::{Operation, Outcome, Readiness};
 use slackline_core::clock::MILLISECOND;
-use slackline_core::id::OperationId;
-use slackline_core::object::{Abort, Transaction};
+use slackline_core::id::{OperationId, SiteId};
+use slackline_core::machine::Effect;
+use slackline_core::node::Node;
+use slackline_core::object::message::{Message, Vote};
+use slackline_core::object::{Abort, Cause, Transaction};
 use slackline_core::peer::{Body, PeerMessage};
 use slackline_core::warranty::LEASE;
 
@@ -33,6 +36,10 @@ pub(crate) struct Refusals {
     serving: Vec<(u32, Option<u64>)>,
     /// Transactions of which a part was seen to wait for rights.
     waited: BTreeSet<OperationId>,
+    /// By home, holder and object: when the one asked the other to give its right up.
+    asked_back: BTreeMap<(usize, SiteId, String), u64>,
+    /// Transactions that homes have refused because they may not wait.
+    would_wait: BTreeSet<(usize, OperationId)>,
     looks: u64,
 }
 
@@ -45,6 +52,8 @@ impl Refusals {
             plenty,
             serving: vec![(0, None); sites],
             waited: BTreeSet::new(),
+            asked_back: BTreeMap::new(),
+            would_wait: BTreeSet::new(),
             looks: 0,
         }
     }
@@ -148,6 +157,48 @@ impl Simulation {
         }
     }
 
+    /// Judges that a home which refuses a write because it may not wait asks those who are in its way to give their rights up.
+    pub(crate) fn look_at_asking(&mut self, world: &World, site: usize, effects: &[Effect<Node>]) {
+        let now = world.now();
+        let messages = effects.iter().filter_map(|effect| match effect {
+            Effect::Send { to, message } => match &message.body {
+                Body::Object(message) => Some((*to, &**message)),
+                _ => None,
+            },
+            _ => None,
+        });
+        for (to, message) in messages.clone() {
+            if let Message::Revoke { rights, .. } = message {
+                let asked_back = rights.iter().map(|(name, _)| ((site, to, name.clone()), now));
+                self.refusals.asked_back.extend(asked_back);
+            }
+        }
+        for (_, message) in messages {
+            let Message::Vote { id, vote: Vote::Refused(abort) } = message else { continue };
+            // What it said once it may repeat.
+            if abort.cause == Cause::WouldWait && self.refusals.would_wait.insert((site, *id)) {
+                let (Some(key), Some(until)) = (&abort.key, abort.until) else { continue };
+                let asked = abort
+                    .holders
+                    .iter()
+                    .filter_map(|holder| self.refusals.asked_back.get(&(site, *holder, key.name.clone())).copied());
+                let left = until - world.time_at(site).wall;
+                // Rights of before its start, or by clocks that are wrong, may bind for longer than those that it knows.
+                let is_judged = !self.is_new(site, now) && self.refusals.standing.is_settled(&[site], now);
+                if is_judged && !abort.holders.is_empty() {
+                    let found = refusal::check_asked_back(now, left, asked.max());
+                    self.oracle.blame(refusal::NAME, found, &format!("site {site}, {id}"));
+                }
+            }
+        }
+    }
+
+    /// Whether a home has started so lately that it does not know what it, or the storage before, has issued.
+    fn is_new(&self, home: usize, when: u64) -> bool {
+        let (life, since) = self.refusals.serving[home];
+        life > 0 && since.is_none_or(|since| since + LEASE > when)
+    }
+
     /// The sites of a transaction's homes and its coordinator.
     fn group_of(&self, coordinator: usize, transaction: &Transaction) -> Vec<usize> {
         let homes = transaction.homes.iter().map(|home| usize::from(home.region));
@@ -173,10 +224,7 @@ impl Simulation {
                 // One that waits for rights waits until they end, if a holder cannot be asked to give them up, or if the home has
                 // started since and does not know what it, or the storage before, has issued.
                 let all: Vec<usize> = (0..self.members.len()).collect();
-                let is_new = group.iter().any(|home| {
-                    let (life, since) = self.refusals.serving[*home];
-                    life > 0 && since.is_none_or(|since| since + LEASE > sent)
-                });
+                let is_new = group.iter().any(|home| self.is_new(*home, sent));
                 let may_wait = self.refusals.waited.contains(&known.id) && (is_new || !standing.must_serve(&all, sent));
                 let is_judged = standing.must_serve(&group, sent) && !(rests && self.has_warranties) && !may_wait;
                 if is_judged { refusal::check_transaction(outcome) } else { Ok(()) }

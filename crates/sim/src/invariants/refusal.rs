@@ -14,6 +14,7 @@
 //! | a part that is prepared does not stay in doubt | its home, the other participants and the coordinator | [`DOUBT`] after the deadline: whoever is in doubt asks at least every 2 s, and one answer of each suffices |
 //! | a part that waits for rights gives up in time | its home | [`WAIT`] after the deadline: a timer of its own |
 //! | an acquire is not refused that would leave as much as all sites wait for | its site, and those that have the free tokens, for [`TOKENS`] | digests are told within a second of news, and asked for after one round trip; after a round in vain nothing is asked for 2 s |
+//! | a write that may not wait is refused, and the rights over what it writes are asked back | its home | [`ASKED_BACK`]; one that ends by itself within [`SOON`] is left |
 //! | a quota is created or deleted | all sites, for [`SETTLED`] | two round trips after at most two rounds of others |
 //!
 //! What has its own reason is no refusal in this sense: that what was read has changed, that another transaction is in the way,
@@ -42,6 +43,10 @@ pub const WAIT: u64 = 2 * SECOND;
 pub const TOKENS: u64 = 4 * SECOND;
 /// An acquire that may wait for so long is judged if it was refused as late.
 pub const PATIENCE: u64 = 2 * SECOND;
+/// A holder that was asked to give a right up so lately need not be asked again.
+pub const ASKED_BACK: u64 = SECOND;
+/// A right that ends so soon is not asked back.
+pub const SOON: i64 = SECOND as i64;
 
 /// Since when sites have been well, and pairs connected.
 #[derive(Clone, Debug)]
@@ -155,6 +160,15 @@ pub fn check_part(now: u64, stage: Stage, deadline: u64, sound: Option<u64>) -> 
     }
 }
 
+/// Judges a write that was refused because it may not wait for a right that lasts for another `left`: when one of those who are in its
+/// way was asked to give that up last.
+pub fn check_asked_back(now: u64, left: i64, asked: Option<u64>) -> Result<(), String> {
+    if left < SOON || asked.is_some_and(|asked| asked + ASKED_BACK >= now) {
+        return Ok(());
+    }
+    Err(format!("a write may not wait for rights that last for {left} us, and nobody was asked to give them up"))
+}
+
 /// Judges what came of an acquire, a creation or a deletion that was sent when its site, and others, could serve it; `timeout` is
 /// how long it might wait.
 pub fn check_operation(outcome: &Outcome, timeout: u64) -> Result<(), String> {
@@ -225,6 +239,10 @@ mod tests {
         assert!(check_part(60 * SECOND, Stage::Prepared, SECOND, Some(55 * SECOND)).is_ok());
         assert!(check_part(60 * SECOND, Stage::Defending, 55 * SECOND, Some(0)).is_err());
         assert!(check_part(60 * SECOND, Stage::Prepared, SECOND, None).is_ok());
+        assert!(check_asked_back(9 * SECOND, SOON, None).is_err());
+        assert!(check_asked_back(9 * SECOND, SOON, Some(7 * SECOND)).is_err());
+        assert!(check_asked_back(9 * SECOND, SOON, Some(8 * SECOND)).is_ok());
+        assert!(check_asked_back(9 * SECOND, SOON - 1, None).is_ok());
         assert!(check_operation(&Outcome::Refused(Refusal::DeadlinePassed), SECOND).is_ok());
         assert!(check_operation(&Outcome::Refused(Refusal::DeadlinePassed), PATIENCE).is_err());
     }
