@@ -824,9 +824,11 @@ impl Simulation {
         let purpose = self.requests[client.0 as usize];
         match (purpose, response) {
             (Purpose::Open { client, site }, Response::Opened { incarnation, session, .. }) => {
+                // What is opened while all are silent may be forgotten before it is used.
+                let is_stale = self.silence.is_some_and(|(from, until)| (from..until).contains(&world.now()));
                 let of_site = &mut self.clients[client].sites[site];
                 if of_site.session.is_none() {
-                    of_site.session = Some(Session::new(incarnation, session));
+                    of_site.session = Some(Session { is_stale, ..Session::new(incarnation, session) });
                     of_site.opening_until = 0;
                     self.oracle.sessions.entry((site, incarnation, session)).or_default();
                 }
