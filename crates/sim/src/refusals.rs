@@ -29,6 +29,8 @@ pub(crate) struct Refusals {
     held_up: Vec<u64>,
     /// By site and kind of quota: since when there are enough tokens within reach.
     plenty: Vec<Vec<Option<u64>>>,
+    /// By site: its life, and since when it has served in it.
+    serving: Vec<(u32, Option<u64>)>,
     /// Transactions of which a part was seen to wait for rights.
     waited: BTreeSet<OperationId>,
     looks: u64,
@@ -37,7 +39,14 @@ pub(crate) struct Refusals {
 impl Refusals {
     pub(crate) fn new(sites: usize) -> Self {
         let plenty = vec![vec![None; KINDS.len()]; sites];
-        Self { standing: Standing::new(sites), held_up: vec![0; sites], plenty, waited: BTreeSet::new(), looks: 0 }
+        Self {
+            standing: Standing::new(sites),
+            held_up: vec![0; sites],
+            plenty,
+            serving: vec![(0, None); sites],
+            waited: BTreeSet::new(),
+            looks: 0,
+        }
     }
 }
 
@@ -47,6 +56,11 @@ impl Simulation {
         let (now, sites) = (world.now(), world.len());
         for site in 0..sites {
             let serves = world.node(site).is_some_and(|node| node.readiness() == Readiness::Ready);
+            let served = &mut self.refusals.serving[site];
+            if served.0 != world.life(site) {
+                *served = (world.life(site), None);
+            }
+            served.1 = served.1.or(serves.then_some(now));
             let is_well = serves && !world.is_held_up(site) && self.refusals.held_up[site] <= now;
             let error = world.clock(site).error(now);
             let are_right = error.abs() <= EPSILON && !self.errs(site);
@@ -159,7 +173,10 @@ impl Simulation {
                 // One that waits for rights waits until they end, if a holder cannot be asked to give them up, or if the home has
                 // started since and does not know what it, or the storage before, has issued.
                 let all: Vec<usize> = (0..self.members.len()).collect();
-                let is_new = standing.sound_since(&group).is_none_or(|since| since > 0 && since + LEASE > sent);
+                let is_new = group.iter().any(|home| {
+                    let (life, since) = self.refusals.serving[*home];
+                    life > 0 && since.is_none_or(|since| since + LEASE > sent)
+                });
                 let may_wait = self.refusals.waited.contains(&known.id) && (is_new || !standing.must_serve(&all, sent));
                 let is_judged = standing.must_serve(&group, sent) && !(rests && self.has_warranties) && !may_wait;
                 if is_judged { refusal::check_transaction(outcome) } else { Ok(()) }
