@@ -12,7 +12,7 @@
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::warranty::{LONGEST, VOUCHED};
 
-use crate::calls::{Functions, REGISTERS, picked, register};
+use crate::calls::{Functions, REGISTERS};
 use crate::run::{Simulation, Timer};
 use crate::world::World;
 
@@ -52,14 +52,12 @@ impl Simulation {
         let Some(reader) = (0..world.len()).find(|site| ![lost, keeper].contains(site)) else { return };
         let renews = now < since + VOUCHED;
         let functions = Functions { sites };
-        for number in (0..REGISTERS).filter(|number| number % sites == keeper as u64) {
-            for read in [0, 1].map(|parity| register(sites, picked(number, parity))) {
-                if usize::from(read.home) == lost {
-                    self.begin_call(world, reader, functions.pick(number), renews);
-                    if !renews {
-                        self.begin_for_one(world, lost, read, true);
-                    }
-                }
+        for (call, registers) in (0..REGISTERS).flat_map(|number| functions.of_registers(number)) {
+            let rests = registers.into_iter().find(|read| usize::from(read.home) == lost);
+            let Some(read) = rests.filter(|_| usize::from(call.home) == keeper) else { continue };
+            self.begin_call(world, reader, call, renews);
+            if !renews {
+                self.begin_for_one(world, lost, read, true);
             }
         }
         world.wake_at(now + STEP, Timer::Unheard.token());

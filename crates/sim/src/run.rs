@@ -186,6 +186,8 @@ pub(crate) enum Timer {
     Relapse(usize),
     /// Who is up and connected is looked at.
     Refusals,
+    /// A call is read whose home has not heard of a loss.
+    Unheard,
 }
 
 impl Timer {
@@ -206,6 +208,7 @@ impl Timer {
             Timer::Relapse(of) => (12, of),
             Timer::Closed(of) => (13, of),
             Timer::Refusals => (14, 0),
+            Timer::Unheard => (15, 0),
         };
         kind << 56 | of as u64
     }
@@ -227,6 +230,7 @@ impl Timer {
             12 => Timer::Relapse(of),
             13 => Timer::Closed(of),
             14 => Timer::Refusals,
+            15 => Timer::Unheard,
             _ => Timer::Vigil,
         }
     }
@@ -608,6 +612,7 @@ impl Host for Simulation {
             Timer::Mount(site) => self.mount(world, site),
             Timer::Relapse(site) => self.relapse(world, site),
             Timer::Refusals => self.look_for_refusals(world),
+            Timer::Unheard => self.meet_unheard(world),
         }
         if self.oracle.violation.is_some() {
             world.stop();
