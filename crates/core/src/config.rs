@@ -21,6 +21,8 @@ pub struct Config {
     pub warranties: Warranties,
     /// A call of a memoized function that nobody has used for so long is deleted, in microseconds; 0 for never.
     pub idle_calls: u64,
+    /// How long the name of a deleted quota is kept at least, in microseconds.
+    pub names_kept: u64,
     /// Whether a person has said that the storage of every earlier incarnation of this site is lost. Only storage without an
     /// incarnation looks at it.
     pub new_storage: bool,
@@ -28,6 +30,9 @@ pub struct Config {
 
 /// The usual [`Config::idle_calls`].
 pub const IDLE_CALLS: u64 = 300 * SECOND;
+
+/// The usual [`Config::names_kept`].
+pub const NAMES_KEPT: u64 = 600 * SECOND;
 
 /// Which warranties are issued and relied upon.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -51,6 +56,7 @@ impl Config {
             redistribute: true,
             warranties: Warranties::default(),
             idle_calls: IDLE_CALLS,
+            names_kept: NAMES_KEPT,
             new_storage: false,
         }
     }

@@ -13,6 +13,9 @@ pub struct PeerMessage {
     /// How far the sender's log had got: the number of its last batch. Receivers remember the highest; a site that comes
     /// back with less has lost a part of its past.
     pub position: u64,
+    /// How often the sender has forgotten names of quotas. What it says of a name that has been forgotten in between, there or
+    /// here, is about another quota.
+    pub epoch: u64,
     /// What it says.
     pub body: Body,
 }
@@ -27,6 +30,7 @@ pub struct PeerMessage {
 /// | `Digests` | all → all | what a site has and wants of quotas; running totals of gifts |
 /// | `Lookup`, `NotKnown` | site ↔ all | does this quota exist? (A positive answer is `Avantan(Decided)`.) |
 /// | `NoVote` | site → new incarnation | no vote of your predecessor counts here, except perhaps for this value |
+/// | `Forget` | see [`Forget`] | names of deleted quotas go |
 /// | `Count`, `Counted` | site ↔ all | a quota's tally, for `quota show` |
 /// | `Object` | see [`object::message::Message`] | reads, warranties, the phases of a transaction |
 /// | `Relay`, `Relayed` | site ↔ site | a client's request about another site's operations, and the response |
@@ -59,6 +63,8 @@ pub enum Body {
         noted: Incarnation,
         /// The highest log position that it heard from the known incarnation.
         position: u64,
+        /// What it has forgotten last; new storage takes that over. To any other the names are not told, only the epoch.
+        forgotten: Box<Forgotten>,
     },
     /// Asks for a `Pong`.
     Ping {
@@ -108,6 +114,8 @@ pub enum Body {
         /// The answer.
         answer: Box<NoVote>,
     },
+    /// Names of deleted quotas go.
+    Forget(Box<Forget>),
     /// Asks for a tally.
     Count {
         /// Repeated in the answer.
@@ -138,6 +146,55 @@ pub enum Body {
         /// The response.
         response: Box<Response>,
     },
+}
+
+/// The most names that are forgotten at a time.
+pub const NAMES: usize = 256;
+
+/// The messages by which all sites forget names of deleted quotas together, see `docs/src/protocols/avantan.md`.
+///
+/// | message | from → to | meaning |
+/// | --- | --- | --- |
+/// | `Propose` | leader → all | freeze those of these names that nothing needs |
+/// | `Agree` | site → leader | these are frozen here |
+/// | `Cancel` | leader → all | the proposal came to nothing: thaw |
+/// | `Forgotten` | anyone who knows → anyone | the outcome: drop these, and enter this epoch |
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Forget {
+    /// Asks a site to freeze names.
+    Propose {
+        /// Numbers the leader's proposals.
+        number: u64,
+        /// The incarnations of all members that the leader knows of, by position. Only a site that knows of the same agrees.
+        view: Vec<Incarnation>,
+        /// The names, in ascending order; at most [`NAMES`].
+        names: Vec<String>,
+    },
+    /// Answers a proposal.
+    Agree {
+        /// As asked.
+        number: u64,
+        /// The incarnation of the leader that asked.
+        incarnation: Incarnation,
+        /// Those of the names that are frozen.
+        names: Vec<String>,
+    },
+    /// The proposal is given up.
+    Cancel {
+        /// The number of the proposal.
+        number: u64,
+    },
+    /// What was decided.
+    Forgotten(Forgotten),
+}
+
+/// What all sites forgot last.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Forgotten {
+    /// How often names have been forgotten; zero for never.
+    pub epoch: u64,
+    /// The names, in ascending order.
+    pub names: Vec<String>,
 }
 
 /// The most digests in one message.

@@ -110,8 +110,8 @@ pub struct Session {
 /// What an undecided creation or deletion aims at: by this, what the quota is later tells what became of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Aim {
-    /// The quota's position among those of the site.
-    pub quota: u32,
+    /// The quota's number at the site.
+    pub quota: u64,
     /// The quota's generation when the operation was carried out.
     pub generation: u32,
     /// The instance in which a value that carries it out may be accepted somewhere.
@@ -761,7 +761,7 @@ pub struct SessionRow {
 /// Appends the row of an operation that is undecided.
 pub fn encode_undecided(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, aim: Aim) {
     encode_row(out, sequence, low, digest, &Outcome::Unknown(Doubt::Undecided));
-    put_u64(out, u64::from(aim.quota));
+    put_u64(out, aim.quota);
     put_u64(out, u64::from(aim.generation));
     put_u64(out, aim.instance);
     put_i64(out, aim.limit.unwrap_or(0));
@@ -873,7 +873,7 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
         _ => return Err(Malformed),
     };
     let aim = if outcome == Outcome::Unknown(Doubt::Undecided) {
-        let (quota, generation, instance, limit) = (cursor.u32()?, cursor.u32()?, cursor.u64()?, cursor.i64()?);
+        let (quota, generation, instance, limit) = (cursor.u64()?, cursor.u32()?, cursor.u64()?, cursor.i64()?);
         Some(Aim { quota, generation, instance, limit: (limit > 0).then_some(limit) })
     } else {
         None

@@ -182,6 +182,7 @@ impl Snapshot {
             "Results of memoized functions deleted because nobody used them",
             node.calls_evicted,
         )?;
+        page.counter("names_forgotten", "Names of deleted quotas that went", node.forgotten)?;
         page.counter("doubts_resolved", "Transactions in doubt that were found out about", node.doubts_resolved)?;
         let under_way = [
             ([("role", "coordinator")], signed(self.gauges.coordinated as u64)),

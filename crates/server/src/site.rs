@@ -207,6 +207,7 @@ impl Site {
                 redistribute: config.redistribute,
                 warranties: config.warranties,
                 idle_calls: slackline_core::config::IDLE_CALLS,
+                names_kept: slackline_core::config::NAMES_KEPT,
                 new_storage: config.new_storage != NewStorage::Waits,
             },
             new_storage: config.new_storage,
@@ -541,6 +542,9 @@ fn put_aside(blueprint: &Blueprint, engine: Engine, stale: Stale) -> Result<(), 
     }
     let why = match stale {
         Stale::Replaced { by } => format!("it is incarnation {incarnation}, and other sites know incarnation {}", by.0),
+        Stale::Forgetful { epoch } => {
+            format!("other sites have forgotten deleted quotas {epoch} times, and it has missed that")
+        }
         Stale::Behind { position } => format!("other sites have heard of batch {position}, which it does not have"),
     };
 

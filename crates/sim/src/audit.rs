@@ -6,7 +6,8 @@ use slackline_core::right::POSTPONED;
 
 use crate::clients::Purpose;
 use crate::invariants::answers::is_definitive;
-use crate::invariants::{bounded_work, liveness};
+use crate::invariants::{bounded_work, forgetting, liveness};
+use crate::oracle::Book;
 use crate::run::{Phase, Simulation};
 use crate::world::World;
 
@@ -107,7 +108,10 @@ impl Simulation {
             self.look_at_rest(world);
             if !std::mem::replace(&mut self.audit.acquired, true) {
                 self.plan(world, |book, site| Task::Acquire { book, site });
-                let absent = |&book: &usize| !self.exists(book) && is_name(&self.oracle.books[book].name);
+                let absent = |&book: &usize| {
+                    let Book { name, life, .. } = &self.oracle.books[book];
+                    !self.exists(book) && is_name(name) && self.oracle.life_in(name, u64::MAX) == *life
+                };
                 let absent = (0..self.oracle.books.len()).rev().filter(absent).take(CREATIONS);
                 let creations = absent.map(|book| Task::Create { book, site: book % world.len() });
                 let creations: Vec<Task> = creations.collect();
@@ -146,6 +150,7 @@ impl Simulation {
             let waiting = world.node(site).map_or(0, |node| node.quotas().waiting());
             self.oracle.blame(bounded_work::NAME, bounded_work::check_rest(waiting), &format!("site {site}"));
         }
+        self.look_at_names(world);
         let no_loss = self.oracle.lost.is_empty();
         for book in (0..self.oracle.books.len()).rev() {
             let name = self.oracle.books[book].name.clone();
@@ -164,6 +169,20 @@ impl Simulation {
                 let found = liveness::check_returned(sums.in_use, self.oracle.in_doubt(book));
                 let found = found.map_err(|what| what + &self.oracle.differences(book));
                 self.oracle.blame(liveness::NAME, found, &format!("quota {name}"));
+            }
+        }
+    }
+
+    /// Names that do not exist any more go, unless that was lately, or somebody was away lately.
+    fn look_at_names(&mut self, world: &World) {
+        let now = world.now();
+        for site in 0..world.len() {
+            let Some(node) = world.node(site) else { continue };
+            for quota in node.quotas().iter().filter(|quota| quota.limit().is_none()) {
+                let book = self.oracle.book(quota.name());
+                let since = self.oracle.books[book].changed[site].max(self.audit.healed_at);
+                let found = forgetting::check_left(now - since, self.names_kept);
+                self.oracle.blame(forgetting::NAME, found, &format!("quota {} at site {site}", quota.name()));
             }
         }
     }

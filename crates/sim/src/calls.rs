@@ -86,6 +86,14 @@ impl Functions {
         self.named(number + 1, &format!("both#1({number})"))
     }
 
+    /// The calls `pick(i)` and `both(i)`, and the registers that each may read.
+    pub(crate) fn of_registers(self, number: u64) -> [(ObjectKey, Vec<ObjectKey>); 2] {
+        let of_pick =
+            |number: u64| [number, picked(number, 0), picked(number, 1)].map(|read| register(self.sites, read));
+        let of_both = [of_pick(number), of_pick((number + 3) % REGISTERS)].concat();
+        [(self.pick(number), of_pick(number).to_vec()), (self.both(number), of_both)]
+    }
+
     /// The call `count(set)` for a set at a home.
     pub(crate) fn count(self, home: u16, prefix: &str) -> ObjectKey {
         self.named(u64::from(home) + 1, &format!("count#1({home},{prefix})"))

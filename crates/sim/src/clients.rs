@@ -10,6 +10,7 @@ mod careless;
 
 use slackline_core::api::{self, Answer, Doubt, Hold, Operation, Outcome, Refusal, Request, Response, Submission};
 use slackline_core::clock::{MILLISECOND, SECOND};
+use slackline_core::config::NAMES_KEPT;
 use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId};
 use slackline_core::machine::ClientId;
 use slackline_core::session::is_kept;
@@ -17,7 +18,7 @@ use slackline_core::session::is_kept;
 use crate::faults::EPSILON;
 use crate::invariants::answers::{self, Answered, Standing, is_definitive, is_of_one_copy};
 use crate::invariants::{limit, once, survival};
-use crate::oracle::Op;
+use crate::oracle::{Op, quota_of};
 use crate::run::{Phase, Simulation, Timer};
 use crate::world::World;
 
@@ -151,6 +152,14 @@ const MANY: u64 = 600;
 /// could not tell its generations apart.
 const FLEETING: usize = 5;
 const SKEWED: usize = 3;
+/// For so long a quota whose name is forgotten soon is used in each turn, and how many of them take turns, the usual one included.
+const PASSING: u64 = 3 * SECOND;
+const PASSERS: u64 = 4;
+
+/// Whether a quota is one of those that are deleted and created again.
+pub(crate) fn is_fleeting(name: &str) -> bool {
+    name == KINDS[FLEETING].name || name.starts_with("passing")
+}
 
 impl Client {
     /// Where it goes now.
@@ -358,11 +367,16 @@ impl Simulation {
             }
             14 => Operation::Acquire { quota: name(&PLENTY), amount: 1, hold: Hold::For(3) },
             15..=16 => Operation::Acquire { quota: "tight".to_owned(), amount: 421, hold: Hold::Counted },
-            17..=19 => return (Operation::Delete { quota: name(&fleeting) }, 5 * SECOND),
+            17..=19 => return (Operation::Delete { quota: self.fleeting(world.now()) }, 5 * SECOND),
             20..=29 => {
                 // Two limits: whoever is first wins, and the others are told.
                 let limit = fleeting.limit + i64::from(self.rng.one_in(8));
-                return (Operation::Create { quota: name(&fleeting), limit }, 5 * SECOND);
+                let quota = self.fleeting(world.now());
+                // What is soon left alone is left deleted.
+                if quota != fleeting.name && world.now() % PASSING > PASSING / 2 {
+                    return (Operation::Delete { quota }, 5 * SECOND);
+                }
+                return (Operation::Create { quota, limit }, 5 * SECOND);
             }
             30..=34 => {
                 let quota = self.late(world.now());
@@ -384,10 +398,24 @@ impl Simulation {
                     _ => Hold::Counted,
                 };
                 let amount = 1 + self.rng.below(kind.most as u64) as i64;
-                Operation::Acquire { quota: name(&kind), amount, hold }
+                let quota = if kind.name == fleeting.name { self.fleeting(world.now()) } else { name(&kind) };
+                Operation::Acquire { quota, amount, hold }
             }
         };
         (operation, timeout)
+    }
+
+    /// The quota that is deleted and created again. Where names are forgotten soon, there are several, in turn, and each is left alone
+    /// for so long in between that its name may be forgotten.
+    fn fleeting(&mut self, now: u64) -> String {
+        let turn = now / PASSING % PASSERS;
+        if self.names_kept >= NAMES_KEPT || turn == 0 {
+            return KINDS[FLEETING].name.to_owned();
+        }
+        let name = format!("passing-{turn}");
+        let book = self.oracle.book(&name);
+        self.oracle.books[book].deletable = true;
+        name
     }
 
     /// The quota of this part of the run: it does not exist until some client creates it.
@@ -462,13 +490,7 @@ impl Simulation {
         operation: Operation,
         timeout: u64,
     ) -> u32 {
-        let name = match &operation {
-            Operation::Acquire { quota, .. }
-            | Operation::Release { quota, .. }
-            | Operation::Create { quota, .. }
-            | Operation::Delete { quota } => Some(quota.clone()),
-            Operation::ReleaseGrant { .. } | Operation::Commit(_) | Operation::AcceptLoss => None,
-        };
+        let name = quota_of(&operation).map(str::to_owned);
         let book = name.map(|name| self.oracle.book(&name));
         let id = OperationId { site: self.members[site], incarnation, session, sequence };
         let op = self.oracle.ops.len() as u32;
@@ -802,9 +824,11 @@ impl Simulation {
         let purpose = self.requests[client.0 as usize];
         match (purpose, response) {
             (Purpose::Open { client, site }, Response::Opened { incarnation, session, .. }) => {
+                // What is opened while all are silent may be forgotten before it is used.
+                let is_stale = self.silence.is_some_and(|(from, until)| (from..until).contains(&world.now()));
                 let of_site = &mut self.clients[client].sites[site];
                 if of_site.session.is_none() {
-                    of_site.session = Some(Session::new(incarnation, session));
+                    of_site.session = Some(Session { is_stale, ..Session::new(incarnation, session) });
                     of_site.opening_until = 0;
                     self.oracle.sessions.entry((site, incarnation, session)).or_default();
                 }
@@ -1043,6 +1067,9 @@ impl Simulation {
                 });
                 if generation > Some(1) {
                     self.probes.hit("operation: deleted and created again");
+                }
+                if book.is_some_and(|book| self.oracle.books[book].life > 0) {
+                    self.probes.hit("quota: forgotten and created again");
                 }
             }
             (Operation::Delete { .. }, Outcome::Deleted) => self.probes.hit("operation: deleted"),

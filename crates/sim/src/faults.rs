@@ -22,6 +22,7 @@ use crate::ambush::Ambush;
 use crate::clients::Purpose;
 use crate::disk::Copy;
 use crate::kinds::{self, PERSISTING};
+use crate::lease::Unheard;
 use crate::network::Weather;
 use crate::run::{Simulation, Timer};
 use crate::world::{After, Keep, World};
@@ -109,12 +110,14 @@ pub(crate) struct Faults {
     remounted: Vec<bool>,
     /// A site that will lose its disk again as soon as it has joined, and what keeps it from a part of the others till then.
     relapse: Option<(usize, Vec<usize>)>,
+    /// A site that has lost its disk, and another that has not heard of it.
+    pub(crate) unheard: Option<Unheard>,
     /// One that waits for its moment.
     pub(crate) ambush: Option<Ambush>,
     /// Restarts are due then.
     down_for: Vec<u64>,
     swizzled: Vec<usize>,
-    healed: bool,
+    pub(crate) healed: bool,
     /// Whether it is the monotonic clock that may err much at a site; else it is the wall clock.
     pub(crate) errs_mono: Vec<bool>,
     /// Whether wall clocks err while warranties are in use; then all monotonic clocks are right.
@@ -138,6 +141,7 @@ impl Faults {
             unmounted: vec![None; sites],
             remounted: vec![false; sites],
             relapse: None,
+            unheard: None,
             ambush: None,
             down_for: vec![SECOND; sites],
             swizzled: Vec::new(),
@@ -506,6 +510,7 @@ impl Simulation {
         let lasts = 8 * SECOND + self.rng.below(16 * SECOND);
         self.begin(world, Fault::Cut { from: site, to: other }, lasts);
         self.probes.hit("fault: new incarnation not heard of");
+        self.read_what_was_lost(world, site, other);
         let may_stand = self.faults.errs_mono[other] && !self.errs(other) && !world.is_held_up(other);
         if may_stand && world.node(other).is_some() && self.rng.one_in(2) {
             let lasts = 8 * SECOND + self.rng.below(6 * SECOND);

@@ -5,10 +5,10 @@ use slackline_core::avantan;
 use slackline_core::machine::Input;
 use slackline_core::node::Node;
 use slackline_core::object::message as object;
-use slackline_core::peer::Body;
+use slackline_core::peer::{Body, Forget};
 
 /// Names of the kinds of messages, by [`message`].
-pub(crate) const MESSAGES: [&str; 33] = [
+pub(crate) const MESSAGES: [&str; 37] = [
     "Hello",
     "Welcome",
     "Ping",
@@ -42,6 +42,10 @@ pub(crate) const MESSAGES: [&str; 33] = [
     "Inquired",
     "Wonder",
     "Gone",
+    "Propose",
+    "Agree",
+    "Cancel",
+    "Forgotten",
 ];
 
 /// Names of the kinds of inputs, by [`input`]: those of messages, then these.
@@ -89,6 +93,12 @@ pub(crate) fn message(body: &Body) -> usize {
             object::Message::Wonder { .. } => 31,
             object::Message::Gone { .. } => 32,
         },
+        Body::Forget(message) => match **message {
+            Forget::Propose { .. } => 33,
+            Forget::Agree { .. } => 34,
+            Forget::Cancel { .. } => 35,
+            Forget::Forgotten(_) => 36,
+        },
     }
 }
 
@@ -120,8 +130,31 @@ pub(crate) fn input_name(kind: usize) -> &'static str {
 }
 
 /// The kinds of inputs whose handling hands out a batch.
-pub(crate) const PERSISTING: [&str; 23] = [
-    "Hello", "Welcome", "Election", "Report", "Accept", "Accepted", "Refuse", "Decided", "Withdraw", "Digests",
-    "NotKnown", "Relay", "Tick", "Open", "Batch", "Ask", "Close", "Fetch", "Prepare", "Vote", "Decide", "Inquire",
+pub(crate) const PERSISTING: [&str; 26] = [
+    "Hello",
+    "Welcome",
+    "Election",
+    "Report",
+    "Accept",
+    "Accepted",
+    "Refuse",
+    "Decided",
+    "Withdraw",
+    "Digests",
+    "NotKnown",
+    "Relay",
+    "Tick",
+    "Open",
+    "Batch",
+    "Ask",
+    "Close",
+    "Fetch",
+    "Prepare",
+    "Vote",
+    "Decide",
+    "Inquire",
     "Inquired",
+    "Propose",
+    "Agree",
+    "Forgotten",
 ];

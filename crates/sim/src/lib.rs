@@ -11,6 +11,7 @@
 //! | `faults` | what goes wrong, and what would not be fair |
 //! | `ambush` | a fault that needs exact timing: a vote forgotten right after it counted |
 //! | `brink` | faults that need exact timing: transactions held back until the rights they rest on end |
+//! | `lease` | one more: rights over what rests on storage that was lost |
 //! | `audit` | the cluster at rest after the healing |
 //! | `vigil` | who can hear whom while a clock is far off, and whether it is noticed |
 //! | `refusals` | who is up and connected, and whether they serve |
@@ -36,6 +37,7 @@ mod faults;
 pub mod history;
 pub mod invariants;
 mod kinds;
+mod lease;
 mod network;
 mod oracle;
 mod probes;

@@ -10,7 +10,7 @@ use slackline_core::api::{Doubt, Hold, Operation, Outcome};
 use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId, SiteId};
 use slackline_core::machine::{Batch, Seq};
 use slackline_core::node::Node;
-use slackline_core::quota::{GRANT, Quota};
+use slackline_core::quota::{FORGOTTEN, GRANT, Quota, quota_number};
 use slackline_core::session::{MARK_SLOT, decode_row, digest};
 
 use crate::faults::EPSILON;
@@ -19,7 +19,7 @@ use crate::invariants::answers::{Answered, is_of_one_copy};
 use crate::invariants::conservation::{self, Account, Sums};
 use crate::invariants::holds::{self, Tracked};
 use crate::invariants::once::is_done;
-use crate::invariants::{Violation, limit, lives, once};
+use crate::invariants::{Violation, forgetting, limit, lives, once};
 
 /// Tag of the rows of outcomes, as the node writes them.
 pub(crate) const OUTCOME: u8 = 0x05;
@@ -77,6 +77,10 @@ pub(crate) struct Watch {
 #[derive(Debug)]
 pub(crate) struct Book {
     pub(crate) name: String,
+    /// How often the name was forgotten before: each life has a book of its own.
+    pub(crate) life: u32,
+    /// When each site last wrote a row of it.
+    pub(crate) changed: Vec<u64>,
     pub(crate) decisions: Decisions,
     /// The account of each site's present incarnation.
     pub(crate) live: Vec<Option<Account>>,
@@ -95,7 +99,7 @@ pub(crate) struct Book {
 
 #[derive(Debug)]
 enum Change {
-    Outcome { op: u32, outcome: Outcome, generation: u32 },
+    Outcome { op: u32, outcome: Outcome, book: Option<usize>, generation: u32 },
     Ended { number: u64, released: bool },
     Counters { book: usize, generation: u32, granted: u128, taken_back: u128 },
 }
@@ -105,6 +109,8 @@ struct Handed {
     seq: Seq,
     at: u64,
     incarnation: Incarnation,
+    /// The epoch that the site enters.
+    epoch: Option<u64>,
     changes: Vec<Change>,
 }
 
@@ -116,7 +122,9 @@ pub(crate) struct Oracle {
     pub(crate) sessions: BTreeMap<(usize, Incarnation, SessionId), Vec<u32>>,
     grants: BTreeMap<(usize, Incarnation, u64), u32>,
     pub(crate) books: Vec<Book>,
-    names: BTreeMap<String, usize>,
+    names: BTreeMap<(String, u32), usize>,
+    /// What names were forgotten when.
+    forgotten: forgetting::Steps,
     handed: Vec<VecDeque<Handed>>,
     pub(crate) lost: BTreeSet<(usize, Incarnation)>,
     /// The incarnation of each site whose account is the live one.
@@ -124,7 +132,7 @@ pub(crate) struct Oracle {
     lives: Vec<u32>,
     holds: Vec<Held>,
     ends: BinaryHeap<Reverse<(u64, usize)>>,
-    touched: Vec<u32>,
+    touched: Vec<u64>,
     pub(crate) conserved: u64,
     /// Shares that granted, and that took back, while some of their tokens were set aside.
     pub(crate) moved_aside: (u64, u64),
@@ -142,6 +150,7 @@ impl Oracle {
             grants: BTreeMap::new(),
             books: Vec::new(),
             names: BTreeMap::new(),
+            forgotten: forgetting::Steps::default(),
             handed: members.iter().map(|_| VecDeque::new()).collect(),
             lost: BTreeSet::new(),
             present: vec![Incarnation(0); members.len()],
@@ -164,15 +173,31 @@ impl Oracle {
         }
     }
 
-    /// The book of a quota, opened if it is new.
+    /// The book of a quota, as whoever knows of all that was forgotten understands its name; opened if it is new.
     pub(crate) fn book(&mut self, name: &str) -> usize {
-        if let Some(&at) = self.names.get(name) {
+        self.book_in(name, u64::MAX)
+    }
+
+    /// How often a name was forgotten up to an epoch.
+    pub(crate) fn life_in(&self, name: &str, epoch: u64) -> u32 {
+        self.forgotten.life(name, epoch)
+    }
+
+    /// The book of a quota, as a site in this epoch understands its name.
+    fn book_in(&mut self, name: &str, epoch: u64) -> usize {
+        let life = self.life_in(name, epoch);
+        let key = (name.to_owned(), life);
+        if let Some(&at) = self.names.get(&key) {
             return at;
         }
+        let before = life.checked_sub(1).and_then(|life| self.names.get(&(name.to_owned(), life)));
+        let deletable = before.is_some_and(|&before| self.books[before].deletable);
         let at = self.books.len();
-        self.names.insert(name.to_owned(), at);
+        self.names.insert(key, at);
         self.books.push(Book {
             name: name.to_owned(),
+            life,
+            changed: vec![0; self.members.len()],
             decisions: Decisions::default(),
             live: vec![None; self.members.len()],
             lost: Vec::new(),
@@ -181,7 +206,7 @@ impl Oracle {
             held: BTreeMap::new(),
             watches: Vec::new(),
             created: None,
-            deletable: false,
+            deletable,
         });
         (0..self.members.len())
             .filter(|site| self.present[*site].0 > 0)
@@ -198,16 +223,19 @@ impl Oracle {
             // An old copy may say hello, and nothing else.
             let acts = batch.iter().any(|(key, value)| matches!(key[0], COLD | HOT | OUTCOME) && value.is_some());
             self.blame(lives::NAME, lives::check(incarnation, acts), &format!("site {site}"));
-            return self.handed[site].push_back(Handed { seq, at: now, incarnation, changes: Vec::new() });
+            return self.handed[site].push_back(Handed { seq, at: now, incarnation, epoch: None, changes: Vec::new() });
         }
+        let here = node.quotas().epoch();
+        let mut entered = None;
         let mut changes = Vec::new();
         let mut ended: Vec<u64> = Vec::new();
         let mut released: Vec<u64> = Vec::new();
         self.touched.clear();
         for (key, value) in batch.iter() {
             match key[0] {
+                FORGOTTEN => entered = self.enter(site, node),
                 COLD | HOT if value.is_some() => {
-                    let at = u32::from_be_bytes([key[1], key[2], key[3], key[4]]);
+                    let at = quota_number(key).expect("a key that was just written");
                     if !self.touched.contains(&at) {
                         self.touched.push(at);
                     }
@@ -234,7 +262,7 @@ impl Oracle {
                     if let Operation::ReleaseGrant { grant } = known.operation {
                         released.push(grant.number);
                     }
-                    changes.push(Change::Outcome { op, outcome: row.outcome, generation: 0 });
+                    changes.push(Change::Outcome { op, outcome: row.outcome, book: None, generation: 0 });
                 }
                 GRANT if value.is_none() => {
                     let of = u32::from_be_bytes([key[1], key[2], key[3], key[4]]);
@@ -248,8 +276,9 @@ impl Oracle {
         }
         let touched = std::mem::take(&mut self.touched);
         for &at in &touched {
-            let quota = node.quotas().iter().nth(at as usize).expect("a quota that was just written");
-            let book = self.refresh(site, incarnation, quota);
+            let quota = node.quotas().numbered(at).expect("a quota that was just written");
+            let book = self.refresh(site, incarnation, here, quota);
+            self.books[book].changed[site] = now;
             let generation = quota.avantan().share.table.generation;
             let (granted, taken_back) = quota.used();
             // A quota that is deleted counts nothing any more.
@@ -260,13 +289,35 @@ impl Oracle {
         }
         self.touched = touched;
         for change in &mut changes {
-            let Change::Outcome { op, generation, .. } = change else { continue };
-            let book = self.book_of(*op);
+            let Change::Outcome { op, book: of, generation, .. } = change else { continue };
+            // Another life of its name may have begun since it was sent.
+            let name = quota_of(&self.ops[*op as usize].operation).map(str::to_owned);
+            *of = name.map(|name| self.book_in(&name, here));
+            let book = of.or_else(|| self.book_of(*op));
             let account = book.and_then(|book| self.books[book].live[site].as_ref());
             *generation = account.map_or(0, |account| account.generation);
         }
         changes.extend(ended.into_iter().map(|number| Change::Ended { number, released: released.contains(&number) }));
-        self.handed[site].push_back(Handed { seq, at: now, incarnation, changes });
+        self.handed[site].push_back(Handed { seq, at: now, incarnation, epoch: entered, changes });
+    }
+
+    /// A site writes what it has forgotten, and what is frozen there. Returns the epoch that it is in.
+    fn enter(&mut self, site: usize, node: &Node) -> Option<u64> {
+        let decided = &node.quotas().forgetting().decided;
+        let about = format!("site {site}, epoch {}", decided.epoch);
+        match self.forgotten.enter(site, decided.epoch, &decided.names) {
+            Ok(true) => {
+                for name in &decided.names {
+                    let book = self.book_in(name, decided.epoch - 1);
+                    let newest = self.books[book].decisions.newest().map(|(_, table)| table);
+                    let found = forgetting::check_forgotten(newest);
+                    self.blame(forgetting::NAME, found, &format!("{about}, quota {name}"));
+                }
+            }
+            Ok(false) => {}
+            Err(what) => self.blame(forgetting::NAME, Err(what), &about),
+        }
+        Some(decided.epoch)
     }
 
     /// The book that an operation moves tokens of.
@@ -289,6 +340,9 @@ impl Oracle {
         let Some(handed) = self.handed[site].pop_front() else { return };
         assert_eq!(handed.seq, seq, "batches become durable in order");
         let incarnation = handed.incarnation;
+        if let Some(epoch) = handed.epoch {
+            self.forgotten.is_durable(epoch);
+        }
         let mut moved: Vec<(usize, u32)> = Vec::new();
         let counters = handed.changes.iter().filter_map(|change| match change {
             Change::Counters { book, generation, .. } => Some((*book, *generation)),
@@ -297,7 +351,9 @@ impl Oracle {
         let counted: Vec<(usize, u32)> = counters.collect();
         for change in &handed.changes {
             match change {
-                Change::Outcome { op, outcome, generation } => {
+                Change::Outcome { op, outcome, book, generation } => {
+                    let of = &mut self.ops[*op as usize].book;
+                    *of = book.or(*of);
                     self.outcome(site, incarnation, *op, outcome, *generation, &mut moved);
                 }
                 Change::Ended { number, released } => {
@@ -411,8 +467,8 @@ impl Oracle {
     }
 
     /// Looks at a site's share of a quota anew.
-    fn refresh(&mut self, site: usize, incarnation: Incarnation, quota: &Quota) -> usize {
-        let at = self.book(quota.name());
+    fn refresh(&mut self, site: usize, incarnation: Incarnation, epoch: u64, quota: &Quota) -> usize {
+        let at = self.book_in(quota.name(), epoch);
         let members = self.members.len();
         let book = &mut self.books[at];
         let share = &quota.avantan().share;
@@ -502,18 +558,21 @@ impl Oracle {
     pub(crate) fn crashed(&mut self, site: usize, rest: &Node) {
         self.lives[site] += 1;
         self.handed[site].clear();
+        self.forgotten.crashed(site);
         if rest.incarnation() != self.present[site] {
             return;
         }
-        for book in &mut self.books {
-            let known = rest.quotas().find(&book.name).is_some();
-            if !known {
-                book.live[site] = None;
+        let here = rest.quotas().epoch();
+        for at in 0..self.books.len() {
+            let Book { name, life, .. } = &self.books[at];
+            let known = rest.quotas().find(name).is_some() && self.life_in(name, here) == *life;
+            // What was forgotten stays as it was when the site last had it.
+            if !known && self.life_in(&self.books[at].name, here) <= self.books[at].life {
+                self.books[at].live[site] = None;
             }
         }
-        let mut books = Vec::new();
         for quota in rest.quotas().iter() {
-            books.push(self.refresh(site, rest.incarnation(), quota));
+            self.refresh(site, rest.incarnation(), here, quota);
         }
         self.fill(site);
         self.conserve_all();
@@ -704,5 +763,16 @@ impl Oracle {
             }
         }
         late.into_iter().for_each(|(about, found)| self.blame(holds::NAME, found, &about));
+    }
+}
+
+/// The quota that an operation names.
+pub(crate) fn quota_of(operation: &Operation) -> Option<&str> {
+    match operation {
+        Operation::Acquire { quota, .. }
+        | Operation::Release { quota, .. }
+        | Operation::Create { quota, .. }
+        | Operation::Delete { quota } => Some(quota),
+        Operation::ReleaseGrant { .. } | Operation::Commit(_) | Operation::AcceptLoss => None,
     }
 }

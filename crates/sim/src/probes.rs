@@ -51,8 +51,11 @@ const NAMED: &[&str] = &[
     "fault: fetched after the deadline",
     "fault: outcome held back",
     "fault: holder starts anew when a right is asked back",
+    "fault: message about a quota comes again in another life of its name",
     // Quotas.
     "quota: one of very many",
+    "quota: forgotten",
+    "quota: forgotten and created again",
     // Sites.
     "site: joins as the first incarnation",
     "site: joins as a later incarnation",

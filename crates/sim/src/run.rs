@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use slackline_core::api::{Outcome, Readiness, Request, Response};
 use slackline_core::avantan::{self, Role};
 use slackline_core::clock::{Now, SECOND};
-use slackline_core::config::Warranties;
+use slackline_core::config::{NAMES_KEPT, Warranties};
 use slackline_core::id::{Incarnation, SessionId, SiteId};
 use slackline_core::machine::{Batch, ClientId, Effect, Input, Seq};
 use slackline_core::node::{Metrics, Node};
@@ -23,7 +23,7 @@ use slackline_core::stats::Rng;
 
 use crate::audit::Audit;
 use crate::brink::Brink;
-use crate::clients::{Client, Purpose};
+use crate::clients::{Client, Purpose, is_fleeting};
 use crate::costs::Costs;
 use crate::faults::Faults;
 use crate::invariants::quorums::{self, Promises};
@@ -186,6 +186,8 @@ pub(crate) enum Timer {
     Relapse(usize),
     /// Who is up and connected is looked at.
     Refusals,
+    /// A call is read whose home has not heard of a loss.
+    Unheard,
 }
 
 impl Timer {
@@ -206,6 +208,7 @@ impl Timer {
             Timer::Relapse(of) => (12, of),
             Timer::Closed(of) => (13, of),
             Timer::Refusals => (14, 0),
+            Timer::Unheard => (15, 0),
         };
         kind << 56 | of as u64
     }
@@ -227,6 +230,7 @@ impl Timer {
             12 => Timer::Relapse(of),
             13 => Timer::Closed(of),
             14 => Timer::Refusals,
+            15 => Timer::Unheard,
             _ => Timer::Vigil,
         }
     }
@@ -237,6 +241,9 @@ impl Timer {
 const CROWDED: u64 = 16;
 /// How many these are.
 const CROWD: u64 = 640;
+
+/// How long names of deleted quotas are kept in some runs.
+const FLEETING_NAMES: u64 = 5 * SECOND;
 
 /// Where a run is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -289,6 +296,8 @@ pub(crate) struct Simulation {
     pub(crate) txns: Txns,
     /// Whether sites issue and rely upon warranties.
     pub(crate) has_warranties: bool,
+    /// How long sites keep names of deleted quotas.
+    pub(crate) names_kept: u64,
     /// How fast clients work, in thousandths.
     pub(crate) pace: u64,
     /// In some runs no client says anything between these, for longer than sites keep outcomes.
@@ -323,8 +332,10 @@ impl Simulation {
         let silence = rng.one_in(6).then(|| (10 + rng.below(20)) * SECOND);
         let silence = silence.map(|from| (from, from + RETENTION + 30 * SECOND));
         let seed = rng.draw();
+        // In some runs names of deleted quotas go soon, and often.
+        let names_kept = [FLEETING_NAMES, FLEETING_NAMES / 2, NAMES_KEPT, NAMES_KEPT][(seed >> 16 & 3) as usize];
         let world_options =
-            Options { rtt, costs, epsilon: 10_000, redistribute: true, warranties, idle_calls, seed, restarts: true };
+            Options { idle_calls, names_kept, warranties, costs, restarts: true, ..Options::new(rtt, seed) };
         let world = World::new(world_options);
         let members: Vec<SiteId> = (0..sites).map(|site| world.id(site)).collect();
         let simulation = Self {
@@ -349,6 +360,7 @@ impl Simulation {
             txns_from,
             txns: Txns::default(),
             has_warranties,
+            names_kept,
             pace: 1000,
             silence,
             seen: vec![Seen::default(); sites],
@@ -443,6 +455,7 @@ impl Simulation {
         add("warranty: asked back", metrics.revocations, before.revocations);
         add("gift: sent", metrics.gifts_sent(), before.gifts_sent());
         add("gift: received", metrics.gifts_received, before.gifts_received);
+        add("quota: forgotten", metrics.forgotten, before.forgotten);
     }
 
     /// Looks at how far a site is on its way to serving. True if its storage was found to be an old copy: then it stops, and
@@ -550,21 +563,23 @@ impl Simulation {
     }
 
     fn probe_effect(&mut self, site: usize, effect: &Effect<Node>) {
-        let Effect::Send { message, .. } = effect else { return };
-        let Body::Avantan { quota, message } = &message.body else { return };
+        let Effect::Send { message: sent, .. } = effect else { return };
+        let Body::Avantan { quota, message } = &sent.body else { return };
+        // Ballots of another life are others.
+        let of_life = format!("{quota} {}", self.oracle.life_in(quota, sent.epoch));
         match &**message {
             avantan::Message::Report { instance, ballot, report } => {
                 if report.accepted.is_some() {
                     self.probes.hit("round: accepted value reported");
                 }
                 if report.promises {
-                    self.promises.note(quota, *instance, *ballot, site);
+                    self.promises.note(&of_life, *instance, *ballot, site);
                 } else {
                     self.probes.hit("round: report without a promise");
                 }
             }
             avantan::Message::Accept { instance, ballot, .. } => {
-                let found = self.promises.check(quota, *instance, *ballot, site, self.members.len());
+                let found = self.promises.check(&of_life, *instance, *ballot, site, self.members.len());
                 self.oracle.blame(quorums::NAME, found, &format!("quota {quota}"));
             }
             _ => {}
@@ -597,6 +612,7 @@ impl Host for Simulation {
             Timer::Mount(site) => self.mount(world, site),
             Timer::Relapse(site) => self.relapse(world, site),
             Timer::Refusals => self.look_for_refusals(world),
+            Timer::Unheard => self.meet_unheard(world),
         }
         if self.oracle.violation.is_some() {
             world.stop();
@@ -709,6 +725,21 @@ impl Host for Simulation {
             self.holds_up(world, to, until);
         }
         until
+    }
+
+    fn comes_again(&mut self, now: u64, message: &PeerMessage) -> u64 {
+        let about = match &message.body {
+            Body::Avantan { quota, .. } | Body::NoVote { quota, .. } | Body::NotKnown { quota, .. } => Some(quota),
+            Body::Digests(digests) => digests.iter().map(|digest| &digest.quota).find(|quota| is_fleeting(quota)),
+            _ => None,
+        };
+        let may_come = self.names_kept < NAMES_KEPT && self.phase == Phase::Faults;
+        if !may_come || !about.is_some_and(|quota| is_fleeting(quota)) || !self.rng.one_in(8) {
+            return 0;
+        }
+        // The name may be forgotten by then, and be another quota's.
+        self.probes.hit("fault: message about a quota comes again in another life of its name");
+        now + self.names_kept + self.rng.below(16 * SECOND)
     }
 
     fn fetch_takes(&mut self, world: &World, site: usize, input: &Input<Node>) -> u64 {

@@ -254,6 +254,14 @@ impl Simulation {
         }
     }
 
+    /// A client begins a transaction that calls a function.
+    pub(crate) fn begin_call(&mut self, world: &mut World, at: usize, call: ObjectKey, fresh: bool) {
+        if self.session_at(world, at, at).is_some() {
+            let plan = Plan { calls: vec![call], fresh, ..Plan::default() };
+            self.begin_transaction(world, at, at, plan, false);
+        }
+    }
+
     /// Whether clients have done all that they have to do with objects.
     pub(crate) fn transactions_are_done(&self) -> bool {
         self.txns.committed >= self.options.transactions

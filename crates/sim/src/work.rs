@@ -8,7 +8,7 @@ use slackline_core::machine::Effect;
 use slackline_core::node::Node;
 use slackline_core::object;
 use slackline_core::peer::Body;
-use slackline_core::quota::{DUE, GRANT};
+use slackline_core::quota::{DUE, GRANT, quota_number};
 
 use crate::invariants::bounded_work::{self, Leftovers, Talk, Work};
 use crate::oracle::{COLD, HOT, OUTCOME};
@@ -36,7 +36,7 @@ impl Simulation {
         let rows = world.copy(site).rows;
         let mut left = Leftovers::default();
         let Some(node) = world.node(site) else { return left };
-        let (incarnation, quotas) = (self.oracle.present(site), node.quotas().len());
+        let incarnation = self.oracle.present(site);
         let outcomes: BTreeSet<(SessionId, u64)> = node.sessions().rows().into_iter().collect();
 
         // A grant without an end whose quota was deleted is there for a while.
@@ -49,8 +49,8 @@ impl Simulation {
             let number = |from: usize| u64::from_be_bytes(key[from..from + 8].try_into().expect("eight bytes"));
             match key[0] {
                 COLD | HOT => {
-                    let at = u32::from_be_bytes(key[1..5].try_into().expect("four bytes"));
-                    left.quotas += usize::from(at as usize >= quotas);
+                    let number = quota_number(key).expect("a key that the node wrote");
+                    left.quotas += usize::from(node.quotas().numbered(number).is_none());
                 }
                 OUTCOME => {
                     let slot = u64::from(u16::from_be_bytes([key[9], key[10]]));

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use slackline_core::api::{Request, Response};
 use slackline_core::clock::Now;
-use slackline_core::config::{IDLE_CALLS, Warranties};
+use slackline_core::config::{IDLE_CALLS, NAMES_KEPT, Warranties};
 use slackline_core::id::SiteId;
 use slackline_core::machine::{Batch, ClientId, Effect, Gate, Input, Machine, Overlay, STALL_BOUND, Seq, View};
 use slackline_core::node::{Config, Node};
@@ -44,6 +44,8 @@ pub struct Options {
     pub warranties: Warranties,
     /// How long calls of memoized functions may be unused, in microseconds.
     pub idle_calls: u64,
+    /// How long names of deleted quotas are kept at least, in microseconds.
+    pub names_kept: u64,
     /// Feeds every random choice.
     pub seed: u64,
     /// Whether sites can be restarted. Without it their disks forget what only a restart would read.
@@ -54,8 +56,18 @@ impl Options {
     /// Sites with these round trips, and everything else as usual.
     pub fn new(rtt: Vec<Vec<u64>>, seed: u64) -> Self {
         let (costs, warranties) = (Costs::default(), Warranties::default());
-        let idle_calls = IDLE_CALLS;
-        Self { rtt, costs, epsilon: 10_000, redistribute: true, warranties, idle_calls, seed, restarts: false }
+        let (idle_calls, names_kept) = (IDLE_CALLS, NAMES_KEPT);
+        Self {
+            rtt,
+            costs,
+            epsilon: 10_000,
+            redistribute: true,
+            warranties,
+            idle_calls,
+            names_kept,
+            seed,
+            restarts: false,
+        }
     }
 
     /// Sites with the same round trip between any two of them.
@@ -92,6 +104,11 @@ pub trait Host: Sized {
 
     /// A site sends a message: the earliest time at which it may arrive, whatever the network does with it.
     fn not_before(&mut self, _world: &World, _to: usize, _message: &PeerMessage) -> u64 {
+        0
+    }
+
+    /// A site sends a message: when a copy of it arrives besides, long after; zero for never.
+    fn comes_again(&mut self, _now: u64, _message: &PeerMessage) -> u64 {
         0
     }
 
@@ -395,6 +412,7 @@ impl World {
         config.redistribute = self.options.redistribute;
         config.warranties = self.options.warranties;
         config.idle_calls = self.options.idle_calls;
+        config.names_kept = self.options.names_kept;
         config.new_storage = std::mem::take(&mut at.new_storage);
         let node = Node::open(config, seed, last, at.disk.rows(), at.clock.read(self.now));
         let mut node = node.expect("a durable prefix of what was handed out can be opened");
@@ -729,6 +747,11 @@ impl World {
         let (first, second, overtakes) = self.network.carry(at_time, from, to);
         let held = if H::WATCHES { host.not_before(self, to, &message) } else { 0 };
         let (first, second) = (first.map(|at| at.max(held)), second.map(|at| at.max(held)));
+        let again = if H::WATCHES { host.comes_again(at_time, &message) } else { 0 };
+        if again > at_time {
+            let message = message.clone();
+            self.queue.push(again, Event::Message { to: to as u32, from: from as u32, message });
+        }
         if H::WATCHES {
             match first {
                 None => host.fate(at_time, from, to, &message, Fate::Lost),

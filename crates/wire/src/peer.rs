@@ -3,7 +3,7 @@
 use slackline_core::api::{Request, Response};
 use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, NoVote, Report, Row, Scope, Settled, Table, Value};
 use slackline_core::id::Incarnation;
-use slackline_core::peer::{Body, DIGESTS, Digest, PeerMessage, Tally};
+use slackline_core::peer::{Body, DIGESTS, Digest, Forget, Forgotten, NAMES, PeerMessage, Tally};
 
 use crate::fields::{Field, lists, nested, same_fields, same_variants};
 use crate::public::{answers, asked, close, opened};
@@ -19,8 +19,10 @@ impl From<PeerMessage> for internal::PeerMessage {
             Body::Hello { nonce, start, is_new, permitted } => {
                 Kind::Hello(internal::Hello { nonce, start, is_new, permitted })
             }
-            Body::Welcome { nonce, start, established, known, noted, position } => {
-                Kind::Welcome(internal::Welcome { nonce, start, established, known: known.0, noted: noted.0, position })
+            Body::Welcome { nonce, start, established, known, noted, position, forgotten } => {
+                let (known, noted) = (known.0, noted.0);
+                let forgotten = (*forgotten != Forgotten::default()).then(|| (*forgotten).into());
+                Kind::Welcome(internal::Welcome { nonce, start, established, known, noted, position, forgotten })
             }
             Body::Ping { mono, wall, leaving } => Kind::Ping(internal::Ping { mono, wall, leaving }),
             Body::Pong { mono, wall, there } => Kind::Pong(internal::Pong { mono, wall, there }),
@@ -39,12 +41,14 @@ impl From<PeerMessage> for internal::PeerMessage {
                 Kind::Counted(internal::Counted { token, tally: tally.map(|tally| (*tally).into()) })
             }
             Body::Object(message) => Kind::Object((*message).into()),
+            Body::Forget(message) => forget(*message),
             Body::Relay { token, request } => Kind::Relay(internal::Relay { token, request: Some((*request).into()) }),
             Body::Relayed { token, response } => {
                 Kind::Relayed(internal::Relayed { token, response: Some((*response).into()) })
             }
         };
-        Self { incarnation: message.incarnation.0, position: message.position, body: Some(body) }
+        let PeerMessage { incarnation, position, epoch, .. } = message;
+        Self { incarnation: incarnation.0, position, epoch, body: Some(body) }
     }
 }
 
@@ -64,6 +68,7 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
                 known: Incarnation(welcome.known),
                 noted: Incarnation(welcome.noted),
                 position: welcome.position,
+                forgotten: Box::new(optional(welcome.forgotten, "welcome.forgotten")?.unwrap_or_default()),
             },
             Kind::Ping(ping) => Body::Ping { mono: ping.mono, wall: ping.wall, leaving: ping.leaving },
             Kind::Pong(pong) => Body::Pong { mono: pong.mono, wall: pong.wall, there: pong.there },
@@ -85,6 +90,21 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
                 Body::Counted { token: counted.token, tally }
             }
             Kind::Object(message) => Body::Object(Box::new(inner(message, "object")?)),
+            Kind::Propose(propose) => {
+                let view: Vec<Incarnation> = propose.view.into_iter().map(Incarnation).collect();
+                if view.len() > MEMBERS {
+                    return Err(Invalid::new("propose.view", "is too long"));
+                }
+                let names = names(propose.names, "propose.names")?;
+                Body::Forget(Box::new(Forget::Propose { number: propose.number, view, names }))
+            }
+            Kind::Agree(agree) => {
+                let incarnation = Incarnation(agree.incarnation);
+                let names = names(agree.names, "agree.names")?;
+                Body::Forget(Box::new(Forget::Agree { number: agree.number, incarnation, names }))
+            }
+            Kind::Cancel(number) => Body::Forget(Box::new(Forget::Cancel { number })),
+            Kind::Forgotten(forgotten) => Body::Forget(Box::new(Forget::Forgotten(inner(forgotten, "forgotten")?))),
             Kind::Relay(relay) => {
                 Body::Relay { token: relay.token, request: Box::new(convert(relay.request, "relay.request")?) }
             }
@@ -93,7 +113,49 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
                 response: Box::new(convert(relayed.response, "relayed.response")?),
             },
         };
-        Ok(Self { incarnation: Incarnation(message.incarnation), position: message.position, body })
+        let internal::PeerMessage { incarnation, position, epoch, .. } = message;
+        Ok(Self { incarnation: Incarnation(incarnation), position, epoch, body })
+    }
+}
+
+// Names that go.
+
+fn forget(message: Forget) -> internal::peer_message::Body {
+    use internal::peer_message::Body as Kind;
+    match message {
+        Forget::Propose { number, view, names } => {
+            Kind::Propose(internal::Propose { number, view: view.into_iter().map(|of| of.0).collect(), names })
+        }
+        Forget::Agree { number, incarnation, names } => {
+            Kind::Agree(internal::Agree { number, incarnation: incarnation.0, names })
+        }
+        Forget::Cancel { number } => Kind::Cancel(number),
+        Forget::Forgotten(forgotten) => Kind::Forgotten(forgotten.into()),
+    }
+}
+
+/// Names in ascending order, so that one is found without looking at all.
+fn names(names: Vec<String>, field: &str) -> Result<Vec<String>, Invalid> {
+    if names.len() > NAMES {
+        return Err(Invalid::new(field, "are too many"));
+    }
+    if names.windows(2).any(|pair| pair[0] >= pair[1]) {
+        return Err(Invalid::new(field, "are not in ascending order"));
+    }
+    Ok(names)
+}
+
+impl From<Forgotten> for internal::Forgotten {
+    fn from(forgotten: Forgotten) -> Self {
+        Self { epoch: forgotten.epoch, names: forgotten.names }
+    }
+}
+
+impl TryFrom<internal::Forgotten> for Forgotten {
+    type Error = Invalid;
+
+    fn try_from(forgotten: internal::Forgotten) -> Result<Self, Invalid> {
+        Ok(Self { epoch: forgotten.epoch, names: names(forgotten.names, "names")? })
     }
 }
 

@@ -11,7 +11,7 @@ use slackline_core::object::trace::{End, Event, Proof, Share, Step, Trace};
 use slackline_core::object::{
     Abort, Cause, Change, Derived, Home, ObjectKey, Part, Seen, Span, Subject, Transaction, Value as Content, Version,
 };
-use slackline_core::peer::{Body, Digest, PeerMessage, Tally};
+use slackline_core::peer::{Body, Digest, Forget, Forgotten, PeerMessage, Tally};
 use slackline_core::right::{Start, WarrantyNumber};
 
 /// A small generator of random values.
@@ -591,6 +591,29 @@ impl Generator {
         }
     }
 
+    fn names(&mut self) -> Vec<String> {
+        let mut names = self.several(5, Self::name);
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    fn forgotten(&mut self) -> Forgotten {
+        Forgotten { epoch: self.number(), names: self.names() }
+    }
+
+    fn forget(&mut self) -> Forget {
+        match self.below(4) {
+            0 => {
+                let view = self.several(5, Self::incarnation);
+                Forget::Propose { number: self.number(), view, names: self.names() }
+            }
+            1 => Forget::Agree { number: self.number(), incarnation: self.incarnation(), names: self.names() },
+            2 => Forget::Cancel { number: self.number() },
+            _ => Forget::Forgotten(self.forgotten()),
+        }
+    }
+
     pub(crate) fn message(&mut self, kind: u64) -> PeerMessage {
         let body = match kind {
             0 => {
@@ -603,6 +626,7 @@ impl Generator {
                 known: self.incarnation(),
                 noted: self.incarnation(),
                 position: self.number(),
+                forgotten: Box::new(self.forgotten()),
             },
             2 => Body::Ping { mono: self.number(), wall: self.amount(), leaving: self.flag() },
             3 => Body::Pong { mono: self.number(), wall: self.amount(), there: self.amount() },
@@ -622,11 +646,12 @@ impl Generator {
                 Body::NoVote { quota: self.name(), answer: Box::new(answer) }
             }
             12 => Body::Object(Box::new(self.object())),
+            13 => Body::Forget(Box::new(self.forget())),
             _ => {
                 let kind = self.below(RESPONSES);
                 Body::Relayed { token: self.number(), response: Box::new(self.response(kind)) }
             }
         };
-        PeerMessage { incarnation: self.incarnation(), position: self.number(), body }
+        PeerMessage { incarnation: self.incarnation(), position: self.number(), epoch: self.number(), body }
     }
 }

@@ -177,7 +177,7 @@ fn answer_to_reads_is_cut_where_it_would_not_fit() {
     let fetched =
         Fetched { token: 1, start: Default::default(), gets: vec![given; READ_ITEMS / 16], scans: Vec::new() };
     let body = Body::Object(Box::new(ObjectMessage::Fetched(Box::new(fetched))));
-    let mut message = PeerMessage { incarnation: Incarnation(1), position: 1, body };
+    let mut message = PeerMessage { incarnation: Incarnation(1), position: 1, epoch: 0, body };
     limit_message(&mut message);
     assert!(slackline_wire::message_bytes(&message) <= READING_BYTES);
     assert!(internal::PeerMessage::from(message).encoded_len() < MESSAGE_BYTES);

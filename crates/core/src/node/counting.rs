@@ -68,6 +68,11 @@ impl Counts {
         self.open.insert(token, count);
     }
 
+    /// The quota that is counted under this number.
+    pub(super) fn asked(&self, token: u64) -> Option<&str> {
+        self.open.get(&token).map(|count| count.quota.as_str())
+    }
+
     pub(super) fn counted(&mut self, turn: &mut Turn, quotas: &Quotas, from: usize, token: u64, tally: Option<Tally>) {
         let Some(count) = self.open.get_mut(&token) else { return };
         count.tallies[from] = Some(tally.unwrap_or(nothing(turn.peers[from].site)));

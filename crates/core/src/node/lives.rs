@@ -29,7 +29,7 @@ use crate::clock::{MILLISECOND, Now, Offset, SECOND};
 use crate::codec::{Cursor, Malformed, put_i64, put_u64};
 use crate::id::{Incarnation, Life, SiteId};
 use crate::machine::Batch;
-use crate::peer::Body;
+use crate::peer::{Body, Forgotten};
 use crate::session::{Marks, Sessions};
 use crate::stats::Rng;
 use crate::turn::{Peer, Turn};
@@ -39,8 +39,8 @@ pub(super) const META: u8 = 0x01;
 /// Tag of the rows about peers.
 pub(super) const PEER: u8 = 0x02;
 /// The layout of rows that this version writes. The first knew no runs of ended sessions, nor objects; the second no calls; the
-/// third no marks of sessions.
-pub(super) const VERSION: u64 = 4;
+/// third no marks of sessions; the fourth no names that were forgotten.
+pub(super) const VERSION: u64 = 5;
 /// How often a question at the start is repeated.
 const HELLO: u64 = 300 * MILLISECOND;
 /// A peer's position is noted durably when it has moved on by this many batches, or after [`NOTE`].
@@ -102,14 +102,20 @@ pub enum Stale {
         /// The last batch that the other site has heard of.
         position: u64,
     },
+    /// Names that were forgotten later than the storage can have missed.
+    Forgetful {
+        /// How often the other site has forgotten names.
+        epoch: u64,
+    },
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Welcome {
     established: bool,
     known: Incarnation,
     noted: Incarnation,
     position: u64,
+    forgotten: Forgotten,
 }
 
 impl Lineage {
@@ -343,6 +349,14 @@ impl Node {
                 // question came late.
                 let known = if peer.noted.1 == nonce { peer.incarnation } else { known };
                 let peer = &self.peers[from];
+
+                // New storage takes over what is forgotten: nobody else might be left that knows it.
+                let forgotten = &self.quotas.forgetting().decided;
+                let epoch = forgotten.epoch;
+                let forgotten = match is_new {
+                    true => forgotten.clone(),
+                    false => Forgotten { epoch, names: Vec::new() },
+                };
                 sends.push((
                     to,
                     Body::Welcome {
@@ -352,13 +366,14 @@ impl Node {
                         known,
                         noted: if is_noted { peer.noted.0 } else { Incarnation(0) },
                         position: peer.position,
+                        forgotten: Box::new(forgotten),
                     },
                 ));
                 None
             }
-            Body::Welcome { nonce, start, established, known, noted, position } => {
+            Body::Welcome { nonce, start, established, known, noted, position, forgotten } => {
                 if (nonce, start) == (self.lineage.nonce, self.lineage.start) {
-                    let welcome = Welcome { established, known, noted, position };
+                    let welcome = Welcome { established, known, noted, position, forgotten: *forgotten };
                     self.lineage.welcomes.retain(|(peer, _)| *peer != from);
                     self.lineage.welcomes.push((from, welcome));
                     self.settle_lineage(now);
@@ -454,14 +469,21 @@ impl Node {
                 let highest = lineage.welcomes.iter().map(|(_, welcome)| welcome.noted).max();
                 lineage.incarnation = highest.unwrap_or(Incarnation(1));
                 lineage.readiness = Readiness::Ready;
+                lineage.welcomes.drain(..).for_each(|(_, welcome)| self.quotas.take_over_names(welcome.forgotten));
             }
             Readiness::Confirming => {
+                let epoch = self.quotas.epoch();
                 let betrays = |welcome: &Welcome| {
                     if welcome.known > lineage.incarnation {
                         return Some(Stale::Replaced { by: welcome.known });
                     }
                     let is_behind = welcome.known == lineage.incarnation && welcome.position > self.last;
-                    is_behind.then_some(Stale::Behind { position: welcome.position })
+                    if is_behind {
+                        return Some(Stale::Behind { position: welcome.position });
+                    }
+                    // Names are forgotten only after all members have forgotten those before.
+                    let there = welcome.forgotten.epoch;
+                    (there > epoch + 1).then_some(Stale::Forgetful { epoch: there })
                 };
                 if let Some(stale) = lineage.welcomes.iter().find_map(|(_, welcome)| betrays(welcome)) {
                     lineage.stale = Some(stale);

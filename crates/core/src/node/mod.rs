@@ -13,6 +13,7 @@
 //! | `03`, `04` quota | see [`crate::quota`] | resident |
 //! | `05` session, slot | an operation's outcome, or the session's mark, see [`crate::session`] | resident |
 //! | `06` to `09` | numbers of the home, transactions under way, who depends on its objects, see [`crate::txn`] | resident |
+//! | `0a` | what names were forgotten last, what is frozen, see [`crate::quota`] | resident |
 //! | `80`, `81` | tracked grants, see [`crate::quota`] | paged |
 //! | `82`, `83` incarnation, name | an object, a call of a memoized function | paged |
 //!
@@ -39,7 +40,7 @@ use crate::clock::{Now, SECOND};
 use crate::id::{Incarnation, Life, SessionId, SiteId};
 use crate::machine::{self, ClientId, Effect, Input, KeySet, Machine, Reader, Seq, View};
 use crate::peer::{Body, Digest, PeerMessage};
-use crate::quota::{DUE, QuotaRow, Quotas, due_ranges, grant_key, is_quota_row};
+use crate::quota::{DUE, FORGOTTEN, QuotaRow, Quotas, due_ranges, grant_key, is_quota_row};
 use crate::right::Start;
 use crate::session::{self, Sessions};
 use crate::stats::Rng;
@@ -261,7 +262,7 @@ impl Node {
         self.sessions = Sessions::restore(owner.marks);
         let mut from = vec![lives::META + 1];
         loop {
-            let page = reader.scan(&from, &[Txns::LAST_TAG + 1], PAGE)?;
+            let page = reader.scan(&from, &[FORGOTTEN + 1], PAGE)?;
             for (key, value) in &page {
                 match key[0] {
                     lives::PEER => lives::restore_peer(&mut self.peers, key, value).map_err(|_| malformed(key))?,
@@ -275,6 +276,7 @@ impl Node {
                             }
                         }
                     }
+                    FORGOTTEN => self.quotas.restore_names(value).map_err(|_| malformed(key))?,
                     _ if is_quota_row(key) => {
                         let row = QuotaRow::decode(key, value).map_err(|_| malformed(key))?;
                         self.quotas.restore(row).map_err(|_| malformed(key))?;
@@ -450,9 +452,8 @@ impl Machine for Node {
         }
         let mut desk = Desk { lineage, sessions, quotas, txns, counts, relays, view, scratch: &mut scratch };
         match todo {
-            Todo::Body(_, None) => {}
-            Todo::Body(from, Some(body)) if serving => desk.message(&mut turn, from, body),
-            Todo::Body(..) => turn.metrics.ignored += 1,
+            Todo::Body { from, epoch, body } if serving => desk.message(&mut turn, from, epoch, body),
+            Todo::Body { body, .. } => turn.metrics.ignored += u64::from(body.is_some()),
             // Nobody has vouched for what is here: it is not given away, and nothing waits.
             Todo::Request(client, Request::Drain) if !serving => turn.responses.push((client, Response::Drained)),
             Todo::Request(client, Request::Drain) => {
@@ -507,7 +508,7 @@ impl Machine for Node {
 
 /// What is left to do once the sender of an input was taken note of.
 enum Todo {
-    Body(usize, Option<Body>),
+    Body { from: usize, epoch: u64, body: Option<Body> },
     Request(ClientId, Request),
     Tick,
 }
@@ -523,12 +524,13 @@ impl Node {
                     self.metrics.ignored += 1;
                     return None;
                 };
+                let epoch = message.epoch;
                 let body = self.note_sender(now, from, message);
                 let body = body.and_then(|body| self.greet(now, from, body, early));
                 if body.is_none() && early.is_empty() && !self.lineage.is_dirty() {
                     return None;
                 }
-                Todo::Body(from, body)
+                Todo::Body { from, epoch, body }
             }
             Input::Request { client, request } => Todo::Request(client, request),
             Input::Tick => {
@@ -552,8 +554,8 @@ impl Node {
             self.last += 1;
             out.push(Effect::Persist(batch));
         }
-        let (incarnation, position) = (self.lineage.incarnation, self.last);
-        let stamp = |body| PeerMessage { incarnation, position, body };
+        let (incarnation, position, epoch) = (self.lineage.incarnation, self.last, self.quotas.epoch());
+        let stamp = |body| PeerMessage { incarnation, position, epoch, body };
         self.metrics.messages_sent += sends.len() as u64;
         out.extend(sends.into_iter().map(|(to, body)| Effect::Send { to, message: stamp(body) }));
         for (client, response) in responses {

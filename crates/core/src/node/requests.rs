@@ -36,12 +36,26 @@ pub(super) struct Desk<'a> {
 
 impl Desk<'_> {
     /// Handles what another site says.
-    pub(super) fn message(&mut self, turn: &mut Turn, from: usize, body: Body) {
+    pub(super) fn message(&mut self, turn: &mut Turn, from: usize, epoch: u64, body: Option<Body>) {
         let Self { quotas, counts, relays, .. } = self;
         let peer = turn.peers[from].site;
+        quotas.meet_epoch(turn, from, epoch);
+        let Some(body) = body else { return };
+        // What is said of a name that was forgotten in between is about another quota. It counts as lost.
+        if name_in(&body).is_some_and(|name| !quotas.is_of_this_life(epoch, name)) {
+            turn.metrics.ignored += 1;
+            return;
+        }
         match body {
+            Body::Forget(message) => quotas.forget(turn, from, epoch, *message),
             Body::Avantan { quota, message } => quotas.message(turn, peer, &quota, *message),
-            Body::Digests(digests) => digests.into_iter().for_each(|digest| quotas.digest(turn, from, digest)),
+            Body::Digests(digests) => {
+                for digest in digests {
+                    if quotas.is_of_this_life(epoch, &digest.quota) {
+                        quotas.digest(turn, from, digest);
+                    }
+                }
+            }
             Body::Lookup { token, quota } => quotas.look_up(turn, from, quota, token),
             Body::NotKnown { token, quota } => quotas.not_known(turn, from, &quota, token),
             Body::NoVote { quota, answer } => quotas.no_vote(turn, from, &quota, *answer),
@@ -49,7 +63,11 @@ impl Desk<'_> {
                 let tally = quotas.tally(turn, &quota);
                 turn.sends.push((peer, Body::Counted { token, tally: tally.map(Box::new) }));
             }
-            Body::Counted { token, tally } => counts.counted(turn, quotas, from, token, tally.map(|tally| *tally)),
+            Body::Counted { token, tally } => {
+                if counts.asked(token).is_some_and(|name| quotas.is_of_this_life(epoch, name)) {
+                    counts.counted(turn, quotas, from, token, tally.map(|tally| *tally));
+                }
+            }
             Body::Object(message) => self.txns.message(turn, self.view, peer, *message),
             Body::Relay { token, request } => {
                 // What a relayed request may ask is about this site's sessions; anything else would go round.
@@ -383,6 +401,18 @@ impl Desk<'_> {
             let answers = answers.remove(&key).expect("noted when it was made");
             turn.responses.push((key.0, Response::Batch { session: key.1, answers }));
         }
+    }
+}
+
+/// The name of the quota that a message is about, where it has one.
+fn name_in(body: &Body) -> Option<&str> {
+    match body {
+        Body::Avantan { quota, .. }
+        | Body::Lookup { quota, .. }
+        | Body::NotKnown { quota, .. }
+        | Body::NoVote { quota, .. }
+        | Body::Count { quota, .. } => Some(quota),
+        _ => None,
     }
 }
 

@@ -25,8 +25,8 @@ const REST: u64 = 60 * SECOND;
 /// How far the walk is.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
-    /// When the quotas were deleted whose grants may still be here, in monotonic microseconds, by position.
-    deleted: BTreeMap<u32, u64>,
+    /// When the quotas were deleted whose grants may still be here, in monotonic microseconds, by number.
+    deleted: BTreeMap<u64, u64>,
     /// When the next step is due; none if there is nothing to look for.
     due: Option<u64>,
     /// The key at which it goes on; none between walks.
@@ -37,8 +37,8 @@ pub(super) struct Walk {
 
 impl Walk {
     /// A quota was deleted.
-    pub(super) fn note(&mut self, now: u64, at: u32) {
-        self.deleted.insert(at, now);
+    pub(super) fn note(&mut self, now: u64, number: u64) {
+        self.deleted.insert(number, now);
         self.due = self.due.or(Some(now + KEPT));
     }
 
@@ -65,7 +65,9 @@ impl Quotas {
     /// The site serves anew. Quotas may have been deleted before.
     pub(super) fn look_for_dead_grants(&mut self, now: u64) {
         let mut tables = self.list.iter().map(|quota| &quota.avantan.share.table);
-        if tables.any(|table| table.generation > 1 || (table.generation == 1 && table.limit.is_none())) {
+        if self.epoch() > 0
+            || tables.any(|table| table.generation > 1 || (table.generation == 1 && table.limit.is_none()))
+        {
             self.walk.due = Some(now + KEPT);
         }
     }
@@ -92,7 +94,7 @@ impl Quotas {
         let mut count = 0;
         for (key, value) in view.rows_of(&range) {
             let grant = Grant::decode(value)?;
-            let is_dead = self.list.get(grant.quota as usize).is_none_or(|quota| {
+            let is_dead = self.numbered(grant.quota).is_none_or(|quota| {
                 quota.limit().is_none() || quota.avantan.share.table.generation != grant.generation
             });
             // What was deleted since this walk began to count is kept for its time.

@@ -230,7 +230,7 @@ impl Quotas {
 
     /// Another site counts no vote of a predecessor, see [`crate::avantan::Clearance`].
     pub fn no_vote(&mut self, turn: &mut Turn, from: usize, name: &str, answer: NoVote) {
-        let Some(at) = self.position(name) else { return };
+        let Some(at) = self.position(name).filter(|_| !self.is_frozen(name)) else { return };
         let Quota { avantan, activity: Some(activity), .. } = &mut self.list[at] else { return };
         match activity.clearance.hear(avantan, turn.site, from, answer) {
             Heard::Nothing => return,
@@ -266,6 +266,8 @@ impl Quotas {
         let present = peer.incarnation.max(peer.noted.0);
         match self.find(name) {
             _ if present <= Incarnation(1) => None,
+            // It may be forgotten already, and the vote of a site that has agreed to that must not count any more.
+            _ if self.is_frozen(name) => None,
             Some(quota) => quota.avantan.no_vote(peer.site, present, token),
             None => Some(NoVote { token, ..NoVote::default() }),
         }

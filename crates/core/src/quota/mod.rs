@@ -12,6 +12,7 @@
 //! set aside for a round. Tokens of a lost incarnation count as in use.
 
 mod dead;
+mod forget;
 mod line;
 mod lookup;
 mod rounds;
@@ -27,7 +28,8 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 pub use dead::KEPT;
-pub use row::{DUE, GRANT, QuotaRow, due_ranges, due_uptime, grant_key, is_quota_row};
+pub use forget::{FORGOTTEN, Forgetting, Freeze};
+pub use row::{DUE, GRANT, QuotaRow, due_ranges, due_uptime, grant_key, is_quota_row, quota_number};
 pub use tally::count;
 
 use crate::api::{Outcome, SiteSet};
@@ -40,10 +42,11 @@ use crate::stats::Demand;
 pub use crate::turn::WAITING;
 use crate::turn::{Ticket, Turn};
 use dead::Walk;
+use forget::Names;
 use line::Line;
 use lookup::Lookups;
 
-/// The most quotas that a site knows, deleted ones included; creating one more is refused.
+/// The most quotas that a site knows, those included that are deleted and not forgotten yet; creating one more is refused.
 pub const QUOTAS: usize = 4_000_000;
 /// How often an active quota looks after its share when tokens are scarce, in microseconds.
 pub const TICK: u64 = 50 * MILLISECOND;
@@ -57,8 +60,17 @@ pub(crate) const NEVER: u64 = u64::MAX;
 /// The quotas of a site.
 #[derive(Debug, Default)]
 pub struct Quotas {
+    /// The quotas, at positions that they keep while the site runs. A position whose quota was forgotten is vacant until another
+    /// takes it.
     list: Vec<Quota>,
+    vacant: Vec<u32>,
     names: FxHashMap<Arc<str>, u32>,
+    /// The positions of quotas whose number is another.
+    moved: FxHashMap<u64, u32>,
+    /// The number of the next quota. Numbers are never used twice.
+    next_number: u64,
+    /// How names go.
+    forgetting: Names,
     timers: BinaryHeap<Reverse<(u64, u32)>>,
     dirty: Vec<u32>,
     lookups: Lookups,
@@ -77,6 +89,8 @@ pub struct Quotas {
 #[derive(Debug)]
 pub struct Quota {
     name: Arc<str>,
+    /// Names it on storage.
+    number: u64,
     avantan: Avantan,
     /// Tokens ever granted here in this generation and incarnation, and ever taken back.
     acquired: u128,
@@ -222,9 +236,10 @@ impl Activity {
 }
 
 impl Quota {
-    fn new(name: Arc<str>) -> Self {
+    fn new(name: Arc<str>, number: u64) -> Self {
         Self {
             name,
+            number,
             avantan: Avantan::default(),
             acquired: 0,
             released: 0,
@@ -240,9 +255,23 @@ impl Quota {
         }
     }
 
+    /// What stands at a position that no quota has. No name is empty.
+    fn vacant() -> Self {
+        Self::new("".into(), u64::MAX)
+    }
+
+    fn is_vacant(&self) -> bool {
+        self.name.is_empty()
+    }
+
     /// Its name.
     pub fn name(&self) -> &Arc<str> {
         &self.name
+    }
+
+    /// Its number on storage: another for each life of a name.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// Its agreement.
@@ -310,15 +339,21 @@ impl Quotas {
     /// grants.
     pub fn restore(&mut self, row: QuotaRow) -> Result<(), Malformed> {
         match row {
-            QuotaRow::Cold(at, quota) => {
-                if at as usize != self.list.len() || self.names.contains_key(&quota.name) {
+            QuotaRow::Cold(quota) => {
+                let (at, number) = (self.list.len(), quota.number);
+                if quota.is_vacant() || self.names.contains_key(&quota.name) || self.position_of(number).is_some() {
                     return Err(Malformed);
                 }
-                self.names.insert(quota.name.clone(), at);
+                self.names.insert(quota.name.clone(), at as u32);
+                if number != at as u64 {
+                    self.moved.insert(number, at as u32);
+                }
+                self.next_number = self.next_number.max(number + 1);
                 self.list.push(*quota);
             }
-            QuotaRow::Hot { at, tokens, acquired, released, local, last_grant } => {
-                let quota = self.list.get_mut(at as usize).ok_or(Malformed)?;
+            QuotaRow::Hot { number, tokens, acquired, released, local, last_grant } => {
+                let at = self.position_of(number).ok_or(Malformed)?;
+                let quota = &mut self.list[at];
                 quota.avantan.share.tokens = tokens;
                 (quota.acquired, quota.released) = (acquired, released);
                 (quota.local, quota.last_grant) = (local, last_grant);
@@ -328,19 +363,24 @@ impl Quotas {
         Ok(())
     }
 
-    /// How many are known, deleted ones included.
+    /// How many are known, those included that are deleted and not forgotten yet.
     pub fn len(&self) -> usize {
-        self.list.len()
+        self.names.len()
     }
 
     /// Whether none is known.
     pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.names.is_empty()
     }
 
-    /// All quotas, deleted ones included, in the order in which the site met them.
+    /// All quotas that are known, in no order that means anything.
     pub fn iter(&self) -> impl Iterator<Item = &Quota> {
-        self.list.iter()
+        self.list.iter().filter(|quota| !quota.is_vacant())
+    }
+
+    /// The quota that has this number on storage.
+    pub fn numbered(&self, number: u64) -> Option<&Quota> {
+        self.position_of(number).map(|at| &self.list[at])
     }
 
     /// The quota of this name.
@@ -361,11 +401,19 @@ impl Quotas {
     /// When something is next to be done, in monotonic microseconds.
     pub fn deadline(&self) -> Option<u64> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
-        timer.into_iter().chain(self.lookups.deadline()).chain(self.walk.deadline()).min()
+        let others = [self.lookups.deadline(), self.walk.deadline(), self.forgetting.deadline()];
+        timer.into_iter().chain(others.into_iter().flatten()).min()
     }
 
     fn position(&self, name: &str) -> Option<usize> {
         self.names.get(name).map(|&at| at as usize)
+    }
+
+    /// Most quotas stand at the position that is their number.
+    fn position_of(&self, number: u64) -> Option<usize> {
+        let at =
+            usize::try_from(number).ok().filter(|&at| self.list.get(at).is_some_and(|quota| quota.number == number));
+        at.or_else(|| self.moved.get(&number).map(|&at| at as usize))
     }
 
     /// The quota of this name, if it exists and is not deleted.
@@ -376,19 +424,18 @@ impl Quotas {
     }
 
     /// The quota of this name, made if it is new; none past the bound.
-    fn position_or_new(&mut self, name: &str) -> Option<usize> {
+    fn position_or_new(&mut self, turn: &Turn, name: &str) -> Option<usize> {
         if let Some(at) = self.position(name) {
             return Some(at);
         }
-        if self.list.len() >= QUOTAS || name.len() > crate::api::NAME_BYTES {
+        if self.names.len() >= QUOTAS || name.is_empty() || name.len() > crate::api::NAME_BYTES {
             return None;
         }
-        let name: Arc<str> = name.into();
-        let at = self.list.len();
-        self.list.push(Quota::new(name.clone()));
-        self.names.insert(name, at as u32);
-        // Its rows are written even if nothing comes of it: rows are numbered without a gap.
-        self.touch(at, Dirty::All);
+        let at = self.vacant.pop().map_or(self.list.len(), |at| at as usize);
+        if at == self.list.len() {
+            self.list.push(Quota::vacant());
+        }
+        self.occupy(turn, at, name.into());
         Some(at)
     }
 
@@ -443,6 +490,7 @@ impl Quotas {
             self.schedule(at);
         }
         self.expire_lookups(turn);
+        self.tend_names(turn);
     }
 
     /// Writes the rows of every quota that changed in this turn.
@@ -450,13 +498,18 @@ impl Quotas {
         let mut scratch = std::mem::take(&mut self.scratch);
         for at in self.dirty.drain(..) {
             let quota = &mut self.list[at as usize];
-            row::put_hot(&mut turn.batch, &mut scratch, at, quota);
+            // It is forgotten, or written already in the place of one that was.
+            if quota.dirty == Dirty::Clean {
+                continue;
+            }
+            row::put_hot(&mut turn.batch, &mut scratch, quota);
             if quota.dirty == Dirty::All {
-                row::put_cold(&mut turn.batch, &mut scratch, at, quota);
+                row::put_cold(&mut turn.batch, &mut scratch, quota);
             }
             quota.dirty = Dirty::Clean;
         }
         self.scratch = scratch;
+        self.persist_names(&mut turn.batch);
     }
 }
 

@@ -50,8 +50,8 @@ impl Quotas {
     pub fn message(&mut self, turn: &mut Turn, from: SiteId, quota: &str, message: Message) {
         // A message that asks nothing of us and tells us nothing durable must not make us remember a name.
         let creates = matches!(message, Message::Election { .. } | Message::Accept { .. } | Message::Decided { .. });
-        let at = if creates { self.position_or_new(quota) } else { self.position(quota) };
-        let Some(at) = at else {
+        let at = if creates { self.position_or_new(turn, quota) } else { self.position(quota) };
+        let Some(at) = at.filter(|_| !self.is_frozen(quota)) else {
             turn.metrics.ignored += 1;
             return;
         };
@@ -63,6 +63,10 @@ impl Quotas {
             _ => false,
         } {
             self.ask_whether_it_may_vote(turn, at);
+        }
+        if creates && !exists {
+            // Somebody wants it: it is not forgotten right now.
+            self.note_absent(turn, at);
         }
         let offer = self.offer(turn, at);
         let before = self.standing(at);
@@ -157,7 +161,8 @@ impl Quotas {
             let accepted = round.accepted.as_ref();
             accepted.is_some_and(|(_, value)| value.lifecycle != crate::avantan::Lifecycle::Keep)
         });
-        let aim = out.map(|round| Aim { quota: at as u32, generation, instance: round.instance, limit });
+        let number = self.list[at].number;
+        let aim = out.map(|round| Aim { quota: number, generation, instance: round.instance, limit });
         let now = turn.now.mono;
         let activity = self.list[at].activity(turn);
         // A creation may come to nothing: the name is looked at again, and forgotten what was noted of it.
@@ -196,9 +201,13 @@ impl Quotas {
     }
 
     fn lead(&mut self, turn: &mut Turn, at: usize, intent: Intent, cause: Cause) {
-        if !self.list[at].avantan.may_vote(turn.site) {
-            // Not recorded yet: our digests make the others do it.
-            self.ask_whether_it_may_vote(turn, at);
+        // Nothing is begun with a name that may be forgotten already.
+        let is_frozen = self.is_frozen(&self.list[at].name);
+        if is_frozen || !self.list[at].avantan.may_vote(turn.site) {
+            if !is_frozen {
+                // Not recorded yet: our digests make the others do it.
+                self.ask_whether_it_may_vote(turn, at);
+            }
             // A round trip that was measured while the clock stood still is no measure of how often to ask.
             let retry = turn.now.mono + turn.longest_round_trip() + 50 * MILLISECOND;
             let activity = self.list[at].activity(turn);
@@ -526,14 +535,14 @@ impl Quotas {
             let accepted = quota.avantan.share.round.as_ref().and_then(|round| round.accepted.as_ref());
             let lifecycle = accepted.map(|(_, value)| value.lifecycle);
             let generation = quota.avantan.share.table.generation;
-            let instance = quota.avantan.share.applied + 1;
+            let (instance, number) = (quota.avantan.share.applied + 1, quota.number);
             let again = now + 2 * turn.longest_round_trip();
             let activity = quota.activity(turn);
             activity.phase_since = now;
             activity.phase_at = again;
             if !matches!(lifecycle, None | Some(crate::avantan::Lifecycle::Keep)) {
                 for admin in &mut activity.admin {
-                    let aim = Aim { quota: at as u32, generation, instance, limit: admin.limit };
+                    let aim = Aim { quota: number, generation, instance, limit: admin.limit };
                     if admin.aim.replace(aim) != Some(aim) {
                         turn.undecided.push((admin.ticket, aim));
                     }
@@ -582,7 +591,7 @@ impl Quotas {
             quota.given.clear();
             quota.received.clear();
             if before.exists {
-                self.walk.note(now, at as u32);
+                self.walk.note(now, quota.number);
             }
         } else {
             quota.rebalances += 1;
@@ -590,6 +599,10 @@ impl Quotas {
         }
         if quota.activity.is_some() || !quota.avantan.may_vote(turn.site) {
             quota.activity(turn);
+        }
+        match quota.limit() {
+            Some(_) => self.note_present(at),
+            None => self.note_absent(turn, at),
         }
         if self.list[at].activity.is_none() {
             return self.answer_lookup(turn, at);
@@ -703,7 +716,10 @@ impl Quotas {
 
     /// What became of an undecided creation or deletion, if it took effect or nobody will ever know.
     pub fn settled(&self, aim: Aim) -> Option<Outcome> {
-        let quota = self.list.get(aim.quota as usize)?;
+        let Some(quota) = self.numbered(aim.quota) else {
+            // Its name was forgotten: it was deleted, and what was created in between is gone, too.
+            return Some(if aim.limit.is_none() { Outcome::Deleted } else { Outcome::Unknown(Doubt::Forgotten) });
+        };
         let generation = quota.avantan.share.table.generation;
         match aim.limit {
             None => (generation > aim.generation || quota.limit().is_none()).then_some(Outcome::Deleted),
@@ -718,13 +734,14 @@ impl Quotas {
 
     /// Whether an undecided creation or deletion never took effect, nor ever will: its instance decided something else.
     pub fn is_lost(&self, aim: Aim) -> bool {
-        let quota = self.list.get(aim.quota as usize);
+        let quota = self.numbered(aim.quota);
         quota.is_some_and(|quota| quota.avantan.share.applied >= aim.instance) && self.settled(aim).is_none()
     }
 
     /// Goes on with the rounds that this site was in when it stopped.
     pub fn resume(&mut self, turn: &mut Turn) {
         self.look_for_dead_grants(turn.now.mono);
+        self.resume_names(turn);
         for at in 0..self.list.len() {
             if self.list[at].avantan.in_round() {
                 let delay = turn.longest_round_trip() + turn.jitter(SECOND);

@@ -28,22 +28,42 @@ pub fn is_quota_row(key: &[u8]) -> bool {
     matches!(key.first(), Some(&COLD | &HOT))
 }
 
-fn quota_key(tag: u8, at: u32) -> [u8; 5] {
-    let id = at.to_be_bytes();
-    [tag, id[0], id[1], id[2], id[3]]
+/// Four bytes for the number while they suffice, then eight.
+fn quota_key(tag: u8, number: u64) -> Vec<u8> {
+    let mut key = vec![tag];
+    match u32::try_from(number) {
+        Ok(number) => key.extend_from_slice(&number.to_be_bytes()),
+        Err(_) => key.extend_from_slice(&number.to_be_bytes()),
+    }
+    key
 }
 
-pub(super) fn put_hot(batch: &mut Batch, scratch: &mut Vec<u8>, at: u32, quota: &Quota) {
+/// The number in the key of a quota's row.
+pub fn quota_number(key: &[u8]) -> Result<u64, Malformed> {
+    let number = key.get(1..).ok_or(Malformed)?;
+    if let Ok(short) = number.try_into() {
+        return Ok(u64::from(u32::from_be_bytes(short)));
+    }
+    number.try_into().map(u64::from_be_bytes).map_err(|_| Malformed)
+}
+
+/// Removes the rows of a quota.
+pub(super) fn delete(batch: &mut Batch, number: u64) {
+    batch.delete(&quota_key(HOT, number));
+    batch.delete(&quota_key(COLD, number));
+}
+
+pub(super) fn put_hot(batch: &mut Batch, scratch: &mut Vec<u8>, quota: &Quota) {
     scratch.clear();
     put_i64(scratch, quota.avantan.share.tokens);
     put_u128(scratch, quota.acquired);
     put_u128(scratch, quota.released);
     put_u64(scratch, quota.local);
     put_u64(scratch, quota.last_grant);
-    batch.put(&quota_key(HOT, at), scratch);
+    batch.put(&quota_key(HOT, quota.number), scratch);
 }
 
-pub(super) fn put_cold(batch: &mut Batch, scratch: &mut Vec<u8>, at: u32, quota: &Quota) {
+pub(super) fn put_cold(batch: &mut Batch, scratch: &mut Vec<u8>, quota: &Quota) {
     scratch.clear();
     put_bytes(scratch, quota.name.as_bytes());
     quota.avantan.share.encode(scratch);
@@ -56,18 +76,18 @@ pub(super) fn put_cold(batch: &mut Batch, scratch: &mut Vec<u8>, at: u32, quota:
     }
     put_u64(scratch, quota.rebalances);
     put_u64(scratch, quota.gifts);
-    batch.put(&quota_key(COLD, at), scratch);
+    batch.put(&quota_key(COLD, quota.number), scratch);
 }
 
 /// One of a quota's rows, read back.
 #[derive(Debug)]
 pub enum QuotaRow {
     /// The row that changes with rounds and gifts; its quota lacks the tokens.
-    Cold(u32, Box<Quota>),
+    Cold(Box<Quota>),
     /// The row that changes with grants.
     Hot {
-        /// Which quota.
-        at: u32,
+        /// The quota's number.
+        number: u64,
         /// Tokens here.
         tokens: i64,
         /// Tokens ever granted.
@@ -84,12 +104,11 @@ pub enum QuotaRow {
 impl QuotaRow {
     /// Reads a row whose key [`is_quota_row`].
     pub fn decode(key: &[u8], value: &[u8]) -> Result<Self, Malformed> {
-        let id: [u8; 4] = key.get(1..).and_then(|id| id.try_into().ok()).ok_or(Malformed)?;
-        let at = u32::from_be_bytes(id);
+        let number = quota_number(key)?;
         let mut cursor = Cursor(value);
         let row = if key[0] == HOT {
             QuotaRow::Hot {
-                at,
+                number,
                 tokens: cursor.i64()?,
                 acquired: cursor.u128()?,
                 released: cursor.u128()?,
@@ -98,13 +117,13 @@ impl QuotaRow {
             }
         } else {
             let name = std::str::from_utf8(cursor.bytes()?).map_err(|_| Malformed)?;
-            let mut quota = Quota::new(name.into());
+            let mut quota = Quota::new(name.into(), number);
             quota.avantan = crate::avantan::Avantan::restore(Share::decode(&mut cursor, 0)?);
             quota.given = read_totals(&mut cursor)?;
             quota.received = read_totals(&mut cursor)?;
             quota.rebalances = cursor.u64()?;
             quota.gifts = cursor.u64()?;
-            QuotaRow::Cold(at, Box::new(quota))
+            QuotaRow::Cold(Box::new(quota))
         };
         cursor.end()?;
         Ok(row)
@@ -126,7 +145,8 @@ pub fn grant_key(incarnation: Incarnation, number: u64) -> [u8; 13] {
 /// A tracked grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Grant {
-    pub(super) quota: u32,
+    /// The quota's number.
+    pub(super) quota: u64,
     pub(super) generation: u32,
     pub(super) amount: i64,
     /// None for one without an end.
@@ -136,7 +156,7 @@ pub(super) struct Grant {
 impl Grant {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(24);
-        put_u64(&mut out, u64::from(self.quota));
+        put_u64(&mut out, self.quota);
         put_u64(&mut out, u64::from(self.generation));
         put_i64(&mut out, self.amount);
         if let Some(term) = self.term {
@@ -148,7 +168,7 @@ impl Grant {
 
     pub(super) fn decode(value: &[u8]) -> Result<Self, Malformed> {
         let mut cursor = Cursor(value);
-        let (quota, generation, amount) = (cursor.u32()?, cursor.u32()?, cursor.i64()?);
+        let (quota, generation, amount) = (cursor.u64()?, cursor.u32()?, cursor.i64()?);
         let term = match cursor.0.is_empty() {
             true => None,
             false => Some(Term { uptime: cursor.u64()?, wall: cursor.i64()? }),
@@ -201,21 +221,21 @@ mod tests {
 
     #[test]
     fn rows_survive_the_way_through_bytes() {
-        let mut quota = Quota::new("gpus".into());
+        let mut quota = Quota::new("gpus".into(), 5);
         quota.avantan.share.tokens = 41;
         quota.acquired = 1 << 90;
         quota.last_grant = 7;
         quota.given = vec![Total { incarnation: Incarnation(2), tokens: 9 }; 3];
         let (mut batch, mut scratch) = (Batch::new(), Vec::new());
-        put_hot(&mut batch, &mut scratch, 5, &quota);
-        put_cold(&mut batch, &mut scratch, 5, &quota);
+        put_hot(&mut batch, &mut scratch, &quota);
+        put_cold(&mut batch, &mut scratch, &quota);
         let rows: Vec<_> =
             batch.iter().map(|(key, value)| QuotaRow::decode(key, value.expect("a put")).expect("sound")).collect();
         assert!(
-            matches!(rows[0], QuotaRow::Hot { at: 5, tokens: 41, last_grant: 7, acquired, .. } if acquired == 1 << 90)
+            matches!(rows[0], QuotaRow::Hot { number: 5, tokens: 41, last_grant: 7, acquired, .. } if acquired == 1 << 90)
         );
-        let QuotaRow::Cold(5, back) = &rows[1] else { panic!("the second row is the cold one") };
-        assert_eq!((&*back.name, &back.given), ("gpus", &quota.given));
+        let QuotaRow::Cold(back) = &rows[1] else { panic!("the second row is the cold one") };
+        assert_eq!((&*back.name, back.number, &back.given), ("gpus", 5, &quota.given));
         let grant = Grant { quota: 1, generation: 2, amount: 3, term: Some(Term { uptime: 4, wall: -5 }) };
         assert_eq!(Grant::decode(&grant.encode()), Ok(grant));
         let open = Grant { term: None, ..grant };

@@ -48,7 +48,7 @@ impl Quotas {
                 if *limit < 1 {
                     return Some(Outcome::Refused(Refusal::InvalidAmount));
                 }
-                let Some(at) = self.position_or_new(quota) else {
+                let Some(at) = self.position_or_new(turn, quota) else {
                     return Some(Outcome::Refused(Refusal::Overloaded));
                 };
                 // While it is being deleted, what is here may be gone already.
@@ -138,6 +138,7 @@ impl Quotas {
         self.next_grant += 1;
         self.touch(at, Dirty::Hot);
         let quota = &mut self.list[at];
+        let of = quota.number;
         quota.avantan.share.tokens -= amount;
         assert!(quota.avantan.share.tokens >= quota.avantan.share.held(), "only free tokens are granted");
         quota.acquired += amount as u128;
@@ -147,7 +148,7 @@ impl Quotas {
         let lasts = match hold {
             Hold::Counted => None,
             Hold::Open => {
-                let grant = Grant { quota: at as u32, generation, amount, term: None };
+                let grant = Grant { quota: of, generation, amount, term: None };
                 turn.batch.put(&grant_key(incarnation, number), &grant.encode());
                 None
             }
@@ -158,7 +159,7 @@ impl Quotas {
                     latest.zip(earliest).is_some_and(|(latest, earliest)| latest.abs_diff(earliest) <= POSTPONED);
                 let agreed = latest.filter(|_| is_known);
                 let term = Term::starting(turn.now, agreed, turn.uptime, micros, turn.config.epsilon);
-                let value = Grant { quota: at as u32, generation, amount, term: Some(term) }.encode();
+                let value = Grant { quota: of, generation, amount, term: Some(term) }.encode();
                 turn.batch.put(&grant_key(incarnation, number), &value);
                 turn.batch.put(&due_key(term.uptime, incarnation, number), &value);
                 turn.next_due = Some(turn.next_due.map_or(term.uptime, |due| due.min(term.uptime)));
@@ -198,13 +199,15 @@ impl Quotas {
         };
         turn.removed.insert(id.number);
         self.remove_grant(turn, id.number, &grant);
-        let quota = &mut self.list[grant.quota as usize];
+        // A name that was forgotten was deleted before.
+        let Some(at) = self.position_of(grant.quota) else { return Outcome::Refused(Refusal::QuotaDeleted) };
+        let quota = &mut self.list[at];
         if quota.limit().is_none() || quota.avantan.share.table.generation != grant.generation {
             return Outcome::Refused(Refusal::QuotaDeleted);
         }
         turn.metrics.released += 1;
         quota.local += 1;
-        self.take_back(turn, grant.quota as usize, grant.amount);
+        self.take_back(turn, at, grant.amount);
         Outcome::Released { amount: grant.amount }
     }
 
@@ -235,8 +238,8 @@ impl Quotas {
                 continue;
             }
             self.remove_grant(turn, number, &grant);
-            let at = grant.quota as usize;
-            let quota = self.list.get(at).ok_or(Malformed)?;
+            let Some(at) = self.position_of(grant.quota) else { continue };
+            let quota = &self.list[at];
             if quota.limit().is_some() && quota.avantan.share.table.generation == grant.generation {
                 turn.metrics.expired += 1;
                 self.take_back(turn, at, grant.amount);

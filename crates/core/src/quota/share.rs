@@ -40,6 +40,10 @@ impl Quotas {
     pub fn digest(&mut self, turn: &mut Turn, from: usize, digest: Digest) {
         let sender = &turn.peers[from];
         let (site, incarnation) = (sender.site, sender.incarnation);
+        if self.is_frozen(&digest.quota) {
+            turn.metrics.ignored += 1;
+            return;
+        }
         let Some(at) = self.position(&digest.quota) else {
             // A quota that we missed the creation of: ask for its table.
             if digest.applied > 0 {

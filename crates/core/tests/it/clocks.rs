@@ -159,7 +159,7 @@ fn participant_takes_no_deadline_that_is_too_far_ahead_now_or_later() {
         let released = (Start::default(), Default::default());
         let prepare = Prepare { id, deadline, participants, prepared: 0, part, max_wait: 0, released };
         let body = Body::Object(Box::new(Message::Prepare(Box::new(prepare))));
-        let message = PeerMessage { incarnation: Incarnation(1), position: 0, body };
+        let message = PeerMessage { incarnation: Incarnation(1), position: 0, epoch: 0, body };
         cluster.feed(1, Input::Message { from: Cluster::site(0), message })
     };
     prepare(&mut cluster);

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use slackline_core::api::{Answer, Batch, Operation, Outcome, Readiness, Request, Response, Shown, Submission};
 use slackline_core::avantan::Share;
 use slackline_core::clock::{MILLISECOND, Now};
+use slackline_core::config::NAMES_KEPT;
 use slackline_core::id::{Incarnation, SessionId, SiteId};
 use slackline_core::machine::{ClientId, Effect, Input, Machine, Overlay, View};
 use slackline_core::node::{Config, Node};
@@ -34,6 +35,9 @@ pub(crate) struct Cluster {
     sent: u64,
     pub(crate) responses: Vec<(usize, ClientId, Response)>,
     pub(crate) cut: Vec<(usize, usize)>,
+    /// Every message that was sent, if they are to be had later.
+    pub(crate) log: Option<Vec<(usize, SiteId, PeerMessage)>>,
+    names_kept: u64,
     seed: u64,
 }
 
@@ -57,8 +61,19 @@ impl Cluster {
         cluster
     }
 
+    /// A cluster whose sites have joined, and keep names of deleted quotas for so long.
+    pub(crate) fn keeping(sites: usize, names_kept: u64) -> Self {
+        let mut cluster = Self::started(sites, names_kept);
+        cluster.run(500 * MILLISECOND);
+        cluster
+    }
+
     /// A cluster whose sites were just started for the first time.
     pub(crate) fn unjoined(sites: usize) -> Self {
+        Self::started(sites, NAMES_KEPT)
+    }
+
+    fn started(sites: usize, names_kept: u64) -> Self {
         let host = |_| Host {
             node: None,
             rows: BTreeMap::new(),
@@ -76,6 +91,8 @@ impl Cluster {
             sent: 0,
             responses: Vec::new(),
             cut: Vec::new(),
+            log: None,
+            names_kept,
             seed: 1,
         };
         (0..sites).for_each(|at| cluster.start(at));
@@ -94,6 +111,7 @@ impl Cluster {
         let host = &mut self.hosts[at];
         let mut config = Config::new(Self::site(at), members);
         config.new_storage = host.new_storage;
+        config.names_kept = self.names_kept;
         host.node = Some(Node::open(config, self.seed, host.batches, &host.rows, now).expect("rows are sound"));
         host.session = None;
     }
@@ -137,6 +155,9 @@ impl Cluster {
                 }
                 Effect::Send { to, message } => {
                     let to = to.region as usize;
+                    if let Some(log) = &mut self.log {
+                        log.push((to, Self::site(at), message.clone()));
+                    }
                     if !self.cut.contains(&(at, to)) {
                         self.sent += 1;
                         self.network.insert((self.now + DELAY, self.sent), (to, Self::site(at), message));

@@ -175,7 +175,7 @@ fn question_that_comes_late_does_not_make_the_storage_that_asked_it_old() {
     };
     let body = Body::Hello { nonce: nonce_of(&cluster), start: 1, is_new: true, permitted: false };
     for at in 0..2 {
-        let message = PeerMessage { incarnation: Default::default(), position: 0, body: body.clone() };
+        let message = PeerMessage { incarnation: Default::default(), position: 0, epoch: 0, body: body.clone() };
         cluster.feed(at, Input::Message { from: Cluster::site(2), message });
     }
     cluster.kill(2);
@@ -408,7 +408,7 @@ fn answer_that_was_overtaken_does_not_hide_that_the_clock_is_off() {
             let (sent, there) = (cluster.time(0), cluster.time(peer).wall);
             let node = cluster.hosts[peer].node.as_ref().expect("it runs");
             let body = Body::Pong { mono: sent.mono, wall: sent.wall, there };
-            let message = PeerMessage { incarnation: node.incarnation(), position: 0, body };
+            let message = PeerMessage { incarnation: node.incarnation(), position: 0, epoch: 0, body };
             Input::Message { from: Cluster::site(peer), message }
         })
         .collect();

@@ -4,6 +4,7 @@ mod calls;
 mod clocks;
 mod cluster;
 mod lives;
+mod names;
 mod quotas;
 mod reallocation;
 mod sessions;

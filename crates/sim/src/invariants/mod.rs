@@ -7,6 +7,7 @@ pub mod bounded_work;
 pub mod clock_errors;
 pub mod clock_marks;
 pub mod conservation;
+pub mod forgetting;
 pub mod holds;
 pub mod limit;
 pub mod liveness;

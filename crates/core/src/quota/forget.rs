@@ -1,0 +1,617 @@
+//! Names of deleted quotas go, at all sites together.
+//!
+//! What is known of a name (its generation, its newest instance) is what makes late messages harmless: a vote or a gift of a
+//! quota that is deleted finds the table that outdates it. So no site may forget a name alone. All forget the same names
+//! in one step, and count these steps: the count is the **epoch**. Every message tells its sender's epoch, and what it says
+//! of a name counts only if that name was not forgotten between the sender's epoch and the receiver's. A name that was forgotten
+//! is then new to everybody, and nothing of its former life is ever taken again. Nothing is kept of it.
+//!
+//! ```text
+//!   leader                     each other site                    durable before it is sent
+//!     │─Propose(t, view, names)─▶│                                 own freeze
+//!     │◀─Agree(t, names')────────│                                 freeze of names'
+//!     │   all have agreed: forget what all have frozen            the decision, epoch + 1
+//!     │─Forgotten(epoch + 1)────▶│                                 the same
+//! ```
+//!
+//! # Rules
+//!
+//! - **Freeze.** A site agrees to a name if, here, the quota is deleted or was never created, no round of it has a value, nothing
+//!   waits for it, and that has been so for [`Config::names_kept`](crate::config::Config::names_kept); or if it does not know
+//!   the name. From then on it takes nothing that is said of the name, and leads nothing for it.
+//! - **All.** Only if all members have agreed, the leader decides. So no site has a part in anything that concerns these names.
+//! - **One at a time.** A site that has agreed to a proposal agrees to no other, until it knows the outcome. So at most one
+//!   decision follows each epoch.
+//! - **One view.** A site agrees only if it has heard of the same incarnations of all members as the leader. So once all have agreed,
+//!   nobody takes what an incarnation says that was lost before.
+//! - **New storage** has forgotten what its site agreed to. But it neither votes nor leads where no quota exists before every
+//!   other site has said that no vote of its predecessors counts there ([`Clearance`](crate::avantan::Clearance)), and where a name
+//!   is frozen, a site does not say that. The leader has frozen all names until it knows the outcome.
+//! - **A leader that lost its disk** may have decided. Then what it had frozen stays so at the others until all members have agreed
+//!   to another proposal, by whomever: none of them knows of a decision, then, and none will learn of one any more. It may be about
+//!   no name at all.
+//! - **Giving up.** A leader that has not decided may give up, durably, and says so. It does so after a few round trips, when
+//!   a member is new, and when it was restarted. Sites with something frozen go on telling the leader that they have agreed; it
+//!   answers with what became of it.
+//!
+//! Only the last decision is kept: the next needs everybody to have entered the epoch of this one.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use rustc_hash::FxHashMap;
+
+use super::{Activity, Admin, Dirty, Quota, Quotas};
+use crate::api::{Outcome, Refusal, SiteSet};
+use crate::avantan::Role;
+use crate::clock::{MILLISECOND, SECOND};
+use crate::codec::{Cursor, Malformed, put_bytes, put_u64};
+use crate::id::{Incarnation, SiteId};
+use crate::machine::Batch;
+use crate::peer::{Body, Forget, Forgotten, NAMES};
+use crate::turn::Turn;
+
+/// Tag of the row about what was forgotten.
+pub const FORGOTTEN: u8 = 0x0a;
+/// Names are proposed at most once in this part of the time for which they are kept; without a pause while there are many.
+const PAUSES: u64 = 10;
+/// The pause after a proposal of as many names as one may have.
+const SHORT_PAUSE: u64 = SECOND;
+/// For so long a site lets the ones before it propose first: they will mostly propose the same names.
+const PRECEDENCE: u64 = SECOND;
+/// How often a site with something frozen asks the leader what became of it.
+const ASK_AGAIN: u64 = 2 * SECOND;
+/// The most names that one look at those that are due goes through.
+const LOOKED_AT: usize = 4 * NAMES;
+
+/// What a site has forgotten, has frozen, and might forget next.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    /// What is durable, in one row.
+    kept: Forgetting,
+    /// Whether that row is to be written.
+    is_dirty: bool,
+    /// The quotas that do not exist, yet or any more, by number.
+    absent: FxHashMap<u64, Absent>,
+    /// When to look at each of them again.
+    due: BTreeSet<(u64, u64)>,
+    /// The number of the last proposal; durable.
+    last_proposal: u64,
+    /// The proposal that this site leads.
+    leading: Option<Leading>,
+    /// Nothing is proposed before.
+    propose_at: u64,
+    /// When to ask for what became of what is frozen.
+    ask_at: u64,
+    /// When each member was last told of the decision.
+    told_at: Vec<u64>,
+}
+
+/// Names that take part in nothing until it is known whether they are forgotten.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Freeze {
+    /// Who proposed it.
+    pub leader: SiteId,
+    /// In which incarnation it did.
+    pub incarnation: Incarnation,
+    /// Numbers that incarnation's proposals.
+    pub number: u64,
+    /// The names, in ascending order.
+    pub names: Vec<String>,
+}
+
+/// What a site has forgotten, and what it has agreed to forget.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Forgetting {
+    /// What was decided last.
+    pub decided: Forgotten,
+    /// What is frozen. More than one only if the leader of the others has lost its disk.
+    pub frozen: Vec<Freeze>,
+}
+
+/// A quota that does not exist, in this life's monotonic microseconds.
+#[derive(Clone, Copy, Debug)]
+struct Absent {
+    since: u64,
+    /// The entry in [`Names::due`].
+    due: u64,
+}
+
+/// A proposal that is not decided yet.
+#[derive(Debug)]
+struct Leading {
+    number: u64,
+    view: Vec<Incarnation>,
+    /// What was asked for.
+    names: Vec<String>,
+    /// What all that have agreed have frozen.
+    common: BTreeSet<String>,
+    agreed: SiteSet,
+    give_up_at: u64,
+    repeat_at: u64,
+}
+
+impl Names {
+    /// When something is next to be done.
+    pub(super) fn deadline(&self) -> Option<u64> {
+        match &self.leading {
+            Some(leading) => Some(leading.repeat_at.min(leading.give_up_at)),
+            None if !self.kept.frozen.is_empty() => Some(self.ask_at),
+            None => self.due.first().map(|(due, _)| (*due).max(self.propose_at)),
+        }
+    }
+
+    fn is_frozen(&self, name: &str) -> bool {
+        self.kept.frozen.iter().any(|freeze| has(&freeze.names, name))
+    }
+}
+
+impl Quotas {
+    /// How often names were forgotten.
+    pub fn epoch(&self) -> u64 {
+        self.forgetting.kept.decided.epoch
+    }
+
+    /// What was forgotten last, and what is frozen.
+    pub fn forgetting(&self) -> &Forgetting {
+        &self.forgetting.kept
+    }
+
+    /// Whether a name takes part in nothing until it is known whether it is forgotten.
+    #[inline]
+    pub(super) fn is_frozen(&self, name: &str) -> bool {
+        !self.forgetting.kept.frozen.is_empty() && self.forgetting.is_frozen(name)
+    }
+
+    /// Whether what a site says in `epoch` of the quota of this name is about the one that this site knows by it.
+    #[inline]
+    pub fn is_of_this_life(&self, epoch: u64, name: &str) -> bool {
+        let decided = &self.forgetting.kept.decided;
+        let is_of_the_epoch_before = epoch.checked_add(1) == Some(decided.epoch);
+        epoch == decided.epoch || (is_of_the_epoch_before && !has(&decided.names, name))
+    }
+
+    /// A member says something in this epoch. One that has missed the last decision is told of it.
+    pub fn meet_epoch(&mut self, turn: &mut Turn, from: usize, epoch: u64) {
+        let Names { kept, told_at, .. } = &mut self.forgetting;
+        if epoch.checked_add(1) != Some(kept.decided.epoch) || !turn.peers[from].is_up(turn.now) {
+            return;
+        }
+        told_at.resize(turn.peers.len(), 0);
+        if turn.now.mono >= told_at[from] {
+            told_at[from] = turn.now.mono + 2 * turn.longest_round_trip();
+            let told = Body::Forget(Box::new(Forget::Forgotten(kept.decided.clone())));
+            turn.sends.push((turn.peers[from].site, told));
+        }
+    }
+
+    /// Handles a message about forgetting names, which `from` has sent in `epoch`.
+    pub fn forget(&mut self, turn: &mut Turn, from: usize, epoch: u64, message: Forget) {
+        let is_of_this_epoch = epoch == self.epoch();
+        match message {
+            Forget::Propose { number, view, names } if is_of_this_epoch => self.agree(turn, from, number, &view, names),
+            Forget::Agree { number, incarnation, names } if is_of_this_epoch => {
+                self.agreed(turn, from, number, incarnation, &names);
+            }
+            // Whoever gives a proposal up has not decided it, and never will.
+            Forget::Cancel { number } if is_of_this_epoch => {
+                let (leader, incarnation) = (turn.peers[from].site, turn.peers[from].incarnation);
+                self.thaw(|freeze| (freeze.leader, freeze.incarnation, freeze.number) == (leader, incarnation, number));
+            }
+            Forget::Forgotten(decided) if decided.epoch == self.epoch() + 1 => self.enter(turn, decided),
+            _ => turn.metrics.ignored += 1,
+        }
+    }
+
+    /// A leader asks this site to freeze names.
+    fn agree(&mut self, turn: &mut Turn, from: usize, number: u64, view: &[Incarnation], names: Vec<String>) {
+        if view != view_of(turn) {
+            return;
+        }
+        // Of two that propose at the same time, the one that comes first goes on.
+        if self.forgetting.leading.is_some() && from < turn.position {
+            self.give_up(turn);
+        }
+
+        let (leader, incarnation) = (turn.peers[from].site, turn.peers[from].incarnation);
+        let is_its = |freeze: &Freeze| (freeze.leader, freeze.incarnation) == (leader, incarnation);
+        let frozen = &self.forgetting.kept.frozen;
+        let known = frozen.iter().find(|freeze| is_its(freeze)).map_or(0, |freeze| freeze.number);
+        // One that was given up may come late. Nothing but the loss of another leader's disk makes room beside its proposal; what
+        // that one froze stays frozen until all have agreed.
+        let is_taken = frozen.iter().any(|freeze| !is_its(freeze) && !is_orphan(turn, freeze));
+        if is_taken || number < known {
+            return;
+        }
+        if number > known {
+            // It has given up the one before.
+            self.thaw(is_its);
+            let names = names.into_iter().filter(|name| self.may_forget(turn, name)).collect();
+            self.freeze(turn, Freeze { leader, incarnation, number, names });
+        }
+        self.say_agreed(turn);
+    }
+
+    /// Durably freezes names. Whatever is said or done about them from here on waits, or counts as lost.
+    fn freeze(&mut self, turn: &Turn, mut freeze: Freeze) {
+        freeze.names.sort();
+        freeze.names.dedup();
+        self.forgetting.kept.frozen.push(freeze);
+        self.forgetting.is_dirty = true;
+        self.forgetting.ask_at = turn.now.mono + ASK_AGAIN;
+    }
+
+    fn thaw(&mut self, is_over: impl Fn(&Freeze) -> bool) {
+        let before = self.forgetting.kept.frozen.len();
+        self.forgetting.kept.frozen.retain(|freeze| !is_over(freeze));
+        self.forgetting.is_dirty |= self.forgetting.kept.frozen.len() < before;
+    }
+
+    /// Tells the leaders of what is frozen here, if they are still there.
+    fn say_agreed(&self, turn: &mut Turn) {
+        for freeze in &self.forgetting.kept.frozen {
+            if freeze.leader != turn.site.me && !is_orphan(turn, freeze) {
+                let Freeze { leader, incarnation, number, names } = freeze.clone();
+                turn.sends.push((leader, Body::Forget(Box::new(Forget::Agree { number, incarnation, names }))));
+            }
+        }
+    }
+
+    /// Whether nothing at this site needs the name any more.
+    fn may_forget(&self, turn: &Turn, name: &str) -> bool {
+        self.position(name).is_none_or(|at| self.is_forgettable(turn, at))
+    }
+
+    fn is_forgettable(&self, turn: &Turn, at: usize) -> bool {
+        let quota = &self.list[at];
+        let absent = self.forgetting.absent.get(&quota.number);
+        let waits =
+            quota.activity.as_ref().is_some_and(|activity| !activity.admin.is_empty() || !activity.waiting.is_empty());
+        let leads = *quota.avantan.role() != Role::Idle;
+        // An accepted value may be a creation that is decided elsewhere. A mere promise binds nothing.
+        quota.limit().is_none()
+            && !quota.avantan.in_round()
+            && !waits
+            && !leads
+            && absent.is_some_and(|absent| absent.since + turn.config.names_kept <= turn.now.mono)
+    }
+
+    /// A member has frozen names of a proposal.
+    fn agreed(&mut self, turn: &mut Turn, from: usize, number: u64, incarnation: Incarnation, names: &[String]) {
+        // What a predecessor proposed it may have decided: that is not this site's to give up.
+        if incarnation != turn.site.incarnation {
+            return;
+        }
+        let Some(leading) = self.forgetting.leading.as_mut().filter(|leading| leading.number == number) else {
+            let cancel = Body::Forget(Box::new(Forget::Cancel { number }));
+            return turn.sends.push((turn.peers[from].site, cancel));
+        };
+        if leading.view[from] != turn.peers[from].incarnation {
+            return;
+        }
+        leading.agreed.insert(from);
+        leading.common.retain(|name| has(names, name));
+        self.decide_if_all_agree(turn);
+    }
+
+    fn decide_if_all_agree(&mut self, turn: &mut Turn) {
+        let Some(leading) = &self.forgetting.leading else { return };
+        // A member that is new since then may not have frozen anything.
+        if leading.agreed.positions().count() < turn.peers.len() || leading.view != view_of(turn) {
+            return;
+        }
+        let orphans = self.forgetting.kept.frozen.len() > 1;
+        if leading.common.is_empty() && !orphans {
+            return self.give_up(turn);
+        }
+        let epoch = self.epoch() + 1;
+        let names: Vec<String> = leading.common.iter().cloned().collect();
+        let is_full = leading.names.len() == NAMES;
+        let decided = Forgotten { epoch, names };
+        self.enter(turn, decided.clone());
+        if is_full {
+            self.forgetting.propose_at = turn.now.mono + SHORT_PAUSE.min(pause(turn));
+        }
+        // The decision is durable before anybody hears of it: a leader that forgot it would give the proposal up.
+        let forgotten = Body::Forget(Box::new(Forget::Forgotten(decided)));
+        let others = turn.site.members.iter().filter(|&&site| site != turn.site.me);
+        turn.sends.extend(others.map(|&site| (site, forgotten.clone())));
+    }
+
+    /// Gives up the proposal that this site leads, durably: it will not be decided.
+    fn give_up(&mut self, turn: &mut Turn) {
+        self.forgetting.leading = None;
+        self.forgetting.propose_at = turn.now.mono + pause(turn) + turn.rng.below(pause(turn));
+        let me = (turn.site.me, turn.site.incarnation);
+        let own = self.forgetting.kept.frozen.iter().find(|freeze| (freeze.leader, freeze.incarnation) == me);
+        let Some(number) = own.map(|freeze| freeze.number) else { return };
+        // What a lost leader froze may have the same number.
+        self.thaw(|freeze| (freeze.leader, freeze.incarnation, freeze.number) == (me.0, me.1, number));
+        let others = turn.site.members.iter().filter(|&&site| site != turn.site.me);
+        turn.sends.extend(others.map(|&site| (site, Body::Forget(Box::new(Forget::Cancel { number })))));
+    }
+
+    /// Enters the next epoch: drops the names, thaws the others.
+    fn enter(&mut self, turn: &mut Turn, decided: Forgotten) {
+        for name in &decided.names {
+            self.drop_name(turn, name);
+        }
+        turn.metrics.forgotten += decided.names.len() as u64;
+        let names = &mut self.forgetting;
+        names.kept = Forgetting { decided, frozen: Vec::new() };
+        names.is_dirty = true;
+        names.leading = None;
+        // Others may have had the same names in mind, and would propose what is left of them all at once.
+        names.propose_at = names.propose_at.max(turn.now.mono + turn.rng.below(SHORT_PAUSE.min(pause(turn))));
+    }
+
+    /// Forgets one name, and what was known of it. A creation that waits for it goes on, as that of a name that is new.
+    fn drop_name(&mut self, turn: &mut Turn, name: &str) {
+        let Some(at) = self.position(name) else { return };
+        let name = self.list[at].name.clone();
+        let number = self.list[at].number;
+        super::row::delete(&mut turn.batch, number);
+        self.note_present(at);
+        self.moved.remove(&number);
+        self.names.remove(&name);
+        let mut gone = std::mem::replace(&mut self.list[at], Quota::vacant());
+
+        let mut creations = VecDeque::new();
+        if let Some(activity) = &mut gone.activity {
+            let waiting: Vec<_> = activity.waiting.take_all().collect();
+            for request in waiting {
+                self.finish(turn, request.ticket, Outcome::Refused(Refusal::QuotaDeleted));
+            }
+            for admin in std::mem::take(&mut activity.admin) {
+                match admin.limit {
+                    Some(_) => creations.push_back(Admin { aim: None, ..admin }),
+                    None => self.finish(turn, admin.ticket, Outcome::Deleted),
+                }
+            }
+        }
+        if creations.is_empty() {
+            return self.vacant.push(at as u32);
+        }
+        self.occupy(turn, at, name);
+        let mut activity = Box::new(Activity::new(turn.now.mono, turn.peers.len()));
+        activity.admin = creations;
+        activity.phase_at = turn.now.mono;
+        activity.note_deadlines();
+        self.list[at].activity = Some(activity);
+        self.schedule(at);
+    }
+
+    /// A quota does not exist, yet or any more, from now on.
+    pub(super) fn note_absent(&mut self, turn: &Turn, at: usize) {
+        self.note_present(at);
+        let since = turn.now.mono;
+        self.look_again(self.list[at].number, Absent { since, due: since + turn.config.names_kept });
+    }
+
+    fn look_again(&mut self, number: u64, absent: Absent) {
+        self.forgetting.absent.insert(number, absent);
+        self.forgetting.due.insert((absent.due, number));
+    }
+
+    /// A quota exists, or is forgotten.
+    pub(super) fn note_present(&mut self, at: usize) {
+        let number = self.list[at].number;
+        if let Some(absent) = self.forgetting.absent.remove(&number) {
+            self.forgetting.due.remove(&(absent.due, number));
+        }
+    }
+
+    /// Does what is due.
+    pub(super) fn tend_names(&mut self, turn: &mut Turn) {
+        let now = turn.now.mono;
+        if self.forgetting.deadline().is_none_or(|deadline| deadline > now) {
+            return;
+        }
+        if let Some(leading) = &mut self.forgetting.leading {
+            if now >= leading.give_up_at || leading.view != view_of(turn) {
+                return self.give_up(turn);
+            }
+            leading.repeat_at = now + repeat_after(turn);
+            return self.propose(turn);
+        }
+
+        let has_frozen = !self.forgetting.kept.frozen.is_empty();
+        if has_frozen {
+            self.forgetting.ask_at = now + ASK_AGAIN;
+            // This site proposed it, and was restarted since.
+            self.give_up_own(turn);
+            self.say_agreed(turn);
+            let frozen = &self.forgetting.kept.frozen;
+            if frozen.is_empty() || !frozen.iter().all(|freeze| is_orphan(turn, freeze)) {
+                return;
+            }
+        }
+        // What no leader can end any more is not left waiting.
+        if has_frozen || now >= self.forgetting.propose_at {
+            self.lead_proposal(turn, has_frozen);
+        }
+    }
+
+    fn give_up_own(&mut self, turn: &mut Turn) {
+        let me = (turn.site.me, turn.site.incarnation);
+        if self.forgetting.kept.frozen.iter().any(|freeze| (freeze.leader, freeze.incarnation) == me) {
+            self.give_up(turn);
+        }
+    }
+
+    /// Proposes what may be forgotten; also nothing, where something is frozen whose leader has lost its disk.
+    fn lead_proposal(&mut self, turn: &mut Turn, has_orphans: bool) {
+        let now = turn.now.mono;
+        let due = self.due_positions(turn);
+        if due.is_empty() && !has_orphans {
+            return;
+        }
+        // One that is away would agree to nothing: what is frozen meanwhile could not be created anew.
+        let is_away =
+            |(position, peer): (usize, &crate::turn::Peer)| position != turn.position && !peer.is_up(turn.now);
+        self.forgetting.propose_at = now + pause(turn) + turn.rng.below(1 + pause(turn) / 4);
+        if turn.leaving || turn.peers.iter().enumerate().any(is_away) {
+            return;
+        }
+        let names: Vec<String> = due.into_iter().map(|at| self.list[at].name.to_string()).collect();
+        // Rises also across restarts: whoever is asked can tell a proposal that was given up from the one after it.
+        self.forgetting.last_proposal += 1;
+        let number = self.forgetting.last_proposal;
+        let (leader, incarnation) = (turn.site.me, turn.site.incarnation);
+        self.freeze(turn, Freeze { leader, incarnation, number, names: names.clone() });
+        let mut agreed = SiteSet::default();
+        agreed.insert(turn.position);
+        self.forgetting.leading = Some(Leading {
+            number,
+            view: view_of(turn),
+            common: names.iter().cloned().collect(),
+            names,
+            agreed,
+            give_up_at: now + 4 * turn.longest_round_trip() + 500 * MILLISECOND,
+            repeat_at: now + repeat_after(turn),
+        });
+        self.propose(turn);
+        self.decide_if_all_agree(turn);
+    }
+
+    /// Asks those that have not agreed.
+    fn propose(&self, turn: &mut Turn) {
+        let Some(leading) = &self.forgetting.leading else { return };
+        let Leading { number, view, names, agreed, .. } = leading;
+        for peer in (0..turn.peers.len()).filter(|&peer| !agreed.contains(peer)) {
+            let propose = Forget::Propose { number: *number, view: view.clone(), names: names.clone() };
+            turn.sends.push((turn.peers[peer].site, Body::Forget(Box::new(propose))));
+        }
+    }
+
+    /// The positions of quotas that are due to be forgotten, at most as many as one proposal may have.
+    fn due_positions(&mut self, turn: &Turn) -> Vec<usize> {
+        let now = turn.now.mono;
+        let precedence = PRECEDENCE.min(turn.config.names_kept) * (turn.position as u64 + 1);
+        let mut found = Vec::new();
+        for _ in 0..LOOKED_AT {
+            let first = self.forgetting.due.first().copied();
+            let Some((_, number)) = first.filter(|(due, _)| *due <= now && found.len() < NAMES) else { break };
+            self.forgetting.due.pop_first();
+            let Absent { since, .. } = self.forgetting.absent[&number];
+            let at = self.position_of(number).expect("what is absent is known");
+
+            let earliest = since + turn.config.names_kept + precedence;
+            let due = if earliest > now { earliest } else { now + pause(turn) };
+            self.look_again(number, Absent { since, due });
+            if earliest <= now && self.is_forgettable(turn, at) {
+                found.push(at);
+            }
+        }
+        found
+    }
+
+    /// New storage takes over what a site that let it join has forgotten, if it is the newest.
+    pub fn take_over_names(&mut self, forgotten: Forgotten) {
+        if forgotten.epoch > self.epoch() {
+            self.forgetting.kept = Forgetting { decided: forgotten, frozen: Vec::new() };
+            self.forgetting.is_dirty = true;
+        }
+    }
+
+    /// The site serves anew: how long its quotas have not existed counts from now.
+    pub(super) fn resume_names(&mut self, turn: &Turn) {
+        for at in 0..self.list.len() {
+            if self.list[at].limit().is_none() && !self.list[at].is_vacant() {
+                self.note_absent(turn, at);
+            }
+        }
+    }
+
+    /// Takes in the row about what was forgotten.
+    pub fn restore_names(&mut self, value: &[u8]) -> Result<(), Malformed> {
+        let mut cursor = Cursor(value);
+        let (next, last_proposal) = (cursor.u64()?, cursor.u64()?);
+        let decided = Forgotten { epoch: cursor.u64()?, names: read_names(&mut cursor)? };
+        let mut frozen = Vec::new();
+        for _ in 0..cursor.u64()? {
+            let mut part = || u16::try_from(cursor.u64()?).map_err(|_| Malformed);
+            let leader = SiteId { region: part()?, lane: part()? };
+            let (incarnation, number) = (Incarnation(cursor.u32()?), cursor.u64()?);
+            frozen.push(Freeze { leader, incarnation, number, names: read_names(&mut cursor)? });
+        }
+        cursor.end()?;
+        self.next_number = self.next_number.max(next);
+        self.forgetting.last_proposal = last_proposal;
+        self.forgetting.kept = Forgetting { decided, frozen };
+        Ok(())
+    }
+
+    /// Writes that row, if it has changed.
+    pub(super) fn persist_names(&mut self, batch: &mut Batch) {
+        if !std::mem::take(&mut self.forgetting.is_dirty) {
+            return;
+        }
+        let Forgetting { decided, frozen } = &self.forgetting.kept;
+        let mut row = Vec::new();
+        put_u64(&mut row, self.next_number);
+        put_u64(&mut row, self.forgetting.last_proposal);
+        put_u64(&mut row, decided.epoch);
+        put_names(&mut row, &decided.names);
+        put_u64(&mut row, frozen.len() as u64);
+        for freeze in frozen {
+            put_u64(&mut row, u64::from(freeze.leader.region));
+            put_u64(&mut row, u64::from(freeze.leader.lane));
+            put_u64(&mut row, u64::from(freeze.incarnation.0));
+            put_u64(&mut row, freeze.number);
+            put_names(&mut row, &freeze.names);
+        }
+        batch.put(&[FORGOTTEN], &row);
+    }
+
+    /// Puts a quota of this name at a free position, under a number that was never used before: grants and undecided operations
+    /// of a former life, which name that one's, find nothing.
+    pub(super) fn occupy(&mut self, turn: &Turn, at: usize, name: std::sync::Arc<str>) {
+        let number = self.next_number;
+        self.next_number += 1;
+        if number != at as u64 {
+            self.moved.insert(number, at as u32);
+        }
+        self.names.insert(name.clone(), at as u32);
+        self.list[at] = Quota::new(name, number);
+        self.note_absent(turn, at);
+        // Its rows are written even if nothing comes of it, so that no restart gives its number to another.
+        self.touch(at, Dirty::All);
+    }
+}
+
+/// The incarnations of all members that this site has heard of.
+fn view_of(turn: &Turn) -> Vec<Incarnation> {
+    let known = turn.peers.iter().enumerate().map(|(position, peer)| match position == turn.position {
+        true => turn.site.incarnation,
+        false => peer.incarnation,
+    });
+    known.collect()
+}
+
+/// Whether the leader of what is frozen has lost its disk since.
+fn is_orphan(turn: &Turn, freeze: &Freeze) -> bool {
+    turn.incarnation_of(freeze.leader) > freeze.incarnation
+}
+
+fn pause(turn: &Turn) -> u64 {
+    (turn.config.names_kept / PAUSES).max(1)
+}
+
+fn repeat_after(turn: &Turn) -> u64 {
+    2 * turn.longest_round_trip() + 20 * MILLISECOND
+}
+
+/// Whether a list of names in ascending order has this one.
+fn has(names: &[String], name: &str) -> bool {
+    names.binary_search_by(|known| known.as_str().cmp(name)).is_ok()
+}
+
+fn put_names(out: &mut Vec<u8>, names: &[String]) {
+    put_u64(out, names.len() as u64);
+    names.iter().for_each(|name| put_bytes(out, name.as_bytes()));
+}
+
+fn read_names(cursor: &mut Cursor) -> Result<Vec<String>, Malformed> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| Malformed);
+    (0..cursor.u64()?).map(|_| text(cursor.bytes()?)).collect()
+}
