@@ -10,7 +10,7 @@ use slackline_wire::v1::outcome::Result as Outcome;
 use slackline_wire::v1::slackline_client::SlacklineClient;
 
 use crate::http::http;
-use crate::support::{Client, block_on, channel, outcomes, small_log};
+use crate::support::{Client, block_on, channel, outcomes, put, small_log};
 
 const ALONE: &str = r#"
 cluster = "test"
@@ -66,6 +66,13 @@ async fn told(site: &SiteHandle, client: &mut Client) -> (String, String, i32) {
     let status = client.rpc.status(v1::StatusRequest {}).await.expect("an answer").into_inner();
     let body = health.lines().last().unwrap_or_default().to_owned();
     (health[9..12].to_owned(), body, status.readiness)
+}
+
+/// How many bytes may still be written, as `/metrics` tells.
+fn room(site: &SiteHandle) -> u64 {
+    let metrics = http(site, "/metrics");
+    let line = metrics.lines().find_map(|line| line.strip_prefix("slackline_storage_room_bytes ")).expect("a gauge");
+    line.parse().expect("a number")
 }
 
 const FULL: &str = "{\"live\":true,\"ready\":false,\"because\":\"storage_full\",\"waiting_for\":[]}";
@@ -159,6 +166,97 @@ fn full_disk(faults: &Faults) {
         assert!(site.wait_ready(Duration::from_secs(10)));
         let (code, _, readiness) = told(&site, &mut client).await;
         assert_eq!((&*code, readiness), ("200", v1::Readiness::Ready as i32));
+    });
+    site.drain(Duration::from_secs(5)).expect("drains");
+}
+
+/// Whoever is slow serves all the same: a load balancer that took it out would take out one site after the other.
+#[test]
+fn site_with_a_slow_disk_is_ready_while_its_clients_wait() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let faults = Faults::new();
+    let site = site(directory.path(), &faults);
+    block_on(async {
+        let mut client = Client::connect(&site).await;
+        client.create("seats", 1 << 40).await;
+        faults.slow_sync(Some((Role::Log, Duration::from_millis(400))));
+        let (requests, mut replies) = client.stream().await;
+        for _ in 0..3 {
+            requests.send(tracked(client.batch("seats", 500))).await.expect("the stream is open");
+        }
+        let mut looks = 0;
+        for _ in 0..3 {
+            let answered = loop {
+                tokio::select! {
+                    biased;
+                    reply = replies.message() => break outcomes(reply.expect("no error").expect("a reply")),
+                    () = tokio::time::sleep(Duration::from_millis(20)) => {}
+                }
+                let health = http(&site, "/healthz");
+                assert!(health.starts_with("HTTP/1.1 200"), "{health}");
+                looks += 1;
+            };
+            assert!(answered.len() == 500 && !answered.iter().any(is_full));
+        }
+        assert!(looks > 0, "nobody looked while the disk was slow");
+    });
+    faults.slow_sync(None);
+    site.drain(Duration::from_secs(5)).expect("drains");
+}
+
+/// What the table has not taken in is held in memory. Where it does not get on, what requests write is refused before there is too
+/// much of it, and taken again once the table gets on.
+#[test]
+fn table_that_does_not_keep_up_bounds_what_is_held_in_memory() {
+    const BYTES: usize = 256 << 10;
+    let directory = tempfile::tempdir().expect("a directory");
+    let faults = Faults::new();
+    let mut config = ServeConfig::parse(ALONE, Path::new("site.toml")).expect("a configuration").site();
+    config.storage = Storage::Directory(directory.path().to_owned());
+    // The log has room for more than may be held in memory.
+    let log = slackline_server::StorageOptions {
+        segment_bytes: 16 << 20,
+        segments_ahead: 10,
+        segments_most: 14,
+        ..small_log(&faults)
+    };
+    config.storage_options = log;
+    config.listen = Listen::On("127.0.0.1:0".to_owned());
+    config.http = Some(Listen::On("127.0.0.1:0".to_owned()));
+    let site = Site::start(config).expect("starts");
+    assert!(site.wait_ready(Duration::from_secs(10)));
+    block_on(async {
+        let mut client = Client::connect(&site).await;
+        let mut written = 0;
+        let mut write = async |client: &mut Client| {
+            written += 1;
+            let name = format!("o{written}");
+            let outcome = client.commit(vec![put(0, &name, vec![7; BYTES])]).await;
+            match outcome {
+                Outcome::Committed(_) => true,
+                Outcome::Refused(refusal) if refusal.reason() == v1::Reason::StorageFull => false,
+                other => panic!("neither committed nor full: {other:?}"),
+            }
+        };
+
+        // The log's segments are made one by one.
+        while room(&site) < 90 << 20 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        faults.slow_sync(Some((Role::Table, Duration::from_secs(4))));
+        let mut held = 0;
+        while write(&mut client).await {
+            held += BYTES;
+            assert!(held < 160 << 20, "memory is not bounded");
+        }
+        assert!(held > 0, "there was room in the log");
+        // Reading still works.
+        assert_eq!(client.read(&[(0, "o1")]).await.len(), 1);
+
+        faults.slow_sync(None);
+        while !write(&mut client).await {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     });
     site.drain(Duration::from_secs(5)).expect("drains");
 }

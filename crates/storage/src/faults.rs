@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::frame::BLOCK;
 use crate::medium::Role;
@@ -25,6 +26,7 @@ struct Plan {
     space: Option<u64>,
     is_quota: bool,
     failing_sync: Option<Role>,
+    slow_sync: Option<(Role, Duration)>,
     short_write: Option<usize>,
     crash: Option<Crash>,
     crashed: bool,
@@ -55,6 +57,11 @@ impl Faults {
     /// The next sync of a file of this role fails, and what it should have made durable is lost.
     pub fn fail_sync(&self, role: Role) {
         self.plan().failing_sync = Some(role);
+    }
+
+    /// From now on each sync of a file of this role takes so long; `None` for no longer than it takes.
+    pub fn slow_sync(&self, slow: Option<(Role, Duration)>) {
+        self.plan().slow_sync = slow;
     }
 
     /// The next sync of a segment writes only the first `blocks` blocks of what is due, then fails.
@@ -156,6 +163,11 @@ impl Layer {
 
     pub(crate) fn sync(&self, file: &File) -> io::Result<()> {
         self.check_power()?;
+        // Whoever reads or writes meanwhile does not wait.
+        let slow = self.faults.plan().slow_sync.filter(|(role, _)| *role == self.role);
+        if let Some((_, lasts)) = slow {
+            std::thread::sleep(lasts);
+        }
         let mut held = self.held();
         let blocks = std::mem::take(&mut held.blocks);
         let mut plan = self.faults.plan();
