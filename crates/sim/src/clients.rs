@@ -825,7 +825,7 @@ impl Simulation {
         match (purpose, response) {
             (Purpose::Open { client, site }, Response::Opened { incarnation, session, .. }) => {
                 // What is opened while all are silent may be forgotten before it is used.
-                let is_stale = self.silence.is_some_and(|(from, until)| (from..until).contains(&world.now()));
+                let is_stale = self.is_silent(world.now());
                 let of_site = &mut self.clients[client].sites[site];
                 if of_site.session.is_none() {
                     of_site.session = Some(Session { is_stale, ..Session::new(incarnation, session) });

@@ -168,6 +168,7 @@ const NAMED: &[&str] = &[
     "client: repeats in a session that ended",
     "client: sends what it passed over",
     "client: silent for longer than outcomes are kept",
+    "client: wants a name that is being forgotten",
     "client: releases twice",
     "client: reuses an id",
     "client: asks about what was answered",

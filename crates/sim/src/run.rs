@@ -680,6 +680,7 @@ impl Host for Simulation {
         self.look_at_ambush(world, site, effects);
         self.look_at_brink(world, site, effects);
         self.look_at_asking(world, site, effects);
+        self.want_what_is_proposed(world, site, effects);
         if self.oracle.violation.is_some() {
             world.stop();
         }

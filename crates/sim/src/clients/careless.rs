@@ -3,8 +3,11 @@
 
 use slackline_core::api::{Hold, Operation, Outcome, Refusal, Request, SESSION_WINDOW, Submission};
 use slackline_core::clock::{MILLISECOND, SECOND};
+use slackline_core::machine::Effect;
+use slackline_core::node::Node;
+use slackline_core::peer::{Body, Forget};
 
-use super::{ENDED, Open, PLENTY, Purpose, RECENT, Session};
+use super::{ENDED, FLEETING, KINDS, Open, PLENTY, Purpose, RECENT, Session, is_fleeting};
 use crate::invariants::answers::is_of_one_copy;
 use crate::oracle::Op;
 use crate::run::{Phase, Simulation, Timer};
@@ -53,6 +56,11 @@ impl Simulation {
         arrives
     }
 
+    /// Whether no client says anything now.
+    pub(super) fn is_silent(&self, now: u64) -> bool {
+        self.silence.is_some_and(|(from, until)| (from..until).contains(&now))
+    }
+
     /// No client says anything until then.
     pub(super) fn fall_silent(&mut self, world: &mut World, at: usize, until: u64) {
         self.probes.hit("client: silent for longer than outcomes are kept");
@@ -60,6 +68,30 @@ impl Simulation {
         sessions.for_each(|session| session.is_stale = true);
         let next = until + self.rng.below(SECOND);
         world.wake_at(next, Timer::Client(at).token());
+    }
+
+    /// Somebody wants a name at the very moment when a site proposes to forget it: nobody may take part in that any more who has
+    /// agreed to forget it.
+    pub(crate) fn want_what_is_proposed(&mut self, world: &mut World, site: usize, effects: &[Effect<Node>]) {
+        let proposed = effects.iter().find_map(|effect| match effect {
+            Effect::Send { message, .. } => match &message.body {
+                Body::Forget(forget) => match &**forget {
+                    Forget::Propose { names, .. } => names.iter().find(|name| is_fleeting(name)).cloned(),
+                    _ => None,
+                },
+                _ => None,
+            },
+            _ => None,
+        });
+        let may_speak = self.phase == Phase::Faults && !self.is_silent(world.now());
+        let Some(quota) = proposed.filter(|_| may_speak && self.rng.one_in(3)) else { return };
+        let at = self.rng.below(self.clients.len() as u64) as usize;
+        let through = if self.rng.one_in(2) { site } else { self.clients[at].home };
+        let limit = KINDS[FLEETING].limit;
+        if self.submit(world, at, through, Operation::Create { quota, limit }, 5 * SECOND).is_some() {
+            self.probes.hit("client: wants a name that is being forgotten");
+            self.flush(world, at, through);
+        }
     }
 
     /// Numbers an operation so that the session's window just reaches, or just does not reach, one that waits or was done; what is
