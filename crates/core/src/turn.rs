@@ -170,6 +170,12 @@ impl Turn<'_> {
         Some(self.now.wall.saturating_add(offset))
     }
 
+    /// Whether the wall clocks of so many as are a majority of all sites lie within `span` microseconds of each other.
+    pub fn has_majority_within(&self, span: u64) -> bool {
+        let offsets = self.offsets();
+        offsets.windows(self.peers.len() / 2 + 1).any(|near| near[near.len() - 1].abs_diff(near[0]) <= span)
+    }
+
     /// How far the wall clocks that were measured in this life are from this site's, itself included, in ascending order.
     fn offsets(&self) -> Vec<i64> {
         let offsets = self.peers.iter().filter_map(|peer| self.offset_of(peer.site));

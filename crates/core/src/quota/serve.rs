@@ -153,11 +153,8 @@ impl Quotas {
                 None
             }
             Hold::For(micros) => {
-                // Where so few clocks are known that they may all be wrong, and they disagree, none of them says anything.
-                let (latest, earliest) = (turn.agreed_at_most(), turn.agreed());
-                let is_known =
-                    latest.zip(earliest).is_some_and(|(latest, earliest)| latest.abs_diff(earliest) <= POSTPONED);
-                let agreed = latest.filter(|_| is_known);
+                // Where no majority of the clocks agrees, none of them says anything: all but one may be wrong.
+                let agreed = turn.agreed_at_most().filter(|_| turn.has_majority_within(POSTPONED));
                 let term = Term::starting(turn.now, agreed, turn.uptime, micros, turn.config.epsilon);
                 let value = Grant { quota: of, generation, amount, term: Some(term) }.encode();
                 turn.batch.put(&grant_key(incarnation, number), &value);

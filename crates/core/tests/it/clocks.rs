@@ -262,6 +262,22 @@ fn hold_granted_on_a_wall_clock_decades_ahead_comes_back_two_minutes_late_at_mos
     }
 }
 
+/// Of three clocks no two agree: none of them says anything.
+#[test]
+fn hold_granted_while_no_clocks_agree_comes_back_in_time() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(9));
+    cluster.hosts[1].wall += HOUR / 6;
+    cluster.run(2 * SECOND);
+    cluster.hosts[0].wall += HOUR;
+    assert!(granted(&cluster.done(0, hold(3, 10 * SECOND))));
+    cluster.run(9 * SECOND);
+    assert_eq!(in_use(&mut cluster), (3, 3), "not early");
+    (0..2).for_each(|site| cluster.hosts[site].wall = cluster.hosts[2].wall);
+    cluster.run(SECOND + 2 * POSTPONED);
+    assert_eq!(in_use(&mut cluster), (0, 0));
+}
+
 #[test]
 fn holds_that_fall_due_at_once_all_come_back_however_many() {
     for is_behind in [false, true] {
