@@ -42,7 +42,7 @@ use rustc_hash::FxHashMap;
 
 use super::{Activity, Admin, Dirty, Quota, Quotas};
 use crate::api::{Outcome, Refusal, SiteSet};
-use crate::avantan::Role;
+use crate::avantan::{Message, Role};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::codec::{Cursor, Malformed, put_bytes, put_u64};
 use crate::id::{Incarnation, SiteId};
@@ -290,6 +290,13 @@ impl Quotas {
         }
         leading.agreed.insert(from);
         leading.common.retain(|name| has(names, name));
+        // It may know of a creation that this site has missed. Were it not asked, the name would be proposed for ever.
+        let missed: Vec<String> = leading.names.iter().filter(|name| !has(names, name)).cloned().collect();
+        for quota in missed {
+            let applied = self.find(&quota).map_or(0, |quota| quota.avantan.share.applied);
+            let message = Box::new(Message::Behind { applied });
+            turn.sends.push((turn.peers[from].site, Body::Avantan { quota, message }));
+        }
         self.decide_if_all_agree(turn);
     }
 

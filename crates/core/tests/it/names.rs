@@ -190,6 +190,20 @@ fn member_that_is_away_keeps_names_from_going_and_nobody_from_creating_them() {
     assert!((0..3).all(|at| known(&cluster, at) == 0));
 }
 
+/// Nobody tells it of the creation by itself: all is quiet when it is back.
+#[test]
+fn site_that_missed_a_creation_hears_of_it_when_it_would_forget_the_name() {
+    let mut cluster = deleted();
+    cluster.cut = vec![(0, 2), (2, 0), (1, 2), (2, 1)];
+    assert_eq!(cluster.done(0, create(30)), Outcome::Created { limit: 30 });
+    cluster.run(KEPT / 2);
+    cluster.cut.clear();
+    assert_eq!(cluster.share(2, "gpus").table.limit, None);
+    cluster.run(2 * KEPT);
+    assert_eq!(cluster.share(2, "gpus").table.limit, Some(30));
+    assert_eq!(epoch(&cluster, 2), 0);
+}
+
 fn missing(at: usize) -> slackline_core::api::SiteSet {
     let mut missing = slackline_core::api::SiteSet::default();
     missing.insert(at);
