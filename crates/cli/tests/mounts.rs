@@ -89,15 +89,20 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
+/// Tokens, a grant of some of them and an object are at the site whose volume goes; the grant.
+fn fill(us: &Server, limit: &str, amount: &str) -> String {
+    assert_eq!(us.run(&["quota", "create", "gpus", "--limit", limit]).status, 0);
+    let grant = us.run(&["quota", "acquire", "gpus", amount, "--site", "eu", "--json"]).json()["grant"].clone();
+    assert_eq!(us.run(&["put", "eu:x", "7"]).status, 0);
+    grant.as_str().expect("granted").to_owned()
+}
+
 /// A grant, an object and tokens are on a volume that is not mounted when the site starts again.
 #[test]
 fn volume_that_is_not_mounted_is_waited_for_and_comes_back_whole() {
     let mut cluster = Cluster::start();
     let us = cluster.site(0);
-    assert_eq!(us.run(&["quota", "create", "gpus", "--limit", "3000"]).status, 0);
-    let grant = us.run(&["quota", "acquire", "gpus", "700", "--site", "eu", "--json"]).json()["grant"].clone();
-    let grant = grant.as_str().expect("granted").to_owned();
-    assert_eq!(us.run(&["put", "eu:x", "7"]).status, 0);
+    let grant = fill(us, "3000", "700");
     cluster.stop();
 
     // What is left is the mount point, empty.
@@ -147,10 +152,7 @@ fn volume_that_is_not_mounted_is_waited_for_and_comes_back_whole() {
 fn volume_that_is_found_after_a_persons_word_is_moved_aside_whole() {
     let mut cluster = Cluster::start();
     let us = cluster.site(0);
-    assert_eq!(us.run(&["quota", "create", "gpus", "--limit", "300"]).status, 0);
-    let grant = us.run(&["quota", "acquire", "gpus", "70", "--site", "eu", "--json"]).json()["grant"].clone();
-    let grant = grant.as_str().expect("granted").to_owned();
-    assert_eq!(us.run(&["put", "eu:x", "7"]).status, 0);
+    let grant = fill(us, "300", "70");
 
     // The word is for what is new: said of the volume itself it is refused, and harms nothing.
     cluster.stop();
