@@ -10,7 +10,7 @@ use slackline_core::object;
 use slackline_core::peer::Body;
 use slackline_core::quota::{DUE, GRANT, quota_number};
 
-use crate::invariants::bounded_work::{self, Leftovers, Talk, Work};
+use crate::invariants::bounded_work::{self, Leftovers, Talk, Why, Work};
 use crate::oracle::{COLD, HOT, OUTCOME};
 use crate::run::Simulation;
 use crate::world::World;
@@ -25,6 +25,8 @@ pub(crate) struct Works {
     quotas: BTreeMap<String, Work>,
     transactions: BTreeMap<OperationId, Talk>,
     rights: BTreeMap<String, Talk>,
+    /// How many elections it has led ahead of need.
+    foreseen: u64,
 }
 
 /// So many transactions are remembered; beyond it, those are forgotten of which nothing was said lately.
@@ -77,6 +79,8 @@ impl Simulation {
         let mut about: BTreeMap<OperationId, u64> = BTreeMap::new();
         let mut asked_back: BTreeMap<&str, u64> = BTreeMap::new();
         let mut messages = 0;
+        let foreseen = node.metrics().rounds_proactive;
+        let is_foreseen = std::mem::replace(&mut self.works[site].foreseen, foreseen) != foreseen;
         for body in sends {
             messages += 1;
             match body {
@@ -88,8 +92,13 @@ impl Simulation {
                     *said.entry(quota).or_default() += 1;
                     if let Message::Election { instance, ballot, .. } = &**message {
                         let waits = node.quotas().find(quota).is_some_and(|quota| quota.waiting() > 0);
+                        let why = match waits {
+                            true => Why::Waits,
+                            false if is_foreseen => Why::Foreseen,
+                            false => Why::Unasked,
+                        };
                         let work = self.works[site].quotas.entry(quota.clone()).or_default();
-                        let found = work.lead(now, (*instance, ballot.number), waits);
+                        let found = work.lead(now, (*instance, ballot.number), why);
                         self.oracle.blame(bounded_work::NAME, found, &format!("site {site}, quota {quota}"));
                     }
                 }

@@ -5,6 +5,7 @@
 //! | what | at most at once | and then |
 //! | --- | --- | --- |
 //! | elections for a quota for which nothing waits at the site | [`UNASKED`] | one in eight seconds |
+//! | elections ahead of need: requests come, and the forecast says that what is there will not do | [`FORESEEN`] | one a second |
 //! | elections for a quota for which something waits | [`ASKED`] | four a second |
 //! | messages of one site about one quota | [`SAID`] for each other site | 60 a second for each |
 //! | messages of one site about one transaction | [`ABOUT`] for each other site | six a second for each |
@@ -20,6 +21,8 @@ pub const NAME: &str = "bounded work";
 
 /// Elections at once for a quota for which nothing waits: to finish what silent leaders began, and to record who is new.
 pub const UNASKED: u64 = 20;
+/// Elections at once ahead of need.
+pub const FORESEEN: u64 = 20;
 /// Elections at once for a quota for which something waits.
 pub const ASKED: u64 = 100;
 /// Messages at once about one quota, to each other site.
@@ -52,10 +55,22 @@ impl Meter {
     }
 }
 
+/// Why a site leads an election.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// Something waits for the quota there.
+    Waits,
+    /// Nothing does, and the forecast says that something will.
+    Foreseen,
+    /// Neither.
+    Unasked,
+}
+
 /// What one site has done for one quota since it was started.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Work {
     asked: Meter,
+    foreseen: Meter,
     unasked: Meter,
     said: Meter,
     /// The instance and the ballot of the last election.
@@ -63,16 +78,18 @@ pub struct Work {
 }
 
 impl Work {
-    /// Elections of one instance and ballot are sent; `waits` says whether something waits for the quota at the site.
-    pub fn lead(&mut self, now: u64, election: (u64, u64), waits: bool) -> Result<(), String> {
+    /// Elections of one instance and ballot are sent.
+    pub fn lead(&mut self, now: u64, election: (u64, u64), why: Why) -> Result<(), String> {
         // To others, or again.
         if std::mem::replace(&mut self.last, election) == election {
             return Ok(());
         }
-        let (meter, allowed, what) = match waits {
-            true => (&mut self.asked, Allowance { at_once: ASKED, in_1000_s: 4_000 }, "something waits"),
-            false => (&mut self.unasked, Allowance { at_once: UNASKED, in_1000_s: 125 }, "nothing waits"),
+        let (meter, at_once, in_1000_s, what) = match why {
+            Why::Waits => (&mut self.asked, ASKED, 4_000, "something waits"),
+            Why::Foreseen => (&mut self.foreseen, FORESEEN, 1_000, "more is expected than is there"),
+            Why::Unasked => (&mut self.unasked, UNASKED, 125, "nothing waits"),
         };
+        let allowed = Allowance { at_once, in_1000_s };
         match meter.note(now, 1, allowed) {
             true => Ok(()),
             false => Err(format!("too many elections where {what}: {} at once are allowed", allowed.at_once)),
@@ -151,15 +168,18 @@ mod tests {
     fn elections_without_a_pause_are_noticed_and_those_with_a_growing_one_are_not() {
         const SECOND: u64 = 1_000_000;
         let mut steady = Work::default();
-        let found = (0..200).map(|at| steady.lead(at * SECOND * 3 / 2, (1, at + 1), false)).find(Result::is_err);
+        let found = (0..200).map(|at| steady.lead(at * SECOND * 3 / 2, (1, at + 1), Why::Unasked)).find(Result::is_err);
         assert!(found.is_some(), "0.7 a second, for as long as it lasts");
         let mut growing = Work::default();
         let mut now = 0;
         for at in 0..200 {
             now += (SECOND << at.min(4)) + SECOND / 2;
-            assert_eq!(growing.lead(now, (1, at + 1), false), Ok(()));
-            assert_eq!(growing.lead(now + 1, (1, at + 1), false), Ok(()), "the same again");
+            assert_eq!(growing.lead(now, (1, at + 1), Why::Unasked), Ok(()));
+            assert_eq!(growing.lead(now + 1, (1, at + 1), Why::Unasked), Ok(()), "the same again");
         }
+        let mut foreseen = Work::default();
+        assert!((0..200).all(|at| foreseen.lead(at * SECOND * 3 / 2, (1, at + 1), Why::Foreseen).is_ok()));
+        assert!((0..200).any(|at| foreseen.lead((300 + at / 2) * SECOND, (2, at + 1), Why::Foreseen).is_err()));
         let mut talk = Work::default();
         assert!((0..100_000).map(|at| talk.say(at * 5_000, 2, 2)).any(|found| found.is_err()), "400 a second");
         let mut about = Talk::default();
