@@ -5,7 +5,7 @@ use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{Incarnation, OperationId, SessionId};
 use slackline_core::machine::Input;
 use slackline_core::object::message::{Message, Prepare};
-use slackline_core::object::{Cause, Change, ObjectKey, Part};
+use slackline_core::object::{Cause, Change, ObjectKey, Part, Rank};
 use slackline_core::peer::{Body, PeerMessage};
 use slackline_core::right::{POSTPONED, Start};
 use slackline_core::warranty::LEASE;
@@ -157,7 +157,17 @@ fn participant_takes_no_deadline_that_is_too_far_ahead_now_or_later() {
     let prepare = |cluster: &mut Cluster| {
         let (participants, part) = (participants.clone(), part.clone());
         let released = (Start::default(), Default::default());
-        let prepare = Prepare { id, deadline, participants, prepared: 0, part, max_wait: 0, released };
+        let prepare = Prepare {
+            id,
+            deadline,
+            participants,
+            prepared: 0,
+            part,
+            max_wait: 0,
+            released,
+            rank: Rank::LAST,
+            is_check: false,
+        };
         let body = Body::Object(Box::new(Message::Prepare(Box::new(prepare))));
         let message = PeerMessage { incarnation: Incarnation(1), position: 0, epoch: 0, body };
         cluster.feed(1, Input::Message { from: Cluster::site(0), message })
