@@ -310,6 +310,23 @@ fn holds_that_fall_due_at_once_all_come_back_however_many() {
 }
 
 #[test]
+fn clock_that_is_set_wrong_when_another_is_set_right_is_not_believed() {
+    let mut cluster = Cluster::new(3);
+    let wrong = -6 * SECOND as i64;
+    cluster.run(2 * SECOND);
+    cluster.hosts[2].wall += wrong;
+    cluster.run(3 * SECOND);
+    // Between two exchanges: what each of them knows of the other seems to fit again.
+    cluster.hosts[2].wall -= wrong;
+    cluster.hosts[1].wall += wrong;
+    let outcome = commit(&mut cluster, 2, put(&[&key(1, "x")], "1"));
+    assert_eq!(cause(&outcome), Some(Cause::ClocksDisagree));
+    cluster.hosts[1].wall -= wrong;
+    cluster.run(2 * SECOND);
+    assert_serves(&mut cluster, 1, "set right");
+}
+
+#[test]
 fn clock_that_is_set_back_while_a_part_is_prepared_does_not_keep_it_locked() {
     let mut cluster = Cluster::new(3);
     cluster.run(2 * SECOND);
