@@ -60,7 +60,7 @@ impl Offset {
         }
         let known = self.at(now);
         let differs = known.offset.abs_diff(newer.at(now).offset);
-        if newer.rtt > known.rtt && differs <= newer.rtt / 2 { Self { sent: newer.sent, ..self } } else { newer }
+        if newer.rtt > known.rtt && differs <= newer.rtt / 2 { Self { sent: newer.sent, ..known } } else { newer }
     }
 
     /// What the exchange tells now. If our wall clock was stepped since, the peer's is as much farther from it: so a site
@@ -70,7 +70,7 @@ impl Offset {
         if step.unsigned_abs() <= STEP {
             return self;
         }
-        Self { offset: self.offset.saturating_sub(step), ..self }
+        Self { offset: self.offset.saturating_sub(step), lead: lead(now), ..self }
     }
 
     /// How wrong one of the two clocks may be now, beyond what `epsilon` and the round trip can show. That a step of our own has
@@ -125,6 +125,12 @@ mod tests {
         // The peer's clock was set an hour back.
         let stepped = Offset::measure(at(2 * SECOND), at(2 * SECOND).wall - 3_600 * SECOND as i64, at(9 * SECOND));
         assert_eq!(after.and(stepped, at(9 * SECOND)), stepped);
+        // Ours was set right by an hour, and a slow exchange says so.
+        let wrong = Offset { offset: 3_600 * SECOND as i64, ..first };
+        let at = |mono: u64| Now { wall: 3_600 * SECOND as i64 + at(mono).wall, mono };
+        let slow = Offset::measure(at(SECOND), at(SECOND + 40_000).wall, at(SECOND + 90_000));
+        let after = wrong.and(slow, at(SECOND + 90_000));
+        assert_eq!((after.offset, after.excess_now(at(2 * SECOND), 1_000)), (0, 0));
         let usual = Offset::measure(at(30 * SECOND), at(30 * SECOND + 41_000).wall, at(30 * SECOND + 80_000));
         assert_eq!(after.and(usual, at(30 * SECOND + 80_000)), usual);
     }
