@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
 use std::time::Instant;
 
-use slackline_core::api::{Read, Reading, Request};
+use slackline_core::api::{Claim, Read, Reading, Request};
 use slackline_core::object::{ObjectKey, Span};
 
 use crate::book::{NotTaken, time_at_the_site};
@@ -25,6 +25,8 @@ pub struct Wanted {
     pub fresh: bool,
     /// Whether this is not to count as a use of what is read.
     pub upkeep: bool,
+    /// The program for which it is, if that wants its turn; see [`Claim`].
+    pub claim: Option<Claim>,
 }
 
 /// What came of a read.
@@ -97,9 +99,9 @@ impl Reads {
             let Some(waiting) = self.waiting.get_mut(&token).filter(|waiting| waiting.result.is_none()) else {
                 continue;
             };
-            let Wanted { gets, scans, fresh, upkeep } = waiting.wanted.take().expect("it leaves once");
+            let Wanted { gets, scans, fresh, upkeep, claim } = waiting.wanted.take().expect("it leaves once");
             let timeout = time_at_the_site(waiting.deadline, now, round_trip);
-            return Some(Request::Read(Box::new(Read { token, gets, scans, fresh, upkeep, timeout })));
+            return Some(Request::Read(Box::new(Read { token, gets, scans, fresh, upkeep, timeout, claim })));
         }
     }
 

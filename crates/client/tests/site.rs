@@ -452,7 +452,7 @@ impl State {
             let rows = self.rows(*home, span);
             fits(rows.len()).map(|()| rows)
         });
-        Reading { token, gets, scans: scans.collect() }
+        Reading { token, gets, scans: scans.collect(), is_whole: false }
     }
 
     fn write(&mut self, key: &ObjectKey, change: &Change) {

@@ -10,7 +10,7 @@ use std::fmt;
 
 use crate::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId};
 use crate::object::trace::Trace;
-use crate::object::{Abort, ObjectKey, Seen, Span, Transaction};
+use crate::object::{Abort, ObjectKey, Origin, Seen, Span, Transaction};
 
 /// The longest name of a quota, in bytes.
 pub const NAME_BYTES: usize = 256;
@@ -307,6 +307,23 @@ pub struct Read {
     pub upkeep: bool,
     /// How long to wait for other sites, in microseconds.
     pub timeout: u64,
+    /// The program for which it is read, if that wants its turn; see [`Claim`].
+    pub claim: Option<Claim>,
+}
+
+/// A program that was aborted, and is run again, asks the homes of what it reads and is to write for its turn there. They answer
+/// when no older program has its turn and nothing is prepared that changes what is read, or after a bounded time.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Claim {
+    /// The program.
+    pub origin: Origin,
+    /// What it wants to write, as far as it is known from the run before.
+    pub writes: Vec<ObjectKey>,
+    /// Whether others were in its way in the run before. If not, it waits only where objects were often changed of late.
+    pub again: bool,
+    /// Whether it has its turn from now on: what younger programs want to prepare over the same objects is refused until this one
+    /// was judged, for a bounded time. It is a courtesy: nothing rests on it, and a home that starts anew has forgotten it.
+    pub bars: bool,
 }
 
 /// What reads found, in the order in which it was asked for.
@@ -318,6 +335,9 @@ pub struct Reading {
     pub gets: Vec<Result<Seen, Abort>>,
     /// What the spans hold: names and values.
     pub scans: Vec<Result<Vec<(String, Seen)>, Abort>>,
+    /// Whether all of it was so at one time, and nothing that changes it was about to take effect: a transaction that reads
+    /// nothing else, and writes nothing, needs no judgement.
+    pub is_whole: bool,
 }
 
 /// What a client asks of a site.

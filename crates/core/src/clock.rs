@@ -60,17 +60,23 @@ impl Offset {
         }
         let known = self.at(now);
         let differs = known.offset.abs_diff(newer.at(now).offset);
-        if newer.rtt > known.rtt && differs <= newer.rtt / 2 { Self { sent: newer.sent, ..self } } else { newer }
+        if newer.rtt > known.rtt && differs <= newer.rtt / 2 { Self { sent: newer.sent, ..known } } else { newer }
     }
 
     /// What the exchange tells now. If our wall clock was stepped since, the peer's is as much farther from it: so a site
-    /// need not wait for the next exchange to distrust a clock that was set wrong, nor to trust one that was set right.
+    /// need not wait for the next exchange to distrust a clock that was set wrong.
     pub fn at(self, now: Now) -> Self {
         let step = lead(now).saturating_sub(self.lead);
         if step.unsigned_abs() <= STEP {
             return self;
         }
-        Self { offset: self.offset.saturating_sub(step), ..self }
+        Self { offset: self.offset.saturating_sub(step), lead: lead(now), ..self }
+    }
+
+    /// How wrong one of the two clocks may be now, beyond what `epsilon` and the round trip can show. That a step of our own has
+    /// made up for what was wrong, only the next exchange can tell: the peer's clock may have been set right by itself meanwhile.
+    pub fn excess_now(self, now: Now, epsilon: u64) -> u64 {
+        self.excess(epsilon).max(self.at(now).excess(epsilon))
     }
 
     /// By how much the offset exceeds what two clocks within `epsilon` of true time and this round trip can show.
@@ -100,6 +106,8 @@ mod tests {
         }
         let wrong = Offset::measure(sent, 1_040_000 + hour, received);
         assert_eq!(wrong.at(later(hour)).excess(1_000), 0, "set right");
+        assert!(wrong.excess_now(later(hour), 1_000) > 0, "or both were stepped");
+        assert!(fair.excess_now(later(hour), 1_000) > 0 && fair.excess_now(later(0), 1_000) == 0);
         let meanwhile = Now { wall: received.wall + hour, ..received };
         assert_eq!(Offset::measure(sent, 1_040_000, meanwhile).at(later(hour)).offset, -hour);
     }
@@ -117,6 +125,12 @@ mod tests {
         // The peer's clock was set an hour back.
         let stepped = Offset::measure(at(2 * SECOND), at(2 * SECOND).wall - 3_600 * SECOND as i64, at(9 * SECOND));
         assert_eq!(after.and(stepped, at(9 * SECOND)), stepped);
+        // Ours was set right by an hour, and a slow exchange says so.
+        let wrong = Offset { offset: 3_600 * SECOND as i64, ..first };
+        let at = |mono: u64| Now { wall: 3_600 * SECOND as i64 + at(mono).wall, mono };
+        let slow = Offset::measure(at(SECOND), at(SECOND + 40_000).wall, at(SECOND + 90_000));
+        let after = wrong.and(slow, at(SECOND + 90_000));
+        assert_eq!((after.offset, after.excess_now(at(2 * SECOND), 1_000)), (0, 0));
         let usual = Offset::measure(at(30 * SECOND), at(30 * SECOND + 41_000).wall, at(30 * SECOND + 80_000));
         assert_eq!(after.and(usual, at(30 * SECOND + 80_000)), usual);
     }

@@ -47,6 +47,10 @@ pub struct Metrics {
     pub revocations: u64,
     /// Parts of transactions that waited for warranties of others to end.
     pub defended: u64,
+    /// Programs that were given a turn: others were barred from what they read and wanted to write.
+    pub turns_given: u64,
+    /// Reads that waited for their turn, or for what was prepared.
+    pub turns_awaited: u64,
     /// Transactions in doubt of which it was found out what became of them.
     pub doubts_resolved: u64,
     /// Calls of memoized functions that were deleted because nobody used them.

@@ -195,7 +195,8 @@ impl Turn<'_> {
 
     /// Whether a site's wall clock and this one's were compared in this life, and agree as far as that can tell.
     pub fn agrees_with(&self, site: SiteId) -> bool {
-        self.offset_of(site).is_some_and(|offset| offset.excess(self.config.epsilon) == 0)
+        let offset = self.peers.iter().find(|peer| peer.site == site).and_then(|peer| peer.offset);
+        site == self.site.me || offset.is_some_and(|offset| offset.excess_now(self.now, self.config.epsilon) == 0)
     }
 
     /// Sends a message about objects.

@@ -323,6 +323,12 @@ impl Backer {
         self.issued.get(name).map_or(&[], Vec::as_slice)
     }
 
+    /// The object over which the right with this number is, if it is out. For those who check.
+    pub fn object_of(&self, number: WarrantyNumber) -> Option<&String> {
+        let is_it = |rights: &Vec<Issued>| rights.iter().any(|right| right.number == number);
+        self.issued.iter().find(|(_, rights)| is_it(rights)).map(|(name, _)| name)
+    }
+
     /// Whether an earlier life may have issued rights that are still binding.
     pub fn is_bound_by_the_past(&self, now: Now) -> bool {
         self.before.is_some_and(|before| {

@@ -177,6 +177,8 @@ impl Snapshot {
         page.counter("warranties_issued", "Warranties issued and extended", node.rights_issued)?;
         page.counter("warranties_revoked", "Warranties asked back before their end", node.revocations)?;
         page.counter("writes_defended", "Parts of transactions that waited for warranties to end", node.defended)?;
+        page.counter("turns_given", "Programs that were given a turn, and others barred", node.turns_given)?;
+        page.counter("reads_waited", "Reads of objects that waited for their turn", node.turns_awaited)?;
         page.counter(
             "calls_evicted",
             "Results of memoized functions deleted because nobody used them",

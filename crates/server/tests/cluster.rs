@@ -133,7 +133,7 @@ fn transaction_over_several_sites_takes_effect_everywhere_or_nowhere() {
         parts[1].incarnation = old.incarnation;
         parts[1].reads.push(stale);
         let operation = ap.id();
-        let transaction = v1::Transaction { parts, max_wait_us: 0 };
+        let transaction = v1::Transaction { parts, max_wait_us: 0, origin: None };
         let request =
             v1::CommitTransactionRequest { operation, low: 1, timeout_us: 5_000_000, transaction: Some(transaction) };
         let reply = ap.rpc.commit_transaction(request.clone()).await.expect("an answer").into_inner();

@@ -78,7 +78,7 @@ impl Client {
 
     /// Commits a transaction.
     pub(crate) async fn commit(&mut self, parts: Vec<v1::Part>) -> v1::outcome::Result {
-        let transaction = v1::Transaction { parts, max_wait_us: 5_000_000 };
+        let transaction = v1::Transaction { parts, max_wait_us: 5_000_000, origin: None };
         let request = v1::CommitTransactionRequest {
             operation: self.id(),
             low: 1,

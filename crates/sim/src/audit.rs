@@ -98,6 +98,8 @@ impl Simulation {
                     self.oracle.blame(liveness::NAME, found, &format!("site {site}"));
                     let found = bounded_work::check_rows(self.leftovers(world, site));
                     self.oracle.blame(bounded_work::NAME, found, &format!("site {site}"));
+                    let turns = world.node(site).map_or(0, |node| node.txns().turns());
+                    self.oracle.blame(liveness::NAME, liveness::check_turns(turns), &format!("site {site}"));
                 }
                 self.phase = Phase::Over;
                 return world.stop();

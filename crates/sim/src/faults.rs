@@ -465,6 +465,12 @@ impl Simulation {
         });
     }
 
+    fn probe_turns(&mut self, world: &World, site: usize) {
+        if world.node(site).is_some_and(|node| node.txns().turns() > 0) {
+            self.probes.hit("transaction: its turn ended with a crash");
+        }
+    }
+
     /// Whether messages are lost, repeated or delayed in bursts.
     pub(crate) fn is_stormy(&self) -> bool {
         let is_storm = |fault: &Fault| matches!(fault, Fault::Loss | Fault::Duplication | Fault::Reordering);
@@ -767,6 +773,7 @@ impl Simulation {
     fn crash(&mut self, world: &mut World, site: usize, keep: Keep) {
         self.trace(world, format_args!("site {site} crashes, {keep:?} of what is not synced is kept"));
         self.count_metrics(world, site);
+        self.probe_turns(world, site);
         world.crash(self, site, keep);
         use crate::world::Host;
         self.crashed(world, site, 0);
@@ -784,6 +791,7 @@ impl Simulation {
         match hazard.after {
             After::Crash(keep) => {
                 self.probe_crash(keep);
+                self.probe_turns(world, site);
                 self.faults.recovering[site] = Some(name);
             }
             After::Stall(pause) if pause > STALL_BOUND => self.probes.hit("fault: stall past the bound"),

@@ -185,7 +185,10 @@ impl Simulation {
                 let left = until - world.time_at(site).wall;
                 // Rights of before its start, or by clocks that are wrong, may bind for longer than those that it knows.
                 let is_judged = !self.is_new(site, now) && self.refusals.standing.is_settled(&[site], now);
-                if is_judged && !abort.holders.is_empty() {
+                // What waited while the home was held up is refused afterwards, and was asked back before.
+                let since = self.refusals.standing.sound_since(&[site]);
+                let was_well = since.is_some_and(|since| since + refusal::ASKED_BACK <= now);
+                if is_judged && was_well && !abort.holders.is_empty() {
                     let found = refusal::check_asked_back(now, left, asked.max());
                     self.oracle.blame(refusal::NAME, found, &format!("site {site}, {id}"));
                 }

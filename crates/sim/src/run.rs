@@ -17,6 +17,7 @@ use slackline_core::config::{NAMES_KEPT, Warranties};
 use slackline_core::id::{Incarnation, SessionId, SiteId};
 use slackline_core::machine::{Batch, ClientId, Effect, Input, Seq};
 use slackline_core::node::{Metrics, Node};
+use slackline_core::object::message::{Fetched, Message};
 use slackline_core::peer::{Body, Digest, PeerMessage};
 use slackline_core::session::RETENTION;
 use slackline_core::stats::Rng;
@@ -27,7 +28,7 @@ use crate::clients::{Client, Purpose, is_fleeting};
 use crate::costs::Costs;
 use crate::faults::Faults;
 use crate::invariants::quorums::{self, Promises};
-use crate::invariants::{Violation, answers, lives, release, survival};
+use crate::invariants::{Violation, answers, lives, release, survival, turns};
 use crate::kinds;
 use crate::network::Fate;
 use crate::oracle::Oracle;
@@ -449,6 +450,8 @@ impl Simulation {
         add("round: recovery", metrics.rounds_recovery, before.rounds_recovery);
         add("round: tokens moved", metrics.rebalances, before.rebalances);
         add("transaction: waited for warranties", metrics.defended, before.defended);
+        add("transaction: was given its turn", metrics.turns_given, before.turns_given);
+        add("transaction: waited for its turn", metrics.turns_awaited, before.turns_awaited);
         add("transaction: doubt resolved", metrics.doubts_resolved, before.doubts_resolved);
         add("call: deleted, nobody used it", metrics.calls_evicted, before.calls_evicted);
         add("warranty: issued", metrics.rights_issued, before.rights_issued);
@@ -671,6 +674,12 @@ impl Host for Simulation {
                 }
                 _ => self.probe_effect(site, effect),
             }
+            if let Some(fetched) = fetched_of(effect)
+                && node.txns().turns() > 0
+            {
+                let found = turns::check(fetched, |number| node.txns().is_over_claimed(number));
+                self.oracle.blame(turns::NAME, found, &format!("site {site}"));
+            }
             if self.options.trace {
                 self.trace(world, format_args!("  site {site} → {effect:?}"));
             }
@@ -825,5 +834,16 @@ impl Simulation {
         self.requests.push(purpose);
         world.request(at, site, ClientId(id), request);
         id
+    }
+}
+
+/// An answer with values and rights, if a site sends one.
+fn fetched_of(effect: &Effect<Node>) -> Option<&Fetched> {
+    match effect {
+        Effect::Send { message: PeerMessage { body: Body::Object(message), .. }, .. } => match &**message {
+            Message::Fetched(fetched) => Some(fetched),
+            _ => None,
+        },
+        _ => None,
     }
 }

@@ -19,12 +19,13 @@
 
 use std::collections::BTreeMap;
 
-use slackline_core::api::{Operation, Outcome, Read, Reading};
+use slackline_core::api::{Claim, Operation, Outcome, Read, Reading};
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::draft::Draft;
+use slackline_core::draft::again::Footprint;
 use slackline_core::draft::buffer::ROOT;
 use slackline_core::id::Incarnation;
-use slackline_core::object::{Abort, Cause, Change, Home, ObjectKey, SCAN_ROWS, Span, Value, is_call};
+use slackline_core::object::{Abort, Cause, Change, Home, ObjectKey, Origin, SCAN_ROWS, Span, Value, is_call};
 
 use crate::calls::{Fact, Functions, Missing, REGISTERS, Treated, facts, note, register};
 use crate::history::{self, Fate, History, Op};
@@ -51,6 +52,10 @@ const EVER_MEMBERS: usize = 120;
 const AT_ONCE: usize = 5;
 /// A transaction that is refused so often because of calls is given up.
 const REFUSALS: u32 = 8;
+/// A program is given up when others were in its way so often.
+const CONTENDED: u32 = 9;
+/// Of two programs one counts each time as so many, so that what is asked for after many times is asked for often.
+const HASTE: u32 = 3;
 /// How long a client waits for what it reads, in microseconds.
 const PATIENCE: u64 = 3 * SECOND;
 
@@ -74,9 +79,26 @@ pub(crate) struct Txns {
     accepting: Vec<(usize, u64)>,
 }
 
+/// A program that is run until it is committed, or given up.
+#[derive(Clone, Debug)]
+struct Program {
+    nonce: u64,
+    /// Since when it counts as waiting for its turn.
+    since: u64,
+    /// How often others were in its way, and as how many each time counts.
+    contended: u32,
+    haste: u32,
+    /// What the run before has read and wanted to write.
+    before: Option<Footprint>,
+}
+
 /// A transaction under way.
 #[derive(Debug)]
 struct Running {
+    program: Program,
+    /// How often it has read, and whether all of that was so at one time.
+    reads: u32,
+    is_whole: bool,
     label: u64,
     client: usize,
     site: usize,
@@ -99,6 +121,23 @@ struct Running {
     treated: Treated,
     /// How often it was refused because of such calls.
     refusals: u32,
+}
+
+impl Program {
+    fn origin(&self, world: &World) -> Origin {
+        Origin { nonce: self.nonce, age: world.now() - self.since }
+    }
+
+    /// How the first reads of a run ask for its turn, as the client's do.
+    fn claim(&self, world: &World) -> Claim {
+        let before = self.before.as_ref();
+        Claim {
+            origin: self.origin(world),
+            writes: before.map(|before| before.writes.clone()).unwrap_or_default(),
+            again: before.is_some(),
+            bars: before.is_some_and(|before| before.bars(self.contended)),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -465,7 +504,50 @@ impl Simulation {
         self.txns.values
     }
 
+    /// Runs a program again that others were in the way of: it asks for its turn.
+    fn run_again(&mut self, world: &mut World, running: &Running) {
+        let (at, mut plan, mut program) = (running.client, running.plan.clone(), running.program.clone());
+        let site = self.clients[at].present_site();
+        if running.is_last || self.session_at(world, at, site).is_none() {
+            return;
+        }
+        // What computes calls anew is judged several times in a run, and would lose its turn at the first.
+        program.before = None;
+        program.contended += program.haste;
+        if program.contended >= CONTENDED {
+            return;
+        }
+        if !running.draft.is_treating() {
+            program.before = Some(Footprint::of(&running.draft));
+        }
+        if !program.before.as_ref().is_some_and(|before| before.keeps_age(program.contended)) {
+            program.since = world.now();
+        }
+        // No value is written twice, not even by a run that came to nothing.
+        for (key, blind) in &mut plan.blind {
+            match blind {
+                Blind::Add(_) | Blind::Delete => {}
+                Blind::Write(value) | Blind::Put(value) => *value = self.value(),
+                Blind::Insert(element) => {
+                    let prefix = key.name.rsplit_once('/').map(|(prefix, _)| format!("{prefix}/"));
+                    *element = self.value();
+                    key.name = member(&prefix.unwrap_or_default(), *element);
+                }
+            }
+        }
+        plan.fresh = true;
+        self.probes.hit("transaction: run again");
+        self.begin_run(world, at, site, plan, program, false);
+    }
+
     fn begin_transaction(&mut self, world: &mut World, at: usize, site: usize, plan: Plan, is_last: bool) {
+        let haste = if self.rng.one_in(2) { HASTE } else { 1 };
+        let program = Program { nonce: self.rng.draw() | 1, since: world.now(), contended: 0, haste, before: None };
+        self.begin_run(world, at, site, plan, program, is_last);
+    }
+
+    /// Begins a run of a program.
+    fn begin_run(&mut self, world: &mut World, at: usize, site: usize, plan: Plan, program: Program, is_last: bool) {
         self.txns.labels += 1;
         let label = self.txns.labels;
         let (now, until) = (world.now(), world.now() + PATIENCE);
@@ -479,6 +561,9 @@ impl Simulation {
             }
         }
         let mut running = Running {
+            program,
+            reads: 0,
+            is_whole: false,
             label,
             client: at,
             site,
@@ -510,8 +595,9 @@ impl Simulation {
         let (gets, scans) = running.asked.clone();
         let (at, site, fresh) = (running.client, running.site, running.plan.fresh);
         let upkeep = running.draft.is_treating();
+        let claim = (running.reads == 0 && !upkeep).then(|| running.program.claim(world));
         self.txns.reading.insert(token, running);
-        let read = Read { token, gets, scans, fresh, upkeep, timeout: 2 * SECOND };
+        let read = Read { token, gets, scans, fresh, upkeep, timeout: 2 * SECOND, claim };
         self.send_read(world, at, site, token, read);
     }
 
@@ -519,6 +605,8 @@ impl Simulation {
     pub(crate) fn read(&mut self, world: &mut World, token: u64, reading: Reading) {
         let Some(mut running) = self.txns.reading.remove(&token) else { return };
         let (gets, scans) = std::mem::take(&mut running.asked);
+        running.reads += 1;
+        running.is_whole = reading.is_whole && running.reads == 1;
         for (key, got) in gets.iter().zip(reading.gets) {
             match got {
                 Ok(seen) => {
@@ -735,10 +823,21 @@ impl Simulation {
         let draft = &running.draft;
         let mut transaction = if running.plan.fails { draft.to_validate() } else { draft.to_commit(max_wait) };
         let scanned = |home: &&mut Home| home.incarnation == Incarnation(0) && !home.part.scans.is_empty();
+        let is_of_known = !transaction.homes.iter_mut().any(|home| scanned(&home));
+        if running.is_whole && is_of_known && !transaction.homes.iter().any(|home| home.part.changes()) {
+            // It has read everything at one time: there is nothing to be judged.
+            self.probes.hit("transaction: needs no judgement");
+            self.txns.committed += 1;
+            if running.is_last {
+                self.txns.finished.push(running.client);
+            }
+            return self.record(world.now(), running, Fate::Committed);
+        }
         for home in transaction.homes.iter_mut().filter(scanned) {
             // Nothing was found in it, which tells of no incarnation; the history has it of this one.
             home.incarnation = running.homes[usize::from(home.region)];
         }
+        transaction.origin = running.program.origin(world);
         let proposal = draft.proposal(running.label).map(|(_, proposal)| proposal);
         let timeouts = [400 * MILLISECOND, SECOND, 3 * SECOND, 8 * SECOND];
         let timeout = timeouts[self.rng.below(4) as usize];
@@ -818,6 +917,9 @@ impl Simulation {
                 self.count_abort(abort.cause);
                 if abort.cause == Cause::WouldWait {
                     assert!(!abort.holders.is_empty() || abort.until.is_some(), "who holds what, or until when");
+                }
+                if matches!(abort.cause, Cause::Changed | Cause::Busy) {
+                    self.run_again(world, &running);
                 }
                 Fate::Aborted
             }

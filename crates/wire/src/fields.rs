@@ -76,6 +76,21 @@ macro_rules! nested {
     )*};
 }
 
+/// Makes fields that may be missing.
+macro_rules! maybe {
+    ($($core:ty = $wire:ty),*) => {$(
+        impl crate::fields::Field<Option<$wire>> for Option<$core> {
+            fn to_wire(self) -> Option<$wire> {
+                self.map(Into::into)
+            }
+
+            fn from_wire(wire: Option<$wire>, name: &str) -> Result<Self, Invalid> {
+                crate::optional(wire, name)
+            }
+        }
+    )*};
+}
+
 /// Makes fields of lists of messages, each with the most entries that are taken.
 macro_rules! lists {
     ($($core:ty = $wire:ty, at most $most:expr;)*) => {$(
@@ -91,7 +106,7 @@ macro_rules! lists {
     )*};
 }
 
-pub(crate) use {lists, nested, same_fields, same_variants};
+pub(crate) use {lists, maybe, nested, same_fields, same_variants};
 
 macro_rules! plain {
     ($($type:ty),*) => {$(

@@ -1,17 +1,17 @@
 //! Conversions of what is said about objects and transactions, by clients and between sites; and how large that may be.
 
-use slackline_core::api::{Operation, Read, Reading, Request};
+use slackline_core::api::{Claim, Operation, Read, Reading, Request};
 use slackline_core::id::{Incarnation, OperationId, SiteId};
-use slackline_core::object::message::{Fetch, Fetched, Given, Known, Message, Offer, Prepare, Vote};
+use slackline_core::object::message::{self, Fetch, Fetched, Given, Known, Message, Offer, Prepare, Vote};
 use slackline_core::object::{
-    Abort, Cause, Change, Derived, Home, ObjectKey, Part, SCAN_ROWS, Seen, Span, Subject, TRANSACTION_OPERATIONS,
-    Transaction, Value, Version,
+    Abort, Cause, Change, Derived, Home, ObjectKey, Origin, Part, Rank, SCAN_ROWS, Seen, Span, Subject,
+    TRANSACTION_OPERATIONS, Transaction, Value, Version,
 };
 use slackline_core::peer::{Body, PeerMessage};
 use slackline_core::right::{Start, WarrantyNumber};
 use slackline_core::txn::READ_ITEMS;
 
-use crate::fields::{Field, lists, nested, same_fields, same_variants};
+use crate::fields::{Field, lists, maybe, nested, same_fields, same_variants};
 use crate::{Invalid, convert, inner, internal, optional, required, v1};
 
 /// The most members of a lane.
@@ -38,7 +38,10 @@ pub fn message_bytes(message: &PeerMessage) -> usize {
 pub fn request_bytes(request: &Request) -> usize {
     match request {
         Request::Batch(batch) => batch.operations.iter().map(|submission| operation_bytes(&submission.operation)).sum(),
-        Request::Read(read) => read.gets.iter().map(|key| key.name.len() + ENTRY_BYTES).sum(),
+        Request::Read(read) => {
+            let claimed = read.claim.iter().flat_map(|claim| &claim.writes);
+            read.gets.iter().chain(claimed).map(|key| key.name.len() + ENTRY_BYTES).sum()
+        }
         _ => 0,
     }
 }
@@ -58,7 +61,10 @@ fn object_bytes(message: &Message) -> usize {
             let gets = fetched.gets.iter().flatten().map(|given| seen_bytes(&given.seen));
             gets.sum::<usize>() + fetched.scans.iter().flatten().map(|rows| rows_bytes(rows)).sum::<usize>()
         }
-        Message::Fetch(fetch) => fetch.gets.iter().map(|(name, _)| name.len() + ENTRY_BYTES).sum(),
+        Message::Fetch(fetch) => {
+            let claimed = fetch.claim.iter().flat_map(|claim| &claim.writes);
+            fetch.gets.iter().map(|(name, _)| name).chain(claimed).map(|name| name.len() + ENTRY_BYTES).sum()
+        }
         Message::Revoke { rights, .. } | Message::Revoked { rights, .. } => {
             rights.iter().map(|(name, _)| name.len() + ENTRY_BYTES).sum()
         }
@@ -128,9 +134,9 @@ fn rows_bytes(rows: &[(String, Seen)]) -> usize {
 same_fields! {
     ObjectKey = v1::ObjectKey { name; home = region }
     Span = v1::Span { prefix, after, limit }
-    Read = v1::Read { token, gets, scans, fresh, upkeep; timeout = timeout_us }
-    Reading = v1::Reading { token, gets, scans }
-    Transaction = v1::Transaction { ; homes = parts, max_wait = max_wait_us }
+    Read = v1::Read { token, gets, scans, fresh, upkeep, claim; timeout = timeout_us }
+    Reading = v1::Reading { token, gets, scans, is_whole }
+    Origin = v1::Origin { nonce; age = age_us }
 }
 
 lists! {
@@ -149,6 +155,41 @@ lists! {
 }
 
 nested!(Transaction = v1::Transaction);
+maybe!(Claim = v1::Claim, message::Claim = internal::Claim);
+
+impl From<Transaction> for v1::Transaction {
+    fn from(transaction: Transaction) -> Self {
+        let Transaction { homes, max_wait, origin } = transaction;
+        let origin = (origin != Origin::default()).then(|| origin.into());
+        Self { parts: homes.to_wire(), max_wait_us: max_wait, origin }
+    }
+}
+
+impl TryFrom<v1::Transaction> for Transaction {
+    type Error = Invalid;
+
+    fn try_from(transaction: v1::Transaction) -> Result<Self, Invalid> {
+        Ok(Self {
+            homes: Field::from_wire(transaction.parts, "parts")?,
+            max_wait: transaction.max_wait_us,
+            origin: optional(transaction.origin, "origin")?.unwrap_or_default(),
+        })
+    }
+}
+
+impl From<Claim> for v1::Claim {
+    fn from(Claim { origin, writes, again, bars }: Claim) -> Self {
+        Self { origin: Some(origin.into()), writes: writes.to_wire(), again, bars }
+    }
+}
+
+impl TryFrom<v1::Claim> for Claim {
+    type Error = Invalid;
+
+    fn try_from(v1::Claim { origin, writes, again, bars }: v1::Claim) -> Result<Self, Invalid> {
+        Ok(Self { origin: convert(origin, "origin")?, writes: Field::from_wire(writes, "writes")?, again, bars })
+    }
+}
 
 impl From<Value> for v1::Value {
     fn from(value: Value) -> Self {
@@ -443,8 +484,9 @@ same_fields! {
     Start = internal::Start { incarnation, life }
     WarrantyNumber = internal::RightNumber { start, count }
     Offer = internal::Offer { number; expiry = expiry_us, duration = duration_us }
-    Fetch = internal::Fetch { token, start, gets, scans, rights }
-    Fetched = internal::Fetched { token, start, gets, scans }
+    Fetch = internal::Fetch { token, start, gets, scans, rights, claim; patience = patience_us }
+    Rank = internal::Rank { nonce; began = began_us }
+    Fetched = internal::Fetched { token, start, gets, scans, is_whole }
 }
 
 nested!(Start = internal::Start, WarrantyNumber = internal::RightNumber, OperationId = v1::OperationId);
@@ -455,6 +497,20 @@ lists! {
     Result<Given, Abort> = internal::GivenResult, at most READ_ITEMS;
     (String, WarrantyNumber) = internal::Right, at most TRANSACTION_OPERATIONS;
     (SiteId, Incarnation) = internal::Participant, at most MEMBERS;
+}
+
+impl From<message::Claim> for internal::Claim {
+    fn from(message::Claim { rank, writes, bars, ends }: message::Claim) -> Self {
+        Self { rank: Some(rank.into()), writes, bars, ends }
+    }
+}
+
+impl TryFrom<internal::Claim> for message::Claim {
+    type Error = Invalid;
+
+    fn try_from(internal::Claim { rank, writes, bars, ends }: internal::Claim) -> Result<Self, Invalid> {
+        Ok(Self { rank: convert(rank, "rank")?, writes: at_most(writes, READ_ITEMS, "writes")?, bars, ends })
+    }
 }
 
 impl From<(String, u32)> for internal::Get {
@@ -538,6 +594,8 @@ impl From<Prepare> for internal::Prepare {
             max_wait_us: prepare.max_wait,
             holder: Some(holder.into()),
             released: Some(released.into()),
+            rank: (prepare.rank != Rank::LAST).then(|| prepare.rank.into()),
+            is_check: prepare.is_check,
         }
     }
 }
@@ -555,6 +613,8 @@ impl TryFrom<internal::Prepare> for Prepare {
             part: home.part,
             max_wait: prepare.max_wait_us,
             released: (convert(prepare.holder, "holder")?, convert(prepare.released, "released")?),
+            rank: optional(prepare.rank, "rank")?.unwrap_or_default(),
+            is_check: prepare.is_check,
         })
     }
 }

@@ -1,15 +1,16 @@
 //! Random values of everything that travels, from a seed.
 
 use slackline_core::api::{
-    Answer, Batch, Doubt, Hold, Listed, Operation, Outcome, PeerStatus, Read, Readiness, Reading, Refusal, Request,
-    Response, Shown, ShownSite, SiteSet, Status, Submission,
+    Answer, Batch, Claim, Doubt, Hold, Listed, Operation, Outcome, PeerStatus, Read, Readiness, Reading, Refusal,
+    Request, Response, Shown, ShownSite, SiteSet, Status, Submission,
 };
 use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, NoVote, Report, Row, Scope, Settled, Table, Value};
 use slackline_core::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId};
 use slackline_core::object::message::{self, Fetch, Fetched, Given, Known, Offer, Prepare, Vote};
 use slackline_core::object::trace::{End, Event, Proof, Share, Step, Trace};
 use slackline_core::object::{
-    Abort, Cause, Change, Derived, Home, ObjectKey, Part, Seen, Span, Subject, Transaction, Value as Content, Version,
+    Abort, Cause, Change, Derived, Home, ObjectKey, Origin, Part, Rank, Seen, Span, Subject, Transaction,
+    Value as Content, Version,
 };
 use slackline_core::peer::{Body, Digest, Forget, Forgotten, PeerMessage, Tally};
 use slackline_core::right::{Start, WarrantyNumber};
@@ -113,7 +114,7 @@ impl Generator {
             incarnation: random.incarnation(),
             part: random.part(),
         });
-        Transaction { homes, max_wait: self.number() }
+        Transaction { homes, max_wait: self.number(), origin: self.origin() }
     }
 
     fn part(&mut self) -> Part {
@@ -186,7 +187,20 @@ impl Generator {
             fresh: self.flag(),
             upkeep: self.flag(),
             timeout: self.number(),
+            claim: self.flag().then(|| self.claim()),
         }
+    }
+
+    fn origin(&mut self) -> Origin {
+        Origin { nonce: self.number(), age: self.number() }
+    }
+
+    fn claim(&mut self) -> Claim {
+        Claim { origin: self.origin(), writes: self.several(3, Self::key), again: self.flag(), bars: self.flag() }
+    }
+
+    fn rank(&mut self) -> Rank {
+        Rank { began: self.amount(), nonce: self.number() }
     }
 
     fn reading(&mut self) -> Reading {
@@ -194,6 +208,7 @@ impl Generator {
             token: self.number(),
             gets: self.several(4, |random| if random.flag() { Ok(random.seen()) } else { Err(random.abort()) }),
             scans: self.several(2, Self::rows),
+            is_whole: self.flag(),
         }
     }
 
@@ -231,12 +246,20 @@ impl Generator {
                 gets: self.several(4, |random| (random.name(), random.number() as u32)),
                 scans: self.several(2, Self::span),
                 rights: self.flag(),
+                patience: self.number(),
+                claim: self.flag().then(|| message::Claim {
+                    rank: self.rank(),
+                    writes: self.several(3, Self::name),
+                    bars: self.flag(),
+                    ends: self.flag(),
+                }),
             })),
             1 => Message::Fetched(Box::new(Fetched {
                 token: self.number(),
                 start: self.start(),
                 gets: self.several(4, |random| if random.flag() { Ok(random.given()) } else { Err(random.abort()) }),
                 scans: self.several(2, Self::rows),
+                is_whole: self.flag(),
             })),
             2 => Message::Revoke { holder: self.start(), rights: self.rights() },
             3 => Message::Revoked { holder: self.start(), rights: self.rights() },
@@ -248,6 +271,8 @@ impl Generator {
                 part: self.part(),
                 max_wait: self.number(),
                 released: (self.start(), self.right()),
+                rank: self.rank(),
+                is_check: self.flag(),
             })),
             5 => {
                 let vote = match self.below(4) {

@@ -136,7 +136,8 @@ fn largest_transaction_fits_a_message() {
     let writes = (0..4).map(|at| (name(at), Change::Put(Value::Bytes(vec![0; TRANSACTION_BYTES / 4 - KEY_BYTES]))));
     let scans = (4..TRANSACTION_OPERATIONS).map(|at| (span(at), Vec::new()));
     let part = Part { scans: scans.collect(), writes: writes.collect(), ..Part::default() };
-    let mut transaction = Transaction { homes: vec![Home { part, ..Home::default() }], max_wait: u64::MAX };
+    let mut transaction =
+        Transaction { homes: vec![Home { part, ..Home::default() }], max_wait: u64::MAX, ..Transaction::default() };
     transaction.normalize().expect("it keeps the bounds");
     let operation = Operation::Commit(Box::new(transaction));
     let known = slackline_wire::operation_bytes(&operation);
@@ -150,12 +151,13 @@ fn answer_to_reads_is_cut_where_it_would_not_fit() {
     let seen = |size: usize| Seen { version, value: Some(Value::Bytes(vec![0; size])) };
     let rows = |count: usize| Ok((0..count).map(|at| (format!("{at:0>512}"), seen(VALUE_BYTES))).collect::<Vec<_>>());
     let too_much = Abort::of(Cause::TooMuch);
-    let mut reading = Reading { token: 1, gets: vec![Ok(seen(VALUE_BYTES)); 40], scans: vec![rows(1)] };
+    let mut reading =
+        Reading { token: 1, gets: vec![Ok(seen(VALUE_BYTES)); 40], scans: vec![rows(1)], is_whole: false };
     limit_reading(&mut reading);
     assert!(reading.gets[..15].iter().all(Result::is_ok));
     assert!(reading.gets[16..].iter().all(|result| result.as_ref() == Err(&too_much)));
     assert_eq!(reading.scans, [Err(too_much)]);
-    let mut reading = Reading { token: 1, gets: Vec::new(), scans: vec![rows(SCAN_ROWS), rows(1)] };
+    let mut reading = Reading { token: 1, gets: Vec::new(), scans: vec![rows(SCAN_ROWS), rows(1)], is_whole: false };
     limit_reading(&mut reading);
     assert_eq!((reading.scans[0].is_ok(), reading.scans[1].is_ok()), (false, true));
 
@@ -168,14 +170,19 @@ fn answer_to_reads_is_cut_where_it_would_not_fit() {
     let many = || Ok((0..SCAN_ROWS).map(|at| (format!("{at}"), seen(0))).collect::<Vec<_>>());
     for gets in [vec![Err(failed); READ_ITEMS], vec![Ok(seen(1_000)); READ_ITEMS]] {
         let scans = vec![many(); READ_ITEMS - 1];
-        let mut reading = Reading { token: u64::MAX, gets, scans };
+        let mut reading = Reading { token: u64::MAX, gets, scans, is_whole: true };
         limit_reading(&mut reading);
         let encoded = v1::Reading::from(reading).encoded_len();
         assert!((READING_BYTES / 2..MESSAGE_BYTES).contains(&encoded), "{encoded}");
     }
     let given = Ok(Given { seen: seen(VALUE_BYTES), right: None });
-    let fetched =
-        Fetched { token: 1, start: Default::default(), gets: vec![given; READ_ITEMS / 16], scans: Vec::new() };
+    let fetched = Fetched {
+        token: 1,
+        start: Default::default(),
+        gets: vec![given; READ_ITEMS / 16],
+        scans: Vec::new(),
+        is_whole: true,
+    };
     let body = Body::Object(Box::new(ObjectMessage::Fetched(Box::new(fetched))));
     let mut message = PeerMessage { incarnation: Incarnation(1), position: 1, epoch: 0, body };
     limit_message(&mut message);

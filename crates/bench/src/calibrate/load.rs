@@ -187,7 +187,7 @@ impl Caller {
     }
 
     fn commit(&mut self, home: Home) -> Request {
-        let transaction = Transaction { homes: vec![home], max_wait: TIMEOUT };
+        let transaction = Transaction { homes: vec![home], max_wait: TIMEOUT, ..Transaction::default() };
         self.batch(vec![Operation::Commit(Box::new(transaction))])
     }
 

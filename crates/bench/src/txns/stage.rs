@@ -357,9 +357,10 @@ impl Port for SimPort {
         let until = self.micros(deadline);
         let mut hub = lock(&self.hub);
         let token = hub.next_name();
-        let Wanted { gets, scans, fresh, upkeep } = wanted;
+        let Wanted { gets, scans, fresh, upkeep, claim } = wanted;
         let timeout = until.saturating_sub(hub.now);
-        hub.outbox.push((self.client, Request::Read(Box::new(Read { token, gets, scans, fresh, upkeep, timeout }))));
+        let read = Read { token, gets, scans, fresh, upkeep, timeout, claim };
+        hub.outbox.push((self.client, Request::Read(Box::new(read))));
         drop(hub);
         let asked = Asked { hub: Arc::clone(&self.hub), name: token };
         Box::pin(async move {

@@ -627,7 +627,7 @@ fn every_call_ends_whatever_the_connection_does() {
 fn commit(size: usize) -> Act {
     let write = (format!("{size}"), Change::Put(Value::Bytes(vec![0; size])));
     let part = Part { writes: vec![write], ..Part::default() };
-    Act::commit(Transaction { homes: vec![Home { part, ..Home::default() }], max_wait: 0 })
+    Act::commit(Transaction { homes: vec![Home { part, ..Home::default() }], max_wait: 0, ..Transaction::default() })
 }
 
 fn wanted(name: &str) -> Wanted {
@@ -679,7 +679,7 @@ fn reads_go_beside_batches_and_end_with_the_stream() {
         sent.push(read.token);
     }
     assert_eq!(sent, [tokens[0], tokens[2]], "nobody waits for the other one");
-    let found = |token| Box::new(Reading { token, gets: Vec::new(), scans: Vec::new() });
+    let found = |token| Box::new(Reading { token, gets: Vec::new(), scans: Vec::new(), is_whole: false });
     script.book.found(found(tokens[2]), &mut script.wakers);
     script.book.found(found(tokens[1]), &mut script.wakers);
     assert!(script.book.poll_read(tokens[0], &waker).is_none());

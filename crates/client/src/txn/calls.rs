@@ -250,7 +250,7 @@ impl Transaction {
     ) -> (Attempt, Draft) {
         let mut rounds = 0;
         loop {
-            let attempt = self.commit(region, draft.to_commit(self.longest_wait()), deadline).await;
+            let attempt = self.commit(region, txn, draft.to_commit(self.longest_wait()), deadline).await;
             let Attempt::Depended { failure, home, calls } = attempt else { return (attempt, draft) };
             rounds += 1;
             if rounds > ROUNDS {

@@ -7,10 +7,12 @@
 //!
 //! | module | what it is about |
 //! | --- | --- |
+//! | `again` | what a run reads ahead that is not the first, and asking for its turn |
 //! | `memo`, `calls` | memoized functions, and calls of them |
 //! | `port` | who reads and commits for it, and has the time: a client, or a simulator |
 //! | here | reading and writing, running and running again |
 
+mod again;
 mod calls;
 pub(crate) mod memo;
 pub mod port;
@@ -27,7 +29,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use slackline_core::api::Reading;
+use slackline_core::api::{Claim, Reading};
+use slackline_core::draft::again::Footprint;
 use slackline_core::draft::buffer::{LayerId, Misfit, ROOT, apply};
 use slackline_core::draft::snapshot::{Contradiction, end_of, is_within};
 use slackline_core::draft::{Draft, FrameId};
@@ -44,6 +47,7 @@ use crate::object::Key;
 use crate::outcome::{Aborted, Outcome, Reason, Refused};
 use crate::reads::Wanted;
 use crate::topology::Topology;
+use again::{Ahead, Program};
 use port::Port;
 
 /// The lane in which objects live.
@@ -218,8 +222,11 @@ impl Transaction {
             Ok(region) => region,
             Err(reason) => return Ok(Outcome::Refused(Refused { reason, operation: None })),
         };
+        let mut whose = Program { nonce: self.port.random() | 1, since: self.port.now() };
         let mut pause = PAUSES.0;
         let mut runs = 0;
+        let mut before: Option<Footprint> = None;
+        let mut contended = 0_u32;
         let mut avoid = Vec::new();
         // Why the run before came to nothing.
         let mut last: Option<Failure> = None;
@@ -230,18 +237,32 @@ impl Transaction {
             // Reads end a little before the program would be ended, and say why they did not come to anything.
             let began = self.port.now();
             let margin = (deadline.saturating_duration_since(began) / 16).min(MARGIN);
-            let txn = Txn::new(Arc::clone(&self.port), site, runs > 1, deadline - margin);
+            // Who has read goes before who reads later. Only whom that does not help gets older than the run is.
+            if !before.as_ref().is_some_and(|footprint| footprint.keeps_age(contended)) {
+                whose.since = began;
+            }
+            let txn = Txn::new(Arc::clone(&self.port), site, runs > 1, deadline - margin, whose);
+            if let Some(footprint) = before.take() {
+                let bars = footprint.bars(contended);
+                self.until(deadline, txn.read_ahead(footprint, whose.origin(began), bars)).await;
+            }
             let ended = self.until(deadline, program(txn.clone())).await;
             let is_sound = matches!(ended, Some(Ok(_)))
                 && matches!(self.until(deadline, txn.check_computed()).await, Some(Ok(true)));
-            let State { draft, failure, may_propose, .. } = txn.clone().end();
-            let failure = match (ended, failure) {
+            let State { draft, failure, may_propose, is_whole, .. } = txn.clone().end();
+            // What was so at one time, and is not changed by it, has taken effect then.
+            let is_whole = is_whole && draft.buffer.is_empty(ROOT);
+            let (failure, draft) = match (ended, failure) {
                 // It was still reading, or doing something else: nothing was sent that could take effect.
                 (None, failure) => {
                     let failure = failure.unwrap_or_else(|| Failure::of(Cause::DeadlinePassed, None));
                     return Ok(failure.or_before(last, self.port.now() - began).refused());
                 }
-                (Some(Err(_)), Some(failure)) => failure,
+                (Some(Err(_)), Some(failure)) => (failure, draft),
+                (Some(Ok(value)), _) if is_whole => {
+                    return Ok(Outcome::Done(Committed { value, phases: 0, runs, operation: None }));
+                }
+                (Some(Err(error)), None) if is_whole => return Err(error),
                 (Some(Ok(value)), _) => match self.commit_with_calls(region, &txn, draft, deadline).await {
                     (Attempt::Committed { phases, operation }, draft) => {
                         if is_sound && may_propose {
@@ -249,17 +270,24 @@ impl Transaction {
                         }
                         return Ok(Outcome::Done(Committed { value, phases, runs, operation }));
                     }
-                    (Attempt::Again(failure) | Attempt::Depended { failure, .. }, _) => failure,
+                    (Attempt::Again(failure) | Attempt::Depended { failure, .. }, draft) => (failure, draft),
                     (Attempt::Over(outcome), _) => return Ok(outcome.map(|never| match never {})),
                 },
-                (Some(Err(error)), None) => match self.commit(region, draft.to_validate(), deadline).await {
+                (Some(Err(error)), None) => match self.commit(region, &txn, draft.to_validate(), deadline).await {
                     Attempt::Committed { .. } => return Err(error),
-                    Attempt::Again(failure) | Attempt::Depended { failure, .. } => failure,
+                    Attempt::Again(failure) | Attempt::Depended { failure, .. } => (failure, draft),
                     Attempt::Over(outcome) => return Ok(outcome.map(|never| match never {})),
                 },
             };
             if failure.is_of_the_site {
                 avoid.push(site);
+            }
+            // What computes calls anew is judged several times in a run, and would lose its turn at the first. It waits here.
+            if failure.is_contention() && !draft.is_treating() {
+                // It waits for its turn at the homes. To wait here, too, would be to lose it.
+                contended += 1;
+                pause = PAUSES.0;
+                before = Some(Footprint::of(&draft));
             }
             let (now, rest) = (self.port.now(), jittered(pause, self.port.random()));
             let failure = failure.or_before(last.take(), now - began);
@@ -301,7 +329,14 @@ impl Transaction {
         .await
     }
 
-    async fn commit(&self, region: Option<u16>, mut transaction: object::Transaction, deadline: Instant) -> Attempt {
+    async fn commit(
+        &self,
+        region: Option<u16>,
+        txn: &Txn,
+        mut transaction: object::Transaction,
+        deadline: Instant,
+    ) -> Attempt {
+        transaction.origin = txn.run.program.origin(self.port.now());
         let is_read_only = !transaction.homes.iter().any(|home| home.part.changes());
         if let Err(abort) = transaction.normalize() {
             return Attempt::Again(Failure::of_abort(abort, self.port.topology()));
@@ -380,6 +415,11 @@ impl Failure {
         let is_transient = is_transient(abort.cause);
         let reason = Reason::of_abort(abort, topology);
         Self { reason, operation: None, is_transient, is_of_the_site }
+    }
+
+    /// Whether other transactions were in the way.
+    fn is_contention(&self) -> bool {
+        matches!(&self.reason, Reason::Aborted(aborted) if matches!(aborted.cause, Cause::Changed | Cause::Busy))
     }
 
     /// Whether the home of an object did not answer.
@@ -482,6 +522,7 @@ struct Run {
     deadline: Instant,
     /// Whether the program has ended, and calls that depend on what it wrote are computed anew.
     is_treating: bool,
+    program: Program,
     state: Mutex<State>,
 }
 
@@ -492,6 +533,25 @@ struct State {
     is_over: bool,
     /// Whether every call that was used could be looked for, so that what was computed rests on calls and not on what they read.
     may_propose: bool,
+    ahead: Ahead,
+    /// How often was read.
+    reads: u32,
+    /// Whether all that was read was so at one time.
+    is_whole: bool,
+}
+
+impl State {
+    fn new(draft: Draft) -> Self {
+        Self {
+            draft,
+            failure: None,
+            is_over: false,
+            may_propose: true,
+            ahead: Ahead::default(),
+            reads: 0,
+            is_whole: false,
+        }
+    }
 }
 
 impl fmt::Debug for Txn {
@@ -501,18 +561,18 @@ impl fmt::Debug for Txn {
 }
 
 impl Txn {
-    fn new(port: Arc<dyn Port>, site: SiteId, fresh: bool, deadline: Instant) -> Self {
-        let state = Mutex::new(State { draft: Draft::new(), failure: None, is_over: false, may_propose: true });
-        let run = Run { port, site, fresh, deadline, is_treating: false, state };
+    fn new(port: Arc<dyn Port>, site: SiteId, fresh: bool, deadline: Instant, program: Program) -> Self {
+        let state = Mutex::new(State::new(Draft::new()));
+        let run = Run { port, site, fresh, deadline, is_treating: false, program, state };
         Self { run: Arc::new(run), layer: ROOT, scope: Scope::default() }
     }
 
     /// A new handle that goes on with what a run that has ended has done.
     fn resume(&self, draft: Draft) -> Self {
-        let state = Mutex::new(State { draft, failure: None, is_over: false, may_propose: true });
-        let Run { port, site, fresh, deadline, .. } = &*self.run;
-        let run =
-            Run { port: Arc::clone(port), site: *site, fresh: *fresh, deadline: *deadline, is_treating: true, state };
+        let state = Mutex::new(State::new(draft));
+        let Run { port, site, fresh, deadline, program, .. } = &*self.run;
+        let (port, site, fresh, deadline, program) = (Arc::clone(port), *site, *fresh, *deadline, *program);
+        let run = Run { port, site, fresh, deadline, is_treating: true, program, state };
         Self { run: Arc::new(run), layer: ROOT, scope: Scope::default() }
     }
 
@@ -762,7 +822,7 @@ impl Txn {
     /// Ends the run: handles of it are of no use any more.
     fn end(self) -> State {
         let mut state = self.run.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let over = State { draft: Draft::new(), failure: None, is_over: true, may_propose: false };
+        let over = State { is_over: true, may_propose: false, ..State::new(Draft::new()) };
         std::mem::replace(&mut state, over)
     }
 
@@ -810,6 +870,10 @@ impl Txn {
 
     /// Reads objects into the snapshot.
     async fn fetch(&self, mut missing: Vec<ObjectKey>) -> Result<(), TxnError> {
+        for (key, seen) in self.take_ahead(&mut missing)? {
+            self.check_size(1)?;
+            self.note(|snapshot| snapshot.note_get(&key, seen))?;
+        }
         while !missing.is_empty() {
             self.check_size(missing.len())?;
             let gets: Vec<ObjectKey> = missing.iter().take(READ_ITEMS).cloned().collect();
@@ -837,19 +901,39 @@ impl Txn {
         Ok(())
     }
 
+    /// What was read ahead of what is missing.
+    fn take_ahead(&self, missing: &mut Vec<ObjectKey>) -> Result<Vec<(ObjectKey, Seen)>, TxnError> {
+        let mut state = self.state()?;
+        let mut found = Vec::new();
+        missing.retain(|key| match state.ahead.gets.remove(key) {
+            Some(seen) => {
+                found.push((key.clone(), seen));
+                false
+            }
+            None => true,
+        });
+        Ok(found)
+    }
+
     /// What a span holds, of the snapshot or now read into it; `None` if it does not fit an answer.
     async fn fetch_span(&self, home: u16, span: &Span) -> Result<Option<Vec<(String, Value)>>, TxnError> {
         if let Some(rows) = self.state()?.draft.snapshot.scanned(home, span) {
             return Ok(Some(rows));
         }
         self.check_size(1)?;
-        let scans = vec![(home, span.clone())];
-        let reading = self.read(Wanted { scans, ..Wanted::default() }).await?;
-        let rows: Vec<(String, Seen)> = match reading.scans.into_iter().next() {
-            Some(Ok(rows)) => rows,
-            Some(Err(abort)) if abort.cause == Cause::TooMuch && span.limit > 1 => return Ok(None),
-            Some(Err(abort)) => return Err(self.fail(Failure::of_abort(abort, self.run.port.topology()))),
-            None => return Err(self.fail(self.senseless())),
+        let ahead = self.state()?.ahead.scan(home, span);
+        let rows = match ahead {
+            Some(rows) => rows,
+            None => {
+                let scans = vec![(home, span.clone())];
+                let reading = self.read(Wanted { scans, ..Wanted::default() }).await?;
+                match reading.scans.into_iter().next() {
+                    Some(Ok(rows)) => rows,
+                    Some(Err(abort)) if abort.cause == Cause::TooMuch && span.limit > 1 => return Ok(None),
+                    Some(Err(abort)) => return Err(self.fail(Failure::of_abort(abort, self.run.port.topology()))),
+                    None => return Err(self.fail(self.senseless())),
+                }
+            }
         };
         let values = rows.iter().filter_map(|(name, seen)| Some((name.clone(), seen.value.clone()?))).collect();
         self.check_size(1 + rows.len())?;
@@ -882,9 +966,21 @@ impl Txn {
     async fn read(&self, wanted: Wanted) -> Result<Reading, TxnError> {
         let Run { port, site, fresh, deadline, is_treating, .. } = &*self.run;
         drop(self.state()?);
-        let wanted = Wanted { fresh: *fresh || *is_treating || wanted.fresh, upkeep: *is_treating, ..wanted };
+        let first = || Claim { origin: self.run.program.origin(port.now()), ..Claim::default() };
+        // What a first run reads later would keep waiting those whom its first reads bar.
+        let is_first = self.state()?.reads == 0 && !*is_treating;
+        let claim = wanted.claim.or_else(|| is_first.then(first));
+        let fresh = *fresh || *is_treating || wanted.fresh;
+        let wanted = Wanted { fresh, upkeep: *is_treating, claim, ..wanted };
         let read = Arc::clone(port).read(*site, wanted, *deadline);
-        read.await.map(|reading| *reading).map_err(|why| {
+        let noted = |reading: Box<Reading>| {
+            if let Ok(mut state) = self.state() {
+                state.reads += 1;
+                state.is_whole = reading.is_whole && state.reads == 1;
+            }
+            *reading
+        };
+        read.await.map(noted).map_err(|why| {
             let (site, topology) = (port.topology().name(*site), port.topology());
             let reason = match why {
                 NotTaken::DeadlinePassed => {

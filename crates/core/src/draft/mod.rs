@@ -25,8 +25,10 @@
 //! | --- | --- |
 //! | `buffer` | what a transaction wants to write, in the layers of nested blocks |
 //! | `snapshot` | what it has read |
+//! | `again` | how a program that others were in the way of is run again |
 //! | here | calls, and the transaction that comes of it all |
 
+pub mod again;
 pub mod buffer;
 pub mod snapshot;
 
@@ -252,7 +254,10 @@ impl Draft {
         }
         let mut homes = BTreeMap::new();
         below.into_iter().for_each(|call| self.put(call, &mut homes));
-        Some((top.clone(), Transaction { homes: homes.into_values().collect(), max_wait: WAIT }))
+        Some((
+            top.clone(),
+            Transaction { homes: homes.into_values().collect(), max_wait: WAIT, ..Transaction::default() },
+        ))
     }
 
     /// The computed calls that a computed one has used.
@@ -385,7 +390,7 @@ impl Draft {
     /// What is to be validated, of a program that wrote nothing, or whose error is to be handed over: it was one on what is
     /// true together, or the program is run again.
     pub fn to_validate(&self) -> Transaction {
-        Transaction { homes: self.snapshot.to_homes().into_values().collect(), max_wait: 0 }
+        Transaction { homes: self.snapshot.to_homes().into_values().collect(), max_wait: 0, ..Transaction::default() }
     }
 
     /// What is to be committed. Its writes may wait so long for rights to end, in microseconds.
@@ -397,7 +402,7 @@ impl Draft {
         if !self.told.is_empty() {
             self.put_calls(&mut homes);
         }
-        Transaction { homes: homes.into_values().collect(), max_wait }
+        Transaction { homes: homes.into_values().collect(), max_wait, ..Transaction::default() }
     }
 
     fn put_calls(&self, homes: &mut BTreeMap<u16, Home>) {

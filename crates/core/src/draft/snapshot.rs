@@ -102,6 +102,14 @@ impl Snapshot {
         Ok(())
     }
 
+    /// What was asked for, calls aside: names and spans.
+    pub fn asked(&self) -> (Vec<ObjectKey>, Vec<(u16, Span)>) {
+        let gets = self.homes.iter().flat_map(|(region, home)| home.gets.iter().map(|name| (*region, name)));
+        let gets = gets.filter(|(_, name)| !is_call(name)).map(|(region, name)| ObjectKey::new(region, name));
+        let scans = self.homes.iter().flat_map(|(region, home)| home.scans.iter().map(|scan| (*region, &scan.span)));
+        (gets.collect(), scans.map(|(region, span)| (region, span.clone())).collect())
+    }
+
     /// How many operations it counts as when it is committed.
     pub fn operations(&self) -> usize {
         let scans = |home: &AtHome| home.scans.iter().map(|scan| 1 + scan.names.len()).sum::<usize>();

@@ -207,7 +207,7 @@ impl Node {
     /// majority agrees with the wall clock. What was measured against a peer that is down by now does not count.
     pub fn clock(&self, now: Now) -> (u64, bool) {
         let excesses = self.peers.iter().filter(|peer| peer.site != self.config.me && peer.is_up(now));
-        let excesses = excesses.map(|peer| peer.offset.map_or(0, |offset| offset.at(now).excess(self.config.epsilon)));
+        let excesses = excesses.map(|peer| peer.offset.map_or(0, |offset| offset.excess_now(now, self.config.epsilon)));
         let (mut most, mut disagreeing) = (0, 0);
         for excess in excesses {
             most = most.max(excess);

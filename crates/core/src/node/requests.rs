@@ -161,7 +161,10 @@ impl Desk<'_> {
                 let gets = read.gets.iter().map(|_| ()).map(refuse).collect();
                 let refuse = |_| Err(Abort { site: Some(me), ..Abort::of(Cause::NotReady) });
                 let scans = read.scans.iter().map(|_| ()).map(refuse).collect();
-                turn.responses.push((client, Response::Read(Box::new(Reading { token: read.token, gets, scans }))));
+                turn.responses.push((
+                    client,
+                    Response::Read(Box::new(Reading { token: read.token, gets, scans, is_whole: false })),
+                ));
             }
             Request::Read(read) => {
                 let table = self.txns.table(turn, self.view);

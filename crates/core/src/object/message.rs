@@ -3,7 +3,7 @@
 //! Every message may be lost, repeated or late. What asks carries what it needs to be answered alone; what answers names
 //! what it answers.
 
-use super::{Abort, Part, Seen, Span};
+use super::{Abort, Part, Rank, Seen, Span};
 use crate::id::{Incarnation, OperationId, SiteId};
 use crate::right::{Start, WarrantyNumber};
 
@@ -108,6 +108,24 @@ pub struct Fetch {
     pub scans: Vec<Span>,
     /// Whether rights are wanted too.
     pub rights: bool,
+    /// How long the answer may wait for what is prepared and changes what is read, and for its turn, in microseconds. Zero: not
+    /// at all.
+    pub patience: u64,
+    /// The program for which it is read, if that wants its turn.
+    pub claim: Option<Claim>,
+}
+
+/// At one home: see [`crate::api::Claim`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Claim {
+    /// The program's place in the order.
+    pub rank: Rank,
+    /// What it wants to write there.
+    pub writes: Vec<String>,
+    /// Whether others are barred.
+    pub bars: bool,
+    /// Whether it ends when it is answered, if nothing that changes it is prepared then: nothing is read elsewhere, nor written.
+    pub ends: bool,
 }
 
 /// Answers [`Fetch`].
@@ -121,6 +139,8 @@ pub struct Fetched {
     pub gets: Vec<Result<Given, Abort>>,
     /// What the spans hold.
     pub scans: Vec<Result<Vec<(String, Seen)>, Abort>>,
+    /// Whether nothing was prepared that changes it.
+    pub is_whole: bool,
 }
 
 /// A value, perhaps with a right over it.
@@ -160,6 +180,10 @@ pub struct Prepare {
     pub max_wait: u64,
     /// The coordinator's start, and the highest number of the rights over what is written that it has given up.
     pub released: (Start, WarrantyNumber),
+    /// The program's place in the order of those that want the same objects.
+    pub rank: Rank,
+    /// Whether the transaction writes nothing anywhere, so that nothing is to be locked or kept: the part is only checked.
+    pub is_check: bool,
 }
 
 /// A participant's answer.

@@ -13,6 +13,7 @@ pub mod trace;
 
 use std::fmt;
 
+use crate::clock::SECOND;
 use crate::codec::{Cursor, Malformed, put_bytes, put_i64, put_u64};
 use crate::id::{Incarnation, SiteId};
 
@@ -405,6 +406,50 @@ pub struct Transaction {
     pub homes: Vec<Home>,
     /// How long its writes may wait for rights of others to end, in microseconds.
     pub max_wait: u64,
+    /// Which program it is a run of. No part of its digest: it decides only who goes first.
+    pub origin: Origin,
+}
+
+/// The program that a transaction is a run of. Its client runs it again if it was aborted; of those that want the same objects,
+/// the older goes first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Origin {
+    /// Names it; the same in every run. Zero for none: it never goes before another.
+    pub nonce: u64,
+    /// For how long it has been waiting for its turn, in microseconds: since this run began, or, if others were in its way again
+    /// and again, an earlier one ([`crate::draft::again`]).
+    pub age: u64,
+}
+
+/// The place of a program in the order in which those that want the same objects have their turn: the lower goes first.
+/// Sites' clocks decide it, so it is fair as far as they agree. Nothing but fairness rests on it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Rank {
+    /// Since when it has been waiting for its turn, in microseconds since 1970 by the wall clock of the site that runs it.
+    pub began: i64,
+    /// The program's nonce.
+    pub nonce: u64,
+}
+
+impl Rank {
+    /// Of a program of which nothing is known: it comes last.
+    pub const LAST: Self = Self { began: i64::MAX, nonce: 0 };
+    /// Nobody gets before others by having waited longer than this, in microseconds.
+    const OLDEST: u64 = 60 * SECOND;
+
+    /// The rank of a program, when its site's wall clock shows `wall`.
+    pub fn of(origin: Origin, wall: i64) -> Self {
+        if origin.nonce == 0 {
+            return Self::LAST;
+        }
+        Self { began: wall.saturating_sub_unsigned(origin.age.min(Self::OLDEST)), nonce: origin.nonce }
+    }
+}
+
+impl Default for Rank {
+    fn default() -> Self {
+        Self::LAST
+    }
 }
 
 /// A transaction's part at one region.
@@ -802,7 +847,8 @@ mod tests {
 
     #[test]
     fn transaction_is_put_in_order_or_refused_by_name() {
-        let home = |part| Transaction { homes: vec![Home { part, ..Home::default() }], max_wait: 0 };
+        let home =
+            |part| Transaction { homes: vec![Home { part, ..Home::default() }], max_wait: 0, ..Transaction::default() };
         let reads = |reads: &[(&str, u64)]| Part {
             reads: reads.iter().map(|(name, number)| ((*name).to_owned(), *number)).collect(),
             ..Part::default()

@@ -18,6 +18,11 @@ const COPIES: usize = 200_000;
 const BYTES: usize = 64 << 20;
 /// What a copy takes besides its name and value, in bytes.
 const OVERHEAD: usize = 200;
+/// A copy of an object that was found stale more often than up to date is not used without a right. Of what was found before,
+/// so many count.
+const MOST_DOUBTS: u8 = 4;
+/// The most objects whose copies are in doubt; beyond it, all are trusted again.
+const DOUBTED: usize = 65_536;
 /// A right of which less than this part is left is renewed when it is used, in tenths.
 const RENEW_TENTHS: u64 = 3;
 
@@ -29,6 +34,8 @@ pub(super) struct Cache {
     order: Vec<ObjectKey>,
     hand: usize,
     bytes: usize,
+    /// How much more often copies were found stale than up to date, by object. Those that are mostly up to date are not here.
+    doubts: FxHashMap<ObjectKey, u8>,
     /// By home region: nothing with a number up to this is accepted any more.
     revoked: FxHashMap<u16, WarrantyNumber>,
     /// The highest number seen, by home region.
@@ -92,9 +99,10 @@ impl Cache {
         fresh: bool,
         upkeep: bool,
     ) -> Option<Used<'_>> {
+        let is_doubted = self.is_doubted(key);
         let copy = self.copies.get_mut(key)?;
         let live = copy.right.filter(|right| right.is_live(now, epsilon));
-        if fresh && live.is_none() {
+        if (fresh || is_doubted) && live.is_none() {
             return None;
         }
         copy.is_recent = true;
@@ -110,6 +118,35 @@ impl Cache {
         };
         copy.is_renewing |= renew;
         Some(Used { seen: &copy.seen, renew })
+    }
+
+    /// A transaction found that what it had read was stale, or about to be.
+    pub(super) fn doubt(&mut self, key: &ObjectKey) {
+        if self.doubts.len() >= DOUBTED {
+            self.doubts.clear();
+        }
+        let doubts = self.doubts.entry(key.clone()).or_default();
+        *doubts = (*doubts + 1).min(MOST_DOUBTS);
+    }
+
+    /// What was read turned out to be what was there before.
+    fn trust(&mut self, key: &ObjectKey) {
+        if let Some(doubts) = self.doubts.get_mut(key) {
+            *doubts -= 1;
+            if *doubts == 0 {
+                self.doubts.remove(key);
+            }
+        }
+    }
+
+    /// Whether it was mostly found stale.
+    pub(super) fn is_doubted(&self, key: &ObjectKey) -> bool {
+        self.doubts.contains_key(key)
+    }
+
+    /// Whether that was found more often than once of late.
+    pub(super) fn is_contended(&self, key: &ObjectKey) -> bool {
+        self.doubts.get(key).is_some_and(|doubts| *doubts > 1)
     }
 
     /// The answer to a question that was to renew a copy was lost: another may be asked.
@@ -159,6 +196,11 @@ impl Cache {
         }
         let right = offer.filter(|offer| offer.number > revoked).map(|offer| Held::new(offer, asked));
         let bytes = size(&key, &seen);
+        match self.copies.get(&key).map(|copy| copy.seen.version == seen.version) {
+            Some(true) => self.trust(&key),
+            Some(false) if self.doubts.contains_key(&key) => self.doubt(&key),
+            _ => {}
+        }
         let Some(copy) = self.copies.get_mut(&key) else {
             self.bytes += bytes;
             let copy = Copy {

@@ -26,7 +26,7 @@ use crate::clock::{MILLISECOND, Now, SECOND};
 use crate::id::{Incarnation, OperationId, SessionId, SiteId};
 use crate::object::message::{Known, Message, Prepare, Vote};
 use crate::object::trace::{End, Proof, Step};
-use crate::object::{Abort, Cause, Home, ObjectKey, Part, Subject, Transaction, Version};
+use crate::object::{Abort, Cause, Home, ObjectKey, Part, Rank, Subject, Transaction, Version};
 use crate::right::WarrantyNumber;
 use crate::turn::{Ticket, Turn};
 use crate::txn::row::{self, CoordinatorRow};
@@ -58,6 +58,10 @@ pub(super) struct Coordinated {
     released: Vec<WarrantyNumber>,
     deadline: i64,
     max_wait: u64,
+    /// Its program's place in the order of those that want the same objects.
+    rank: Rank,
+    /// Whether it writes nothing: its parts are only checked, nobody keeps anything of it, and nobody needs to be told.
+    is_check: bool,
     /// Rights that it rests on.
     rests: Vec<ObjectKey>,
     /// Whether there is a row of it.
@@ -110,6 +114,8 @@ impl Txns {
             participants,
             deadline,
             max_wait: 0,
+            rank: Rank::LAST,
+            is_check: false,
             rests: Vec::new(),
             is_durable: true,
             look_at: 0,
@@ -218,6 +224,7 @@ impl Txns {
         for home in &transaction.homes {
             sites.push(self.site_of(turn, home)?);
         }
+        let rank = Rank::of(transaction.origin, turn.now.wall);
         let mut homes = transaction.homes;
         let farthest = homes.iter().zip(&sites).filter(|(home, _)| !home.part.writes.is_empty());
         let way = farthest.map(|(_, site)| turn.round_trip(*site)).max().unwrap_or(0);
@@ -241,7 +248,7 @@ impl Txns {
         {
             let is_waiting = part.writes.iter().any(|(name, _)| self.backer.over_at(turn.now, name).is_some());
             if !is_waiting {
-                self.locks.check(table, &self.dependents, part)?;
+                self.judge(turn, table, rank, part)?;
                 self.apply(turn, Some(table), part);
                 return Ok(Some(u8::from(part.changes())));
             }
@@ -265,7 +272,7 @@ impl Txns {
 
         let deadline = turn.now.wall.saturating_add_unsigned(timeout.min(LONGEST)).min(until);
         let rests = rests.into_iter().map(|proof| proof.key).collect();
-        self.start_phases(turn, table, id, parts, (deadline, transaction.max_wait, timeout), rests)
+        self.start_phases(turn, table, id, parts, (deadline, transaction.max_wait, timeout), (rank, rests))
     }
 
     /// Starts the phases of a transaction over these parts.
@@ -276,7 +283,7 @@ impl Txns {
         id: OperationId,
         parts: Vec<(SiteId, Incarnation, Part)>,
         (deadline, max_wait, timeout): (i64, u64, u64),
-        rests: Vec<ObjectKey>,
+        (rank, rests): (Rank, Vec<ObjectKey>),
     ) -> Result<Option<u8>, Abort> {
         let me = turn.site.me;
         let participants: Vec<(SiteId, Incarnation)> =
@@ -288,6 +295,7 @@ impl Txns {
         let left = u64::try_from(deadline.saturating_sub(turn.now.wall)).unwrap_or(0) + 2 * turn.config.epsilon;
         let pinned_until =
             Now { wall: turn.now.wall.saturating_add_unsigned(left), mono: turn.now.mono.saturating_add(left) };
+        let is_check = parts.iter().all(|(_, _, part)| !part.changes());
         let coordinated = Coordinated {
             released: released.collect(),
             prepared: 0,
@@ -297,6 +305,8 @@ impl Txns {
             participants,
             deadline,
             max_wait,
+            rank,
+            is_check,
             is_durable: true,
             look_at: 0,
             tries: 0,
@@ -318,8 +328,9 @@ impl Txns {
             match vote {
                 Some(Vote::Refused(abort)) => {
                     // Nobody else was asked, so nobody needs to know.
-                    self.entries.remove(&id);
-                    turn.batch.delete(&row::participant_key(id));
+                    if self.entries.remove(&id).is_some() {
+                        turn.batch.delete(&row::participant_key(id));
+                    }
                     self.drop_coordinated(turn, id);
                     return Err(*abort);
                 }
@@ -334,7 +345,8 @@ impl Txns {
         }
         let coordinated = self.coordinated_mut(id);
         // Where nobody else takes part, there is nothing to find out after a crash: what was not carried out never will be.
-        coordinated.is_durable = !is_alone;
+        // Nor where nothing is written: it is judged anew if it is asked for again.
+        coordinated.is_durable = !is_alone && !is_check;
         self.ask_to_prepare(turn, id);
         self.look_soon(turn, id);
         Ok(None)
@@ -390,11 +402,16 @@ impl Txns {
         Prepare {
             id,
             deadline: coordinated.deadline,
-            participants: coordinated.participants.clone(),
+            participants: match coordinated.is_check {
+                true => vec![coordinated.participants[position]],
+                false => coordinated.participants.clone(),
+            },
             prepared,
             part: coordinated.parts[position].clone(),
             max_wait: coordinated.max_wait,
             released: (start, coordinated.released[position]),
+            rank: coordinated.rank,
+            is_check: coordinated.is_check,
         }
     }
 
@@ -451,13 +468,13 @@ impl Txns {
         self.trace_vote(turn, from, id, &vote);
         let coordinated = self.coordinated_mut(id);
         match vote {
-            Vote::Committed => {
+            Vote::Committed if !coordinated.is_check => {
                 coordinated.informed |= 1 << position;
                 self.decide(turn, id, Ok(()));
             }
             Vote::Refused(abort) => self.decide(turn, id, Err(*abort)),
             Vote::Waiting { .. } => {}
-            Vote::Prepared => {
+            Vote::Prepared | Vote::Committed => {
                 coordinated.prepared |= 1 << position;
                 if coordinated.are_all_prepared() {
                     self.decide(turn, id, Ok(()));
@@ -489,7 +506,7 @@ impl Txns {
             return;
         }
         let commit = result.is_ok();
-        let phases = if coordinated.participants.len() > 1 { 2 } else { 1 };
+        let phases = if coordinated.participants.len() > 1 && !coordinated.is_check { 2 } else { 1 };
         let outcome = match &result {
             Ok(()) => {
                 turn.metrics.committed[phases] += 1;
@@ -500,6 +517,10 @@ impl Txns {
                 Outcome::Aborted(Box::new(abort.clone()))
             }
         };
+        let is_check = coordinated.is_check;
+        if is_check {
+            coordinated.informed = coordinated.all();
+        }
         let own = coordinated.position(me).map_or(0, |own| 1 << own);
         coordinated.decided = Some((commit, own | coordinated.informed));
         let all_know = (own | coordinated.informed).count_ones() as usize == coordinated.participants.len();
@@ -533,7 +554,7 @@ impl Txns {
             self.decide_own_part(turn, id, commit);
         }
         self.knows(turn, me, id);
-        for site in &others {
+        for site in others.iter().filter(|_| !is_check) {
             turn.send_object(*site, Message::Decide { id, commit });
         }
         if all_know {
@@ -553,10 +574,13 @@ impl Txns {
         }
     }
 
-    /// The copy of what a transaction found stale is not used again.
+    /// The copy of what a transaction found stale is not used again, and the next ones are distrusted if that goes on.
     fn note_stale(&mut self, abort: &Abort) {
-        if let Some(key) = abort.key.as_ref().filter(|_| abort.cause == Cause::Changed) {
-            self.cache.drop_copy(key);
+        if let Some(key) = abort.key.as_ref().filter(|_| matches!(abort.cause, Cause::Changed | Cause::Busy)) {
+            self.cache.doubt(key);
+            if abort.cause == Cause::Changed {
+                self.cache.drop_copy(key);
+            }
         }
     }
 
@@ -614,6 +638,10 @@ impl Txns {
             self.traces.note(turn.now, id, turn.site.me, Step::Undecided);
             turn.finished.push((ticket, Outcome::Unknown(Doubt::Undecided)));
         }
+        if coordinated.is_check && coordinated.deadline < turn.now.wall {
+            // It needs nobody's word to come to nothing.
+            return self.decide(turn, id, Err(Abort::of(Cause::DeadlinePassed)));
+        }
         let is_bereft = coordinated.lost != 0;
         // A client that was told that nothing is known yet has waited for longer than the deadline was to be ahead: so the wall
         // clock that shows it as still ahead has been set back since.
@@ -631,6 +659,9 @@ impl Txns {
         let Some(coordinated) = self.coordinated.get(&id).filter(|coordinated| coordinated.decided.is_none()) else {
             return;
         };
+        if coordinated.is_check {
+            return self.decide(turn, id, Err(Abort::of(Cause::Withdrawn)));
+        }
         let (deadline, participants) = (coordinated.deadline, coordinated.participants.clone());
         let prepared = coordinated.prepared;
         for (site, _) in &participants {

@@ -19,8 +19,8 @@ use super::{Timer, Txns};
 use crate::clock::{MILLISECOND, Now, SECOND};
 use crate::id::{Incarnation, OperationId, SiteId};
 use crate::machine::{KeySet, Reader, View};
-use crate::object::message::{Known, Message, Prepare, Vote};
-use crate::object::{Abort, Cause, ObjectKey, Part};
+use crate::object::message::{Fetch, Known, Message, Prepare, Vote};
+use crate::object::{Abort, Cause, ObjectKey, Part, Rank};
 use crate::right::{Start, WarrantyNumber};
 use crate::turn::Turn;
 use crate::txn::row::{self, ParticipantRow};
@@ -58,6 +58,8 @@ pub(super) struct Entry {
     /// When its deadline is past on the monotonic clock, reckoned when this site was asked to prepare it, or started anew.
     late_at: u64,
     released: (Start, WarrantyNumber),
+    /// Its program's place in the order of those that want the same objects. In memory only, as claims are.
+    rank: Rank,
 }
 
 /// How far a participant is with its part.
@@ -173,7 +175,10 @@ impl Txns {
 
     /// Prepares a part, if that can be; says what came of it.
     pub(super) fn prepare(&mut self, turn: &mut Turn, table: &Table, prepare: Prepare) -> Option<Vote> {
-        let Prepare { id, deadline, participants, prepared, part, max_wait, released } = prepare;
+        if prepare.is_check {
+            return Some(self.check_part(turn, table, &prepare));
+        }
+        let Prepare { id, deadline, participants, prepared, part, max_wait, released, rank, is_check: _ } = prepare;
         let refuse = |cause| Some(Vote::Refused(Box::new(Abort { site: Some(turn.site.me), ..Abort::of(cause) })));
         if let Some(entry) = self.entries.get_mut(&id) {
             return Some(match entry.stage {
@@ -218,7 +223,7 @@ impl Txns {
             let cause = if is_far { Cause::ClocksDisagree } else { Cause::DeadlinePassed };
             return Some(self.refuse_part(turn, id, Abort { site: Some(turn.site.me), ..Abort::of(cause) }));
         }
-        (entry.known, entry.part, entry.released) = (prepared, part, released);
+        (entry.known, entry.part, entry.released, entry.rank) = (prepared, part, released, rank);
         entry.known |= entry.bit(id, turn.site.me);
         entry.patience = turn.now.mono.saturating_add(max_wait);
         entry.late_at = turn.now.mono.saturating_add(deadline.abs_diff(turn.now.wall));
@@ -366,12 +371,45 @@ impl Txns {
         self.entries.get(&id).and_then(|entry| entry.abort.clone()).unwrap_or_else(|| Abort::of(Cause::Withdrawn))
     }
 
+    /// Judges a part of a transaction that writes nothing anywhere. All its reads were answered before any of its parts is
+    /// checked. So at the time between, everything that it read was as it was read: what is still there now has not changed
+    /// since, and no write of it is prepared that may have taken effect elsewhere. Nothing needs to be locked or kept.
+    fn check_part(&mut self, turn: &mut Turn, table: &Table, prepare: &Prepare) -> Vote {
+        let Prepare { deadline, participants, part, rank, .. } = prepare;
+        self.end_claim(turn.now.mono, rank.nonce);
+        let refuse = |cause| Vote::Refused(Box::new(Abort { site: Some(table.site), ..Abort::of(cause) }));
+        if !participants.contains(&(turn.site.me, turn.site.incarnation)) || part.changes() {
+            return refuse(Cause::Changed);
+        }
+        // Rights that it rests on may be over.
+        if *deadline <= turn.now.wall {
+            return refuse(Cause::DeadlinePassed);
+        }
+        part_read(&mut self.backer, turn, part);
+        match self.locks.check(table, &self.dependents, part) {
+            Ok(()) => Vote::Prepared,
+            Err(abort) => Vote::Refused(Box::new(abort)),
+        }
+    }
+
+    /// Judges a part as it would be carried out now: it must be the turn of its program, and what it read as it was.
+    pub(super) fn judge(&mut self, turn: &Turn, table: &Table, rank: Rank, part: &Part) -> Result<(), Abort> {
+        let barred = self.claims.in_the_way(rank, part);
+        let barred = barred.map(|name| Abort::about(Cause::Busy, table.site, name));
+        let judged = barred.map_or_else(|| self.locks.check(table, &self.dependents, part), Err);
+        // It had its turn: what is prepared is locked, and what is refused is read again.
+        self.end_claim(turn.now.mono, rank.nonce);
+        judged
+    }
+
     /// Checks a part over whose writes nobody holds a right.
     fn vote(&mut self, turn: &mut Turn, table: &Table, id: OperationId) -> Vote {
-        let entry = self.entries.get_mut(&id).expect("looked up by the caller");
-        if let Err(abort) = self.locks.check(table, &self.dependents, &entry.part) {
+        let entry = &self.entries[&id];
+        let (rank, part) = (entry.rank, entry.part.clone());
+        if let Err(abort) = self.judge(turn, table, rank, &part) {
             return self.refuse_part(turn, id, abort);
         }
+        let entry = self.entries.get_mut(&id).expect("looked up by the caller");
         if entry.participants.len() == 1 {
             self.commit_part(turn, Some(table), id);
             return Vote::Committed;
@@ -430,6 +468,11 @@ impl Txns {
                     let defending = self.entries.get(id).filter(|entry| entry.stage == Stage::Defending);
                     defending.into_iter().for_each(|entry| needs(&entry.part, incarnation, set));
                 }
+                Timer::Parked(token) => {
+                    if let Some(Fetch { gets, scans, .. }) = self.claims.parked(*token) {
+                        super::read::needs(gets.iter().map(|(name, _)| &**name), scans.iter(), incarnation, set);
+                    }
+                }
                 Timer::Calls => self.calls_need(incarnation, set),
                 Timer::Notes => self.notes_need(incarnation, set),
                 _ => {}
@@ -443,7 +486,7 @@ impl Txns {
         match entry.stage {
             Stage::Prepared | Stage::Defending => {
                 self.apply(turn, table, &entry.part);
-                self.let_go(id, &entry);
+                self.let_go(turn.now.mono, id, &entry);
             }
             Stage::Committed => {}
             Stage::Refused => panic!("{id} was refused here, and is said to be committed"),
@@ -465,7 +508,7 @@ impl Txns {
     pub(super) fn refuse_part(&mut self, turn: &mut Turn, id: OperationId, abort: Abort) -> Vote {
         let mut entry = self.entries.remove(&id).expect("looked up by the caller");
         assert!(entry.stage != Stage::Committed, "{id} is committed here, and is said to be refused");
-        self.let_go(id, &entry);
+        self.let_go(turn.now.mono, id, &entry);
         let was_prepared = entry.stage == Stage::Prepared;
         entry.part = Part::default();
         entry.stage = Stage::Refused;
@@ -480,10 +523,11 @@ impl Txns {
     }
 
     /// Gives back what a part holds.
-    fn let_go(&mut self, id: OperationId, entry: &Entry) {
+    fn let_go(&mut self, now: u64, id: OperationId, entry: &Entry) {
         self.defending.remove(&id);
         if entry.stage == Stage::Prepared {
             self.locks.free(id, &entry.part);
+            self.wake_readers(now, &entry.part);
         }
         let is_barred = match entry.stage {
             Stage::Prepared => true,
@@ -749,6 +793,7 @@ impl Entry {
             patience: 0,
             late_at: u64::MAX,
             released: Default::default(),
+            rank: Rank::LAST,
         }
     }
 }

@@ -97,6 +97,13 @@ impl Locks {
         self.names.get(name).is_some_and(|lock| lock.is_put || lock.adds > 0)
     }
 
+    /// The names in a span of which a prepared write is undecided.
+    pub(super) fn changing_in<'a>(&'a self, span: &'a Span) -> impl Iterator<Item = &'a String> {
+        let from = self.names.range(span.prefix.clone()..).take_while(|(name, _)| name.starts_with(&span.prefix));
+        let changing = from.filter(|(name, lock)| (lock.is_put || lock.adds > 0) && is_within(span, name));
+        changing.map(|(name, _)| name)
+    }
+
     /// Judges a part: whether all that it read is as it was, nothing that is prepared stands in the way, and all calls that
     /// depend on what it writes are covered.
     pub(super) fn check(&self, table: &Table, dependents: &Dependents, part: &Part) -> Result<(), Abort> {
@@ -114,10 +121,7 @@ impl Locks {
             }
         }
         for (span, numbers) in &part.scans {
-            let changing =
-                self.names.range(span.prefix.clone()..).take_while(|(name, _)| name.starts_with(&span.prefix));
-            let changing = changing.filter(|(name, lock)| (lock.is_put || lock.adds > 0) && is_within(span, name));
-            if let Some((name, _)) = changing.into_iter().next() {
+            if let Some(name) = self.changing_in(span).next() {
                 return refuse(Cause::Busy, name);
             }
             if self.numbers(table, &judged(span, numbers.len()))? != *numbers {

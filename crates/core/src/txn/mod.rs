@@ -43,6 +43,7 @@
 //! | --- | --- |
 //! | `table`, `row` | what storage holds |
 //! | `locks` | what prepared transactions hold, and the check of a part |
+//! | `claims` | whose turn it is, where several programs want the same objects |
 //! | `dependents` | which calls of memoized functions depend on what is here |
 //! | `home` | a participant: prepare, defend, vote, carry out, find out |
 //! | `coordinate` | the coordinator: 0, 1 or 2 phases |
@@ -53,6 +54,7 @@
 //! | `trace` | what is remembered of transactions, for those who ask why |
 
 mod cache;
+mod claims;
 mod coordinate;
 mod dependents;
 mod fingerprint;
@@ -81,6 +83,7 @@ use crate::right::{Start, WarrantyNumber};
 use crate::turn::Turn;
 use crate::warranty::Backer;
 use cache::Cache;
+use claims::Claims;
 use coordinate::Coordinated;
 use dependents::Dependents;
 use home::Entry;
@@ -107,6 +110,8 @@ enum Timer {
     Coordinated(OperationId),
     Read(u64),
     Question(u64),
+    Parked(u64),
+    Claim(u64),
     Calls,
     Notes,
 }
@@ -122,6 +127,7 @@ pub struct Txns {
     version: u64,
     backer: Backer,
     locks: Locks,
+    claims: Claims,
     dependents: Dependents,
     uses: Uses,
     /// Transactions in which this site takes part.
@@ -167,6 +173,7 @@ impl Txns {
             version: 0,
             backer: Backer::default(),
             locks: Locks::default(),
+            claims: Claims::default(),
             dependents: Dependents::default(),
             uses: Uses::default(),
             entries: FxHashMap::default(),
@@ -321,6 +328,16 @@ impl Txns {
     /// How many copies of others' objects there are.
     pub fn copies(&self) -> usize {
         self.cache.len()
+    }
+
+    /// How many programs have their turn here, and how many reads wait for theirs.
+    pub fn turns(&self) -> usize {
+        self.claims.len()
+    }
+
+    /// Whether a right that was issued here is over what a program has claimed. For those who check.
+    pub fn is_over_claimed(&self, number: WarrantyNumber) -> bool {
+        self.backer.object_of(number).is_some_and(|name| self.claims.is_claimed(name))
     }
 
     /// Whether nothing is prepared here and undecided.
@@ -514,6 +531,12 @@ impl Txns {
                 Timer::Coordinated(id) => self.look_at_coordinated(turn, at, id),
                 Timer::Read(name) => self.answer_read(turn, name),
                 Timer::Question(token) => self.give_up_question(token),
+                Timer::Parked(token) => {
+                    if let Some((from, fetch)) = self.unpark(turn, at, token) {
+                        self.answer_fetch(turn, &table, from, fetch);
+                    }
+                }
+                Timer::Claim(nonce) => self.look_at_claim(turn.now.mono, nonce),
                 Timer::Calls => self.look_for_idle(turn, &table),
                 Timer::Notes => self.look_at_notes(turn, &table),
             }

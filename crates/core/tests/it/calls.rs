@@ -317,7 +317,7 @@ fn part_that_does_not_do_what_it_says_of_calls_is_refused() {
     let derived = at_home(0, Part { writes: vec![put("x", Value::Derived(Default::default()))], ..Part::default() });
     for home in [covers_nothing, depends_unread, not_put, no_derived, derived] {
         let told = format!("{home:?}");
-        let transaction = Transaction { homes: vec![home], max_wait: 0 };
+        let transaction = Transaction { homes: vec![home], max_wait: 0, ..Transaction::default() };
         assert_eq!(cause(&commit(&mut cluster, 0, transaction)), Some(Cause::Malformed), "{told}");
     }
     assert_eq!(kept(&mut cluster, 0, &twice()), Some(10));

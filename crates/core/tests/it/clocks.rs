@@ -5,7 +5,7 @@ use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{Incarnation, OperationId, SessionId};
 use slackline_core::machine::Input;
 use slackline_core::object::message::{Message, Prepare};
-use slackline_core::object::{Cause, Change, ObjectKey, Part};
+use slackline_core::object::{Cause, Change, ObjectKey, Part, Rank};
 use slackline_core::peer::{Body, PeerMessage};
 use slackline_core::right::{POSTPONED, Start};
 use slackline_core::warranty::LEASE;
@@ -157,7 +157,17 @@ fn participant_takes_no_deadline_that_is_too_far_ahead_now_or_later() {
     let prepare = |cluster: &mut Cluster| {
         let (participants, part) = (participants.clone(), part.clone());
         let released = (Start::default(), Default::default());
-        let prepare = Prepare { id, deadline, participants, prepared: 0, part, max_wait: 0, released };
+        let prepare = Prepare {
+            id,
+            deadline,
+            participants,
+            prepared: 0,
+            part,
+            max_wait: 0,
+            released,
+            rank: Rank::LAST,
+            is_check: false,
+        };
         let body = Body::Object(Box::new(Message::Prepare(Box::new(prepare))));
         let message = PeerMessage { incarnation: Incarnation(1), position: 0, epoch: 0, body };
         cluster.feed(1, Input::Message { from: Cluster::site(0), message })
@@ -297,6 +307,23 @@ fn holds_that_fall_due_at_once_all_come_back_however_many() {
         cluster.run(62 * SECOND);
         assert_eq!(in_use(&mut cluster), (0, 0));
     }
+}
+
+#[test]
+fn clock_that_is_set_wrong_when_another_is_set_right_is_not_believed() {
+    let mut cluster = Cluster::new(3);
+    let wrong = -6 * SECOND as i64;
+    cluster.run(2 * SECOND);
+    cluster.hosts[2].wall += wrong;
+    cluster.run(3 * SECOND);
+    // Between two exchanges: what each of them knows of the other seems to fit again.
+    cluster.hosts[2].wall -= wrong;
+    cluster.hosts[1].wall += wrong;
+    let outcome = commit(&mut cluster, 2, put(&[&key(1, "x")], "1"));
+    assert_eq!(cause(&outcome), Some(Cause::ClocksDisagree));
+    cluster.hosts[1].wall -= wrong;
+    cluster.run(2 * SECOND);
+    assert_serves(&mut cluster, 1, "set right");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod calls;
 mod clocks;
 mod cluster;
+mod contention;
 mod lives;
 mod names;
 mod quotas;

@@ -66,7 +66,11 @@ fn writes(names: &[(u16, &str)], change: Change) -> Operation {
         let part = Part { writes: vec![((*name).to_owned(), change.clone())], ..Part::default() };
         Home { region: *region, part, ..Home::default() }
     };
-    Operation::Commit(Box::new(Transaction { homes: names.iter().map(home).collect(), max_wait: SECOND }))
+    Operation::Commit(Box::new(Transaction {
+        homes: names.iter().map(home).collect(),
+        max_wait: SECOND,
+        ..Transaction::default()
+    }))
 }
 
 /// A session whose operation 1 added 5 to `n` at its site, and whose operation 2 is in doubt: both of its homes are cut off.

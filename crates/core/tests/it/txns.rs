@@ -8,7 +8,7 @@ use slackline_core::node::Node;
 use slackline_core::object::message::{Fetch, Message, Prepare};
 use slackline_core::object::trace::{End, Step, Trace};
 use slackline_core::object::{
-    Abort, Cause, Change, Home, ObjectKey, Part, Seen, Span, Transaction, VALUE_BYTES, Value,
+    Abort, Cause, Change, Home, ObjectKey, Origin, Part, Rank, Seen, Span, Transaction, VALUE_BYTES, Value,
 };
 use slackline_core::peer::{Body, PeerMessage};
 use slackline_core::right::Start;
@@ -22,7 +22,7 @@ pub(crate) struct Txn(pub(crate) Transaction);
 
 impl Txn {
     pub(crate) fn new() -> Self {
-        Self(Transaction { homes: Vec::new(), max_wait: 60 * SECOND })
+        Self(Transaction { homes: Vec::new(), max_wait: 60 * SECOND, ..Transaction::default() })
     }
 
     fn home(&mut self, region: u16) -> &mut Home {
@@ -32,6 +32,11 @@ impl Txn {
             homes.len() - 1
         });
         &mut homes[at]
+    }
+
+    pub(crate) fn of(mut self, origin: Origin) -> Self {
+        self.0.origin = origin;
+        self
     }
 
     pub(crate) fn read(mut self, key: &ObjectKey, seen: &Seen) -> Self {
@@ -70,11 +75,11 @@ pub(crate) fn key(home: u16, name: &str) -> ObjectKey {
 }
 
 fn begin_read(cluster: &mut Cluster, at: usize, gets: &[ObjectKey], scans: Vec<(u16, Span)>, fresh: bool) {
-    let read = Read { token: 7, gets: gets.to_vec(), scans, fresh, upkeep: false, timeout: SECOND };
+    let read = Read { token: 7, gets: gets.to_vec(), scans, fresh, upkeep: false, timeout: SECOND, claim: None };
     cluster.request(at, 70, Request::Read(Box::new(read)));
 }
 
-fn end_read(cluster: &mut Cluster, at: usize) -> Reading {
+pub(crate) fn end_read(cluster: &mut Cluster, at: usize) -> Reading {
     for _ in 0..300 {
         let found = cluster.responses.iter().position(|(host, client, _)| (*host, *client) == (at, ClientId(70)));
         if let Some(found) = found {
@@ -107,13 +112,18 @@ pub(crate) fn fresh(cluster: &mut Cluster, at: usize, key: &ObjectKey) -> Result
 /// The same, without using it.
 pub(crate) fn look(cluster: &mut Cluster, at: usize, key: &ObjectKey) -> Result<Seen, Abort> {
     let gets = vec![key.clone()];
-    let read = Read { token: 7, gets, scans: Vec::new(), fresh: true, upkeep: true, timeout: SECOND };
+    let read = Read { token: 7, gets, scans: Vec::new(), fresh: true, upkeep: true, timeout: SECOND, claim: None };
     cluster.request(at, 70, Request::Read(Box::new(read)));
     end_read(cluster, at).gets.remove(0)
 }
 
 pub(crate) fn value(cluster: &mut Cluster, at: usize, key: &ObjectKey) -> Option<Value> {
     fresh(cluster, at, key).expect("read").value
+}
+
+/// Hands a transaction over and does not wait for it; its sequence.
+pub(crate) fn begin(cluster: &mut Cluster, at: usize, txn: Txn) -> u64 {
+    cluster.submit(at, txn.operation())
 }
 
 pub(crate) fn commit(cluster: &mut Cluster, at: usize, txn: Txn) -> Outcome {
@@ -211,9 +221,10 @@ fn prepared_write_excludes_reads_and_writes_but_adds_pass_adds() {
     cluster.run(DELAY + MILLISECOND);
     let second = cluster.submit(0, Txn::new().write(&counter, Change::Add(7)).operation());
     assert_eq!(cluster.outcome(0, second), Some(committed(1)), "adds commute");
+    // Read before anybody was refused: later reads would wait.
+    let seen = get(&mut cluster, 0, &counter).expect("read");
     let put = cluster.submit(0, Txn::new().write(&counter, Change::Put(Value::Counter(0))).operation());
     assert_eq!(cause(&cluster.outcome(0, put).expect("at once")), Some(Cause::Busy));
-    let seen = get(&mut cluster, 0, &counter).expect("read");
     let read = cluster.submit(0, Txn::new().read(&counter, &seen).operation());
     assert_eq!(cause(&cluster.outcome(0, read).expect("at once")), Some(Cause::Busy));
     cluster.run(4 * DELAY);
@@ -306,7 +317,7 @@ fn read_tells_a_home_that_is_late_from_one_that_is_silent() {
         cluster.request(
             0,
             70,
-            Request::Read(Box::new(Read { token: 7, gets, scans, fresh: true, upkeep: false, timeout })),
+            Request::Read(Box::new(Read { token: 7, gets, scans, fresh: true, upkeep: false, timeout, claim: None })),
         );
         cluster.run(timeout);
         let Reading { mut gets, mut scans, .. } = end_read(cluster, 0);
@@ -681,7 +692,7 @@ fn bad_transaction_is_refused_and_nothing_of_it_is_applied() {
     assert_eq!(value(&mut cluster, 0, &good), None);
     let part = Part { reads: vec![("x".into(), 1)], ..Part::default() };
     let homes = vec![Home { region: 1, incarnation: Incarnation(9), part }];
-    let ahead = Operation::Commit(Box::new(Transaction { homes, max_wait: 0 }));
+    let ahead = Operation::Commit(Box::new(Transaction { homes, max_wait: 0, ..Transaction::default() }));
     assert_eq!(cause(&cluster.done(0, ahead)), Some(Cause::Changed));
 }
 
@@ -843,6 +854,8 @@ fn what_is_not_sound_is_refused_without_a_look_at_storage() {
             gets: vec![(String::new(), 1)],
             scans: vec![span.clone()],
             rights: true,
+            patience: 0,
+            claim: None,
         };
         let part = Part { scans: vec![(span.clone(), Vec::new())], ..Part::default() };
         let prepare = Prepare {
@@ -853,6 +866,8 @@ fn what_is_not_sound_is_refused_without_a_look_at_storage() {
             part: part.clone(),
             max_wait: 0,
             released: Default::default(),
+            rank: Rank::LAST,
+            is_check: false,
         };
         let messages = [Message::Fetch(Box::new(fetch)), Message::Prepare(Box::new(prepare))];
         for message in messages {
@@ -866,7 +881,7 @@ fn what_is_not_sound_is_refused_without_a_look_at_storage() {
 
         let (site, incarnation, session) = cluster.session(0);
         let homes = vec![Home { region: 0, incarnation: Incarnation(1), part }];
-        let operation = Operation::Commit(Box::new(Transaction { homes, max_wait: 0 }));
+        let operation = Operation::Commit(Box::new(Transaction { homes, max_wait: 0, ..Transaction::default() }));
         let operations = vec![Submission { sequence: 1, timeout: SECOND, operation: operation.clone() }];
         let request = Request::Batch(Batch { site, incarnation, session, low: 1, operations });
         let set = needed(&cluster, 0, &Input::Request { client, request });

@@ -249,7 +249,11 @@ impl Plan {
             ..Part::default()
         };
         let homes = (0..SITES).map(|at| Home { region: at as u16, incarnation: Incarnation(1), part: part(at) });
-        Transaction { homes: homes.filter(|home| !home.part.is_empty()).collect(), max_wait: TIMEOUT }
+        Transaction {
+            homes: homes.filter(|home| !home.part.is_empty()).collect(),
+            max_wait: TIMEOUT,
+            ..Transaction::default()
+        }
     }
 
     /// Whether each reads what the other writes.
@@ -465,6 +469,8 @@ impl Setup {
             part,
             max_wait: 0,
             released: Default::default(),
+            rank: slackline_core::object::Rank::LAST,
+            is_check: false,
         }))
     }
 
@@ -663,7 +669,15 @@ impl Setup {
             Arc::make_mut(&mut state.sites[1]).mono += SECOND;
             let gets = vec![("x".to_owned(), 1)];
             let start = Start { incarnation: Incarnation(1), life: Life(1) };
-            let message = Message::Fetch(Box::new(Fetch { token: read, start, gets, scans: Vec::new(), rights: true }));
+            let message = Message::Fetch(Box::new(Fetch {
+                token: read,
+                start,
+                gets,
+                scans: Vec::new(),
+                rights: true,
+                patience: 0,
+                claim: None,
+            }));
             let place = self.send(Envelope { from: 2, incarnation: Incarnation(1), to: 1, message });
             let answer = self.deliver(state, place);
             if read == 4 {

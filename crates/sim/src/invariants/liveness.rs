@@ -24,6 +24,11 @@ pub fn check_rest(in_round: bool, sums: Sums) -> Result<(), String> {
     Ok(())
 }
 
+/// Nobody has a turn, or waits for one: the claims of programs that went away have ended.
+pub fn check_turns(turns: usize) -> Result<(), String> {
+    if turns == 0 { Ok(()) } else { Err(format!("{turns} claims and reads that wait are left")) }
+}
+
 /// No transaction is under way or in doubt: at rest nothing is left of any, at its coordinator or at those who took part, nor is
 /// anything locked for one.
 pub fn check_transactions(under_way: (usize, usize), is_settled: bool) -> Result<(), String> {
@@ -73,6 +78,7 @@ mod tests {
         assert!(check_rest(false, Sums { under_way: 1, ..Sums::default() }).is_err());
         assert!(check_transactions((0, 1), true).is_err());
         assert!(check_transactions((0, 0), false).is_err());
+        assert!(check_turns(1).is_err());
         assert!(check_granted(3, None).is_err());
         assert!(check_granted(3, Some(&Outcome::Refused(Refusal::DeadlinePassed))).is_err());
         assert!(check_shown(None, Sums::default()).is_err());

@@ -18,6 +18,7 @@ pub mod refusal;
 pub mod release;
 pub mod serializable;
 pub mod survival;
+pub mod turns;
 
 /// An invariant that did not hold.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,0 +1,76 @@
+//! Running a program again that others were in the way of: what the run before has read and wanted to write, and how it asks the
+//! homes of that for its turn ([`crate::api::Claim`]).
+
+use super::Draft;
+use crate::object::{Change, ObjectKey, Span, is_call};
+
+/// A program keeps its age, and so goes before others in the end, when they were in its way so often: one that only reads, and one
+/// that writes. Until then each run of it is as old as itself: who has read goes before who reads later.
+const READERS_AGE: u32 = 3;
+/// See [`READERS_AGE`]. From then on it bars others, too.
+const WRITERS_AGE: u32 = 5;
+/// A program that only reads bars others when they were in its way so often. (Its site bars them earlier where a span is
+/// contended.)
+const READERS_BAR: u32 = 2;
+/// A program bars others from no more objects and spans: too many would be held up for one.
+const BARRED: usize = 256;
+
+/// What a run read and wanted to write, calls of memoized functions aside.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Footprint {
+    /// What it read by name.
+    pub gets: Vec<ObjectKey>,
+    /// Regions with the spans of which it read what they hold.
+    pub scans: Vec<(u16, Span)>,
+    /// What it wanted to write, and others must not read meanwhile. Who adds excludes nobody who adds.
+    pub writes: Vec<ObjectKey>,
+}
+
+impl Footprint {
+    /// Of a run that has ended.
+    pub fn of(draft: &Draft) -> Self {
+        let (gets, scans) = draft.snapshot.asked();
+        let writes = draft.buffer.changes().filter(|(_, change)| !matches!(change, Change::Add(_)));
+        let writes = writes.map(|(key, _)| key.clone()).filter(|key| !is_call(&key.name)).collect();
+        Self { gets, scans, writes }
+    }
+
+    /// Whether the next run is as old as the one before it, if others were in the program's way so often.
+    pub fn keeps_age(&self, contended: u32) -> bool {
+        contended >= if self.writes.is_empty() { READERS_AGE } else { WRITERS_AGE }
+    }
+
+    /// Whether the next run bars others that are younger.
+    pub fn bars(&self, contended: u32) -> bool {
+        let items = self.gets.len() + self.scans.len() + self.writes.len();
+        items <= BARRED && contended >= if self.writes.is_empty() { READERS_BAR } else { WRITERS_AGE }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draft::buffer::ROOT;
+    use crate::object::{Seen, Value};
+
+    #[test]
+    fn footprint_has_what_was_read_and_what_others_must_not_read() {
+        let key = |name: &str| ObjectKey::new(1, name);
+        let span = Span { prefix: "s".to_owned(), after: String::new(), limit: 9 };
+        let mut draft = Draft::new();
+        draft.snapshot.note_get(&key("x"), Seen::default()).expect("the first");
+        draft.snapshot.note_scan(1, span.clone(), Vec::new()).expect("the first");
+        for (name, change) in [("y", Change::Put(Value::Counter(1))), ("z", Change::Delete), ("n", Change::Add(1))] {
+            draft.buffer.write(ROOT, key(name), change).expect("fits");
+        }
+        let footprint = Footprint::of(&draft);
+        let expected = Footprint { gets: vec![key("x")], scans: vec![(1, span)], writes: vec![key("y"), key("z")] };
+        assert_eq!(footprint, expected);
+        let reader = Footprint { writes: Vec::new(), ..expected };
+        assert!(reader.bars(READERS_BAR) && !reader.keeps_age(READERS_BAR) && reader.keeps_age(READERS_AGE));
+        let large = Footprint { gets: vec![key("x"); BARRED + 1], ..reader };
+        assert!(large.keeps_age(READERS_AGE) && !large.bars(WRITERS_AGE));
+        assert!(!footprint.bars(READERS_AGE) && !footprint.keeps_age(READERS_AGE));
+        assert!(footprint.bars(WRITERS_AGE) && footprint.keeps_age(WRITERS_AGE));
+    }
+}
