@@ -51,7 +51,7 @@ const NAMED: &[&str] = &[
     "fault: fetched after the deadline",
     "fault: outcome held back",
     "fault: holder starts anew when a right is asked back",
-    "fault: message about a quota comes again in another life of its name",
+    "fault: message of a former life of a quota's name",
     // Quotas.
     "quota: one of very many",
     "quota: forgotten",

@@ -748,7 +748,7 @@ impl Host for Simulation {
             return 0;
         }
         // The name may be forgotten by then, and be another quota's.
-        self.probes.hit("fault: message about a quota comes again in another life of its name");
+        self.probes.hit("fault: message of a former life of a quota's name");
         now + self.names_kept + self.rng.below(16 * SECOND)
     }
 

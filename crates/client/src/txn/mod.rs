@@ -283,11 +283,12 @@ impl Transaction {
                 avoid.push(site);
             }
             // What computes calls anew is judged several times in a run, and would lose its turn at the first. It waits here.
-            if failure.is_contention() && !draft.is_treating() {
+            let footprint = Footprint::of(&draft);
+            if failure.is_contention() && !draft.is_treating() && !footprint.is_empty() {
                 // It waits for its turn at the homes. To wait here, too, would be to lose it.
                 contended += 1;
                 pause = PAUSES.0;
-                before = Some(Footprint::of(&draft));
+                before = Some(footprint);
             }
             let (now, rest) = (self.port.now(), jittered(pause, self.port.random()));
             let failure = failure.or_before(last.take(), now - began);

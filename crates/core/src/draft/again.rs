@@ -35,6 +35,11 @@ impl Footprint {
         Self { gets, scans, writes }
     }
 
+    /// Whether there is nothing to wait for at any home: it only adds.
+    pub fn is_empty(&self) -> bool {
+        self.gets.is_empty() && self.scans.is_empty() && self.writes.is_empty()
+    }
+
     /// Whether the next run is as old as the one before it, if others were in the program's way so often.
     pub fn keeps_age(&self, contended: u32) -> bool {
         contended >= if self.writes.is_empty() { READERS_AGE } else { WRITERS_AGE }
