@@ -170,9 +170,15 @@ impl Turn<'_> {
         Some(self.now.wall.saturating_add(offset))
     }
 
-    /// Whether the wall clocks of so many as are a majority of all sites lie within `span` microseconds of each other.
+    /// Whether the wall clocks of so many as are a majority of all sites lie within `span` microseconds of each other. One that was
+    /// compared before this site's own was stepped does not count: it may have been stepped too since, and fit by chance.
     pub fn has_majority_within(&self, span: u64) -> bool {
-        let offsets = self.offsets();
+        let measured = self.peers.iter().filter_map(|peer| match peer.site == self.site.me {
+            true => Some(Offset::default()),
+            false => peer.offset.filter(|offset| offset.at(self.now) == *offset),
+        });
+        let mut offsets: Vec<i64> = measured.map(|offset| offset.offset).collect();
+        offsets.sort_unstable();
         offsets.windows(self.peers.len() / 2 + 1).any(|near| near[near.len() - 1].abs_diff(near[0]) <= span)
     }
 

@@ -9,8 +9,8 @@
 //!
 //! If the lost site's successor wrote before the rights are over, the reader would go on with what the call was before.
 
-use slackline_core::clock::{MILLISECOND, SECOND};
-use slackline_core::warranty::{LONGEST, VOUCHED};
+use slackline_core::clock::MILLISECOND;
+use slackline_core::warranty::{LEASE, LONGEST, VOUCHED};
 
 use crate::calls::{Functions, REGISTERS};
 use crate::run::{Simulation, Timer};
@@ -18,6 +18,8 @@ use crate::world::World;
 
 /// How often somebody reads or writes.
 const STEP: u64 = 200 * MILLISECOND;
+/// For how long: a keeper that was suspended might issue rights for longer than the lost site waits.
+const LASTS: u64 = LEASE + LONGEST;
 
 /// A site that has lost its storage, and another one that has not heard of it.
 #[derive(Clone, Copy, Debug)]
@@ -42,21 +44,21 @@ impl Simulation {
     pub(crate) fn meet_unheard(&mut self, world: &mut World) {
         let now = world.now();
         let Some(Unheard { lost, keeper, since }) = self.faults.unheard else { return };
-        if self.faults.healed || now > since + VOUCHED + LONGEST + SECOND {
+        if self.faults.healed || now > since + LASTS {
             self.faults.unheard = None;
             return;
         }
 
-        // Neither of the two: it reads by rights alone.
+        // Neither of the two: it reads by rights alone. It goes on asking for new ones: the keeper may have been suspended.
         let sites = world.len() as u64;
         let Some(reader) = (0..world.len()).find(|site| ![lost, keeper].contains(site)) else { return };
-        let renews = now < since + VOUCHED;
+        let renews = now < since + VOUCHED || self.rng.one_in(2);
         let functions = Functions { sites };
         for (call, registers) in (0..REGISTERS).flat_map(|number| functions.of_registers(number)) {
             let rests = registers.into_iter().find(|read| usize::from(read.home) == lost);
             let Some(read) = rests.filter(|_| usize::from(call.home) == keeper) else { continue };
             self.begin_call(world, reader, call, renews);
-            if !renews {
+            if now >= since + VOUCHED {
                 self.begin_for_one(world, lost, read, true);
             }
         }

@@ -288,6 +288,23 @@ fn hold_granted_while_no_clocks_agree_comes_back_in_time() {
     assert_eq!(in_use(&mut cluster), (0, 0));
 }
 
+/// One clock is set right, and another is set wrong by as much, before the two were compared again.
+#[test]
+fn hold_granted_on_a_clock_that_was_set_to_another_comes_back_in_time() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(9));
+    cluster.hosts[1].wall += HOUR;
+    cluster.run(2 * SECOND);
+    cluster.hosts[1].wall -= HOUR;
+    cluster.hosts[0].wall += HOUR;
+    assert!(granted(&cluster.done(0, hold(3, 10 * SECOND))));
+    cluster.hosts[0].wall -= HOUR;
+    cluster.run(9 * SECOND);
+    assert_eq!(in_use(&mut cluster), (3, 3), "not early");
+    cluster.run(2 * SECOND + 2 * POSTPONED);
+    assert_eq!(in_use(&mut cluster), (0, 0));
+}
+
 #[test]
 fn holds_that_fall_due_at_once_all_come_back_however_many() {
     for is_behind in [false, true] {
