@@ -173,19 +173,20 @@ impl Turn<'_> {
     /// Whether the wall clocks of so many as are a majority of all sites lie within `span` microseconds of each other. One that was
     /// compared before this site's own was stepped does not count: it may have been stepped too since, and fit by chance.
     pub fn has_majority_within(&self, span: u64) -> bool {
-        let measured = self.peers.iter().filter_map(|peer| match peer.site == self.site.me {
-            true => Some(Offset::default()),
-            false => peer.offset.filter(|offset| offset.at(self.now) == *offset),
-        });
-        let mut offsets: Vec<i64> = measured.map(|offset| offset.offset).collect();
-        offsets.sort_unstable();
+        let offsets = self.offsets_as(|offset| Some(offset).filter(|offset| offset.at(self.now) == *offset));
         offsets.windows(self.peers.len() / 2 + 1).any(|near| near[near.len() - 1].abs_diff(near[0]) <= span)
     }
 
     /// How far the wall clocks that were measured in this life are from this site's, itself included, in ascending order.
     fn offsets(&self) -> Vec<i64> {
-        let offsets = self.peers.iter().filter_map(|peer| self.offset_of(peer.site));
-        let mut offsets: Vec<i64> = offsets.map(|offset| offset.offset).collect();
+        self.offsets_as(|offset| Some(offset.at(self.now)))
+    }
+
+    /// The same, by what each exchange is taken to tell now.
+    fn offsets_as(&self, tells: impl Fn(Offset) -> Option<Offset>) -> Vec<i64> {
+        let others = self.peers.iter().filter(|peer| peer.site != self.site.me);
+        let told = others.filter_map(|peer| tells(peer.offset?)).map(|offset| offset.offset);
+        let mut offsets: Vec<i64> = told.chain([0]).collect();
         offsets.sort_unstable();
         offsets
     }
