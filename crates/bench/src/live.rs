@@ -2,7 +2,7 @@
 
 use std::fs::DirBuilder;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -322,8 +322,8 @@ pub fn metric(http: SocketAddr, name: &str) -> Result<f64, LiveError> {
 }
 
 fn free_address() -> Result<SocketAddr, LiveError> {
-    let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    listener.map_err(LiveError::system("find a free port of 127.0.0.1"))
+    let ports = slackline_server::ports::free(1).map_err(LiveError::system("find a free port of 127.0.0.1"))?;
+    Ok(SocketAddr::from(([127, 0, 0, 1], ports[0])))
 }
 
 /// A page of a site over HTTP, with its head.

@@ -1,7 +1,6 @@
 //! The binary as a process: run to its end, or kept running until the test is over.
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -219,8 +218,7 @@ fn send(child: &Child, signal: &str) {
 
 /// Ports of this machine that nobody listens at.
 pub(crate) fn free_ports(count: usize) -> Vec<u16> {
-    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
-    listeners.iter().map(|listener| listener.local_addr().expect("bound").port()).collect()
+    slackline_server::ports::free(count).expect("free ports")
 }
 
 /// Configuration files for three sites on free ports.

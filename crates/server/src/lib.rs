@@ -5,6 +5,7 @@
 //! | [`config`] | what a site is told when it starts, and the file of `slackline serve` |
 //! | [`site`] | one site: its threads, from start to stop |
 //! | [`dev`] | a whole cluster in one process |
+//! | [`ports`] | ports for sites that are started and started again |
 //! | [`signal`] | running until Ctrl-C or SIGTERM; logs |
 //! | `engine` | drives the machine: inputs, the release rule, shared syncs |
 //! | `log` | the thread that syncs |
@@ -41,6 +42,7 @@ mod link;
 mod log;
 mod mailbox;
 mod metrics;
+pub mod ports;
 mod service;
 pub mod signal;
 pub mod site;

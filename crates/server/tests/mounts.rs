@@ -1,7 +1,6 @@
 //! A data directory that is not there when the site starts, is an old copy, or is damaged.
 
 use std::collections::BTreeSet;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -24,8 +23,7 @@ struct Places {
 
 impl Places {
     fn new() -> Self {
-        let free: Vec<TcpListener> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
-        let ports = free.iter().map(|socket| socket.local_addr().expect("bound").port()).collect();
+        let ports = slackline_server::ports::free(REGIONS.len()).expect("free ports");
         Self { root: tempfile::tempdir().expect("a directory"), ports }
     }
 

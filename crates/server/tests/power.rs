@@ -1,6 +1,5 @@
 //! Power cuts under load: what a site had written and not synced is lost.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -72,9 +71,8 @@ impl Powered {
 #[test]
 fn power_cuts_under_load_lose_nothing_acknowledged() {
     let data = tempfile::tempdir().expect("a directory");
-    let sockets: Vec<_> = REGIONS.iter().map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
-    let addresses: Vec<_> = sockets.iter().map(|one| one.local_addr().expect("bound").to_string()).collect();
-    drop(sockets);
+    let ports = slackline_server::ports::free(REGIONS.len()).expect("free ports");
+    let addresses: Vec<_> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
     let start = |site: usize| Powered::start(data.path(), site, &addresses);
     let mut sites: Vec<_> = (0..REGIONS.len()).map(|site| Some(start(site))).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
