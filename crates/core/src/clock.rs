@@ -52,15 +52,19 @@ impl Offset {
     }
 
     /// What is known after one more exchange. One that took longer tells less, since it was held up on the way: if it may be that
-    /// nothing has changed, what is known more exactly stands. The answer to an earlier question, or the same once more, tells
-    /// nothing.
+    /// nothing has changed, what is known more exactly stands, unless our wall clock was stepped since. The answer to an earlier
+    /// question, or the same once more, tells nothing; nor does one to a question of before the step.
     pub fn and(self, newer: Self, now: Now) -> Self {
-        if newer.sent <= self.sent {
+        if newer.sent <= self.sent || !newer.is_of(now) {
             return self;
         }
-        let known = self.at(now);
-        let differs = known.offset.abs_diff(newer.at(now).offset);
-        if newer.rtt > known.rtt && differs <= newer.rtt / 2 { Self { sent: newer.sent, ..known } } else { newer }
+        let may_be_same = self.is_of(now) && self.offset.abs_diff(newer.offset) <= newer.rtt / 2;
+        if newer.rtt > self.rtt && may_be_same { Self { sent: newer.sent, ..self } } else { newer }
+    }
+
+    /// Whether our wall clock was not stepped since the exchange began.
+    pub fn is_of(self, now: Now) -> bool {
+        self.at(now) == self
     }
 
     /// What the exchange tells now. If our wall clock was stepped since, the peer's is as much farther from it: so a site
@@ -125,12 +129,15 @@ mod tests {
         // The peer's clock was set an hour back.
         let stepped = Offset::measure(at(2 * SECOND), at(2 * SECOND).wall - 3_600 * SECOND as i64, at(9 * SECOND));
         assert_eq!(after.and(stepped, at(9 * SECOND)), stepped);
-        // Ours was set right by an hour, and a slow exchange says so.
+        // Ours was set right by an hour, and a slow exchange says so; one that began before does not.
         let wrong = Offset { offset: 3_600 * SECOND as i64, ..first };
+        let begun = at(SECOND);
         let at = |mono: u64| Now { wall: 3_600 * SECOND as i64 + at(mono).wall, mono };
+        let astride = Offset::measure(begun, at(SECOND + 40_000).wall, at(SECOND + 90_000));
+        assert_eq!(wrong.and(astride, at(SECOND + 90_000)), wrong);
         let slow = Offset::measure(at(SECOND), at(SECOND + 40_000).wall, at(SECOND + 90_000));
         let after = wrong.and(slow, at(SECOND + 90_000));
-        assert_eq!((after.offset, after.excess_now(at(2 * SECOND), 1_000)), (0, 0));
+        assert_eq!((after, after.excess_now(at(2 * SECOND), 1_000)), (slow, 0));
         let usual = Offset::measure(at(30 * SECOND), at(30 * SECOND + 41_000).wall, at(30 * SECOND + 80_000));
         assert_eq!(after.and(usual, at(30 * SECOND + 80_000)), usual);
     }

@@ -170,23 +170,17 @@ impl Turn<'_> {
         Some(self.now.wall.saturating_add(offset))
     }
 
-    /// Whether the wall clocks of so many as are a majority of all sites lie within `span` microseconds of each other. One that was
-    /// compared before this site's own was stepped does not count: it may have been stepped too since, and fit by chance.
+    /// Whether the wall clocks of so many as are a majority of all sites lie within `span` microseconds of each other.
     pub fn has_majority_within(&self, span: u64) -> bool {
-        let offsets = self.offsets_as(|offset| Some(offset).filter(|offset| offset.at(self.now) == *offset));
-        offsets.windows(self.peers.len() / 2 + 1).any(|near| near[near.len() - 1].abs_diff(near[0]) <= span)
+        self.offsets().windows(self.peers.len() / 2 + 1).any(|near| near[near.len() - 1].abs_diff(near[0]) <= span)
     }
 
-    /// How far the wall clocks that were measured in this life are from this site's, itself included, in ascending order.
+    /// How far the wall clocks that were measured in this life are from this site's, itself included, in ascending order. One that
+    /// was measured before this site's own was stepped says nothing: it may have been stepped too since, and fit by chance.
     fn offsets(&self) -> Vec<i64> {
-        self.offsets_as(|offset| Some(offset.at(self.now)))
-    }
-
-    /// The same, by what each exchange is taken to tell now.
-    fn offsets_as(&self, tells: impl Fn(Offset) -> Option<Offset>) -> Vec<i64> {
         let others = self.peers.iter().filter(|peer| peer.site != self.site.me);
-        let told = others.filter_map(|peer| tells(peer.offset?)).map(|offset| offset.offset);
-        let mut offsets: Vec<i64> = told.chain([0]).collect();
+        let measured = others.filter_map(|peer| peer.offset.filter(|offset| offset.is_of(self.now)));
+        let mut offsets: Vec<i64> = measured.map(|offset| offset.offset).chain([0]).collect();
         offsets.sort_unstable();
         offsets
     }

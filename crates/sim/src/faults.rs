@@ -899,12 +899,34 @@ impl Simulation {
             Fault::Suspension { .. } => {}
             Fault::Clock { site } => {
                 if !begins {
+                    let was = world.clock(site).error(now);
                     let error = self.rng.below(EPSILON as u64) as i64 - EPSILON / 2;
                     world.clock(site).set_wall(now, error, 0);
                     world.clock(site).set_mono_drift(now, self.rng.below(100) as i64 - 50);
                     world.reschedule(site);
+                    self.pass_error_on(world, site, was);
                 }
             }
+        }
+    }
+
+    /// Another clock is set wrong by as much as this one, which has just been set right, was: before the two are compared again, they
+    /// seem to agree.
+    fn pass_error_on(&mut self, world: &mut World, site: usize, error: i64) {
+        let may_pass = !self.faults.healed && self.has_warranties && self.faults.errs_walls;
+        if !may_pass || error.unsigned_abs() < MEASURABLE || !self.rng.one_in(2) {
+            return;
+        }
+        let sites = world.len() as u64;
+        let other = (site + 1 + self.rng.below(sites - 1) as usize) % world.len();
+        if self.may_step(other) {
+            let now = world.now();
+            world.clock(other).set_wall(now, error, 0);
+            let lasts = SECOND + self.rng.below(3 * SECOND);
+            self.begin(world, Fault::Clock { site: other }, lasts);
+            self.probes.hit("fault: wall clock set wrong as another is set right");
+            self.trace(world, format_args!("site {other}: wall clock {error} us off, as that of site {site} was"));
+            self.begin_vigil(world);
         }
     }
 

@@ -26,6 +26,7 @@ const NAMED: &[&str] = &[
     "fault: wall clock stepped while warranties are used",
     "fault: new storage on a wrong wall clock",
     "fault: wall clock set back before a prepare",
+    "fault: wall clock set wrong as another is set right",
     "fault: new incarnation not heard of",
     "fault: monotonic drift",
     "fault: suspended",

@@ -45,6 +45,7 @@ impl Simulation {
         let errors: Vec<u64> = (0..sites).map(|site| world.clock(site).error(now).unsigned_abs()).collect();
         for site in 0..sites {
             self.vigil.ears[site].note_error(now, errors[site], epsilon);
+            self.vigil.ears[site].note_time(now, world.time_at(site));
             for peer in (0..sites).filter(|&peer| peer != site) {
                 let can_hear = errors[peer] <= epsilon && can_exchange(world, site, peer);
                 let rtt = world.delay(site, peer) + world.delay(peer, site);

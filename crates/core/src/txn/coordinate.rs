@@ -77,6 +77,11 @@ pub(super) struct Coordinated {
 }
 
 impl Coordinated {
+    /// Whether it concerns one site alone and rests on nobody's rights.
+    pub(super) fn is_alone(&self) -> bool {
+        self.participants.len() == 1 && self.rests.is_empty()
+    }
+
     fn position(&self, site: SiteId) -> Option<usize> {
         self.participants.iter().position(|(other, _)| *other == site)
     }

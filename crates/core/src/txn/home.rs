@@ -14,6 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
+use super::coordinate::Coordinated;
 use super::table::{Table, judged, need_head, need_heads_of, put_row};
 use super::{Timer, Txns};
 use crate::clock::{MILLISECOND, Now, SECOND};
@@ -202,7 +203,7 @@ impl Txns {
         }
         // To refuse a part would have to be durable, and to take it would rest on a clock that is known to be wrong, here or
         // there, or that was not compared yet. The coordinator asks again.
-        if self.entries.len() >= PARTS || !turn.agrees_with(id.site) {
+        if self.entries.len() >= PARTS || !self.can_tell_whether_late(turn, id) {
             turn.metrics.ignored += 1;
             return None;
         }
@@ -439,7 +440,7 @@ impl Txns {
             Some((_, abort)) if turn.now.mono > patience => self.refuse_part(turn, id, abort),
             // The wall clock may have been set back since it was asked: what the transaction rests on may be over, though the
             // deadline does not seem past.
-            None if !turn.agrees_with(id.site) => return self.look_at(id, turn.now.mono + ASK),
+            None if !self.can_tell_whether_late(turn, id) => return self.look_at(id, turn.now.mono + ASK),
             Some(_) => {
                 self.ask_back(turn, id);
                 return self.look_when_over(turn, id);
@@ -450,6 +451,13 @@ impl Txns {
             None => return self.look_at(id, turn.now.mono),
         };
         self.tell_vote(turn, id, vote);
+    }
+
+    /// Whether this site's clock tells if a transaction's deadline is past: it agrees with the coordinator's, and with so many that it
+    /// is trusted. Two clocks alone may be wrong by as much. Nothing rests on the deadline of what only this site takes part in.
+    fn can_tell_whether_late(&self, turn: &Turn, id: OperationId) -> bool {
+        let is_alone = id.site == turn.site.me && self.coordinated.get(&id).is_some_and(Coordinated::is_alone);
+        is_alone || turn.is_clock_trusted && turn.agrees_with(id.site)
     }
 
     fn tell_vote(&mut self, turn: &mut Turn, id: OperationId, vote: Vote) {

@@ -344,6 +344,32 @@ fn clock_that_is_set_wrong_when_another_is_set_right_is_not_believed() {
 }
 
 #[test]
+fn two_clocks_that_are_wrong_by_as_much_prepare_nothing_after_its_deadline() {
+    let mut cluster = Cluster::new(5);
+    cluster.run(2 * SECOND);
+    cluster.cut = vec![(4, 1)];
+    let first = cluster.submit(4, put(&[&key(1, "x")], "1").operation());
+    // The participant's clock is set back, then the coordinator's, which goes on asking. For all others the deadline, 2 s after it was
+    // asked, is past when the two can speak again.
+    let wrong = -6 * SECOND as i64;
+    cluster.hosts[1].wall += wrong;
+    cluster.run(SECOND);
+    cluster.hosts[4].wall += wrong;
+    cluster.run(SECOND + 2 * DELAY);
+    cluster.cut.clear();
+    cluster.run(10 * SECOND);
+    let outcome = cluster.outcome(4, first);
+    assert!(!matches!(outcome, Some(Outcome::Committed { .. })), "{outcome:?}");
+    assert_eq!(get(&mut cluster, 1, &key(1, "x")).map(|seen| seen.value).ok().flatten(), None);
+
+    for at in [1, 4] {
+        cluster.hosts[at].wall -= wrong;
+    }
+    cluster.run(2 * SECOND);
+    assert_serves(&mut cluster, 1, "set right");
+}
+
+#[test]
 fn clock_that_is_set_back_while_a_part_is_prepared_does_not_keep_it_locked() {
     let mut cluster = Cluster::new(3);
     cluster.run(2 * SECOND);

@@ -13,12 +13,14 @@
 //! A site that has had a large error for two exchange periods, and could hear a majority in all that time, must distrust its
 //! clock.
 
-use slackline_core::clock::SECOND;
+use slackline_core::clock::{Now, SECOND};
 
 /// The invariant's name.
 pub const NAME: &str = "clock errors are noticed";
 /// The exchange period, in microseconds.
 pub const PING: u64 = SECOND;
+/// A clock that moved by this against the other one of its site since the last look was stepped, in microseconds.
+const STEP: u64 = SECOND / 4;
 
 /// What is known of one site's clock, and of whom it can hear.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,12 +29,14 @@ pub struct Ear {
     error: Option<(u64, u64)>,
     /// By peer, whom it can hear: since when, and the round trip of the last exchange.
     peers: Vec<Option<(u64, u64)>>,
+    /// By how much its wall clock is ahead of its monotonic one, and since when, but for drift.
+    lead: (i64, u64),
 }
 
 impl Ear {
     /// A site with a good clock that has heard nobody yet.
     pub fn new(sites: usize) -> Self {
-        Self { error: None, peers: vec![None; sites] }
+        Self { error: None, peers: vec![None; sites], lead: (0, 0) }
     }
 
     /// Its clock is off by this much at `now`.
@@ -41,6 +45,13 @@ impl Ear {
             let (since, least) = self.error.unwrap_or((now, error));
             (since, least.min(error))
         });
+    }
+
+    /// What its clocks show at `now`. If the one was stepped, or the other stood, what it knew of others' clocks is void.
+    pub fn note_time(&mut self, now: u64, shown: Now) {
+        let lead = shown.wall.saturating_sub_unsigned(shown.mono);
+        let is_stepped = lead.abs_diff(self.lead.0) > STEP;
+        self.lead = (lead, if is_stepped { now } else { self.lead.1 });
     }
 
     /// Whether it can hear a peer at `now`, with at least this round trip.
@@ -65,9 +76,9 @@ impl Ear {
         rtts.get(majority - 1).is_some_and(|rtt| least >= 3 * epsilon + rtt)
     }
 
-    /// Whether it could hear a majority, so many others, for two exchange periods.
+    /// Whether it could hear a majority, so many others, for two exchange periods in which its clock was not stepped.
     pub fn hears_majority(&self, now: u64) -> bool {
-        let heard = self.peers.iter().flatten().filter(|(since, _)| now >= since + 2 * PING).count();
+        let heard = self.peers.iter().flatten().filter(|(since, _)| now >= self.lead.1.max(*since) + 2 * PING).count();
         heard > self.peers.len() / 2
     }
 
@@ -123,5 +134,16 @@ mod tests {
         mended.note_error(8 * SECOND, 5_000, EPSILON);
         mended.note_error(8 * SECOND + 1, 150_000, EPSILON);
         assert!(is_fine(&mended));
+    }
+
+    #[test]
+    fn site_hears_a_majority_anew_after_its_clock_was_stepped() {
+        let mut ear = ear(0, 3);
+        let shows = |now: u64, ahead: i64| Now { wall: now as i64 + ahead, mono: now };
+        ear.note_time(SECOND, shows(SECOND, 0));
+        ear.note_time(2 * SECOND, shows(2 * SECOND, 1_000));
+        assert!(!ear.hears_majority(3 * SECOND - 1) && ear.hears_majority(3 * SECOND));
+        ear.note_time(3 * SECOND, shows(3 * SECOND, -2_000_000));
+        assert!(!ear.hears_majority(5 * SECOND - 1) && ear.hears_majority(5 * SECOND));
     }
 }

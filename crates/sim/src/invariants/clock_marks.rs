@@ -7,7 +7,8 @@
 //! - the second stands no farther ahead than [`LEASE`], in which whatever rests on a right is over.
 //!
 //! Each with a margin for how exactly a site can know the time of a majority: ε on either side, and half of a round trip over a
-//! slow link. A site that could hear so many others as are a majority, for two exchange periods, must have its marks so.
+//! slow link. A site that could hear so many others as are a majority, for two exchange periods in which its own clock was not
+//! stepped (what it knew before says nothing any more), must have its marks so.
 
 use slackline_core::clock::SECOND;
 use slackline_core::warranty::LEASE;
