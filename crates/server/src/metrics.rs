@@ -232,7 +232,11 @@ impl Snapshot {
             "The largest part of a peer's offset that epsilon and the round trip cannot explain",
             signed(status.clock_error),
         )?;
-        page.gauge("clock_trusted", "Whether a majority agrees with this clock", i64::from(status.clock_trusted))?;
+        page.gauge(
+            "clock_trusted",
+            "Whether nobody disagrees with this clock, or a majority of all sites agrees",
+            i64::from(status.clock_trusted),
+        )?;
         let peers = || status.peers.iter().map(|peer| ([("peer", self.topology.name(peer.site))], peer));
         page.gauges("peer_up", "Whether the peer was heard from lately", peers().map(|(l, p)| (l, i64::from(p.up))))?;
         let rtts = peers().map(|(labels, peer)| (labels, peer.rtt.map_or(f64::NAN, |rtt| rtt as f64)));

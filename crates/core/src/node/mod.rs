@@ -203,17 +203,19 @@ impl Node {
         &self.peers
     }
 
-    /// The largest part of any peer's offset that ε and the round trip cannot explain, in microseconds, and whether a
-    /// majority agrees with the wall clock. What was measured against a peer that is down by now does not count.
+    /// The largest part of any peer's offset that ε and the round trip cannot explain, in microseconds, and whether the wall clock
+    /// is trusted: nobody disagrees with it, or a majority of all members agrees, this site included. That fewer than a majority disagree
+    /// is not enough: of those that are left while others are down, two may be wrong by as much. What was measured against a
+    /// peer that is down by now does not count.
     pub fn clock(&self, now: Now) -> (u64, bool) {
-        let excesses = self.peers.iter().filter(|peer| peer.site != self.config.me && peer.is_up(now));
-        let excesses = excesses.map(|peer| peer.offset.map_or(0, |offset| offset.excess_now(now, self.config.epsilon)));
-        let (mut most, mut disagreeing) = (0, 0);
-        for excess in excesses {
+        let (mut most, mut agreeing, mut disagreeing) = (0, 1, 0);
+        for peer in self.peers.iter().filter(|peer| peer.site != self.config.me && peer.is_up(now)) {
+            let Some(offset) = peer.offset else { continue };
+            let excess = offset.excess_now(now, self.config.epsilon);
             most = most.max(excess);
-            disagreeing += usize::from(excess > 0);
+            *(if excess > 0 { &mut disagreeing } else { &mut agreeing }) += 1;
         }
-        (most, disagreeing == 0 || disagreeing < self.peers.len() / 2 + 1)
+        (most, disagreeing == 0 || agreeing > self.peers.len() / 2)
     }
 
     /// How the site is.

@@ -357,7 +357,7 @@ impl Txns {
         in_part || self.coordinated.values().any(|coordinated| coordinated.participants.iter().any(is_lost))
     }
 
-    /// Whether rights are issued and relied upon: not while a majority disagrees with this site's clock.
+    /// Whether rights are issued and relied upon: not while somebody disagrees with this site's clock, and no majority agrees with it.
     fn uses_rights(&self, turn: &Turn) -> bool {
         turn.config.warranties != Warranties::Off && turn.is_clock_trusted
     }

@@ -370,6 +370,31 @@ fn two_clocks_that_are_wrong_by_as_much_prepare_nothing_after_its_deadline() {
 }
 
 #[test]
+fn two_clocks_that_are_wrong_by_as_much_are_not_trusted_while_another_site_is_down() {
+    let mut cluster = Cluster::new(5);
+    cluster.run(2 * SECOND);
+    let wrong = -6 * SECOND as i64;
+    for at in [1, 4] {
+        cluster.hosts[at].wall += wrong;
+    }
+    cluster.kill(3);
+    cluster.run(5 * SECOND);
+    let trusts =
+        |cluster: &Cluster, at: usize| cluster.hosts[at].node.as_ref().expect("it is up").clock(cluster.time(at)).1;
+    assert!(!trusts(&cluster, 1) && !trusts(&cluster, 4), "of five, two agree, and two do not");
+    let outcome = commit(&mut cluster, 4, put(&[&key(1, "x")], "1"));
+    assert_eq!(cause(&outcome), Some(Cause::ClocksDisagree));
+    // They do where nobody disagrees, however few are up.
+    for at in [1, 4] {
+        cluster.hosts[at].wall -= wrong;
+    }
+    cluster.kill(2);
+    cluster.run(2 * SECOND);
+    let outcome = commit(&mut cluster, 4, put(&[&key(1, "x")], "1"));
+    assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+}
+
+#[test]
 fn clock_that_is_set_back_while_a_part_is_prepared_does_not_keep_it_locked() {
     let mut cluster = Cluster::new(3);
     cluster.run(2 * SECOND);
