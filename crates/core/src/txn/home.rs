@@ -293,7 +293,7 @@ impl Txns {
         let mut asked: BTreeMap<(SiteId, Start), Vec<(String, WarrantyNumber)>> = BTreeMap::new();
         for (name, _) in &entry.part.writes {
             let lasts_longer = |right: &Issued| {
-                let left = right.mono.saturating_sub(turn.now.mono);
+                let left = right.over_at(turn.now).saturating_sub(turn.now.mono);
                 left >= turn.round_trip(right.holder)
             };
             for right in self.backer.ask_back(turn.now, name, lasts_longer) {

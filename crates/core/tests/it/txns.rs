@@ -398,6 +398,20 @@ fn write_that_may_not_wait_for_a_round_trip_gets_through_though_others_read_all_
 }
 
 #[test]
+fn right_that_is_over_by_one_of_two_clocks_alone_is_asked_back() {
+    let mut cluster = Cluster::new(3);
+    let x = key(1, "x");
+    commit(&mut cluster, 1, Txn::new().put(&x, "1"));
+    cluster.run(20 * SECOND);
+    hold_long(&mut cluster, 0, &x);
+    cluster.hosts[1].wall -= 15 * SECOND as i64;
+    cluster.run(11 * SECOND);
+    let began = cluster.now;
+    assert_eq!(commit(&mut cluster, 1, Txn::new().put(&x, "2")), committed(1));
+    assert!(cluster.now - began < SECOND, "it waited for {} us", cluster.now - began);
+}
+
+#[test]
 fn part_that_is_prepared_is_not_refused_for_having_waited() {
     let mut cluster = Cluster::new(3);
     let (x, y) = (key(1, "x"), key(2, "y"));
