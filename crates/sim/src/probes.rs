@@ -152,6 +152,7 @@ const NAMED: &[&str] = &[
     "call: not registered",
     "call: recomputed, the same",
     "call: recomputed, another",
+    "call: recomputed before any home asked",
     "call: revoked",
     "call: deleted, nobody used it",
     "call: noted as dependent, not there",

@@ -130,7 +130,7 @@ impl Program {
 
     /// How the first reads of a run ask for its turn, as the client's do.
     fn claim(&self, world: &World) -> Claim {
-        let before = self.before.as_ref();
+        let before = self.before.as_ref().filter(|before| before.told.is_empty());
         Claim {
             origin: self.origin(world),
             writes: before.map(|before| before.writes.clone()).unwrap_or_default(),
@@ -511,15 +511,11 @@ impl Simulation {
         if running.is_last || self.session_at(world, at, site).is_none() {
             return;
         }
-        // What computes calls anew is judged several times in a run, and would lose its turn at the first.
-        program.before = None;
         program.contended += program.haste;
         if program.contended >= CONTENDED {
             return;
         }
-        if !running.draft.is_treating() {
-            program.before = Some(Footprint::of(&running.draft));
-        }
+        program.before = Some(Footprint::of(&running.draft));
         if !program.before.as_ref().is_some_and(|before| before.keeps_age(program.contended)) {
             program.since = world.now();
         }
@@ -657,7 +653,7 @@ impl Simulation {
         let went = if running.has_written {
             self.treat(functions, &mut running)
         } else {
-            self.run_program(functions, &mut running)
+            self.run_program(functions, &mut running).and_then(|()| self.treat_as_before(functions, &mut running))
         };
         match went {
             Ok(()) => self.commit(world, running),
@@ -672,6 +668,17 @@ impl Simulation {
                 self.ask_for(world, running);
             }
         }
+    }
+
+    /// Recomputes the calls that depended on what the run before wrote, as the client does.
+    fn treat_as_before(&mut self, functions: Functions, running: &mut Running) -> Result<(), Missing> {
+        let told = running.program.before.as_ref().map(|before| before.told.clone()).unwrap_or_default();
+        if running.plan.fails || told.is_empty() || running.draft.buffer.is_empty(ROOT) {
+            return Ok(());
+        }
+        self.probes.hit("call: recomputed before any home asked");
+        told.iter().for_each(|(home, calls)| running.draft.demand(*home, calls));
+        self.treat(functions, running)
     }
 
     /// Recomputes the calls that depend on what a transaction writes.

@@ -1,6 +1,7 @@
 //! Calls of memoized functions in a transaction: using results, computing and proposing them, and computing those anew that
 //! depend on what the transaction writes. What there is to know about a call is in [`slackline_core::draft`].
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,12 +9,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use slackline_core::draft::buffer::ROOT;
 use slackline_core::draft::{Draft, Lookup, Recomputed};
-use slackline_core::object::ObjectKey;
+use slackline_core::object::{Cause, ObjectKey};
 use slackline_core::txn::READ_ITEMS;
 
+use super::again::Ahead;
 use super::memo::{Function, Memo, parse};
 use super::port::{Pending, Port as _};
-use super::{Attempt, Scope, State, Transaction, Txn, TxnError, depended};
+use super::{Attempt, Failure, Scope, State, Transaction, Txn, TxnError, depended};
 use crate::client::Client;
 use crate::outcome::{Outcome, Refused};
 use crate::reads::Wanted;
@@ -113,8 +115,15 @@ impl Txn {
     /// Reads a call's object; whether it could be read.
     async fn fetch_call(&self, place: &ObjectKey) -> Result<bool, TxnError> {
         // That there is none is not validated, so nobody would find out that a copy of this is old.
-        let reading = self.read(Wanted { gets: vec![place.clone()], fresh: true, ..Wanted::default() }).await?;
-        match reading.gets.into_iter().next() {
+        let ahead = self.state()?.ahead.gets.remove(place);
+        let seen = match ahead {
+            Some(seen) => Some(Ok(seen)),
+            None => {
+                let wanted = Wanted { gets: vec![place.clone()], fresh: true, ..Wanted::default() };
+                self.read(wanted).await?.gets.into_iter().next()
+            }
+        };
+        match seen {
             Some(Ok(seen)) => {
                 let noted = self.state()?.draft.note_call(place, seen);
                 noted.map_err(|contradiction| self.contradiction(contradiction)).map(|()| true)
@@ -125,7 +134,11 @@ impl Txn {
 
     /// Reads the objects of all calls that are to be treated at once. Those that cannot be read stay as they are.
     async fn fetch_pending(&self) -> Result<(), TxnError> {
-        let gets: Vec<ObjectKey> = self.state()?.draft.unread().take(READ_ITEMS).cloned().collect();
+        let is_ahead = |state: &State, place: &ObjectKey| state.ahead.gets.contains_key(place);
+        let gets: Vec<ObjectKey> = {
+            let state = self.state()?;
+            state.draft.unread().filter(|place| !is_ahead(&state, place)).take(READ_ITEMS).cloned().collect()
+        };
         if gets.len() < 2 {
             return Ok(());
         }
@@ -246,24 +259,33 @@ impl Transaction {
         region: Option<u16>,
         txn: &Txn,
         mut draft: Draft,
+        (told, mut ahead): (BTreeMap<u16, Vec<ObjectKey>>, Ahead),
         deadline: Instant,
     ) -> (Attempt, Draft) {
         let mut rounds = 0;
+        // What depended on its writes in the run before does so still, as a rule: nobody need be asked first.
+        let mut failure = Failure::of(Cause::Depended, None);
+        if !draft.buffer.is_empty(ROOT) {
+            told.iter().for_each(|(home, calls)| draft.demand(*home, calls));
+        }
         loop {
+            if draft.next_pending().is_some() {
+                let treating = txn.resume(draft, std::mem::take(&mut ahead));
+                let treated = self.until(deadline, treating.treat_all()).await;
+                let State { draft: after, failure: why, .. } = treating.end();
+                draft = after;
+                if !matches!(treated, Some(Ok(()))) {
+                    return (Attempt::Again(why.unwrap_or(failure)), draft);
+                }
+            }
             let attempt = self.commit(region, txn, draft.to_commit(self.longest_wait()), deadline).await;
-            let Attempt::Depended { failure, home, calls } = attempt else { return (attempt, draft) };
+            let Attempt::Depended { failure: why, home, calls } = attempt else { return (attempt, draft) };
+            failure = why;
             rounds += 1;
             if rounds > ROUNDS {
                 return (Attempt::Again(failure), draft);
             }
             draft.demand(home, &calls);
-            let treating = txn.resume(draft);
-            let treated = self.until(deadline, treating.treat_all()).await;
-            let State { draft: after, failure: why, .. } = treating.end();
-            draft = after;
-            if !matches!(treated, Some(Ok(()))) {
-                return (Attempt::Again(why.unwrap_or(failure)), draft);
-            }
         }
     }
 

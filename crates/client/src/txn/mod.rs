@@ -242,14 +242,16 @@ impl Transaction {
                 whose.since = began;
             }
             let txn = Txn::new(Arc::clone(&self.port), site, runs > 1, deadline - margin, whose);
+            let mut told = BTreeMap::new();
             if let Some(footprint) = before.take() {
                 let bars = footprint.bars(contended);
+                told.clone_from(&footprint.told);
                 self.until(deadline, txn.read_ahead(footprint, whose.origin(began), bars)).await;
             }
             let ended = self.until(deadline, program(txn.clone())).await;
             let is_sound = matches!(ended, Some(Ok(_)))
                 && matches!(self.until(deadline, txn.check_computed()).await, Some(Ok(true)));
-            let State { draft, failure, may_propose, is_whole, .. } = txn.clone().end();
+            let State { draft, failure, may_propose, is_whole, ahead, .. } = txn.clone().end();
             // What was so at one time, and is not changed by it, has taken effect then.
             let is_whole = is_whole && draft.buffer.is_empty(ROOT);
             let (failure, draft) = match (ended, failure) {
@@ -263,7 +265,7 @@ impl Transaction {
                     return Ok(Outcome::Done(Committed { value, phases: 0, runs, operation: None }));
                 }
                 (Some(Err(error)), None) if is_whole => return Err(error),
-                (Some(Ok(value)), _) => match self.commit_with_calls(region, &txn, draft, deadline).await {
+                (Some(Ok(value)), _) => match self.commit_with_calls(region, &txn, draft, (told, ahead), deadline).await {
                     (Attempt::Committed { phases, operation }, draft) => {
                         if is_sound && may_propose {
                             self.propose(region, &draft);
@@ -284,10 +286,12 @@ impl Transaction {
             }
             // What computes calls anew is judged several times in a run, and would lose its turn at the first. It waits here.
             let footprint = Footprint::of(&draft);
-            if failure.is_contention() && !draft.is_treating() && !footprint.is_empty() {
-                // It waits for its turn at the homes. To wait here, too, would be to lose it.
-                contended += 1;
-                pause = PAUSES.0;
+            if failure.is_contention() && !footprint.is_empty() {
+                if !draft.is_treating() {
+                    // It waits for its turn at the homes. To wait here, too, would be to lose it.
+                    contended += 1;
+                    pause = PAUSES.0;
+                }
                 before = Some(footprint);
             }
             let (now, rest) = (self.port.now(), jittered(pause, self.port.random()));
@@ -569,8 +573,8 @@ impl Txn {
     }
 
     /// A new handle that goes on with what a run that has ended has done.
-    fn resume(&self, draft: Draft) -> Self {
-        let state = Mutex::new(State::new(draft));
+    fn resume(&self, draft: Draft, ahead: Ahead) -> Self {
+        let state = Mutex::new(State { ahead, ..State::new(draft) });
         let Run { port, site, fresh, deadline, program, .. } = &*self.run;
         let (port, site, fresh, deadline, program) = (Arc::clone(port), *site, *fresh, *deadline, *program);
         let run = Run { port, site, fresh, deadline, is_treating: true, program, state };

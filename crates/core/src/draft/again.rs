@@ -1,6 +1,8 @@
 //! Running a program again that others were in the way of: what the run before has read and wanted to write, and how it asks the
 //! homes of that for its turn ([`crate::api::Claim`]).
 
+use std::collections::BTreeMap;
+
 use super::Draft;
 use crate::object::{Change, ObjectKey, Span, is_call};
 
@@ -15,7 +17,8 @@ const READERS_BAR: u32 = 2;
 /// A program bars others from no more objects and spans: too many would be held up for one.
 const BARRED: usize = 256;
 
-/// What a run read and wanted to write, calls of memoized functions aside.
+/// What a run read and wanted to write. Of calls of memoized functions only those of a run that computed some anew, because they
+/// depend on what it writes: the next run reads all that at once, too, and need not be told by each home in turn.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Footprint {
     /// What it read by name.
@@ -24,15 +27,17 @@ pub struct Footprint {
     pub scans: Vec<(u16, Span)>,
     /// What it wanted to write, and others must not read meanwhile. Who adds excludes nobody who adds.
     pub writes: Vec<ObjectKey>,
+    /// By home, the calls that depend on what it writes there.
+    pub told: BTreeMap<u16, Vec<ObjectKey>>,
 }
 
 impl Footprint {
     /// Of a run that has ended.
     pub fn of(draft: &Draft) -> Self {
-        let (gets, scans) = draft.snapshot.asked();
+        let (gets, scans) = draft.snapshot.asked(draft.is_treating());
         let writes = draft.buffer.changes().filter(|(_, change)| !matches!(change, Change::Add(_)));
         let writes = writes.map(|(key, _)| key.clone()).filter(|key| !is_call(&key.name)).collect();
-        Self { gets, scans, writes }
+        Self { gets, scans, writes, told: draft.told() }
     }
 
     /// Whether there is nothing to wait for at any home: it only adds.
@@ -69,8 +74,16 @@ mod tests {
             draft.buffer.write(ROOT, key(name), change).expect("fits");
         }
         let footprint = Footprint::of(&draft);
-        let expected = Footprint { gets: vec![key("x")], scans: vec![(1, span)], writes: vec![key("y"), key("z")] };
+        let writes = vec![key("y"), key("z")];
+        let expected = Footprint { gets: vec![key("x")], scans: vec![(1, span)], writes, ..Footprint::default() };
         assert_eq!(footprint, expected);
+        // A call that it used is not read ahead, unless it came to depend on what is written.
+        let call = key("\u{1}f(1)");
+        draft.snapshot.note_get(&call, Seen::default()).expect("the first");
+        assert_eq!(Footprint::of(&draft), expected);
+        draft.demand(1, &[call.clone()]);
+        let treating = Footprint::of(&draft);
+        assert_eq!((treating.gets, treating.told), (vec![call.clone(), key("x")], [(1, vec![call])].into()));
         let reader = Footprint { writes: Vec::new(), ..expected };
         assert!(reader.bars(READERS_BAR) && !reader.keeps_age(READERS_BAR) && reader.keeps_age(READERS_AGE));
         let large = Footprint { gets: vec![key("x"); BARRED + 1], ..reader };

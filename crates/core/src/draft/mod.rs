@@ -313,6 +313,15 @@ impl Draft {
         !self.told.is_empty()
     }
 
+    /// The calls that homes have said to depend on what is written there, by home.
+    pub fn told(&self) -> BTreeMap<u16, Vec<ObjectKey>> {
+        let mut told: BTreeMap<u16, Vec<ObjectKey>> = BTreeMap::new();
+        for (call, homes) in &self.told {
+            homes.iter().for_each(|home| told.entry(*home).or_default().push(call.clone()));
+        }
+        told
+    }
+
     /// A home says that these calls depend on what is written there.
     pub fn demand(&mut self, home: u16, calls: &[ObjectKey]) {
         if self.told.is_empty() {

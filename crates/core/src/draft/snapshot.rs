@@ -102,10 +102,11 @@ impl Snapshot {
         Ok(())
     }
 
-    /// What was asked for, calls aside: names and spans.
-    pub fn asked(&self) -> (Vec<ObjectKey>, Vec<(u16, Span)>) {
+    /// What was asked for: names, calls aside or with them, and spans.
+    pub fn asked(&self, with_calls: bool) -> (Vec<ObjectKey>, Vec<(u16, Span)>) {
         let gets = self.homes.iter().flat_map(|(region, home)| home.gets.iter().map(|name| (*region, name)));
-        let gets = gets.filter(|(_, name)| !is_call(name)).map(|(region, name)| ObjectKey::new(region, name));
+        let gets = gets.filter(|(_, name)| with_calls || !is_call(name));
+        let gets = gets.map(|(region, name)| ObjectKey::new(region, name));
         let scans = self.homes.iter().flat_map(|(region, home)| home.scans.iter().map(|scan| (*region, &scan.span)));
         (gets.collect(), scans.map(|(region, span)| (region, span.clone())).collect())
     }
