@@ -47,6 +47,8 @@ const GAINED: u64 = 400 * MILLISECOND;
 const FAST: i64 = 200_000;
 /// What a site takes to crash, to come back and to be asked for a right once more.
 const BACK: u64 = 900 * MILLISECOND;
+/// Within so long all sites have compared their clocks.
+const COMPARED: u64 = SECOND + 200 * MILLISECOND;
 /// Readers that come in the time that matters.
 const READERS: u64 = 8;
 /// The most coordinators that crash this way in a run.
@@ -212,8 +214,14 @@ impl Simulation {
         if way == Way::Last {
             self.part_clocks(world, backer, participant, until - now);
         }
-        if way == Way::Late && self.faults.errs_walls && self.may_step(participant) {
-            self.set_wall_back(world, participant, until - now + SECOND);
+        if way == Way::Late && self.faults.errs_walls {
+            if left > COMPARED && self.may_step(coordinator) && self.brink.rng.one_in(2) {
+                // The coordinator's is set right, and the participant's wrong, just before the message arrives.
+                self.set_wall_back(world, coordinator, until - now - 5 * MILLISECOND);
+                self.faults.passes_on = Some((coordinator, participant));
+            } else if self.may_step(participant) {
+                self.set_wall_back(world, participant, until - now + SECOND);
+            }
         }
         self.trace(world, format_args!("{} is held back until {until}: {way:?}, under {under:?}", prepare.id));
         let id = prepare.id;

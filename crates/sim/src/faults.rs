@@ -112,6 +112,8 @@ pub(crate) struct Faults {
     relapse: Option<(usize, Vec<usize>)>,
     /// A site that has lost its disk, and another that has not heard of it.
     pub(crate) unheard: Option<Unheard>,
+    /// When the clock of the one is set right, that of the other is set wrong by as much.
+    pub(crate) passes_on: Option<(usize, usize)>,
     /// One that waits for its moment.
     pub(crate) ambush: Option<Ambush>,
     /// Restarts are due then.
@@ -142,6 +144,7 @@ impl Faults {
             remounted: vec![false; sites],
             relapse: None,
             unheard: None,
+            passes_on: None,
             ambush: None,
             down_for: vec![SECOND; sites],
             swizzled: Vec::new(),
@@ -916,12 +919,14 @@ impl Simulation {
     /// Another clock is set wrong by as much as this one, which has just been set right, was: before the two are compared again, they
     /// seem to agree.
     fn pass_error_on(&mut self, world: &mut World, site: usize, error: i64) {
+        let planned = self.faults.passes_on.take_if(|(from, _)| *from == site);
         let may_pass = !self.faults.healed && self.has_warranties && self.faults.errs_walls;
-        if !may_pass || error.unsigned_abs() < MEASURABLE || !self.rng.one_in(2) {
+        if !may_pass || error.unsigned_abs() < MEASURABLE || planned.is_none() && !self.rng.one_in(3) {
             return;
         }
         let sites = world.len() as u64;
-        let other = (site + 1 + self.rng.below(sites - 1) as usize) % world.len();
+        let chosen = (site + 1 + self.rng.below(sites - 1) as usize) % world.len();
+        let other = planned.map_or(chosen, |(_, other)| other);
         if self.may_step(other) {
             let now = world.now();
             world.clock(other).set_wall(now, error, 0);

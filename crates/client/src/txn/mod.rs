@@ -265,16 +265,18 @@ impl Transaction {
                     return Ok(Outcome::Done(Committed { value, phases: 0, runs, operation: None }));
                 }
                 (Some(Err(error)), None) if is_whole => return Err(error),
-                (Some(Ok(value)), _) => match self.commit_with_calls(region, &txn, draft, (told, ahead), deadline).await {
-                    (Attempt::Committed { phases, operation }, draft) => {
-                        if is_sound && may_propose {
-                            self.propose(region, &draft);
+                (Some(Ok(value)), _) => {
+                    match self.commit_with_calls(region, &txn, draft, (told, ahead), deadline).await {
+                        (Attempt::Committed { phases, operation }, draft) => {
+                            if is_sound && may_propose {
+                                self.propose(region, &draft);
+                            }
+                            return Ok(Outcome::Done(Committed { value, phases, runs, operation }));
                         }
-                        return Ok(Outcome::Done(Committed { value, phases, runs, operation }));
+                        (Attempt::Again(failure) | Attempt::Depended { failure, .. }, draft) => (failure, draft),
+                        (Attempt::Over(outcome), _) => return Ok(outcome.map(|never| match never {})),
                     }
-                    (Attempt::Again(failure) | Attempt::Depended { failure, .. }, draft) => (failure, draft),
-                    (Attempt::Over(outcome), _) => return Ok(outcome.map(|never| match never {})),
-                },
+                }
                 (Some(Err(error)), None) => match self.commit(region, &txn, draft.to_validate(), deadline).await {
                     Attempt::Committed { .. } => return Err(error),
                     Attempt::Again(failure) | Attempt::Depended { failure, .. } => (failure, draft),
