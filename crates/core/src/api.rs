@@ -562,7 +562,7 @@ pub struct Status {
     pub epsilon: u64,
     /// The largest part of any peer's offset that ε and the round trip cannot explain, in microseconds.
     pub clock_error: u64,
-    /// Whether a majority agrees with its clock.
+    /// Whether nobody disagrees with its clock, or enough others agree ([`crate::turn::Trust`]).
     pub clock_trusted: bool,
     /// The other sites of its lane.
     pub peers: Vec<PeerStatus>,

@@ -7,8 +7,8 @@
 //! time retries and feed forecasts.
 //!
 //! Peers measure each other's wall clock by exchange, as NTP does: an offset that 2ε and half the round trip cannot
-//! explain is an error of one of the two clocks ([`Offset::excess`]). A site that disagrees so with a majority
-//! distrusts itself. Between two exchanges its monotonic clock tells it that its wall clock was stepped ([`Offset::at`]).
+//! explain is an error of one of the two clocks ([`Offset::excess`]). A site with which somebody disagrees so, and
+//! not enough others agree, doubts its own. Between two exchanges its monotonic clock tells it that its wall clock was stepped ([`Offset::at`]).
 
 /// The time of one input, in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -52,14 +52,20 @@ impl Offset {
     }
 
     /// What is known after one more exchange. One that took longer tells less, since it was held up on the way: if it may be that
-    /// nothing has changed, what is known more exactly stands, unless our wall clock was stepped since. The answer to an earlier
-    /// question, or the same once more, tells nothing; nor does one to a question of before the step.
+    /// nothing has changed, what is known more exactly stands, unless our wall clock was stepped since: then one that took a
+    /// second or more, and longer than usual, stands back only while it cannot contradict. The answer to an earlier question, or the
+    /// same once more, tells nothing; nor does one to a question of before the step.
     pub fn and(self, newer: Self, now: Now) -> Self {
         if newer.sent <= self.sent || !newer.is_of(now) {
             return self;
         }
-        let may_be_same = self.is_of(now) && self.offset.abs_diff(newer.offset) <= newer.rtt / 2;
-        if newer.rtt > self.rtt && may_be_same { Self { sent: newer.sent, ..self } } else { newer }
+        let may_be_same = self.at(now).offset.abs_diff(newer.offset) <= newer.rtt / 2;
+        match self.is_of(now) {
+            true if newer.rtt > self.rtt && may_be_same => Self { sent: newer.sent, ..self },
+            // What was held up for so long would make up for any step.
+            false if newer.rtt > SECOND.max(2 * self.rtt) && may_be_same => self,
+            _ => newer,
+        }
     }
 
     /// Whether our wall clock was not stepped since the exchange began.
@@ -138,6 +144,11 @@ mod tests {
         let slow = Offset::measure(at(SECOND), at(SECOND + 40_000).wall, at(SECOND + 90_000));
         let after = wrong.and(slow, at(SECOND + 90_000));
         assert_eq!((after, after.excess_now(at(2 * SECOND), 1_000)), (slow, 0));
+        // One that was held up for seven seconds does not make up for a step of three.
+        let behind = |mono: u64| Now { wall: at(mono).wall - 3 * SECOND as i64, mono };
+        let held_up = Offset::measure(behind(2 * SECOND), at(2 * SECOND).wall, behind(9 * SECOND));
+        assert_eq!(held_up.excess(1_000), 0);
+        assert!(slow.and(held_up, behind(9 * SECOND)).excess_now(behind(9 * SECOND), 1_000) > 0);
         let usual = Offset::measure(at(30 * SECOND), at(30 * SECOND + 41_000).wall, at(30 * SECOND + 80_000));
         assert_eq!(after.and(usual, at(30 * SECOND + 80_000)), usual);
     }

@@ -75,6 +75,18 @@ impl Ticket {
     }
 }
 
+/// What others' clocks say of a site's wall clock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trust {
+    /// Nobody disagrees with it, or so many agree, itself included, that not all of them can be wrong, if fewer than a majority are.
+    Trusted,
+    /// Nobody disagrees, and some who are up were not compared with it yet.
+    Unknown,
+    /// Somebody disagrees, and too few agree. That too few disagree is no reason to trust it: others are down, and of those that
+    /// are left two may be wrong by as much.
+    Doubted,
+}
+
 /// One call of `handle`.
 pub struct Turn<'a> {
     /// The time.
@@ -87,8 +99,8 @@ pub struct Turn<'a> {
     pub leaving: bool,
     /// Whether storage has room for what clients want written.
     pub has_room: bool,
-    /// Whether a majority agrees with the site's wall clock.
-    pub is_clock_trusted: bool,
+    /// What others' clocks say of the site's wall clock.
+    pub trust: Trust,
     /// The configuration.
     pub config: &'a Config,
     /// Operations that wait at this site. Those that end in this turn still count, so that the turn cannot admit more than
@@ -155,12 +167,14 @@ impl Turn<'_> {
     /// as they were measured in this life. Where fewer are known, the one of them that is farthest behind counts. None if
     /// nothing is known but this site's own clock, and there are others.
     pub fn agreed(&self) -> Option<i64> {
-        let offsets = self.offsets();
-        if offsets.len() == 1 && self.peers.len() > 1 {
-            return None;
+        let (offsets, majority) = (self.offsets(), self.peers.len() / 2 + 1);
+        if offsets.len() >= majority {
+            return Some(self.now.wall.saturating_add(offsets[offsets.len() - majority]));
         }
-        let majority = self.peers.len() / 2 + 1;
-        Some(self.now.wall.saturating_add(offsets[offsets.len() - majority.min(offsets.len())]))
+        // What was measured before this site's own clock was stepped counts here: whether the other was stepped too or not.
+        let others = self.peers.iter().filter(|peer| peer.site != self.site.me);
+        let known = others.filter_map(|peer| peer.offset).map(|offset| offset.offset.min(offset.at(self.now).offset));
+        Some(self.now.wall.saturating_add(known.min()?.min(0)))
     }
 
     /// The time that a majority agrees has not passed yet: the earliest that the wall clocks of so many have not passed. None if fewer

@@ -501,7 +501,7 @@ impl Engine {
         }
     }
 
-    /// Says so when somebody disagrees with this site's wall clock and no majority agrees with it, and when that is over.
+    /// Says so when somebody disagrees with this site's wall clock and too few agree with it, and when that is over.
     fn watch_clock(&mut self) {
         let (error, trusted) = self.node.clock(self.clock.now());
         if trusted == self.clock_trusted {
@@ -511,7 +511,7 @@ impl Engine {
         match trusted {
             true => info!("the other sites agree with the wall clock again"),
             false => {
-                const WHY: &str = "another site's wall clock differs, and no majority of all agrees with this one's";
+                const WHY: &str = "another site's wall clock differs, and too few agree with this one's";
                 warn!(error_us = error, "{WHY}: check its synchronization")
             }
         }

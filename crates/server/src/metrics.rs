@@ -234,7 +234,7 @@ impl Snapshot {
         )?;
         page.gauge(
             "clock_trusted",
-            "Whether nobody disagrees with this clock, or a majority of all sites agrees",
+            "Whether nobody disagrees with this clock, or enough others agree",
             i64::from(status.clock_trusted),
         )?;
         let peers = || status.peers.iter().map(|peer| ([("peer", self.topology.name(peer.site))], peer));

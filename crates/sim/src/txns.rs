@@ -672,8 +672,8 @@ impl Simulation {
 
     /// Recomputes the calls that depended on what the run before wrote, as the client does.
     fn treat_as_before(&mut self, functions: Functions, running: &mut Running) -> Result<(), Missing> {
-        let told = running.program.before.as_ref().map(|before| before.told.clone()).unwrap_or_default();
-        if running.plan.fails || told.is_empty() || running.draft.buffer.is_empty(ROOT) {
+        let told = running.program.before.as_ref().map(|before| before.foretold(&running.draft)).unwrap_or_default();
+        if running.plan.fails || told.is_empty() {
             return Ok(());
         }
         self.probes.hit("call: recomputed before any home asked");

@@ -47,14 +47,16 @@ impl Ahead {
 
 impl Txn {
     /// Reads what the run before has read. What cannot be read is left to the program: it may not want it any more.
-    pub(super) async fn read_ahead(&self, footprint: Footprint, origin: Origin, bars: bool) {
-        let Footprint { gets, scans, writes, told, .. } = footprint;
+    pub(super) async fn read_ahead(&self, footprint: &Footprint, origin: Origin, bars: bool) {
+        let Footprint { gets, scans, writes, told, .. } = footprint.clone();
         if gets.len() + scans.len() > READ_ITEMS || writes.len() > READ_ITEMS || gets.is_empty() && scans.is_empty() {
             return;
         }
         // What computes calls anew is judged several times in a run, and would lose its turn at the first: it waits by itself.
         let claim = told.is_empty().then_some(Claim { origin, writes, again: true, bars });
-        let wanted = Wanted { gets: gets.clone(), scans: scans.clone(), claim, ..Wanted::default() };
+        // What is read to compute calls anew is no use of them.
+        let upkeep = !told.is_empty();
+        let wanted = Wanted { gets: gets.clone(), scans: scans.clone(), upkeep, claim, ..Wanted::default() };
         let Ok(reading) = self.read(wanted).await else { return };
         let Ok(mut state) = self.state() else { return };
         let found = gets.into_iter().zip(reading.gets);

@@ -1,12 +1,12 @@
 //! Calls of memoized functions in a transaction: using results, computing and proposing them, and computing those anew that
 //! depend on what the transaction writes. What there is to know about a call is in [`slackline_core::draft`].
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use slackline_core::draft::again::Footprint;
 use slackline_core::draft::buffer::ROOT;
 use slackline_core::draft::{Draft, Lookup, Recomputed};
 use slackline_core::object::{Cause, ObjectKey};
@@ -259,15 +259,14 @@ impl Transaction {
         region: Option<u16>,
         txn: &Txn,
         mut draft: Draft,
-        (told, mut ahead): (BTreeMap<u16, Vec<ObjectKey>>, Ahead),
+        (before, mut ahead): (Option<Footprint>, Ahead),
         deadline: Instant,
     ) -> (Attempt, Draft) {
         let mut rounds = 0;
         // What depended on its writes in the run before does so still, as a rule: nobody need be asked first.
-        let mut failure = Failure::of(Cause::Depended, None);
-        if !draft.buffer.is_empty(ROOT) {
-            told.iter().for_each(|(home, calls)| draft.demand(*home, calls));
-        }
+        let mut failure = Failure::of(Cause::DeadlinePassed, None);
+        let told = before.map(|before| before.foretold(&draft)).unwrap_or_default();
+        told.iter().for_each(|(home, calls)| draft.demand(*home, calls));
         loop {
             if draft.next_pending().is_some() {
                 let treating = txn.resume(draft, std::mem::take(&mut ahead));

@@ -242,10 +242,9 @@ impl Transaction {
                 whose.since = began;
             }
             let txn = Txn::new(Arc::clone(&self.port), site, runs > 1, deadline - margin, whose);
-            let mut told = BTreeMap::new();
-            if let Some(footprint) = before.take() {
+            let before_this = before.take();
+            if let Some(footprint) = &before_this {
                 let bars = footprint.bars(contended);
-                told.clone_from(&footprint.told);
                 self.until(deadline, txn.read_ahead(footprint, whose.origin(began), bars)).await;
             }
             let ended = self.until(deadline, program(txn.clone())).await;
@@ -266,7 +265,7 @@ impl Transaction {
                 }
                 (Some(Err(error)), None) if is_whole => return Err(error),
                 (Some(Ok(value)), _) => {
-                    match self.commit_with_calls(region, &txn, draft, (told, ahead), deadline).await {
+                    match self.commit_with_calls(region, &txn, draft, (before_this, ahead), deadline).await {
                         (Attempt::Committed { phases, operation }, draft) => {
                             if is_sound && may_propose {
                                 self.propose(region, &draft);
@@ -978,7 +977,7 @@ impl Txn {
         let is_first = self.state()?.reads == 0 && !*is_treating;
         let claim = wanted.claim.or_else(|| is_first.then(first));
         let fresh = *fresh || *is_treating || wanted.fresh;
-        let wanted = Wanted { fresh, upkeep: *is_treating, claim, ..wanted };
+        let wanted = Wanted { fresh, upkeep: wanted.upkeep || *is_treating, claim, ..wanted };
         let read = Arc::clone(port).read(*site, wanted, *deadline);
         let noted = |reading: Box<Reading>| {
             if let Ok(mut state) = self.state() {

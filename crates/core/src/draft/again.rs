@@ -29,6 +29,8 @@ pub struct Footprint {
     pub writes: Vec<ObjectKey>,
     /// By home, the calls that depend on what it writes there.
     pub told: BTreeMap<u16, Vec<ObjectKey>>,
+    /// If there are any, what the program itself changes: they depend on that, and who changes something else is told anew.
+    pub changes: Vec<ObjectKey>,
 }
 
 impl Footprint {
@@ -37,7 +39,14 @@ impl Footprint {
         let (gets, scans) = draft.snapshot.asked(draft.is_treating());
         let writes = draft.buffer.changes().filter(|(_, change)| !matches!(change, Change::Add(_)));
         let writes = writes.map(|(key, _)| key.clone()).filter(|key| !is_call(&key.name)).collect();
-        Self { gets, scans, writes, told: draft.told() }
+        let told = draft.told();
+        let changes = if told.is_empty() { Vec::new() } else { changes_of(draft) };
+        Self { gets, scans, writes, told, changes }
+    }
+
+    /// What homes will say of a run, if it changes what this one did: by home, the calls that depend on it.
+    pub fn foretold(&self, draft: &Draft) -> BTreeMap<u16, Vec<ObjectKey>> {
+        if changes_of(draft) == self.changes { self.told.clone() } else { BTreeMap::new() }
     }
 
     /// Whether there is nothing to wait for at any home: it only adds.
@@ -55,6 +64,10 @@ impl Footprint {
         let items = self.gets.len() + self.scans.len() + self.writes.len();
         items <= BARRED && contended >= if self.writes.is_empty() { READERS_BAR } else { WRITERS_AGE }
     }
+}
+
+fn changes_of(draft: &Draft) -> Vec<ObjectKey> {
+    draft.buffer.changes().map(|(key, _)| key.clone()).collect()
 }
 
 #[cfg(test)]
@@ -83,7 +96,16 @@ mod tests {
         assert_eq!(Footprint::of(&draft), expected);
         draft.demand(1, &[call.clone()]);
         let treating = Footprint::of(&draft);
-        assert_eq!((treating.gets, treating.told), (vec![call.clone(), key("x")], [(1, vec![call])].into()));
+        let told: BTreeMap<u16, Vec<ObjectKey>> = [(1, vec![call.clone()])].into();
+        assert_eq!((&treating.gets, &treating.told), (&vec![call, key("x")], &told));
+        // The next run is treated so if it changes the same.
+        let mut next = Draft::new();
+        for (name, change) in [("y", Change::Delete), ("z", Change::Delete)] {
+            next.buffer.write(ROOT, key(name), change).expect("fits");
+        }
+        assert_eq!(treating.foretold(&next), BTreeMap::new());
+        next.buffer.write(ROOT, key("n"), Change::Add(2)).expect("fits");
+        assert_eq!(treating.foretold(&next), told);
         let reader = Footprint { writes: Vec::new(), ..expected };
         assert!(reader.bars(READERS_BAR) && !reader.keeps_age(READERS_BAR) && reader.keeps_age(READERS_AGE));
         let large = Footprint { gets: vec![key("x"); BARRED + 1], ..reader };

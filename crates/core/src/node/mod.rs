@@ -44,7 +44,7 @@ use crate::quota::{DUE, FORGOTTEN, QuotaRow, Quotas, due_ranges, grant_key, is_q
 use crate::right::Start;
 use crate::session::{self, Sessions};
 use crate::stats::Rng;
-use crate::turn::{Peer, Turn};
+use crate::turn::{Peer, Trust, Turn};
 use crate::txn::{Restored, Txns};
 use chores::Chores;
 use counting::Counts;
@@ -204,18 +204,46 @@ impl Node {
     }
 
     /// The largest part of any peer's offset that ε and the round trip cannot explain, in microseconds, and whether the wall clock
-    /// is trusted: nobody disagrees with it, or a majority of all members agrees, this site included. That fewer than a majority disagree
-    /// is not enough: of those that are left while others are down, two may be wrong by as much. What was measured against a
-    /// peer that is down by now does not count.
+    /// is not doubted: see [`Trust::Doubted`].
     pub fn clock(&self, now: Now) -> (u64, bool) {
-        let (mut most, mut agreeing, mut disagreeing) = (0, 1, 0);
-        for peer in self.peers.iter().filter(|peer| peer.site != self.config.me && peer.is_up(now)) {
-            let Some(offset) = peer.offset else { continue };
-            let excess = offset.excess_now(now, self.config.epsilon);
+        let (most, trust) = self.judge_clock(now);
+        (most, trust != Trust::Doubted)
+    }
+
+    fn trust(&self, now: Now) -> Trust {
+        self.judge_clock(now).1
+    }
+
+    fn judge_clock(&self, now: Now) -> (u64, Trust) {
+        let (mut most, mut agreeing, mut disagreeing, mut unheard) = (0, 1, 0, 0);
+        for peer in self.peers.iter().filter(|peer| peer.site != self.config.me) {
+            let excess = match peer.offset {
+                Some(offset) if peer.is_up(now) => offset.excess_now(now, self.config.epsilon),
+                // What was measured against a peer that is down by now does not count: its clock may have been set right. But
+                // that this one was stepped away from it, the monotonic clock of this site tells.
+                Some(offset) if offset.excess(self.config.epsilon) == 0 => {
+                    match offset.at(now).excess(self.config.epsilon) {
+                        0 => continue,
+                        excess => excess,
+                    }
+                }
+                None if peer.is_up(now) => {
+                    unheard += 1;
+                    continue;
+                }
+                _ => continue,
+            };
             most = most.max(excess);
             *(if excess > 0 { &mut disagreeing } else { &mut agreeing }) += 1;
         }
-        (most, disagreeing == 0 || agreeing > self.peers.len() / 2)
+        // So many that, if fewer than a majority are wrong, not all of them are.
+        let are_enough = agreeing > (self.peers.len() - 1) / 2;
+        let trust = match (are_enough, disagreeing, unheard) {
+            (true, ..) | (_, 0, 0) => Trust::Trusted,
+            (_, 0, _) => Trust::Unknown,
+            _ => Trust::Doubted,
+        };
+        (most, trust)
     }
 
     /// How the site is.
@@ -406,7 +434,7 @@ impl Machine for Node {
         let mut early = Vec::new();
         let Some(todo) = self.take_in(now, input, &mut early) else { return };
         let serving = self.is_serving();
-        let (_, is_clock_trusted) = self.clock(now);
+        let trust = self.trust(now);
         let Spare { mut digests, mut scratch } = std::mem::take(&mut self.spare);
         digests.resize(self.peers.len(), Vec::new());
         let Self {
@@ -432,7 +460,7 @@ impl Machine for Node {
             site: Membership { me: config.me, incarnation: lineage.incarnation, members: &config.members },
             leaving: lineage.readiness == Readiness::Draining,
             has_room: *has_room,
-            is_clock_trusted,
+            trust,
             config,
             waiting: quotas.waiting() + txns.under_way().0,
             peers,

@@ -28,7 +28,7 @@ use crate::object::message::{Known, Message, Prepare, Vote};
 use crate::object::trace::{End, Proof, Step};
 use crate::object::{Abort, Cause, Home, ObjectKey, Part, Rank, Subject, Transaction, Version};
 use crate::right::WarrantyNumber;
-use crate::turn::{Ticket, Turn};
+use crate::turn::{Ticket, Trust, Turn};
 use crate::txn::row::{self, CoordinatorRow};
 use crate::warranty::LONGEST;
 
@@ -271,7 +271,7 @@ impl Txns {
         // A deadline means nothing to a site whose clock shows another time: it would be over for it already, or lie so far
         // ahead that the part stays locked, and known, for as long.
         let others = || parts.iter().map(|(site, ..)| *site).filter(|site| *site != me);
-        if let Some(site) = others().find(|site| !turn.is_clock_trusted || !turn.agrees_with(*site)) {
+        if let Some(site) = others().find(|site| turn.trust != Trust::Trusted || !turn.agrees_with(*site)) {
             return Err(Abort { site: Some(site), ..Abort::of(Cause::ClocksDisagree) });
         }
 

@@ -23,7 +23,7 @@ use crate::machine::{KeySet, Reader, View};
 use crate::object::message::{Fetch, Known, Message, Prepare, Vote};
 use crate::object::{Abort, Cause, ObjectKey, Part, Rank};
 use crate::right::{Start, WarrantyNumber};
-use crate::turn::Turn;
+use crate::turn::{Trust, Turn};
 use crate::txn::row::{self, ParticipantRow};
 use crate::warranty::{FARTHEST, Issued};
 
@@ -203,7 +203,8 @@ impl Txns {
         }
         // To refuse a part would have to be durable, and to take it would rest on a clock that is known to be wrong, here or
         // there, or that was not compared yet. The coordinator asks again.
-        if self.entries.len() >= PARTS || !self.can_tell_whether_late(turn, id) {
+        let is_alone = self.is_alone(turn, id);
+        if self.entries.len() >= PARTS || !is_alone && (turn.trust == Trust::Unknown || !turn.agrees_with(id.site)) {
             turn.metrics.ignored += 1;
             return None;
         }
@@ -219,9 +220,11 @@ impl Txns {
         // Nor is the mark raised to what a majority does not take as past: all others would be refused up to there. A row of its
         // own refuses this one, until that time has come.
         let is_far = deadline > turn.now.wall.saturating_add_unsigned(FARTHEST + 2 * turn.config.epsilon);
-        if is_late || is_far {
+        // That the coordinator's clock agrees says nothing where this one is doubted: the two may be wrong by as much.
+        let is_doubted = !is_alone && turn.trust == Trust::Doubted;
+        if is_late || is_far || is_doubted {
             self.entries.insert(id, entry);
-            let cause = if is_far { Cause::ClocksDisagree } else { Cause::DeadlinePassed };
+            let cause = if is_far || is_doubted { Cause::ClocksDisagree } else { Cause::DeadlinePassed };
             return Some(self.refuse_part(turn, id, Abort { site: Some(turn.site.me), ..Abort::of(cause) }));
         }
         (entry.known, entry.part, entry.released, entry.rank) = (prepared, part, released, rank);
@@ -440,7 +443,11 @@ impl Txns {
             Some((_, abort)) if turn.now.mono > patience => self.refuse_part(turn, id, abort),
             // The wall clock may have been set back since it was asked: what the transaction rests on may be over, though the
             // deadline does not seem past.
-            None if !self.can_tell_whether_late(turn, id) => return self.look_at(id, turn.now.mono + ASK),
+            None if turn.trust == Trust::Doubted && !self.is_alone(turn, id) => {
+                let abort = Abort { site: Some(turn.site.me), ..Abort::of(Cause::ClocksDisagree) };
+                self.refuse_part(turn, id, abort)
+            }
+            None if !turn.agrees_with(id.site) => return self.look_at(id, turn.now.mono + ASK),
             Some(_) => {
                 self.ask_back(turn, id);
                 return self.look_when_over(turn, id);
@@ -453,11 +460,9 @@ impl Txns {
         self.tell_vote(turn, id, vote);
     }
 
-    /// Whether this site's clock tells if a transaction's deadline is past: it agrees with the coordinator's, and with so many that it
-    /// is trusted. Two clocks alone may be wrong by as much. Nothing rests on the deadline of what only this site takes part in.
-    fn can_tell_whether_late(&self, turn: &Turn, id: OperationId) -> bool {
-        let is_alone = id.site == turn.site.me && self.coordinated.get(&id).is_some_and(Coordinated::is_alone);
-        is_alone || turn.is_clock_trusted && turn.agrees_with(id.site)
+    /// Whether nothing rests on a transaction's deadline: only this site takes part, and it rests on nobody's right.
+    fn is_alone(&self, turn: &Turn, id: OperationId) -> bool {
+        id.site == turn.site.me && self.coordinated.get(&id).is_some_and(Coordinated::is_alone)
     }
 
     fn tell_vote(&mut self, turn: &mut Turn, id: OperationId, vote: Vote) {

@@ -80,7 +80,7 @@ use crate::object::ObjectKey;
 use crate::object::message::{Known, Message, Vote};
 use crate::object::trace::Trace;
 use crate::right::{Start, WarrantyNumber};
-use crate::turn::Turn;
+use crate::turn::{Trust, Turn};
 use crate::warranty::Backer;
 use cache::Cache;
 use claims::Claims;
@@ -357,9 +357,9 @@ impl Txns {
         in_part || self.coordinated.values().any(|coordinated| coordinated.participants.iter().any(is_lost))
     }
 
-    /// Whether rights are issued and relied upon: not while somebody disagrees with this site's clock, and no majority agrees with it.
+    /// Whether rights are issued and relied upon: not while this site's clock is doubted, or was not compared.
     fn uses_rights(&self, turn: &Turn) -> bool {
-        turn.config.warranties != Warranties::Off && turn.is_clock_trusted
+        turn.config.warranties != Warranties::Off && turn.trust == Trust::Trusted
     }
 
     fn next_version(&mut self) -> u64 {

@@ -54,7 +54,7 @@ use slackline_core::object::{Change, Home, Part, Transaction, Value};
 use slackline_core::peer::Body;
 use slackline_core::right::Start;
 use slackline_core::stats::Rng;
-use slackline_core::turn::{Peer, Ticket, Turn};
+use slackline_core::turn::{Peer, Ticket, Trust, Turn};
 use slackline_core::txn::{Stage, Txns};
 use stateright::{Model, Property};
 pub(crate) use trace::trace;
@@ -352,7 +352,7 @@ impl Setup {
             leaving: false,
             waiting: 0,
             has_room: true,
-            is_clock_trusted: true,
+            trust: Trust::Trusted,
             config: &config,
             peers: &peers,
             position: at,
