@@ -395,6 +395,46 @@ fn two_clocks_that_are_wrong_by_as_much_are_not_trusted_while_another_site_is_do
 }
 
 #[test]
+fn two_clocks_that_are_wrong_by_as_much_are_not_trusted_where_only_they_reach_each_other() {
+    for wrong in [HOUR, -6 * SECOND as i64] {
+        let mut cluster = Cluster::new(5);
+        cluster.run(2 * SECOND);
+        for at in [1, 4] {
+            cluster.hosts[at].wall += wrong;
+        }
+        let cut = [0, 2, 3].into_iter().flat_map(|other| [1, 4].map(|at| [(at, other), (other, at)])).flatten();
+        cluster.cut = cut.collect();
+        cluster.run(8 * SECOND);
+        let outcome = commit(&mut cluster, 4, put(&[&key(1, "x")], "1"));
+        assert_eq!(cause(&outcome), Some(Cause::ClocksDisagree), "others were left behind {wrong}");
+        // The others have not moved, and go on, though it is they who are three of five.
+        assert_eq!(commit(&mut cluster, 0, put(&[&key(2, "x")], "1")), committed(1));
+        cluster.cut.clear();
+        for at in [1, 4] {
+            cluster.hosts[at].wall -= wrong;
+        }
+        cluster.run(5 * SECOND);
+        assert_serves(&mut cluster, 1, "set right");
+    }
+}
+
+#[test]
+fn part_is_refused_at_once_where_the_clock_is_doubted() {
+    let mut cluster = Cluster::new(5);
+    cluster.run(2 * SECOND);
+    // One is wrong, and the participant reaches only that one and the coordinator: it cannot tell which of the two is right.
+    cluster.hosts[4].wall += HOUR;
+    cluster.cut = [2, 3].into_iter().flat_map(|other| [(1, other), (other, 1)]).collect();
+    cluster.run(6 * SECOND);
+    let began = cluster.now;
+    let outcome = commit(&mut cluster, 0, put(&[&key(1, "x"), &key(2, "y")], "1"));
+    assert_eq!(cause(&outcome), Some(Cause::ClocksDisagree));
+    assert!(cluster.now - began < SECOND, "it took {} us", cluster.now - began);
+    // Nothing is left locked.
+    assert_eq!(commit(&mut cluster, 0, put(&[&key(2, "y")], "2")), committed(1));
+}
+
+#[test]
 fn clock_that_is_set_back_while_a_part_is_prepared_does_not_keep_it_locked() {
     let mut cluster = Cluster::new(3);
     cluster.run(2 * SECOND);
