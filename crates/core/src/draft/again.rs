@@ -94,7 +94,7 @@ mod tests {
         let call = key("\u{1}f(1)");
         draft.snapshot.note_get(&call, Seen::default()).expect("the first");
         assert_eq!(Footprint::of(&draft), expected);
-        draft.demand(1, &[call.clone()]);
+        draft.demand(1, std::slice::from_ref(&call));
         let treating = Footprint::of(&draft);
         let told: BTreeMap<u16, Vec<ObjectKey>> = [(1, vec![call.clone()])].into();
         assert_eq!((&treating.gets, &treating.told), (&vec![call, key("x")], &told));
