@@ -221,6 +221,10 @@ impl Simulation {
                 self.faults.passes_on = Some((coordinator, participant));
             } else if self.may_step(participant) {
                 self.set_wall_back(world, participant, until - now + SECOND);
+                // By as much, so that the two agree with each other.
+                if left > COMPARED && self.may_step(coordinator) {
+                    self.set_wall_back(world, coordinator, until - now + SECOND);
+                }
             }
         }
         self.trace(world, format_args!("{} is held back until {until}: {way:?}, under {under:?}", prepare.id));
