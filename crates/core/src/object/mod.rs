@@ -635,7 +635,7 @@ pub enum Cause {
     NotACounter,
     /// A counter would leave the range of 64-bit integers.
     OutOfRange,
-    /// The home lost its storage, and what is not there may have been: restore or re-create it.
+    /// The home lost its storage, and what is not there may have been: write it anew, or accept the loss.
     Lost,
     /// The object's home does not answer.
     Unreachable,
@@ -709,7 +709,9 @@ impl fmt::Display for Cause {
             Cause::DeadlinePassed => "the deadline passed before every site had answered",
             Cause::NotACounter => "the object is no counter",
             Cause::OutOfRange => "the counter would leave the range of 64-bit integers",
-            Cause::Lost => "lost: the home lost its storage; restore or re-create what was there",
+            Cause::Lost => {
+                "lost: the home lost its storage; write anew what was there, or accept the loss (accept-loss)"
+            }
             Cause::Unreachable => "the object's home does not answer",
             Cause::InvalidKey => "the key is not valid: use 1 to 512 bytes without control characters",
             Cause::UnknownRegion => "there is no such region",
