@@ -164,8 +164,8 @@ impl Turn<'_> {
     }
 
     /// The time that a majority agrees has come: the latest that so many of all sites' wall clocks show, this site's included,
-    /// as they were measured in this life. Where fewer are known, the one of them that is farthest behind counts. None if
-    /// nothing is known but this site's own clock, and there are others.
+    /// as they were measured in this life. Where fewer were since this site's own was stepped, the one that is farthest behind
+    /// counts, whenever it was measured. None if nothing is known but this site's own clock, and there are others.
     pub fn agreed(&self) -> Option<i64> {
         let (offsets, majority) = (self.offsets(), self.peers.len() / 2 + 1);
         if offsets.len() >= majority {

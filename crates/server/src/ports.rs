@@ -2,8 +2,8 @@
 //!
 //! A port that the system picks (port 0) is no address for a site that is yet to start: the system gives the same ones to
 //! outgoing connections, so that somebody's connection may hold it when the site wants it. Even a connection to that very port
-//! may: while nobody listens there it can meet itself. Hence these ports lie below all that systems give away by themselves
-//! (from 32,768 on Linux, from 49,152 by RFC 6335).
+//! may: while nobody listens there it can meet itself. Hence these ports lie below those that systems give away, unless
+//! they were told otherwise (from 32,768 on Linux, from 49,152 by RFC 6335).
 
 use std::io;
 use std::net::TcpListener;

@@ -519,9 +519,10 @@ impl Simulation {
         // Suspended for longer than it may go by what it was told, while its monotonic clock stands; and then it hears nothing yet.
         let may_stand = self.faults.errs_mono[other] && !self.errs(other) && !world.is_held_up(other);
         let stands = may_stand && world.node(other).is_some() && self.rng.one_in(2);
-        let asleep = if stands { 10 * SECOND + self.rng.below(6 * SECOND) } else { 0 };
-        let awake =
-            if stands { 4 * SECOND + self.rng.below(8 * SECOND) } else { 8 * SECOND + self.rng.below(16 * SECOND) };
+        let (asleep, awake) = match stands {
+            true => (10 * SECOND + self.rng.below(6 * SECOND), 4 * SECOND + self.rng.below(8 * SECOND)),
+            false => (0, 8 * SECOND + self.rng.below(16 * SECOND)),
+        };
         self.begin(world, Fault::Cut { from: site, to: other }, asleep + awake);
         self.probes.hit("fault: new incarnation not heard of");
         self.read_what_was_lost(world, site, other);

@@ -48,20 +48,20 @@ impl Ahead {
 impl Txn {
     /// Reads what the run before has read. What cannot be read is left to the program: it may not want it any more.
     pub(super) async fn read_ahead(&self, footprint: &Footprint, origin: Origin, bars: bool) {
-        let Footprint { gets, scans, writes, told, .. } = footprint.clone();
+        let Footprint { gets, scans, writes, told, .. } = footprint;
         if gets.len() + scans.len() > READ_ITEMS || writes.len() > READ_ITEMS || gets.is_empty() && scans.is_empty() {
             return;
         }
         // What computes calls anew is judged several times in a run, and would lose its turn at the first: it waits by itself.
-        let claim = told.is_empty().then_some(Claim { origin, writes, again: true, bars });
+        let claim = told.is_empty().then_some(Claim { origin, writes: writes.clone(), again: true, bars });
         // What is read to compute calls anew is no use of them.
         let upkeep = !told.is_empty();
         let wanted = Wanted { gets: gets.clone(), scans: scans.clone(), upkeep, claim, ..Wanted::default() };
         let Ok(reading) = self.read(wanted).await else { return };
         let Ok(mut state) = self.state() else { return };
-        let found = gets.into_iter().zip(reading.gets);
-        state.ahead.gets = found.filter_map(|(key, seen)| Some((key, seen.ok()?))).collect();
-        let found = scans.into_iter().zip(reading.scans);
-        state.ahead.scans = found.filter_map(|((home, span), rows)| Some((home, span, rows.ok()?))).collect();
+        let found = gets.iter().zip(reading.gets);
+        state.ahead.gets = found.filter_map(|(key, seen)| Some((key.clone(), seen.ok()?))).collect();
+        let found = scans.iter().zip(reading.scans);
+        state.ahead.scans = found.filter_map(|((home, span), rows)| Some((*home, span.clone(), rows.ok()?))).collect();
     }
 }

@@ -114,10 +114,10 @@ impl Txn {
 
     /// Reads a call's object; whether it could be read.
     async fn fetch_call(&self, place: &ObjectKey) -> Result<bool, TxnError> {
-        // That there is none is not validated, so nobody would find out that a copy of this is old.
         let ahead = self.state()?.ahead.gets.remove(place);
         let seen = match ahead {
             Some(seen) => Some(Ok(seen)),
+            // That there is none is not validated, so nobody would find out that a copy of this is old.
             None => {
                 let wanted = Wanted { gets: vec![place.clone()], fresh: true, ..Wanted::default() };
                 self.read(wanted).await?.gets.into_iter().next()
@@ -134,10 +134,10 @@ impl Txn {
 
     /// Reads the objects of all calls that are to be treated at once. Those that cannot be read stay as they are.
     async fn fetch_pending(&self) -> Result<(), TxnError> {
-        let is_ahead = |state: &State, place: &ObjectKey| state.ahead.gets.contains_key(place);
         let gets: Vec<ObjectKey> = {
             let state = self.state()?;
-            state.draft.unread().filter(|place| !is_ahead(&state, place)).take(READ_ITEMS).cloned().collect()
+            let is_new = |place: &&ObjectKey| !state.ahead.gets.contains_key(*place);
+            state.draft.unread().filter(is_new).take(READ_ITEMS).cloned().collect()
         };
         if gets.len() < 2 {
             return Ok(());
@@ -263,8 +263,8 @@ impl Transaction {
         deadline: Instant,
     ) -> (Attempt, Draft) {
         let mut rounds = 0;
-        // What depended on its writes in the run before does so still, as a rule: nobody need be asked first.
         let mut failure = Failure::of(Cause::DeadlinePassed, None);
+        // What depended on its writes in the run before does so still, as a rule: nobody need be asked first.
         let told = before.map(|before| before.foretold(&draft)).unwrap_or_default();
         told.iter().for_each(|(home, calls)| draft.demand(*home, calls));
         loop {

@@ -285,15 +285,12 @@ impl Transaction {
             if failure.is_of_the_site {
                 avoid.push(site);
             }
+            before = failure.is_contention().then(|| Footprint::of(&draft)).filter(|footprint| !footprint.is_empty());
             // What computes calls anew is judged several times in a run, and would lose its turn at the first. It waits here.
-            let footprint = Footprint::of(&draft);
-            if failure.is_contention() && !footprint.is_empty() {
-                if !draft.is_treating() {
-                    // It waits for its turn at the homes. To wait here, too, would be to lose it.
-                    contended += 1;
-                    pause = PAUSES.0;
-                }
-                before = Some(footprint);
+            if before.is_some() && !draft.is_treating() {
+                // It waits for its turn at the homes. To wait here, too, would be to lose it.
+                contended += 1;
+                pause = PAUSES.0;
             }
             let (now, rest) = (self.port.now(), jittered(pause, self.port.random()));
             let failure = failure.or_before(last.take(), now - began);

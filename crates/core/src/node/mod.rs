@@ -210,10 +210,6 @@ impl Node {
         (most, trust != Trust::Doubted)
     }
 
-    fn trust(&self, now: Now) -> Trust {
-        self.judge_clock(now).1
-    }
-
     fn judge_clock(&self, now: Now) -> (u64, Trust) {
         let (mut most, mut agreeing, mut disagreeing, mut unheard) = (0, 1, 0, 0);
         for peer in self.peers.iter().filter(|peer| peer.site != self.config.me) {
@@ -434,7 +430,7 @@ impl Machine for Node {
         let mut early = Vec::new();
         let Some(todo) = self.take_in(now, input, &mut early) else { return };
         let serving = self.is_serving();
-        let trust = self.trust(now);
+        let (_, trust) = self.judge_clock(now);
         let Spare { mut digests, mut scratch } = std::mem::take(&mut self.spare);
         digests.resize(self.peers.len(), Vec::new());
         let Self {

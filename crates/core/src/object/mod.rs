@@ -709,9 +709,7 @@ impl fmt::Display for Cause {
             Cause::DeadlinePassed => "the deadline passed before every site had answered",
             Cause::NotACounter => "the object is no counter",
             Cause::OutOfRange => "the counter would leave the range of 64-bit integers",
-            Cause::Lost => {
-                "lost: the home lost its storage; write anew what was there, or accept the loss (accept-loss)"
-            }
+            Cause::Lost => "lost: the home lost its storage; write anew what was there, or accept the loss",
             Cause::Unreachable => "the object's home does not answer",
             Cause::InvalidKey => "the key is not valid: use 1 to 512 bytes without control characters",
             Cause::UnknownRegion => "there is no such region",

@@ -77,8 +77,8 @@ pub(super) struct Coordinated {
 }
 
 impl Coordinated {
-    /// Whether it concerns one site alone and rests on nobody's rights.
-    pub(super) fn is_alone(&self) -> bool {
+    /// Whether nothing rests on its deadline: one site alone takes part, and it rests on nobody's rights.
+    pub(super) fn is_untimed(&self) -> bool {
         self.participants.len() == 1 && self.rests.is_empty()
     }
 

@@ -203,8 +203,8 @@ impl Txns {
         }
         // To refuse a part would have to be durable, and to take it would rest on a clock that is known to be wrong, here or
         // there, or that was not compared yet. The coordinator asks again.
-        let is_alone = self.is_alone(turn, id);
-        if self.entries.len() >= PARTS || !is_alone && (turn.trust == Trust::Unknown || !turn.agrees_with(id.site)) {
+        let is_untimed = self.is_untimed(turn, id);
+        if self.entries.len() >= PARTS || !is_untimed && (turn.trust == Trust::Unknown || !turn.agrees_with(id.site)) {
             turn.metrics.ignored += 1;
             return None;
         }
@@ -221,7 +221,7 @@ impl Txns {
         // own refuses this one, until that time has come.
         let is_far = deadline > turn.now.wall.saturating_add_unsigned(FARTHEST + 2 * turn.config.epsilon);
         // That the coordinator's clock agrees says nothing where this one is doubted: the two may be wrong by as much.
-        let is_doubted = !is_alone && turn.trust == Trust::Doubted;
+        let is_doubted = !is_untimed && turn.trust == Trust::Doubted;
         if is_late || is_far || is_doubted {
             self.entries.insert(id, entry);
             let cause = if is_far || is_doubted { Cause::ClocksDisagree } else { Cause::DeadlinePassed };
@@ -442,8 +442,8 @@ impl Txns {
             }
             Some((_, abort)) if turn.now.mono > patience => self.refuse_part(turn, id, abort),
             // The wall clock may have been set back since it was asked: what the transaction rests on may be over, though the
-            // deadline does not seem past.
-            None if turn.trust == Trust::Doubted && !self.is_alone(turn, id) => {
+            // deadline does not seem past. If this site doubts its clock, that will not be known soon.
+            None if turn.trust == Trust::Doubted && !self.is_untimed(turn, id) => {
                 let abort = Abort { site: Some(turn.site.me), ..Abort::of(Cause::ClocksDisagree) };
                 self.refuse_part(turn, id, abort)
             }
@@ -460,9 +460,9 @@ impl Txns {
         self.tell_vote(turn, id, vote);
     }
 
-    /// Whether nothing rests on a transaction's deadline: only this site takes part, and it rests on nobody's right.
-    fn is_alone(&self, turn: &Turn, id: OperationId) -> bool {
-        id.site == turn.site.me && self.coordinated.get(&id).is_some_and(Coordinated::is_alone)
+    /// Whether nothing rests on a transaction's deadline: it is this site's own ([`Coordinated::is_untimed`]).
+    fn is_untimed(&self, turn: &Turn, id: OperationId) -> bool {
+        id.site == turn.site.me && self.coordinated.get(&id).is_some_and(Coordinated::is_untimed)
     }
 
     fn tell_vote(&mut self, turn: &mut Turn, id: OperationId, vote: Vote) {

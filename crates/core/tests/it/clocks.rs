@@ -343,6 +343,11 @@ fn clock_that_is_set_wrong_when_another_is_set_right_is_not_believed() {
     assert_serves(&mut cluster, 1, "set right");
 }
 
+/// Sets the wall clocks of two sites off by as much.
+fn step(cluster: &mut Cluster, sites: [usize; 2], by: i64) {
+    sites.into_iter().for_each(|at| cluster.hosts[at].wall += by);
+}
+
 #[test]
 fn two_clocks_that_are_wrong_by_as_much_prepare_nothing_after_its_deadline() {
     let mut cluster = Cluster::new(5);
@@ -362,9 +367,7 @@ fn two_clocks_that_are_wrong_by_as_much_prepare_nothing_after_its_deadline() {
     assert!(!matches!(outcome, Some(Outcome::Committed { .. })), "{outcome:?}");
     assert_eq!(get(&mut cluster, 1, &key(1, "x")).map(|seen| seen.value).ok().flatten(), None);
 
-    for at in [1, 4] {
-        cluster.hosts[at].wall -= wrong;
-    }
+    step(&mut cluster, [1, 4], -wrong);
     cluster.run(2 * SECOND);
     assert_serves(&mut cluster, 1, "set right");
 }
@@ -374,9 +377,7 @@ fn two_clocks_that_are_wrong_by_as_much_are_not_trusted_while_another_site_is_do
     let mut cluster = Cluster::new(5);
     cluster.run(2 * SECOND);
     let wrong = -6 * SECOND as i64;
-    for at in [1, 4] {
-        cluster.hosts[at].wall += wrong;
-    }
+    step(&mut cluster, [1, 4], wrong);
     cluster.kill(3);
     cluster.run(5 * SECOND);
     let trusts =
@@ -385,9 +386,7 @@ fn two_clocks_that_are_wrong_by_as_much_are_not_trusted_while_another_site_is_do
     let outcome = commit(&mut cluster, 4, put(&[&key(1, "x")], "1"));
     assert_eq!(cause(&outcome), Some(Cause::ClocksDisagree));
     // They do where nobody disagrees, however few are up.
-    for at in [1, 4] {
-        cluster.hosts[at].wall -= wrong;
-    }
+    step(&mut cluster, [1, 4], -wrong);
     cluster.kill(2);
     cluster.run(2 * SECOND);
     let outcome = commit(&mut cluster, 4, put(&[&key(1, "x")], "1"));
@@ -399,9 +398,7 @@ fn two_clocks_that_are_wrong_by_as_much_are_not_trusted_where_only_they_reach_ea
     for wrong in [HOUR, -6 * SECOND as i64] {
         let mut cluster = Cluster::new(5);
         cluster.run(2 * SECOND);
-        for at in [1, 4] {
-            cluster.hosts[at].wall += wrong;
-        }
+        step(&mut cluster, [1, 4], wrong);
         let cut = [0, 2, 3].into_iter().flat_map(|other| [1, 4].map(|at| [(at, other), (other, at)])).flatten();
         cluster.cut = cut.collect();
         cluster.run(8 * SECOND);
@@ -410,9 +407,7 @@ fn two_clocks_that_are_wrong_by_as_much_are_not_trusted_where_only_they_reach_ea
         // The others have not moved, and go on, though it is they who are three of five.
         assert_eq!(commit(&mut cluster, 0, put(&[&key(2, "x")], "1")), committed(1));
         cluster.cut.clear();
-        for at in [1, 4] {
-            cluster.hosts[at].wall -= wrong;
-        }
+        step(&mut cluster, [1, 4], -wrong);
         cluster.run(5 * SECOND);
         assert_serves(&mut cluster, 1, "set right");
     }
