@@ -218,10 +218,11 @@ impl Engine {
         loop {
             let after = self.turn()?;
             self.meet();
-            self.publish();
+            // Before it shows what became of the step that it crashes at: whoever sees that as over would go on with it.
             if parts.crash_points.is_ending() {
                 parts.crash_points.end(&parts.outboxes).await;
             }
+            self.publish();
             let over = give_up.is_some_and(|at| Instant::now() >= at);
             if (self.drain == Drain::Done || over) && self.gathered.is_empty() && !self.log.is_busy() {
                 return Ok(());
