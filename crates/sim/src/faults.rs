@@ -17,6 +17,7 @@ use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::Incarnation;
 use slackline_core::machine::{Input, Machine, STALL_BOUND};
 use slackline_core::node::Node;
+use slackline_core::warranty::VOUCHED;
 
 use crate::ambush::Ambush;
 use crate::clients::Purpose;
@@ -515,10 +516,22 @@ impl Simulation {
             return;
         }
         let sites = world.len();
-        let other = (site + 1 + self.rng.below(sites as u64 - 1) as usize) % sites;
         // Suspended for longer than it may go by what it was told, while its monotonic clock stands; and then it hears nothing yet.
-        let may_stand = self.faults.errs_mono[other] && !self.errs(other) && !world.is_held_up(other);
-        let stands = may_stand && world.node(other).is_some() && self.rng.one_in(2);
+        // By that clock it must have been told lately.
+        let was_told = |other: usize| {
+            let peers = world.node(other).map(Node::peers).unwrap_or_default();
+            let told = peers.iter().find(|peer| peer.site == self.members[site]).and_then(|peer| peer.vouched);
+            told.is_some_and(|told| world.time_at(other).mono < told.mono + VOUCHED / 2)
+        };
+        let may_stand = |other: &usize| {
+            self.faults.errs_mono[*other] && !self.errs(*other) && !world.is_held_up(*other) && was_told(*other)
+        };
+        let sleepers: Vec<usize> = (0..sites).filter(|other| *other != site).filter(may_stand).collect();
+        let stands = !sleepers.is_empty() && self.rng.one_in(2);
+        let other = match stands {
+            true => sleepers[self.rng.below(sleepers.len() as u64) as usize],
+            false => (site + 1 + self.rng.below(sites as u64 - 1) as usize) % sites,
+        };
         let (asleep, awake) = match stands {
             true => (10 * SECOND + self.rng.below(6 * SECOND), 4 * SECOND + self.rng.below(8 * SECOND)),
             false => (0, 8 * SECOND + self.rng.below(16 * SECOND)),

@@ -51,7 +51,11 @@ impl Simulation {
 
         // Neither of the two: it reads by rights alone. It goes on asking for new ones: the keeper may have been suspended.
         let sites = world.len() as u64;
-        let Some(reader) = (0..world.len()).find(|site| ![lost, keeper].contains(site)) else { return };
+        let readers: Vec<usize> = (0..world.len()).filter(|site| ![lost, keeper].contains(site)).collect();
+        if readers.is_empty() {
+            return;
+        }
+        let reader = readers[self.rng.below(readers.len() as u64) as usize];
         let renews = now < since + VOUCHED || self.rng.one_in(2);
         let functions = Functions { sites };
         for (call, registers) in (0..REGISTERS).flat_map(|number| functions.of_registers(number)) {
