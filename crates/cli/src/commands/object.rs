@@ -123,7 +123,7 @@ impl Get {
 /// Writes an object
 ///
 /// Its value is JSON, which programs in any language can read; or bytes as they are; or a counter, to which transactions add
-/// without excluding each other.
+/// without excluding each other. What was there is replaced, a counter too.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
