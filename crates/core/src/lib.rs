@@ -11,6 +11,7 @@
 //! | [`machine`] | the contract between a machine and its driver; batches, views, the release rule |
 //! | [`right`] | names of rights; holds, the rights over tokens that end by themselves |
 //! | [`object`] | objects and transactions: what they are made of, and what sites say about them |
+//! | [`draft`] | a transaction while its program runs, in a client: what it has read, what it writes, calls of memoized functions |
 //! | [`api`] | what clients ask and are told |
 //! | [`stats`] | estimators of demand |
 //! | [`warranty`] | rights over the values of objects |

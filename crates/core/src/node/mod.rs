@@ -601,7 +601,7 @@ impl Node {
     }
 }
 
-/// A life's number, for what is printed of it.
+/// The number of a site's next life: one more at each start.
 pub(crate) fn next_life(life: Life) -> Life {
     Life(life.0 + 1)
 }
