@@ -1,5 +1,6 @@
 //! `cargo xtask COMMAND`: the project's own commands. `verify` never writes to the checkout, `fix` does.
 
+mod measure;
 mod mutants;
 mod tidy;
 mod verify;
@@ -13,6 +14,7 @@ usage: cargo xtask COMMAND
   verify             formatting, layering, lints, every test, the docs: what CI runs (the README's test command)
   fix                formats, and applies the lints' suggestions
   tidy               the layering alone: which crate and which module may use which
+  measure            how the code reads, as far as a script can see: lengths, comments, assertions, import circles
   mutants [NAME…]    plants each known bug (xtask/mutants/*.patch) into a copy, and runs the sweep that must catch it
 ";
 
@@ -26,6 +28,13 @@ fn main() -> ExitCode {
             findings.iter().for_each(|finding| eprintln!("{finding}"));
             findings.is_empty()
         }
+        ["measure"] => match measure::measure() {
+            Ok(()) => true,
+            Err(error) => {
+                eprintln!("{error}");
+                false
+            }
+        },
         ["mutants", ref names @ ..] => mutants::mutants(names),
         ["--help" | "-h" | "help"] => {
             print!("{USAGE}");

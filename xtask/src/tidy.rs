@@ -113,7 +113,7 @@ fn lengths(root: &Path, findings: &mut Vec<String>) {
 }
 
 /// The files below `folder` that `wanted` wants, in order; what is built is passed over.
-fn files(folder: &Path, wanted: &dyn Fn(&Path) -> bool) -> Vec<std::path::PathBuf> {
+pub(crate) fn files(folder: &Path, wanted: &dyn Fn(&Path) -> bool) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
