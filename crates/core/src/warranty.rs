@@ -233,7 +233,7 @@ impl Backer {
         if self.agreed.is_none_or(|agreed| expiry > agreed.saturating_add_unsigned(FARTHEST + 2 * epsilon)) {
             return None;
         }
-        if self.has_respite(now, name) {
+        if self.check_respite(now, name) {
             return None;
         }
         self.count += 1;
@@ -300,8 +300,8 @@ impl Backer {
         self.respites.insert(name.to_owned(), now.mono.saturating_add(RESPITE));
     }
 
-    /// Whether a write of it was refused a moment ago.
-    fn has_respite(&mut self, now: Now, name: &str) -> bool {
+    /// Whether a write of it was refused within [`RESPITE`]; forgets a refusal that is longer ago.
+    fn check_respite(&mut self, now: Now, name: &str) -> bool {
         let is_over = self.respites.get(name).map(|until| now.mono >= *until);
         if is_over == Some(true) {
             self.respites.remove(name);

@@ -285,7 +285,7 @@ impl Engine {
         }
         self.tick_if_due()?;
         let (mut operations, mut gathered) = (0, 0);
-        let is_behind = self.is_behind();
+        let is_behind = self.note_whether_behind();
         while operations < TURN_OPERATIONS && self.gathered_bytes < GATHER_BYTES && !is_behind {
             let Some((client, request, weight)) = mailbox.next_request() else { break };
             operations += weight;
@@ -377,9 +377,9 @@ impl Engine {
         has_more
     }
 
-    /// Whether requests wait until storage has absorbed some of what is held in memory. If it does not get on they are taken,
+    /// Notes whether storage gets on. True if requests wait until storage has absorbed some of what is held in memory. If it does not get on they are taken,
     /// to be refused for want of room.
-    fn is_behind(&mut self) -> bool {
+    fn note_whether_behind(&mut self) -> bool {
         if self.overlay.bytes() < HELD_MOST {
             self.behind = None;
             return false;

@@ -104,7 +104,7 @@ impl Simulation {
                 self.phase = Phase::Over;
                 return world.stop();
             }
-            if !self.is_at_rest(world) && now < self.audit.resting_until + RESTLESS {
+            if !self.note_rest(world) && now < self.audit.resting_until + RESTLESS {
                 return;
             }
             self.look_at_rest(world);
@@ -127,7 +127,7 @@ impl Simulation {
             }
         }
         if let Some((task, since, op)) = self.audit.current {
-            if !self.is_answered(world, task, op) {
+            if !self.judge_answer(world, task, op) {
                 if now > since + STEP {
                     self.blame_silence(task);
                 }
@@ -189,8 +189,8 @@ impl Simulation {
         }
     }
 
-    /// Whether every quota has been seen at rest: no gift under way, no round going on.
-    fn is_at_rest(&mut self, world: &World) -> bool {
+    /// Notes which quotas are at rest. True once every quota has been seen so: no gift under way, no round going on.
+    fn note_rest(&mut self, world: &World) -> bool {
         self.audit.rested.resize(self.oracle.books.len(), false);
         for book in 0..self.oracle.books.len() {
             let name = &self.oracle.books[book].name;
@@ -295,7 +295,7 @@ impl Simulation {
         self.oracle.blame(liveness::NAME, found, &about);
     }
 
-    fn is_answered(&mut self, world: &World, task: Task, op: Option<u32>) -> bool {
+    fn judge_answer(&mut self, world: &World, task: Task, op: Option<u32>) -> bool {
         let (Task::Acquire { book, site } | Task::Create { book, site }) = task else { return self.audit.shown };
         let Some(op) = op else { return false };
         let known = &self.oracle.ops[op as usize];

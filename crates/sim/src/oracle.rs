@@ -341,7 +341,7 @@ impl Oracle {
         assert_eq!(handed.seq, seq, "batches become durable in order");
         let incarnation = handed.incarnation;
         if let Some(epoch) = handed.epoch {
-            self.forgotten.is_durable(epoch);
+            self.forgotten.became_durable(epoch);
         }
         let mut moved: Vec<(usize, u32)> = Vec::new();
         let counters = handed.changes.iter().filter_map(|change| match change {

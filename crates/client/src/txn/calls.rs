@@ -242,8 +242,7 @@ impl Txn {
             _ => Vec::new(),
         };
         for (place, result) in computed {
-            let is_to_be_checked =
-                parse(&place.name).is_some_and(|(id, _)| self.run.port.memos().is_to_be_checked(&id));
+            let is_to_be_checked = parse(&place.name).is_some_and(|(id, _)| self.run.port.memos().count_for_check(&id));
             if is_to_be_checked && !self.is_deterministic(&place, &result).await? {
                 return Ok(false);
             }
@@ -292,7 +291,7 @@ impl Transaction {
     pub(super) fn propose(&self, region: Option<u16>, draft: &Draft) {
         let Some((call, mut proposal)) = draft.proposal(self.port.random()) else { return };
         let (port, now) = (Arc::clone(&self.port), self.port.now());
-        if proposal.normalize().is_err() || !port.memos().may_propose(&call, now) {
+        if proposal.normalize().is_err() || !port.memos().reserve_proposal(&call, now) {
             return;
         }
         let work = async move {

@@ -351,8 +351,8 @@ impl Memos {
         known.functions.get(id).filter(|entry| entry.is_deterministic).map(|entry| entry.function)
     }
 
-    /// Whether a result that is to be proposed is to be computed twice.
-    pub(super) fn is_to_be_checked(&self, id: &Id) -> bool {
+    /// Counts a result that is to be proposed. True if this one is to be computed twice.
+    pub(super) fn count_for_check(&self, id: &Id) -> bool {
         let mut known = self.known();
         let Some(entry) = known.functions.get_mut(id) else { return false };
         entry.proposals = entry.proposals.wrapping_add(1);
@@ -378,8 +378,8 @@ impl Memos {
         self.known().is_off = true;
     }
 
-    /// Whether a call may be proposed now; if so, [`Memos::proposed`] must follow.
-    pub(super) fn may_propose(&self, call: &ObjectKey, now: Instant) -> bool {
+    /// Reserves a place for a proposal of a call, if it may be proposed now. Then [`Memos::proposed`] must follow.
+    pub(super) fn reserve_proposal(&self, call: &ObjectKey, now: Instant) -> bool {
         let mut known = self.known();
         let waits = known.refused.get(call).is_some_and(|(until, _)| now < *until);
         let may = !waits && known.under_way < PROPOSALS;
@@ -507,14 +507,14 @@ mod tests {
     #[test]
     fn call_that_was_not_registered_is_left_alone_for_longer_and_longer() {
         let (memos, call, now) = (Memos::default(), ObjectKey::new(0, "\u{1}f"), Instant::now());
-        assert!(memos.may_propose(&call, now));
+        assert!(memos.reserve_proposal(&call, now));
         memos.proposed(&call, now, 1023, false);
-        assert!(!memos.may_propose(&call, now + PAUSES.0 / 2));
-        assert!(memos.may_propose(&call, now + PAUSES.0));
+        assert!(!memos.reserve_proposal(&call, now + PAUSES.0 / 2));
+        assert!(memos.reserve_proposal(&call, now + PAUSES.0));
         memos.proposed(&call, now + PAUSES.0, 1023, false);
-        assert!(!memos.may_propose(&call, now + PAUSES.0 * 2));
-        assert!(memos.may_propose(&call, now + PAUSES.0 * 3));
+        assert!(!memos.reserve_proposal(&call, now + PAUSES.0 * 2));
+        assert!(memos.reserve_proposal(&call, now + PAUSES.0 * 3));
         memos.proposed(&call, now, 0, true);
-        assert!(memos.may_propose(&call, now));
+        assert!(memos.reserve_proposal(&call, now));
     }
 }

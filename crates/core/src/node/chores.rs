@@ -88,7 +88,7 @@ impl Chores {
 
     /// Does what is due.
     pub(super) fn tick(&mut self, turn: &mut Turn, desk: &mut Desk) {
-        if desk.lineage.is_first_turn() {
+        if desk.lineage.take_first_turn() {
             desk.quotas.resume(turn);
         }
         desk.quotas.tick(turn);

@@ -226,7 +226,8 @@ impl Lineage {
         self.welcomes.iter().any(|(position, _)| *position == peer)
     }
 
-    pub(super) fn is_first_turn(&mut self) -> bool {
+    /// True at the first turn of this life, and only there.
+    pub(super) fn take_first_turn(&mut self) -> bool {
         std::mem::take(&mut self.first_turn)
     }
 

@@ -40,8 +40,8 @@ impl Steps {
         }
     }
 
-    /// That batch is durable.
-    pub fn is_durable(&mut self, epoch: u64) {
+    /// Notes that the batch with this step is durable.
+    pub fn became_durable(&mut self, epoch: u64) {
         if let Some(step) = self.0.get_mut(&epoch) {
             step.is_durable = true;
         }
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(steps.life("one", 1), 0);
         assert_eq!(steps.enter(0, 1, &[]), Ok(true));
         assert_eq!(steps.enter(1, 1, &one), Ok(true));
-        steps.is_durable(1);
+        steps.became_durable(1);
         assert_eq!(steps.enter(2, 1, &one), Ok(false));
         assert!(steps.enter(2, 1, &[]).is_err());
         assert_eq!((steps.life("one", 0), steps.life("one", 1), steps.life("two", 1)), (0, 1, 0));
