@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use slackline_core::api::{Batch, Operation, Read, Request, Response};
+use slackline_core::id::{OperationId, SiteId};
 use slackline_wire::v1::slackline_server::Slackline;
 use slackline_wire::{Invalid, lane_of, v1};
 use tokio_stream::Stream;
@@ -48,7 +49,7 @@ impl Slackline for ClientService {
     }
 
     async fn open_session(&self, _: tonic::Request<v1::OpenSessionRequest>) -> Answer<v1::Opened> {
-        match call(&self.mailbox, Request::Open).await? {
+        match self.call(Request::Open).await? {
             Response::Opened { site, incarnation, session } => Ok(tonic::Response::new(v1::Opened {
                 site: Some(site.into()),
                 incarnation: incarnation.0,
@@ -61,7 +62,7 @@ impl Slackline for ClientService {
 
     async fn close_session(&self, request: tonic::Request<v1::Close>) -> Answer<v1::Closed> {
         let request = Request::try_from(request.into_inner()).map_err(invalid)?;
-        match call(&self.mailbox, request).await? {
+        match self.call(request).await? {
             Response::Closed => Ok(tonic::Response::new(v1::Closed {})),
             other => Err(unexpected(&other)),
         }
@@ -89,8 +90,7 @@ impl Slackline for ClientService {
 
     async fn read_objects(&self, request: tonic::Request<v1::Read>) -> Answer<v1::Reading> {
         let read = Read::try_from(request.into_inner()).map_err(invalid)?;
-        check_objects(&self.topology)?;
-        match call(&self.mailbox, Request::Read(Box::new(read))).await? {
+        match self.call(Request::Read(Box::new(read))).await? {
             Response::Read(reading) => Ok(tonic::Response::new((*reading).into())),
             other => Err(unexpected(&other)),
         }
@@ -109,7 +109,7 @@ impl Slackline for ClientService {
 
     async fn outcome_of(&self, request: tonic::Request<v1::Ask>) -> Answer<v1::OutcomeReply> {
         let request = Request::try_from(request.into_inner()).map_err(invalid)?;
-        match call(&self.mailbox, request).await? {
+        match self.call(request).await? {
             Response::Asked { operation, outcome } => Ok(tonic::Response::new((operation, outcome).into())),
             other => Err(unexpected(&other)),
         }
@@ -117,30 +117,28 @@ impl Slackline for ClientService {
 
     async fn explain(&self, request: tonic::Request<v1::Ask>) -> Answer<v1::Explained> {
         let operation = slackline_wire::operation_id(request.into_inner().operation).map_err(invalid)?;
-        match call(&self.mailbox, Request::Explain { operation }).await? {
+        match self.call(Request::Explain { operation }).await? {
             Response::Explained { operation, trace } => Ok(tonic::Response::new((operation, trace).into())),
             other => Err(unexpected(&other)),
         }
     }
 
     async fn show_quota(&self, request: tonic::Request<v1::ShowQuotaRequest>) -> Answer<v1::ShowQuotaReply> {
-        let request = request.into_inner();
-        check_lane(&self.topology, &request.quota)?;
-        match call(&self.mailbox, request.into()).await? {
+        match self.call(request.into_inner().into()).await? {
             Response::Shown(shown) => Ok(tonic::Response::new(shown.into())),
             other => Err(unexpected(&other)),
         }
     }
 
     async fn list_quotas(&self, request: tonic::Request<v1::ListQuotasRequest>) -> Answer<v1::ListQuotasReply> {
-        match call(&self.mailbox, request.into_inner().into()).await? {
+        match self.call(request.into_inner().into()).await? {
             Response::Listed(quotas) => Ok(tonic::Response::new(quotas.into())),
             other => Err(unexpected(&other)),
         }
     }
 
     async fn status(&self, _: tonic::Request<v1::StatusRequest>) -> Answer<v1::StatusReply> {
-        match call(&self.mailbox, Request::Status).await? {
+        match self.call(Request::Status).await? {
             Response::Status(status) => Ok(tonic::Response::new(status.into())),
             other => Err(unexpected(&other)),
         }
@@ -152,37 +150,37 @@ impl Slackline for ClientService {
 }
 
 impl ClientService {
+    /// Asks the machine one thing and waits for the answer.
+    async fn call(&self, request: Request) -> Result<Response, Status> {
+        check(&self.topology, &request)?;
+        let registration = self.mailbox.register()?;
+        self.mailbox.ask(registration.id, request, None).map_err(|_| overloaded())?;
+        loop {
+            match poll_fn(|context| registration.poll(context)).await? {
+                // The operation waits; its outcome follows.
+                Response::Batch { answers, .. } if answers.is_empty() => {}
+                response => return Ok(response),
+            }
+        }
+    }
+
     /// Carries out a unary operation: a batch of one.
     async fn operate<T>(&self, request: T) -> Answer<v1::OutcomeReply>
     where
         Batch: TryFrom<T, Error = Invalid>,
     {
         let batch = Batch::try_from(request).map_err(invalid)?;
-        check_operations(&self.topology, &batch)?;
         let (site, incarnation, session) = (batch.site, batch.incarnation, batch.session);
-        match call(&self.mailbox, Request::Batch(batch)).await? {
+        match self.call(Request::Batch(batch)).await? {
             Response::Batch { answers, .. } => match answers.into_iter().next() {
                 Some(answer) => {
                     let sequence = answer.sequence;
-                    let id = slackline_core::id::OperationId { site, incarnation, session, sequence };
+                    let id = OperationId { site, incarnation, session, sequence };
                     Ok(tonic::Response::new((id, answer.outcome).into()))
                 }
                 None => Err(Status::internal("an answer got lost; ask for the operation's outcome")),
             },
             other => Err(unexpected(&other)),
-        }
-    }
-}
-
-/// Asks the machine one thing and waits for the answer.
-pub(crate) async fn call(mailbox: &Arc<Mailbox>, request: Request) -> Result<Response, Status> {
-    let registration = mailbox.register()?;
-    mailbox.ask(registration.id, request, None).map_err(|_| overloaded())?;
-    loop {
-        match poll_fn(|context| registration.poll(context)).await? {
-            // The operation waits; its outcome follows.
-            Response::Batch { answers, .. } if answers.is_empty() => {}
-            response => return Ok(response),
         }
     }
 }
@@ -193,6 +191,42 @@ fn invalid(invalid: Invalid) -> Status {
 
 fn unexpected(response: &Response) -> Status {
     Status::internal(format!("the site answered with something else: {response:?}"))
+}
+
+/// Whether a request makes sense at this site.
+fn check(topology: &Topology, request: &Request) -> Result<(), Status> {
+    match request {
+        Request::Batch(batch) => {
+            check_member(topology, batch.site)?;
+            check_operations(topology, batch)
+        }
+        Request::Ask { operation } | Request::Explain { operation } => check_member(topology, operation.site),
+        Request::Read(_) => check_objects(topology),
+        Request::Show { quota, .. } => check_lane(topology, quota),
+        Request::Open | Request::Close { .. } | Request::List { .. } | Request::Status | Request::Drain => Ok(()),
+    }
+}
+
+/// Whether a site is one that this site can pass a request on to, or this site itself.
+fn check_member(topology: &Topology, site: SiteId) -> Result<(), Status> {
+    if !topology.sites.contains_key(&site) {
+        return Err(Status::invalid_argument(format!(
+            "there is no site of region {}, lane {}: the cluster has {} regions and {} lanes, from 0 (see Topology)",
+            site.region,
+            site.lane,
+            topology.regions.len(),
+            topology.lanes
+        )));
+    }
+    if site.lane != topology.me.lane {
+        return Err(Status::invalid_argument(format!(
+            "site {} is of lane {}, and this is a site of lane {}: ask a site of that lane (see Topology)",
+            topology.name(site),
+            site.lane,
+            topology.me.lane
+        )));
+    }
+    Ok(())
 }
 
 /// Whether the operations of a batch make sense here: numbered from 1, each quota in this site's lane, and each grant at the
@@ -297,11 +331,7 @@ impl SessionStream {
             match Pin::new(requests).poll_next(context) {
                 Poll::Ready(Some(Ok(message))) => {
                     let request = Request::try_from(message).map_err(invalid)?;
-                    match &request {
-                        Request::Batch(batch) => check_operations(&self.topology, batch)?,
-                        Request::Read(_) => check_objects(&self.topology)?,
-                        _ => {}
-                    }
+                    check(&self.topology, &request)?;
                     self.outstanding += answers_owed(&request);
                     if !self.ask(request, context) {
                         return Ok(());

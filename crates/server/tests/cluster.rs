@@ -107,6 +107,36 @@ fn senseless_request_is_refused_by_name_and_harms_nobody() {
 }
 
 #[test]
+fn site_that_the_cluster_does_not_have_is_named_instead_of_waited_for() {
+    let dev = cluster(&["us", "eu"], 2);
+    block_on(async {
+        let mut client = Client::connect(&dev.sites()[0]).await;
+        for (site, word) in [
+            (v1::SiteId { region: 9, lane: 0 }, "there is no site of region 9, lane 0"),
+            (v1::SiteId { region: 1, lane: 2 }, "there is no site of region 1, lane 2"),
+            (v1::SiteId { region: 1, lane: 1 }, "site eu:1 is of lane 1"),
+        ] {
+            let elsewhere =
+                |operation: Option<v1::OperationId>| operation.map(|id| v1::OperationId { site: Some(site), ..id });
+            let request = client.acquire_request("seats", 1);
+            let operation = elsewhere(request.operation);
+            let acquired = client.rpc.acquire(v1::AcquireRequest { operation, ..request }).await.expect_err("nobody");
+            let asked = client.rpc.outcome_of(v1::Ask { operation }).await.expect_err("nobody");
+            let explained = client.rpc.explain(v1::Ask { operation }).await.expect_err("nobody");
+            let (requests, mut replies) = client.stream().await;
+            let ask = v1::session_request::Request::Ask(v1::Ask { operation });
+            requests.send(v1::SessionRequest { request: Some(ask) }).await.expect("the stream is open");
+            let streamed = replies.message().await.expect_err("nobody");
+            for error in [acquired, asked, explained, streamed] {
+                assert_eq!(error.code(), tonic::Code::InvalidArgument, "{error}");
+                assert!(error.message().contains(word), "{error}");
+            }
+        }
+    });
+    dev.drain(DRAIN).expect("drains");
+}
+
+#[test]
 fn transaction_over_several_sites_takes_effect_everywhere_or_nowhere() {
     use v1::get_result::Result::Seen;
     let dev = cluster(&["us", "eu", "ap"], 1);
