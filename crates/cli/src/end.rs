@@ -10,7 +10,7 @@ use slackline::{
     Aborted, Cause, Client, Left, LeftWhat, NotDone, ReadError, Reason, Refused, TxnError, Unknown, WhyUnknown,
 };
 
-use crate::commands::object::Described;
+use crate::described::Described;
 use crate::output::{safe, safe_line};
 
 /// Prints text or JSON, in which nothing acts on the terminal: what is escaped in JSON is in strings, and means the same there.

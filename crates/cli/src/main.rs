@@ -1,6 +1,7 @@
 //! `slackline`: runs sites, uses quotas, and has the tools around them. Each command is a module of [`commands`].
 
 mod commands;
+mod described;
 mod duration;
 mod end;
 mod json;

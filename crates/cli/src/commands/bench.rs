@@ -7,13 +7,12 @@ use clap::{Args, Subcommand};
 use slackline_bench::calibrate::{CalibrateOptions, calibrate};
 use slackline_bench::footprint::{FootprintOptions, footprint};
 use slackline_bench::handle::{CoreOptions, WaitingOptions, core, waiting};
-use slackline_bench::hot::{HotOptions, Live, hot};
-use slackline_bench::live::LiveError;
+use slackline_bench::hot::{HotOptions, hot};
 use slackline_bench::quota::{Limit, QuotaError, QuotaOptions, quota};
-use slackline_bench::report::Report;
 use slackline_bench::rtt::Rtt;
 use slackline_bench::trace::Format;
 
+use super::bench_report::{Shown, explain_live, here, show, show_committed};
 use super::bench_txns::{BankBench, CoursesBench, Oo7Bench, ReadsBench, TwitterBench, WritesBench};
 use crate::end::{End, Finish, say};
 
@@ -46,20 +45,6 @@ enum Workload {
     Courses(CoursesBench),
     Reads(ReadsBench),
     Writes(WritesBench),
-}
-
-/// How the result is shown
-#[derive(Args)]
-pub(super) struct Shown {
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-    /// Draw the figures as SVG into this directory
-    #[arg(long, value_name = "DIR")]
-    plot: Option<PathBuf>,
-    /// What every random choice comes from
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(super) seed: u64,
 }
 
 /// Replays demand against one quota that regions share
@@ -270,52 +255,5 @@ fn explain(error: QuotaError) -> Finish {
         QuotaError::Trace(_) | QuotaError::Rtt(_) | QuotaError::Option(_) => Finish::WrongUse(error.to_string()),
         QuotaError::Live(error) => explain_live(error),
         QuotaError::Books { .. } => Finish::Failed(error.to_string()),
-    }
-}
-
-pub(super) fn explain_live(error: LiveError) -> Finish {
-    match error {
-        LiveError::InMemory { .. } => Finish::WrongUse(error.to_string()),
-        LiveError::System { .. } | LiveError::Failed(_) => Finish::Failed(error.to_string()),
-    }
-}
-
-/// This binary serves, with its data below the working directory.
-pub(super) fn here() -> Result<Live, Finish> {
-    let binary = std::env::current_exe().map_err(|error| Finish::Failed(format!("this binary: {error}")))?;
-    Ok(Live { binary: Some(binary), directory: PathBuf::from(".") })
-}
-
-/// As [`show`]; but a run in which no transaction was committed has measured nothing.
-fn show_committed(report: Report, shown: Shown) -> Result<End, Finish> {
-    let empty = report.runs.iter().filter(|run| run.committed == 0);
-    let empty: Vec<String> = empty.map(|run| run.label.as_ref().unwrap_or(&run.config).clone()).collect();
-    let end = show(report, shown)?;
-    if empty.is_empty() {
-        return Ok(end);
-    }
-    let runs = empty.join(", ");
-    Err(Finish::Said(format!(
-        "nothing was committed while it was counted, in {runs}: nothing is measured; give it more time"
-    )))
-}
-
-fn show(report: Report, shown: Shown) -> Result<End, Finish> {
-    // First of all: what took long to find out is told, even if it cannot be drawn.
-    match shown.json {
-        true => say(report.to_json()),
-        false => say(report.to_table().trim_end()),
-    }
-    if let Some(directory) = &shown.plot {
-        let drawn = report.plot(directory);
-        let drawn =
-            drawn.map_err(|error| Finish::Said(format!("cannot draw into {}: {error}", directory.display())))?;
-        if !shown.json {
-            drawn.iter().for_each(|path| say(format!("drawn: {}", path.display())));
-        }
-    }
-    match report.verified {
-        true => Ok(End::silent()),
-        false => Err(Finish::Said("the books are wrong; see the report".into())),
     }
 }

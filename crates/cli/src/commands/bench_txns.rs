@@ -12,7 +12,7 @@ use slackline_bench::txns::{
     twitter,
 };
 
-use super::bench::{Shown, explain_live, here};
+use super::bench_report::{Shown, explain_live, here};
 use crate::end::Finish;
 
 /// How a workload of transactions is run

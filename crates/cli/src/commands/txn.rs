@@ -11,7 +11,8 @@ use serde_json::value::RawValue;
 use slackline::{Client, Key, Txn, TxnError};
 
 use super::explain::Explain;
-use super::object::{Described, Terms, key, one_line, operation, row};
+use super::object::{Terms, key, operation};
+use crate::described::{Described, one_line, row};
 use crate::end::{End, Finish};
 use crate::json;
 use crate::session::Connection;

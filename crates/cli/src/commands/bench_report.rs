@@ -1,0 +1,73 @@
+//! How benchmarks show what they have measured, and what those that start real sites share.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use slackline_bench::hot::Live;
+use slackline_bench::live::LiveError;
+use slackline_bench::report::Report;
+
+use crate::end::{End, Finish, say};
+
+/// How the result is shown
+#[derive(Args)]
+pub(super) struct Shown {
+    /// Print one JSON object
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Draw the figures as SVG into this directory
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
+    /// What every random choice comes from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) seed: u64,
+}
+
+/// What a command says of a failure of real sites.
+pub(super) fn explain_live(error: LiveError) -> Finish {
+    match error {
+        LiveError::InMemory { .. } => Finish::WrongUse(error.to_string()),
+        LiveError::System { .. } | LiveError::Failed(_) => Finish::Failed(error.to_string()),
+    }
+}
+
+/// This binary serves, with its data below the working directory.
+pub(super) fn here() -> Result<Live, Finish> {
+    let binary = std::env::current_exe().map_err(|error| Finish::Failed(format!("this binary: {error}")))?;
+    Ok(Live { binary: Some(binary), directory: PathBuf::from(".") })
+}
+
+/// As [`show`]; but a run in which no transaction was committed has measured nothing.
+pub(super) fn show_committed(report: Report, shown: Shown) -> Result<End, Finish> {
+    let empty = report.runs.iter().filter(|run| run.committed == 0);
+    let empty: Vec<String> = empty.map(|run| run.label.as_ref().unwrap_or(&run.config).clone()).collect();
+    let end = show(report, shown)?;
+    if empty.is_empty() {
+        return Ok(end);
+    }
+    let runs = empty.join(", ");
+    Err(Finish::Said(format!(
+        "nothing was committed while it was counted, in {runs}: nothing is measured; give it more time"
+    )))
+}
+
+/// Prints a report, and draws it if that is asked for.
+pub(super) fn show(report: Report, shown: Shown) -> Result<End, Finish> {
+    // First of all: what took long to find out is told, even if it cannot be drawn.
+    match shown.json {
+        true => say(report.to_json()),
+        false => say(report.to_table().trim_end()),
+    }
+    if let Some(directory) = &shown.plot {
+        let drawn = report.plot(directory);
+        let drawn =
+            drawn.map_err(|error| Finish::Said(format!("cannot draw into {}: {error}", directory.display())))?;
+        if !shown.json {
+            drawn.iter().for_each(|path| say(format!("drawn: {}", path.display())));
+        }
+    }
+    match report.verified {
+        true => Ok(End::silent()),
+        false => Err(Finish::Said("the books are wrong; see the report".into())),
+    }
+}
