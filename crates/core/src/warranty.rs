@@ -51,123 +51,134 @@ use crate::stats::Popularity;
 
 /// The longest warranty, in microseconds.
 pub const LONGEST: u64 = 10 * SECOND;
-/// How long after a home was asked, and answered, it is known to have its storage still, in microseconds, by either clock.
+/// A site takes another one to have its storage still for at most this long since it sent the last question that the other has
+/// answered, by whichever of its clocks shows more, in microseconds.
 pub const VOUCHED: u64 = LONGEST;
-/// A home that has lost its storage changes nothing for so long: what rests on its answers of before is over then. Such
-/// may be judged for [`VOUCHED`] since it was asked, by a right that lasts for [`LONGEST`], or a transaction that is prepared
-/// within that.
+/// A home that has lost its storage changes no object for this long after it joins, in microseconds. Nothing rests on its earlier
+/// answers any more then: other sites use results that rest on them for at most [`VOUCHED`], and what they issue or prepare
+/// until then lasts for at most [`LONGEST`]. The second is for the errors of clocks.
 pub const LEASE: u64 = VOUCHED + LONGEST + SECOND;
-/// No end of a right and no deadline of a transaction is set farther ahead than [`LONGEST`]. What is farther ahead than this
-/// was set by a wall clock that is wrong; the difference is for clocks that err and nobody has noticed yet.
+/// An end of a right, or a deadline, that is farther ahead than this was set by a wrong wall clock: none is set farther ahead than
+/// [`LONGEST`]. The second between the two is for errors that no site has noticed yet.
 pub const FARTHEST: u64 = LONGEST + SECOND;
-/// A shorter one is not worth issuing.
+/// The shortest warranty that is worth issuing, in microseconds.
 const SHORTEST: u64 = 20 * MILLISECOND;
-/// A right is asked back no more often than this, whoever waits for it.
+/// The pause between two requests to one holder to give a right up, however many writes wait for it.
 const ASK_AGAIN: u64 = 200 * MILLISECOND;
-/// How far ahead of the last expiry the durable mark is raised, so that it is raised seldom.
+/// The durable mark is raised to this far beyond an expiry, so that one sync serves many warranties.
 const AHEAD: i64 = SECOND as i64;
 /// The most objects whose popularity is remembered; beyond it, those that were not used for longest are forgotten.
 const POPULAR: usize = 65_536;
-/// After a write that may not wait was refused, no right over what it writes is issued for this long: its client may come
-/// again before those that hold rights have read again.
+/// No right over an object is issued for this long after a write of it was refused because it may not wait. Otherwise the sites
+/// that read the object would hold new rights when the writer tries again.
 const RESPITE: u64 = SECOND;
-/// The most objects over which no right is issued for [`RESPITE`]; beyond it, those of all are over.
+/// The most objects that have a respite at a time; one more ends the respites of all.
 const RESPITES: usize = 65_536;
-/// The most objects that have warranties out at a time; beyond it none is issued.
+/// The most objects that have warranties at a time; beyond it none is issued.
 const ISSUED: usize = 1_000_000;
 
-/// A warranty, as its backer remembers it.
+/// A warranty at its backer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Issued {
-    /// Who holds it.
+    /// The site that holds it.
     pub holder: SiteId,
-    /// The holder's start.
+    /// The start of the holder that asked for it. A later start of the same site holds nothing of it.
     pub start: Start,
-    /// Its number; the last one, if it was extended.
+    /// Its number; that of its last extension, if it was extended.
     pub number: WarrantyNumber,
-    /// Binding until the wall clock is past this, in microseconds since 1970.
+    /// It binds until the wall clock is past this, in microseconds since 1970; ε later than the holder was told.
     pub wall: i64,
-    /// And the monotonic clock past this.
+    /// It also binds until the monotonic clock is past this.
     pub mono: u64,
-    /// When its holder was last asked to give it up, on the monotonic clock.
+    /// When its holder was last asked to give it up, on the monotonic clock; none if never.
     asked_back: Option<u64>,
 }
 
 impl Issued {
-    /// Whether it may be taken as over.
+    /// True if it binds no more. Both clocks must say so, because either may be wrong.
     fn is_over(&self, now: Now) -> bool {
         now.wall > self.wall && now.mono > self.mono
     }
 
-    /// When it will be over on the monotonic clock, if the wall clock goes as fast.
+    /// The monotonic time at which it will be over, if the wall clock advances as fast.
     pub fn over_at(&self, now: Now) -> u64 {
         let wall = u64::try_from(self.wall.saturating_sub(now.wall)).unwrap_or(0);
         self.mono.max(now.mono.saturating_add(wall)) + 1
     }
 }
 
-/// What a home knows of the warranties that it issued.
+/// The warranties that a home has issued over its objects.
 #[derive(Clone, Debug, Default)]
 pub struct Backer {
+    /// This start of the home; a part of each warranty's number.
     start: Start,
+    /// How many warranties this start has issued.
     count: u64,
+    /// By object, one for each holder and start of it, in the order in which they were issued. No entry is empty.
     issued: BTreeMap<String, Vec<Issued>>,
-    /// When to look whether an object's warranties are over.
+    /// Objects by the monotonic time at which [`Backer::sweep`] looks whether their warranties are over.
     ends: BTreeSet<(u64, String)>,
-    /// Objects with writes that wait or are prepared, and how many: no right over them is issued or extended.
+    /// How many writes of an object wait or are prepared. No right over such an object is issued or extended.
     barred: FxHashMap<String, u32>,
-    /// Until when, on the monotonic clock, no right over an object is issued because a write of it was refused.
+    /// The monotonic time until which an object has a respite; see [`RESPITE`].
     respites: FxHashMap<String, u64>,
+    /// How often objects are read and written.
     popularity: FxHashMap<String, Popularity>,
-    /// Above every expiry ever sent, durable.
+    /// A wall-clock time above every expiry that was ever sent. It is durable before a warranty leaves that needs it.
     mark: i64,
+    /// True if `mark` has changed since [`Backer::take_mark`].
     is_dirty: bool,
-    /// What an earlier life may have issued is binding until this is over.
+    /// Binds like a warranty over every object, for those that an earlier life may have issued; none once that is over.
     before: Option<Before>,
-    /// The time that a majority agreed had come, when this was last told.
+    /// The wall-clock time that a majority agreed had come, at the last [`Backer::note_agreed`]; none if no majority was heard.
     agreed: Option<i64>,
-    /// What rests on any right that was ever issued is over by then.
+    /// The wall-clock time by which everything is over that rests on any right issued so far; none if no majority was heard.
     farthest: Option<i64>,
 }
 
-/// When rights of an earlier life are over.
+/// The end of all rights that an earlier life may have issued.
 #[derive(Clone, Copy, Debug)]
 struct Before {
-    /// The wall clock must be past this, and so must be the time that a majority agrees has come.
+    /// They bind until the wall clock, and the time that a majority agrees has come, are past this.
     wall: i64,
-    /// The monotonic clock must have got here.
+    /// They also bind until the monotonic clock reaches this.
     mono: u64,
-    /// When it gets here they are over, whatever the wall clocks show: nobody may be there to compare them with.
+    /// They are over when the monotonic clock reaches this, whatever the wall clocks show: perhaps no majority can be heard.
     at_most: u64,
 }
 
 impl Backer {
-    /// A backer whose durable mark is this.
+    /// A backer with this durable mark and no warranties.
     pub fn restore(mark: i64) -> Self {
         Self { mark, ..Self::default() }
     }
 
-    /// The site serves, in this start. `was_lost` tells that an earlier incarnation's storage is gone, and its mark with it.
+    /// Begins to serve, in this start. `was_lost` says that an earlier incarnation's storage is gone, and its mark with it.
     pub fn resume(&mut self, now: Now, epsilon: u64, start: Start, was_lost: bool) {
+        // Whatever the lost storage's mark was, nothing that rests on it lasts for longer than a lease from now.
         let mark = if was_lost { now.wall.saturating_add_unsigned(LEASE) } else { self.mark };
         if was_lost {
             (self.mark, self.is_dirty) = (mark, true);
         }
+
         let wall = mark.saturating_add_unsigned(epsilon);
         let least = if was_lost { LEASE } else { 0 };
         let mono = now.mono + least + if was_lost { 2 * epsilon } else { 0 };
-        // A right lasts no longer than a lease, nor does what rests on it.
+
+        // A right lasts no longer than a lease, nor does what rests on it: by the monotonic clock it is over then in any case.
         let at_most = mono + LEASE + 2 * epsilon;
         self.before = (mark > 0).then_some(Before { wall, mono, at_most });
         self.start = start;
     }
 
-    /// Takes note of the time that a majority agrees has come, and of the one that it agrees has not passed. Nothing of what stands too far ahead of it need be waited for: the
-    /// wall clock was ahead when it was set.
+    /// Takes note of two wall-clock times: `agreed`, which a majority agrees has come, and `at_most`, which a majority agrees has
+    /// not passed. An end that stands too far ahead of the second is brought back, because the wall clock was ahead when it was set.
     pub fn note_agreed(&mut self, now: Now, agreed: Option<i64>, at_most: Option<i64>, epsilon: u64) {
         self.agreed = agreed;
         self.farthest = at_most.map(|at_most| at_most.saturating_add_unsigned(LEASE + SECOND + 2 * epsilon));
         let Some(farthest) = self.farthest else { return };
+
+        // A mark that is too far ahead would keep the writes of the next life waiting for nothing.
         if self.mark > farthest {
             (self.mark, self.is_dirty) = (farthest, true);
         }
@@ -175,7 +186,8 @@ impl Backer {
             before.wall = before.wall.min(farthest);
         }
 
-        // What is left of the time after a lost storage must be waited for after another start too, and the clock was behind.
+        // The wall clock was behind when the storage was found lost. The rest of the lease must be waited for after another start
+        // too, and a start knows only the mark.
         let left = self.before.map_or(0, |before| before.mono.saturating_sub(now.mono));
         let until = at_most.map_or(0, |at_most| at_most.saturating_add_unsigned(left));
         if left > 0 && self.mark.saturating_add_unsigned(SECOND) < until {
@@ -183,17 +195,17 @@ impl Backer {
         }
     }
 
-    /// The durable mark, and whether it has changed since it was last asked for.
+    /// The durable mark, and true if it has changed since the last call.
     pub fn take_mark(&mut self) -> (i64, bool) {
         (self.mark, std::mem::take(&mut self.is_dirty))
     }
 
-    /// How many objects have warranties out.
+    /// How many objects have warranties.
     pub fn len(&self) -> usize {
         self.issued.len()
     }
 
-    /// Whether none is out.
+    /// True if no object has a warranty.
     pub fn is_empty(&self) -> bool {
         self.issued.is_empty()
     }
@@ -203,6 +215,8 @@ impl Backer {
         if let Some(popularity) = self.popularity.get_mut(name) {
             return popularity.note_reads(now.mono, reads);
         }
+
+        // Where there is no room, the half that was used least lately is forgotten: a warranty is only an optimization.
         if self.popularity.len() >= POPULAR {
             let mut last: Vec<u64> = self.popularity.values().map(Popularity::last).collect();
             let middle = last.len() / 2;
@@ -210,6 +224,7 @@ impl Backer {
             let median = *median;
             self.popularity.retain(|_, popularity| popularity.last() > median);
         }
+
         let mut popularity = Popularity::new(now.mono);
         popularity.note_reads(now.mono, reads);
         self.popularity.insert(name.to_owned(), popularity);
@@ -222,29 +237,37 @@ impl Backer {
         }
     }
 
-    /// A right over the object's present value for `holder`, if one is worth it and may be issued.
+    /// Issues a right over the object's present value to `holder`, if one may be issued and is worth it. The mark that it needs
+    /// must be durable before the right leaves.
     pub fn issue(&mut self, now: Now, epsilon: u64, name: &str, holder: SiteId, start: Start) -> Option<Offer> {
         let duration = self.popularity.get(name)?.duration(now.mono, LONGEST);
         if duration < SHORTEST.max(4 * epsilon) || self.is_barred(name) || self.issued.len() >= ISSUED {
             return None;
         }
+
+        // A wall clock that is ahead, and that nobody has noticed yet, must not bind this home for as long as it is ahead.
         let expiry = now.wall.saturating_add_unsigned(duration);
-        // A clock that is ahead, and that nobody may have noticed yet, must not bind this home for as long as it is ahead.
         if self.agreed.is_none_or(|agreed| expiry > agreed.saturating_add_unsigned(FARTHEST + 2 * epsilon)) {
             return None;
         }
         if self.check_respite(now, name) {
             return None;
         }
-        self.count += 1;
-        let number = WarrantyNumber { start: self.start, count: self.count };
+
+        // A next life knows nothing of this right but the mark, below which it lets writes wait.
         if expiry > self.mark {
             self.mark = expiry.saturating_add(AHEAD);
             self.is_dirty = true;
         }
+        assert!(expiry <= self.mark, "a right outlasts the mark that a next life waits for");
+
+        // The holder stops ε before the expiry and counts the duration from when it asked: it always stops first.
+        self.count += 1;
+        let number = WarrantyNumber { start: self.start, count: self.count };
         let rights = self.issued.entry(name.to_owned()).or_default();
         let (mut wall, mut mono) = (expiry.saturating_add_unsigned(epsilon), now.mono + duration + 2 * epsilon);
-        // An extension never ends before what it extends.
+
+        // An extension never ends before what it extends: the holder may still rely on the older end.
         rights.retain(|right| {
             let same = (right.holder, right.start) == (holder, start);
             if same {
@@ -259,12 +282,12 @@ impl Backer {
         Some(Offer { number, expiry, duration })
     }
 
-    /// A write of the object waits or is prepared: no right over it is issued until [`Backer::unbar`].
+    /// Begins a write of the object: no right over it is issued until [`Backer::unbar`].
     pub fn bar(&mut self, name: &str) {
         *self.barred.entry(name.to_owned()).or_default() += 1;
     }
 
-    /// The write is applied or given up.
+    /// Ends a write of the object, which was applied or given up.
     pub fn unbar(&mut self, name: &str) {
         match self.barred.get_mut(name) {
             Some(count) if *count > 1 => *count -= 1,
@@ -273,13 +296,13 @@ impl Backer {
         }
     }
 
-    /// Whether a write of it waits or is prepared.
+    /// True if a write of the object waits or is prepared.
     pub fn is_barred(&self, name: &str) -> bool {
         self.barred.contains_key(name)
     }
 
-    /// The rights over an object whose holders are now asked to give them up: those that are `worth` it, and were not asked back
-    /// lately, for another that waits for the same object. However many wait, a holder is asked so often and no more.
+    /// The rights over an object whose holders are to be asked now to give them up: those that are `worth` it and were not asked
+    /// back within [`ASK_AGAIN`], also not for another write of the same object.
     pub fn ask_back(&mut self, now: Now, name: &str, worth: impl Fn(&Issued) -> bool) -> Vec<Issued> {
         self.binding(now, name);
         let Some(rights) = self.issued.get_mut(name) else { return Vec::new() };
@@ -292,7 +315,7 @@ impl Backer {
         .collect()
     }
 
-    /// A write of the object was refused because it may not wait for rights: none is issued for a while.
+    /// Gives an object a respite, because a write of it was refused that may not wait for rights; see [`RESPITE`].
     pub fn give_respite(&mut self, now: Now, name: &str) {
         if self.respites.len() >= RESPITES {
             self.respites.clear();
@@ -300,7 +323,7 @@ impl Backer {
         self.respites.insert(name.to_owned(), now.mono.saturating_add(RESPITE));
     }
 
-    /// Whether a write of it was refused within [`RESPITE`]; forgets a refusal that is longer ago.
+    /// True if the object has a respite. Forgets one that is over.
     fn check_respite(&mut self, now: Now, name: &str) -> bool {
         let is_over = self.respites.get(name).map(|until| now.mono >= *until);
         if is_over == Some(true) {
@@ -309,13 +332,16 @@ impl Backer {
         is_over == Some(false)
     }
 
-    /// The rights over an object that are still binding.
+    /// The rights over an object that still bind. Forgets those that are over.
     pub fn binding(&mut self, now: Now, name: &str) -> &[Issued] {
         let farthest = self.farthest;
         let Some(rights) = self.issued.get_mut(name) else { return &[] };
+
+        // An end that a wrong wall clock set binds no longer than everything that may rest on the right.
         if let Some(farthest) = farthest {
             rights.iter_mut().for_each(|right| right.wall = right.wall.min(farthest));
         }
+
         rights.retain(|right| !right.is_over(now));
         if rights.is_empty() {
             self.issued.remove(name);
@@ -323,41 +349,44 @@ impl Backer {
         self.issued.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// The object over which the right with this number is, if it is out. For those who check.
+    /// The object of the right with this number, if there is one; for invariants.
     pub fn object_of(&self, number: WarrantyNumber) -> Option<&String> {
         let is_it = |rights: &Vec<Issued>| rights.iter().any(|right| right.number == number);
         self.issued.iter().find(|(_, rights)| is_it(rights)).map(|(name, _)| name)
     }
 
-    /// Whether an earlier life may have issued rights that are still binding.
+    /// True if rights that an earlier life may have issued still bind.
     pub fn is_bound_by_the_past(&self, now: Now) -> bool {
         self.before.is_some_and(|before| {
-            // The wall clock may have been right when the rights were issued, and be ahead now: so it is not believed alone.
+            // The wall clock may have been right when the rights were issued, and be ahead now: it is not believed alone.
             let is_past = self.agreed.is_some_and(|agreed| agreed.min(now.wall) > before.wall);
             !(is_past && now.mono >= before.mono) && now.mono < before.at_most
         })
     }
 
-    /// When what an earlier life may have issued will be over on the monotonic clock, as far as can be told; none if it is.
+    /// The monotonic time at which everything that an earlier life may have issued will be over, by what is known now; none if it
+    /// is over.
     pub fn past_over_at(&mut self, now: Now) -> Option<u64> {
         if !self.is_bound_by_the_past(now) {
             self.before = None;
         }
         let Before { wall, mono, at_most } = self.before?;
+
         let shown = self.agreed.map_or(now.wall, |agreed| agreed.min(now.wall));
         let missing = u64::try_from(wall.saturating_sub(shown)).unwrap_or(0);
-        // Where nothing is missing but the others' word for it, that comes soon.
+
+        // Perhaps only the agreement of a majority is missing, which comes soon.
         Some(mono.max(now.mono + missing.max(MILLISECOND) + 1).min(at_most))
     }
 
-    /// When the rights over an object will be over on the monotonic clock, if none is given up; none if there is none.
+    /// The monotonic time at which all rights over an object will be over, if none is given up; none if none binds.
     pub fn over_at(&mut self, now: Now, name: &str) -> Option<u64> {
         let before = self.past_over_at(now);
         let issued = self.binding(now, name).iter().map(|right| right.over_at(now)).max();
         before.max(issued)
     }
 
-    /// A holder gave up its rights over an object, up to this number.
+    /// Ends the rights over an object that a start of a holder gave up: those up to this number. A later one was issued since.
     pub fn give_up(&mut self, name: &str, holder: SiteId, start: Start, number: WarrantyNumber) {
         let Some(rights) = self.issued.get_mut(name) else { return };
         rights.retain(|right| (right.holder, right.start) != (holder, start) || right.number > number);
@@ -366,12 +395,12 @@ impl Backer {
         }
     }
 
-    /// When [`Backer::sweep`] has something to do.
+    /// The monotonic time at which [`Backer::sweep`] has something to do.
     pub fn deadline(&self) -> Option<u64> {
         self.ends.first().map(|(at, _)| *at)
     }
 
-    /// Forgets what is over.
+    /// Forgets rights that are over.
     pub fn sweep(&mut self, now: Now) {
         while let Some((at, _)) = self.ends.first()
             && *at <= now.mono
@@ -384,37 +413,38 @@ impl Backer {
     }
 }
 
-/// A right over a value, as its holder has it.
+/// A warranty at its holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held {
     /// Its number.
     pub number: WarrantyNumber,
-    /// When it ends, in microseconds since 1970; the holder stops ε before.
+    /// When it ends by the wall clock, in microseconds since 1970. The holder stops ε before.
     pub expiry: i64,
-    /// Nor is it relied on from this monotonic time on.
+    /// The holder also stops at this monotonic time.
     pub mono: u64,
-    /// How long it was to last when it was issued.
+    /// How long it lasted when it was issued, in microseconds.
     pub duration: u64,
 }
 
 impl Held {
-    /// The right in an answer to a question that was sent at `asked` (monotonic).
+    /// The right in an answer to a question that was sent at `asked`, on the monotonic clock. It counts from there, because the
+    /// backer counts from a later time: when it issued the right.
     pub fn new(offer: Offer, asked: u64) -> Self {
         let Offer { number, expiry, duration } = offer;
         Self { number, expiry, mono: asked.saturating_add(duration), duration }
     }
 
-    /// Until when, on the wall clock, a transaction that rests on it must be prepared everywhere.
+    /// The wall-clock time until which the holder relies on it, and by which a transaction that rests on it must be prepared.
     pub fn relied_until(&self, epsilon: u64) -> i64 {
         self.expiry.saturating_sub_unsigned(epsilon)
     }
 
-    /// Whether the holder may rely on it.
+    /// True if the holder may rely on it. Both clocks must say so, because either may be wrong.
     pub fn is_live(&self, now: Now, epsilon: u64) -> bool {
         now.wall < self.relied_until(epsilon) && now.mono < self.mono
     }
 
-    /// How much of it is left, in microseconds.
+    /// For how long the holder may still rely on it, in microseconds.
     pub fn left(&self, now: Now, epsilon: u64) -> u64 {
         let wall = u64::try_from(self.relied_until(epsilon).saturating_sub(now.wall)).unwrap_or(0);
         wall.min(self.mono.saturating_sub(now.mono))
