@@ -125,6 +125,12 @@ fn volume_that_is_not_mounted_is_waited_for_and_comes_back_whole() {
             cluster.site(0).run(&["quota", "acquire", "gpus", "1", "--site", "eu", "--deadline", "1s", "--json"]);
         assert_eq!((refused.status, &refused.json()["reason"]), (1, &json!("not_ready")), "{refused:?}");
 
+        // Nobody takes what it does not know for what there is not: others are asked.
+        let eu = cluster.site(EU);
+        let listed = eu.run(&["quota", "list", "--json"]);
+        assert_eq!(listed.json()["quotas"].as_array().map(Vec::len), Some(1), "{listed:?}");
+        assert_eq!(eu.run(&["quota", "show", "gpus", "--json"]).json()["limit"], json!(3000));
+
         // One sentence says what to look at first, and what to do if that is in vain.
         let said = cluster.stop();
         let errors: Vec<&str> = said.lines().filter(|line| line.contains("ERROR")).collect();

@@ -396,23 +396,43 @@ impl Client {
         deadline: Duration,
         ask: impl Fn(Channel) -> F,
     ) -> Result<(T, String), ReadError> {
+        self.read_until(lane, place, deadline, ask, |_| true).await
+    }
+
+    /// As [`Client::read`], but goes on to the next site where an answer will not do (`does`). Returns the last such answer if no other
+    /// comes.
+    pub(crate) async fn read_until<T, F: Future<Output = Result<tonic::Response<T>, tonic::Status>>>(
+        &self,
+        lane: u16,
+        place: &Place,
+        deadline: Duration,
+        ask: impl Fn(Channel) -> F,
+        does: impl Fn(&T) -> bool,
+    ) -> Result<(T, String), ReadError> {
         let until = after(Instant::now(), deadline);
         let links = self.shared.lanes[usize::from(lane)].iter();
         let mut links: Vec<_> = links.filter(|link| place.admits(link.site)).collect();
         links.sort_by_key(|link| !link.is_usable());
         let mut why = "no answer".to_owned();
+        let mut answer = None;
         for (index, link) in links.iter().enumerate() {
             let left = until.saturating_duration_since(Instant::now());
             // Half of the time for this one, as long as there are others.
             let turn = if index + 1 < links.len() { left / 2 } else { left };
             match timeout(turn, ask(link.channel.clone())).await {
-                Ok(Ok(reply)) => return Ok((reply.into_inner(), link.name.clone())),
+                Ok(Ok(reply)) => {
+                    let reply = reply.into_inner();
+                    if does(&reply) {
+                        return Ok((reply, link.name.clone()));
+                    }
+                    answer = Some((reply, link.name.clone()));
+                }
                 Ok(Err(status)) => why = explain(&status),
                 Err(_) => why = "no answer".to_owned(),
             }
         }
         let names: Vec<&str> = links.iter().map(|link| &*link.name).collect();
-        Err(ReadError::Unreachable { site: names.join(", "), waited: deadline, why })
+        answer.ok_or_else(|| ReadError::Unreachable { site: names.join(", "), waited: deadline, why })
     }
 }
 

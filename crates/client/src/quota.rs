@@ -109,7 +109,12 @@ impl Quota {
             let request = request.clone();
             async move { link::stub(channel).show_quota(request).await }
         };
-        let (reply, site) = self.client.read(self.lane, &self.place, deadline, ask).await?;
+        // One that does not serve counts nothing; another site can.
+        let serves = |reply: &v1::ShowQuotaReply| match &reply.result {
+            Some(v1::show_quota_reply::Result::Refused(refusal)) => refusal.reason() != v1::Reason::NotReady,
+            _ => true,
+        };
+        let (reply, site) = self.client.read_until(self.lane, &self.place, deadline, ask, serves).await?;
         match Result::<api::Shown, Refusal>::try_from(reply) {
             Ok(Ok(shown)) => Ok(Shown::new(shown, site, self.lane, &self.client)),
             Ok(Err(refusal)) => Err(refused(refusal)),

@@ -409,7 +409,7 @@ pub enum Response {
         /// The session's number.
         session: SessionId,
     },
-    /// The site cannot open a session.
+    /// The site opens no session, or does not serve and so lists no quotas.
     NotOpened(Refusal),
     /// Outcomes of a session's operations. Each batch is answered at once by one such response with what could be
     /// answered at once (perhaps nothing); operations that have to wait follow in later ones.

@@ -133,6 +133,7 @@ impl Slackline for ClientService {
     async fn list_quotas(&self, request: tonic::Request<v1::ListQuotasRequest>) -> Answer<v1::ListQuotasReply> {
         match self.call(request.into_inner().into()).await? {
             Response::Listed(quotas) => Ok(tonic::Response::new(quotas.into())),
+            Response::NotOpened(refusal) => Err(Status::unavailable(refusal.to_string())),
             other => Err(unexpected(&other)),
         }
     }

@@ -172,6 +172,8 @@ impl Desk<'_> {
             }
             Request::Show { .. } if !serving => turn.responses.push((client, Response::Shown(Err(Refusal::NotReady)))),
             Request::Show { quota, timeout } => self.counts.begin(turn, self.quotas, client, quota, timeout),
+            // It knows only what its storage has, which may be nothing yet: that would read as if there were no quotas.
+            Request::List { .. } if !serving => turn.responses.push((client, Response::NotOpened(Refusal::NotReady))),
             Request::List { after, limit } => {
                 turn.responses.push((client, Response::Listed(list(self.quotas, &after, limit.min(1000) as usize))));
             }
