@@ -28,7 +28,7 @@ use slackline_core::machine::{
 };
 use slackline_core::node::{self, Node, Stale};
 use slackline_storage::{Store, Torn, WriteError};
-use slackline_wire::{MESSAGE_BYTES, message_bytes, request_bytes};
+use slackline_wire::{MESSAGE_BYTES, limit_reading, message_bytes, request_bytes};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
@@ -53,6 +53,9 @@ const HERE_SYNC: Duration = Duration::from_micros(300);
 const TURN_MESSAGES: usize = 1_024;
 /// The most bytes of batches that may gather while a group is synced; no request is handled beyond it.
 const GATHER_BYTES: usize = 8 << 20;
+/// The most bytes of objects in answers that have not been handed out, because the turn goes on or they wait for a sync; no request
+/// is handled beyond it.
+const ANSWER_BYTES: usize = 16 << 20;
 /// Storage is asked to absorb when rows that it has not absorbed take up this much memory, in bytes; requests wait when they
 /// take up so much; and from the last on nothing more is taken that would write.
 const HELD_ASK: usize = 12 << 20;
@@ -127,6 +130,8 @@ pub(crate) struct Engine {
     gathered: Vec<Batch>,
     gathered_first: Seq,
     gathered_bytes: usize,
+    /// Bytes of objects in answers that have not been handed out.
+    answer_bytes: usize,
     /// Bytes of the group that is being synced.
     syncing_bytes: usize,
     effects: Vec<Effect<Node>>,
@@ -181,6 +186,7 @@ impl Engine {
             gathered: Vec::new(),
             gathered_first: last + 1,
             gathered_bytes: 0,
+            answer_bytes: 0,
             syncing_bytes: 0,
             effects: Vec::new(),
             released: Vec::new(),
@@ -286,7 +292,8 @@ impl Engine {
         self.tick_if_due()?;
         let (mut operations, mut gathered) = (0, 0);
         let is_behind = self.note_whether_behind();
-        while operations < TURN_OPERATIONS && self.gathered_bytes < GATHER_BYTES && !is_behind {
+        let may_go_on = |engine: &Self| engine.gathered_bytes < GATHER_BYTES && engine.answer_bytes < ANSWER_BYTES;
+        while operations < TURN_OPERATIONS && may_go_on(self) && !is_behind {
             let Some((client, request, weight)) = mailbox.next_request() else { break };
             operations += weight;
             gathered += weight;
@@ -302,7 +309,7 @@ impl Engine {
         }
         self.submit()?;
         self.release();
-        let blocked = self.gathered_bytes >= GATHER_BYTES || is_behind;
+        let blocked = !may_go_on(self) || is_behind;
         Ok(if !has_more && (blocked || mailbox.is_empty()) { After::Wait } else { After::GoOn })
     }
 
@@ -333,6 +340,11 @@ impl Engine {
             return Err(Failure::Stalled { millis: held_up / 1_000 });
         }
         let Self { gate, effects, overlay, gathered, gathered_bytes, released, .. } = self;
+        for effect in &mut *effects {
+            if let Effect::Respond { response: Response::Read(reading), .. } = effect {
+                self.answer_bytes += limit_reading(reading);
+            }
+        }
         gate.admit(
             effects,
             |seq, batch| {
@@ -434,7 +446,12 @@ impl Engine {
                     let waiting_for = waiting_for.clone();
                     self.responses.push((client, Response::Status(Status { readiness, waiting_for, ..status })));
                 }
-                Effect::Respond { client, response } => self.responses.push((client, response)),
+                Effect::Respond { client, mut response } => {
+                    if let Response::Read(reading) = &mut response {
+                        self.answer_bytes -= limit_reading(reading);
+                    }
+                    self.responses.push((client, response));
+                }
                 Effect::Persist(_) => unreachable!("the gate hands batches to `persist`"),
             }
         }

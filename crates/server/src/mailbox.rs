@@ -4,13 +4,15 @@
 //! the gRPC library wants services that could move between threads.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use rustc_hash::FxHashMap;
-use slackline_core::api::{Request, Response};
+use slackline_core::api::{Reading, Request, Response};
 use slackline_core::id::SiteId;
 use slackline_core::machine::ClientId;
+use slackline_core::object::{Abort, Cause};
 use slackline_core::peer::PeerMessage;
 use slackline_wire::{limit_reading, message_bytes, request_bytes};
 use tokio::sync::Notify;
@@ -27,6 +29,10 @@ pub(crate) const QUEUE_MESSAGES: usize = 16_384;
 const QUEUE_BYTES: usize = 64 << 20;
 /// So many bytes of objects that wait to be sent to a client count as one reply more.
 const REPLY_BYTES: usize = 4 << 10;
+/// The most bytes of objects that wait to be sent to one client, and to all: 64 and 256 MiB. What is read beyond is answered as
+/// overloaded. Otherwise a client that asks and does not read fills the memory: one question is a thousandth of its answer.
+const CLIENT_REPLIES: usize = (64 << 20) / REPLY_BYTES;
+const ALL_REPLIES: usize = (256 << 20) / REPLY_BYTES;
 /// The most session streams and unary calls of one site at a time.
 pub(crate) const CLIENTS: usize = 16_384;
 
@@ -38,6 +44,8 @@ pub(crate) const DRIVER: ClientId = ClientId(0);
 pub(crate) struct Mailbox {
     queues: Mutex<Queues>,
     clients: Mutex<FxHashMap<ClientId, Arc<Client>>>,
+    /// The weight of all replies that wait to be sent.
+    replies: AtomicUsize,
     /// Wakes the machine.
     pub(crate) wake: Notify,
 }
@@ -88,7 +96,12 @@ impl Mailbox {
             next_client: DRIVER.0 + 1,
             phase: Phase::Open,
         };
-        Self { queues: Mutex::new(queues), clients: Mutex::default(), wake: Notify::new() }
+        Self {
+            queues: Mutex::new(queues),
+            clients: Mutex::default(),
+            replies: AtomicUsize::new(0),
+            wake: Notify::new(),
+        }
     }
 
     // From the network.
@@ -173,7 +186,7 @@ impl Mailbox {
         let clients = self.clients();
         for (id, response) in responses.drain(..) {
             if let Some(client) = clients.get(&id) {
-                client.deliver(response);
+                client.deliver(response, &self.replies);
             }
         }
     }
@@ -233,6 +246,12 @@ impl Queues {
     }
 }
 
+/// Leaves nothing of what was read but that there was no room for it. Reading has no effect, so the client may ask again.
+fn refuse(reading: &mut Reading) {
+    reading.gets.iter_mut().for_each(|got| *got = Err(Abort::of(Cause::Overloaded)));
+    reading.scans.iter_mut().for_each(|rows| *rows = Err(Abort::of(Cause::Overloaded)));
+}
+
 /// How much of the queue a request takes up: as much as it has operations or reads, and more if they are large.
 fn weight(request: &Request) -> usize {
     match request {
@@ -267,7 +286,7 @@ impl Registration {
 
     /// The next response, if there is one; an error if there will be none.
     pub(crate) fn poll(&self, context: &Context) -> Poll<Result<Response, Status>> {
-        self.client.poll(context)
+        self.client.poll(context, &self.mailbox.replies)
     }
 
     /// How many responses wait to be sent; large ones count as several.
@@ -279,6 +298,8 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         self.mailbox.clients().remove(&self.id);
+        // Nobody delivers to it any more.
+        self.mailbox.replies.fetch_sub(self.client.state().weight, Ordering::Relaxed);
     }
 }
 
@@ -298,23 +319,30 @@ struct Replies {
 }
 
 impl Client {
-    fn deliver(&self, mut response: Response) {
-        let weight = match &mut response {
-            Response::Read(reading) => 1 + limit_reading(reading) / REPLY_BYTES,
-            _ => 1,
-        };
+    /// Adds a response to those that wait to be sent; `all` is the weight of those of all clients.
+    fn deliver(&self, mut response: Response, all: &AtomicUsize) {
         let mut state = self.state();
+        let mut weight = 1;
+        if let Response::Read(reading) = &mut response {
+            weight += limit_reading(reading) / REPLY_BYTES;
+            if state.weight + weight > CLIENT_REPLIES || all.load(Ordering::Relaxed) + weight > ALL_REPLIES {
+                refuse(reading);
+                weight = 1;
+            }
+        }
         state.weight += weight;
+        all.fetch_add(weight, Ordering::Relaxed);
         state.replies.push_back((response, weight));
         if let Some(waker) = state.waker.take() {
             waker.wake();
         }
     }
 
-    fn poll(&self, context: &Context) -> Poll<Result<Response, Status>> {
+    fn poll(&self, context: &Context, all: &AtomicUsize) -> Poll<Result<Response, Status>> {
         let mut state = self.state();
         if let Some((response, weight)) = state.replies.pop_front() {
             state.weight -= weight;
+            all.fetch_sub(weight, Ordering::Relaxed);
             return Poll::Ready(Ok(response));
         }
         if state.ended {

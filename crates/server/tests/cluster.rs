@@ -107,6 +107,48 @@ fn senseless_request_is_refused_by_name_and_harms_nobody() {
 }
 
 #[test]
+fn client_that_asks_and_does_not_read_is_told_that_it_is_too_much_for_the_site() {
+    const QUESTIONS: usize = 200;
+    let dev = cluster(&["us"], 1);
+    block_on(async {
+        let mut client = Client::connect(&dev.sites()[0]).await;
+        let large = vec![b'x'; 256 << 10];
+        assert_eq!(client.commit(vec![put(0, "b", large)]).await, Outcome::Committed(v1::Committed { phases: 1 }));
+
+        // Each answer has 3.75 MiB. Nobody reads them: they wait at the site, as far as it lets them.
+        let (requests, mut replies) = client.stream().await;
+        let gets = vec![v1::ObjectKey { region: 0, name: "b".to_owned() }; 15];
+        for token in 0..QUESTIONS as u64 {
+            let read = v1::Read { token, gets: gets.clone(), timeout_us: 5_000_000, ..Default::default() };
+            let request = v1::session_request::Request::Read(read);
+            requests.send(v1::SessionRequest { request: Some(request) }).await.expect("the stream is open");
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let (mut told, mut refused) = (0, 0);
+        for _ in 0..QUESTIONS {
+            let reply = replies.message().await.expect("no error").expect("a reply").reply;
+            let Some(v1::session_reply::Reply::Read(reading)) = reply else { panic!("no reading: {reply:?}") };
+            match reading.gets[0].result.as_ref().expect("a result") {
+                v1::get_result::Result::Seen(_) => told += 1,
+                v1::get_result::Result::Failed(abort) => {
+                    assert_eq!(abort.cause(), v1::Cause::Overloaded);
+                    refused += 1;
+                }
+            }
+        }
+        // 64 MiB wait at the site; some are on their way, or went while this one was still asking.
+        assert!((10..100).contains(&told) && told + refused == QUESTIONS, "{told} told, {refused} refused");
+
+        // Who reads is told all.
+        for _ in 0..30 {
+            let found = client.read(&[(0, "b"); 15]).await;
+            assert!(found.iter().all(|one| matches!(one, v1::get_result::Result::Seen(_))), "refused");
+        }
+    });
+    dev.drain(DRAIN).expect("drains");
+}
+
+#[test]
 fn site_that_the_cluster_does_not_have_is_named_instead_of_waited_for() {
     let dev = cluster(&["us", "eu"], 2);
     block_on(async {
