@@ -74,6 +74,10 @@ pub enum Body {
         wall: i64,
         /// Whether the sender is draining: it takes no more tokens.
         leaving: bool,
+        /// The highest incarnation that the sender knows of the asked site, and the highest log position that it heard from that.
+        known: Incarnation,
+        /// See `known`.
+        position: u64,
     },
     /// Answers a `Ping`.
     Pong {

@@ -24,7 +24,9 @@ impl From<PeerMessage> for internal::PeerMessage {
                 let forgotten = (*forgotten != Forgotten::default()).then(|| (*forgotten).into());
                 Kind::Welcome(internal::Welcome { nonce, start, established, known, noted, position, forgotten })
             }
-            Body::Ping { mono, wall, leaving } => Kind::Ping(internal::Ping { mono, wall, leaving }),
+            Body::Ping { mono, wall, leaving, known, position } => {
+                Kind::Ping(internal::Ping { mono, wall, leaving, known: known.0, position })
+            }
             Body::Pong { mono, wall, there } => Kind::Pong(internal::Pong { mono, wall, there }),
             Body::Avantan { quota, message } => Kind::Avantan(avantan(quota, *message)),
             Body::Digests(digests) => {
@@ -70,7 +72,9 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
                 position: welcome.position,
                 forgotten: Box::new(optional(welcome.forgotten, "welcome.forgotten")?.unwrap_or_default()),
             },
-            Kind::Ping(ping) => Body::Ping { mono: ping.mono, wall: ping.wall, leaving: ping.leaving },
+            Kind::Ping(internal::Ping { mono, wall, leaving, known, position }) => {
+                Body::Ping { mono, wall, leaving, known: Incarnation(known), position }
+            }
             Kind::Pong(pong) => Body::Pong { mono: pong.mono, wall: pong.wall, there: pong.there },
             Kind::Avantan(mut avantan) => {
                 let quota = std::mem::take(&mut avantan.quota);

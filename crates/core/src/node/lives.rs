@@ -226,6 +226,16 @@ impl Lineage {
         self.welcomes.iter().any(|(position, _)| *position == peer)
     }
 
+    /// Why this storage is an old copy, if another site knows this incarnation and position of this site, and the storage's last
+    /// batch is `last`. What a site has told others was durable before: its storage never has less.
+    fn betrayed_by(&self, last: u64, known: Incarnation, position: u64) -> Option<Stale> {
+        if known > self.incarnation {
+            return Some(Stale::Replaced { by: known });
+        }
+        let is_behind = known == self.incarnation && position > last;
+        is_behind.then_some(Stale::Behind { position })
+    }
+
     /// True at the first turn of this life, and only there.
     pub(super) fn take_first_turn(&mut self) -> bool {
         std::mem::take(&mut self.first_turn)
@@ -381,8 +391,17 @@ impl Node {
                 }
                 None
             }
-            Body::Ping { mono, wall, leaving } => {
+            Body::Ping { mono, wall, leaving, known, position } => {
                 self.peers[from].leaving = leaving;
+
+                // A majority has confirmed this storage. Had that not heard of what the sender has, because the sender was away, an
+                // old copy serves: the sooner it stops, the less it does twice.
+                let betrayed = self.lineage.betrayed_by(self.last, known, position).filter(|_| self.is_serving());
+                if let Some(stale) = betrayed {
+                    self.lineage.stale = Some(stale);
+                    self.lineage.readiness = Readiness::Stale;
+                    return None;
+                }
                 sends.push((to, Body::Pong { mono, wall, there: now.wall }));
                 None
             }
@@ -423,8 +442,11 @@ impl Node {
         if !asking && now.mono >= self.ping_at {
             self.ping_at = now.mono + PING;
             let leaving = self.lineage.readiness == Readiness::Draining;
-            let ping = Body::Ping { mono: now.mono, wall: now.wall, leaving };
-            sends.extend(others.into_iter().map(|to| (to, ping.clone())));
+            let ping = |peer: &Peer| {
+                let (known, position) = (peer.incarnation, peer.position);
+                (peer.site, Body::Ping { mono: now.mono, wall: now.wall, leaving, known, position })
+            };
+            sends.extend(self.peers.iter().map(ping));
             if self.chores.next_due.is_some() && self.lineage.uptime(now) >= self.lineage.uptime_noted + UPTIME {
                 self.lineage.meta_dirty = true;
             }
@@ -475,12 +497,9 @@ impl Node {
             Readiness::Confirming => {
                 let epoch = self.quotas.epoch();
                 let betrays = |welcome: &Welcome| {
-                    if welcome.known > lineage.incarnation {
-                        return Some(Stale::Replaced { by: welcome.known });
-                    }
-                    let is_behind = welcome.known == lineage.incarnation && welcome.position > self.last;
-                    if is_behind {
-                        return Some(Stale::Behind { position: welcome.position });
+                    let betrayed = lineage.betrayed_by(self.last, welcome.known, welcome.position);
+                    if betrayed.is_some() {
+                        return betrayed;
                     }
                     // Names are forgotten only after all members have forgotten those before.
                     let there = welcome.forgotten.epoch;

@@ -249,6 +249,34 @@ fn old_copy_is_not_written_to_once_it_is_found_out() {
     assert_eq!(node.stale(), Some(Stale::Replaced { by: Incarnation(2) }));
 }
 
+/// A majority that was away when the copy became old confirms it. The one that knows better ends that as soon as it is back.
+#[test]
+fn old_copy_that_serves_stops_when_one_is_back_that_knows_better() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(900));
+    cluster.run(3 * SECOND);
+    let copy = cluster.hosts[2].copy();
+    cluster.kill(1);
+    for _ in 0..100 {
+        assert!(granted(&cluster.done(2, acquire(1))));
+    }
+    cluster.run(3 * SECOND);
+    let heard = cluster.hosts[0].node.as_ref().expect("runs").peers()[2].position;
+    cluster.kill(0);
+    cluster.kill(2);
+    cluster.hosts[2].put_back(copy);
+    cluster.start(1);
+    cluster.start(2);
+    cluster.run(3 * SECOND);
+    assert_eq!(cluster.hosts[2].node.as_ref().expect("runs").readiness(), Readiness::Ready, "nobody knows better");
+    cluster.start(0);
+    cluster.run(3 * SECOND);
+    let node = cluster.hosts[2].node.as_ref().expect("runs");
+    assert_eq!((node.readiness(), node.stale()), (Readiness::Stale, Some(Stale::Behind { position: heard })));
+    let others = [0, 1].map(|at| cluster.hosts[at].node.as_ref().expect("runs").readiness());
+    assert_eq!(others, [Readiness::Ready; 2], "what those have is the newest");
+}
+
 /// A site that has just lost its disk has heard of nothing, and so can vouch for nobody.
 #[test]
 fn site_that_joins_confirms_no_old_copy() {
