@@ -446,7 +446,7 @@ impl Node {
                 let (known, position) = (peer.incarnation, peer.position);
                 (peer.site, Body::Ping { mono: now.mono, wall: now.wall, leaving, known, position })
             };
-            sends.extend(self.peers.iter().map(ping));
+            sends.extend(self.peers.iter().filter(|peer| peer.site != self.config.me).map(ping));
             if self.chores.next_due.is_some() && self.lineage.uptime(now) >= self.lineage.uptime_noted + UPTIME {
                 self.lineage.meta_dirty = true;
             }
