@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -215,4 +216,40 @@ fn volume_that_is_found_after_a_persons_word_is_moved_aside_whole() {
     assert_eq!(us.run(&["get", "eu:x", "--json"]).json()["value"], json!(7));
     assert_eq!(us.run(&["quota", "release", "--grant", &grant]).status, 0);
     eventually("no token is missing", || show(us), |shown| shown["in_use"] == json!(0));
+}
+
+/// A copy is put back while the only one that knows better is away; then that one comes back.
+#[test]
+fn old_copy_that_serves_stops_when_one_is_back_that_knows_better() {
+    let mut cluster = Cluster::start();
+    fill(cluster.site(0), "300", "70");
+    cluster.stop();
+    let place = |name: &str| cluster.folder.path().join(name);
+    let (then, newest) = (place("then"), place("newest"));
+    copy(&cluster.data(), &then);
+    cluster.serve(EU, &[]);
+    cluster.wait_for("ready", 1);
+
+    // Only `us` hears of what `eu` does now.
+    cluster.servers[2].take().expect("it runs").terminate();
+    for _ in 0..40 {
+        let us = cluster.site(0);
+        assert_eq!(us.run(&["quota", "acquire", "gpus", "1", "--site", "eu"]).status, 0);
+    }
+    // A site notes where the others are within about a second, if they write much.
+    std::thread::sleep(Duration::from_secs(3));
+    cluster.stop();
+    cluster.servers[0].take().expect("it runs").terminate();
+    fs::rename(cluster.data(), &newest).expect("set aside");
+    fs::rename(&then, cluster.data()).expect("put back");
+    cluster.serve(2, &[]);
+    cluster.serve(EU, &[]);
+    let status = || cluster.site(2).run(&["status", "--json"]).json()["sites"][EU]["readiness"].clone();
+    eventually("eu is ready", status, |readiness| *readiness == json!("ready"));
+
+    cluster.serve(0, &[]);
+    cluster.wait_for("awaiting_new_storage", 0);
+    assert_eq!(cluster.names(), ["eu", "eu.stale-1"]);
+    let said = cluster.stop();
+    assert!(said.contains("is an old copy of the site's data") && said.contains("eu.stale-1"), "{said}");
 }
