@@ -612,8 +612,10 @@ impl Marks {
     }
 }
 
-/// The most runs of numbers that are kept apart.
-const RUNS: usize = 64;
+/// The most runs of numbers that are kept apart. A command line that closes some sessions and leaves others makes one run each
+/// time, so with few of them an operation of a moment ago is answered as forgotten after a crash. They take two bytes each, in
+/// a row that is written when a session ends.
+const RUNS: usize = 1_024;
 
 /// Numbers of sessions that ended and may have left rows that are gone: all up to a floor, and a few runs above it. Between
 /// runs are sessions that are open, and those that a crash ended before they did anything. The floor rises over the oldest
@@ -928,8 +930,12 @@ mod tests {
             marks.encode(&mut bytes);
             assert_eq!(Marks::decode(&mut Cursor(&bytes), true), Ok(marks));
         }
-        (1..=200).for_each(|number| ended.insert(1000 + 2 * number));
+
+        // A hundred commands that close their session, in turns with as many that leave it.
+        (1..=100).for_each(|number| ended.insert(1000 + 2 * number));
+        assert!(!ended.contains(1001), "it has not ended");
+        (1..=RUNS as u64).for_each(|number| ended.insert(2000 + 2 * number));
         assert_eq!(ended.runs.len(), RUNS);
-        assert!(ended.contains(1000), "the floor has risen over it");
+        assert!(ended.contains(1001), "the floor has risen over it");
     }
 }
