@@ -256,6 +256,10 @@ impl SiteConfig {
             let key = |key: &str| format!("sites[{position}].{key}");
             let id = self.id(&key("region"), &site.region, site.lane)?;
             check_address(&key("address"), &site.address)?;
+            if site.address.ends_with(":0") {
+                let problem = format!("{:?} has port 0, at which no site can be reached", site.address);
+                return Err(value(&key("address"), problem));
+            }
             if sites.values().any(|address| *address == site.address) {
                 return Err(value(&key("address"), format!("two sites have the address {}", site.address)));
             }

@@ -1,32 +1,65 @@
 //! The connections that a site takes in.
+//!
+//! A connection is handed on when its other end has begun to speak. One that says nothing is closed after [`GREETING`]: the
+//! libraries that serve connections ask for a sign of life only later, and each takes one of the files that the site may have open.
 
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use std::io;
-
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::{Sleep, sleep};
+use tokio::task::JoinSet;
+use tokio::time::{Sleep, sleep, timeout};
 use tokio_stream::Stream;
 use tracing::warn;
 
 /// The pause after a connection could not be accepted. The usual reason is the limit on open files; asking again at once
 /// would burn a core and change nothing.
 const PAUSE: Duration = Duration::from_millis(200);
+/// How long a new connection may take to begin to speak.
+const GREETING: Duration = Duration::from_secs(10);
+/// How often one that has said too little is looked at again.
+const STEP: Duration = Duration::from_millis(20);
+/// What an HTTP/2 client says first, in bytes (RFC 9113, section 3.4).
+pub(crate) const HTTP2_PREFACE: usize = 24;
+/// The shortest request line of HTTP/1, in bytes: `GET / HTTP/1.1`.
+pub(crate) const HTTP1_REQUEST: usize = 14;
 
 /// Accepts connections for ever.
 pub(crate) struct Incoming {
     listener: TcpListener,
+    /// How many bytes a connection must have sent before it is handed on.
+    greeting: usize,
+    /// Connections that have not.
+    silent: JoinSet<Option<TcpStream>>,
     pause: Option<Pin<Box<Sleep>>>,
     /// Whether the last attempt failed; then that was said.
     failing: bool,
 }
 
 impl Incoming {
-    pub(crate) fn new(listener: TcpListener) -> Self {
-        Self { listener, pause: None, failing: false }
+    pub(crate) fn new(listener: TcpListener, greeting: usize) -> Self {
+        Self { listener, greeting, silent: JoinSet::new(), pause: None, failing: false }
     }
+}
+
+/// Waits until so many bytes have come; gives nothing if they do not come in time.
+async fn spoken(stream: TcpStream, greeting: usize) -> Option<TcpStream> {
+    let speaks = async {
+        let mut bytes = vec![0; greeting];
+        loop {
+            match stream.peek(&mut bytes).await {
+                Ok(0) | Err(_) => return false,
+                Ok(count) if count >= greeting => return true,
+                // What is there stays there, so that looking again at once would not wait.
+                Ok(_) => sleep(STEP).await,
+            }
+        }
+    };
+    timeout(GREETING, speaks).await.unwrap_or(false).then_some(stream)
 }
 
 impl Stream for Incoming {
@@ -34,6 +67,11 @@ impl Stream for Incoming {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
+            while let Poll::Ready(Some(spoken)) = self.silent.poll_join_next(context) {
+                if let Ok(Some(stream)) = spoken {
+                    return Poll::Ready(Some(Ok(stream)));
+                }
+            }
             if let Some(pause) = &mut self.pause {
                 std::task::ready!(pause.as_mut().poll(context));
                 self.pause = None;
@@ -43,7 +81,8 @@ impl Stream for Incoming {
                     self.failing = false;
                     // Answers are small, and are waited for.
                     let _ = stream.set_nodelay(true);
-                    return Poll::Ready(Some(Ok(stream)));
+                    let greeting = self.greeting;
+                    self.silent.spawn(spoken(stream, greeting));
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut self.failing, true) {
@@ -53,5 +92,25 @@ impl Stream for Incoming {
                 }
             }
         }
+    }
+}
+
+impl axum::serve::Listener for Incoming {
+    type Io = TcpStream;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (TcpStream, SocketAddr) {
+        loop {
+            let next = poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await;
+            if let Some(Ok(stream)) = next
+                && let Ok(address) = stream.peer_addr()
+            {
+                return (stream, address);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
     }
 }

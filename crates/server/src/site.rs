@@ -28,7 +28,7 @@ use crate::crash::CrashPoints;
 use crate::engine::{Engine, Failure, OpenFailure, Parts};
 use crate::health::{FigureDesk, Health};
 use crate::http;
-use crate::incoming::Incoming;
+use crate::incoming::{HTTP1_REQUEST, HTTP2_PREFACE, Incoming};
 use crate::link::{LINK_BYTES, Outbox, PeerService, keep};
 use crate::mailbox::{Mailbox, Phase};
 use crate::metrics::{Gauges, Sources, SyncTimes};
@@ -621,7 +621,7 @@ fn start_services(
         };
         let routes = http::routes(Arc::new(sources), parts.health.subscribe());
         tasks.spawn(async move {
-            if let Err(error) = axum::serve(listener, routes).await {
+            if let Err(error) = axum::serve(Incoming::new(listener, HTTP1_REQUEST), routes).await {
                 error!(%error, "HTTP is served no more");
             }
         });
@@ -649,7 +649,7 @@ fn start_services(
         // Older tools know only this version.
         .add_service(reflection().build_v1alpha().map_err(unusable)?);
     let server = tokio::spawn(async move {
-        let incoming = Incoming::new(listener);
+        let incoming = Incoming::new(listener, HTTP2_PREFACE);
         let leave = async move {
             // No sender means that the site is gone.
             let _ = leave.wait_for(|leave| *leave).await;

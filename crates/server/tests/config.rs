@@ -88,6 +88,7 @@ fn senseless_value_is_named_with_its_key() {
         ("\"production\"", "\"\"", line("cluster"), "`cluster` cannot be used"),
         ("0.0.0.0:7400", "0.0.0.0", line("listen"), "`listen` cannot be used: \"0.0.0.0\" is not an address"),
         ("eu.slackline.internal:7400", "eu.slackline.internal", second + 1, "`sites[1].address` cannot be used"),
+        ("eu.slackline.internal:7400", "eu.slackline.internal:0", second + 1, "has port 0"),
         ("eu.slackline.internal", "us.slackline.internal", second + 1, "two sites have the address"),
     ];
     for (from, to, line, expected) in cases {

@@ -1,6 +1,6 @@
 //! Health and metrics.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
@@ -174,5 +174,25 @@ fn stock_tools_find_health_and_the_service() {
         reflect!(v1, channel.clone());
         reflect!(v1alpha, channel);
     });
+    dev.drain(Duration::from_secs(5)).expect("drains");
+}
+
+/// Each takes one of the files that the site may have open.
+#[test]
+fn connection_that_never_speaks_is_closed() {
+    let dev = cluster(&["us"], 1);
+    let site = &dev.sites()[0];
+    let addresses = [site.address(), site.http_address().expect("HTTP is configured")];
+    let silent: Vec<TcpStream> = addresses.iter().map(|at| TcpStream::connect(at).expect("accepted")).collect();
+    let half_spoken: Vec<TcpStream> = addresses.iter().map(|at| TcpStream::connect(at).expect("accepted")).collect();
+    for mut stream in half_spoken.iter() {
+        stream.write_all(b"PRI *").expect("taken");
+    }
+    for mut stream in silent.iter().chain(&half_spoken) {
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time-out");
+        let ended = stream.read(&mut [0; 8]).map_err(|error| error.kind());
+        assert!(matches!(ended, Ok(0) | Err(ErrorKind::ConnectionReset)), "it is still open: {ended:?}");
+    }
+    assert!(http(site, "/healthz").starts_with("HTTP/1.1 200"));
     dev.drain(Duration::from_secs(5)).expect("drains");
 }
