@@ -192,7 +192,7 @@ impl Client {
                     let request = request.clone();
                     async move { link::stub(channel).list_quotas(request).await }
                 };
-                let (reply, site) = self.read(lane, &Place::Nearest, self.shared.deadline, ask).await?;
+                let (reply, site) = self.read(lane, &Place::Nearest, self.shared.deadline, ask, |_| true).await?;
                 let page = Vec::<api::Listed>::try_from(reply).map_err(|error| senseless(&site, error))?;
                 let is_last = page.len() < PAGE as usize;
                 after = page.last().map(|last| last.name.clone()).unwrap_or_default();
@@ -277,9 +277,9 @@ impl Client {
         };
         // Half of the time for the site itself; another may reach it where this client does not.
         let turn = self.shared.deadline / 2;
-        let reply = match self.read(site.lane, &Place::Site(site), turn, ask).await {
+        let reply = match self.read(site.lane, &Place::Site(site), turn, ask, |_| true).await {
             Ok(reply) => reply,
-            Err(_) => self.read(site.lane, &Place::Nearest, turn, ask).await?,
+            Err(_) => self.read(site.lane, &Place::Nearest, turn, ask, |_| true).await?,
         };
         let (reply, by) = reply;
         let (_, trace): (OperationId, Result<_, api::Doubt>) =
@@ -388,20 +388,9 @@ impl Client {
         self.shared.lanes.get(usize::from(site.lane))?.iter().find(|link| link.site == site)
     }
 
-    /// Asks the sites of a lane, nearest first, until one answers. Returns its answer and its name.
+    /// Asks the sites of a lane, nearest first, until one gives an answer that will do (`does`). Returns that answer and the site's
+    /// name; where none will do, the last that came.
     pub(crate) async fn read<T, F: Future<Output = Result<tonic::Response<T>, tonic::Status>>>(
-        &self,
-        lane: u16,
-        place: &Place,
-        deadline: Duration,
-        ask: impl Fn(Channel) -> F,
-    ) -> Result<(T, String), ReadError> {
-        self.read_until(lane, place, deadline, ask, |_| true).await
-    }
-
-    /// As [`Client::read`], but goes on to the next site where an answer will not do (`does`). Returns the last such answer if no other
-    /// comes.
-    pub(crate) async fn read_until<T, F: Future<Output = Result<tonic::Response<T>, tonic::Status>>>(
         &self,
         lane: u16,
         place: &Place,

@@ -114,7 +114,7 @@ impl Quota {
             Some(v1::show_quota_reply::Result::Refused(refusal)) => refusal.reason() != v1::Reason::NotReady,
             _ => true,
         };
-        let (reply, site) = self.client.read_until(self.lane, &self.place, deadline, ask, serves).await?;
+        let (reply, site) = self.client.read(self.lane, &self.place, deadline, ask, serves).await?;
         match Result::<api::Shown, Refusal>::try_from(reply) {
             Ok(Ok(shown)) => Ok(Shown::new(shown, site, self.lane, &self.client)),
             Ok(Err(refusal)) => Err(refused(refusal)),

@@ -389,8 +389,8 @@ impl Engine {
         has_more
     }
 
-    /// Notes whether storage gets on. True if requests wait until storage has absorbed some of what is held in memory. If it does not get on they are taken,
-    /// to be refused for want of room.
+    /// Notes whether storage gets on. True if requests wait until it has absorbed some of what is held in memory. If it does not get
+    /// on they are taken, to be refused for want of room.
     fn note_whether_behind(&mut self) -> bool {
         if self.overlay.bytes() < HELD_MOST {
             self.behind = None;

@@ -423,11 +423,11 @@ impl Node {
     /// Repeats questions, pings, and notes positions and uptime.
     pub(super) fn tick_lineage(&mut self, now: Now, sends: &mut Vec<(SiteId, Body)>) {
         self.settle_lineage(now);
-        let others: Vec<SiteId> = self.config.members.iter().copied().filter(|site| *site != self.config.me).collect();
-        let asking = !self.is_serving();
         if self.lineage.readiness == Readiness::Stale {
             return;
         }
+        let asking = !self.is_serving();
+        let others = self.peers.iter().filter(|peer| peer.site != self.config.me);
         if asking && now.mono >= self.lineage.hello_at {
             self.lineage.hello_at = now.mono + HELLO;
             let hello = Body::Hello {
@@ -436,7 +436,7 @@ impl Node {
                 is_new: self.lineage.incarnation == Incarnation(0),
                 permitted: self.config.new_storage,
             };
-            sends.extend(others.iter().map(|&to| (to, hello.clone())));
+            sends.extend(others.clone().map(|peer| (peer.site, hello.clone())));
         }
         // Only a site that serves pings: that is how the others know that it does.
         if !asking && now.mono >= self.ping_at {
@@ -446,7 +446,7 @@ impl Node {
                 let (known, position) = (peer.incarnation, peer.position);
                 (peer.site, Body::Ping { mono: now.mono, wall: now.wall, leaving, known, position })
             };
-            sends.extend(self.peers.iter().filter(|peer| peer.site != self.config.me).map(ping));
+            sends.extend(others.map(ping));
             if self.chores.next_due.is_some() && self.lineage.uptime(now) >= self.lineage.uptime_noted + UPTIME {
                 self.lineage.meta_dirty = true;
             }
