@@ -278,7 +278,9 @@ fn advice_on(aborted: &Aborted) -> String {
         Cause::TooMuch => "; divide it, or scan in parts with `slackline scan --limit ROWS --after NAME`".to_owned(),
         Cause::Lost => {
             let region = aborted.key.as_ref().map(|key| key.region()).or(aborted.site.as_deref()).unwrap_or("REGION");
-            format!("; `slackline accept-loss --site {region}` says that it is gone for good")
+            format!(
+                "; `slackline accept-loss --site {region}` says that it is gone for good: it counts as absent from 21 s after the start of {region} on"
+            )
         }
         _ => String::new(),
     }

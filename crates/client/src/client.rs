@@ -263,11 +263,8 @@ impl Client {
     /// That site does not answer before the client's deadline, neither directly nor through another.
     pub async fn explain(&self, operation: OperationId) -> Result<Option<Explanation>, ReadError> {
         let site = operation.site;
-        let unreachable = |why: &str| ReadError::Unreachable {
-            site: self.shared.topology.name(site),
-            waited: self.shared.deadline,
-            why: why.to_owned(),
-        };
+        let unreachable =
+            |why: &str| ReadError::Unreachable { asked: vec![(self.shared.topology.name(site), why.to_owned())] };
         if self.link(site).is_none() {
             return Err(unreachable("the cluster has no such site"));
         }
@@ -402,26 +399,26 @@ impl Client {
         let links = self.shared.lanes[usize::from(lane)].iter();
         let mut links: Vec<_> = links.filter(|link| place.admits(link.site)).collect();
         links.sort_by_key(|link| !link.is_usable());
-        let mut why = "no answer".to_owned();
-        let mut answer = None;
+        let (mut asked, mut answer) = (Vec::new(), None);
         for (index, link) in links.iter().enumerate() {
             let left = until.saturating_duration_since(Instant::now());
             // Half of the time for this one, as long as there are others.
             let turn = if index + 1 < links.len() { left / 2 } else { left };
-            match timeout(turn, ask(link.channel.clone())).await {
+            let why = match timeout(turn, ask(link.channel.clone())).await {
                 Ok(Ok(reply)) => {
                     let reply = reply.into_inner();
                     if does(&reply) {
                         return Ok((reply, link.name.clone()));
                     }
                     answer = Some((reply, link.name.clone()));
+                    continue;
                 }
-                Ok(Err(status)) => why = explain(&status),
-                Err(_) => why = "no answer".to_owned(),
-            }
+                Ok(Err(status)) => explain(&status),
+                Err(_) => format!("nothing came within {turn:.1?}"),
+            };
+            asked.push((link.name.clone(), why));
         }
-        let names: Vec<&str> = links.iter().map(|link| &*link.name).collect();
-        answer.ok_or_else(|| ReadError::Unreachable { site: names.join(", "), waited: deadline, why })
+        answer.ok_or(ReadError::Unreachable { asked })
     }
 }
 
@@ -722,7 +719,7 @@ impl Drop for Journey {
 }
 
 pub(crate) fn senseless(site: &str, error: slackline_wire::Invalid) -> ReadError {
-    ReadError::Unreachable { site: site.to_owned(), waited: Duration::ZERO, why: error.to_string() }
+    ReadError::Unreachable { asked: vec![(site.to_owned(), error.to_string())] }
 }
 
 /// A gRPC status in a few words.

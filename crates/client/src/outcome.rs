@@ -321,7 +321,7 @@ impl fmt::Display for Reason {
             }
             Reason::Withdrawn => Refusal::Withdrawn.fmt(f),
             Reason::OtherContent => Refusal::OtherContent.fmt(f),
-            Reason::NotReady => f.write_str("no site that can be reached is ready; `slackline status` tells more"),
+            Reason::NotReady => f.write_str("no site that can be asked is ready; `slackline status` tells more"),
             Reason::StorageFull => Refusal::StorageFull.fmt(f),
             Reason::NotSent { sites } => {
                 write!(f, "not sent: no connection to {} before the deadline", sites.join(", "))
@@ -380,16 +380,25 @@ pub enum ReadError {
     /// The site refuses to say.
     #[error("refused: {0}")]
     Refused(Reason),
-    /// No site that could tell has answered in time.
-    #[error("no answer from {site} within {waited:?}: {why}")]
+    /// No site that could tell has done so.
+    #[error("no answer: {}", each_why(asked))]
     Unreachable {
-        /// The site, or sites.
-        site: String,
-        /// How long it was tried.
-        waited: Duration,
-        /// What went wrong last.
-        why: String,
+        /// The sites that were asked, each with what came of it.
+        asked: Vec<(String, String)>,
     },
+}
+
+/// What came of each site, those together of which the same came: `us, eu: connection refused; ap: the site is not ready`.
+fn each_why(asked: &[(String, String)]) -> String {
+    let mut whys: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (site, why) in asked {
+        match whys.iter_mut().find(|(known, _)| known == why) {
+            Some((_, sites)) => sites.push(site),
+            None => whys.push((why, vec![site])),
+        }
+    }
+    let each: Vec<String> = whys.iter().map(|(why, sites)| format!("{}: {why}", sites.join(", "))).collect();
+    each.join("; ")
 }
 
 /// The client could not be set up.
@@ -418,4 +427,16 @@ pub enum ConnectError {
         /// The regions that there are.
         known: Vec<String>,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sites_of_which_the_same_came_are_named_together() {
+        let asked = [("us", "refused"), ("ap", "not ready"), ("eu", "refused")];
+        let asked = asked.map(|(site, why)| (site.to_owned(), why.to_owned())).to_vec();
+        assert_eq!(ReadError::Unreachable { asked }.to_string(), "no answer: us, eu: refused; ap: not ready");
+    }
 }

@@ -320,7 +320,7 @@ impl AcceptLoss {
         let site = self.site;
         self.connection.run(async move |client: Client| {
             client.accept_loss(&site).await.done()?;
-            let text = format!("what {site} has lost counts as absent");
+            let text = format!("what {site} has lost counts as absent, from 21 s after its start on");
             Ok(End::new(json!({ "outcome": "done", "site": site }), text))
         })
     }

@@ -34,11 +34,13 @@ impl Outcome {
                 Ok(effect) => effect,
                 Err(NotDone::Refused(refused)) => return Err(Finish::WasRefused(refused)),
                 Err(NotDone::Unknown(unknown)) => {
+                    // A site that says so answers, and tells whether there ever was such an operation.
                     let is_forgotten = matches!(unknown.why, WhyUnknown::IncarnationLost | WhyUnknown::Forgotten);
-                    return Err(match super::explain::never_was(&client, operation).await {
-                        Some(problem) if is_forgotten => Finish::Failed(problem),
-                        _ => Finish::Unknown(unknown),
-                    });
+                    let never_was = match is_forgotten {
+                        true => super::explain::never_was(&client, operation).await,
+                        false => None,
+                    };
+                    return Err(never_was.map_or(Finish::Unknown(unknown), Finish::Failed));
                 }
             };
             let (effect, text) = match effect {

@@ -122,7 +122,7 @@ struct Acquire {
     #[arg(long, value_name = "REGION")]
     site: Option<String>,
     /// Give them back by itself after this time, such as 60s or 2h (at most 400d)
-    #[arg(long = "for", value_name = "DURATION", allow_hyphen_values = true, value_parser = duration::parse_hold)]
+    #[arg(long = "for", alias = "hold", value_name = "DURATION", allow_hyphen_values = true, value_parser = duration::parse_hold)]
     hold: Option<Duration>,
     /// Try another site when the first says nothing for this time; 1s with --for, never without
     #[arg(long, value_name = "DURATION", conflicts_with = "site", allow_hyphen_values = true, value_parser = duration::parse_positive)]
