@@ -276,7 +276,8 @@ impl Client {
         let turn = self.shared.deadline / 2;
         let reply = match self.read(site.lane, &Place::Site(site), turn, ask, |_| true).await {
             Ok(reply) => reply,
-            Err(_) => self.read(site.lane, &Place::Nearest, turn, ask, |_| true).await?,
+            // What the others say of it is not their fault.
+            Err(why) => self.read(site.lane, &Place::Nearest, turn, ask, |_| true).await.map_err(|_| why)?,
         };
         let (reply, by) = reply;
         let (_, trace): (OperationId, Result<_, api::Doubt>) =

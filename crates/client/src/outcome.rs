@@ -321,7 +321,7 @@ impl fmt::Display for Reason {
             }
             Reason::Withdrawn => Refusal::Withdrawn.fmt(f),
             Reason::OtherContent => Refusal::OtherContent.fmt(f),
-            Reason::NotReady => f.write_str("no site that can be asked is ready; `slackline status` tells more"),
+            Reason::NotReady => f.write_str("none of the sites that may do it is ready; `slackline status` tells more"),
             Reason::StorageFull => Refusal::StorageFull.fmt(f),
             Reason::NotSent { sites } => {
                 write!(f, "not sent: no connection to {} before the deadline", sites.join(", "))

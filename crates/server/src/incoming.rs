@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
@@ -23,6 +24,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 const GREETING: Duration = Duration::from_secs(10);
 /// How often one that has said too little is looked at again.
 const STEP: Duration = Duration::from_millis(20);
+/// How long an HTTP connection lasts. Those who scrape open another; nobody keeps the site's files open by saying little.
+const HTTP_LASTS: Duration = Duration::from_secs(60);
 /// What an HTTP/2 client says first, in bytes (RFC 9113, section 3.4).
 pub(crate) const HTTP2_PREFACE: usize = 24;
 /// The shortest request line of HTTP/1, in bytes: `GET / HTTP/1.1`.
@@ -95,22 +98,98 @@ impl Stream for Incoming {
     }
 }
 
+/// A connection that ends when its time is over, whatever it does: the libraries that serve HTTP/1 let one wait for its next
+/// request, or for the rest of a header, for as long as it likes.
+pub(crate) struct Brief {
+    stream: TcpStream,
+    end: Pin<Box<Sleep>>,
+}
+
+impl Brief {
+    fn new(stream: TcpStream, lasts: Duration) -> Self {
+        Self { stream, end: Box::pin(sleep(lasts)) }
+    }
+}
+
+impl AsyncRead for Brief {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.end.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Brief {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if self.end.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
 impl axum::serve::Listener for Incoming {
-    type Io = TcpStream;
+    type Io = Brief;
     type Addr = SocketAddr;
 
-    async fn accept(&mut self) -> (TcpStream, SocketAddr) {
+    async fn accept(&mut self) -> (Brief, SocketAddr) {
         loop {
             let next = poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await;
             if let Some(Ok(stream)) = next
                 && let Ok(address) = stream.peer_addr()
             {
-                return (stream, address);
+                return (Brief::new(stream, HTTP_LASTS), address);
             }
         }
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[test]
+    fn connection_ends_when_its_time_is_over_though_its_other_end_goes_on_speaking() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("starts");
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+            let mut other = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connects");
+            let (stream, _) = listener.accept().await.expect("comes");
+            let mut brief = Brief::new(stream, Duration::from_millis(200));
+            let speaks = tokio::spawn(async move {
+                while other.write_all(b"x").await.is_ok() {
+                    sleep(Duration::from_millis(20)).await;
+                }
+            });
+            let mut bytes = [0; 16];
+            let end = loop {
+                match brief.read(&mut bytes).await {
+                    Ok(count) => assert!(count > 0, "the other end is open"),
+                    Err(error) => break error.kind(),
+                }
+            };
+            assert_eq!(end, io::ErrorKind::TimedOut);
+            drop(brief);
+            speaks.await.expect("its connection is gone");
+        });
     }
 }

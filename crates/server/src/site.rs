@@ -41,6 +41,8 @@ const ROOM_PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a stopping site waits for its clients to take their last replies.
 const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
+/// The most streams on one gRPC connection; whoever opens more has them wait.
+const STREAMS: u32 = 1_024;
 /// How long a client may be silent before it is asked whether it is there, and then until it is given up: those that vanished
 /// without a word must not take up room for ever.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
@@ -640,6 +642,7 @@ fn start_services(
     let router = tonic::transport::Server::builder()
         .initial_stream_window_size(WINDOWS.0)
         .initial_connection_window_size(WINDOWS.1)
+        .max_concurrent_streams(Some(STREAMS))
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .http2_keepalive_timeout(Some(KEEP_ALIVE))
         .add_service(SlacklineServer::new(clients).max_decoding_message_size(MESSAGE_BYTES))
