@@ -135,6 +135,12 @@ impl ServeConfig {
         check_address("listen", &self.listen)?;
         if let Some(http) = &self.http {
             check_address("http", http)?;
+            if *http == self.listen && !http.ends_with(":0") {
+                return Err(value(
+                    "http",
+                    format!("{http:?} is what the site listens on for gRPC: give HTTP another port"),
+                ));
+            }
         }
         if self.drain_seconds > LONGEST_DRAIN {
             return Err(value("drain_seconds", format!("it must be at most {LONGEST_DRAIN}")));

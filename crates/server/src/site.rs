@@ -99,6 +99,23 @@ pub enum StartError {
     },
 }
 
+impl StartError {
+    /// Whether the configuration, or the command line, does not fit what is there: nothing failed.
+    pub fn is_of_the_configuration(&self) -> bool {
+        match self {
+            StartError::Config(_) | StartError::NotNew { .. } => true,
+            StartError::Node { source, .. } => {
+                matches!(source, node::OpenError::OtherSite { .. } | node::OpenError::OtherMembers { .. })
+            }
+            StartError::Storage(error) => {
+                use slackline_storage::OpenError::{OtherCluster, OtherSite};
+                matches!(error, OtherCluster { .. } | OtherSite { .. })
+            }
+            StartError::Listen { .. } | StartError::System { .. } => false,
+        }
+    }
+}
+
 /// A running site stopped by itself. What it had acknowledged is durable.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {

@@ -87,6 +87,12 @@ fn senseless_value_is_named_with_its_key() {
         ("# drain_seconds = 10", "drain_seconds = 9999", line("# drain"), "`drain_seconds` cannot be used"),
         ("\"production\"", "\"\"", line("cluster"), "`cluster` cannot be used"),
         ("0.0.0.0:7400", "0.0.0.0", line("listen"), "`listen` cannot be used: \"0.0.0.0\" is not an address"),
+        (
+            "0.0.0.0:7500",
+            "0.0.0.0:7400",
+            line("http"),
+            "`http` cannot be used: \"0.0.0.0:7400\" is what the site listens on",
+        ),
         ("eu.slackline.internal:7400", "eu.slackline.internal", second + 1, "`sites[1].address` cannot be used"),
         ("eu.slackline.internal:7400", "eu.slackline.internal:0", second + 1, "has port 0"),
         ("eu.slackline.internal", "us.slackline.internal", second + 1, "two sites have the address"),

@@ -60,7 +60,7 @@ impl Serve {
         }
         let site = Site::start(site).map_err(|error| match error {
             StartError::Config(error) => explain_config(&error),
-            error @ StartError::NotNew { .. } => Finish::WrongUse(error.to_string()),
+            error if error.is_of_the_configuration() => Finish::WrongUse(error.to_string()),
             error => Finish::Failed(error.to_string()),
         })?;
         let http = site.http_address().map(|address| address.to_string());
