@@ -276,7 +276,7 @@ impl Client {
         let turn = self.shared.deadline / 2;
         let reply = match self.read(site.lane, &Place::Site(site), turn, ask, |_| true).await {
             Ok(reply) => reply,
-            // What the others say of it is not their fault.
+            // Where nobody can tell, it is the site itself that does not answer; the others only say that they do not reach it.
             Err(why) => self.read(site.lane, &Place::Nearest, turn, ask, |_| true).await.map_err(|_| why)?,
         };
         let (reply, by) = reply;

@@ -302,7 +302,7 @@ impl Backer {
     }
 
     /// The rights over an object whose holders are to be asked now to give them up: those that are `worth` it and were not asked
-    /// back within the last 200 ms, also not for another write of the same object.
+    /// back a moment ago (`ASK_AGAIN`), also not for another write of the same object.
     pub fn ask_back(&mut self, now: Now, name: &str, worth: impl Fn(&Issued) -> bool) -> Vec<Issued> {
         self.binding(now, name);
         let Some(rights) = self.issued.get_mut(name) else { return Vec::new() };
@@ -315,7 +315,8 @@ impl Backer {
         .collect()
     }
 
-    /// Gives an object a respite, because a write of it was refused that may not wait for rights: none is issued for 1 s.
+    /// Gives an object a respite, because a write of it was refused that may not wait for rights: none is issued
+    /// for a while (`RESPITE`).
     pub fn give_respite(&mut self, now: Now, name: &str) {
         if self.respites.len() >= RESPITES {
             self.respites.clear();

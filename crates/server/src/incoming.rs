@@ -98,8 +98,8 @@ impl Stream for Incoming {
     }
 }
 
-/// A connection that ends when its time is over, whatever it does: the libraries that serve HTTP/1 let one wait for its next
-/// request, or for the rest of a header, for as long as it likes.
+/// A connection that ends when its time is over, whatever it does: `axum::serve` lets one wait for its next request, or for the
+/// rest of a header, for as long as it likes.
 pub(crate) struct Brief {
     stream: TcpStream,
     end: Pin<Box<Sleep>>,
