@@ -14,7 +14,9 @@ fn main() -> Result<(), Box<dyn error::Error>> {
     fs::write(out.join("slackline_v1.bin"), public.encode_to_vec())?;
     // What is rare and large does not make what is frequent larger.
     let rare = [".slackline.v1.Operation.transaction", ".slackline.v1.Outcome.result.aborted"];
-    rare.iter().fold(tonic_prost_build::configure(), |config, path| config.boxed(path)).compile_fds(descriptors)?;
+    let config = rare.iter().fold(tonic_prost_build::configure(), |config, path| config.boxed(path));
+    // Values are shared with what core holds: they are encoded without a copy before.
+    config.bytes(".slackline.v1.Value").bytes(".slackline.v1.Derived").compile_fds(descriptors)?;
     println!("cargo:rerun-if-changed=proto");
     Ok(())
 }

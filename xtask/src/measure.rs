@@ -46,7 +46,7 @@ struct Function {
     blank_lines: usize,
 }
 
-/// Prints the figures of each crate, and of each chapter of `core` that is a folder.
+/// Prints the figures of each crate, and of each module of `core` that is a folder.
 ///
 /// # Errors
 ///
@@ -59,9 +59,9 @@ pub(crate) fn measure() -> Result<(), String> {
         parts.push((name, folder.join("src")));
     }
     parts.push(("xtask".into(), root().join("xtask/src")));
-    for chapter in fs::read_dir(root().join("crates/core/src")).into_iter().flatten().flatten() {
-        if chapter.path().is_dir() {
-            parts.push((format!("core/{}", chapter.file_name().to_string_lossy()), chapter.path()));
+    for module in fs::read_dir(root().join("crates/core/src")).into_iter().flatten().flatten() {
+        if module.path().is_dir() {
+            parts.push((format!("core/{}", module.file_name().to_string_lossy()), module.path()));
         }
     }
     parts.sort();
@@ -98,7 +98,7 @@ fn print_table(measured: &[(String, Figures)]) {
     }
 }
 
-/// What is above a bound. A chapter's figures are among its crate's, so only crates are listed.
+/// What is above a bound. A module's figures are among its crate's, so only crates are listed.
 fn print_lists(measured: &[(String, Figures)]) {
     for (name, figures) in measured.iter().filter(|(name, _)| !name.contains('/')) {
         for function in figures.functions.iter().filter(|function| function.lines > MOST_LINES) {

@@ -113,7 +113,7 @@ fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
     fs::write(&patch, &mutant.diff).map_err(|error| format!("{}: {error}", patch.display()))?;
     // A name of its own keeps git from taking the copy for a part of this checkout.
     let applied = Command::new("git")
-        .args(["apply", "--unidiff-zero", "--whitespace=nowarn"])
+        .args(["apply", "--whitespace=nowarn"])
         .arg(&patch)
         .current_dir(&copy)
         .env("GIT_CEILING_DIRECTORIES", work)

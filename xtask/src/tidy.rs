@@ -10,14 +10,23 @@ use crate::{cargo, root};
 const CRATES: &[(&str, &[&str])] = &[
     ("slackline-core", &[]),
     ("slackline-storage", &["slackline-core"]),
-    ("slackline-sim", &["slackline-core"]),
+    ("slackline-session", &["slackline-core"]),
+    ("slackline-sim", &["slackline-core", "slackline-session"]),
     ("slackline-model", &["slackline-core"]),
     ("slackline-wire", &["slackline-core"]),
     ("slackline-server", &["slackline-core", "slackline-storage", "slackline-wire"]),
-    ("slackline", &["slackline-core", "slackline-wire"]),
+    ("slackline", &["slackline-core", "slackline-session", "slackline-wire"]),
     (
         "slackline-bench",
-        &["slackline-core", "slackline-storage", "slackline-sim", "slackline-wire", "slackline-server", "slackline"],
+        &[
+            "slackline-core",
+            "slackline-session",
+            "slackline-storage",
+            "slackline-sim",
+            "slackline-wire",
+            "slackline-server",
+            "slackline",
+        ],
     ),
     (
         "slackline-cli",
@@ -26,11 +35,14 @@ const CRATES: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// The chapters of `core`; each may use those before it.
-const CHAPTERS: &[&str] = &[
-    "id", "codec", "clock", "machine", "right", "object", "draft", "api", "stats", "warranty", "avantan", "peer",
-    "session", "config", "metrics", "turn", "txn", "quota", "node",
+/// The modules of `core`; each may use those before it.
+const MODULES: &[&str] = &[
+    "id", "codec", "clock", "machine", "rows", "right", "object", "draft", "api", "stats", "warranty", "avantan",
+    "words", "peer", "session", "config", "metrics", "turn", "chapter", "txn", "quota", "node",
 ];
+
+/// The only file of `node` that names the chapters.
+const LIST: &str = "chapters.rs";
 
 /// Crates that `core` must not know: it has no clock, socket, disk, thread or random source.
 const FORBIDDEN_IN_CORE: &[&str] =
@@ -43,6 +55,7 @@ const LINES: usize = 1200;
 pub(crate) fn tidy() -> Vec<String> {
     let mut findings = Vec::new();
     crates(&mut findings);
+    modules(&mut findings);
     chapters(&mut findings);
     lengths(&root(), &mut findings);
     findings
@@ -72,20 +85,20 @@ fn crates(findings: &mut Vec<String>) {
     }
 }
 
-fn chapters(findings: &mut Vec<String>) {
+fn modules(findings: &mut Vec<String>) {
     let source = root().join("crates/core/src");
-    for (order, chapter) in CHAPTERS.iter().enumerate() {
-        for file in files(&source, &|path| {
-            path == source.join(format!("{chapter}.rs")) || path.starts_with(source.join(chapter))
-        }) {
+    for (order, module) in MODULES.iter().enumerate() {
+        for file in
+            files(&source, &|path| path == source.join(format!("{module}.rs")) || path.starts_with(source.join(module)))
+        {
             let text = fs::read_to_string(&file).unwrap_or_default();
             let shown = file.strip_prefix(root()).unwrap_or(&file).display().to_string();
             for (number, line) in text.lines().enumerate() {
                 let code = line.split("//").next().unwrap_or_default();
-                for (used, name) in CHAPTERS.iter().enumerate() {
+                for (used, name) in MODULES.iter().enumerate() {
                     if used > order && code.contains(&format!("crate::{name}::")) {
                         findings
-                            .push(format!("{shown}:{}: {chapter} must not use {name}, which comes later", number + 1));
+                            .push(format!("{shown}:{}: {module} must not use {name}, which comes later", number + 1));
                     }
                 }
                 for forbidden in FORBIDDEN_IN_CORE.iter().filter(|forbidden| code.contains(**forbidden)) {
@@ -96,8 +109,44 @@ fn chapters(findings: &mut Vec<String>) {
     }
     for entry in fs::read_dir(&source).into_iter().flatten().flatten() {
         let name = entry.path().file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        if name != "lib" && !CHAPTERS.contains(&name.as_str()) {
-            findings.push(format!("crates/core/src/{name}: not in the list of chapters (xtask/src/tidy.rs)"));
+        if name != "lib" && !MODULES.contains(&name.as_str()) {
+            findings.push(format!("crates/core/src/{name}: not in the list of modules (xtask/src/tidy.rs)"));
+        }
+    }
+}
+
+/// The node names each chapter in one list, and nowhere else: what it does with one it does with all.
+fn chapters(findings: &mut Vec<String>) {
+    let source = root().join("crates/core/src");
+    let text_of = |file: &Path| fs::read_to_string(file).unwrap_or_default();
+    let mut chapters: Vec<String> = Vec::new();
+    for file in files(&source, &|path| path.extension().is_some_and(|extension| extension == "rs")) {
+        let text = text_of(&file);
+        let named = text.lines().filter_map(|line| line.strip_prefix("impl Chapter for "));
+        chapters.extend(named.map(|rest| rest.trim_end_matches(" {").to_owned()));
+    }
+    if chapters.is_empty() {
+        findings.push(
+            "crates/core/src: nothing implements Chapter; what finds chapters (xtask/src/tidy.rs) is out of date"
+                .into(),
+        );
+    }
+
+    let list = text_of(&source.join("node").join(LIST));
+    for chapter in &chapters {
+        let fields = list.matches(&format!(": {chapter},")).count();
+        if fields != 1 {
+            findings.push(format!("crates/core/src/node/{LIST}: {chapter} is {fields} times in the list of chapters"));
+        }
+    }
+    for file in files(&source.join("node"), &|path| path.file_name().is_some_and(|name| name != LIST)) {
+        let shown = file.strip_prefix(root()).unwrap_or(&file).display().to_string();
+        for (number, line) in text_of(&file).lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            let mut words = code.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+            if let Some(chapter) = words.find(|word| chapters.iter().any(|chapter| chapter == word)) {
+                findings.push(format!("{shown}:{}: {chapter} is named outside of {LIST}", number + 1));
+            }
         }
     }
 }

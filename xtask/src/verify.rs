@@ -47,6 +47,7 @@ pub(crate) fn verify() -> bool {
 pub(crate) fn fix() -> bool {
     run(&["clippy", "--workspace", "--all-targets", "--fix", "--allow-dirty", "--allow-staged"], &[])
         && run(&["fmt", "--all"], &[])
+        && run(&["test", "-p", "slackline-core", "--test", "it", "scripts"], &[("UPDATE_SCRIPTS", "1")])
 }
 
 fn run(arguments: &[&str], environment: &[(&str, &str)]) -> bool {

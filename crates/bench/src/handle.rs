@@ -6,7 +6,7 @@
 //! [`Gate`], ticks when the machine asks for them, and messages of the other sites. Not timed: making the requests,
 //! and the other two sites, which are real machines too and are looked after between chunks of requests.
 
-mod waiting;
+pub mod waiting;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -23,7 +23,6 @@ use crate::histogram::Histogram;
 use crate::median;
 use crate::report::{Latency, Mode, Report, Run, latency_figure};
 use crate::zipf::Zipf;
-pub use waiting::{WaitingOptions, waiting};
 
 /// What `bench core` is told.
 #[derive(Clone, Debug)]
@@ -269,7 +268,7 @@ impl Bench {
     fn verify(&self) {
         let asked: u64 = self.generator.sessions.iter().map(|session| session.3).sum::<u64>() - self.created();
         assert_eq!(self.granted, asked, "every acquire must be granted");
-        let booked: u128 = self.node.quotas().iter().map(|quota| quota.used().0).sum();
+        let booked: u128 = self.node.chapters().quotas.iter().map(|quota| quota.used().0).sum();
         assert_eq!(booked, u128::from(self.granted), "the quotas' books must show what was granted");
         assert_eq!(self.node.metrics().repeated, 0, "every id must be fresh");
         assert_eq!(self.gate.waiting(), 0, "nothing may be left behind");

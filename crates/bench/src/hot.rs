@@ -2,7 +2,7 @@
 //!
 //! Every call has a fresh operation id, and every grant is durable before it is told. Live, the server is a process of its
 //! own on a real disk; each process has one thread for its network and its machine. The client sends a batch while
-//! none is under way.
+//! none is under way. Beside it is a floor (the module `floor`), a process of its own too, which is asked the same.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -17,6 +17,7 @@ use slackline_core::machine::ClientId;
 use slackline_sim::Costs;
 use slackline_sim::world::{Host, Options, World};
 
+use crate::floor::{self, Asked, SLICES};
 use crate::histogram::Histogram;
 use crate::live::{LiveError, Scratch, Server};
 use crate::median;
@@ -76,16 +77,17 @@ pub fn hot(options: &HotOptions) -> Result<Report, LiveError> {
     ];
     let (mut runs, mut epsilon) = (Vec::new(), EPSILON);
     for &callers in &options.callers {
-        runs.push(match &options.live {
+        match &options.live {
             Some(live) => {
-                let (run, site) = measure(options, live, callers)?;
+                let (both, site) = measure(options, live, callers)?;
                 epsilon = site.epsilon;
-                facts.retain(|(name, _)| name != "disk");
+                facts.retain(|(name, _)| name != "disk" && name != "floor");
                 facts.push(("disk".to_owned(), format!("{}, {}", site.file_system, live.directory.display())));
-                run
+                facts.push(floor::fact());
+                runs.extend(both);
             }
-            None => simulate(options, callers),
-        });
+            None => runs.push(simulate(options, callers)),
+        }
     }
     let live = options.live.is_some();
     Ok(Report {
@@ -106,6 +108,7 @@ pub fn hot(options: &HotOptions) -> Result<Report, LiveError> {
 }
 
 /// One round's grants.
+#[derive(Default)]
 struct Round {
     seconds: f64,
     granted: u64,
@@ -113,12 +116,21 @@ struct Round {
     syncs: u64,
 }
 
+impl Round {
+    /// Grants in a second.
+    fn speed(&self) -> f64 {
+        self.granted as f64 / self.seconds
+    }
+}
+
+/// A run, and the latencies to draw.
+type Figures = (Run, Histogram);
+
 /// The round with the median throughput, as a run.
-fn report(callers: usize, rounds: Vec<Round>) -> (Run, Histogram) {
-    let speed = |round: &Round| round.granted as f64 / round.seconds;
-    let speeds: Vec<u64> = rounds.iter().map(|round| speed(round) as u64).collect();
-    let Round { seconds, granted, latencies, syncs } = median(rounds, speed);
-    let mut run = Run::new(format!("callers-{callers}"));
+fn report(config: String, callers: usize, rounds: Vec<Round>) -> Figures {
+    let speeds: Vec<u64> = rounds.iter().map(|round| round.speed() as u64).collect();
+    let Round { seconds, granted, latencies, syncs } = median(rounds, Round::speed);
+    let mut run = Run::new(config);
     run.committed = granted;
     run.latency_ms = Latency::from(&latencies);
     (run.took(seconds).with("callers", callers).with("syncs", syncs).with("rounds_per_s", speeds), latencies)
@@ -130,47 +142,98 @@ struct About {
     epsilon: u64,
 }
 
-fn measure(options: &HotOptions, live: &Live, callers: usize) -> Result<((Run, Histogram), About), LiveError> {
+/// Measures a site and its floor.
+fn measure(options: &HotOptions, live: &Live, callers: usize) -> Result<([Figures; 2], About), LiveError> {
     let scratch = Scratch::below(&live.directory)?;
     if live.binary.is_some() {
         scratch.refuse_memory()?;
     }
-    let server = Server::start(live.binary.as_deref(), &scratch.path().join("site"))?;
-    server.wait_ready()?;
+    let load = floor::load(Asked::Acquires, callers)?;
+    let (binary, directory) = (live.binary.as_deref(), scratch.path());
+    let site = Server::start(binary, &directory.join("site"))?;
+    let beside = Server::start_floor(binary, &directory.join("floor"), &["here"], load)?;
+    site.wait_ready()?;
+    beside.wait_ready()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
         runtime.map_err(|source| LiveError::System { action: "start the client's runtime".into(), source })?;
-    let rounds = runtime.block_on(drive(options, &server, callers))?;
-    let about = About { file_system: scratch.file_system.clone(), epsilon: server.epsilon()? };
-    Ok((report(callers, rounds), about))
+    let [ours, floors] = runtime.block_on(drive(options, [&site, &beside], callers))?;
+
+    let speeds = |rounds: &[Round]| rounds.iter().map(Round::speed).collect::<Vec<_>>();
+    let (speeds_of_site, speeds_of_floor) = (speeds(&ours), speeds(&floors));
+    let (run, latencies) = report(format!("callers-{callers}"), callers, ours);
+    let run = floor::compare(run, &speeds_of_site, &speeds_of_floor)?;
+    let (beside, latencies_beside) = report(format!("floor-{callers}"), callers, floors);
+    let both = [(run, latencies), (floor::mark(beside, load), latencies_beside)];
+    Ok((both, About { file_system: scratch.file_system.clone(), epsilon: site.epsilon()? }))
 }
 
-async fn drive(options: &HotOptions, server: &Server, callers: usize) -> Result<Vec<Round>, LiveError> {
-    let client = Client::connect([server.address.to_string()]).await.map_err(failed)?;
-    let quota = client.quota(NAME);
-    quota.create(LIMIT).await.done().map_err(failed)?;
-    let mut total = 0;
-    let warm = round(&quota, callers, WARM.min(options.round)).await?;
-    total += warm.0;
-    let mut rounds = Vec::with_capacity(options.rounds);
+/// Runs the rounds, of the site and of the floor in turn.
+async fn drive(options: &HotOptions, servers: [&Server; 2], callers: usize) -> Result<[Vec<Round>; 2], LiveError> {
+    let [site, floor] = servers;
+    let mut both = [Line::open(site).await?, Line::open(floor).await?];
+    for line in &mut both {
+        line.total += round(&line.quota, callers, WARM.min(options.round)).await?.0;
+    }
     for _ in 0..options.rounds {
-        let before = server.metric("slackline_sync_seconds_count")?;
+        both.iter_mut().for_each(|line| line.rounds.push(Round::default()));
+        for _ in 0..SLICES {
+            for line in &mut both {
+                line.slice(callers, options.round / SLICES).await?;
+            }
+        }
+    }
+    let [site, floor] = both;
+    Ok([site.close().await?, floor.close().await?])
+}
+
+/// The callers' way to a server, and what was done on it.
+struct Line<'a> {
+    server: &'a Server,
+    client: Client,
+    quota: Quota,
+    /// All grants, of the rounds and of the time before.
+    total: u64,
+    rounds: Vec<Round>,
+}
+
+impl<'a> Line<'a> {
+    async fn open(server: &'a Server) -> Result<Self, LiveError> {
+        let client = Client::connect([server.address.to_string()]).await.map_err(failed)?;
+        let quota = client.quota(NAME);
+        quota.create(LIMIT).await.done().map_err(failed)?;
+        Ok(Self { server, client, quota, total: 0, rounds: Vec::new() })
+    }
+
+    /// Adds a slice to the last round.
+    async fn slice(&mut self, callers: usize, length: Duration) -> Result<(), LiveError> {
+        let before = self.server.metric("slackline_sync_seconds_count")?;
         let began = Instant::now();
-        let (granted, latencies) = round(&quota, callers, options.round).await?;
+        let (granted, latencies) = round(&self.quota, callers, length).await?;
         let seconds = began.elapsed().as_secs_f64();
-        let syncs = server.metric("slackline_sync_seconds_count")? - before;
-        total += granted;
-        rounds.push(Round { seconds, granted, latencies, syncs: syncs as u64 });
+        let syncs = self.server.metric("slackline_sync_seconds_count")? - before;
+        self.total += granted;
+        if let Some(round) = self.rounds.last_mut() {
+            round.seconds += seconds;
+            round.granted += granted;
+            round.latencies.add(&latencies);
+            round.syncs += syncs as u64;
+        }
+        Ok(())
     }
-    let shown = quota.show().await.map_err(failed)?;
-    if shown.in_use.exact() != Some(total as i64) {
-        let in_use = shown.in_use;
-        return Err(LiveError::Failed(format!(
-            "{total} grants were told, but the books have {in_use:?}; this is a bug"
-        )));
+
+    /// Checks that the server has just the grants that were told, and returns the rounds.
+    async fn close(self) -> Result<Vec<Round>, LiveError> {
+        let (shown, total) = (self.quota.show().await.map_err(failed)?, self.total);
+        if shown.in_use.exact() != Some(total as i64) {
+            let in_use = shown.in_use;
+            return Err(LiveError::Failed(format!(
+                "{total} grants were told, but the books have {in_use:?}; this is a bug"
+            )));
+        }
+        self.client.close().await;
+        Ok(self.rounds)
     }
-    client.close().await;
-    Ok(rounds)
 }
 
 /// All callers call for this long. Returns the grants, all of them, and their latencies.
@@ -258,7 +321,7 @@ impl Host for Callers {
     }
 }
 
-fn simulate(options: &HotOptions, callers: usize) -> (Run, Histogram) {
+fn simulate(options: &HotOptions, callers: usize) -> Figures {
     let mut world = World::new(Options { epsilon: EPSILON, ..Options::uniform(1, 0, options.seed) });
     let mut host = Callers {
         count: callers.min(BATCH_OPERATIONS),
@@ -290,9 +353,9 @@ fn simulate(options: &HotOptions, callers: usize) -> (Run, Histogram) {
     }
     let speed = (world.inputs() - inputs) as f64 / clock.elapsed().as_secs_f64();
     // What is under way is answered; the last answers make callers call again, and those calls are under way for ever.
-    let booked = world.node(0).and_then(|node| node.quotas().find(NAME)).map_or(0, |quota| quota.used().0);
+    let booked = world.node(0).and_then(|node| node.chapters().quotas.find(NAME)).map_or(0, |quota| quota.used().0);
     let (least, most) = (u128::from(host.granted), u128::from(host.granted) + host.count as u128);
     assert!((least..=most).contains(&booked), "{booked} tokens are booked, {} grants were told", host.granted);
-    let (run, latencies) = report(callers, rounds);
+    let (run, latencies) = report(format!("callers-{callers}"), callers, rounds);
     (run.with("sim_inputs_per_s", speed as u64), latencies)
 }

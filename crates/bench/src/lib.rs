@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`handle`] | `bench core`: the machine alone, as fast as it goes on one core |
 //! | [`hot`] | `bench hot`: one quota that never runs out, one site, many callers |
+//! | `floor` | what live figures are compared with, in the same run |
 //! | [`footprint`] | `bench footprint`: what many quotas cost one site |
 //! | [`calibrate`] | `bench calibrate`: what work costs at a real site, beside what the simulator reckons with |
 //! | [`txns`] | workloads of transactions: `twitter`, `oo7`, `bank`, `courses`, `reads`, `writes` |
@@ -21,6 +22,7 @@ pub mod calibrate;
 pub mod central;
 pub mod demand;
 pub mod figure;
+mod floor;
 pub mod footprint;
 pub mod handle;
 pub mod histogram;

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
+use slackline_server::floor::Load;
 use slackline_server::{ServeConfig, Site, SiteHandle};
 
 /// How long a server may take to serve, or to stop.
@@ -61,10 +62,8 @@ pub struct Scratch {
 impl Scratch {
     /// A new directory below `parent`.
     pub fn below(parent: &Path) -> Result<Self, LiveError> {
-        let path = parent.join(format!("slackline-bench-{}", std::process::id()));
-        let taken = || (0..).map(|number| path.with_extension(number.to_string())).find(|path| !path.exists());
-        let path = if path.exists() { taken().unwrap_or(path) } else { path };
-        fs::create_dir_all(&path).map_err(LiveError::system(format!("create {}", path.display())))?;
+        fs::create_dir_all(parent).map_err(LiveError::system(format!("create {}", parent.display())))?;
+        let path = Self::fresh(parent.join(format!("slackline-bench-{}", std::process::id())), DirBuilder::new())?;
         let path = path.canonicalize().map_err(LiveError::system(format!("look at {}", path.display())))?;
         let file_system = file_system(&path);
         Ok(Self { path, file_system })
@@ -74,12 +73,19 @@ impl Scratch {
     pub fn private() -> Result<Self, LiveError> {
         let parent = std::env::temp_dir();
         let parent = parent.canonicalize().map_err(LiveError::system(format!("look at {}", parent.display())))?;
-        let path = parent.join(format!("slackline-bench-{}", std::process::id()));
+        let mut builder = DirBuilder::new();
+        builder.mode(0o700);
+        let path = Self::fresh(parent.join(format!("slackline-bench-{}", std::process::id())), builder)?;
+        Ok(Self { file_system: file_system(&path), path })
+    }
+
+    /// Makes a directory that nobody else has, named after `path`.
+    fn fresh(path: PathBuf, builder: DirBuilder) -> Result<PathBuf, LiveError> {
         let mut number = 0;
         loop {
             let path = path.with_extension(number.to_string());
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Self { file_system: file_system(&path), path }),
+            match builder.create(&path) {
+                Ok(()) => return Ok(path),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
                 Err(error) => return Err(LiveError::system(format!("create {}", path.display()))(error)),
             }
@@ -168,23 +174,32 @@ enum Running {
 impl Server {
     /// Starts a server on the data in a directory, which is made if it is not there: `binary`, or without one threads.
     pub fn start(binary: Option<&Path>, directory: &Path) -> Result<Self, LiveError> {
-        Self::start_in(binary, directory, &[("here".to_owned(), free_address()?)], 0)
+        Self::start_in(binary, directory, (&addresses(&["here"])?, 0), None)
+    }
+
+    /// Starts a floor in the place of the first region's site, where that is the only site that is asked.
+    pub fn start_floor(
+        binary: Option<&Path>,
+        directory: &Path,
+        regions: &[&str],
+        load: Load,
+    ) -> Result<Self, LiveError> {
+        Self::start_in(binary, directory, (&addresses(regions)?, 0), Some(load))
     }
 
     /// Starts a server for each region, on data below a directory.
     pub fn start_cluster(binary: Option<&Path>, directory: &Path, regions: &[&str]) -> Result<Vec<Self>, LiveError> {
-        let site = |region: &&str| Ok(((*region).to_owned(), free_address()?));
-        let sites = regions.iter().map(site).collect::<Result<Vec<_>, LiveError>>()?;
-        let start = |at: usize| Self::start_in(binary, &directory.join(&sites[at].0), &sites, at);
+        let sites = addresses(regions)?;
+        let start = |at: usize| Self::start_in(binary, &directory.join(&sites[at].0), (&sites, at), None);
         (0..sites.len()).map(start).collect()
     }
 
-    /// Starts the server of one of the regions, each with the address of its site.
+    /// Starts the server of one of the regions, each with the address of its site; or the floor in its place.
     fn start_in(
         binary: Option<&Path>,
         directory: &Path,
-        sites: &[(String, SocketAddr)],
-        at: usize,
+        (sites, at): (&[(String, SocketAddr)], usize),
+        floor: Option<Load>,
     ) -> Result<Self, LiveError> {
         let ((region, address), http) = (&sites[at], free_address()?);
         let regions: Vec<&String> = sites.iter().map(|(region, _)| region).collect();
@@ -200,11 +215,14 @@ impl Server {
         fs::write(&file, &text).map_err(LiveError::system(format!("write {}", file.display())))?;
         let started = Instant::now();
         let running = match binary {
-            Some(binary) => Running::Process(start_process(binary, &file)?),
+            Some(binary) => Running::Process(start_process(binary, &file, floor)?),
             None => {
                 let config = ServeConfig::parse(&text, &file).map_err(|error| LiveError::Failed(error.to_string()))?;
-                let site = Site::start(config.site()).map_err(|error| LiveError::Failed(error.to_string()))?;
-                Running::Threads { _site: site }
+                let site = match floor {
+                    None => Site::start(config.site()),
+                    Some(load) => Site::start_floor(config.site(), load),
+                };
+                Running::Threads { _site: site.map_err(|error| LiveError::Failed(error.to_string()))? }
             }
         };
         Ok(Self { running, address: *address, http, region: region.clone(), started })
@@ -281,12 +299,19 @@ impl Drop for Server {
     }
 }
 
-/// Starts `slackline serve` and waits until it listens.
-fn start_process(binary: &Path, config: &Path) -> Result<Child, LiveError> {
+/// Starts `slackline serve`, or `slackline bench floor`, and waits until it listens.
+fn start_process(binary: &Path, config: &Path, floor: Option<Load>) -> Result<Child, LiveError> {
     // What a site warns of while the others start is not of interest, unless somebody asks for it.
     let level = std::env::var_os("RUST_LOG").unwrap_or_else(|| "error".into());
-    let mut child = Command::new(binary)
-        .args(["serve", "--json", "--config"])
+    let mut command = Command::new(binary);
+    match floor {
+        None => command.arg("serve"),
+        Some(Load { request_bytes, operation_bytes, rows }) => {
+            command.args(["bench", "floor", "--load"]).arg(format!("{request_bytes},{operation_bytes},{rows}"))
+        }
+    };
+    let mut child = command
+        .args(["--json", "--config"])
         .arg(config)
         .env("RUST_LOG", level)
         .stdin(Stdio::null())
@@ -319,6 +344,11 @@ pub fn metric(http: SocketAddr, name: &str) -> Result<f64, LiveError> {
         return Err(LiveError::Failed(format!("/metrics has no {name}")));
     }
     Ok(values.into_iter().sum())
+}
+
+/// Regions, each with an address for its site.
+fn addresses(regions: &[&str]) -> Result<Vec<(String, SocketAddr)>, LiveError> {
+    regions.iter().map(|region| Ok(((*region).to_owned(), free_address()?))).collect()
 }
 
 fn free_address() -> Result<SocketAddr, LiveError> {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 use slackline_bench::calibrate::{CalibrateOptions, calibrate};
 use slackline_bench::footprint::{FootprintOptions, footprint};
-use slackline_bench::handle::{CoreOptions, WaitingOptions, core, waiting};
+use slackline_bench::handle::waiting::{WaitingOptions, waiting};
+use slackline_bench::handle::{CoreOptions, core};
 use slackline_bench::hot::{HotOptions, Live, hot};
 use slackline_bench::postgres::Installation;
 use slackline_bench::quota::{Limit, QuotaOptions, choose_limit, play, quota};
@@ -58,7 +59,8 @@ fn is_well_formed(report: &Report) {
             assert!(run[key].is_u64(), "{key} is missing in {run}");
         }
         // A baseline without sites has none of these.
-        let has_sites = !run["config"].as_str().is_some_and(|config| config.starts_with("postgres"));
+        let config = run["config"].as_str().expect("a name");
+        let has_sites = !config.starts_with("postgres") && !config.starts_with("floor-");
         assert_eq!((run["local_ratio"].is_f64(), run["wan_messages"].is_u64()), (has_sites, has_sites), "{run}");
         for key in ["p50", "p90", "p95", "p99", "p999", "max"] {
             assert!(run["latency_ms"][key].is_f64(), "{key} is missing in {run}");
@@ -219,8 +221,12 @@ fn hot_live_has_every_grant_in_the_books() {
         HotOptions { callers: vec![16], round: Duration::from_millis(200), rounds: 3, live, ..HotOptions::default() };
     let report = hot(&options).expect("it runs");
     is_well_formed(&report);
-    let run = run(&report, "callers-16");
-    assert!(run.committed > 100 && figure(run, "syncs") > 1.0, "{run:?}");
+    for config in ["callers-16", "floor-16"] {
+        let run = run(&report, config);
+        assert!(run.committed > 100 && figure(run, "syncs") > 1.0, "{run:?}");
+    }
+    assert!(figure(run(&report, "callers-16"), "floor_ratio") > 0.0, "{report:?}");
+    assert!(figure(run(&report, "floor-16"), "operation_bytes") > 10.0, "{report:?}");
     assert!(report.facts.iter().any(|(name, _)| name == "disk"));
 }
 
@@ -429,10 +435,17 @@ fn reads_and_writes_take_the_phases_that_they_should() {
     is_well_formed(&report);
     // Other tests take the processor's time, in which a warranty may end.
     assert!(share(run(&report, "callers-8"), 0) > 0.5, "{report:?}");
-    let report = writes(&options(8)).expect("it runs");
+    assert!(figure(run(&report, "callers-8"), "floor_ratio") > 0.0, "{report:?}");
+    assert_eq!(figure(run(&report, "floor-8"), "syncs"), 0.0, "a floor logs nothing of reads: {report:?}");
+
+    let report = writes(&SingleOptions { value_bytes: 64, ..options(8) }).expect("it runs");
     is_well_formed(&report);
     assert_eq!(share(run(&report, "callers-8"), 1), 1.0, "{report:?}");
-    assert!(figure(run(&report, "callers-8"), "syncs") > 0.0, "{report:?}");
+    assert!(figure(run(&report, "callers-8"), "floor_ratio") > 0.0, "{report:?}");
+    for config in ["callers-8", "floor-8"] {
+        assert!(figure(run(&report, config), "syncs") > 0.0, "{report:?}");
+    }
+    assert!(figure(run(&report, "floor-8"), "operation_bytes") > 64.0, "{report:?}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use slackline::Key;
 use crate::json;
 use crate::output::safe_line;
 
-/// An object for programs: its key, what kind of value it has, and the value.
+/// An object for programs: its key, the kind of its value, and the value.
 #[derive(Clone, Serialize)]
 pub(crate) struct Described {
     key: String,
@@ -50,7 +50,7 @@ pub(crate) fn row(key: &Key, value: Option<&slackline::Value>) -> String {
 /// An object's value for people, in one line.
 pub(crate) fn one_line(value: Option<&slackline::Value>) -> String {
     let text = text(value);
-    // Only JSON has line ends, and only between its parts.
+    // Only JSON has line ends here, and only between its parts.
     if text.contains(['\n', '\t']) { json::compact(&text) } else { text }
 }
 
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn value_keeps_its_digits_and_lines_for_people_and_programs() {
         let key = Key::new("eu", "x");
-        let bytes = |text: &str| Some(slackline::Value::Bytes(text.as_bytes().into()));
+        let bytes = |text: &str| Some(slackline::Value::Bytes(text.as_bytes().to_vec().into()));
         for (value, people, line, programs) in [
             (bytes("123456789012345678901234567890"), "123456789012345678901234567890", None, None),
             (bytes("-170141183460469231731687303715884105728"), "-170141183460469231731687303715884105728", None, None),

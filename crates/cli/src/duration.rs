@@ -15,6 +15,8 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     if rest.is_empty() {
         return Err(problem());
     }
+
+    // A number without a unit is no duration: 60 may be meant as seconds or as milliseconds.
     while !rest.is_empty() {
         let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let (number, after) = rest.split_at(digits);
@@ -36,7 +38,7 @@ pub(crate) fn parse_positive(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Reads how long a hold lasts: 1 ms to 400 days.
+/// Reads the duration of a hold: 1 ms to 400 days.
 pub(crate) fn parse_hold(text: &str) -> Result<Duration, String> {
     let duration = parse(text)?;
     let range = Duration::from_millis(1)..=Duration::from_secs(400 * 86_400);

@@ -1,4 +1,4 @@
-//! How a command ends: what it prints, and its exit status.
+//! The end of a command: its output, and its exit status.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -7,14 +7,14 @@ use std::time::SystemTime;
 use serde::Serialize;
 use serde_json::{Value, json};
 use slackline::{
-    Aborted, Cause, Client, Left, LeftWhat, NotDone, ReadError, Reason, Refused, TxnError, Unknown, WhyUnknown,
+    Aborted, Cause, Client, Left, LeftWhat, NotDone, ReadError, Reason, Refused, TxnError, Unknown, UnknownReason,
 };
 
 use crate::described::Described;
 use crate::output::{safe, safe_line};
 
-/// Prints text or JSON, in which nothing acts on the terminal: what is escaped in JSON is in strings, and means the same there.
-/// Whoever reads may have gone away, as `head` does; that is no failure of the command.
+/// Prints text or JSON that is safe on a terminal: in JSON, escaped characters stand in strings, and mean the same there. A reader
+/// that has gone away, as `head` does, is no failure of the command.
 pub(crate) fn say(line: impl Display) {
     let line = line.to_string();
     let line = safe(&line);
@@ -22,15 +22,17 @@ pub(crate) fn say(line: impl Display) {
     if let Err(error) = writeln!(out, "{line}").and_then(|()| out.flush())
         && error.kind() != io::ErrorKind::BrokenPipe
     {
-        // What was to be told is done all the same, and may matter: a grant's id.
-        eprintln!("slackline: done, but standard output: {error}; it was to say: {line}");
+        // The command has done its work, and its output may be needed to undo it: a grant's id.
+        eprintln!("slackline: done, but standard output cannot be written ({error}); the output is: {line}");
         std::process::exit(1);
     }
 }
 
-/// A command is done; this is what it has to say.
+/// The output of a command that is done.
 pub(crate) struct End {
+    /// For `--json`; empty if there is none.
     json: String,
+    /// For people; empty if there is none.
     text: String,
 }
 
@@ -40,17 +42,17 @@ impl End {
         Self { json: to_json(json), text: text.into() }
     }
 
-    /// It has text alone to say.
+    /// The output is text alone.
     pub(crate) fn of_text(text: impl Into<String>) -> Self {
         Self { json: String::new(), text: text.into() }
     }
 
-    /// It has said everything already.
+    /// The output is printed already.
     pub(crate) fn silent() -> Self {
         Self::of_text("")
     }
 
-    /// The same, of a command that leaves something unsettled.
+    /// The same output, with the operations that the command leaves unsettled.
     pub(crate) fn leaving(self, left: &[Left]) -> Self {
         let mut json: Value = serde_json::from_str(&self.json).unwrap_or_default();
         json["left"] = left.iter().map(left_json).collect();
@@ -70,25 +72,25 @@ impl End {
 
 /// A command is not done.
 pub(crate) enum Finish {
-    /// The cluster refused. With a hint on what to do, if there is one.
+    /// The cluster refused. Printed with advice, if there is some.
     Refused(Refused),
-    /// The cluster aborted a transaction, which can be explained by this id.
+    /// The cluster aborted a transaction; `txn explain` takes this id.
     Aborted(Refused, String),
     /// It may have been done or not.
     Unknown(Unknown),
-    /// It is asked about, and was refused when it was tried.
+    /// The operation that the command asks about was refused, at that time.
     WasRefused(Refused),
-    /// It was broken off by the user.
+    /// The user interrupted it.
     Interrupted,
     /// It could not be tried, or did not get an answer.
     Failed(String),
-    /// It was tried, found wanting, and has printed its report already.
+    /// It ran and has found a failure. Its report is printed already.
     Said(String),
-    /// It was not done, and leaves this unsettled.
+    /// It was not done, and leaves these operations unsettled.
     Leaving(Box<Finish>, Vec<Left>),
     /// The command line makes no sense.
     WrongUse(String),
-    /// An object is not as a transaction expected; it is like this.
+    /// An object does not have the value that a transaction expected.
     NotAsExpected {
         /// The object.
         key: String,
@@ -99,7 +101,7 @@ pub(crate) enum Finish {
     },
 }
 
-/// For programs: an object is not as a transaction expected.
+/// For programs: an object does not have the value that a transaction expected.
 #[derive(Serialize)]
 struct NotAsExpected<'a> {
     found: &'a Described,
@@ -110,6 +112,7 @@ struct NotAsExpected<'a> {
 }
 
 impl Finish {
+    /// The exit status.
     pub(crate) fn status(&self) -> u8 {
         match self {
             Finish::Refused(refused) | Finish::Aborted(refused, _) if is_wrong_use(&refused.reason) => 2,
@@ -127,7 +130,7 @@ impl Finish {
         match self {
             _ if !json => {}
             Finish::Said(_) => {}
-            // Its value has to be as it was written.
+            // The object's value is printed as it was written: `Value` would lose digits of it.
             Finish::NotAsExpected { key, found, .. } => {
                 let message = self.sentence();
                 say(to_json(NotAsExpected { found, key, message, outcome: "refused", reason: "not_as_expected" }));
@@ -136,6 +139,7 @@ impl Finish {
         }
     }
 
+    /// The end in one sentence, with advice.
     fn sentence(&self) -> String {
         match self {
             Finish::Refused(Refused { reason, .. }) | Finish::Aborted(Refused { reason, .. }, _)
@@ -151,22 +155,25 @@ impl Finish {
             Finish::Interrupted => {
                 "interrupted: it may have been done or not; tokens that were being acquired are given back".to_owned()
             }
-            // Who has asked already, or what nobody will ever know, is not to be asked again at once.
+            // Asking again helps only where a site will know the outcome.
             Finish::Unknown(unknown) => match unknown.why {
-                WhyUnknown::IncarnationLost | WhyUnknown::Forgotten | WhyUnknown::HomeLost => {
-                    format!("{unknown}; nobody can tell any more")
+                UnknownReason::IncarnationLost | UnknownReason::Forgotten | UnknownReason::HomeLost => {
+                    format!("{unknown}; no site knows its outcome any more")
                 }
-                _ => format!("{unknown}; `slackline outcome {}` settles it once it can", unknown.name),
+                _ => format!("{unknown}; ask for its outcome later with `slackline outcome {}`", unknown.name),
             },
             Finish::Leaving(finish, left) => {
                 let left: Vec<_> = left.iter().map(left_words).collect();
                 format!("{}; {}", finish.sentence(), left.join("; "))
             }
-            Finish::NotAsExpected { key, words, .. } => format!("refused: {key} is not as expected: {words}"),
+            Finish::NotAsExpected { key, words, .. } => {
+                format!("refused: {key} is not as expected: {words}")
+            }
             Finish::Failed(problem) | Finish::Said(problem) | Finish::WrongUse(problem) => one_line(problem),
         }
     }
 
+    /// The end for programs.
     fn json(&self) -> Value {
         let (outcome, mut json) = match self {
             Finish::Leaving(finish, left) => {
@@ -185,11 +192,12 @@ impl Finish {
                 ("refused", reason_json(reason))
             }
             Finish::Interrupted => ("unknown", json!({ "why": "interrupted" })),
-            Finish::Unknown(unknown) => ("unknown", json!({ "operation": unknown.name, "why": why_code(unknown.why) })),
+            Finish::Unknown(unknown) => ("unknown", json!({ "operation": unknown.name, "why": unknown.why.code() })),
             Finish::Failed(_) | Finish::Said(_) => ("failed", json!({})),
             Finish::NotAsExpected { key, .. } => ("refused", json!({ "reason": "not_as_expected", "key": key })),
             Finish::WrongUse(_) => ("wrong_use", json!({})),
         };
+
         json["outcome"] = json!(outcome);
         json["message"] = json!(self.sentence());
         json
@@ -208,7 +216,7 @@ impl Finish {
     }
 }
 
-/// A transaction asked for what cannot be had, and was given up. What a site would have refused is told as if it had.
+/// A transaction that its own program gave up. Where a site would have refused it for the same reason, the end is that refusal.
 impl From<TxnError> for Finish {
     fn from(error: TxnError) -> Self {
         let aborted = |cause, key| {
@@ -217,7 +225,7 @@ impl From<TxnError> for Finish {
         };
         let reason = match error {
             TxnError::NotRead(reason) => reason,
-            // Nothing is read as anything but a counter, to which it adds.
+            // Commands read values of any kind; only an add needs one, a counter.
             TxnError::Unexpected { key, .. } => aborted(Cause::NotACounter, Some(key)),
             TxnError::OutOfRange(key) => aborted(Cause::OutOfRange, Some(key)),
             error => return Finish::Failed(error.to_string()),
@@ -239,12 +247,12 @@ impl From<ReadError> for Finish {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Refused(reason) => NotDone::Refused(Refused { reason, operation: None }).into(),
-            error => Finish::Failed(format!("{error}; `slackline status` tells which sites are up")),
+            error => Finish::Failed(format!("{error}; `slackline status` shows which sites are up")),
         }
     }
 }
 
-/// What to do about a refusal, where the refusal does not say so itself.
+/// Advice on a refusal, as the end of its sentence. Empty where the refusal says itself what to do.
 fn advice(reason: &Reason) -> String {
     let advice = match reason {
         Reason::Aborted(aborted) => return advice_on(aborted),
@@ -254,7 +262,7 @@ fn advice(reason: &Reason) -> String {
         Reason::AboveOut { .. } => "; release what was acquired",
         Reason::AboveLimit { .. } => "; ask for fewer",
         Reason::DeadlinePassed => "; give it more time with --deadline",
-        Reason::Unreachable { .. } | Reason::NotSent { .. } => "; `slackline status` tells which sites are up",
+        Reason::Unreachable { .. } | Reason::NotSent { .. } => "; `slackline status` shows which sites are up",
         _ => "",
     };
     advice.to_owned()
@@ -267,26 +275,27 @@ fn advice_on(aborted: &Aborted) -> String {
         Cause::WouldWait => {
             let left = aborted.until.and_then(|until| until.duration_since(SystemTime::now()).ok());
             let seconds = left.unwrap_or_default().as_secs() + 1;
-            format!("; they end within {seconds}s: let it wait so long with --max-wait and --deadline")
+            format!("; they end within {seconds}s: to wait for that, give --max-wait and --deadline {seconds}s")
         }
-        Cause::Unreachable => "; `slackline status` tells which sites are up".to_owned(),
+        Cause::Unreachable => "; `slackline status` shows which sites are up".to_owned(),
         Cause::NotReady => "; try again in a moment, or see `slackline status`".to_owned(),
         Cause::ClocksDisagree => {
-            "; `slackline status` tells whose is off: set it, or raise its `epsilon_us`".to_owned()
+            "; `slackline status` shows which clock is off: set it, or raise that site's `epsilon_us`".to_owned()
         }
         Cause::NotACounter => "; `slackline put KEY --counter NUMBER` makes it one".to_owned(),
         Cause::TooMuch => "; divide it, or scan in parts with `slackline scan --limit ROWS --after NAME`".to_owned(),
         Cause::Lost => {
             let region = aborted.key.as_ref().map(|key| key.region()).or(aborted.site.as_deref()).unwrap_or("REGION");
             format!(
-                "; `slackline accept-loss --site {region}` says that it is gone for good: it counts as absent from 21 s after the start of {region} on"
+                "; `slackline accept-loss --site {region}` accepts that it is permanently gone: from 21 s after the start of {region} \
+                 on, it counts as absent"
             )
         }
         _ => String::new(),
     }
 }
 
-/// Whether the command named something that the cluster does not have, or a number that cannot be.
+/// True if the command named something that the cluster does not have, or an impossible number.
 fn is_wrong_use(reason: &Reason) -> bool {
     match reason {
         Reason::UnknownRegion { .. } | Reason::InvalidAmount | Reason::InvalidName => true,
@@ -295,7 +304,7 @@ fn is_wrong_use(reason: &Reason) -> bool {
     }
 }
 
-/// A reason for programs: its word, and what it carries.
+/// A reason for programs: its word, and its details.
 fn reason_json(reason: &Reason) -> Value {
     let mut json = match reason {
         Reason::Exhausted { asked } => json!({ "asked": asked }),
@@ -311,10 +320,10 @@ fn reason_json(reason: &Reason) -> Value {
     json
 }
 
-/// Why a transaction was aborted, for programs.
+/// The reason why a transaction was aborted, for programs.
 pub(crate) fn aborted_json(aborted: &Aborted) -> Value {
     json!({
-        "reason": cause_code(aborted.cause),
+        "reason": aborted.cause.code(),
         "key": aborted.key.as_ref().map(ToString::to_string),
         "site": aborted.site,
         "holders": aborted.holders,
@@ -328,7 +337,7 @@ pub(crate) fn unix_ms(time: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What a command leaves unsettled, for programs.
+/// An operation that a command leaves unsettled, for programs.
 fn left_json(left: &Left) -> Value {
     let mut json = match &left.what {
         LeftWhat::Acquire { quota, amount } => json!({ "what": "acquire", "quota": quota, "amount": amount }),
@@ -344,39 +353,22 @@ fn left_json(left: &Left) -> Value {
     json
 }
 
-/// The same for people, with what to do about it.
+/// The same for people, with advice.
 fn left_words(left: &Left) -> String {
     let what = &left.what;
     match (what, &left.why) {
         (LeftWhat::Acquire { .. }, NotDone::Unknown(unknown)) => format!(
-            "left behind: {what}, which may have been granted as well: `slackline outcome {}` tells, and whether there is anything \
-             to give back",
+            "left behind: {what}, which may have been granted too: ask with `slackline outcome {}`, and release what it names",
             unknown.name
         ),
         (_, NotDone::Unknown(unknown)) => {
-            format!("not settled: {what}: `slackline outcome {}` tells what became of it", unknown.name)
+            format!("not settled: {what}: ask for its outcome with `slackline outcome {}`", unknown.name)
         }
         (_, NotDone::Refused(_)) => format!("not done: {what}"),
     }
 }
 
-fn why_code(why: WhyUnknown) -> &'static str {
-    match why {
-        WhyUnknown::DeadlinePassed => "deadline_passed",
-        WhyUnknown::SiteUnreachable => "site_unreachable",
-        WhyUnknown::IncarnationLost => "incarnation_lost",
-        WhyUnknown::Forgotten => "forgotten",
-        WhyUnknown::Undecided => "undecided",
-        WhyUnknown::HomeLost => "home_lost",
-        WhyUnknown::NotReady => "not_ready",
-        WhyUnknown::StorageFull => "storage_full",
-        WhyUnknown::Senseless => "senseless",
-        WhyUnknown::Closed => "closed",
-        WhyUnknown::HandedOver => "handed_over",
-        _ => "other",
-    }
-}
-
+/// The word for a reason.
 fn code(reason: &Reason) -> &'static str {
     match reason {
         Reason::UnknownQuota => "unknown_quota",
@@ -398,31 +390,8 @@ fn code(reason: &Reason) -> &'static str {
         Reason::NotSent { .. } => "not_sent",
         Reason::UnknownRegion { .. } => "unknown_region",
         Reason::Closed => "closed",
-        Reason::Aborted(aborted) => cause_code(aborted.cause),
+        Reason::Aborted(aborted) => aborted.cause.code(),
         _ => "other",
-    }
-}
-
-fn cause_code(cause: Cause) -> &'static str {
-    match cause {
-        Cause::Changed => "changed",
-        Cause::Busy => "busy",
-        Cause::WouldWait => "would_wait",
-        Cause::DeadlinePassed => "not_in_time",
-        Cause::NotACounter => "not_a_counter",
-        Cause::OutOfRange => "out_of_range",
-        Cause::Lost => "lost",
-        Cause::Unreachable => "home_unreachable",
-        Cause::InvalidKey => "invalid_key",
-        Cause::UnknownRegion => "no_such_home",
-        Cause::TooLarge => "too_large",
-        Cause::TooMuch => "too_much",
-        Cause::Malformed => "malformed",
-        Cause::Overloaded => "home_overloaded",
-        Cause::NotReady => "home_not_ready",
-        Cause::Withdrawn => "asked_too_early",
-        Cause::Depended => "calls_depend",
-        Cause::ClocksDisagree => "clocks_disagree",
     }
 }
 

@@ -7,7 +7,7 @@ use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// The JSON that these bytes are, if they are such.
+/// The bytes as JSON text, if they are JSON.
 pub(crate) fn read(bytes: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(bytes).ok()?;
     serde_json::from_str::<IgnoredAny>(text).is_ok().then(|| text.trim())
@@ -29,8 +29,8 @@ pub(crate) fn compact(json: &str) -> String {
     json.chars().filter(is_kept).collect()
 }
 
-/// Whether two texts are the same JSON: however it is laid out, in whatever order keys are. Of numbers, integers are compared
-/// digit by digit, others as floating-point numbers.
+/// True if two texts are the same JSON; blanks and the order of keys do not matter. Integers are compared digit by digit, other
+/// numbers as floating-point numbers.
 pub(crate) fn same(one: &str, other: &str) -> bool {
     let (one, other) = (one.trim(), other.trim());
     match (one.as_bytes().first(), other.as_bytes().first()) {
@@ -76,13 +76,13 @@ fn fraction(json: &str) -> Option<f64> {
     number.filter(|_| json.contains(['.', 'e', 'E']))
 }
 
-/// Why a text is not taken as JSON. The error has the place.
+/// The reason why a text is not taken as JSON. The error has the place.
 #[derive(Debug)]
 pub(crate) enum Unfit {
     /// It is no JSON.
     NoJson(serde_json::Error),
-    /// It is, but others would not read what it says: a key stands twice in an object, or a number is beyond all that programs
-    /// reckon with.
+    /// It is JSON that programs read in different ways: a key stands twice in an object, or a number is larger than any that
+    /// programs compute with.
     Ambiguous(serde_json::Error),
 }
 
@@ -95,7 +95,7 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// Whether every program would read the same in this text.
+/// Checks that every program reads the same in this text.
 pub(crate) fn check(text: &str) -> Result<(), Unfit> {
     let Err(error) = serde_json::from_str::<KeysOnce>(text) else { return Ok(()) };
     let is_json = serde_json::from_str::<IgnoredAny>(text).is_ok();

@@ -18,7 +18,7 @@ use crate::end::{End, Finish};
 /// Quotas and objects that several regions share.
 ///
 /// A quota is a number of tokens of a shared resource: seats, GPUs, model tokens per minute. It is spread over sites in
-/// several regions; each grants and takes back tokens on its own, at local latency, and the sites move tokens among each
+/// several regions; each site grants and takes back tokens on its own, at local latency, and the sites move tokens among each
 /// other. The limit is never exceeded. An object is a value with a home region; transactions read and change objects of all
 /// regions, and take effect strictly one after the other.
 #[derive(Parser)]
@@ -109,6 +109,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli.command,
         Err(error) => return wrong_use(&error),
     };
+
     let json = command.is_json();
     match command.run() {
         Ok(end) => {
@@ -133,6 +134,7 @@ fn wrong_use(error: &clap::Error) -> ExitCode {
             eprint!("{error}");
             ExitCode::from(2)
         }
+        // Scripts and logs keep one line for each failure, so the paragraphs that the parser writes are put together.
         _ => {
             let text = error.to_string();
             let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Text without anything that would act on the terminal instead of being shown, for it may come from anybody: control characters, and
-/// those that turn the direction of writing or cannot be seen, are written as JSON writes them, such as `\u001b`. Line ends and tabs stay.
+/// Text that is safe to print on a terminal. Names and values come from other users: control characters, invisible ones, and those
+/// that turn the direction of writing are written as JSON writes them, such as `\u001b`. Line ends and tabs stay.
 pub(crate) fn safe(text: &str) -> Cow<'_, str> {
     escaped(text, |c| acts(c) && !matches!(c, '\n' | '\t'))
 }
@@ -14,6 +14,7 @@ pub(crate) fn safe_line(text: &str) -> Cow<'_, str> {
     escaped(text, acts)
 }
 
+/// True for a character that acts on the terminal instead of being shown.
 fn acts(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
@@ -23,6 +24,7 @@ fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
     if !text.contains(&is_escaped) {
         return Cow::Borrowed(text);
     }
+
     let mut safe = String::with_capacity(text.len() + 16);
     for c in text.chars() {
         match c {
@@ -36,13 +38,16 @@ fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
             c => safe.push(c),
         }
     }
+
     Cow::Owned(safe)
 }
 
 /// Columns of text, aligned by the widest cell. Columns of numbers are aligned to the right.
 pub(crate) struct Table {
     header: Vec<String>,
+    /// For each column, true if it holds numbers.
     numbers: Vec<bool>,
+    /// Each has a cell for each column.
     rows: Vec<Vec<String>>,
 }
 
@@ -66,6 +71,7 @@ impl Table {
         let lines = || std::iter::once(&self.header).chain(&self.rows);
         let width = |column: usize| lines().map(|row| row[column].chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..self.header.len()).map(width).collect();
+
         let mut text = String::new();
         for row in lines() {
             let mut line = String::new();

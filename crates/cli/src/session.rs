@@ -1,4 +1,4 @@
-//! What every command that talks to a cluster has in common: where it is, and how long to wait for it.
+//! The common part of all commands that talk to a cluster: its addresses, and the time that they may take.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::end::{End, Finish};
 /// The addresses of `slackline dev`.
 const DEV: &str = "127.0.0.1:7400,127.0.0.1:7401,127.0.0.1:7402";
 
-/// How long an interrupted command stays to give back what it was acquiring.
+/// The time that an interrupted command stays to give back the tokens that it was acquiring.
 const GIVING_BACK: Duration = Duration::from_millis(1500);
 
 /// The environment variable that names a cluster.
 const CONNECT: &str = "SLACKLINE_CONNECT";
 
-/// Where the cluster is.
+/// The cluster's addresses, and the command's deadline.
 #[derive(Args)]
 #[command(next_help_heading = "Cluster")]
 pub(crate) struct Connection {
@@ -27,19 +27,19 @@ pub(crate) struct Connection {
         value_name = "HOST:PORT,…",
         value_delimiter = ',',
         long_help = "\
-Addresses of some of the cluster's sites. One is enough, the others are learned from it; several make it likelier that \
-one answers. Without, those in the environment variable SLACKLINE_CONNECT, or else the ones of `slackline dev` on this \
+Addresses of some of the cluster's sites. One is enough, the others are learned from it; with several, one that is down \
+does no harm. By default those in the environment variable SLACKLINE_CONNECT, or else those of `slackline dev` on this \
 machine: 127.0.0.1:7400 to 7402"
     )]
     connect: Vec<String>,
 
-    /// How long the command may take, with all that it has to wait for
+    /// The time that the command may take, waits included
     #[arg(long, value_name = "DURATION", default_value = "10s", allow_hyphen_values = true, value_parser = duration::parse_positive)]
     pub(crate) deadline: Duration,
 }
 
 impl Connection {
-    /// Connects, does something, closes.
+    /// Connects, does the work, and closes.
     pub(crate) fn run<F: Future<Output = Result<End, Finish>>>(
         &self,
         work: impl FnOnce(Client) -> F,
@@ -47,8 +47,8 @@ impl Connection {
         self.run_and_end(work, Client::close)
     }
 
-    /// Connects, does something that has an operation's id, and leaves the session: it can be asked for some time what became
-    /// of the operation.
+    /// Connects, does work that has an operation's id, and leaves the session open: for some time the outcome of the operation can
+    /// be asked for.
     pub(crate) fn run_and_leave<F: Future<Output = Result<End, Finish>>>(
         &self,
         work: impl FnOnce(Client) -> F,
@@ -67,15 +67,18 @@ impl Connection {
             let options = Options { deadline: self.deadline, connect: self.deadline, ..Options::default() };
             let (source, addresses) = self.addresses();
             let client = Client::connect_with(addresses, options).await.map_err(|error| explain(source, error))?;
+
             let end = tokio::select! {
                 end = work(client.clone()) => end,
                 _ = tokio::signal::ctrl_c() => Err(Finish::Interrupted),
             };
             if matches!(end, Err(Finish::Interrupted)) {
-                // An acquire that is dropped unanswered is asked about, and given back if it was granted.
+                // The client asks about an acquire that was dropped unanswered, and gives it back if it was granted: tokens that
+                // nobody knows of would be out permanently. It needs this time for it.
                 tokio::time::sleep(GIVING_BACK.min(self.deadline)).await;
             }
-            // The client would see to what is left, but it ends here: whoever gave the command is told instead.
+
+            // A client that lives on would settle these operations later. This one ends here, so the user is told of them.
             let left = end_client(client).await;
             match end {
                 end if left.is_empty() => end,
@@ -85,13 +88,13 @@ impl Connection {
         })
     }
 
-    /// Where the cluster's addresses are from, and the addresses.
+    /// The source of the cluster's addresses, for error sentences, and the addresses.
     fn addresses(&self) -> (&'static str, Vec<String>) {
         if !self.connect.is_empty() {
             return ("--connect", self.connect.clone());
         }
         let split = |text: &str| text.split(',').map(str::to_owned).collect();
-        // A variable that is empty is as good as none.
+        // An empty variable counts as one that is not set.
         match std::env::var_os(CONNECT).filter(|value| !value.is_empty()) {
             Some(value) => (CONNECT, split(&value.to_string_lossy())),
             None => ("the default", split(DEV)),
@@ -99,6 +102,7 @@ impl Connection {
     }
 }
 
+/// The end of a command that could not connect.
 fn explain(source: &str, error: ConnectError) -> Finish {
     match error {
         ConnectError::Unreachable { addresses, why } => Finish::Failed(format!(

@@ -357,7 +357,7 @@ fn objects_are_written_and_read_in_one_transaction_each_or_several_in_one() {
         assert_eq!(ended.status, status, "{words:?}: {ended:?}");
         assert!(ended.stderr.contains(says) && ended.stderr.lines().count() == 1, "{words:?}: {}", ended.stderr);
     }
-    let accepted = "what eu has lost counts as absent, from 21 s after its start on";
+    let accepted = "the objects that eu has lost count as absent, from 21 s after its start on";
     assert_eq!(said(&["accept-loss", "--site", "eu"]), accepted);
 }
 
@@ -703,8 +703,10 @@ fn bench_hot_prints_one_object() {
     assert_eq!(callers, [1, 2]);
 
     let live = bench(&["hot", "--live", "--callers", "1"]);
-    assert_eq!((&live["mode"], live["runs"].as_array().map(Vec::len)), (&json!("live"), Some(1)));
+    assert_eq!((&live["mode"], live["runs"].as_array().map(Vec::len)), (&json!("live"), Some(2)));
     let run = &live["runs"][0];
+    assert_eq!((&run["config"], &live["runs"][1]["config"]), (&json!("callers-1"), &json!("floor-1")));
+    assert!(run["floor_ratio"].as_f64() > Some(0.0), "{run}");
     assert!(run["committed"].as_u64() > Some(0) && run["syncs"].as_u64() > Some(0), "{run}");
 }
 

@@ -4,41 +4,18 @@ use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use slackline_core::api::{self, Hold, is_name};
-use slackline_core::id::{OperationId, SiteId};
+use slackline_session::call::{CallFuture, Done, Place};
+use slackline_session::command::{Command, Terms};
+use slackline_session::outcome::{Outcome, Reason, Refused};
+use slackline_session::port::Port as _;
 
-use crate::book::{Act, Finished, NotTaken, Reply, Terms};
-use crate::client::{Client, DEFAULT_PATIENCE, Journey, Verdict, after};
-use crate::grant::Grant;
-use crate::outcome::{Outcome, Reason, Refused, WhyUnknown};
+use crate::client::Client;
+use crate::options::{DEFAULT_PATIENCE, Patience};
 
-/// Where a call may be carried out.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
-    /// At the nearest site that can be reached.
-    Nearest,
-    /// At the site of this region.
-    Region(u16),
-    /// At this site.
-    Site(SiteId),
-    /// Nowhere: there is no region of this name.
-    Nowhere(String),
-}
-
-impl Place {
-    pub(crate) fn admits(&self, site: SiteId) -> bool {
-        match self {
-            Place::Nearest => true,
-            Place::Region(region) => site.region == *region,
-            Place::Site(only) => site == *only,
-            Place::Nowhere(_) => false,
-        }
-    }
-}
-
-/// A call that takes tokens; its value is a [`Grant`].
+/// A call that takes tokens; its value is a [`Grant`](crate::Grant).
 #[derive(Debug)]
 pub struct Acquire;
 /// A call that gives tokens back; its value is how many.
@@ -57,10 +34,6 @@ pub struct Delete;
 /// A call that accepts that a site's earlier objects are lost.
 #[derive(Debug)]
 pub struct AcceptLoss;
-/// A call that commits a transaction; its value is the number of phases, and the operation.
-#[derive(Debug)]
-pub(crate) struct Commit;
-
 /// What a call does: [`Acquire`], [`Release`], [`ReleaseGrant`], [`Create`], [`Delete`] or [`AcceptLoss`].
 pub trait Kind: sealed::Sealed + Sized {
     /// What it gives when it is done.
@@ -68,22 +41,12 @@ pub trait Kind: sealed::Sealed + Sized {
 
     /// Reads the outcome of what was done; `None` if it is not an outcome of such a call.
     #[doc(hidden)]
-    fn read(done: sealed::Done<'_>) -> Option<Self::Value>;
+    fn read(client: &Client, done: Done) -> Option<Self::Value>;
 }
 
-pub(crate) mod sealed {
-    use super::{Client, Finished, api};
-
+mod sealed {
     /// No kinds but those of this crate.
     pub trait Sealed {}
-
-    /// A call that the site has carried out.
-    #[derive(Debug)]
-    pub struct Done<'a> {
-        pub(crate) client: &'a Client,
-        pub(crate) finished: &'a Finished,
-        pub(crate) outcome: api::Outcome,
-    }
 }
 
 impl sealed::Sealed for Acquire {}
@@ -92,30 +55,11 @@ impl sealed::Sealed for ReleaseGrant {}
 impl sealed::Sealed for Create {}
 impl sealed::Sealed for Delete {}
 impl sealed::Sealed for AcceptLoss {}
-impl sealed::Sealed for Commit {}
-
-impl Kind for Acquire {
-    type Value = Grant;
-
-    fn read(done: sealed::Done<'_>) -> Option<Grant> {
-        let api::Outcome::Granted { grant, lasts } = done.outcome else { return None };
-        let Act::Acquire { quota, amount, hold } = &done.finished.act else { return None };
-        let tracked = *hold != Hold::Counted;
-        // The hold's time runs from when the request was sent, whichever copy of it was carried out, and the site may
-        // take the tokens back ε early by our clock.
-        let lasts = lasts.map(|lasts| Duration::from_micros(lasts).saturating_sub(done.client.shared.epsilon));
-        let expires_at = match (lasts, done.finished.sent_at) {
-            (Some(lasts), Some(sent_at)) => sent_at.checked_add(lasts),
-            _ => None,
-        };
-        Some(Grant::new(done.client.clone(), grant, quota.clone(), *amount, tracked, expires_at))
-    }
-}
 
 impl Kind for Release {
     type Value = i64;
 
-    fn read(done: sealed::Done<'_>) -> Option<i64> {
+    fn read(_: &Client, done: Done) -> Option<i64> {
         released(&done.outcome)
     }
 }
@@ -123,7 +67,7 @@ impl Kind for Release {
 impl Kind for ReleaseGrant {
     type Value = i64;
 
-    fn read(done: sealed::Done<'_>) -> Option<i64> {
+    fn read(_: &Client, done: Done) -> Option<i64> {
         released(&done.outcome)
     }
 }
@@ -138,7 +82,7 @@ fn released(outcome: &api::Outcome) -> Option<i64> {
 impl Kind for Create {
     type Value = i64;
 
-    fn read(done: sealed::Done<'_>) -> Option<i64> {
+    fn read(_: &Client, done: Done) -> Option<i64> {
         match done.outcome {
             api::Outcome::Created { limit } => Some(limit),
             _ => None,
@@ -149,7 +93,7 @@ impl Kind for Create {
 impl Kind for Delete {
     type Value = ();
 
-    fn read(done: sealed::Done<'_>) -> Option<()> {
+    fn read(_: &Client, done: Done) -> Option<()> {
         (done.outcome == api::Outcome::Deleted).then_some(())
     }
 }
@@ -157,19 +101,8 @@ impl Kind for Delete {
 impl Kind for AcceptLoss {
     type Value = ();
 
-    fn read(done: sealed::Done<'_>) -> Option<()> {
+    fn read(_: &Client, done: Done) -> Option<()> {
         (done.outcome == api::Outcome::LossAccepted).then_some(())
-    }
-}
-
-impl Kind for Commit {
-    type Value = (u8, OperationId);
-
-    fn read(done: sealed::Done<'_>) -> Option<(u8, OperationId)> {
-        match done.outcome {
-            api::Outcome::Committed { phases } => Some((phases, done.finished.id?)),
-            _ => None,
-        }
     }
 }
 
@@ -182,7 +115,7 @@ impl Kind for Commit {
 pub struct Call<K> {
     client: Client,
     lane: u16,
-    act: Act,
+    command: Command,
     place: Place,
     deadline: Duration,
     patience: Patience,
@@ -191,43 +124,10 @@ pub struct Call<K> {
     kind: PhantomData<fn() -> K>,
 }
 
-/// How long an acquire or a release that was sent stays with a site that says nothing: one that is dead, frozen, or cut off. Time during
-/// which the site is known to have the call, and lets it wait for tokens, does not count.
-///
-/// When the time is up,
-///
-/// - an **acquire** goes elsewhere: it is issued at another site, under a new id, if another can be reached. The client *settles* the
-///   first one when its site is back: it asks, which ends what still waits, and gives back what was granted. Until then both may be in
-///   use. An acquire [at a region](Call::at) stays there;
-/// - a **release** is *handed over*: it ends as [unknown](Outcome::Unknown), [`WhyUnknown::HandedOver`], and the client sends it under
-///   that id until its site has an answer. So nothing is released twice. A release that never left, and may go to any site, goes to
-///   another one instead.
-///
-/// The client sees to these as long as it lives; [`Client::close`] says what is left. At most 4,096 at a time for each site; a call
-/// beyond these waits. Less time than a round trip takes makes no sense.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Patience {
-    /// [`DEFAULT_PATIENCE`](crate::DEFAULT_PATIENCE) (1 s) for an acquire that is [held for a time](Call::hold_for), and for the
-    /// [release of its grant](Grant::release): should this program end before it has settled them, the site takes the tokens back by
-    /// itself. Everything else waits.
-    #[default]
-    ByKind,
-    /// Until the deadline.
-    Wait,
-    /// For this long.
-    For(Duration),
-}
-
-impl From<Duration> for Patience {
-    fn from(duration: Duration) -> Self {
-        Patience::For(duration)
-    }
-}
-
 impl<K: Kind> Call<K> {
-    pub(crate) fn new(client: Client, lane: u16, act: Act, place: Place) -> Self {
+    pub(crate) fn new(client: Client, lane: u16, command: Command, place: Place) -> Self {
         let (deadline, patience) = (client.shared.deadline, client.shared.patience);
-        Self { client, lane, act, place, deadline, patience, of_hold: false, kind: PhantomData }
+        Self { client, lane, command, place, deadline, patience, of_hold: false, kind: PhantomData }
     }
 
     /// The same call, of a hold with an end or not.
@@ -260,7 +160,7 @@ impl Call<Acquire> {
 
     /// Has the grant tracked singly: it is released by its id, once, at the site that granted it.
     pub fn tracked(mut self) -> Self {
-        if let Act::Acquire { hold: hold @ Hold::Counted, .. } = &mut self.act {
+        if let Command::Acquire { hold: hold @ Hold::Counted, .. } = &mut self.command {
             *hold = Hold::Open;
         }
         self
@@ -273,7 +173,7 @@ impl Call<Acquire> {
     }
 
     fn set_hold(&mut self, new: Hold) {
-        if let Act::Acquire { hold, .. } = &mut self.act {
+        if let Command::Acquire { hold, .. } = &mut self.command {
             *hold = new;
         }
     }
@@ -300,7 +200,7 @@ impl<K: Kind> IntoFuture for Call<K> {
     type IntoFuture = Calling<K>;
 
     fn into_future(self) -> Calling<K> {
-        let deadline = after(Instant::now(), self.deadline);
+        let deadline = self.client.shared.now() + self.deadline;
         let pinned = self.place != Place::Nearest;
         let patience = match self.patience {
             Patience::ByKind => self.of_hold.then_some(DEFAULT_PATIENCE),
@@ -308,22 +208,25 @@ impl<K: Kind> IntoFuture for Call<K> {
             Patience::For(duration) => Some(duration),
         };
         let terms = Terms { deadline, pinned, patience };
-        let refusal = objection(&self.act).or_else(|| self.client.no_such_place(&self.place));
+        let refusal = objection(&self.command).or_else(|| self.client.no_such_place(&self.place));
         let stage = match refusal {
             Some(reason) => Progress::Refused(reason),
-            None => Progress::Journey(Journey::new(self.client, self.lane, self.act, self.place, terms)),
+            None => {
+                let call = CallFuture::new(self.client.port(), self.lane, self.command, self.place, terms);
+                Progress::UnderWay(self.client, call)
+            }
         };
         Calling { stage, kind: PhantomData }
     }
 }
 
 /// What is wrong with a call whatever the site may know: such a call is not sent.
-fn objection(act: &Act) -> Option<Reason> {
-    let (quota, amount) = match act {
-        Act::Acquire { quota, amount, .. } | Act::Release { quota, amount } => (quota, *amount),
-        Act::Create { quota, limit } => (quota, *limit),
-        Act::Delete { quota } => (quota, 1),
-        Act::ReleaseGrant { .. } | Act::Commit { .. } | Act::AcceptLoss => return None,
+fn objection(command: &Command) -> Option<Reason> {
+    let (quota, amount) = match command {
+        Command::Acquire { quota, amount, .. } | Command::Release { quota, amount } => (quota, *amount),
+        Command::Create { quota, limit } => (quota, *limit),
+        Command::Delete { quota } => (quota, 1),
+        Command::ReleaseGrant { .. } | Command::Commit { .. } | Command::AcceptLoss => return None,
     };
     if !is_name(quota) {
         return Some(Reason::InvalidName);
@@ -340,7 +243,7 @@ pub struct Calling<K> {
 
 enum Progress {
     Refused(Reason),
-    Journey(Journey),
+    UnderWay(Client, CallFuture),
 }
 
 impl<K> std::fmt::Debug for Calling<K> {
@@ -353,52 +256,14 @@ impl<K: Kind> Future for Calling<K> {
     type Output = Outcome<K::Value>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let journey = match &mut self.stage {
+        match &mut self.stage {
             Progress::Refused(reason) => {
-                return Poll::Ready(Outcome::Refused(Refused { reason: reason.clone(), operation: None }));
+                Poll::Ready(Outcome::Refused(Refused { reason: reason.clone(), operation: None }))
             }
-            Progress::Journey(journey) => journey,
-        };
-        let verdict = ready!(Pin::new(&mut *journey).poll(context));
-        Poll::Ready(read::<K>(journey, verdict))
+            Progress::UnderWay(client, call) => {
+                let verdict = ready!(Pin::new(&mut *call).poll(context));
+                Poll::Ready(call.told(verdict, |done| K::read(client, done)))
+            }
+        }
     }
-}
-
-fn read<K: Kind>(journey: &Journey, verdict: Verdict) -> Outcome<K::Value> {
-    let client = journey.client();
-    let not_taken = |why: NotTaken| {
-        let topology = client.topology();
-        let reason = Reason::not_taken(why, journey.lane(), journey.candidates(), topology);
-        Outcome::Refused(Refused { reason, operation: None })
-    };
-    let mut finished = match verdict {
-        Verdict::Finished(finished) => finished,
-        Verdict::Stranded(why) => return not_taken(why),
-    };
-    let outcome = match std::mem::replace(&mut finished.reply, Reply::InDoubt) {
-        Reply::NotTaken(why) => return not_taken(why),
-        Reply::HandedOver(id) => return Outcome::Unknown(client.shared.unknown(id, WhyUnknown::HandedOver)),
-        Reply::Answered(outcome) => Some(outcome),
-        Reply::InDoubt | Reply::LeftBehind => None,
-    };
-    let id = finished.id.expect("what was answered or is in doubt was sent, so it has an id");
-    let shared = &client.shared;
-    let why = match outcome {
-        Some(api::Outcome::Refused(refusal)) => {
-            let reason = Reason::of(refusal, journey.lane(), &shared.topology);
-            return Outcome::Refused(Refused { reason, operation: Some(id) });
-        }
-        Some(api::Outcome::Aborted(abort)) => {
-            let reason = Reason::of_abort(*abort, &shared.topology);
-            return Outcome::Refused(Refused { reason, operation: Some(id) });
-        }
-        Some(api::Outcome::Unknown(doubt)) => doubt.into(),
-        Some(outcome) => match K::read(sealed::Done { client, finished: &finished, outcome }) {
-            Some(value) => return Outcome::Done(value),
-            None => WhyUnknown::Senseless,
-        },
-        None if Instant::now() < journey.deadline() => WhyUnknown::Closed,
-        None => WhyUnknown::DeadlinePassed,
-    };
-    Outcome::Unknown(shared.unknown(id, why))
 }

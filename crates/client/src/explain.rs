@@ -5,9 +5,53 @@ use std::time::{Duration, SystemTime};
 use slackline_core::id::OperationId;
 use slackline_core::object::{ObjectKey, trace};
 
-use crate::object::Key;
-use crate::outcome::Aborted;
-use crate::topology::Topology;
+use slackline_core::api;
+use slackline_session::call::Place;
+use slackline_session::key::Key;
+use slackline_session::outcome::{Aborted, ReadError};
+use slackline_session::topology::Topology;
+use slackline_wire::v1;
+
+use crate::client::{Client, senseless};
+use crate::connection;
+
+impl Client {
+    /// The course of a transaction: which rights it used, which sites took part, what each answered, and when. None if
+    /// nothing is known of it any more: the site that coordinated it remembers its last 4,096 transactions, in memory.
+    ///
+    /// # Errors
+    ///
+    /// That site does not answer before the client's deadline, neither directly nor through another.
+    pub async fn explain(&self, operation: OperationId) -> Result<Option<Explanation>, ReadError> {
+        let site = operation.site;
+        let unreachable =
+            |why: &str| ReadError::Unreachable { asked: vec![(self.shared.topology.name(site), why.to_owned())] };
+        if self.connection(site).is_none() {
+            return Err(unreachable("the cluster has no such site"));
+        }
+        let ask = |channel| async move {
+            let ask = v1::Ask { operation: Some(operation.into()) };
+            connection::stub(channel).explain(ask).await
+        };
+        // Half of the time for the site itself; another may reach it where this client does not.
+        let turn = self.shared.deadline / 2;
+        let reply = match self.read(site.lane, &Place::Site(site), turn, ask, |_| true).await {
+            Ok(reply) => reply,
+            // Where nobody can tell, it is the site itself that does not answer; the others only say that they do not reach it.
+            Err(why) => self.read(site.lane, &Place::Nearest, turn, ask, |_| true).await.map_err(|_| why)?,
+        };
+        let (reply, by) = reply;
+        let (_, trace): (OperationId, Result<_, api::UnknownReason>) =
+            reply.try_into().map_err(|error| senseless(&by, error))?;
+        match trace {
+            Ok(trace) => Ok(Some(Explanation::new(operation, *trace, &self.shared.topology))),
+            Err(api::UnknownReason::SiteUnreachable | api::UnknownReason::Undecided) => {
+                Err(unreachable(&format!("{by} does not reach it")))
+            }
+            Err(_) => Ok(None),
+        }
+    }
+}
 
 /// Why a transaction ended as it did, and what took its time; see [`Client::explain`](crate::Client::explain).
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -5,8 +5,11 @@ use std::time::{Duration, Instant};
 
 use slackline_core::id::{GrantId, Incarnation};
 
-use crate::book::Act;
-use crate::call::{Call, Place, Release};
+use slackline_core::api;
+use slackline_session::call::{Done, Place};
+use slackline_session::command::Command;
+
+use crate::call::{Acquire, Call, Kind, Release, ReleaseGrant};
 use crate::client::Client;
 
 /// Tokens of a quota that are the caller's until it releases them, or until their time is up.
@@ -34,17 +37,6 @@ pub struct Fence {
 }
 
 impl Grant {
-    pub(crate) fn new(
-        client: Client,
-        id: GrantId,
-        quota: Arc<str>,
-        amount: i64,
-        tracked: bool,
-        expires_at: Option<Instant>,
-    ) -> Self {
-        Self { client, id, quota, amount, tracked, expires_at }
-    }
-
     /// Its id.
     pub fn id(&self) -> GrantId {
         self.id
@@ -98,10 +90,36 @@ impl Grant {
     pub fn release(&self) -> Call<Release> {
         let (lane, client) = (self.id.site.lane, self.client.clone());
         let call = if self.tracked {
-            Call::new(client, lane, Act::ReleaseGrant { grant: self.id }, Place::Site(self.id.site))
+            Call::new(client, lane, Command::ReleaseGrant { grant: self.id }, Place::Site(self.id.site))
         } else {
-            Call::new(client, lane, Act::Release { quota: self.quota.clone(), amount: self.amount }, Place::Nearest)
+            Call::new(client, lane, Command::Release { quota: self.quota.clone(), amount: self.amount }, Place::Nearest)
         };
         call.of_hold(self.expires_at.is_some())
+    }
+}
+
+impl Client {
+    /// Gives a tracked grant back by its id, at the site that granted it. A second time is refused. Returns how many
+    /// tokens are back.
+    pub fn release_grant(&self, grant: GrantId) -> Call<ReleaseGrant> {
+        Call::new(self.clone(), grant.site.lane, Command::ReleaseGrant { grant }, Place::Site(grant.site))
+    }
+}
+
+impl Kind for Acquire {
+    type Value = Grant;
+
+    fn read(client: &Client, done: Done) -> Option<Grant> {
+        let api::Outcome::Granted { grant, lasts } = done.outcome else { return None };
+        let Command::Acquire { quota, amount, hold } = done.command else { return None };
+        let tracked = hold != api::Hold::Counted;
+        // The hold's time runs from when the request was sent, whichever copy of it was carried out, and the site may
+        // take the tokens back ε early by our clock.
+        let lasts = lasts.map(|lasts| Duration::from_micros(lasts).saturating_sub(client.shared.epsilon));
+        let expires_at = match (lasts, done.sent_at) {
+            (Some(lasts), Some(sent_at)) => Some(client.shared.clock.instant(sent_at + lasts)),
+            _ => None,
+        };
+        Some(Grant { client: client.clone(), id: grant, quota, amount, tracked, expires_at })
     }
 }

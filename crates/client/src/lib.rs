@@ -53,37 +53,37 @@
 //! site: 65,536 calls may wait to be sent, 65,536 may wait there for tokens; beyond that calls are refused as
 //! [overloaded](Reason::Overloaded).
 
-mod book;
+mod asking;
 mod call;
 mod client;
+mod connection;
+mod discovery;
 mod explain;
 mod grant;
 mod left;
-mod link;
-mod object;
-mod outcome;
+mod options;
 mod quota;
-mod reads;
-mod topology;
-mod txn;
+mod transactions;
 
-pub use call::{AcceptLoss, Acquire, Call, Calling, Create, Delete, Kind, Patience, Release, ReleaseGrant};
-pub use client::{Client, DEFAULT_DEADLINE, DEFAULT_PATIENCE, Effect, Listed, Options, SiteStatus};
+pub use asking::{Effect, SiteStatus};
+pub use call::{AcceptLoss, Acquire, Call, Calling, Create, Delete, Kind, Release, ReleaseGrant};
+pub use client::Client;
 pub use explain::{End, Explanation, PartAsked, RightUsed, Step, What};
 pub use grant::{Fence, Grant};
 pub use left::{Left, LeftWhat};
-pub use object::{Key, ParseKeyError};
-pub use outcome::{Aborted, ConnectError, NotDone, Outcome, ReadError, Reason, Refused, Unknown, WhyUnknown};
-pub use quota::{Quota, Shown, ShownSite, Total};
+pub use options::{DEFAULT_DEADLINE, DEFAULT_PATIENCE, Options, Patience};
+pub use quota::{Listed, Quota, Shown, ShownSite, Total};
 pub use slackline_core::api::{PeerStatus, Readiness, Status};
 pub use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId};
 pub use slackline_core::object::{Cause, Derived, Value};
+pub use slackline_session::key::{Key, ParseKeyError};
+pub use slackline_session::memoized;
+pub use slackline_session::outcome::{
+    Aborted, ConnectError, NotDone, Outcome, ReadError, Reason, Refused, Unknown, UnknownReason,
+};
+pub use slackline_session::topology::{ParseNameError, Site, Topology};
+pub use slackline_session::txn::{Committed, Memo, Page, Transaction, Txn, TxnError, fingerprint};
 pub use slackline_wire::lane_of;
-pub use topology::{ParseNameError, Site, Topology};
-pub use txn::memo::{Memo, fingerprint};
-#[doc(hidden)]
-pub use txn::port;
-pub use txn::{Committed, Page, Transaction, Txn, TxnError};
 
 /// The README's code is compiled with the tests, so that it stays true.
 #[cfg(doctest)]

@@ -5,13 +5,17 @@ use std::time::Duration;
 
 use slackline_core::api::{self, Hold, Refusal, is_name};
 use slackline_core::id::Incarnation;
-use slackline_wire::v1;
+use slackline_session::call::Place;
+use slackline_session::command::Command;
+use slackline_session::outcome::{ReadError, Reason};
+use slackline_wire::{lane_of, v1};
 
-use crate::book::Act;
-use crate::call::{Acquire, Call, Create, Delete, Place, Release};
+use crate::call::{Acquire, Call, Create, Delete, Release};
 use crate::client::{Client, senseless};
-use crate::link;
-use crate::outcome::{ReadError, Reason};
+use crate::connection;
+
+/// How many quotas are asked for at once; the most that a site tells.
+const PAGE: u32 = 1000;
 
 /// A quota of a cluster, by name. Cheap to clone.
 ///
@@ -38,11 +42,50 @@ pub struct Quota {
     place: Place,
 }
 
-impl Quota {
-    pub(crate) fn new(client: Client, name: Arc<str>, lane: u16) -> Self {
-        Self { client, name, lane, place: Place::Nearest }
+impl Client {
+    /// The quota of this name. Nothing is sent yet.
+    pub fn quota(&self, name: impl AsRef<str>) -> Quota {
+        let name = name.as_ref();
+        let lane = lane_of(name, self.shared.topology.lanes);
+        Quota { client: self.clone(), name: Arc::from(name), lane, place: Place::Nearest }
     }
 
+    /// The quotas of the cluster, in the order of their names, as the nearest site of each lane knows them.
+    ///
+    /// # Errors
+    ///
+    /// No site of a lane answers before the client's deadline.
+    pub async fn list(&self) -> Result<Vec<Listed>, ReadError> {
+        let mut listed = Vec::new();
+        for lane in 0..self.shared.topology.lanes {
+            let mut after = String::new();
+            loop {
+                let request = v1::ListQuotasRequest { after: after.clone(), limit: PAGE };
+                let ask = |channel| {
+                    let request = request.clone();
+                    async move { connection::stub(channel).list_quotas(request).await }
+                };
+                let (reply, site) = self.read(lane, &Place::Nearest, self.shared.deadline, ask, |_| true).await?;
+                let page = Vec::<api::Listed>::try_from(reply).map_err(|error| senseless(&site, error))?;
+                let is_last = page.len() < PAGE as usize;
+                after = page.last().map(|last| last.name.clone()).unwrap_or_default();
+                listed.extend(page.into_iter().map(|api::Listed { name, limit, tokens }| Listed {
+                    name,
+                    limit,
+                    tokens,
+                    site: site.clone(),
+                }));
+                if is_last {
+                    break;
+                }
+            }
+        }
+        listed.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(listed)
+    }
+}
+
+impl Quota {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
@@ -57,22 +100,22 @@ impl Quota {
     /// Takes tokens. Unless the call says otherwise they are only counted: any release of as many, by anyone at any
     /// site, gives them back.
     pub fn acquire(&self, amount: i64) -> Call<Acquire> {
-        self.call(Act::Acquire { quota: self.name.clone(), amount, hold: Hold::Counted })
+        self.call(Command::Acquire { quota: self.name.clone(), amount, hold: Hold::Counted })
     }
 
     /// Gives tokens back by amount.
     pub fn release(&self, amount: i64) -> Call<Release> {
-        self.call(Act::Release { quota: self.name.clone(), amount })
+        self.call(Command::Release { quota: self.name.clone(), amount })
     }
 
     /// Creates the quota with so many tokens. Creating it again with the same limit is done, with another one refused.
     pub fn create(&self, limit: i64) -> Call<Create> {
-        self.call(Act::Create { quota: self.name.clone(), limit })
+        self.call(Command::Create { quota: self.name.clone(), limit })
     }
 
     /// Deletes the quota, with all that is granted of it. Needs every site.
     pub fn delete(&self) -> Call<Delete> {
-        self.call(Act::Delete { quota: self.name.clone() })
+        self.call(Command::Delete { quota: self.name.clone() })
     }
 
     /// How many tokens are in use, over all sites.
@@ -107,7 +150,7 @@ impl Quota {
         let request = v1::ShowQuotaRequest { quota: self.name.to_string(), timeout_us };
         let ask = |channel| {
             let request = request.clone();
-            async move { link::stub(channel).show_quota(request).await }
+            async move { connection::stub(channel).show_quota(request).await }
         };
         // One that does not serve counts nothing; another site can.
         let serves = |reply: &v1::ShowQuotaReply| match &reply.result {
@@ -122,8 +165,8 @@ impl Quota {
         }
     }
 
-    fn call<K: crate::call::Kind>(&self, act: Act) -> Call<K> {
-        Call::new(self.client.clone(), self.lane, act, self.place.clone())
+    fn call<K: crate::call::Kind>(&self, command: Command) -> Call<K> {
+        Call::new(self.client.clone(), self.lane, command, self.place.clone())
     }
 }
 
@@ -203,4 +246,17 @@ impl Shown {
             counted_by,
         }
     }
+}
+
+/// A quota, as one site knows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// How many tokens there are.
+    pub limit: i64,
+    /// How many of them are at the site.
+    pub tokens: i64,
+    /// The site that told.
+    pub site: String,
 }

@@ -6,7 +6,7 @@ mod txns;
 use std::time::{Duration, Instant};
 
 use site::{Cluster, Fault};
-use slackline::{Client, Effect, Left, LeftWhat, NotDone, Options, Outcome, Reason, WhyUnknown};
+use slackline::{Client, Effect, Left, LeftWhat, NotDone, Options, Outcome, Reason, UnknownReason};
 
 const SHORT: Duration = Duration::from_millis(700);
 
@@ -174,7 +174,7 @@ fn call_in_doubt_at_its_deadline_is_unknown_and_can_be_asked_about() {
             gpus.acquire(1).at("us").await.done().expect("granted");
             cluster.site("us").set_fault(fault);
             let Outcome::Unknown(unknown) = gpus.acquire(1).deadline(SHORT).await else { panic!("{fault:?}") };
-            assert_eq!(unknown.why, WhyUnknown::DeadlinePassed);
+            assert_eq!(unknown.why, UnknownReason::DeadlinePassed);
             cluster.kill("us");
             cluster.restart("us");
             let outcome = client.outcome_of(unknown.operation).await;

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use slackline::{Client, Effect, GrantId, OperationId, Options, Outcome, Quota, Reason, Refused, WhyUnknown};
+use slackline::{Client, Effect, GrantId, OperationId, Options, Outcome, Quota, Reason, Refused, UnknownReason};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -263,8 +263,8 @@ impl Shared {
         while Instant::now() < until {
             match client.outcome_of(operation).await {
                 Outcome::Unknown(unknown) => {
-                    let lost = matches!(unknown.why, WhyUnknown::IncarnationLost | WhyUnknown::Forgotten);
-                    assert!(!lost && unknown.why != WhyUnknown::Senseless, "{unknown:?}");
+                    let lost = matches!(unknown.why, UnknownReason::IncarnationLost | UnknownReason::Forgotten);
+                    assert!(!lost && unknown.why != UnknownReason::Senseless, "{unknown:?}");
                 }
                 outcome => return outcome,
             }

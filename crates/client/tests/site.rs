@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use slackline_core::api::{Answer, Batch, Doubt, Hold, Operation, Outcome, Read, Reading, Refusal, Request, Response};
+use slackline_core::api::{
+    Answer, Batch, Hold, Operation, Outcome, Read, Reading, Refusal, Request, Response, UnknownReason,
+};
 use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId, SiteId};
 use slackline_core::object::{Abort, Cause, Change, ObjectKey, Seen, Span, Transaction, Value, Version};
 use slackline_wire::v1::{self, slackline_server};
@@ -289,7 +291,7 @@ impl Model {
     fn ask(&self, operation: OperationId) -> Outcome {
         match self.home(operation.site) {
             Some(home) => home.lock().expect("no test panics in here").ask(operation),
-            None => Outcome::Unknown(Doubt::SiteUnreachable),
+            None => Outcome::Unknown(UnknownReason::SiteUnreachable),
         }
     }
 
@@ -309,7 +311,7 @@ impl Model {
         };
         let Some(home) = home else {
             let Request::Batch(batch) = request else { unreachable!("only batches name a site") };
-            let lost = |sequence| Answer { sequence, outcome: Outcome::Unknown(Doubt::SiteUnreachable) };
+            let lost = |sequence| Answer { sequence, outcome: Outcome::Unknown(UnknownReason::SiteUnreachable) };
             let answers = batch.operations.iter().map(|submission| lost(submission.sequence)).collect();
             send(sender, Response::Batch { session: batch.session, answers });
             return Some(true);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use slackline::{Cause, Client, Committed, Effect, Key, Options, Outcome, Reason, Txn, TxnError, Value, WhyUnknown};
+use slackline::{Cause, Client, Committed, Effect, Key, Options, Outcome, Reason, Txn, TxnError, UnknownReason, Value};
 use slackline_core::object::ObjectKey;
 
 use crate::site::{Cluster, Fault};
@@ -14,7 +14,7 @@ fn key(text: &str) -> Key {
 }
 
 fn json(value: &str) -> Value {
-    Value::Bytes(value.into())
+    Value::Bytes(value.to_owned().into())
 }
 
 /// Runs a program that goes well.
@@ -299,7 +299,7 @@ fn answer_to_a_commit_that_is_lost_is_fetched_or_unknown_but_never_a_second_comm
         site.set_fault(Fault::MuteAfterExecuting);
         let outcome = client.transaction().deadline(SHORT).run(add).await.expect("no error");
         let Outcome::Unknown(unknown) = outcome else { panic!("{outcome:?}") };
-        assert_eq!(unknown.why, WhyUnknown::DeadlinePassed);
+        assert_eq!(unknown.why, UnknownReason::DeadlinePassed);
         let settled = client.outcome_of(unknown.operation).await;
         assert_eq!(settled, Outcome::Done(Effect::Committed { phases: 1 }));
         assert_eq!(site.object(&ObjectKey::new(0, "n")), Some(Value::Counter(3)));

@@ -6,9 +6,7 @@
 //! not possible, the answer is unknown. One refusal may not be recorded yet: that of a new operation by a site whose disk has
 //! no room ([`Refusal::is_recorded`]).
 
-use std::fmt;
-
-use crate::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId};
+use crate::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId, SiteSet};
 use crate::object::trace::Trace;
 use crate::object::{Abort, ObjectKey, Origin, Seen, Span, Transaction};
 
@@ -116,28 +114,7 @@ pub enum Outcome {
     /// Nothing was done and nothing will be.
     Refused(Refusal),
     /// It may have been done or not; ask with the operation's id.
-    Unknown(Doubt),
-}
-
-/// A set of sites by their position in the lane's ascending list of members; a lane has at most 64.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct SiteSet(pub u64);
-
-impl SiteSet {
-    /// Adds the member at `position`.
-    pub fn insert(&mut self, position: usize) {
-        self.0 |= 1 << position;
-    }
-
-    /// Whether it has the member at `position`.
-    pub fn contains(self, position: usize) -> bool {
-        self.0 >> position & 1 == 1
-    }
-
-    /// The positions in it, ascending.
-    pub fn positions(self) -> impl Iterator<Item = usize> {
-        (0..64).filter(move |&position| self.contains(position))
-    }
+    Unknown(UnknownReason),
 }
 
 /// Why nothing was done.
@@ -204,37 +181,9 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Refusal::UnknownQuota => f.write_str("no quota has this name"),
-            Refusal::Exhausted { .. } => f.write_str("exhausted: no site has enough tokens"),
-            Refusal::AboveLimit { limit } => write!(f, "more than there are in all: the quota's limit is {limit}"),
-            Refusal::InvalidAmount => f.write_str(
-                "the amount is out of range: amounts and limits are 1 to 9223372036854775807, holds 1 ms to 400 days",
-            ),
-            Refusal::InvalidName => f.write_str("the name is not valid: use 1 to 256 bytes without control characters"),
-            Refusal::LimitDiffers { limit } => write!(f, "the quota exists with the limit {limit}"),
-            Refusal::AboveOut { at_most } => write!(f, "more than is out: at most {at_most} can be"),
-            Refusal::UnknownGrant => {
-                f.write_str("no such grant is out: it was released already, its time is up, its site lost its disk, or it never was")
-            }
-            Refusal::QuotaDeleted => f.write_str("the quota was deleted"),
-            Refusal::Overloaded => f.write_str("overloaded: a queue is full; try again later"),
-            Refusal::DeadlinePassed => f.write_str("the deadline passed before tokens could be had"),
-            Refusal::Unreachable { .. } => f.write_str("sites that this needs did not answer"),
-            Refusal::Withdrawn => f.write_str("withdrawn: it was asked about before it was carried out"),
-            Refusal::OtherContent => f.write_str("this operation id was used for another operation"),
-            Refusal::SessionEnded => f.write_str("the session has ended; open another"),
-            Refusal::NotReady => f.write_str("the site is not ready"),
-            Refusal::StorageFull => f.write_str("the site's disk is full; make room in its data directory"),
-        }
-    }
-}
-
 /// Why it is not known how an operation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Doubt {
+pub enum UnknownReason {
     /// The id names another site, which cannot be reached from here.
     SiteUnreachable,
     /// The id names an earlier incarnation of its site, whose storage is lost.
@@ -249,20 +198,6 @@ pub enum Doubt {
     NotReady,
     /// The site's disk has no room to note the answer. This copy of the operation was not carried out.
     StorageFull,
-}
-
-impl fmt::Display for Doubt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Doubt::SiteUnreachable => "the site that must know cannot be reached",
-            Doubt::IncarnationLost => "the storage that knew is lost",
-            Doubt::Forgotten => "the outcome is no longer kept",
-            Doubt::Undecided => "the sites are still agreeing on it; ask again",
-            Doubt::HomeLost => "the home that took part has lost its storage, and its objects",
-            Doubt::NotReady => "the site that must know is not ready; ask again",
-            Doubt::StorageFull => "the disk of the site that must know has no room to note it; ask again",
-        })
-    }
 }
 
 /// One operation of a batch.
@@ -431,7 +366,7 @@ pub enum Response {
         /// The operation that committed it.
         operation: OperationId,
         /// What its site remembers; or why nothing is known.
-        trace: Result<Box<Trace>, Doubt>,
+        trace: Result<Box<Trace>, UnknownReason>,
     },
     /// What reads found.
     Read(Box<Reading>),

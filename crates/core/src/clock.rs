@@ -1,14 +1,15 @@
-//! What a site knows of the time.
+//! A site's knowledge of the time.
 //!
 //! Two clocks, both in integer microseconds: the **wall** clock, which people agree on and which may step, and the
-//! **monotonic** clock, which never goes back but starts anew with every life. It goes on while the machine is suspended,
-//! as far as the machine can tell; what is promised does not rest on that alone. **ε** bounds each wall clock's distance
-//! from true time. Nothing that concerns who owns a token depends on either: clocks end holds (see [`crate::right`]),
-//! time retries and feed forecasts.
+//! **monotonic** clock, which never goes back and begins again in every life. It goes on while the machine is
+//! suspended, as far as the machine can tell; no promise rests on that alone. **ε** bounds each wall clock's distance
+//! from true time. The ownership of tokens depends on neither clock: clocks end holds (see [`crate::right`]), time
+//! retries and feed forecasts.
 //!
 //! Peers measure each other's wall clock by exchange, as NTP does: an offset that 2ε and half the round trip cannot
-//! explain is an error of one of the two clocks ([`Offset::excess`]). A site with which somebody disagrees so, and
-//! not enough others agree, doubts its own. Between two exchanges its monotonic clock tells it that its wall clock was stepped ([`Offset::at`]).
+//! explain is an error of one of the two clocks ([`Offset::excess`]). A site doubts its own clock if a peer disagrees
+//! with it and not enough others agree. Between two exchanges, the monotonic clock tells a site that its wall clock was
+//! stepped ([`Offset::at`]).
 
 /// The time of one input, in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -19,62 +20,65 @@ pub struct Now {
     pub mono: u64,
 }
 
-/// One microsecond-clock second.
+/// One second, in microseconds.
 pub const SECOND: u64 = 1_000_000;
 
-/// One millisecond.
+/// One millisecond, in microseconds.
 pub const MILLISECOND: u64 = 1_000;
 
 /// A wall clock that has moved against the monotonic one by more than this since the last exchange was stepped, in
 /// microseconds. Between two exchanges clocks that merely drift come nowhere near it.
 const STEP: u64 = SECOND / 2;
 
-/// What one exchange told about a peer's wall clock.
+/// The result of one exchange with a peer: how far its wall clock is from this site's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offset {
-    /// Peer's clock minus ours, in microseconds.
+    /// The peer's wall clock minus this site's, in microseconds.
     pub offset: i64,
     /// The round trip of the exchange, in microseconds; the offset is known to within half of it.
     pub rtt: u64,
-    /// By how much our wall clock was ahead of our monotonic one when the exchange began, in microseconds.
+    /// This site's wall clock minus its monotonic one when the exchange began, in microseconds.
     pub lead: i64,
-    /// When the exchange began, on our monotonic clock.
+    /// The time at which the exchange began, on this site's monotonic clock.
     pub sent: u64,
 }
 
 impl Offset {
-    /// From the four stamps of an exchange: `sent` and `received` by our clocks, `there` by the peer's wall clock.
-    /// The peer answers at once, so one stamp serves as its arrival and its departure.
+    /// The result of an exchange: `sent` and `received` by this site's clocks, `there` by the peer's wall clock. The
+    /// peer answers at once, so one stamp serves as the arrival there and the departure from there.
     pub fn measure(sent: Now, there: i64, received: Now) -> Self {
         let rtt = received.mono.saturating_sub(sent.mono);
         let middle = sent.wall.saturating_add((rtt / 2) as i64);
         Self { offset: there.saturating_sub(middle), rtt, lead: lead(sent), sent: sent.mono }
     }
 
-    /// What is known after one more exchange. One that took longer tells less, since it was held up on the way: if it may be that
-    /// nothing has changed, what is known more exactly stands, unless our wall clock was stepped since: then one that took a
-    /// second or more, and longer than usual, stands back only while it cannot contradict. The answer to an earlier question, or the
-    /// same once more, tells nothing; nor does one to a question of before the step.
+    /// The better of two results: this one, and that of a newer exchange.
     pub fn and(self, newer: Self, now: Now) -> Self {
+        // The answer to an earlier question, or the same answer once more, tells nothing. Nor does an answer to a
+        // question from before this site's wall clock was stepped.
         if newer.sent <= self.sent || !newer.is_of(now) {
             return self;
         }
+
+        // A longer exchange was held up on its way and is less exact: if both may show the same offset, the more exact
+        // result stands. After a step of this site's clock it does not, or the step would go unnoticed. Only an
+        // exchange that took a second or more, and much longer than usual, does not count then either: it could make up
+        // for any step.
         let may_be_same = self.at(now).offset.abs_diff(newer.offset) <= newer.rtt / 2;
         match self.is_of(now) {
             true if newer.rtt > self.rtt && may_be_same => Self { sent: newer.sent, ..self },
-            // What was held up for so long would make up for any step.
             false if newer.rtt > SECOND.max(2 * self.rtt) && may_be_same => self,
             _ => newer,
         }
     }
 
-    /// Whether our wall clock was not stepped since the exchange began.
+    /// True if this site's wall clock was not stepped since the exchange began.
     pub fn is_of(self, now: Now) -> bool {
         self.at(now) == self
     }
 
-    /// What the exchange tells now. If our wall clock was stepped since, the peer's is as much farther from it: so a site
-    /// need not wait for the next exchange to distrust a clock that was set wrong.
+    /// The result as it counts now. If this site's wall clock was stepped since, the peer's is farther from it by as
+    /// much: so a site need not wait for the next exchange to distrust a clock that was set wrong.
     pub fn at(self, now: Now) -> Self {
         let step = lead(now).saturating_sub(self.lead);
         if step.unsigned_abs() <= STEP {
@@ -83,20 +87,21 @@ impl Offset {
         Self { offset: self.offset.saturating_sub(step), lead: lead(now), ..self }
     }
 
-    /// How wrong one of the two clocks may be now, beyond what `epsilon` and the round trip can show. That a step of our own has
-    /// made up for what was wrong, only the next exchange can tell: the peer's clock may have been set right by itself meanwhile.
+    /// The error of one of the two clocks now, beyond what `epsilon` and the round trip explain, in microseconds.
     pub fn excess_now(self, now: Now, epsilon: u64) -> u64 {
+        // A step of this site's own clock that would make up for an error is not believed before the next exchange: the
+        // peer's clock may have been set right by itself meanwhile, and the step have made things worse.
         self.excess(epsilon).max(self.at(now).excess(epsilon))
     }
 
-    /// By how much the offset exceeds what two clocks within `epsilon` of true time and this round trip can show.
-    /// Zero if nothing is wrong.
+    /// The part of the offset that two clocks within `epsilon` of true time and this round trip do not explain, in
+    /// microseconds. Zero if nothing is wrong.
     pub fn excess(&self, epsilon: u64) -> u64 {
         self.offset.unsigned_abs().saturating_sub(2 * epsilon + self.rtt / 2)
     }
 }
 
-/// By how much the wall clock is ahead of the monotonic one.
+/// The wall clock minus the monotonic one: it changes only when the wall clock is stepped, or drifts.
 fn lead(now: Now) -> i64 {
     now.wall.saturating_sub_unsigned(now.mono)
 }

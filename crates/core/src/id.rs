@@ -5,6 +5,7 @@
 //! network, without taking effect twice: exactly one log remembers it.
 
 use std::fmt;
+use std::ops::{BitAnd, BitOr, BitOrAssign};
 use std::str::FromStr;
 
 /// One region's process for one lane. Ordered: ties between sites go to the lower id.
@@ -76,6 +77,70 @@ pub struct GrantId {
 impl fmt::Display for GrantId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}-{}", self.site, self.incarnation.0, self.number)
+    }
+}
+
+/// Some of a list of at most 64 sites, by their positions in it: of a lane's members, ascending, or of a transaction's
+/// participants.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct SiteSet(pub u64);
+
+impl SiteSet {
+    /// The first `count` of the list.
+    pub fn first(count: usize) -> Self {
+        Self(1u64.checked_shl(count as u32).map_or(u64::MAX, |above| above - 1))
+    }
+
+    /// The site at `position` alone.
+    pub fn of(position: usize) -> Self {
+        Self(1 << position)
+    }
+
+    /// Adds the site at `position`.
+    pub fn insert(&mut self, position: usize) {
+        self.0 |= 1 << position;
+    }
+
+    /// Whether it has the site at `position`.
+    pub fn contains(self, position: usize) -> bool {
+        self.0 >> position & 1 == 1
+    }
+
+    /// Whether it has all that the other has.
+    pub fn has_all(self, other: Self) -> bool {
+        self & other == other
+    }
+
+    /// Whether it has nobody.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The positions in it, ascending.
+    pub fn positions(self) -> impl Iterator<Item = usize> {
+        (0..64).filter(move |&position| self.contains(position))
+    }
+}
+
+impl BitOr for SiteSet {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for SiteSet {
+    fn bitor_assign(&mut self, other: Self) {
+        *self = *self | other;
+    }
+}
+
+impl BitAnd for SiteSet {
+    type Output = Self;
+
+    fn bitand(self, other: Self) -> Self {
+        Self(self.0 & other.0)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The protocols of Slackline, *sans-IO*: state machines that have no clock, socket, disk, thread or random source of
 //! their own. The same machine runs in the simulator (`slackline-sim`) and in the server (`slackline-server`).
 //!
-//! Read in this order; a chapter uses only the chapters above it:
+//! Read in this order; a module uses only the modules above it:
 //!
 //! | module | what it is about |
 //! | --- | --- |
@@ -10,6 +10,7 @@
 //! | [`clock`] | what a site knows of the time, of its clock's error, and of its peers' clocks |
 //! | [`machine`] | the contract between a machine and its driver; batches, views, the release rule |
 //! | [`right`] | names of rights; holds, the rights over tokens that end by themselves |
+//! | [`rows`] | the rows of a site's storage: every tag, and who writes it |
 //! | [`object`] | objects and transactions: what they are made of, and what sites say about them |
 //! | [`draft`] | a transaction while its program runs, in a client: what it has read, what it writes, calls of memoized functions |
 //! | [`api`] | what clients ask and are told |
@@ -36,6 +37,7 @@
 
 pub mod api;
 pub mod avantan;
+pub mod chapter;
 pub mod clock;
 pub mod codec;
 pub mod config;
@@ -48,8 +50,10 @@ pub mod object;
 pub mod peer;
 pub mod quota;
 pub mod right;
+pub mod rows;
 pub mod session;
 pub mod stats;
 pub mod turn;
 pub mod txn;
 pub mod warranty;
+mod words;

@@ -18,16 +18,16 @@
 //! 2. After a crash the durable batches are a **prefix** of those handed out; each batch is whole or absent.
 //! 3. The **view** is storage plus every batch handed out so far, synced or not ([`Overlay`]), restricted to what
 //!    [`Machine::working_set`] named. Reading outside it is an assertion.
-//! 4. **Now** is read after the view is complete, immediately before `handle`, and never goes back (its monotonic part, which
-//!    also goes on while the machine is suspended, where the platform can tell).
-//!    If the driver was stalled past [`STALL_BOUND`] between reading the clock and the first effect, it starts none
-//!    of them and restarts the machine from storage.
+//! 4. **Now** is read after the view is complete, immediately before `handle`, and never goes back (its monotonic part,
+//!    which also goes on while the machine is suspended, where the platform can tell). If the driver was stalled past
+//!    [`STALL_BOUND`] between reading the clock and the first effect, it starts none of them and restarts the machine
+//!    from storage.
 //!
 //! # What the machine promises
 //!
-//! It never panics on a request, nor on a message of another site of its cluster, however stale, repeated or reordered: it
-//! ignores and counts what makes no sense. The other sites are trusted: what they say is decided contradicts no assertion. A
-//! broken invariant is an assertion, also in release builds. The same inputs give the same effects.
+//! It never panics on a request, nor on a message of another site of its cluster, however stale, repeated or reordered:
+//! it ignores and counts what makes no sense. The other sites are trusted: what they say is decided contradicts no
+//! assertion. A broken invariant is an assertion, also in release builds. The same inputs give the same effects.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -42,53 +42,54 @@ pub const STALL_BOUND: u64 = 5_000_000;
 
 /// A state machine that one driver runs.
 pub trait Machine {
-    /// What machines of this kind say to each other.
+    /// A message between machines of this kind.
     type Message: fmt::Debug;
-    /// What a client asks.
+    /// A client's request.
     type Request: fmt::Debug;
-    /// What a client is told.
+    /// The answer to a client.
     type Response: fmt::Debug;
 
-    /// What this input needs from storage. Most inputs need nothing: rights, shares and protocol state are in memory.
+    /// The rows that this input needs from storage. Most inputs need none: rights, shares and protocol state are in
+    /// memory.
     fn working_set(&self, now: Now, input: &Input<Self>) -> KeySet;
 
     /// Handles one input, appending its effects: at most one `Persist`, before all others.
     fn handle(&mut self, now: Now, input: Input<Self>, view: &View, out: &mut Vec<Effect<Self>>);
 
-    /// When the machine next wants [`Input::Tick`], in monotonic microseconds.
+    /// The monotonic time, in microseconds, at which the machine next wants [`Input::Tick`].
     fn deadline(&self) -> Option<u64>;
 
-    /// Whether rows under this key are read through the view while running. All others are *resident*: the machine
+    /// True if the row under this key is read through the view while running. All others are *resident*: the machine
     /// holds them in memory and reads them back only when it is opened, so no index is kept for them.
     fn is_paged(key: &[u8]) -> bool;
 }
 
-/// Names whom a response is for; the driver chooses it, the machine hands it back.
+/// The client for which a response is. The driver chooses the number, the machine hands it back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClientId(pub u64);
 
-/// What a driver hands to a machine.
+/// One input, which a driver hands to a machine.
 #[derive(Debug)]
 pub enum Input<M: Machine + ?Sized> {
     /// A message from another site. It may be stale, repeated, out of order, or senseless.
     Message {
         /// The site that sent it.
         from: SiteId,
-        /// What it says.
+        /// The message.
         message: M::Message,
     },
     /// A client's request.
     Request {
-        /// To be named in the responses.
+        /// The client, to be named in the responses.
         client: ClientId,
-        /// What it asks.
+        /// The request.
         request: M::Request,
     },
     /// The time of [`Machine::deadline`] has come (or the driver had a reason to wake the machine).
     Tick,
 }
 
-/// What a machine hands to its driver.
+/// One effect, which a machine hands to its driver.
 #[derive(Debug)]
 pub enum Effect<M: Machine + ?Sized> {
     /// Make this durable, whole or not at all, after all batches handed out before.
@@ -97,25 +98,28 @@ pub enum Effect<M: Machine + ?Sized> {
     Send {
         /// The site to send it to.
         to: SiteId,
-        /// What to say.
+        /// The message.
         message: M::Message,
     },
     /// Answer a client, after everything handed out before is durable.
     Respond {
-        /// Who asked.
+        /// The client that asked.
         client: ClientId,
-        /// What it is told.
+        /// The answer.
         response: M::Response,
     },
 }
 
-/// Writes that become durable together. Held encoded, as storage keeps them, so that a write on the hot path is one copy.
+/// Writes that become durable together. Held encoded, as storage keeps them, so that a write on the hot path is one
+/// copy.
 ///
 /// Layout, repeated for each write: length of the key, length of the value plus one (zero for a deletion), both LEB128;
 /// key; value.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Batch {
+    /// The encoded writes, in order; always well formed.
     bytes: Vec<u8>,
+    /// The number of writes in `bytes`.
     writes: u32,
 }
 
@@ -140,6 +144,18 @@ impl Batch {
         self.writes += 1;
     }
 
+    /// Sets `key` to a value that is given in two parts.
+    pub fn put_parts(&mut self, key: &[u8], head: &[u8], rest: &[u8]) {
+        let length = head.len() + rest.len();
+        self.bytes.reserve(16 + key.len() + length);
+        put_u64(&mut self.bytes, key.len() as u64);
+        put_u64(&mut self.bytes, length as u64 + 1);
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(head);
+        self.bytes.extend_from_slice(rest);
+        self.writes += 1;
+    }
+
     /// Removes `key`.
     #[inline]
     pub fn delete(&mut self, key: &[u8]) {
@@ -149,7 +165,7 @@ impl Batch {
         self.writes += 1;
     }
 
-    /// Whether it holds no write.
+    /// True if it holds no write.
     pub fn is_empty(&self) -> bool {
         self.writes == 0
     }
@@ -205,13 +221,18 @@ impl<'a> Iterator for Writes<'a> {
     }
 }
 
+/// Reads one write of a batch: its key, and its value unless it is a deletion.
 fn read_write<'a>(cursor: &mut Cursor<'a>) -> Result<(&'a [u8], Option<&'a [u8]>), Malformed> {
     let key_length = usize::try_from(cursor.u64()?).map_err(|_| Malformed)?;
     let value_length = usize::try_from(cursor.u64()?).map_err(|_| Malformed)?;
+
+    // Lengths are compared before anything is split: the bytes may come from a file that is damaged.
     if key_length > cursor.0.len() {
         return Err(Malformed);
     }
     let (key, rest) = cursor.0.split_at(key_length);
+
+    // Zero is a deletion; one is a value without bytes.
     let Some(value_length) = value_length.checked_sub(1) else {
         cursor.0 = rest;
         return Ok((key, None));
@@ -235,25 +256,25 @@ pub struct KeyRange {
     pub limit: usize,
 }
 
-/// What an input needs from storage.
+/// The rows that an input needs from storage.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct KeySet {
     /// Single rows.
     pub keys: Vec<Vec<u8>>,
     /// Ranges of rows.
     pub ranges: Vec<KeyRange>,
-    /// Single rows of which the first bytes are enough, and how many. What is judged by a row's beginning costs the same
-    /// however large the row is.
+    /// Single rows of which the first bytes are enough, with the number of these bytes. The cost of a row's head does
+    /// not depend on the size of the row.
     pub heads: Vec<(Vec<u8>, usize)>,
-    /// Ranges of such rows.
+    /// Ranges of rows of which the first bytes are enough, with the number of these bytes.
     pub head_ranges: Vec<(KeyRange, usize)>,
-    /// About how many bytes of rows may be read. Whoever sets it asks [`View::is_cut`] whether something was left out; without
-    /// it everything is read. Heads take up none.
+    /// About the most bytes of rows that are read; everything, if there is none. A chapter that sets it asks
+    /// [`View::is_cut`] whether something was left out. Heads take up none.
     pub room: Option<usize>,
 }
 
 impl KeySet {
-    /// Whether nothing is needed.
+    /// True if nothing is needed.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty() && self.ranges.is_empty() && self.heads.is_empty() && self.head_ranges.is_empty()
     }
@@ -274,12 +295,13 @@ impl std::error::Error for ReadError {}
 /// A row: its key and its value.
 pub type Row = (Vec<u8>, Vec<u8>);
 
-/// Where there is a bound on what is read, ranges are read by so many rows, and the bound is kept but for the last of them.
+/// The rows that are read at a time from a range where the bytes read are bounded: the bound is exceeded by one page at
+/// most.
 const PAGE_ROWS: usize = 64;
-/// What a row takes in memory besides its key and its value, about.
+/// The memory of a row besides its key and its value, about, in bytes.
 const ROW_BYTES: usize = 64;
 
-/// Reads of what storage has absorbed so far (see [`Overlay::retire`] for the rest).
+/// Reads from storage, of the batches that it has absorbed (see [`Overlay::retire`] for the rest).
 pub trait Reader {
     /// The value under `key`.
     fn read(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError>;
@@ -307,10 +329,15 @@ fn head_of(value: &[u8], bytes: usize) -> &[u8] {
 /// The rows of an input's working set.
 #[derive(Default, Debug)]
 pub struct View {
+    /// The rows that were read, those of ranges included; none as a value if there is no row.
     rows: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    /// The ranges that were read whole.
     ranges: Vec<KeyRange>,
+    /// The heads that were read, those of ranges included; none as a value if there is no row.
     heads: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    /// The ranges whose heads were read.
     head_ranges: Vec<KeyRange>,
+    /// True if a row or range is missing because there was no room.
     is_cut: bool,
 }
 
@@ -324,6 +351,9 @@ impl View {
     pub fn prepare(needed: KeySet, overlay: &Overlay, reader: &dyn Reader) -> Result<Self, ReadError> {
         let mut view = Self::default();
         let mut room = needed.room;
+
+        // The overlay comes first: it has what was written since storage last absorbed a batch. A row that did not fit
+        // is left out whole, and is then unknown, not absent.
         for key in needed.keys {
             if room == Some(0) {
                 view.is_cut = true;
@@ -336,6 +366,7 @@ impl View {
             room = room.map(|room| room.saturating_sub(value.as_ref().map_or(0, Vec::len)));
             view.rows.insert(key, value);
         }
+
         for range in needed.ranges {
             let is_whole = match &mut room {
                 Some(room) => view.read_pages(&range, room, overlay, reader)?,
@@ -368,7 +399,7 @@ impl View {
         Ok(view)
     }
 
-    /// Of what is named twice, the longer head is kept.
+    /// Adds a head. Of a row that is named twice, the longer head is kept.
     fn note_head(&mut self, key: Vec<u8>, head: Option<Vec<u8>>) {
         let length = |head: &Option<Vec<u8>>| head.as_ref().map_or(0, Vec::len);
         let known = self.heads.entry(key).or_default();
@@ -377,7 +408,7 @@ impl View {
         }
     }
 
-    /// Reads a range page by page; whether there was room for all of it.
+    /// Reads a range page by page; returns true if there was room for all of it.
     fn read_pages(
         &mut self,
         range: &KeyRange,
@@ -390,12 +421,15 @@ impl View {
             if *room == 0 {
                 return Ok(false);
             }
+
+            // The next page begins right after the last key of this one. A page that is not full was the last.
             let page = KeyRange { limit: left.limit.min(PAGE_ROWS), ..left.clone() };
             let rows = overlay.scan(&page, reader, None)?;
             left.limit = if rows.len() < page.limit { 0 } else { left.limit - rows.len() };
             if let Some((last, _)) = rows.last() {
                 left.from = [&last[..], &[0]].concat();
             }
+
             for (key, value) in rows {
                 *room = room.saturating_sub(key.len() + value.len() + ROW_BYTES);
                 self.rows.insert(key, Some(value));
@@ -404,8 +438,8 @@ impl View {
         Ok(true)
     }
 
-    /// Whether there was no [room](KeySet::room) for everything that the working set named. What it lacks is not known, which is
-    /// not to say that it is not there.
+    /// True if there was no [room](KeySet::room) for everything that the working set named. A row that is missing is
+    /// unknown: it may be there or not.
     pub fn is_cut(&self) -> bool {
         self.is_cut
     }
@@ -418,7 +452,7 @@ impl View {
         }
     }
 
-    /// Whether the working set named this key.
+    /// True if the working set named this key.
     pub fn knows(&self, key: &[u8]) -> bool {
         self.rows.contains_key(key)
     }
@@ -431,23 +465,23 @@ impl View {
         }
     }
 
-    /// Whether the working set named this key as a head.
+    /// True if the working set named this key as a head.
     pub fn knows_head(&self, key: &[u8]) -> bool {
         self.heads.contains_key(key)
     }
 
-    /// Whether the working set named just this range of heads.
+    /// True if the working set named exactly this range of heads.
     pub fn has_heads_of(&self, range: &KeyRange) -> bool {
         self.head_ranges.contains(range)
     }
 
-    /// The heads in a range that the working set named just so.
+    /// The heads in a range, which the working set must have named exactly.
     pub fn heads_of(&self, range: &KeyRange) -> impl Iterator<Item = (&[u8], &[u8])> {
         assert!(self.has_heads_of(range), "scan outside the working set: the heads of {range:?}");
         within(&self.heads, range).take(range.limit)
     }
 
-    /// How many bytes its rows and heads have, keys included.
+    /// The size of its rows and heads, keys included, in bytes.
     pub fn size(&self) -> usize {
         self.rows.iter().chain(&self.heads).map(|(key, value)| key.len() + value.as_ref().map_or(0, Vec::len)).sum()
     }
@@ -457,15 +491,16 @@ impl View {
         &self.ranges
     }
 
-    /// Whether the working set named the range that starts with this key.
+    /// True if the working set named a range that starts with this key.
     pub fn covers(&self, from: &[u8]) -> bool {
         self.ranges.iter().any(|range| range.from == from)
     }
 
-    /// The rows of a range that the working set named just so.
+    /// The rows of a range, which the working set must have named exactly.
     pub fn rows_of(&self, range: &KeyRange) -> impl Iterator<Item = (&[u8], &[u8])> {
         assert!(self.ranges.contains(range), "scan outside the working set: {range:?}");
-        // Other parts of the working set may lie in the range; up to its limit every row is there.
+
+        // Other parts of the working set may lie in the range, beyond its limit; up to its limit every row is there.
         within(&self.rows, range).take(range.limit)
     }
 
@@ -477,7 +512,7 @@ impl View {
     }
 }
 
-/// The rows of a range that are there.
+/// The rows between the ends of a range that are there.
 fn within<'a>(
     rows: &'a BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     range: &KeyRange,
@@ -486,10 +521,10 @@ fn within<'a>(
     rows.range::<[u8], _>(bounds).filter_map(|(key, value)| Some((&key[..], value.as_deref()?)))
 }
 
-/// Numbers the batches that a machine has handed out, from 1.
+/// The number of a batch that a machine has handed out; the first is 1.
 pub type Seq = u64;
 
-/// What a paged row takes in memory besides its value and its key, which stands in it twice, about.
+/// The memory of a paged row besides its value and its key, which stands in it twice, about, in bytes.
 const HELD_BYTES: usize = 224;
 /// The most rows that are forgotten at a time.
 const RETIRED_AT_ONCE: usize = 8192;
@@ -497,15 +532,20 @@ const RETIRED_AT_ONCE: usize = 8192;
 /// The paged rows of batches that storage has not absorbed yet.
 #[derive(Default, Debug)]
 pub struct Overlay {
+    /// The last write of each row, with the number of its batch; none as a value for a deletion.
     rows: BTreeMap<Vec<u8>, (Seq, Option<Vec<u8>>)>,
-    /// What was written, in order: the number of the batch, the key, and about how much memory it takes.
+    /// The writes in order: the number of the batch, the key, and about the memory that the write takes, in bytes.
     written: VecDeque<(Seq, Vec<u8>, usize)>,
+    /// The sum of that memory, in bytes.
     bytes: usize,
 }
 
 impl Overlay {
     /// Notes the paged rows of the batch numbered `seq`.
     pub fn apply<M: Machine + ?Sized>(&mut self, seq: Seq, batch: &Batch) {
+        // Rows are forgotten by the number of their last batch: out of order, one could go before storage shows it.
+        let is_newest = self.written.back().is_none_or(|(last, ..)| *last <= seq);
+        assert!(is_newest, "batch {seq} is noted after a later one");
         for (key, value) in batch.iter().filter(|(key, _)| M::is_paged(key)) {
             self.rows.insert(key.to_vec(), (seq, value.map(<[u8]>::to_vec)));
             let bytes = 2 * key.len() + value.map_or(0, <[u8]>::len) + HELD_BYTES;
@@ -514,14 +554,17 @@ impl Overlay {
         }
     }
 
-    /// Forgets what storage has absorbed: every batch up to `absorbed` is now seen by its [`Reader`]. It takes a bounded time;
-    /// tells whether there is more to forget.
+    /// Forgets the batches that storage has absorbed: its [`Reader`] now shows every batch up to `absorbed`. It takes a
+    /// bounded time, and returns true if there is more to forget.
     pub fn retire(&mut self, absorbed: Seq) -> bool {
         for _ in 0..RETIRED_AT_ONCE {
             if self.written.front().is_none_or(|(seq, ..)| *seq > absorbed) {
                 return false;
             }
+
+            // The row goes only if no later batch wrote it again: storage would show the older value.
             let (_, key, bytes) = self.written.pop_front().expect("looked at above");
+            assert!(self.bytes >= bytes, "the overlay takes less memory than one of its rows");
             self.bytes -= bytes;
             if self.rows.get(&key).is_some_and(|(seq, _)| *seq <= absorbed) {
                 self.rows.remove(&key);
@@ -530,7 +573,7 @@ impl Overlay {
         true
     }
 
-    /// About how much memory the rows take, in bytes.
+    /// The memory that the rows take, about, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -540,18 +583,20 @@ impl Overlay {
         self.rows.len()
     }
 
-    /// Whether no row is held.
+    /// True if no row is held.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The rows of a range; of each value no more than the first `head` bytes, if there is such a bound.
+    /// The rows of a range; of each value no more than the first `head` bytes, if that is some.
     fn scan(&self, range: &KeyRange, reader: &dyn Reader, head: Option<usize>) -> Result<Vec<Row>, ReadError> {
         let mut found = Vec::new();
         let part = |value: &[u8]| head_of(value, head.unwrap_or(usize::MAX)).to_vec();
         let mut newer = self.rows.range(range.from.clone()..range.to.clone()).peekable();
         let mut from = range.from.clone();
-        // Deleted rows use up the reader's limit, so more may have to be read to fill ours.
+
+        // Storage and overlay are merged in the order of keys; where both have a row, the overlay's is newer. Rows that
+        // the overlay deletes use up the reader's limit, so more pages may have to be read to fill the range's.
         loop {
             let page = match head {
                 Some(bytes) => reader.scan_heads(&from, &range.to, range.limit, bytes)?,
@@ -581,6 +626,8 @@ impl Overlay {
                 break;
             }
         }
+
+        // Storage has no more rows: the rest is the overlay's alone.
         let room = range.limit.saturating_sub(found.len());
         found.extend(newer.filter_map(|(key, (_, value))| Some((key.clone(), part(value.as_ref()?)))).take(room));
         found.truncate(range.limit);
@@ -588,11 +635,14 @@ impl Overlay {
     }
 }
 
-/// The release rule: holds sends and responses back until what was handed out before them is durable.
+/// The release rule: holds sends and responses back until every batch that was handed out before them is durable.
 #[derive(Debug)]
 pub struct Gate<M: Machine> {
+    /// The number of the last batch handed out.
     issued: Seq,
+    /// The number of the last batch that is durable; at most `issued`.
     durable: Seq,
+    /// The effects that are held back, each with the number of the batch it waits for: ascending, above `durable`.
     waiting: VecDeque<(Seq, Effect<M>)>,
 }
 
@@ -616,15 +666,19 @@ impl<M: Machine> Gate<M> {
                     self.issued += 1;
                     persist(self.issued, batch);
                 }
+                // The line that keeps a response back until the sync: it leaves at once only if nothing is unsynced,
+                // since what it says may rest on any earlier batch, not on its own alone.
                 other if self.durable == self.issued => release(other),
                 other => self.waiting.push_back((self.issued, other)),
             }
         }
     }
 
-    /// Storage has synced every batch up to `seq`: lets out, in order, what waited for no more than that.
+    /// Notes that storage has synced every batch up to `seq`, and lets out, in order, the effects that waited for no
+    /// more than that.
     pub fn durable(&mut self, seq: Seq, mut release: impl FnMut(Effect<M>)) {
-        debug_assert!(seq <= self.issued && seq >= self.durable);
+        assert!(seq <= self.issued, "batch {seq} is said to be durable, and {} is the last handed out", self.issued);
+        debug_assert!(seq >= self.durable, "batch {} is durable, and only {seq} is said to be", self.durable);
         self.durable = seq;
         while self.waiting.front().is_some_and(|(needs, _)| *needs <= seq) {
             release(self.waiting.pop_front().expect("looked at above").1);
@@ -636,7 +690,7 @@ impl<M: Machine> Gate<M> {
         self.issued
     }
 
-    /// How many effects wait for a sync.
+    /// The number of effects that wait for a sync.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }

@@ -1,25 +1,27 @@
-//! Rights: what one site, or a client, may rely on until a time. Here are their names, and when one over tokens is over;
-//! [`crate::warranty`] has those over objects.
+//! Rights: something that a site, or a client, may rely on until a time. Here are the names of rights, and the ends of
+//! those over tokens; [`crate::warranty`] has those over objects.
 //!
 //! # Holds: rights over tokens that end by themselves
 //!
 //! A client that holds tokens for a time may use them until its clock says that the time is up; the site that granted
-//! them, the *backer*, must not hand them to anybody else before. The two clocks differ, so each errs to its own cost:
-//! the holder counts from *before it sent* the request and stops ε early; the backer waits until **both** of its
+//! them, the *issuer*, must not hand them to anybody else before. The two clocks differ, so each errs to its own cost:
+//! the holder counts from *before it sent* the request and stops ε early; the issuer waits until **both** of its
 //! clocks say that the time is over ([`Term`]).
 //!
-//! The backer's second clock is its **uptime**: monotonic time, added up over lives, durable to within a second while holds are out. It
-//! stands still while the site is down, so a crash makes tokens come back later by the time that the site was down,
-//! never earlier. Neither clock decides what exists: a grant's row is removed in the same write that gives the tokens
-//! back, whether a release or the clock was first.
+//! The issuer's second clock is its **uptime**: monotonic time, added up over lives, durable to within a second while
+//! holds are out. It stands still while the site is down, so after a crash tokens come back later by the time that the
+//! site was down, never earlier. Neither clock decides what exists: a grant's row is removed in the same write that
+//! gives the tokens back, whether a release or the clock was first.
 
 use crate::clock::{Now, SECOND};
 use crate::id::{Incarnation, Life};
 
-/// A hold that may not end yet by the wall clock is looked at again after this much uptime at most, in microseconds: that clock
-/// may be set right at any time. Nor does one end later by more than this because it was granted on a clock that was ahead.
+/// A hold that may not end yet by the wall clock is looked at again after this much uptime at most, in microseconds:
+/// that clock may be set right at any time. Nor does one end later by more than this because it was granted on a clock
+/// that was ahead.
 pub const POSTPONED: u64 = 60 * SECOND;
-/// A hold that goes by the uptime alone lasts longer by this part of it, but by no more than the second, in microseconds.
+/// A hold that goes by the uptime alone lasts longer by this part of it, but by no more than the second, in
+/// microseconds.
 const LONGER: u64 = 4;
 const LONGER_AT_MOST: u64 = 3_600 * SECOND;
 
@@ -32,8 +34,9 @@ pub struct Start {
     pub life: Life,
 }
 
-/// Numbers the rights that a home issues over its objects: rises with every one, also over its lives. Grants, extensions,
-/// revocations and acknowledgements name it, so that one that comes late is known as such.
+/// The number of a right that a home issues over one of its objects: it rises with every right, over the home's lives
+/// too. Grants, extensions, revocations and acknowledgements name it, so that a late one is told apart from one about a
+/// later right.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct WarrantyNumber {
     /// The home's start.
@@ -42,7 +45,7 @@ pub struct WarrantyNumber {
     pub count: u64,
 }
 
-/// When a backer may take a hold as over.
+/// The time at which an issuer may take a hold as over: when both of its clocks have passed it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Term {
     /// The uptime that must have passed, in microseconds.
@@ -52,11 +55,14 @@ pub struct Term {
 }
 
 impl Term {
-    /// The term of a right granted now for `duration` microseconds, where `agreed` is the time that a majority agrees has not passed yet.
+    /// The term of a right granted now for `duration` microseconds, where `agreed` is the time that a majority agrees
+    /// has not passed yet.
     ///
-    /// A wall clock that is ahead of that sets an end that is hardly later. One of the two is wrong then, and before they were
-    /// compared nothing is known: so the uptime counts for longer, which alone may go too fast.
+    /// A wall clock that is ahead of that sets an end that is hardly later. One of the two is wrong then, and before
+    /// they were compared nothing is known: so the uptime counts for longer, which alone may go too fast.
     pub fn starting(now: Now, agreed: Option<i64>, uptime: u64, duration: u64, epsilon: u64) -> Self {
+        // The holder stops ε early by its clock and counts from before it asked, so both ends here are later than its
+        // own.
         let uptime = uptime.saturating_add(duration).saturating_add(2 * epsilon);
         let latest = agreed.map(|agreed| agreed.saturating_add_unsigned(POSTPONED));
         let end = |from: i64| from.saturating_add_unsigned(duration).saturating_add_unsigned(epsilon);
@@ -68,16 +74,19 @@ impl Term {
         Self { uptime: uptime.saturating_add(longer), wall: latest.map_or(i64::MIN, end) }
     }
 
-    /// Whether both clocks are past it.
+    /// True if both clocks are past it.
     pub fn is_over(&self, now: Now, uptime: u64) -> bool {
         uptime >= self.uptime && now.wall >= self.wall
     }
 
-    /// The term to look at again when uptime has passed it but the wall clock has not (because it was set back): when that will
-    /// have passed it, but within [`POSTPONED`]. By how much it is behind says nothing about when it is set right.
+    /// The term to look at again when uptime has passed it but the wall clock has not (because it was set back): when
+    /// that will have passed it, but within [`POSTPONED`]. By how much it is behind says nothing about when it is set
+    /// right.
     pub fn postponed(&self, now: Now, uptime: u64) -> Self {
         let missing = u64::try_from(self.wall.saturating_sub(now.wall)).unwrap_or(0);
-        Self { uptime: uptime.saturating_add(missing.clamp(1, POSTPONED)), wall: self.wall }
+        let later = Self { uptime: uptime.saturating_add(missing.clamp(1, POSTPONED)), wall: self.wall };
+        assert!(!later.is_over(now, uptime) || uptime == u64::MAX, "a hold that is looked at later is over now");
+        later
     }
 }
 

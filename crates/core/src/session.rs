@@ -1,80 +1,87 @@
-//! Operation ids: nothing takes effect twice, and outcomes can be asked for.
+//! Operation ids: no operation takes effect twice, and its outcome can be asked for.
 //!
-//! A client numbers its operations within a **session** that the site opened. The site keeps the outcomes of a window of
-//! at most [`SESSION_WINDOW`] operations above the mark that the client sends (the lowest sequence it still cares about),
-//! durably: each outcome is a row that is written together with what the operation did. A repeated operation is answered
-//! from the record. Asking about an operation that is not known refuses it for ever, durably, so the answer stays true.
+//! A client numbers its operations within a **session** that the site opened. The site keeps the outcomes of a window
+//! of at most [`SESSION_WINDOW`] operations above the mark that the client sends (the lowest sequence it still cares
+//! about), durably: each outcome is a row that is written together with what the operation did. A repeated operation is
+//! answered from the record. To ask about an operation that is not known refuses it permanently, and durably, so the
+//! answer stays true.
 //!
-//! A client that moves on further than the window reaches, without raising its mark, raises it by that: what waits below is
-//! withdrawn, and what is below is forgotten. Nobody is told so before the mark is durable, or an operation that was
-//! refused could be carried out after a crash. Every outcome's row tells the mark at its time. Where no row does, the session
-//! gets a **mark row** of its own, in the place after the last of the window ([`MARK_SLOT`]).
+//! A client that moves on further than the window reaches raises its mark by that: operations that wait below the new
+//! mark are withdrawn, and the outcomes below it are forgotten. No client is told so before the mark is durable, or an
+//! operation that was refused could be carried out after a crash. Every outcome's row tells the mark at its time. Where
+//! no row tells the present mark, the session gets a **mark row** of its own, in the place after the last of the window
+//! ([`MARK_SLOT`]).
 //!
-//! One outcome has no row: that of a transaction that only read and was judged by its site alone. It is remembered until the
-//! site stops, so that nobody waits for a sync because of a read. A copy of it that comes after that is judged anew, and a
-//! question refuses it, and other content under its id is not noticed; it has no effect either way. While a site's disk has no
-//! room, a new operation is refused in memory alone; the refusal gets a row when it is asked for and there is room again.
+//! One outcome has no row: that of a transaction that only read and was judged by its site alone. It is remembered
+//! until the site stops, so that no client waits for a sync because of a read. After that, a copy of the operation is
+//! judged again, a question refuses it, and other content under its id is not noticed; it has no effect in any case.
+//! While a site's disk has no room, a new operation is refused in memory alone; the refusal gets a row when it is asked
+//! for and there is room again.
 //!
 //! Memory is sessions times window, not rate times time. Sessions are numbered upwards from a durable mark, so after a
 //! restart or after the retention a number that is not known is a session that *ended*, never a new one. A session that
-//! left no row did nothing; which of those that ended may have left rows that are gone by now is kept too ([`Ended`]), because
-//! a client whose session a crash took with it must still hear that nothing was done. A transaction may be undecided when its
-//! session ends: its coordinator's row then says so, and does not open the session again at a restart.
+//! left no row did nothing. The site also keeps which of the ended sessions may have had rows that are gone by now
+//! ([`Ended`]): a client whose session a crash ended before it did anything must still hear that nothing was done. A
+//! transaction may be undecided when its session ends: its coordinator's row then says so, and does not open the
+//! session again at a restart.
 
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use crate::api::{Doubt, Operation, Outcome, Refusal, SESSION_WINDOW, SiteSet};
+use crate::api::{Operation, Outcome, Refusal, SESSION_WINDOW, UnknownReason};
 use crate::clock::SECOND;
 use crate::codec::{Cursor, Malformed, put_i64, put_u64};
-use crate::id::{GrantId, Incarnation, SessionId, SiteId};
+use crate::id::{GrantId, Incarnation, SessionId, SiteId, SiteSet};
 use crate::machine::ClientId;
 use crate::object::Abort;
 
 /// The most sessions that a site keeps; opening one more is refused.
 pub const SESSIONS: usize = 100_000;
-/// How long the outcomes of a session that is silent are kept, in microseconds of the site's monotonic clock.
+/// The time for which the outcomes of a silent session are kept, in microseconds of the site's monotonic clock.
 pub const RETENTION: u64 = 600 * SECOND;
-/// A session so far beyond the newest was never opened by anybody.
+/// A session number that is farther than this beyond the newest was never given to a client.
 const FAR: u64 = 1 << 20;
 /// Session numbers are reserved durably in blocks of this many.
 pub const BLOCK: u64 = 1024;
 /// The slot of a session's mark row; those of outcomes are below.
 pub const MARK_SLOT: u64 = SESSION_WINDOW;
 
-/// No client has this name.
+/// The client of an answer that no client waits for.
 pub const NOBODY: ClientId = ClientId(u64::MAX >> 1);
 
-/// An operation that waits, and who waits for its answer.
+/// The sequence of an operation that waits, and the client that waits for its answer.
 pub type Unanswered = (u64, ClientId);
 
-/// What is known of one operation.
+/// The state of one operation in the window.
 #[derive(Clone, Debug)]
 enum State {
     /// It waits for tokens or for an agreement; the answer goes to this client.
     Waiting(ClientId),
     /// It ended.
     Ended(Outcome),
-    /// It was refused because storage had no room, nor for a row of that.
+    /// It was refused because storage had no room, and there was no room for a row of that either.
     RefusedForRoom,
 }
 
+/// A place in the window that is taken.
 #[derive(Clone, Debug)]
 struct Slot {
+    /// The operation's sequence; modulo the window's length it is this place.
     sequence: u64,
+    /// The digest of the operation's content; zero for one that was asked about before it came.
     digest: u64,
     state: State,
 }
 
-/// What to do with a submitted operation.
+/// The verdict on a submitted operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// It is new: carry it out, then record or suspend it.
     Fresh,
     /// The agreement on it was under way at its deadline, or when the site stopped: carry it on like a new one.
     Undecided,
-    /// It ended before, like this.
+    /// It ended before, with this outcome.
     Known(Outcome),
     /// It waits; the answer now goes to the client that repeated it, and not to this one any more, if it is another.
     Waiting(Option<ClientId>),
@@ -85,29 +92,32 @@ pub enum Verdict {
 /// One session's window.
 #[derive(Debug)]
 pub struct Session {
-    /// Operations below are forgotten.
+    /// The session's mark: operations below are forgotten. It only rises.
     low: u64,
-    /// Sequence modulo its length names the slot; the length is a power of two and at most the window.
+    /// The window: an operation's place is its sequence modulo the length. Empty, or a power of two and at most
+    /// [`SESSION_WINDOW`] places.
     slots: Vec<Option<Slot>>,
-    /// When it was last heard of, in monotonic microseconds.
+    /// The last time at which it was heard of, in monotonic microseconds.
     touched: u64,
-    /// The highest sequence that a row was written for; zero for none. Rows of forgotten operations stay on storage until
-    /// others take their slots, or the session ends.
+    /// The highest sequence that a row was written for; zero for none. Rows of forgotten operations stay on storage
+    /// until others take their slots, or the session ends.
     highest: u64,
-    /// What `low` would be after a restart, as far as rows of this session tell: at most `low`.
+    /// The mark that a restart would find in the rows of this session: at most `low`.
     marked: u64,
-    /// Whether there is a mark row.
+    /// True if there is a mark row.
     has_mark_row: bool,
-    /// Whether anything was answered, or waited, in this life or with a row.
+    /// True if any operation was answered, or waited, in this life or with a row.
     is_used: bool,
-    /// Operations that waited, or were undecided, when their place in the window was given to others, and who waits for their
-    /// answers ([`NOBODY`] for those whose clients were told that they are undecided).
+    /// Operations that waited, or were undecided, when their place in the window was given to others, with their
+    /// clients ([`NOBODY`] for a client that was told that its operation is undecided). Taken by
+    /// [`Session::unclaimed`].
     dropped: Vec<Unanswered>,
-    /// What undecided operations aim at, by sequence; few, and few for long.
+    /// The aims of undecided operations, by sequence. There are few at a time, and each for a short time.
     aims: Vec<(u64, Aim)>,
 }
 
-/// What an undecided creation or deletion aims at: by this, what the quota is later tells what became of it.
+/// The aim of an undecided creation or deletion: compared with what the quota is later, it tells what became of the
+/// operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Aim {
     /// The quota's number at the site.
@@ -121,6 +131,7 @@ pub struct Aim {
 }
 
 impl Session {
+    /// A session in which no operation was submitted.
     fn new(now: u64) -> Self {
         Self {
             low: 1,
@@ -140,7 +151,7 @@ impl Session {
         self.low
     }
 
-    /// The client no longer cares about operations below `low`.
+    /// Raises the mark: the client no longer cares about operations below `low`.
     pub fn raise(&mut self, low: u64, now: u64) {
         self.low = self.low.max(low);
         self.touched = now;
@@ -149,6 +160,9 @@ impl Session {
     /// Judges a submitted operation. One that is new gets its place in the window.
     #[inline]
     pub fn judge(&mut self, sequence: u64, digest: u64, client: ClientId) -> Verdict {
+        // Once only: a sequence below the mark, or one that is in the window, is never new again. The mark only rises,
+        // and a place is given away only to a sequence that is a whole window above, which raises the mark over this
+        // one.
         if sequence >= self.low {
             self.make_room(sequence);
         }
@@ -156,7 +170,8 @@ impl Session {
             return verdict;
         }
 
-        // The place is given to this operation; what waited there must not get what it frees.
+        // An operation that still waits in this place is below the mark now. It is withdrawn before this one is carried
+        // out, and must not get tokens that this one frees.
         let mask = self.slots.len() as u64 - 1;
         let before = self.slots[(sequence & mask) as usize].take();
         self.drop_waiting(before);
@@ -165,16 +180,16 @@ impl Session {
 
     /// Judges a submitted operation where nothing can be written. One that is new is refused, and that is remembered.
     pub fn judge_without_room(&mut self, sequence: u64, digest: u64, client: ClientId) -> Verdict {
-        let no_room = Verdict::Known(Outcome::Unknown(Doubt::StorageFull));
+        let no_room = Verdict::Known(Outcome::Unknown(UnknownReason::StorageFull));
         match self.recall(sequence, digest, client) {
-            // That it is forgotten would have to be durable.
-            Some(Verdict::Known(Outcome::Unknown(Doubt::Forgotten))) if self.is_unmarked() => return no_room,
-            Some(Verdict::Undecided) => return Verdict::Known(Outcome::Unknown(Doubt::Undecided)),
+            // Where the mark is not durable, the answer that it is forgotten could be untrue after a crash.
+            Some(Verdict::Known(Outcome::Unknown(UnknownReason::Forgotten))) if self.is_unmarked() => return no_room,
+            Some(Verdict::Undecided) => return Verdict::Known(Outcome::Unknown(UnknownReason::Undecided)),
             Some(verdict) => return verdict,
             None => {}
         }
 
-        // So would be that the window moves on, or that what waits gives its place up.
+        // That the window moves on, or that a waiting operation gives its place up, would have to be durable too.
         let is_held = self.waiting().any(|(waiting, _)| waiting < self.low);
         if is_held || sequence - self.low >= SESSION_WINDOW {
             return no_room;
@@ -183,20 +198,21 @@ impl Session {
         Verdict::RefusedForRoom
     }
 
-    /// What is known of a submitted operation, if it is known; nothing is changed but who waits for it.
+    /// The verdict on an operation that is known; none for a new one. Changes nothing but the client that waits for it.
     #[inline]
     fn recall(&mut self, sequence: u64, digest: u64, client: ClientId) -> Option<Verdict> {
         if sequence < self.low {
-            return Some(Verdict::Known(Outcome::Unknown(Doubt::Forgotten)));
+            return Some(Verdict::Known(Outcome::Unknown(UnknownReason::Forgotten)));
         }
         let mask = (self.slots.len() as u64).checked_sub(1)?;
         let slot = self.slots[(sequence & mask) as usize].as_mut().filter(|slot| slot.sequence == sequence)?;
+
         Some(match &mut slot.state {
-            // Whoever asked before it was carried out refused it, whatever its content.
+            // It was asked about before it came, and the answer was durable: it stays refused, whatever its content.
             State::Ended(outcome @ Outcome::Refused(Refusal::Withdrawn)) => Verdict::Known(outcome.clone()),
             _ if slot.digest != digest => Verdict::Known(Outcome::Refused(Refusal::OtherContent)),
             // If the quota is still what it was (see [`Aim`]), the operation goes on.
-            State::Ended(Outcome::Unknown(Doubt::Undecided)) => Verdict::Undecided,
+            State::Ended(Outcome::Unknown(UnknownReason::Undecided)) => Verdict::Undecided,
             State::Ended(outcome) => Verdict::Known(outcome.clone()),
             State::RefusedForRoom => Verdict::RefusedForRoom,
             State::Waiting(waiting) => {
@@ -206,8 +222,7 @@ impl Session {
         })
     }
 
-    /// Makes room for an operation in the window. A client that moves on without raising the mark raises it by what the window
-    /// cannot hold.
+    /// Makes room for an operation in the window. If it is beyond the window, the mark rises until it is not.
     #[inline]
     pub fn make_room(&mut self, sequence: u64) {
         if sequence.saturating_sub(self.low) >= SESSION_WINDOW {
@@ -216,10 +231,10 @@ impl Session {
         self.reach(sequence);
     }
 
-    /// What is known of an operation; nothing if it never arrived.
+    /// The state of an operation; none if it never arrived.
     pub fn look(&self, sequence: u64) -> Option<Known> {
         if sequence < self.low {
-            return Some(Known::Ended(Outcome::Unknown(Doubt::Forgotten)));
+            return Some(Known::Ended(Outcome::Unknown(UnknownReason::Forgotten)));
         }
         let mask = (self.slots.len() as u64).checked_sub(1)?;
         let slot = self.slots[(sequence & mask) as usize].as_ref().filter(|slot| slot.sequence == sequence)?;
@@ -230,7 +245,7 @@ impl Session {
         })
     }
 
-    /// Notes how an operation ended.
+    /// Notes the outcome of an operation.
     #[inline]
     pub fn record(&mut self, sequence: u64, digest: u64, outcome: Outcome) {
         self.place(Slot { sequence, digest, state: State::Ended(outcome) });
@@ -241,30 +256,31 @@ impl Session {
         self.place(Slot { sequence, digest, state: State::Waiting(client) });
     }
 
-    /// Ends a waiting operation; returns whom to answer and the digest to record, if it is still of interest.
+    /// Ends a waiting operation; returns the client to answer and the digest to record. None if it has ended before, or
+    /// has lost its place.
     pub fn resume(&mut self, sequence: u64, outcome: &Outcome) -> Option<(ClientId, u64)> {
         let mask = (self.slots.len() as u64).checked_sub(1)?;
         let slot = self.slots[(sequence & mask) as usize].as_mut().filter(|slot| slot.sequence == sequence)?;
         let client = match &slot.state {
             State::Waiting(client) => *client,
-            // Its client was told so, and may ask.
-            State::Ended(Outcome::Unknown(Doubt::Undecided)) => NOBODY,
+            // Its client was told that it is undecided, and may ask: the outcome is recorded, and nobody is answered.
+            State::Ended(Outcome::Unknown(UnknownReason::Undecided)) => NOBODY,
             State::Ended(_) | State::RefusedForRoom => return None,
         };
         slot.state = State::Ended(outcome.clone());
         Some((client, slot.digest))
     }
 
-    /// Notes what an undecided operation aims at.
+    /// Notes the aim of an undecided operation.
     pub fn aim(&mut self, sequence: u64, aim: Aim) {
         self.aims.retain(|(other, _)| *other != sequence && *other >= self.low);
         self.aims.push((sequence, aim));
     }
 
-    /// What an operation aims at, if it is undecided.
+    /// The aim of an operation, if it is undecided.
     pub fn aim_of(&self, sequence: u64) -> Option<Aim> {
         let known = self.look(sequence);
-        let undecided = known == Some(Known::Ended(Outcome::Unknown(Doubt::Undecided)));
+        let undecided = known == Some(Known::Ended(Outcome::Unknown(UnknownReason::Undecided)));
         let aim = self.aims.iter().find(|(other, _)| *other == sequence).map(|(_, aim)| *aim);
         aim.filter(|_| undecided)
     }
@@ -281,14 +297,15 @@ impl Session {
     pub fn note_row(&mut self, sequence: u64) {
         self.highest = self.highest.max(sequence);
         self.marked = self.marked.max(told_by(sequence, self.low));
+        debug_assert!(self.marked <= self.low, "a row tells the mark {}, and it is {}", self.marked, self.low);
     }
 
-    /// Whether no row tells the mark.
+    /// True if no row tells the mark.
     pub fn is_unmarked(&self) -> bool {
         self.low > self.marked
     }
 
-    /// The mark, if no row tells it yet; from here on one does.
+    /// Returns the mark if no row tells it yet. The caller writes the mark row.
     pub fn mark(&mut self) -> Option<u64> {
         if !self.is_unmarked() {
             return None;
@@ -298,12 +315,12 @@ impl Session {
         Some(self.low)
     }
 
-    /// Operations that waited, or were undecided, when the window moved on, and who waits for their answers; each is named once.
+    /// Takes the operations that waited, or were undecided, when the window moved on, with their clients.
     pub fn unclaimed(&mut self) -> Vec<Unanswered> {
         std::mem::take(&mut self.dropped)
     }
 
-    /// The operations that wait, and who waits for their answers.
+    /// The operations that wait, with their clients.
     fn waiting(&self) -> impl Iterator<Item = (u64, ClientId)> {
         self.slots.iter().flatten().filter_map(|slot| match slot.state {
             State::Waiting(client) => Some((slot.sequence, client)),
@@ -311,14 +328,17 @@ impl Session {
         })
     }
 
-    /// The slots that may have a row, for its removal.
+    /// The slots that may have a row.
     fn written(&self) -> impl Iterator<Item = u64> + use<> {
         let all = self.highest >= SESSION_WINDOW;
         let outcomes = u64::from(!all)..if all { SESSION_WINDOW } else { self.highest + 1 };
         outcomes.chain(self.has_mark_row.then_some(MARK_SLOT))
     }
 
+    /// Puts an operation into its place in the window.
     fn place(&mut self, slot: Slot) {
+        assert!(slot.sequence >= self.low, "operation {} is recorded below the mark {}", slot.sequence, self.low);
+        debug_assert!(slot.sequence - self.low < SESSION_WINDOW, "operation {} is beyond the window", slot.sequence);
         self.is_used = true;
         self.reach(slot.sequence);
         let mask = self.slots.len() as u64 - 1;
@@ -327,13 +347,16 @@ impl Session {
         self.drop_waiting(before.filter(|before| before.sequence != sequence));
     }
 
-    /// Makes room so that every sequence from the mark to this one has a slot of its own.
+    /// Makes the window long enough that every sequence from the mark to this one has a place of its own.
     #[inline]
     fn reach(&mut self, sequence: u64) {
         let needed = (sequence.saturating_sub(self.low) + 1).min(SESSION_WINDOW);
         if needed <= self.slots.len() as u64 {
             return;
         }
+
+        // A place holds one operation only: of two sequences with the same place in the longer window, one is below the
+        // mark.
         let length = needed.next_power_of_two().max(8);
         let old = std::mem::replace(&mut self.slots, vec![None; length as usize]);
         for slot in old.into_iter().flatten() {
@@ -346,19 +369,20 @@ impl Session {
         }
     }
 
+    /// Notes an operation that lost its place while it waited, or while it was undecided.
     #[inline]
     fn drop_waiting(&mut self, slot: Option<Slot>) {
         let Some(Slot { sequence, state, .. }) = slot else { return };
         match state {
             State::Waiting(client) => self.dropped.push((sequence, client)),
-            // Its client was told so and waits no more, but the transaction may be under way still.
-            State::Ended(Outcome::Unknown(Doubt::Undecided)) => self.dropped.push((sequence, NOBODY)),
+            // Its client was told that it is undecided and waits no more, but the transaction may still be under way.
+            State::Ended(Outcome::Unknown(UnknownReason::Undecided)) => self.dropped.push((sequence, NOBODY)),
             State::Ended(_) | State::RefusedForRoom => {}
         }
     }
 }
 
-/// What a question about an operation finds.
+/// The state of an operation, for a client that asks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Known {
     /// It waits.
@@ -372,14 +396,16 @@ pub enum Known {
 /// All sessions of a site.
 #[derive(Debug)]
 pub struct Sessions {
+    /// The sessions that are open; at most [`SESSIONS`] by clients' requests.
     open: FxHashMap<SessionId, Session>,
-    /// The number of the next session.
+    /// The number of the next session; at most `reserved`.
     next: u64,
-    /// Numbers below are reserved durably.
+    /// The first number that is not reserved: a start begins here, so that no number is given twice.
     reserved: u64,
-    /// Sessions that ended, and may have left rows that are gone.
+    /// The numbers of sessions that ended, and may have had rows that are gone.
     ended: Ended,
-    /// Sessions in the order in which they may be due for retirement.
+    /// The monotonic times at which sessions may be due for retirement, in ascending order. Some of them are closed
+    /// already.
     order: VecDeque<(u64, SessionId)>,
 }
 
@@ -389,7 +415,7 @@ impl Default for Sessions {
     }
 }
 
-/// What a session leaves when it ends.
+/// The rows and operations that an ended session leaves behind.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Closed {
     /// The slots whose rows are to be removed.
@@ -398,7 +424,7 @@ pub struct Closed {
     pub waiting: Vec<Unanswered>,
 }
 
-/// What [`Sessions::open`] came to.
+/// The result of [`Sessions::open`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Opened {
     /// Opened; the marks are unchanged.
@@ -416,7 +442,7 @@ impl Sessions {
         Self { open: FxHashMap::default(), next: reserved, reserved, ended, order: VecDeque::new() }
     }
 
-    /// Whether these are the marks.
+    /// True if these are the marks.
     pub fn are_marks(&self, marks: &Marks) -> bool {
         self.reserved == marks.reserved && self.ended == marks.ended
     }
@@ -426,12 +452,12 @@ impl Sessions {
         Marks { reserved: self.reserved, ended: self.ended.clone() }
     }
 
-    /// How many are open.
+    /// The number of open sessions.
     pub fn len(&self) -> usize {
         self.open.len()
     }
 
-    /// Whether none is open.
+    /// True if none is open.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
@@ -441,13 +467,18 @@ impl Sessions {
         if self.open.len() >= SESSIONS {
             return Opened::Full;
         }
+
         let id = SessionId(self.next);
         self.next += 1;
         self.insert(id, Session::new(now));
         if self.next <= self.reserved {
             return Opened::Within(id);
         }
+
+        // The block is durable before the client hears of the number. After a crash, numbers of the block that were not
+        // given are passed over.
         self.reserved = self.next - 1 + BLOCK;
+        assert!(id.0 < self.reserved, "session {} is given and not reserved", id.0);
         Opened::Reserving(id)
     }
 
@@ -457,34 +488,39 @@ impl Sessions {
         self.open.get_mut(&id)
     }
 
-    /// What is certain about operations of a session that is not open: it refused them all for ever, unless it may have
-    /// left rows that are forgotten.
-    ///
-    /// One that was never opened will not be: its number is passed over, durably (the marks change). Not one that is far off,
-    /// which nobody can have, or somebody could use the numbers up.
+    /// The verdict on operations of a session that is not open: all are refused permanently, unless the session may
+    /// have had rows that are gone.
     pub fn verdict_on_ended(&mut self, id: SessionId, has_room: bool) -> Outcome {
+        // A number that is far off was never given to a client. It is not passed over, or a client could use all
+        // numbers up.
         if id.0 >= self.next.saturating_add(FAR) {
-            return Outcome::Unknown(Doubt::Forgotten);
+            return Outcome::Unknown(UnknownReason::Forgotten);
         }
         if !has_room && id.0 >= self.reserved {
-            return Outcome::Unknown(Doubt::StorageFull);
+            return Outcome::Unknown(UnknownReason::StorageFull);
         }
+
+        // A session that was not opened yet never will be: its number is passed over, durably, as the marks change.
+        // Else its operations would be refused now and carried out later.
         self.next = self.next.max(id.0 + 1);
         if self.next > self.reserved {
             self.reserved = self.next - 1 + BLOCK;
         }
         if self.ended.contains(id.0) {
-            Outcome::Unknown(Doubt::Forgotten)
+            Outcome::Unknown(UnknownReason::Forgotten)
         } else {
             Outcome::Refused(Refusal::Withdrawn)
         }
     }
 
-    /// Takes a row into the session that it belongs to, when the site starts.
+    /// Restores the row of an outcome into its session, when the site starts.
     pub fn restore_row(&mut self, id: SessionId, row: SessionRow, now: u64) {
         if !self.open.contains_key(&id) {
             self.insert(id, Session::new(now));
         }
+
+        // The mark is the highest that any row tells. Rows below it may be left over from operations whose places
+        // others have taken.
         let session = self.open.get_mut(&id).expect("inserted above");
         session.low = session.low.max(told_by(row.sequence, row.low));
         session.note_row(row.sequence);
@@ -497,7 +533,7 @@ impl Sessions {
         }
     }
 
-    /// Takes a mark row into the session that it belongs to, when the site starts.
+    /// Restores a mark row into its session, when the site starts.
     pub fn restore_mark(&mut self, id: SessionId, low: u64, now: u64) {
         if !self.open.contains_key(&id) {
             self.insert(id, Session::new(now));
@@ -508,7 +544,7 @@ impl Sessions {
         (session.has_mark_row, session.is_used) = (true, true);
     }
 
-    /// Takes an operation into its session, when the site starts, that waited for its transaction to be decided.
+    /// Restores an operation into its session, when the site starts, that waited for its transaction to be decided.
     pub fn restore_waiting(&mut self, id: SessionId, sequence: u64, low: u64, digest: u64, now: u64) {
         if !self.open.contains_key(&id) {
             self.insert(id, Session::new(now));
@@ -523,7 +559,9 @@ impl Sessions {
     /// Ends a session, if it is open.
     pub fn close(&mut self, id: SessionId) -> Option<Closed> {
         let session = self.open.remove(&id)?;
-        // What was answered must not be answered otherwise, and what waits may still be carried out, if others have been asked to.
+
+        // It was used: its number is kept, so that nobody is told that nothing was done in it. Operations were
+        // answered, and one that waits may still be carried out, if other sites were asked to.
         if session.is_used {
             self.ended.insert(id.0);
         }
@@ -531,7 +569,7 @@ impl Sessions {
         Some(Closed { slots, waiting: session.waiting().collect() })
     }
 
-    /// The rows that there may be: session and slot.
+    /// The rows that there may be, by session and slot.
     pub fn rows(&self) -> Vec<(SessionId, u64)> {
         let mut rows: Vec<_> =
             self.open.iter().flat_map(|(id, session)| session.written().map(|slot| (*id, slot))).collect();
@@ -551,16 +589,19 @@ impl Sessions {
             if is_silent && session.waiting().next().is_none() {
                 return Some(id);
             }
-            // Who waits is silent too, until there is an answer.
+
+            // A client that waits for an answer is silent too, and its session stays open.
             let again = if is_silent { now } else { session.touched };
             self.order.push_back((again + RETENTION, id));
         }
         None
     }
 
+    /// Adds an open session.
     fn insert(&mut self, id: SessionId, session: Session) {
+        // Most entries are of closed sessions then. Without this, a client that opens and closes sessions would fill
+        // the memory.
         if self.order.len() > 2 * self.open.len() + 1024 {
-            // Most of them were closed.
             self.order.retain(|(_, id)| self.open.contains_key(id));
         }
         self.order.push_back((session.touched + RETENTION, id));
@@ -571,9 +612,9 @@ impl Sessions {
 /// The durable marks of a site's sessions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Marks {
-    /// Numbers below are used up.
+    /// The first session number that is not used up.
     pub reserved: u64,
-    /// Which sessions ended and may have left rows that are gone.
+    /// The sessions that ended and may have had rows that are gone.
     pub ended: Ended,
 }
 
@@ -612,23 +653,25 @@ impl Marks {
     }
 }
 
-/// The most runs of numbers that are kept apart. A command line that closes some sessions and leaves others makes one run each
-/// time, so with few of them an operation of a moment ago is answered as forgotten after a crash. They take two bytes each, in
-/// a row that is written when a session ends.
+/// The most runs of numbers that are kept apart. A command line that closes some sessions and leaves others makes one
+/// run each time, so with a lower bound an operation of a moment ago would be answered as forgotten after a crash. A
+/// run takes two bytes, in a row that is written when a session ends.
 const RUNS: usize = 1_024;
 
-/// Numbers of sessions that ended and may have left rows that are gone: all up to a floor, and a few runs above it. Between
-/// runs are sessions that are open, and those that a crash ended before they did anything. The floor rises over the oldest
-/// run when there are too many.
+/// Numbers of sessions that ended and may have had rows that are gone: all up to a floor, and a few runs above it.
+/// Between runs are sessions that are open, and those that a crash ended before they did anything. The floor rises over
+/// the oldest run when there are too many.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Ended {
+    /// All numbers up to this one are among them.
     floor: u64,
-    /// First and last numbers, ascending, not touching each other.
+    /// The first and last numbers of the runs above the floor, ascending, not touching each other or the floor; at most
+    /// [`RUNS`].
     runs: Vec<(u64, u64)>,
 }
 
 impl Ended {
-    /// Whether the number is among them.
+    /// True if the number is among them.
     pub fn contains(&self, number: u64) -> bool {
         let at = self.runs.partition_point(|(_, last)| *last < number);
         number <= self.floor || self.runs.get(at).is_some_and(|(first, _)| *first <= number)
@@ -651,9 +694,13 @@ impl Ended {
             (false, true) => self.runs[at].0 = number,
             (false, false) => self.runs.insert(at, (number, number)),
         }
+
+        // At the bound the floor rises over the oldest run. Numbers between that count as ended from then on: such an
+        // operation is said to be forgotten, never to be refused, so nothing untrue is said.
         while self.runs.first().is_some_and(|(first, _)| *first == self.floor + 1) || self.runs.len() > RUNS {
             self.floor = self.runs.remove(0).1;
         }
+        assert!(self.contains(number), "session {number} has ended, and would be said to have done nothing");
     }
 }
 
@@ -721,7 +768,7 @@ pub fn digest(operation: &Operation) -> u64 {
     hash
 }
 
-/// The mark that a row tells which was written for this operation when the mark was `low`.
+/// The mark that an operation's row tells, if it was written when the mark was `low`.
 #[inline]
 fn told_by(sequence: u64, low: u64) -> u64 {
     low.min(sequence).max(sequence.saturating_add(1).saturating_sub(SESSION_WINDOW))
@@ -740,29 +787,29 @@ pub fn decode_mark(bytes: &[u8]) -> Result<u64, Malformed> {
     Ok(low)
 }
 
-/// Whether an outcome is kept durably: all but that of a transaction that only read, and that its site judged alone.
+/// True if an outcome is kept durably: all but that of a transaction that only read, and that its site judged alone.
 pub fn is_kept(outcome: &Outcome) -> bool {
     !matches!(outcome, Outcome::Committed { phases: 0 })
 }
 
-/// One recorded outcome, as its row has it.
+/// The row of an outcome.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionRow {
     /// The operation's sequence.
     pub sequence: u64,
-    /// The session's mark at the time.
+    /// The session's mark when the row was written.
     pub low: u64,
     /// The digest of the operation's content.
     pub digest: u64,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// What it aims at, if that is undecided.
+    /// Its aim, if it is undecided.
     pub aim: Option<Aim>,
 }
 
 /// Appends the row of an operation that is undecided.
 pub fn encode_undecided(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, aim: Aim) {
-    encode_row(out, sequence, low, digest, &Outcome::Unknown(Doubt::Undecided));
+    encode_row(out, sequence, low, digest, &Outcome::Unknown(UnknownReason::Undecided));
     put_u64(out, aim.quota);
     put_u64(out, u64::from(aim.generation));
     put_u64(out, aim.instance);
@@ -823,8 +870,8 @@ pub fn encode_row(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, outco
             abort.encode(out);
         }
         Outcome::LossAccepted => out.push(9),
-        Outcome::Unknown(Doubt::Undecided) => out.push(5),
-        Outcome::Unknown(Doubt::HomeLost) => out.push(10),
+        Outcome::Unknown(UnknownReason::Undecided) => out.push(5),
+        Outcome::Unknown(UnknownReason::HomeLost) => out.push(10),
         Outcome::Unknown(_) => out.push(6),
     }
 }
@@ -866,15 +913,15 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
                 _ => return Err(Malformed),
             })
         }
-        5 => Outcome::Unknown(Doubt::Undecided),
-        6 => Outcome::Unknown(Doubt::Forgotten),
+        5 => Outcome::Unknown(UnknownReason::Undecided),
+        6 => Outcome::Unknown(UnknownReason::Forgotten),
         7 => Outcome::Committed { phases: cursor.u8()? },
         8 => Outcome::Aborted(Box::new(Abort::decode(&mut cursor)?)),
         9 => Outcome::LossAccepted,
-        10 => Outcome::Unknown(Doubt::HomeLost),
+        10 => Outcome::Unknown(UnknownReason::HomeLost),
         _ => return Err(Malformed),
     };
-    let aim = if outcome == Outcome::Unknown(Doubt::Undecided) {
+    let aim = if outcome == Outcome::Unknown(UnknownReason::Undecided) {
         let (quota, generation, instance, limit) = (cursor.u64()?, cursor.u32()?, cursor.u64()?, cursor.i64()?);
         Some(Aim { quota, generation, instance, limit: (limit > 0).then_some(limit) })
     } else {
@@ -903,14 +950,14 @@ mod tests {
         // A crash: what was open and left no row is no more.
         let mut sessions = Sessions::restore(sessions.marks());
         for id in [first, last] {
-            assert_eq!(sessions.verdict_on_ended(id, true), Outcome::Unknown(Doubt::Forgotten));
+            assert_eq!(sessions.verdict_on_ended(id, true), Outcome::Unknown(UnknownReason::Forgotten));
         }
         assert_eq!(sessions.verdict_on_ended(crashed, true), Outcome::Refused(Refusal::Withdrawn));
         // One that ended while something waited may have done it.
         let id = open(&mut sessions);
         sessions.find(id).expect("open").suspend(1, 0, NOBODY);
         sessions.close(id);
-        assert_eq!(sessions.verdict_on_ended(id, true), Outcome::Unknown(Doubt::Forgotten));
+        assert_eq!(sessions.verdict_on_ended(id, true), Outcome::Unknown(UnknownReason::Forgotten));
     }
 
     #[test]

@@ -1,29 +1,32 @@
-//! What one call of `handle` works with: the time, the site, its peers, and where effects are gathered.
+//! One call of `handle`: the time, the site and its peers as a chapter sees them, and the effects that are gathered.
 
-use rustc_hash::FxHashSet;
+use std::collections::VecDeque;
 
 use crate::api::{Outcome, Response};
 use crate::avantan::Membership;
 use crate::clock::{MILLISECOND, Now, Offset, SECOND};
-use crate::config::Config;
+use crate::config::{Config, Warranties};
 use crate::id::{Incarnation, OperationId, SessionId, SiteId};
 use crate::machine::{Batch, ClientId};
 use crate::metrics::Metrics;
-use crate::object::message::Message;
-use crate::peer::{Body, Digest};
+use crate::peer::Body;
 use crate::session::Aim;
 use crate::stats::Rng;
 
-/// The most operations that may wait at a site for others: for tokens, for an agreement, for what others know of a name, and
-/// transactions that are under way. One more is refused as overloaded. An operation that waits takes about half a kilobyte.
+/// The most operations that may wait at a site for others: for tokens, for an agreement, for what others know of a
+/// name, and transactions that are under way. One more is refused as overloaded. An operation that waits takes about
+/// half a kilobyte.
 pub const WAITING: usize = 320_000;
-/// The longest round trip that is reckoned with, in microseconds. What took longer was held up, by a peer that stood still or by
-/// a queue, and says nothing of the way; who waited by it would ask again only after as long.
+/// The longest round trip that is reckoned with, in microseconds. An exchange that took longer was held up, by a peer
+/// that stood still or by a queue, and says nothing of the way; a site that waited by it would ask again only after as
+/// long.
 pub const LONGEST_WAY: u64 = SECOND;
+/// The size that the batch of most turns does not exceed, in bytes.
+const TURN_BYTES: usize = 256;
 /// A peer that was not heard from for this long counts as down, in microseconds.
 pub const SILENCE: u64 = 4 * SECOND;
 
-/// What a site knows of another, by the other's position among the members.
+/// A site's knowledge of another member.
 #[derive(Clone, Debug, Default)]
 pub struct Peer {
     /// The site.
@@ -34,31 +37,33 @@ pub struct Peer {
     pub position: u64,
     /// The incarnation noted for its newest storage, and that storage's nonce.
     pub noted: (Incarnation, u64),
-    /// When it last said something that only a site that serves says, in this life's monotonic microseconds.
+    /// The last time at which it sent something that only a site that serves sends, in this life's monotonic
+    /// microseconds.
     pub heard: Option<u64>,
-    /// When it last said so after it was not known to serve, on the same clock.
+    /// The time since which it is known to serve without a break, on the same clock; meaningless while it is down.
     pub up_since: u64,
-    /// Whether it said that it drains.
+    /// True if it said that it drains.
     pub leaving: bool,
-    /// The last exchange of clocks.
+    /// The last exchange of clocks with that incarnation.
     pub offset: Option<Offset>,
-    /// When it was last asked, by both clocks of this life, what it answered to in that incarnation: it had its storage then.
+    /// The sending time, by both clocks of this life, of the last ping that it answered in that incarnation: it had its
+    /// storage then.
     pub vouched: Option<Now>,
 }
 
 impl Peer {
-    /// Whether it serves, as far as was heard lately.
+    /// True if it serves, as far as was heard lately.
     pub fn is_up(&self, now: Now) -> bool {
         self.heard.is_some_and(|heard| now.mono.saturating_sub(heard) < SILENCE)
     }
 
-    /// Whether tokens given to it would be of use there.
+    /// True if tokens given to it would be of use there.
     pub fn takes_gifts(&self, now: Now) -> bool {
         self.is_up(now) && !self.leaving && self.incarnation > Incarnation(0)
     }
 }
 
-/// Names a waiting operation.
+/// The name of an operation of this site: its id without the site and the incarnation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ticket {
     /// Its session.
@@ -69,70 +74,124 @@ pub struct Ticket {
 
 impl Ticket {
     /// The operation's id.
-    pub fn operation(self, turn: &Turn) -> OperationId {
+    pub fn operation(self, here: &Here) -> OperationId {
         let Ticket { session, sequence } = self;
-        OperationId { site: turn.site.me, incarnation: turn.site.incarnation, session, sequence }
+        OperationId { site: here.site.me, incarnation: here.site.incarnation, session, sequence }
     }
 }
 
-/// What others' clocks say of a site's wall clock.
+/// The verdict of other sites' clocks on a site's wall clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trust {
-    /// Nobody disagrees with it, or so many agree, itself included, that not all of them can be wrong, if fewer than a majority are.
+    /// No site disagrees with it; or enough agree, itself included, that not all of them are wrong if fewer than a
+    /// majority are.
     Trusted,
-    /// Nobody disagrees, and some who are up were not compared with it yet.
+    /// No site disagrees, and some that are up were not compared with it yet.
     Unknown,
-    /// Somebody disagrees, and too few agree. That too few disagree is no reason to trust it: others are down, and of those that
-    /// are left two may be wrong by as much.
+    /// A site disagrees, and too few agree. That too few disagree is no reason to trust it: others are down, and of
+    /// those that are left two may be wrong by as much.
     Doubted,
 }
 
 /// One call of `handle`.
 pub struct Turn<'a> {
+    /// The site and the others, as they are known now.
+    pub here: Here<'a>,
+    /// The effects of the call.
+    pub out: Out<'a>,
+}
+
+/// Everything that a chapter may look at besides its own state: the time, the site, and the other members.
+#[derive(Clone, Copy)]
+pub struct Here<'a> {
     /// The time.
     pub now: Now,
     /// The site's uptime over all lives, in microseconds.
     pub uptime: u64,
     /// The site and its members.
     pub site: Membership<'a>,
-    /// Whether the site drains: it wants no more tokens than what waits needs.
-    pub leaving: bool,
-    /// Whether storage has room for what clients want written.
-    pub has_room: bool,
-    /// What others' clocks say of the site's wall clock.
-    pub trust: Trust,
-    /// The configuration.
-    pub config: &'a Config,
-    /// Operations that wait at this site. Those that end in this turn still count, so that the turn cannot admit more than
-    /// the bound.
-    pub waiting: usize,
-    /// The members by position; this site's own entry is idle.
-    pub peers: &'a [Peer],
     /// This site's position among the members.
     pub position: usize,
+    /// The members by position; this site's own entry is idle.
+    pub peers: &'a [Peer],
+    /// The configuration.
+    pub config: &'a Config,
+    /// True if storage has room for what clients want written.
+    pub has_room: bool,
+}
+
+/// The effects of a call: rows that become durable, messages and responses that leave once they are, and counts.
+pub struct Out<'a> {
+    /// The site itself.
+    me: SiteId,
+    /// Messages of a chapter to itself at this site, taken up in the same call; empty at its end.
+    own: VecDeque<Body>,
+    /// The rows that become durable, whole or not at all.
+    pub batch: Batch,
+    /// Messages to other sites.
+    pub sends: Vec<(SiteId, Body)>,
+    /// Responses to clients, besides those to operations that have ended.
+    pub responses: Vec<(ClientId, Response)>,
+    /// Waiting operations that have ended.
+    pub finished: Vec<(Ticket, Outcome)>,
+    /// Waiting operations that are undecided when their clients are answered, with their aims.
+    pub undecided: Vec<(Ticket, Aim)>,
+    /// The number of operations that wait at this site; at most [`WAITING`]. Those that end in this turn still count,
+    /// so that the turn cannot admit more than the bound.
+    pub waiting: usize,
     /// The source of back-offs.
     pub rng: &'a mut Rng,
     /// Counters.
     pub metrics: &'a mut Metrics,
-    /// What is to become durable.
-    pub batch: Batch,
-    /// What is to be sent.
-    pub sends: Vec<(SiteId, Body)>,
-    /// Digests to be sent, by member.
-    pub digests: Vec<Vec<Digest>>,
-    /// Waiting operations that have ended.
-    pub finished: Vec<(Ticket, Outcome)>,
-    /// Waiting operations of which it is not decided yet whether they take effect.
-    pub undecided: Vec<(Ticket, Aim)>,
-    /// Tracked grants released in this turn.
-    pub removed: FxHashSet<u64>,
-    /// What is to be answered besides.
-    pub responses: Vec<(ClientId, Response)>,
-    /// The earliest uptime at which a hold granted in this turn may end.
-    pub next_due: Option<u64>,
 }
 
-impl Turn<'_> {
+impl<'a> Out<'a> {
+    /// No effects yet; `waiting` operations wait.
+    pub fn new(me: SiteId, waiting: usize, rng: &'a mut Rng, metrics: &'a mut Metrics) -> Self {
+        Self {
+            me,
+            own: VecDeque::new(),
+            batch: Batch::with_capacity(TURN_BYTES),
+            sends: Vec::new(),
+            responses: Vec::new(),
+            finished: Vec::new(),
+            undecided: Vec::new(),
+            waiting,
+            rng,
+            metrics,
+        }
+    }
+
+    /// Sends a message once the batches handed out before, and this call's, are durable. One to this site itself is
+    /// delivered within the same call ([`Out::take_own`]): no other site hears of it, so it may count before it is
+    /// durable.
+    pub fn send(&mut self, to: SiteId, message: impl Into<Body>) {
+        match to == self.me {
+            true => self.own.push_back(message.into()),
+            false => self.sends.push((to, message.into())),
+        }
+    }
+
+    /// The next message to this site itself.
+    pub fn take_own(&mut self) -> Option<Body> {
+        self.own.pop_front()
+    }
+
+    /// Admits one more operation that is to wait; false at the bound, where it is to be refused as overloaded.
+    #[must_use]
+    pub fn admit(&mut self) -> bool {
+        let has_room = self.waiting < WAITING;
+        self.waiting += usize::from(has_room);
+        has_room
+    }
+
+    /// A random time below `span` microseconds: keeps rivals apart.
+    pub fn jitter(&mut self, span: u64) -> u64 {
+        self.rng.below(span.max(1))
+    }
+}
+
+impl Here<'_> {
     /// The longest round trip to a peer that is up, in microseconds; a guess before anything was measured.
     pub fn longest_round_trip(&self) -> u64 {
         let measured = self.peers.iter().filter(|peer| peer.is_up(self.now));
@@ -149,7 +208,7 @@ impl Turn<'_> {
         peer.and_then(|peer| peer.offset).map_or(200 * MILLISECOND, |offset| offset.rtt).min(LONGEST_WAY)
     }
 
-    /// Whether a site serves, as far as was heard lately; this one does.
+    /// True if a site serves, as far as was heard lately; this one does.
     pub fn is_reachable(&self, site: SiteId) -> bool {
         site == self.site.me || self.peers.iter().any(|peer| peer.site == site && peer.is_up(self.now))
     }
@@ -163,35 +222,44 @@ impl Turn<'_> {
         peer.map_or(Incarnation(0), |peer| peer.incarnation)
     }
 
-    /// The time that a majority agrees has come: the latest that so many of all sites' wall clocks show, this site's included,
-    /// as they were measured in this life. Where fewer were since this site's own was stepped, the one that is farthest behind
-    /// counts, whenever it was measured. None if nothing is known but this site's own clock, and there are others.
+    /// The time that a majority agrees has come: the latest that the wall clocks of a majority of all sites show or
+    /// have passed, this site's included, as they were measured in this life. None if no other clock was measured, and
+    /// there are others.
+    ///
+    /// What is not safe to do too early is judged by this, what is not safe to do too late by [`Here::agreed_at_most`].
     pub fn agreed(&self) -> Option<i64> {
+        // The clocks in ascending order: from this one on there are as many as a majority.
         let (offsets, majority) = (self.offsets(), self.peers.len() / 2 + 1);
         if offsets.len() >= majority {
             return Some(self.now.wall.saturating_add(offsets[offsets.len() - majority]));
         }
-        // What was measured before this site's own clock was stepped counts here: whether the other was stepped too or not.
+
+        // Too few are known since this site's clock was stepped. The one that is farthest behind counts: to wait for
+        // longer than needed is safe. Measured before the step it counts in both ways, for a peer that was stepped too
+        // and one that was not.
         let others = self.peers.iter().filter(|peer| peer.site != self.site.me);
         let known = others.filter_map(|peer| peer.offset).map(|offset| offset.offset.min(offset.at(self.now).offset));
+
         Some(self.now.wall.saturating_add(known.min()?.min(0)))
     }
 
-    /// The time that a majority agrees has not passed yet: the earliest that the wall clocks of so many have not passed. None if fewer
-    /// are known. What is not safe to do too early is judged by [`Turn::agreed`], what is not safe to do too late by this.
+    /// The time that a majority agrees has not passed yet: the earliest that the wall clocks of a majority have not
+    /// passed. None if fewer are known.
     pub fn agreed_at_most(&self) -> Option<i64> {
         let offset = *self.offsets().get(self.peers.len() / 2)?;
         Some(self.now.wall.saturating_add(offset))
     }
 
-    /// Whether the wall clocks of so many as are a majority of all sites lie within `span` microseconds of each other.
+    /// True if the wall clocks of a majority of all sites lie within `span` microseconds of each other.
     pub fn has_majority_within(&self, span: u64) -> bool {
         self.offsets().windows(self.peers.len() / 2 + 1).any(|near| near[near.len() - 1].abs_diff(near[0]) <= span)
     }
 
-    /// How far the wall clocks that were measured in this life are from this site's, itself included, in ascending order. One that
-    /// was measured before this site's own was stepped says nothing: it may have been stepped too since, and fit by chance.
+    /// The offsets of the wall clocks that were measured in this life, with zero for this site's own, in ascending
+    /// order.
     fn offsets(&self) -> Vec<i64> {
+        // A clock that was measured before this site's own was stepped says nothing: it may have been stepped too
+        // since, and fit by chance.
         let others = self.peers.iter().filter(|peer| peer.site != self.site.me);
         let measured = others.filter_map(|peer| peer.offset.filter(|offset| offset.is_of(self.now)));
         let mut offsets: Vec<i64> = measured.map(|offset| offset.offset).chain([0]).collect();
@@ -199,7 +267,7 @@ impl Turn<'_> {
         offsets
     }
 
-    /// How far a site's wall clock is from this one's, if they were compared in this life.
+    /// The offset of a site's wall clock from this one's; none if they were not compared in this life.
     pub fn offset_of(&self, site: SiteId) -> Option<Offset> {
         if site == self.site.me {
             return Some(Offset::default());
@@ -208,27 +276,56 @@ impl Turn<'_> {
         Some(peer?.offset?.at(self.now))
     }
 
-    /// Whether a site's wall clock and this one's were compared in this life, and agree as far as that can tell.
+    /// True if a site's wall clock and this one's were compared in this life, and agree as far as that can tell.
     pub fn agrees_with(&self, site: SiteId) -> bool {
         let offset = self.peers.iter().find(|peer| peer.site == site).and_then(|peer| peer.offset);
         site == self.site.me || offset.is_some_and(|offset| offset.excess_now(self.now, self.config.epsilon) == 0)
     }
 
-    /// Sends a message about objects.
-    pub fn send_object(&mut self, to: SiteId, message: Message) {
-        self.sends.push((to, Body::Object(Box::new(message))));
+    /// The largest part of any peer's offset that ε and the round trip cannot explain, in microseconds, and the verdict
+    /// on this site's wall clock.
+    pub fn judge_clock(&self) -> (u64, Trust) {
+        // A peer that is up counts by its last exchange. One that is down does not, as its clock may have been set
+        // right since; but if they agreed then, and this site's own clock was stepped away from it since, the monotonic
+        // clock tells that.
+        let (mut most, mut agreeing, mut disagreeing, mut unheard) = (0, 1, 0, 0);
+        for peer in self.peers.iter().filter(|peer| peer.site != self.site.me) {
+            let excess = match peer.offset {
+                Some(offset) if peer.is_up(self.now) => offset.excess_now(self.now, self.config.epsilon),
+                Some(offset) if offset.excess(self.config.epsilon) == 0 => {
+                    match offset.at(self.now).excess(self.config.epsilon) {
+                        0 => continue,
+                        excess => excess,
+                    }
+                }
+                None if peer.is_up(self.now) => {
+                    unheard += 1;
+                    continue;
+                }
+                _ => continue,
+            };
+            most = most.max(excess);
+            *(if excess > 0 { &mut disagreeing } else { &mut agreeing }) += 1;
+        }
+
+        // If fewer than a majority of clocks are wrong, then of this many that agree not all are.
+        let are_enough = agreeing > (self.peers.len() - 1) / 2;
+        let trust = match (are_enough, disagreeing, unheard) {
+            (true, ..) | (_, 0, 0) => Trust::Trusted,
+            (_, 0, _) => Trust::Unknown,
+            _ => Trust::Doubted,
+        };
+        (most, trust)
     }
 
-    /// Takes one more operation in that is to wait; false at the bound, where it is to be refused as overloaded.
-    #[must_use]
-    pub fn admit(&mut self) -> bool {
-        let has_room = self.waiting < WAITING;
-        self.waiting += usize::from(has_room);
-        has_room
+    /// The verdict of other sites' clocks on this site's wall clock.
+    pub fn trust(&self) -> Trust {
+        self.judge_clock().1
     }
 
-    /// Up to `span` microseconds, at random: keeps rivals apart.
-    pub fn jitter(&mut self, span: u64) -> u64 {
-        self.rng.below(span.max(1))
+    /// True if rights over objects are issued and relied upon: not while this site's clock is doubted, or was not
+    /// compared.
+    pub fn uses_rights(&self) -> bool {
+        self.config.warranties != Warranties::Off && self.trust() == Trust::Trusted
     }
 }

@@ -1,11 +1,11 @@
 //! State warranties: rights to rely on the value of an object until a time (Warranties, NSDI 2014).
 //!
-//! The object's home, the **backer**, issues a warranty together with a value. Its **holder** is a site, which may then
-//! judge reads of that value by itself. The backer keeps the promise: before it changes the value, every warranty on it has
-//! ended or was given up.
+//! The object's home, the **issuer**, issues a warranty together with a value. Its **holder** is a site, which may then
+//! judge reads of that value by itself. The issuer keeps the promise: before it changes the value, every warranty on it
+//! has ended or was given up.
 //!
 //! ```text
-//!   holder  ── Fetch ──▶  backer          a read; the backer may add a right to its answer
+//!   holder  ── Fetch ──▶  issuer          a read; the issuer may add a right to its answer
 //!           ◀── value, right until t ──
 //!           ◀── Revoke ──                 a write waits: give it up, if nothing rests on it
 //!           ── Revoked ──▶
@@ -13,31 +13,32 @@
 //!
 //! # When it ends
 //!
-//! Each end errs to its own cost, on both of its clocks. The holder relies on it while its wall clock is before
-//! `expiry - ε` **and** its monotonic clock has not advanced by the duration since it *sent* the question. The backer
-//! takes it as binding until its wall clock is past `expiry + ε` **and** its monotonic clock is past the duration and 2ε
-//! since it was issued. So either pair of clocks suffices to keep the promise, where the holder judges alone (0 phases). Where
-//! it asks participants, these refuse by their wall clocks; see [`crate::txn`].
+//! Each end errs to its own cost, on both of its clocks. The holder relies on it while its wall clock is before `expiry
+//! - ε` **and** its monotonic clock has not advanced by the duration since it *sent* the question. The issuer takes it
+//! as binding until its wall clock is past `expiry + ε` **and** its monotonic clock is past the duration and 2ε since
+//! it was issued. So either pair of clocks suffices to keep the promise, where the holder judges alone (0 phases).
+//! Where it asks participants, these refuse by their wall clocks; see [`crate::txn`].
 //!
 //! # Crashes
 //!
-//! Warranties live in memory at both ends. A holder that starts anew holds nothing, but what its earlier life sent may
-//! still rest on what that life held: it never acknowledges for an earlier life. A backer that starts anew does not know
-//! what it issued; it knows a durable **mark** above every expiry that it ever sent, and writes wait until that is over, by its
-//! wall clock and by the time that a majority agrees has come. One that lost its storage waits for as long as any warranty may
-//! last, by both its clocks.
+//! Warranties live in memory at both ends. A holder that starts again holds nothing, but what its earlier life sent may
+//! still rest on what that life held: it never acknowledges for an earlier life. An issuer that starts again does not
+//! know what it issued; it knows a durable **mark** above every expiry that it ever sent, and writes wait until that is
+//! over, by its wall clock and by the time that a majority agrees has come. One that lost its storage waits for as long
+//! as any warranty may last, by both its clocks.
 //!
 //! # A wall clock that was ahead
 //!
-//! An end far in the future would keep writes waiting for as long as the clock was ahead. So none is issued that is farther
-//! ahead than [`FARTHEST`] of the time that a majority agrees on; and an end, or the mark, that is found to stand farther ahead
-//! of it than [`LEASE`] (and a second for clock errors) is brought back to that: whatever rests on it is over by then, because its
-//! holder stops by its monotonic clock, and no transaction lasts longer than [`LONGEST`].
+//! An end far in the future would keep writes waiting for as long as the clock was ahead. So none is issued that is
+//! farther ahead than [`FARTHEST`] of the time that a majority agrees on; and an end, or the mark, that is found to
+//! stand farther ahead of it than [`LEASE`] (and a second for clock errors) is brought back to that: whatever rests on
+//! it is over by then, because its holder stops by its monotonic clock, and no transaction lasts longer than
+//! [`LONGEST`].
 //!
 //! # How long
 //!
-//! [`Popularity`] says how long a warranty should last, by object, from how often it is read and written. Most objects get
-//! none.
+//! [`Popularity`] says how long a warranty should last, by object, from how often it is read and written. Most objects
+//! get none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,15 +52,15 @@ use crate::stats::Popularity;
 
 /// The longest warranty, in microseconds.
 pub const LONGEST: u64 = 10 * SECOND;
-/// A site takes another one to have its storage still for at most this long since it sent the last question that the other has
-/// answered, by whichever of its clocks shows more, in microseconds.
+/// A site takes another one to have its storage still for at most this long since it sent the last question that the
+/// other has answered, by whichever of its clocks shows more, in microseconds.
 pub const VOUCHED: u64 = LONGEST;
-/// A home that has lost its storage changes no object for this long after it joins, in microseconds. Nothing rests on its earlier
-/// answers any more then: other sites use results that rest on them for at most [`VOUCHED`], and what they issue or prepare
-/// until then lasts for at most [`LONGEST`]. The second is for the errors of clocks.
+/// A home that has lost its storage changes no object for this long after it joins, in microseconds. Nothing rests on
+/// its earlier answers any more then: other sites use results that rest on them for at most [`VOUCHED`], and what they
+/// issue or prepare until then lasts for at most [`LONGEST`]. The second is for the errors of clocks.
 pub const LEASE: u64 = VOUCHED + LONGEST + SECOND;
-/// An end of a right, or a deadline, that is farther ahead than this was set by a wrong wall clock: none is set farther ahead than
-/// [`LONGEST`]. The second between the two is for errors that no site has noticed yet.
+/// An end of a right, or a deadline, that is farther ahead than this was set by a wrong wall clock: none is set farther
+/// ahead than [`LONGEST`]. The second between the two is for errors that no site has noticed yet.
 pub const FARTHEST: u64 = LONGEST + SECOND;
 /// The shortest warranty that is worth issuing, in microseconds.
 const SHORTEST: u64 = 20 * MILLISECOND;
@@ -69,15 +70,15 @@ const ASK_AGAIN: u64 = 200 * MILLISECOND;
 const AHEAD: i64 = SECOND as i64;
 /// The most objects whose popularity is remembered; beyond it, those that were not used for longest are forgotten.
 const POPULAR: usize = 65_536;
-/// No right over an object is issued for this long after a write of it was refused because it may not wait. Otherwise the sites
-/// that read the object would hold new rights when the writer tries again.
+/// No right over an object is issued for this long after a write of it was refused because it may not wait. Otherwise
+/// the sites that read the object would hold new rights when the writer tries again.
 const RESPITE: u64 = SECOND;
 /// The most objects that have a respite at a time; one more ends the respites of all.
 const RESPITES: usize = 65_536;
 /// The most objects that have warranties at a time; beyond it none is issued.
 const ISSUED: usize = 1_000_000;
 
-/// A warranty at its backer.
+/// A warranty at its issuer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Issued {
     /// The site that holds it.
@@ -90,7 +91,7 @@ pub struct Issued {
     pub wall: i64,
     /// It also binds until the monotonic clock is past this.
     pub mono: u64,
-    /// When its holder was last asked to give it up, on the monotonic clock; none if never.
+    /// The monotonic time at which its holder was last asked to give it up; none if never.
     asked_back: Option<u64>,
 }
 
@@ -109,30 +110,33 @@ impl Issued {
 
 /// The warranties that a home has issued over its objects.
 #[derive(Clone, Debug, Default)]
-pub struct Backer {
+pub struct Issuer {
     /// This start of the home; a part of each warranty's number.
     start: Start,
-    /// How many warranties this start has issued.
+    /// The number of warranties that this start has issued.
     count: u64,
     /// By object, one for each holder and start of it, in the order in which they were issued. No entry is empty.
     issued: BTreeMap<String, Vec<Issued>>,
-    /// Objects by the monotonic time at which [`Backer::sweep`] looks whether their warranties are over.
+    /// Objects by the monotonic time at which [`Issuer::sweep`] looks whether their warranties are over.
     ends: BTreeSet<(u64, String)>,
-    /// How many writes of an object wait or are prepared. No right over such an object is issued or extended.
+    /// The number of writes of an object that wait or are prepared; no entry is zero. No right over an object with an
+    /// entry is issued or extended.
     barred: FxHashMap<String, u32>,
     /// The monotonic time until which an object has a respite; see [`RESPITE`].
     respites: FxHashMap<String, u64>,
-    /// How often objects are read and written.
+    /// The estimated frequencies of reads and writes, by object.
     popularity: FxHashMap<String, Popularity>,
     /// A wall-clock time above every expiry that was ever sent. It is durable before a warranty leaves that needs it.
     mark: i64,
-    /// True if `mark` has changed since [`Backer::take_mark`].
+    /// True if `mark` has changed since [`Issuer::take_mark`].
     is_dirty: bool,
     /// Binds like a warranty over every object, for those that an earlier life may have issued; none once that is over.
     before: Option<Before>,
-    /// The wall-clock time that a majority agreed had come, at the last [`Backer::note_agreed`]; none if no majority was heard.
+    /// The wall-clock time that a majority agreed had come, at the last [`Issuer::note_agreed`]; none if no majority
+    /// was heard.
     agreed: Option<i64>,
-    /// The wall-clock time by which everything is over that rests on any right issued so far; none if no majority was heard.
+    /// The wall-clock time by which everything is over that rests on any right issued so far; none if no majority was
+    /// heard.
     farthest: Option<i64>,
 }
 
@@ -143,17 +147,19 @@ struct Before {
     wall: i64,
     /// They also bind until the monotonic clock reaches this.
     mono: u64,
-    /// They are over when the monotonic clock reaches this, whatever the wall clocks show: perhaps no majority can be heard.
+    /// They are over when the monotonic clock reaches this, whatever the wall clocks show: perhaps no majority can be
+    /// heard.
     at_most: u64,
 }
 
-impl Backer {
-    /// A backer with this durable mark and no warranties.
+impl Issuer {
+    /// An issuer with this durable mark and no warranties.
     pub fn restore(mark: i64) -> Self {
         Self { mark, ..Self::default() }
     }
 
-    /// Begins to serve, in this start. `was_lost` says that an earlier incarnation's storage is gone, and its mark with it.
+    /// Begins to serve, in this start. `was_lost` says that an earlier incarnation's storage is gone, and its mark with
+    /// it.
     pub fn resume(&mut self, now: Now, epsilon: u64, start: Start, was_lost: bool) {
         // Whatever the lost storage's mark was, nothing that rests on it lasts for longer than a lease from now.
         let mark = if was_lost { now.wall.saturating_add_unsigned(LEASE) } else { self.mark };
@@ -165,14 +171,17 @@ impl Backer {
         let least = if was_lost { LEASE } else { 0 };
         let mono = now.mono + least + if was_lost { 2 * epsilon } else { 0 };
 
-        // A right lasts no longer than a lease, nor does what rests on it: by the monotonic clock it is over then in any case.
+        // A right lasts no longer than a lease, nor does what rests on it: by the monotonic clock it is over then in
+        // any case.
         let at_most = mono + LEASE + 2 * epsilon;
         self.before = (mark > 0).then_some(Before { wall, mono, at_most });
+        assert!(self.issued.is_empty(), "a start begins with rights that it has not issued");
         self.start = start;
     }
 
-    /// Takes note of two wall-clock times: `agreed`, which a majority agrees has come, and `at_most`, which a majority agrees has
-    /// not passed. An end that stands too far ahead of the second is brought back, because the wall clock was ahead when it was set.
+    /// Takes note of two wall-clock times: `agreed`, which a majority agrees has come, and `at_most`, which a majority
+    /// agrees has not passed. An end that stands too far ahead of the second is brought back, because the wall clock
+    /// was ahead when it was set.
     pub fn note_agreed(&mut self, now: Now, agreed: Option<i64>, at_most: Option<i64>, epsilon: u64) {
         self.agreed = agreed;
         self.farthest = at_most.map(|at_most| at_most.saturating_add_unsigned(LEASE + SECOND + 2 * epsilon));
@@ -186,8 +195,8 @@ impl Backer {
             before.wall = before.wall.min(farthest);
         }
 
-        // The wall clock was behind when the storage was found lost. The rest of the lease must be waited for after another start
-        // too, and a start knows only the mark.
+        // The wall clock was behind when the storage was found lost. The rest of the lease must be waited for after
+        // another start too, and a start knows only the mark.
         let left = self.before.map_or(0, |before| before.mono.saturating_sub(now.mono));
         let until = at_most.map_or(0, |at_most| at_most.saturating_add_unsigned(left));
         if left > 0 && self.mark.saturating_add_unsigned(SECOND) < until {
@@ -200,7 +209,7 @@ impl Backer {
         (self.mark, std::mem::take(&mut self.is_dirty))
     }
 
-    /// How many objects have warranties.
+    /// The number of objects that have warranties.
     pub fn len(&self) -> usize {
         self.issued.len()
     }
@@ -237,15 +246,16 @@ impl Backer {
         }
     }
 
-    /// Issues a right over the object's present value to `holder`, if one may be issued and is worth it. The mark that it needs
-    /// must be durable before the right leaves.
+    /// Issues a right over the object's present value to `holder`, if one may be issued and is worth it. The mark that
+    /// it needs must be durable before the right leaves.
     pub fn issue(&mut self, now: Now, epsilon: u64, name: &str, holder: SiteId, start: Start) -> Option<Offer> {
         let duration = self.popularity.get(name)?.duration(now.mono, LONGEST);
         if duration < SHORTEST.max(4 * epsilon) || self.is_barred(name) || self.issued.len() >= ISSUED {
             return None;
         }
 
-        // A wall clock that is ahead, and that nobody has noticed yet, must not bind this home for as long as it is ahead.
+        // A wall clock that is ahead, and that nobody has noticed yet, must not bind this home for as long as it is
+        // ahead.
         let expiry = now.wall.saturating_add_unsigned(duration);
         if self.agreed.is_none_or(|agreed| expiry > agreed.saturating_add_unsigned(FARTHEST + 2 * epsilon)) {
             return None;
@@ -282,8 +292,8 @@ impl Backer {
         Some(Offer { number, expiry, duration })
     }
 
-    /// Begins a write of the object: no right over it is issued until [`Backer::unbar`].
-    pub fn bar(&mut self, name: &str) {
+    /// Begins a write of the object: no right over it is issued until [`Issuer::unbar`].
+    pub fn block(&mut self, name: &str) {
         *self.barred.entry(name.to_owned()).or_default() += 1;
     }
 
@@ -301,8 +311,8 @@ impl Backer {
         self.barred.contains_key(name)
     }
 
-    /// The rights over an object whose holders are to be asked now to give them up: those that are `worth` it and were not asked
-    /// back a moment ago (`ASK_AGAIN`), also not for another write of the same object.
+    /// The rights over an object whose holders are to be asked now to give them up: those that are `worth` it and were
+    /// not asked back a moment ago (`ASK_AGAIN`), also not for another write of the same object.
     pub fn ask_back(&mut self, now: Now, name: &str, worth: impl Fn(&Issued) -> bool) -> Vec<Issued> {
         self.binding(now, name);
         let Some(rights) = self.issued.get_mut(name) else { return Vec::new() };
@@ -343,6 +353,8 @@ impl Backer {
             rights.iter_mut().for_each(|right| right.wall = right.wall.min(farthest));
         }
 
+        // Only here does a right end by time, and by both clocks: a write that went ahead sooner would break the
+        // promise.
         rights.retain(|right| !right.is_over(now));
         if rights.is_empty() {
             self.issued.remove(name);
@@ -359,14 +371,15 @@ impl Backer {
     /// True if rights that an earlier life may have issued still bind.
     pub fn is_bound_by_the_past(&self, now: Now) -> bool {
         self.before.is_some_and(|before| {
-            // The wall clock may have been right when the rights were issued, and be ahead now: it is not believed alone.
+            // The wall clock may have been right when the rights were issued, and be ahead now: it is not believed
+            // alone.
             let is_past = self.agreed.is_some_and(|agreed| agreed.min(now.wall) > before.wall);
             !(is_past && now.mono >= before.mono) && now.mono < before.at_most
         })
     }
 
-    /// The monotonic time at which everything that an earlier life may have issued will be over, by what is known now; none if it
-    /// is over.
+    /// The monotonic time at which everything that an earlier life may have issued will be over, by what is known now;
+    /// none if it is over.
     pub fn past_over_at(&mut self, now: Now) -> Option<u64> {
         if !self.is_bound_by_the_past(now) {
             self.before = None;
@@ -387,16 +400,19 @@ impl Backer {
         before.max(issued)
     }
 
-    /// Ends the rights over an object that a start of a holder gave up: those up to this number. A later one was issued since.
+    /// Ends the rights over an object that a start of a holder gave up: those up to this number. A later one was issued
+    /// since.
     pub fn give_up(&mut self, name: &str, holder: SiteId, start: Start, number: WarrantyNumber) {
         let Some(rights) = self.issued.get_mut(name) else { return };
+
+        // The number tells an extension apart that was issued after the holder gave the earlier right up.
         rights.retain(|right| (right.holder, right.start) != (holder, start) || right.number > number);
         if rights.is_empty() {
             self.issued.remove(name);
         }
     }
 
-    /// The monotonic time at which [`Backer::sweep`] has something to do.
+    /// The monotonic time at which [`Issuer::sweep`] has something to do.
     pub fn deadline(&self) -> Option<u64> {
         self.ends.first().map(|(at, _)| *at)
     }
@@ -416,26 +432,27 @@ impl Backer {
 
 /// A warranty at its holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Held {
+pub struct HeldRight {
     /// Its number.
     pub number: WarrantyNumber,
-    /// When it ends by the wall clock, in microseconds since 1970. The holder stops ε before.
+    /// Its end by the wall clock, in microseconds since 1970. The holder stops ε before.
     pub expiry: i64,
     /// The holder also stops at this monotonic time.
     pub mono: u64,
-    /// How long it lasted when it was issued, in microseconds.
+    /// The time from when it was issued to its end, in microseconds.
     pub duration: u64,
 }
 
-impl Held {
-    /// The right in an answer to a question that was sent at `asked`, on the monotonic clock. It counts from there, because the
-    /// backer counts from a later time: when it issued the right.
+impl HeldRight {
+    /// The right in an answer to a question that was sent at `asked`, on the monotonic clock. It counts from there,
+    /// because the issuer counts from a later time: when it issued the right.
     pub fn new(offer: Offer, asked: u64) -> Self {
         let Offer { number, expiry, duration } = offer;
         Self { number, expiry, mono: asked.saturating_add(duration), duration }
     }
 
-    /// The wall-clock time until which the holder relies on it, and by which a transaction that rests on it must be prepared.
+    /// The wall-clock time until which the holder relies on it, and by which a transaction that rests on it must be
+    /// prepared.
     pub fn relied_until(&self, epsilon: u64) -> i64 {
         self.expiry.saturating_sub_unsigned(epsilon)
     }
@@ -467,87 +484,87 @@ mod tests {
         Start { incarnation: Incarnation(1), life: Life(life) }
     }
 
-    /// A backer of an object that was read often enough.
-    fn backer() -> Backer {
-        let mut backer = Backer::default();
-        backer.resume(at(0), EPSILON, start(1), false);
-        backer.note_agreed(at(0), Some(at(0).wall), Some(at(0).wall), EPSILON);
+    /// An issuer of an object that was read often enough.
+    fn issuer() -> Issuer {
+        let mut issuer = Issuer::default();
+        issuer.resume(at(0), EPSILON, start(1), false);
+        issuer.note_agreed(at(0), Some(at(0).wall), Some(at(0).wall), EPSILON);
         for read in 1..=5 {
-            backer.note_reads(at(read * 100 * MILLISECOND), "x", 1);
+            issuer.note_reads(at(read * 100 * MILLISECOND), "x", 1);
         }
-        backer
+        issuer
     }
 
     #[test]
     fn right_binds_its_backer_for_longer_than_its_holder_relies_on_it() {
-        let mut backer = backer();
+        let mut issuer = issuer();
         let (asked, issued) = (at(2 * SECOND), at(2 * SECOND + 40 * MILLISECOND));
-        let offer = backer.issue(issued, EPSILON, "x", SiteId::new(1, 0), start(1)).expect("popular");
-        let held = Held::new(offer, asked.mono);
+        let offer = issuer.issue(issued, EPSILON, "x", SiteId::new(1, 0), start(1)).expect("popular");
+        let held = HeldRight::new(offer, asked.mono);
         for step in 0..200 {
             let now = at(2 * SECOND + step * 20 * MILLISECOND);
             let skewed = |offset: i64| Now { wall: now.wall + offset, mono: now.mono };
             for (ours, theirs) in [(0, 0), (EPSILON as i64, -(EPSILON as i64)), (-(EPSILON as i64), EPSILON as i64)] {
                 let live = held.is_live(skewed(ours), EPSILON);
-                let binding = !backer.binding(skewed(theirs), "x").is_empty();
-                assert!(!live || binding, "relied on after its backer has forgotten it, at {now:?}");
+                let binding = !issuer.binding(skewed(theirs), "x").is_empty();
+                assert!(!live || binding, "relied on after its issuer has forgotten it, at {now:?}");
             }
         }
-        assert!(backer.binding(at(20 * SECOND), "x").is_empty());
+        assert!(issuer.binding(at(20 * SECOND), "x").is_empty());
     }
 
     #[test]
     fn right_is_not_issued_while_a_write_is_pending_nor_for_what_is_written_too_often() {
-        let mut backer = backer();
-        let issue = |backer: &mut Backer, micros| backer.issue(at(micros), EPSILON, "x", SiteId::new(1, 0), start(1));
-        backer.bar("x");
-        assert_eq!(issue(&mut backer, 2 * SECOND), None);
-        backer.unbar("x");
-        assert!(issue(&mut backer, 2 * SECOND).is_some());
+        let mut issuer = issuer();
+        let issue = |issuer: &mut Issuer, micros| issuer.issue(at(micros), EPSILON, "x", SiteId::new(1, 0), start(1));
+        issuer.block("x");
+        assert_eq!(issue(&mut issuer, 2 * SECOND), None);
+        issuer.unbar("x");
+        assert!(issue(&mut issuer, 2 * SECOND).is_some());
         for write in 0..50 {
-            backer.note_write(at(3 * SECOND + write * 10 * MILLISECOND), "x");
+            issuer.note_write(at(3 * SECOND + write * 10 * MILLISECOND), "x");
         }
-        assert_eq!(issue(&mut backer, 3 * SECOND + 510 * MILLISECOND), None);
+        assert_eq!(issue(&mut issuer, 3 * SECOND + 510 * MILLISECOND), None);
     }
 
     #[test]
     fn right_that_was_extended_meanwhile_outlives_an_old_acknowledgement() {
-        let mut backer = backer();
+        let mut issuer = issuer();
         let holder = SiteId::new(1, 0);
-        let first = backer.issue(at(2 * SECOND), EPSILON, "x", holder, start(1)).expect("popular");
-        let second = backer.issue(at(3 * SECOND), EPSILON, "x", holder, start(1)).expect("popular");
-        backer.give_up("x", holder, start(1), first.number);
-        assert_eq!(backer.binding(at(3 * SECOND), "x").len(), 1);
+        let first = issuer.issue(at(2 * SECOND), EPSILON, "x", holder, start(1)).expect("popular");
+        let second = issuer.issue(at(3 * SECOND), EPSILON, "x", holder, start(1)).expect("popular");
+        issuer.give_up("x", holder, start(1), first.number);
+        assert_eq!(issuer.binding(at(3 * SECOND), "x").len(), 1);
         // Nor does one for another life count.
-        backer.give_up("x", holder, start(2), second.number);
-        assert_eq!(backer.binding(at(3 * SECOND), "x").len(), 1);
-        backer.give_up("x", holder, start(1), second.number);
-        assert!(backer.binding(at(3 * SECOND), "x").is_empty());
+        issuer.give_up("x", holder, start(2), second.number);
+        assert_eq!(issuer.binding(at(3 * SECOND), "x").len(), 1);
+        issuer.give_up("x", holder, start(1), second.number);
+        assert!(issuer.binding(at(3 * SECOND), "x").is_empty());
     }
 
     #[test]
     fn holder_is_asked_for_a_right_so_often_and_no_more() {
-        let mut backer = backer();
+        let mut issuer = issuer();
         let (holder, now) = (SiteId::new(1, 0), at(2 * SECOND));
-        backer.issue(now, EPSILON, "x", holder, start(1)).expect("popular");
-        assert_eq!(backer.ask_back(now, "x", |_| false).len(), 0);
-        assert_eq!(backer.ask_back(now, "x", |_| true).len(), 1);
-        assert_eq!(backer.ask_back(at(2 * SECOND + ASK_AGAIN - 1), "x", |_| true).len(), 0, "another waits for it");
-        assert_eq!(backer.ask_back(at(2 * SECOND + ASK_AGAIN), "x", |_| true).len(), 1, "the question may be lost");
+        issuer.issue(now, EPSILON, "x", holder, start(1)).expect("popular");
+        assert_eq!(issuer.ask_back(now, "x", |_| false).len(), 0);
+        assert_eq!(issuer.ask_back(now, "x", |_| true).len(), 1);
+        assert_eq!(issuer.ask_back(at(2 * SECOND + ASK_AGAIN - 1), "x", |_| true).len(), 0, "another waits for it");
+        assert_eq!(issuer.ask_back(at(2 * SECOND + ASK_AGAIN), "x", |_| true).len(), 1, "the question may be lost");
         // An extension is another right.
         let later = at(2 * SECOND + ASK_AGAIN + 1);
-        backer.issue(later, EPSILON, "x", holder, start(1)).expect("popular");
-        assert_eq!(backer.ask_back(later, "x", |_| true).len(), 1);
+        issuer.issue(later, EPSILON, "x", holder, start(1)).expect("popular");
+        assert_eq!(issuer.ask_back(later, "x", |_| true).len(), 1);
     }
 
     #[test]
     fn writes_wait_after_a_start_for_what_an_earlier_life_may_have_issued() {
-        let mut backer = backer();
-        backer.issue(at(2 * SECOND), EPSILON, "x", SiteId::new(1, 0), start(1)).expect("popular");
-        let (mark, dirty) = backer.take_mark();
+        let mut issuer = issuer();
+        issuer.issue(at(2 * SECOND), EPSILON, "x", SiteId::new(1, 0), start(1)).expect("popular");
+        let (mark, dirty) = issuer.take_mark();
         assert!(dirty);
         let restored = || {
-            let mut next = Backer::restore(mark);
+            let mut next = Issuer::restore(mark);
             next.resume(at(2 * SECOND), EPSILON, start(2), false);
             next
         };
@@ -557,17 +574,18 @@ mod tests {
         assert!(at(over).wall > mark);
         next.note_agreed(at(over), Some(at(over).wall), Some(at(over).wall), EPSILON);
         assert_eq!(next.over_at(at(over), "any"), None);
-        // A clock that is ahead, and that nobody can be asked about, is not believed; for so long as anything may be out.
+        // A clock that is ahead, and that nobody can be asked about, is not believed; for so long as anything may be
+        // out.
         let mut alone = restored();
         let ahead = Now { wall: mark + 3_600 * SECOND as i64, mono: 2 * SECOND };
         assert!(alone.over_at(ahead, "any").is_some());
         assert!(alone.over_at(Now { mono: 2 * SECOND + LEASE + 2 * EPSILON, ..ahead }, "any").is_none());
         // A mark that a clock set which was ahead is brought back.
-        let mut far = Backer::restore(mark + 3_600 * SECOND as i64);
+        let mut far = Issuer::restore(mark + 3_600 * SECOND as i64);
         far.resume(at(2 * SECOND), EPSILON, start(2), false);
         far.note_agreed(at(2 * SECOND), Some(at(2 * SECOND).wall), Some(at(2 * SECOND).wall), EPSILON);
         assert_eq!(far.take_mark(), (at(3 * SECOND + LEASE + 2 * EPSILON).wall, true));
-        let mut lost = Backer::default();
+        let mut lost = Issuer::default();
         lost.resume(at(2 * SECOND), EPSILON, start(1), true);
         assert!(lost.over_at(at(2 * SECOND), "any").expect("something may be out") > 2 * SECOND + LEASE);
         // One clock that shows an earlier time is no reason to take it for one that was ahead.
@@ -576,7 +594,7 @@ mod tests {
         doubted.note_agreed(now, Some(behind), Some(now.wall), EPSILON);
         assert_eq!(doubted.take_mark(), (mark, false));
         // A clock that was far behind when the storage was lost leaves no mark in the past.
-        let mut behind = Backer::default();
+        let mut behind = Issuer::default();
         behind.resume(Now { wall: 5, mono: 2 * SECOND }, EPSILON, start(1), true);
         behind.note_agreed(at(2 * SECOND), Some(at(2 * SECOND).wall), Some(at(2 * SECOND).wall), EPSILON);
         assert!(behind.take_mark().0 >= at(2 * SECOND + LEASE).wall);

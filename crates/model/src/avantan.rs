@@ -1,14 +1,14 @@
 //! The model check of Avantan: [`slackline_core::avantan`] itself, not a copy of it, in every order of events.
 //!
-//! A state is three sites' agreements on one entity, the messages under way, and what was acquired. From each state every
+//! A state is three sites' agreements on one entity, the messages under way, and the tokens acquired. From each state every
 //! message may be delivered next, in any order, or never (so links lose and reorder); each site may start an election,
-//! build or withdraw, grant a token, crash (what is volatile is lost), or lose its disk (everything is lost, and it comes
-//! back with a new incarnation, which may ask the others whether it may vote).
+//! build or withdraw, grant a token, crash (its volatile state is lost), or lose its disk (all its state is lost, and it comes
+//! back with a new incarnation, which may ask the others if it may vote).
 //!
 //! Properties:
 //!
 //! - **agreement**: all sites that applied an instance have the same table for it;
-//! - **conservation**: tokens here and there, decided moves that are not applied yet included, and what was acquired add up
+//! - **conservation**: the tokens at all sites, decided moves that are not applied yet included, and the tokens acquired add up
 //!   to the limit (to at most the limit once a disk was lost: the tokens on it count as spent);
 //! - **own invariants**: no assertion of the product fails.
 //!
@@ -24,35 +24,43 @@ use slackline_core::avantan::{
 use slackline_core::id::{Incarnation, SiteId};
 use stateright::{Model, Property};
 
-/// What to explore.
+/// The bounds of an exploration.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// For the printed line.
+    /// The name in the printed line.
     pub name: &'static str,
     /// Tokens at each site at the start.
     pub tokens: Vec<i64>,
-    /// What a site keeps out of a round, if it has it.
+    /// Tokens that a site keeps out of a round, if it has them.
     pub kept: i64,
     /// The highest ballot number in any instance.
     pub ballots: u64,
     /// The number of rounds.
     pub rounds: u64,
-    /// How many tokens clients ask for in all.
-    pub acquires: u8,
-    /// How many crashes there may be.
-    pub crashes: u8,
-    /// How many disks may be lost.
-    pub losses: u8,
+    /// The events that may happen a limited number of times.
+    pub allowed: Allowed,
     /// The first site that may lose its disk.
     pub losers_from: usize,
-    /// How many elections may be given up.
-    pub withdrawals: u8,
-    /// So many sites, from the first, may lead.
+    /// The number of sites that may lead, from the first on.
     pub leaders: usize,
-    /// Whether the entity is still to be created.
+    /// True if the entity is still to be created.
     pub creates: bool,
-    /// Whether every message but those that carry an election, a vote or a question is lost: what is left goes deeper.
+    /// True if only messages that carry an election, a vote or a question arrive. With the others lost, the same number of states
+    /// goes deeper.
     pub votes_only: bool,
+}
+
+/// The numbers of events: in a setup those that may happen, in a state those that still may.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Allowed {
+    /// Tokens that clients acquire.
+    pub acquires: u8,
+    /// Crashes.
+    pub crashes: u8,
+    /// Disks that are lost.
+    pub losses: u8,
+    /// Elections that are given up.
+    pub withdrawals: u8,
 }
 
 /// One site.
@@ -75,37 +83,39 @@ pub struct Envelope {
     note: Note,
 }
 
-/// What a message says.
+/// The content of a message.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Note {
     /// A message of the agreement.
     Agreement(Message),
-    /// Does a vote of my predecessors count?
+    /// A new incarnation asks if a vote of its predecessors counts.
     Question {
         /// Repeated in the answer.
         token: u64,
     },
-    /// None does.
+    /// The answer: no vote of theirs counts.
     NoVote(NoVote),
 }
 
-/// One state of the whole.
+/// One state of all sites and the network.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct State {
     sites: Vec<Site>,
+    /// The messages under way. One that never arrives stays here.
     network: BTreeSet<Envelope>,
+    /// Tokens acquired by clients so far, at all sites.
     acquired: i64,
-    acquires: u8,
-    crashes: u8,
-    losses: u8,
-    withdrawals: u8,
-    /// The table that was first seen for each instance.
+    /// The events that may still happen.
+    left: Allowed,
+    /// The first table that a site applied for each instance, by rising instance.
     decided: Vec<(u64, Table)>,
+    /// True once a site has applied another table for one of these instances.
     disagreed: bool,
+    /// True once an assertion of the product has failed.
     broken: bool,
 }
 
-/// What may happen next.
+/// An event that may happen next.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// A message arrives.
@@ -116,11 +126,11 @@ pub enum Action {
     Build(usize),
     /// A leader gives up.
     Withdraw(usize),
-    /// A new incarnation asks the others whether it may vote.
+    /// A new incarnation asks the others if it may vote.
     Ask(usize),
     /// A client is granted a token.
     Acquire(usize),
-    /// A site loses what is volatile.
+    /// A site loses its volatile state.
     Crash(usize),
     /// A site loses everything, and comes back with a new incarnation.
     LoseDisk(usize),
@@ -135,13 +145,114 @@ impl Setup {
         Membership { me: members[at], incarnation, members }
     }
 
-    /// The last instance that is looked at.
+    /// The last instance that is explored. Where the entity exists, instance 1 is over at the start.
     fn last(&self) -> u64 {
         self.rounds + u64::from(!self.creates)
     }
 
     fn limit(&self) -> i64 {
         self.tokens.iter().sum()
+    }
+
+    /// A site's offer to a round.
+    fn offer(&self, share: &Share) -> Offer {
+        Offer {
+            kept: self.kept.min(share.tokens),
+            away: 0,
+            needed: i64::from(share.tokens == 0),
+            wanted: i64::from(share.tokens == 0),
+        }
+    }
+
+    /// One step of a site's agreement: calls it, puts its messages on the network, and compares what it has decided.
+    fn step(&self, state: &mut State, at: usize, act: &dyn Fn(&mut Avantan, Membership, &mut Step)) {
+        let members = self.members();
+        let site = &mut state.sites[at];
+        let incarnation = site.incarnation;
+        let membership = self.membership(at, incarnation, &members);
+
+        // A failed assertion is a finding like a broken property, and the trace to it is wanted.
+        let mut step = Step::default();
+        let sound = catch_unwind(AssertUnwindSafe(|| act(&mut site.avantan, membership, &mut step))).is_ok();
+        state.broken |= !sound;
+
+        for (to, message) in step.sends {
+            let is_vote = matches!(
+                message,
+                Message::Election { .. } | Message::Report { .. } | Message::Accept { .. } | Message::Accepted { .. }
+            );
+            if is_vote || !self.votes_only {
+                let note = Note::Agreement(message);
+                state.network.insert(Envelope { from: at, incarnation, to: to.region as usize, note });
+            }
+        }
+
+        // Agreement: the first site that applies an instance settles what its table is; every other one must have the same.
+        if step.adopted {
+            let share = &state.sites[at].avantan.share;
+            let instance = share.applied;
+            match state.decided.iter().find(|(known, _)| *known == instance) {
+                Some((_, table)) => state.disagreed |= *table != share.table,
+                None => {
+                    state.decided.push((instance, share.table.clone()));
+                    state.decided.sort_by_key(|(instance, _)| *instance);
+                }
+            }
+        }
+    }
+
+    /// A message arrives.
+    fn deliver(&self, state: &mut State, envelope: Envelope) {
+        state.network.remove(&envelope);
+        let Envelope { from, incarnation, to, note } = envelope;
+        let members = self.members();
+
+        // An incarnation that is gone never acts again: the node drops its messages before the agreement sees them.
+        let known = &mut state.sites[to].known[from];
+        if incarnation < *known {
+            return;
+        }
+        *known = incarnation;
+
+        match note {
+            Note::Agreement(message) => self.step(state, to, &|avantan, site, step| {
+                avantan.handle(site, members[from], message.clone(), |share| self.offer(share), step);
+            }),
+            Note::Question { token } => {
+                let site = &state.sites[to];
+                if let Some(answer) = site.avantan.no_vote(members[from], site.known[from], token) {
+                    let note = Note::NoVote(answer);
+                    state.network.insert(Envelope { from: to, incarnation: site.incarnation, to: from, note });
+                }
+            }
+            Note::NoVote(answer) => {
+                let Site { avantan, incarnation, clearance, .. } = &mut state.sites[to];
+                let site = self.membership(to, *incarnation, &members);
+                let heard = catch_unwind(AssertUnwindSafe(|| clearance.hear(avantan, site, from, answer)));
+                state.broken |= heard.is_err();
+                if heard.is_ok_and(|heard| heard == Heard::Behind) && !self.votes_only {
+                    let note = Note::Agreement(Message::Behind { applied: avantan.share.applied });
+                    state.network.insert(Envelope { from: to, incarnation: *incarnation, to: from, note });
+                }
+            }
+        }
+    }
+
+    /// A new incarnation asks every other site if it may vote. Returns false if that is no new question.
+    fn ask(&self, state: &mut State, at: usize) -> bool {
+        let Site { avantan, incarnation, clearance, .. } = &mut state.sites[at];
+        let before = clearance.clone();
+
+        // A token for each incarnation and instance: an answer to an earlier question must not count for this one.
+        let token = u64::from(incarnation.0) << 8 | avantan.share.applied;
+        if clearance.question(avantan, token).0 != token || *clearance == before {
+            return false;
+        }
+        for to in (0..self.tokens.len()).filter(|to| *to != at) {
+            let note = Note::Question { token };
+            state.network.insert(Envelope { from: at, incarnation: *incarnation, to, note });
+        }
+        true
     }
 }
 
@@ -157,7 +268,7 @@ pub(crate) fn trace(setup: &Setup, actions: Vec<Action>) -> Vec<String> {
             Action::Start(at) => format!("S{} starts an election", at + 1),
             Action::Build(at) => format!("S{} stops waiting for reports", at + 1),
             Action::Withdraw(at) => format!("S{} withdraws", at + 1),
-            Action::Ask(at) => format!("S{} asks whether it may vote", at + 1),
+            Action::Ask(at) => format!("S{} asks if it may vote", at + 1),
             Action::Acquire(at) => format!("S{} grants a token", at + 1),
             Action::Crash(at) => format!("S{} crashes and restarts", at + 1),
             Action::LoseDisk(at) => format!("S{} loses its disk and comes back new", at + 1),
@@ -171,9 +282,11 @@ pub(crate) fn trace(setup: &Setup, actions: Vec<Action>) -> Vec<String> {
             .collect();
         lines.push(format!("{text:<78} tokens {} acquired {}", tokens.join(" "), state.acquired));
     }
+
     lines
 }
 
+/// A message in a few words.
 fn brief(note: &Note) -> String {
     let message = match note {
         Note::Agreement(message) => message,
@@ -183,6 +296,7 @@ fn brief(note: &Note) -> String {
             return format!("no vote of yours counts after {}{accepted}", answer.applied);
         }
     };
+
     match message {
         Message::Election { instance, ballot, .. } => {
             format!("Election({instance}, {}@{})", ballot.number, ballot.site)
@@ -211,6 +325,7 @@ impl Model for Setup {
 
     fn init_states(&self) -> Vec<State> {
         // The entity exists, and instance 1 created it with these tokens; or nobody has heard of it.
+        // The table and the shares agree: each site has applied its row of it.
         let row = |(at, &after): (usize, &i64)| Settled {
             instance: 1,
             row: Row {
@@ -223,6 +338,7 @@ impl Model for Setup {
                 away: 0,
             },
         };
+
         let rows: Vec<Settled> = self.tokens.iter().enumerate().map(row).collect();
         let table = Table::from_parts(1, 1, Some(self.limit()), rows);
         let site = |&tokens: &i64| {
@@ -234,14 +350,12 @@ impl Model for Setup {
             let clearance = Clearance::default();
             Site { avantan: Avantan::restore(share), incarnation: Incarnation(1), clearance, known }
         };
+
         vec![State {
             sites: self.tokens.iter().map(site).collect(),
             network: BTreeSet::new(),
             acquired: 0,
-            acquires: self.acquires,
-            crashes: self.crashes,
-            losses: self.losses,
-            withdrawals: self.withdrawals,
+            left: self.allowed,
             decided: Vec::new(),
             disagreed: false,
             broken: false,
@@ -249,9 +363,11 @@ impl Model for Setup {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        // A counterexample is found: nothing more has to be seen behind it.
         if state.broken || state.disagreed {
             return;
         }
+
         let members = self.members();
         actions.extend(state.network.iter().cloned().map(Action::Deliver));
         for (at, site) in state.sites.iter().enumerate() {
@@ -260,28 +376,32 @@ impl Model for Setup {
             if at < self.leaders && share.applied < self.last() && promised < self.ballots {
                 actions.push(Action::Start(at));
             }
+
             if site.incarnation > Incarnation(1)
                 && !site.avantan.may_vote(self.membership(at, site.incarnation, &members))
             {
                 actions.push(Action::Ask(at));
             }
+
+            // A leader waits, by its grace, as long as it likes: it may build as soon as a majority has promised.
             if let Role::Electing { reports, .. } = site.avantan.role() {
                 let promises = reports.iter().filter(|report| report.promises).count();
                 if promises > self.tokens.len() / 2 {
                     actions.push(Action::Build(at));
                 }
-                if state.withdrawals > 0 {
+                if state.left.withdrawals > 0 {
                     actions.push(Action::Withdraw(at));
                 }
             }
-            if state.acquires > 0 && share.free() > 0 {
+
+            if state.left.acquires > 0 && share.free() > 0 {
                 actions.push(Action::Acquire(at));
             }
             // A crash of a site that has nothing volatile changes nothing.
-            if state.crashes > 0 && *site.avantan.role() != Role::Idle {
+            if state.left.crashes > 0 && *site.avantan.role() != Role::Idle {
                 actions.push(Action::Crash(at));
             }
-            if state.losses > 0 && at >= self.losers_from {
+            if state.left.losses > 0 && at >= self.losers_from {
                 actions.push(Action::LoseDisk(at));
             }
         }
@@ -289,121 +409,49 @@ impl Model for Setup {
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
-        let members = self.members();
-        let step = |state: &mut State, at: usize, act: &dyn Fn(&mut Avantan, Membership, &mut Step)| {
-            let site = &mut state.sites[at];
-            let incarnation = site.incarnation;
-            let membership = self.membership(at, incarnation, &members);
-            let mut step = Step::default();
-            let sound = catch_unwind(AssertUnwindSafe(|| act(&mut site.avantan, membership, &mut step))).is_ok();
-            state.broken |= !sound;
-            for (to, message) in step.sends {
-                let is_vote = matches!(
-                    message,
-                    Message::Election { .. }
-                        | Message::Report { .. }
-                        | Message::Accept { .. }
-                        | Message::Accepted { .. }
-                );
-                if is_vote || !self.votes_only {
-                    let note = Note::Agreement(message);
-                    state.network.insert(Envelope { from: at, incarnation, to: to.region as usize, note });
-                }
-            }
-            if step.adopted {
-                let share = &state.sites[at].avantan.share;
-                let instance = share.applied;
-                match state.decided.iter().find(|(known, _)| *known == instance) {
-                    Some((_, table)) => state.disagreed |= *table != share.table,
-                    None => {
-                        state.decided.push((instance, share.table.clone()));
-                        state.decided.sort_by_key(|(instance, _)| *instance);
-                    }
-                }
-            }
-        };
-        let offer = |share: &Share| Offer {
-            kept: self.kept.min(share.tokens),
-            away: 0,
-            needed: i64::from(share.tokens == 0),
-            wanted: i64::from(share.tokens == 0),
-        };
         match action {
-            Action::Deliver(envelope) => {
-                state.network.remove(&envelope);
-                let Envelope { from, incarnation, to, note } = envelope;
-                let known = &mut state.sites[to].known[from];
-                // An incarnation that is gone never acts again.
-                if incarnation < *known {
-                    return Some(state);
-                }
-                *known = incarnation;
-                match note {
-                    Note::Agreement(message) => step(&mut state, to, &|avantan, site, step| {
-                        avantan.handle(site, members[from], message.clone(), offer, step);
-                    }),
-                    Note::Question { token } => {
-                        let site = &state.sites[to];
-                        if let Some(answer) = site.avantan.no_vote(members[from], site.known[from], token) {
-                            let note = Note::NoVote(answer);
-                            state.network.insert(Envelope { from: to, incarnation: site.incarnation, to: from, note });
-                        }
-                    }
-                    Note::NoVote(answer) => {
-                        let Site { avantan, incarnation, clearance, .. } = &mut state.sites[to];
-                        let site = self.membership(to, *incarnation, &members);
-                        let heard = catch_unwind(AssertUnwindSafe(|| clearance.hear(avantan, site, from, answer)));
-                        state.broken |= heard.is_err();
-                        if heard.is_ok_and(|heard| heard == Heard::Behind) && !self.votes_only {
-                            let note = Note::Agreement(Message::Behind { applied: avantan.share.applied });
-                            state.network.insert(Envelope { from: to, incarnation: *incarnation, to: from, note });
-                        }
-                    }
-                }
-            }
-            Action::Start(at) => step(&mut state, at, &|avantan, site, step| {
-                let offer = offer(&avantan.share);
+            Action::Deliver(envelope) => self.deliver(&mut state, envelope),
+            Action::Start(at) => self.step(&mut state, at, &|avantan, site, step| {
+                let offer = self.offer(&avantan.share);
                 let exists = avantan.share.table.limit.is_some();
                 let intent = if exists { Intent::Move } else { Intent::Create { limit: self.limit() } };
                 avantan.start(site, intent, offer, step);
             }),
             Action::Ask(at) => {
-                let Site { avantan, incarnation, clearance, .. } = &mut state.sites[at];
-                let token = u64::from(incarnation.0) << 8 | avantan.share.applied;
-                if clearance.question(avantan, token).0 != token || clearance == &last.sites[at].clearance {
+                if !self.ask(&mut state, at) {
                     return None;
                 }
-                for to in (0..members.len()).filter(|to| *to != at) {
-                    let note = Note::Question { token };
-                    state.network.insert(Envelope { from: at, incarnation: *incarnation, to, note });
-                }
             }
-            Action::Build(at) => step(&mut state, at, &|avantan, site, step| {
+            Action::Build(at) => self.step(&mut state, at, &|avantan, site, step| {
                 avantan.build(site, step);
             }),
             Action::Withdraw(at) => {
-                state.withdrawals -= 1;
-                step(&mut state, at, &|avantan, site, step| avantan.withdraw(site, step));
+                state.left.withdrawals -= 1;
+                self.step(&mut state, at, &|avantan, site, step| avantan.withdraw(site, step));
             }
             Action::Acquire(at) => {
                 state.sites[at].avantan.share.tokens -= 1;
                 state.acquired += 1;
-                state.acquires -= 1;
+                state.left.acquires -= 1;
             }
+            // The share is what the product keeps on disk; the role and the answers to questions are in memory.
             Action::Crash(at) => {
                 let share = state.sites[at].avantan.share.clone();
                 state.sites[at].avantan = Avantan::restore(share);
                 state.sites[at].clearance = Clearance::default();
-                state.crashes -= 1;
+                state.left.crashes -= 1;
             }
+            // It comes back as a site that knows nothing, and that must not vote before the others have cleared it.
             Action::LoseDisk(at) => {
                 let incarnation = Incarnation(state.sites[at].incarnation.0 + 1);
                 let (avantan, clearance) = (Avantan::default(), Clearance::default());
-                let known = vec![Incarnation(0); members.len()];
+                let known = vec![Incarnation(0); self.tokens.len()];
                 state.sites[at] = Site { avantan, incarnation, clearance, known };
-                state.losses -= 1;
+                state.left.losses -= 1;
             }
         }
+
+        // An event that changes nothing leads nowhere new.
         (state != *last).then_some(state)
     }
 
@@ -411,7 +459,8 @@ impl Model for Setup {
         vec![
             Property::always("agreement", |_, state: &State| !state.disagreed),
             Property::always("conservation", |setup: &Setup, state: &State| {
-                // What is decided holds, even if the only site that knew it has lost its disk.
+                // A decided table holds, even if the only site that knew it has lost its disk. So a site's tokens are counted as if
+                // it had applied its row of the newest one: it does so exactly if its share number is the one in the row.
                 let newest = state.decided.last().map(|(_, table)| table);
                 let mut held = 0;
                 for (at, site) in state.sites.iter().enumerate() {
@@ -424,10 +473,11 @@ impl Model for Setup {
                         held += last.row.after - last.row.before;
                     }
                 }
+
                 let all = held + state.acquired;
                 let exists = newest.map_or(!setup.creates, |table| table.limit.is_some());
                 let limit = if exists { setup.limit() } else { 0 };
-                if state.losses == setup.losses { all == limit } else { all <= limit }
+                if state.left.losses == setup.allowed.losses { all == limit } else { all <= limit }
             }),
             Property::always("own invariants", |_, state: &State| !state.broken),
         ]
@@ -450,28 +500,29 @@ pub fn setups() -> Vec<Setup> {
         kept: 0,
         ballots: 3,
         rounds: 2,
-        acquires: 2,
-        crashes: 1,
-        losses: 0,
+        allowed: Allowed { acquires: 2, crashes: 1, losses: 0, withdrawals: 2 },
         losers_from: 0,
-        withdrawals: 2,
         leaders: 3,
         creates: false,
         votes_only: false,
     };
-    let narrow = Setup { leaders: 2, acquires: 1, withdrawals: 1, ballots: 2, ..base.clone() };
+
+    let few = Allowed { acquires: 1, withdrawals: 1, ..base.allowed };
+    let narrow = Setup { leaders: 2, allowed: few, ballots: 2, ..base.clone() };
     let votes = Setup {
-        crashes: 0,
-        losses: 1,
-        acquires: 0,
-        withdrawals: 0,
+        allowed: Allowed { acquires: 0, crashes: 0, losses: 1, withdrawals: 0 },
         rounds: 1,
         ballots: 1,
         votes_only: true,
         ..narrow.clone()
     };
+
     vec![
-        Setup { name: "two leaders, one withdrawal, one grant, no crash", crashes: 0, ..narrow },
+        Setup {
+            name: "two leaders, one withdrawal, one grant, no crash",
+            allowed: Allowed { crashes: 0, ..few },
+            ..narrow
+        },
         Setup { name: "two leaders with a ballot each, one round, one disk lost", votes_only: false, ..votes.clone() },
         Setup {
             name: "two creators with a ballot each, any disk lost; only votes arrive",
@@ -485,6 +536,10 @@ pub fn setups() -> Vec<Setup> {
         },
         base.clone(),
         Setup { name: "the same, a part kept out of the offers", tokens: vec![0, 2, 2], kept: 1, ..base.clone() },
-        Setup { name: "two rounds, three ballots, one crash, one disk lost", acquires: 1, losses: 1, ..base },
+        Setup {
+            name: "two rounds, three ballots, one crash, one disk lost",
+            allowed: Allowed { acquires: 1, losses: 1, ..base.allowed },
+            ..base
+        },
     ]
 }

@@ -14,16 +14,16 @@ use std::thread::available_parallelism;
 
 use stateright::{Checker, HasDiscoveries, Model};
 
-/// What an exploration came to.
+/// The result of an exploration.
 #[derive(Debug)]
 pub struct Explored {
     /// The setup's name.
     pub name: &'static str,
-    /// Unique states seen.
+    /// The number of unique states seen.
     pub unique: usize,
-    /// Whether there are no more.
+    /// True if there are no more.
     pub exhausted: bool,
-    /// The shortest way found into a state that breaks a property.
+    /// The shortest path found to a state that breaks a property.
     pub violation: Option<Violation>,
 }
 
@@ -36,7 +36,7 @@ pub struct Violation {
     pub trace: Vec<String>,
 }
 
-/// What to explore.
+/// A model with the bounds of its exploration.
 #[derive(Clone, Debug)]
 pub enum Setup {
     /// The agreement.
@@ -46,7 +46,7 @@ pub enum Setup {
 }
 
 impl Setup {
-    /// For the printed line.
+    /// The name in the printed line.
     pub fn name(&self) -> &'static str {
         match self {
             Setup::Avantan(setup) => setup.name,
@@ -54,12 +54,12 @@ impl Setup {
         }
     }
 
-    /// Explores until a property fails, everything is seen, or `most` states are.
+    /// Explores until a property fails, or all states are seen, or `most` of them.
     pub fn explore(self, most: usize) -> Explored {
         let name = self.name();
         match self {
             Setup::Avantan(setup) => explore(name, setup.clone(), most, |actions| avantan::trace(&setup, actions)),
-            Setup::Commit(setup) => explore(name, setup.clone(), most, |actions| commit::trace(&setup, actions)),
+            Setup::Commit(setup) => explore(name, setup.clone(), most, |actions| commit::trace::trace(&setup, actions)),
         }
     }
 }
@@ -70,6 +70,7 @@ pub fn setups() -> Vec<Setup> {
     avantan.chain(commit::setups().into_iter().map(Setup::Commit)).collect()
 }
 
+/// Explores a model; `trace` puts a counterexample into words.
 fn explore<M>(name: &'static str, model: M, most: usize, trace: impl Fn(Vec<M::Action>) -> Vec<String>) -> Explored
 where
     M: Model + Clone + Send + Sync + 'static,
@@ -83,8 +84,9 @@ where
     };
     let first = check(0);
     let (unique, exhausted) = (first.unique_state_count(), first.state_count() < most);
-    // Of several that break a property at about the same depth the checker keeps the last: one is looked for that is shorter,
-    // until there is none. A path of so many actions has one state more.
+
+    // With several threads the checker may keep a counterexample that is not the shortest. So a shorter one is looked for, until
+    // there is none. A path with `n` actions has `n + 1` states, so the depth that is given here is one action less.
     let mut shortest: Option<(&'static str, Vec<M::Action>)> = None;
     let mut found = first.discoveries();
     while let Some((property, path)) = found.into_iter().min_by_key(|(_, path)| path.clone().into_actions().len()) {
@@ -92,6 +94,7 @@ where
         found = check(actions.len() + 1).discoveries();
         shortest = Some((property, actions));
     }
+
     let violation = shortest.map(|(property, actions)| Violation { property, trace: trace(actions) });
     Explored { name, unique, exhausted, violation }
 }

@@ -1,5 +1,5 @@
-//! `slackline-model [STATES [WORD]]`: explores every setup, or those with this word in their names, up to so many states each
-//! (default 3,000,000), and prints what it saw.
+//! `slackline-model [STATES [WORD]]`: explores every setup, or those with this word in their names, up to this number of states
+//! each (3,000,000 by default), and prints the results.
 
 use std::process::ExitCode;
 
@@ -8,16 +8,18 @@ use slackline_model::setups;
 fn main() -> ExitCode {
     // A failed assertion of the product is a finding, and is printed as one.
     std::panic::set_hook(Box::new(|_| {}));
+
     let mut arguments = std::env::args().skip(1);
     let most = match arguments.next().map(|states| states.parse()) {
         None => 3_000_000,
         Some(Ok(states)) => states,
         Some(Err(_)) => {
-            eprintln!("usage: slackline-model [STATES [WORD]]   (STATES is a number, 3000000 unless told)");
+            eprintln!("usage: slackline-model [STATES [WORD]]   (STATES is a number, 3000000 by default)");
             return ExitCode::from(2);
         }
     };
     let word = arguments.next().unwrap_or_default();
+
     let (mut passed, mut failed) = (0, 0);
     for setup in setups().into_iter().filter(|setup| setup.name().contains(&word)) {
         let explored = setup.explore(most);

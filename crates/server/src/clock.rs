@@ -1,22 +1,23 @@
-//! The clocks of one life, and how far the wall clock may be off.
+//! The clocks of one life, and the bound on the wall clock's error.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use slackline_core::clock::{MILLISECOND, Now, SECOND};
 
-/// What is assumed of a wall clock that nobody vouches for, in microseconds.
+/// The bound on the error of a wall clock for which nothing vouches, in microseconds.
 pub const DEFAULT_EPSILON: u64 = 10 * MILLISECOND;
 
-/// The clocks of one life. The monotonic one starts with the life, and goes on while the machine is suspended: `Instant` does not,
-/// and what is promised for a time would then seem to last.
+/// The clocks of one life. The monotonic one starts with the life, and goes on while the machine is suspended. `Instant` does not:
+/// by it, a right that ended during the suspension would seem to last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
+    /// The start of the life, by the clock that stands still during a suspension.
     start: Instant,
-    /// What the clock that counts suspended time showed at the start.
+    /// The start of the life, by the clock that counts suspended time.
     boot: Duration,
 }
 
-/// Less than this the two clocks may seem to differ because they are read one after the other.
+/// A difference of the two clocks below this one may come from reading them one after the other.
 const APART: Duration = Duration::from_millis(1);
 
 impl Clock {
@@ -40,6 +41,7 @@ impl Clock {
     pub(crate) fn instant(&self, mono: u64) -> Instant {
         let suspended = since_boot().saturating_sub(self.boot).saturating_sub(self.start.elapsed());
         let suspended = if suspended < APART { Duration::ZERO } else { suspended };
+
         // Far deadlines need no exact instant, and `Instant` must not overflow.
         let mono = Duration::from_micros(mono.min(1_000_000 * 3600 * 24 * 365 * 100));
         self.start + mono.saturating_sub(suspended)
@@ -65,6 +67,9 @@ fn system_estimate() -> Option<u64> {
         let mut timex: libc::timex = std::mem::zeroed();
         (libc::adjtimex(&mut timex), timex)
     };
+
+    // Where nothing disciplines the clock the kernel's bound says nothing, and the default is taken. A bound of a second or more
+    // means the same.
     let synchronised = state >= 0 && state != libc::TIME_ERROR && timex.status & libc::STA_UNSYNC == 0;
     let bound = u64::try_from(timex.maxerror).ok()?;
     (synchronised && bound < SECOND).then_some(bound.max(MILLISECOND))

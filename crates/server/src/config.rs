@@ -1,4 +1,4 @@
-//! What a site is told when it starts, and the file that says so.
+//! The configuration of a site, and the file that holds it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
@@ -37,22 +37,22 @@ pub struct ServeConfig {
     /// This site's lane.
     #[serde(default)]
     pub lane: u16,
-    /// Where the site keeps its data.
+    /// The directory of the site's data.
     pub data: PathBuf,
-    /// Where clients and other sites reach this site: `host:port` to listen on.
+    /// The `host:port` to listen on for clients and other sites.
     pub listen: String,
-    /// Where `/healthz` and `/metrics` are served: `host:port`. Without, they are not.
+    /// The `host:port` at which `/healthz` and `/metrics` are served. Without it, they are not served.
     pub http: Option<String>,
     /// Every site of the cluster, this one included.
     pub sites: Vec<SiteAddress>,
     /// The bound on this machine's clock error, in microseconds.
     pub epsilon_us: Option<u64>,
-    /// How long a stopping site may take to finish what runs, in seconds.
+    /// The time that a stopping site may take to finish what runs, in seconds.
     #[serde(default = "ServeConfig::default_drain")]
     pub drain_seconds: u64,
 }
 
-/// Where one site is.
+/// The address of one site.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SiteAddress {
@@ -61,7 +61,7 @@ pub struct SiteAddress {
     /// Its lane.
     #[serde(default)]
     pub lane: u16,
-    /// Where it is reached, as `host:port`.
+    /// The `host:port` at which others reach it.
     pub address: String,
 }
 
@@ -73,17 +73,17 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The operating system's reason.
         source: io::Error,
     },
-    /// The file is not what it should be.
+    /// The file is no configuration, or a value in it makes no sense.
     #[error("{}{}: {problem}", .path.display(), .line.map_or(String::new(), |line| format!(" line {line}")))]
     File {
         /// The file.
         path: PathBuf,
         /// The line, from 1; none if something is missing.
         line: Option<usize>,
-        /// What is wrong there; names the key.
+        /// The problem, in words; names the key.
         problem: String,
     },
     /// A value makes no sense, in a configuration that comes from no file.
@@ -91,7 +91,7 @@ pub enum ConfigError {
     Value {
         /// The key, such as `lane` or `sites[2].address`.
         key: String,
-        /// What is wrong with its value.
+        /// The problem with its value, in words.
         problem: String,
     },
 }
@@ -111,6 +111,7 @@ impl ServeConfig {
             let line = at.map(|at| text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1);
             ConfigError::File { path: path.to_owned(), line, problem }
         };
+
         let config: Self = toml::from_str(text).map_err(|error| {
             let message = error.message().trim().replace('\n', "; ");
             let Some(Range { start, .. }) = error.span() else { return wrong(None, message) };
@@ -120,6 +121,7 @@ impl ServeConfig {
                 None => wrong(Some(start), message),
             }
         })?;
+
         config.check().map_err(|error| match error {
             ConfigError::Value { key, problem } => {
                 let place = places.iter().find(|(place, _)| *place == key);
@@ -127,6 +129,7 @@ impl ServeConfig {
             }
             error => error,
         })?;
+
         Ok(config)
     }
 
@@ -142,12 +145,15 @@ impl ServeConfig {
                 ));
             }
         }
+
         if self.drain_seconds > LONGEST_DRAIN {
             return Err(value("drain_seconds", format!("it must be at most {LONGEST_DRAIN}")));
         }
+
         if self.data.as_os_str().is_empty() {
             return Err(value("data", "it is empty; name a directory for this site's data".to_owned()));
         }
+
         Ok(())
     }
 
@@ -171,7 +177,7 @@ impl ServeConfig {
         }
     }
 
-    /// How long a stopping site may take to finish what runs.
+    /// The time that a stopping site may take to finish what runs.
     pub fn drain(&self) -> Duration {
         Duration::from_secs(self.drain_seconds)
     }
@@ -184,7 +190,7 @@ impl ServeConfig {
 /// The longest that a stopping site may be given, in seconds.
 const LONGEST_DRAIN: u64 = 3600;
 
-/// What a site is told when it starts.
+/// The configuration of one site.
 #[derive(Debug)]
 pub struct SiteConfig {
     /// The cluster's name; the same at all its sites.
@@ -197,27 +203,27 @@ pub struct SiteConfig {
     pub lane: u16,
     /// Every site of the cluster, this one included.
     pub sites: Vec<SiteAddress>,
-    /// Where it keeps its data.
+    /// The place of its data.
     pub storage: Storage,
-    /// How the embedded engine uses disk and memory.
+    /// The embedded engine's use of disk and memory.
     pub storage_options: Options,
-    /// What becomes of storage that is new where other sites know an earlier incarnation of this one.
+    /// The rule for storage that is new although other sites know an earlier incarnation of this one.
     pub new_storage: NewStorage,
-    /// Where it listens for clients and other sites.
+    /// The address to listen on for clients and other sites.
     pub listen: Listen,
-    /// Where it serves `/healthz` and `/metrics`, if anywhere.
+    /// The address to serve `/healthz` and `/metrics` at, if they are to be served.
     pub http: Option<Listen>,
-    /// The bound on its clock's error, in microseconds; without, the operating system's estimate or 10 ms.
+    /// The bound on its clock's error, in microseconds; without it, the operating system's estimate, else 10 ms.
     pub epsilon: Option<u64>,
-    /// Whether tokens move between sites. Off only as a benchmark's baseline.
+    /// True if tokens move between sites. False only as a benchmark's baseline.
     pub redistribute: bool,
-    /// Which warranties are issued and relied upon. Other than the default only as a benchmark's baseline.
+    /// The warranties that are issued and relied upon. Other than the default only as a benchmark's baseline.
     pub warranties: Warranties,
     /// One-way delays put in before messages to other sites leave, to stand for the distance.
     pub delays: BTreeMap<SiteId, Duration>,
 }
 
-/// Where a site keeps its data.
+/// The place of a site's data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Storage {
     /// In a directory of its own.
@@ -226,21 +232,21 @@ pub enum Storage {
     Memory,
 }
 
-/// What becomes of storage that is new where other sites know an earlier incarnation of this one: the volume may just not be
-/// mounted.
+/// The rule for storage that is new although other sites know an earlier incarnation of this one: the earlier storage may be lost,
+/// or its volume may not be mounted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum NewStorage {
-    /// It joins nothing until a person has spoken.
+    /// It joins nothing until a person permits it.
     #[default]
     Waits,
     /// A person says that the earlier storage is lost: it joins as a new incarnation. Storage that is not new is refused, so that
-    /// the word is given once and does not stay in a script.
+    /// the permission is given once and does not stay in a script.
     Permitted,
-    /// It always joins as a new incarnation. Only where whatever an earlier one had is of no value.
+    /// It always joins as a new incarnation. Only for clusters whose data are of no value.
     Joins,
 }
 
-/// Where to listen.
+/// A place to listen.
 #[derive(Debug)]
 pub enum Listen {
     /// At this `host:port`; port 0 is any free one.
@@ -257,6 +263,7 @@ impl SiteConfig {
         if self.epsilon.is_some_and(|epsilon| !(1..=EPSILON).contains(&epsilon)) {
             return Err(value("epsilon_us", format!("it must be 1 to {EPSILON} microseconds")));
         }
+
         let mut sites = BTreeMap::new();
         for (position, site) in self.sites.iter().enumerate() {
             let key = |key: &str| format!("sites[{position}].{key}");
@@ -273,6 +280,9 @@ impl SiteConfig {
                 return Err(value(&key("region"), format!("region {:?} has lane {} twice", site.region, site.lane)));
             }
         }
+
+        // A quota's lane is a hash of its name over the number of lanes, at every site of the cluster. A lane without a site in some
+        // region would leave quotas that this region cannot use.
         let lanes: BTreeSet<u16> = sites.keys().map(|site| site.lane).collect();
         let lanes = u16::try_from(lanes.len().max(1)).unwrap_or(u16::MAX);
         for region in &self.regions {
@@ -283,6 +293,7 @@ impl SiteConfig {
                 }
             }
         }
+
         let me = self.id("region", &self.region, self.lane)?;
         if !sites.contains_key(&me) {
             return Err(value("lane", format!("no site in `sites` has lane {}", self.lane)));
@@ -334,8 +345,8 @@ fn value(key: &str, problem: String) -> ConfigError {
     ConfigError::Value { key: key.to_owned(), problem }
 }
 
-/// Where each value of a TOML file is, by its key, such as `sites[2].address`; the outer ones first. Nothing if it cannot be
-/// read.
+/// The place of each value of a TOML file, by its key, such as `sites[2].address`; the outer ones first. Empty if the file cannot
+/// be read.
 fn places(text: &str) -> Vec<(String, Range<usize>)> {
     let mut places = Vec::new();
     if let Ok(table) = DeTable::parse(text) {

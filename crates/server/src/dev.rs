@@ -21,42 +21,42 @@ use crate::topology::site_name;
 
 /// ε of a cluster in one process, where all sites read the same clock, in microseconds.
 pub const DEV_EPSILON: u64 = MILLISECOND;
-/// The ports are sought from here on.
+/// The first port that is tried.
 pub const FIRST_PORT: u16 = 7400;
-/// The ports of HTTP are so much higher.
+/// The distance of a site's port for HTTP from its port for gRPC.
 const HTTP_ABOVE: u16 = 100;
 /// The file in the data directory that remembers the ports.
 const PORTS_FILE: &str = "ports";
 
-/// What a cluster in one process is like.
+/// The configuration of a cluster in one process.
 #[derive(Clone, Debug)]
 pub struct DevConfig {
     /// The names of its regions; each must be in the table.
     pub regions: Vec<String>,
-    /// How many lanes each region has.
+    /// The number of lanes of each region.
     pub lanes: u16,
-    /// Where the sites keep their data, each in a directory below; in memory without.
+    /// The directory of the data, with one directory for each site below it; `None` for data in memory.
     pub data: Option<PathBuf>,
-    /// The round trips between regions; without, no delay is put in.
+    /// The round trips between regions; `None` to put no delay in.
     pub rtt: Option<RttTable>,
     /// The bound on clock errors, in microseconds.
     pub epsilon: u64,
-    /// Where the sites listen.
+    /// The ports that the sites listen at.
     pub ports: Ports,
-    /// Whether tokens move between sites. Off only as a benchmark's baseline.
+    /// True if tokens move between sites. False only as a benchmark's baseline.
     pub redistribute: bool,
-    /// Which warranties are issued and relied upon. Other than the default only as a benchmark's baseline.
+    /// The warranties that are issued and relied upon. Other than the default only as a benchmark's baseline.
     pub warranties: Warranties,
 }
 
-/// Where the sites of a cluster in one process listen, on loopback.
+/// The ports of a cluster in one process, on loopback.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ports {
-    /// Where the data directory remembers, else from [`FIRST_PORT`] on; at free ones where those are taken.
+    /// Those that the data directory remembers, else from [`FIRST_PORT`] on; free ones in place of those that are taken.
     Sought,
-    /// Where the data directory remembers, else at free ones.
+    /// Those that the data directory remembers, else free ones.
     Free,
-    /// From this one on, and nowhere else; HTTP a hundred higher.
+    /// From this one on, and no others; HTTP a hundred higher.
     From(u16),
 }
 
@@ -86,7 +86,7 @@ pub enum DevError {
     /// A round trip is not known.
     #[error("the RTT table ({source}) has no time from {from:?} to {to:?}; add a line, or choose among its regions: {known}", source = .table)]
     Distance {
-        /// Where the table comes from.
+        /// The origin of the table.
         table: String,
         /// One region.
         from: String,
@@ -98,14 +98,14 @@ pub enum DevError {
     /// No port is free.
     #[error("cannot listen on any port of 127.0.0.1: {0}")]
     Port(io::Error),
-    /// There are not so many ports.
+    /// The ports would go beyond the highest one.
     #[error(
         "--port {first}: {sites} sites need the ports up to {last}, and there are none above 65535; take a lower one"
     )]
     NoSuchPorts {
         /// The first port.
         first: u16,
-        /// How many sites there are.
+        /// The number of sites.
         sites: usize,
         /// The last port that would be needed.
         last: usize,
@@ -115,12 +115,12 @@ pub enum DevError {
     Taken {
         /// The port.
         port: u16,
-        /// Why.
+        /// The operating system's reason.
         source: io::Error,
     },
     /// The cluster in the data directory listens elsewhere.
     #[error(
-        "--port {wanted}: the cluster in {} listens from port {remembered} on; leave --port out, or delete {} to choose anew",
+        "--port {wanted}: the cluster in {} listens from port {remembered} on; leave --port out, or delete {} to choose others",
         .data.display(), .data.join(PORTS_FILE).display()
     )]
     OtherPorts {
@@ -149,7 +149,7 @@ pub enum DevError {
     Data {
         /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The operating system's reason.
         source: io::Error,
     },
 }
@@ -167,6 +167,8 @@ impl Dev {
         if let Some(data) = &config.data {
             fs::create_dir_all(data).map_err(|source| DevError::Data { path: data.clone(), source })?;
         }
+
+        // All sockets before the first site: each site's configuration names the addresses of all.
         let names: Vec<String> = ids(&config).map(|(_, region, lane)| site_name(region, lane)).collect();
         let (sockets, ports) = open_sockets(&config, &names)?;
         let mut addresses = Vec::new();
@@ -174,6 +176,7 @@ impl Dev {
             let address = grpc.local_addr().map_err(DevError::Port)?.to_string();
             addresses.push(SiteAddress { region: region.to_owned(), lane, address });
         }
+
         let mut sites = Vec::new();
         for (((id, region, lane), name), (grpc, http)) in ids(&config).zip(&names).zip(sockets) {
             let from_here = delays.iter().filter(|((from, _), _)| *from == id);
@@ -188,7 +191,7 @@ impl Dev {
                     None => Storage::Memory,
                 },
                 storage_options: Options::default(),
-                // All is on one machine, to try things out: who deletes a site's directory means it.
+                // The cluster is on one machine, to try things out: a site's directory that is gone was deleted on purpose.
                 new_storage: NewStorage::Joins,
                 listen: Listen::Bound(grpc),
                 http: Some(Listen::Bound(http)),
@@ -199,7 +202,9 @@ impl Dev {
             };
             sites.push(Site::start(site)?);
         }
-        // Only now is the data ours: a second cluster on it must not change what the first one has written.
+
+        // Each site holds its directory's lock by now. A second cluster on the same data fails before, and must not change the
+        // ports that the first one has written.
         if let Some(path) = config.data.map(|data| data.join(PORTS_FILE)) {
             fs::write(&path, ports).map_err(|source| DevError::Data { path, source })?;
         }
@@ -212,7 +217,7 @@ impl Dev {
         &self.sites
     }
 
-    /// Waits until every site serves, for no longer than `timeout`. Returns whether all do.
+    /// Waits until every site serves, for at most `timeout`. Returns true if all do.
     pub fn wait_ready(&self, timeout: Duration) -> bool {
         let give_up = Instant::now() + timeout;
         self.sites.iter().all(|site| site.wait_ready(give_up.saturating_duration_since(Instant::now())))
@@ -223,8 +228,9 @@ impl Dev {
         self.sites.remove(position)
     }
 
-    /// Drains every site, for no longer than `timeout`.
+    /// Drains every site, for at most `timeout`.
     pub fn drain(self, timeout: Duration) -> Result<(), RunError> {
+        // All together, so that each has the whole time.
         for site in &self.sites {
             site.start_drain(timeout);
         }
@@ -257,6 +263,7 @@ fn delays(config: &DevConfig) -> Result<BTreeMap<(SiteId, SiteId), Duration>, De
             delays.insert((from, to), rtt / 2);
         }
     }
+
     Ok(delays)
 }
 
@@ -264,17 +271,19 @@ fn delays(config: &DevConfig) -> Result<BTreeMap<(SiteId, SiteId), Duration>, De
 type Sockets = (TcpListener, TcpListener);
 
 /// The sockets of each site, for gRPC and HTTP: at the ports that the data directory remembers, else from the first port
-/// on, else anywhere. With them comes what the data directory is to remember.
+/// on, else at any. With them comes the text of the file by which the data directory remembers them.
 fn open_sockets(config: &DevConfig, names: &[String]) -> Result<(Vec<Sockets>, String), DevError> {
     let remembered = config.data.as_ref().map(|data| read_ports(&data.join(PORTS_FILE))).unwrap_or_default();
     if !remembered.is_empty() && !remembered.iter().map(|(name, _)| name).eq(names) {
-        // Who is a member is fixed for the life of a cluster: tokens would be lost, or votes counted wrongly.
+        // A cluster's members are fixed for its life: with fewer of them tokens would be missing, and with others majorities would
+        // be counted among the wrong sites.
         let found = remembered.into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
         let data = config.data.clone().unwrap_or_default();
         return Err(DevError::OtherSites { data, found, wanted: names.join(", ") });
     }
+
     let mut sockets = Vec::new();
-    let mut text = String::from("# The ports of each site: name, gRPC, HTTP. Delete this file to choose them anew.\n");
+    let mut text = String::from("# The ports of each site: name, gRPC, HTTP. Delete this file to choose others.\n");
     let first = match config.ports {
         Ports::Sought => FIRST_PORT,
         Ports::Free => 0,
@@ -290,6 +299,7 @@ fn open_sockets(config: &DevConfig, names: &[String]) -> Result<(Vec<Sockets>, S
             first
         }
     };
+
     for (position, name) in names.iter().enumerate() {
         let port = |above: u16| if first == 0 { 0 } else { first + above + position as u16 };
         let (grpc, http) = remembered.get(position).map_or((port(0), port(HTTP_ABOVE)), |(_, ports)| *ports);
@@ -309,7 +319,7 @@ fn open_socket(port: u16, ports: Ports) -> Result<TcpListener, DevError> {
     }
 }
 
-/// The ports in the file; what makes no sense there is as if it were not there.
+/// The ports in the file, by site. Lines that make no sense are skipped.
 fn read_ports(path: &Path) -> Vec<(String, (u16, u16))> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let entry = |line: &str| {

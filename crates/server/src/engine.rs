@@ -10,8 +10,8 @@
 //!                                      ▼ responses, messages
 //! ```
 //!
-//! A *turn* takes what has arrived, messages of other sites first, handles each input, and hands the batches that came
-//! of it to the log thread if that is idle. While it syncs one group, the next one gathers: so syncs are shared, and the
+//! A *turn* takes the inputs that have arrived, messages of other sites first, handles each, and hands the resulting batches
+//! to the log thread if that is idle. While it syncs one group, the next one gathers: so batches share syncs, and the
 //! busier the site, the more share one.
 
 use std::collections::BTreeMap;
@@ -23,9 +23,7 @@ use std::time::{Duration, Instant};
 
 use slackline_core::api::{Readiness, Request, Response, Status};
 use slackline_core::id::{Incarnation, SiteId};
-use slackline_core::machine::{
-    Batch, ClientId, Effect, Gate, Input, Machine, Overlay, ReadError, STALL_BOUND, Seq, View,
-};
+use slackline_core::machine::{ClientId, Effect, Gate, Input, Machine, Overlay, ReadError, STALL_BOUND, Seq, View};
 use slackline_core::node::{self, Node, Stale};
 use slackline_storage::{Store, Torn, WriteError};
 use slackline_wire::{MESSAGE_BYTES, limit_reading, message_bytes, request_bytes};
@@ -34,63 +32,57 @@ use tracing::{error, info, warn};
 
 use crate::clock::Clock;
 use crate::crash::CrashPoints;
+use crate::gather::{Gather, SYNC_OPERATIONS};
 use crate::health::{FigureDesk, Figures, Health};
 use crate::link::Outbox;
-use crate::log::{Log, Synced};
 use crate::mailbox::{DRIVER, Mailbox};
 use crate::metrics::{Gauges, SyncTimes};
 
 /// The most operations that one turn handles before it looks at the log and at messages again.
-const TURN_OPERATIONS: usize = 2_048;
-/// So many operations are worth a sync of their own: it starts while the rest of the turn is handled. Without it, two batches of
-/// one client that arrive together would be synced together and answered together, and from then on client and site would take
-/// turns instead of working at the same time.
-const SYNC_OPERATIONS: usize = 128;
-/// A group of no more bytes is appended by the machine's own thread, where a sync usually takes no longer than this.
-const HERE_BYTES: usize = 8 << 10;
-const HERE_SYNC: Duration = Duration::from_micros(300);
+pub(crate) const TURN_OPERATIONS: usize = 2_048;
 /// The most messages of other sites that one turn handles.
 const TURN_MESSAGES: usize = 1_024;
 /// The most bytes of batches that may gather while a group is synced; no request is handled beyond it.
-const GATHER_BYTES: usize = 8 << 20;
+pub(crate) const GATHER_BYTES: usize = 8 << 20;
 /// The most bytes of objects in answers that have not been handed out, because the turn goes on or they wait for a sync; no request
 /// is handled beyond it.
 const ANSWER_BYTES: usize = 16 << 20;
-/// Storage is asked to absorb when rows that it has not absorbed take up this much memory, in bytes; requests wait when they
-/// take up so much; and from the last on nothing more is taken that would write.
+/// Bounds on the memory of rows that storage has not absorbed, in bytes. From the first on storage is asked to absorb, from the
+/// second on requests wait, and from the third on nothing is taken that would write.
 const HELD_ASK: usize = 12 << 20;
 const HELD_MOST: usize = 48 << 20;
 const HELD_LIMIT: usize = 96 << 20;
-/// Requests wait for storage to absorb for as long as it gets on, and for this long after that.
+/// Requests wait while storage absorbs, and for this time after it has last absorbed a batch.
 const BEHIND: Duration = Duration::from_secs(2);
-/// Meanwhile it is looked at this often.
+/// The pause between two looks at storage that requests wait for.
 const BEHIND_PAUSE: Duration = Duration::from_millis(2);
 /// Room on the disk that is kept for the agreement with other sites: below it, new operations are refused; below half
 /// of it, messages are dropped and ticks postponed too. In bytes.
 pub(crate) const STORAGE_RESERVE: u64 = 8 << 20;
-/// What most requests bring at most, in bytes. Where there is no room for one of these, the site says that its disk is full.
+/// The size that most requests do not exceed, in bytes. Where there is no room for one of these, the site says that its disk is
+/// full.
 const SMALL: u64 = 64 << 10;
 /// The most quotas whose tokens are shown as metrics; the first ones by name.
 const SHOWN_QUOTAS: usize = 1_000;
-/// The most bytes that a request brings. A transaction is written up to twice: when it is prepared, and when it is carried out.
+/// The most bytes of a request. A transaction is written up to twice: when it is prepared, and when it is carried out.
 const LARGEST: u64 = MESSAGE_BYTES as u64;
-/// How long a tick that found no room is postponed.
+/// The time by which a tick that found no room is postponed.
 const NO_ROOM_PAUSE: Duration = Duration::from_millis(100);
 
 /// A site that could serve is ready once it knows which of the others serve, and has compared clocks with these: until then it
-/// takes no transaction over their objects. Who has not answered after this long is away.
+/// takes no transaction over their objects. A site that has not answered after this time counts as away.
 const MEETING: Duration = Duration::from_secs(1);
 
-/// How long the last sync may take when the time to drain is over.
+/// The time that the last sync may take when the time to drain is over.
 const FINAL_SYNC: Duration = Duration::from_secs(2);
 
-/// Why a site's machine had to stop.
+/// The reason why a site's machine had to stop.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// The process was held up between the clock and the first effect.
     #[error("the process was held up for {millis} ms")]
     Stalled {
-        /// How long.
+        /// The time between the two, in milliseconds.
         millis: u64,
     },
     /// Batches could not be made durable.
@@ -104,10 +96,11 @@ pub(crate) enum Failure {
     Stale(Stale),
 }
 
-/// What an engine drives, and with what.
+/// The parts of a site around its engine. They outlive it: an engine that starts again from storage gets the same ones.
 pub(crate) struct Parts {
     pub(crate) config: node::Config,
     pub(crate) mailbox: Arc<Mailbox>,
+    /// One for each other site of the lane.
     pub(crate) outboxes: BTreeMap<SiteId, Arc<Outbox>>,
     pub(crate) gauges: Arc<Mutex<Gauges>>,
     pub(crate) sync_times: Arc<SyncTimes>,
@@ -119,47 +112,66 @@ pub(crate) struct Parts {
 /// One site's machine with its storage, for one life.
 pub(crate) struct Engine {
     node: Node,
+    /// Holds effects back until the batches before them are durable: the release rule.
     gate: Gate<Node>,
+    /// The rows of all batches that the store has not absorbed.
     overlay: Overlay,
     // Before the store: the log's writer is closed first.
-    log: Log,
+    gather: Gather,
     store: Box<dyn Store>,
     clock: Clock,
     parts: Arc<Parts>,
-    /// Batches that wait for the log, and the number of the first.
-    gathered: Vec<Batch>,
-    gathered_first: Seq,
-    gathered_bytes: usize,
-    /// Bytes of objects in answers that have not been handed out.
-    answer_bytes: usize,
-    /// Bytes of the group that is being synced.
-    syncing_bytes: usize,
-    effects: Vec<Effect<Node>>,
-    released: Vec<Effect<Node>>,
-    responses: Vec<(ClientId, Response)>,
+    leaving: Leaving,
+    /// The view of inputs that read nothing from storage.
     nothing: View,
+    waits: Waits,
+    noted: Noted,
+}
+
+/// The effects on their way out. Between two turns only those are left that the gate holds.
+struct Leaving {
+    /// The effects of the input that is being handled.
+    effects: Vec<Effect<Node>>,
+    /// Effects that the gate has let out, in order.
+    released: Vec<Effect<Node>>,
+    /// Those of them that are answers to clients.
+    responses: Vec<(ClientId, Response)>,
+    /// Bytes of objects in answers, from when the machine gives one until it is handed to the mailbox.
+    answer_bytes: usize,
+}
+
+/// The times until which something waits.
+#[derive(Default)]
+struct Waits {
+    /// After a tick that found no room: the time before which there is no other.
     tick_not_before: Option<Instant>,
-    /// As long as requests wait for storage to absorb: how far it was, and since when.
+    /// While requests wait for storage to absorb: the last batch that it had absorbed, and since when that is so.
     behind: Option<(Seq, Instant)>,
+    /// From when the machine serves until it has met the other sites: the time at which those not met count as away.
+    meeting: Option<Instant>,
+}
+
+/// The machine's state as it was last logged, and as it was asked to stop.
+struct Noted {
     clock_trusted: bool,
     readiness: Readiness,
-    /// From when the machine serves until it has met the others: when they count as away.
-    meeting: Option<Instant>,
-    /// A mean of what syncs took lately.
-    usual_sync: Duration,
     drain: Drain,
 }
 
+/// The progress of the machine's draining.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Drain {
+    /// It was not asked to.
     No,
+    /// It was asked to, and finishes what waits.
     Asked,
+    /// It has finished.
     Done,
 }
 
-/// What to do after a turn.
+/// The step after a turn.
 enum After {
-    /// More has arrived.
+    /// Another turn: more has arrived.
     GoOn,
     /// Wait for something to arrive.
     Wait,
@@ -173,32 +185,23 @@ impl Engine {
         let seed = RandomState::new().hash_one(name);
         let node = Node::open(parts.config.clone(), seed, last, store.reader(), clock.now())?;
         let writer = store.writer().ok_or(OpenFailure::NoWriter)?;
-        let log = Log::start(writer, name, Arc::clone(&parts.mailbox))?;
+        let (mailbox, sync_times) = (Arc::clone(&parts.mailbox), Arc::clone(&parts.sync_times));
+        let gather = Gather::start(writer, last, name, mailbox, sync_times)?;
+        let leaving = Leaving { effects: Vec::new(), released: Vec::new(), responses: Vec::new(), answer_bytes: 0 };
         let engine = Self {
-            readiness: node.readiness(),
+            noted: Noted { clock_trusted: true, readiness: node.readiness(), drain: Drain::No },
             node,
             gate: Gate::new(last),
             overlay: Overlay::default(),
-            log,
+            gather,
             store,
             clock,
             parts,
-            gathered: Vec::new(),
-            gathered_first: last + 1,
-            gathered_bytes: 0,
-            answer_bytes: 0,
-            syncing_bytes: 0,
-            effects: Vec::new(),
-            released: Vec::new(),
-            responses: Vec::new(),
+            leaving,
             nothing: View::empty(),
-            tick_not_before: None,
-            behind: None,
-            clock_trusted: true,
-            meeting: None,
-            usual_sync: HERE_SYNC * 2,
-            drain: Drain::No,
+            waits: Waits::default(),
         };
+
         engine.parts.figures.put(engine.figures());
         engine.publish();
         Ok(engine)
@@ -209,13 +212,13 @@ impl Engine {
         self.node.incarnation()
     }
 
-    /// Where the log ended, when it was opened, in a group that could not be read.
+    /// The group at the end of the log that could not be read when the log was opened, if there was one.
     pub(crate) fn torn(&self) -> Option<Torn> {
         self.store.torn().cloned()
     }
 
-    /// Runs until `stop` is over; then the machine is drained (for no longer than `stop` said) and everything that was
-    /// handed out is synced.
+    /// Runs until `stop` gives a time. Then the machine is drained, for at most that time, and every batch that it handed out is
+    /// synced.
     pub(crate) async fn run(&mut self, stop: impl Future<Output = Duration>) -> Result<(), Failure> {
         let parts = Arc::clone(&self.parts);
         let mut stop = pin!(stop);
@@ -224,23 +227,29 @@ impl Engine {
         loop {
             let after = self.turn()?;
             self.meet();
-            // Before it shows what became of the step that it crashes at: whoever sees that as over would go on with it.
+            // Before it publishes anything of the step at which it crashes: a test that sees the step as over would go on.
             if parts.crash_points.is_ending() {
                 parts.crash_points.end(&parts.outboxes).await;
             }
             self.publish();
+
+            // It ends only with an empty log: the answers to what was handed out leave after the sync, and with the machine gone
+            // nobody would let them out. A disk that does not answer ends the wait; its clients then do not know their outcomes.
             let over = give_up.is_some_and(|at| Instant::now() >= at);
-            if (self.drain == Drain::Done || over) && self.gathered.is_empty() && !self.log.is_busy() {
+            if (self.noted.drain == Drain::Done || over) && self.gather.is_done() {
                 return Ok(());
             }
             if give_up.is_some_and(|at| Instant::now() >= at + FINAL_SYNC) {
-                warn!("the last sync does not end; what it was for has been told to nobody");
+                warn!("the last sync does not end; the answers that wait for it are given to nobody");
                 return Ok(());
             }
+
+            // The services run on this thread too, and have to take requests in between two turns.
             if matches!(after, After::GoOn) {
                 tokio::task::yield_now().await;
                 continue;
             }
+
             let wake_at =
                 self.deadline().into_iter().chain(give_up.map(|at| if over { at + FINAL_SYNC } else { at })).min();
             if let Some(wake_at) = wake_at
@@ -262,15 +271,17 @@ impl Engine {
 
     /// Closes the machine and gives its storage back.
     pub(crate) fn close(self) -> Box<dyn Store> {
-        drop(self.log);
+        drop(self.gather);
         self.store
     }
 
-    /// Handles what has arrived, up to a bound.
+    /// Handles the inputs that have arrived, up to a bound.
     fn turn(&mut self) -> Result<After, Failure> {
         let has_more = self.retire();
         self.take_synced()?;
-        // Storage may stop behind our back, where nothing is written that could fail.
+
+        // The absorber may stop storage while nothing is written that could fail. A site that goes on then would answer reads from
+        // storage of which it knows nothing.
         if self.store.room() == 0
             && let Some(why) = self.store.failure()
         {
@@ -279,25 +290,32 @@ impl Engine {
         let parts = Arc::clone(&self.parts);
         let mailbox = &parts.mailbox;
 
-        // Other sites first: behind a queue of requests, an agreement would stand still everywhere.
+        // Other sites first: behind a queue of requests, an agreement would stand still everywhere. Half of the reserve is theirs
+        // alone, so a full disk stops new operations before it stops agreements. A message without room is dropped, as if lost.
         for _ in 0..TURN_MESSAGES {
             let Some((from, message)) = mailbox.next_message() else { break };
             let bytes = message_bytes(&message) as u64;
             if self.room() >= STORAGE_RESERVE / 2 + bytes {
-                // It may bring a client's request that another site passes on.
+                // The message may hold a client's request that another site passes on.
                 self.node.set_room(self.room() >= STORAGE_RESERVE + 2 * bytes);
                 self.handle(Input::Message { from, message })?;
             }
         }
         self.tick_if_due()?;
+
+        // Each bound keeps a client from filling the memory: of batches that wait for the disk, of answers that wait for a sync, and
+        // of rows that wait for the table. Requests beyond stay in the mailbox, whose own bound pushes back on the clients.
         let (mut operations, mut gathered) = (0, 0);
-        let is_behind = self.note_whether_behind();
-        let may_go_on = |engine: &Self| engine.gathered_bytes < GATHER_BYTES && engine.answer_bytes < ANSWER_BYTES;
+        let is_behind = self.note_progress();
+        let may_go_on =
+            |engine: &Self| engine.gather.bytes() < GATHER_BYTES && engine.leaving.answer_bytes < ANSWER_BYTES;
         while operations < TURN_OPERATIONS && may_go_on(self) && !is_behind {
             let Some((client, request, weight)) = mailbox.next_request() else { break };
             operations += weight;
             gathered += weight;
-            // The machine looks up what a request is about before it refuses anything for want of room.
+
+            // The request goes to the machine even without room: it looks the id up before it refuses, so that an operation that was
+            // done is not reported as refused.
             let has_room = self.room() >= STORAGE_RESERVE + 2 * LARGEST
                 || self.room() >= STORAGE_RESERVE + 2 * request_bytes(&request) as u64;
             self.node.set_room(has_room);
@@ -307,17 +325,22 @@ impl Engine {
                 gathered = 0;
             }
         }
+
+        // The disk first: it works while the answers are encoded.
         self.submit()?;
         self.release();
         let blocked = !may_go_on(self) || is_behind;
         Ok(if !has_more && (blocked || mailbox.is_empty()) { After::Wait } else { After::GoOn })
     }
 
+    /// Hands one input to the machine, and its effects to the gate.
     fn handle(&mut self, input: Input<Node>) -> Result<(), Failure> {
         if self.parts.crash_points.is_ending() {
             return Ok(());
         }
         self.parts.crash_points.arrived(&input);
+
+        // Reading storage may take long. The machine's time is read after it, so that no right seems to last that ended meanwhile.
         let mut now = self.clock.now();
         let needed = self.node.working_set(now, &input);
         let prepared;
@@ -328,56 +351,62 @@ impl Engine {
             now = self.clock.now();
             &prepared
         };
-        self.node.handle(now, input, view, &mut self.effects);
-        self.parts.crash_points.gathered(&self.effects);
+        let effects = &mut self.leaving.effects;
+        self.node.handle(now, input, view, effects);
+        self.parts.crash_points.gathered(effects);
         self.watch_readiness()?;
-        if self.effects.is_empty() {
+        if self.leaving.effects.is_empty() {
             return Ok(());
         }
-        // A machine that was held up acts on a time that is long over: what it decided must not leave.
+
+        // A machine that was held up has decided by a clock that is long past: rights that it relied on may be over, and promises
+        // that it made may be broken already. None of it may leave, or be written; the machine starts again from storage.
         let held_up = self.clock.mono() - now.mono;
         if held_up > STALL_BOUND {
             return Err(Failure::Stalled { millis: held_up / 1_000 });
         }
-        let Self { gate, effects, overlay, gathered, gathered_bytes, released, .. } = self;
-        for effect in &mut *effects {
+
+        let Self { gate, overlay, gather, leaving, .. } = self;
+        for effect in &mut leaving.effects {
             if let Effect::Respond { response: Response::Read(reading), .. } = effect {
-                self.answer_bytes += limit_reading(reading);
+                leaving.answer_bytes += limit_reading(reading);
             }
         }
+
+        // The release rule: the gate keeps each message and response that comes after a batch until that batch is durable. The next
+        // input may read what is not durable yet (the overlay has it), because its own effects wait for the same sync.
         gate.admit(
-            effects,
+            &mut leaving.effects,
             |seq, batch| {
                 overlay.apply::<Node>(seq, &batch);
-                *gathered_bytes += batch.as_bytes().len();
-                gathered.push(batch);
+                assert_eq!(gather.push(batch), seq, "the log would have a gap");
             },
-            |effect| released.push(effect),
+            |effect| leaving.released.push(effect),
         );
         Ok(())
     }
 
-    /// Lets out what waited for the group that is durable now.
+    /// Takes the result of a sync that has ended, and lets out the effects that waited for it.
     fn take_synced(&mut self) -> Result<(), Failure> {
-        let Some(result) = self.log.poll() else { return Ok(()) };
-        self.syncing_bytes = 0;
-        self.note_synced(result?);
-        // The disk need not wait for what the responses cost.
+        // A sync that failed ends the site, and the effects that waited for it go with it: nobody has heard of them.
+        let Some(last) = self.gather.poll()? else { return Ok(()) };
+        self.note_durable(last);
+
+        // The next sync starts before the answers are handed out, so that the disk does not wait for their encoding.
         self.submit()?;
         self.release();
         Ok(())
     }
 
-    fn note_synced(&mut self, synced: Synced) {
-        self.parts.sync_times.observe(synced.took);
-        self.usual_sync = (self.usual_sync * 7 + synced.took) / 8;
-        let released = &mut self.released;
-        self.gate.durable(synced.last, |effect| released.push(effect));
+    /// Lets out the effects that waited for the batches up to `last`, which are durable now.
+    fn note_durable(&mut self, last: Seq) {
+        let released = &mut self.leaving.released;
+        self.gate.durable(last, |effect| released.push(effect));
         self.retire();
     }
 
-    /// Forgets what storage has absorbed, and has it absorb more before too much is held in memory. Tells whether there is
-    /// more to forget.
+    /// Drops from memory the rows that storage has absorbed, and asks storage to absorb more before too much is held. Returns true
+    /// if there is more to drop: each call does a bounded part.
     fn retire(&mut self) -> bool {
         if self.overlay.is_empty() {
             return false;
@@ -389,48 +418,35 @@ impl Engine {
         has_more
     }
 
-    /// Notes whether storage gets on. True if requests wait until it has absorbed some of what is held in memory. If it does not get
-    /// on they are taken, to be refused for want of room.
-    fn note_whether_behind(&mut self) -> bool {
+    /// Notes storage's progress. Returns true if requests wait until it has absorbed some of the rows in memory. If it makes no
+    /// progress they are taken, to be refused for want of room: a client should not wait for a disk that is stuck.
+    fn note_progress(&mut self) -> bool {
         if self.overlay.bytes() < HELD_MOST {
-            self.behind = None;
+            self.waits.behind = None;
             return false;
         }
         let absorbed = self.store.absorbed();
-        let (_, since) = *self.behind.insert(match self.behind {
+        let (_, since) = *self.waits.behind.insert(match self.waits.behind {
             Some((before, since)) if before == absorbed => (before, since),
             _ => (absorbed, Instant::now()),
         });
         since.elapsed() < BEHIND
     }
 
-    /// Starts a sync of what has gathered, if none is under way; or does it here, if it is small and the disk is quick.
+    /// Starts a sync of the batches that have gathered; see [`Gather::submit`].
     fn submit(&mut self) -> Result<(), Failure> {
-        if self.gathered.is_empty() || self.log.is_busy() {
-            return Ok(());
+        if let Some(last) = self.gather.submit()? {
+            self.note_durable(last);
         }
-        let count = self.gathered.len() as Seq;
-        let here = self.gathered_bytes <= HERE_BYTES && self.usual_sync <= HERE_SYNC && self.parts.mailbox.is_empty();
-        let synced = if here { self.log.append_here(self.gathered_first, &mut self.gathered) } else { None };
-        match synced {
-            Some(synced) => {
-                self.gathered_bytes = 0;
-                self.note_synced(synced?);
-            }
-            None => {
-                self.log.submit(self.gathered_first, &mut self.gathered);
-                self.syncing_bytes = std::mem::take(&mut self.gathered_bytes);
-            }
-        }
-        self.gathered_first += count;
         Ok(())
     }
 
-    /// Sends and answers what may leave.
+    /// Sends the messages and gives the answers that may leave.
     fn release(&mut self) {
-        self.parts.crash_points.leaving(&mut self.released);
+        self.parts.crash_points.leaving(&mut self.leaving.released);
         let (readiness, waiting_for) = (self.readiness(), self.waiting_for());
-        for effect in self.released.drain(..) {
+        let Leaving { released, responses, answer_bytes, .. } = &mut self.leaving;
+        for effect in released.drain(..) {
             match effect {
                 Effect::Send { to, message } => {
                     if let Some(outbox) = self.parts.outboxes.get(&to) {
@@ -439,43 +455,50 @@ impl Engine {
                 }
                 Effect::Respond { client: DRIVER, response } => {
                     if response == Response::Drained {
-                        self.drain = Drain::Done;
+                        self.noted.drain = Drain::Done;
                     }
                 }
+                // The machine does not know of the disk's room, or that this site has still to meet the others.
                 Effect::Respond { client, response: Response::Status(status) } => {
                     let waiting_for = waiting_for.clone();
-                    self.responses.push((client, Response::Status(Status { readiness, waiting_for, ..status })));
+                    responses.push((client, Response::Status(Status { readiness, waiting_for, ..status })));
                 }
                 Effect::Respond { client, mut response } => {
+                    // The answer was cut when it was given, so this counts exactly the bytes that were added then.
                     if let Response::Read(reading) = &mut response {
-                        self.answer_bytes -= limit_reading(reading);
+                        *answer_bytes -= limit_reading(reading);
                     }
-                    self.responses.push((client, response));
+                    responses.push((client, response));
                 }
                 Effect::Persist(_) => unreachable!("the gate hands batches to `persist`"),
             }
         }
-        self.parts.mailbox.deliver(&mut self.responses);
+
+        self.parts.mailbox.deliver(responses);
     }
 
+    /// Asks the machine to drain, and takes no further request.
     fn start_drain(&mut self) -> Result<(), Failure> {
         self.parts.mailbox.drain();
-        if self.drain == Drain::No {
-            self.drain = Drain::Asked;
+        if self.noted.drain == Drain::No {
+            self.noted.drain = Drain::Asked;
             self.handle(Input::Request { client: DRIVER, request: Request::Drain })?;
             self.release();
         }
         Ok(())
     }
 
+    /// Gives the machine a tick if its deadline has come and there is room for what the tick may write.
     fn tick_if_due(&mut self) -> Result<(), Failure> {
         let due = self.node.deadline().is_some_and(|deadline| deadline <= self.clock.mono());
-        if !due || self.tick_not_before.is_some_and(|at| Instant::now() < at) {
+        if !due || self.waits.tick_not_before.is_some_and(|at| Instant::now() < at) {
             return Ok(());
         }
-        self.tick_not_before = None;
+
+        // A tick only retries and ends things: late is safe, and half written is not. The pause keeps a full disk from burning a core.
+        self.waits.tick_not_before = None;
         if self.room() < STORAGE_RESERVE / 2 {
-            self.tick_not_before = Some(Instant::now() + NO_ROOM_PAUSE);
+            self.waits.tick_not_before = Some(Instant::now() + NO_ROOM_PAUSE);
             return Ok(());
         }
         self.handle(Input::Tick)?;
@@ -483,49 +506,56 @@ impl Engine {
         Ok(())
     }
 
-    /// Says so when the site loses its past: its grants and outcomes are gone.
+    /// Acts on a change of the machine's readiness: an old copy of storage ends the machine, a lost past is logged, and a machine
+    /// that begins to serve meets the other sites.
     #[inline]
     fn watch_readiness(&mut self) -> Result<(), Failure> {
         let (readiness, incarnation) = (self.node.readiness(), self.node.incarnation());
-        if readiness == self.readiness {
+        if readiness == self.noted.readiness {
             return Ok(());
         }
+
+        // Before the effects of this input reach the gate: a machine on an old copy must not write to it, or say anything.
         if let Some(stale) = self.node.stale() {
             return Err(Failure::Stale(stale));
         }
         if let Some(predecessor) = self.node.predecessor() {
             error!(
-                "the data directory is new, and other sites know incarnation {} of this site: nothing is joined. Is its volume \
-                 mounted, and is `data` the right directory? Only if the earlier data are lost for good, start the site \
-                 once with --new-storage; what they had then counts as in use for ever",
+                "the data directory is new, and other sites know incarnation {} of this site, so the site joins nothing. Is its \
+                 volume mounted, and is `data` the right directory? Only if the earlier data are lost permanently, start the \
+                 site once with --new-storage; the tokens that it had then count as in use permanently",
                 predecessor.0
             );
         }
-        if readiness == Readiness::Ready && self.readiness != Readiness::Confirming && incarnation > Incarnation(1) {
-            warn!(incarnation = incarnation.0, "the site has lost its disk before; what it had counts as in use");
+        let was_confirming = self.noted.readiness == Readiness::Confirming;
+        if readiness == Readiness::Ready && !was_confirming && incarnation > Incarnation(1) {
+            warn!(
+                incarnation = incarnation.0,
+                "the site has lost its disk before; the tokens that it had then count as in use"
+            );
         }
         if readiness == Readiness::Ready {
-            self.meeting = Some(Instant::now() + MEETING);
+            self.waits.meeting = Some(Instant::now() + MEETING);
         }
-        self.readiness = readiness;
+        self.noted.readiness = readiness;
         Ok(())
     }
 
-    /// Ends the wait for the others, when all are met or those that are not count as away.
+    /// Ends the wait for the other sites, when all are met or those that are not count as away.
     fn meet(&mut self) {
         let is_over = |at: Instant| Instant::now() >= at || self.node.unmet(self.clock.now()).is_empty();
-        if self.meeting.is_some_and(is_over) {
-            self.meeting = None;
+        if self.waits.meeting.is_some_and(is_over) {
+            self.waits.meeting = None;
         }
     }
 
-    /// Says so when somebody disagrees with this site's wall clock and too few agree with it, and when that is over.
+    /// Logs when another site disagrees with this site's wall clock and too few agree with it, and when that is over.
     fn watch_clock(&mut self) {
         let (error, trusted) = self.node.clock(self.clock.now());
-        if trusted == self.clock_trusted {
+        if trusted == self.noted.clock_trusted {
             return;
         }
-        self.clock_trusted = trusted;
+        self.noted.clock_trusted = trusted;
         match trusted {
             true => info!("the other sites agree with the wall clock again"),
             false => {
@@ -535,60 +565,66 @@ impl Engine {
         }
     }
 
+    /// The time of the next turn if nothing arrives before; `None` if there is none.
     fn deadline(&self) -> Option<Instant> {
+        let Waits { tick_not_before, behind, meeting } = &self.waits;
         let deadline = self.clock.instant(self.node.deadline()?);
-        let deadline = self.tick_not_before.map_or(deadline, |at| deadline.max(at));
-        let deadline = self.meeting.map_or(deadline, |at| deadline.min(at));
-        // Nobody says when storage has absorbed more.
-        Some(if self.behind.is_some() { deadline.min(Instant::now() + BEHIND_PAUSE) } else { deadline })
+        let deadline = tick_not_before.map_or(deadline, |at| deadline.max(at));
+        let deadline = meeting.map_or(deadline, |at| deadline.min(at));
+        // Storage absorbs in the background and wakes nobody, so requests that wait for it look again and again.
+        Some(if behind.is_some() { deadline.min(Instant::now() + BEHIND_PAUSE) } else { deadline })
     }
 
-    /// Bytes of log that are left when everything handed out so far is written, or bytes of memory for what is not absorbed yet.
+    /// The bytes that can still be handed out: those of log that are left when all batches so far are written, or those of memory
+    /// for rows that are not absorbed yet, whichever is less.
     fn room(&self) -> u64 {
         let memory = HELD_LIMIT.saturating_sub(self.overlay.bytes()) as u64;
         // Each batch has a few bytes beside it, and a group is rounded up to whole blocks.
-        let overhead = 32 * self.gathered.len() + 2 * 4096;
-        let log = self.store.room().saturating_sub((self.gathered_bytes + self.syncing_bytes + overhead) as u64);
+        let overhead = 32 * self.gather.len() + 2 * 4096;
+        let log =
+            self.store.room().saturating_sub((self.gather.bytes() + self.gather.syncing_bytes() + overhead) as u64);
         log.min(memory)
     }
 
-    /// How far the site is on its way to serving. A disk without room is known here, not by the machine; and who could serve is
-    /// not ready before it has met the others.
+    /// The site's progress towards serving. The machine does not know that the disk has no room, and a machine that could serve
+    /// is not ready before it has met the other sites.
     fn readiness(&self) -> Readiness {
         match self.node.readiness() {
             leaving @ (Readiness::Draining | Readiness::Stale) => leaving,
             _ if self.room() < STORAGE_RESERVE + 2 * SMALL => Readiness::StorageFull,
-            Readiness::Ready if self.meeting.is_some() => Readiness::Confirming,
+            Readiness::Ready if self.waits.meeting.is_some() => Readiness::Confirming,
             readiness => readiness,
         }
     }
 
     /// The sites that it waits for before it is ready.
     fn waiting_for(&self) -> Vec<SiteId> {
-        if self.meeting.is_some() { self.node.unmet(self.clock.now()) } else { self.node.waiting_for() }
+        if self.waits.meeting.is_some() { self.node.unmet(self.clock.now()) } else { self.node.waiting_for() }
     }
 
+    /// The figures of now.
     fn figures(&self) -> Figures {
         let (readiness, waiting_for) = (self.readiness(), self.waiting_for());
         let status = Status { readiness, waiting_for, ..self.node.status(self.clock.now()) };
-        Figures { status, quotas: self.node.first_quotas(SHOWN_QUOTAS) }
+        Figures { status, quotas: self.node.chapters().quotas.list("", SHOWN_QUOTAS) }
     }
 
-    /// Shows the outside how the machine is.
+    /// Publishes the machine's state: for probes, for the metrics, and for those who wait until it is ready.
     fn publish(&self) {
+        // Only a change wakes those who wait for one: this runs after every turn.
         let health = Health { readiness: Some(self.readiness()), waiting_for: self.waiting_for() };
         self.parts.health.send_if_modified(|published| {
             let is_new = *published != health;
             *published = health;
             is_new
         });
-        if self.parts.figures.is_wanted() {
+        if self.parts.figures.take_question() {
             self.parts.figures.put(self.figures());
         }
 
         let mut gauges = self.parts.gauges.lock().unwrap_or_else(PoisonError::into_inner);
         gauges.node = *self.node.metrics();
-        let txns = self.node.txns();
+        let txns = &self.node.chapters().txns;
         (gauges.coordinated, gauges.prepared) = txns.under_way();
         (gauges.warranties, gauges.copies) = (txns.warranties(), txns.copies());
         gauges.waiting_for_sync = self.gate.waiting();
@@ -597,7 +633,7 @@ impl Engine {
     }
 }
 
-/// Why a machine could not be opened on its storage.
+/// The reason why a machine could not be opened on its storage.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenFailure {
     #[error(transparent)]

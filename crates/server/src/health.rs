@@ -1,7 +1,7 @@
-//! How a site is, published by its engine after each turn.
+//! The state of a site, published by its engine after each turn.
 //!
-//! A probe reads what was published last. It asks nobody: a question would wait behind the requests of clients, and a site that
-//! has much to do, or whose disk is slow, would look like one that does not serve.
+//! A probe reads the state that was published last. It asks nobody: a question would wait behind the requests of clients, and a
+//! busy site, or one with a slow disk, would look like one that does not serve.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,13 +14,13 @@ use tokio::time::timeout;
 
 use crate::mailbox::Mailbox;
 
-/// How long the engine may take to publish figures. It does so at its next turn; a turn waits for no sync.
+/// The time that the engine may take to publish figures. It does so at its next turn; a turn waits for no sync.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How a site is.
+/// The state of a site.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Health {
-    /// How far it is on its way to serving; none once its engine has stopped.
+    /// Its progress towards serving; none once its engine has stopped.
     pub(crate) readiness: Option<Readiness>,
     /// The sites that it waits for.
     pub(crate) waiting_for: Vec<SiteId>,
@@ -32,18 +32,18 @@ impl Health {
         Self { readiness: None, waiting_for: Vec::new() }
     }
 
-    /// Whether it serves reads and writes.
+    /// True if it serves reads and writes.
     pub(crate) fn is_ready(&self) -> bool {
         self.readiness == Some(Readiness::Ready)
     }
 
-    /// The word for how it is.
+    /// The word for its state.
     pub(crate) fn name(&self) -> &'static str {
         self.readiness.map_or("stopped", Readiness::name)
     }
 }
 
-/// What the machine says of itself, for the metrics.
+/// The machine's figures, for the metrics.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Figures {
     pub(crate) status: Status,
@@ -51,10 +51,12 @@ pub(crate) struct Figures {
     pub(crate) quotas: Vec<Listed>,
 }
 
-/// Where figures are asked for, past the queue of the clients, and where the engine puts them.
+/// The place where figures are asked for, past the queue of the clients, and where the engine puts them.
 #[derive(Debug)]
 pub(crate) struct FigureDesk {
+    /// True from a question until the engine has seen it.
     is_wanted: AtomicBool,
+    /// The figures that the engine put here last.
     taken: watch::Sender<Arc<Figures>>,
 }
 
@@ -63,21 +65,23 @@ impl FigureDesk {
         Self { is_wanted: AtomicBool::new(false), taken: watch::Sender::default() }
     }
 
-    /// The engine's side: whether somebody has asked since the last time.
-    pub(crate) fn is_wanted(&self) -> bool {
+    /// The engine's side: takes the question, if one was asked since the last call. Returns true if so.
+    pub(crate) fn take_question(&self) -> bool {
         self.is_wanted.swap(false, Ordering::Relaxed)
     }
 
-    /// The engine's side: these are the figures.
+    /// The engine's side: puts the figures of now.
     pub(crate) fn put(&self, figures: Figures) {
         self.taken.send_replace(Arc::new(figures));
     }
 
     /// The figures of now; the last ones if the engine has stopped.
     pub(crate) async fn ask(&self, mailbox: &Mailbox) -> Arc<Figures> {
+        // Subscribed before it asks, so that an answer that comes at once counts as a change.
         let mut taken = self.taken.subscribe();
         self.is_wanted.store(true, Ordering::Relaxed);
         mailbox.wake.notify_one();
+
         // Late figures are better than none: a series that comes and goes sets off alarms.
         let _ = timeout(PATIENCE, taken.changed()).await;
         let figures = taken.borrow();

@@ -27,10 +27,12 @@ pub(crate) fn routes(sources: Arc<Sources>, health: watch::Receiver<Health>) -> 
     Router::new().route("/healthz", get(healthz)).route("/metrics", get(metrics))
 }
 
+/// The answer of `/healthz`.
 fn respond(health: &Health, topology: &Topology) -> Response {
     let ready = health.is_ready();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let because = if ready { "null".to_owned() } else { format!("\"{}\"", health.name()) };
+
     // Names of sites are letters, digits, '-', '_', '.' and ':': nothing that JSON would want escaped.
     let waiting_for: Vec<String> =
         health.waiting_for.iter().map(|site| format!("\"{}\"", topology.name(*site))).collect();
@@ -39,6 +41,7 @@ fn respond(health: &Health, topology: &Topology) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
+/// The answer of `/metrics`.
 async fn metrics(sources: &Sources) -> Response {
     let figures = sources.figures.ask(&sources.mailbox).await;
     match render(sources, figures) {

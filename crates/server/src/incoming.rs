@@ -20,26 +20,27 @@ use tracing::warn;
 /// The pause after a connection could not be accepted. The usual reason is the limit on open files; asking again at once
 /// would burn a core and change nothing.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How long a new connection may take to begin to speak.
+/// The time that a new connection may take to begin to speak.
 const GREETING: Duration = Duration::from_secs(10);
-/// How often one that has said too little is looked at again.
+/// The pause between two looks at a connection that has said too little.
 const STEP: Duration = Duration::from_millis(20);
-/// How long an HTTP connection lasts. Those who scrape open another; nobody keeps the site's files open by saying little.
+/// The life of an HTTP connection. A scraper opens another one afterwards; a client that says little cannot keep a file open.
 const HTTP_LASTS: Duration = Duration::from_secs(60);
-/// What an HTTP/2 client says first, in bytes (RFC 9113, section 3.4).
+/// The length of the first words of an HTTP/2 client, in bytes (RFC 9113, section 3.4).
 pub(crate) const HTTP2_PREFACE: usize = 24;
 /// The shortest request line of HTTP/1, in bytes: `GET / HTTP/1.1`.
 pub(crate) const HTTP1_REQUEST: usize = 14;
 
-/// Accepts connections for ever.
+/// Accepts connections until it is dropped.
 pub(crate) struct Incoming {
     listener: TcpListener,
-    /// How many bytes a connection must have sent before it is handed on.
+    /// The number of bytes that a connection must have sent before it is handed on.
     greeting: usize,
-    /// Connections that have not.
+    /// Connections that have not sent them. Each leaves after [`GREETING`] at the latest.
     silent: JoinSet<Option<TcpStream>>,
+    /// The pause after a failed attempt, while it lasts.
     pause: Option<Pin<Box<Sleep>>>,
-    /// Whether the last attempt failed; then that was said.
+    /// True if the last attempt failed; then that was logged.
     failing: bool,
 }
 
@@ -49,7 +50,7 @@ impl Incoming {
     }
 }
 
-/// Waits until so many bytes have come; gives nothing if they do not come in time.
+/// Waits until the connection has sent `greeting` bytes. Returns nothing, and closes it, if they do not come in time.
 async fn spoken(stream: TcpStream, greeting: usize) -> Option<TcpStream> {
     let speaks = async {
         let mut bytes = vec![0; greeting];
@@ -57,7 +58,7 @@ async fn spoken(stream: TcpStream, greeting: usize) -> Option<TcpStream> {
             match stream.peek(&mut bytes).await {
                 Ok(0) | Err(_) => return false,
                 Ok(count) if count >= greeting => return true,
-                // What is there stays there, so that looking again at once would not wait.
+                // `peek` leaves the bytes there, so a second one would return them at once.
                 Ok(_) => sleep(STEP).await,
             }
         }
@@ -70,19 +71,22 @@ impl Stream for Incoming {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
+            // Those that speak first: a listener that cannot accept must not hold back connections that it has accepted.
             while let Poll::Ready(Some(spoken)) = self.silent.poll_join_next(context) {
                 if let Ok(Some(stream)) = spoken {
                     return Poll::Ready(Some(Ok(stream)));
                 }
             }
+
             if let Some(pause) = &mut self.pause {
                 std::task::ready!(pause.as_mut().poll(context));
                 self.pause = None;
             }
+
             match std::task::ready!(self.listener.poll_accept(context)) {
                 Ok((stream, _)) => {
                     self.failing = false;
-                    // Answers are small, and are waited for.
+                    // Answers are small, and clients wait for each.
                     let _ = stream.set_nodelay(true);
                     let greeting = self.greeting;
                     self.silent.spawn(spoken(stream, greeting));
@@ -98,8 +102,8 @@ impl Stream for Incoming {
     }
 }
 
-/// A connection that ends when its time is over, whatever it does: `axum::serve` lets one wait for its next request, or for the
-/// rest of a header, for as long as it likes.
+/// A connection that ends when its time is over, even while it is used: `axum::serve` lets a connection wait without a limit, for
+/// its next request or for the rest of a header.
 pub(crate) struct Brief {
     stream: TcpStream,
     end: Pin<Box<Sleep>>,

@@ -2,27 +2,29 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`config`] | what a site is told when it starts, and the file of `slackline serve` |
+//! | [`config`] | the configuration of a site, and the file of `slackline serve` |
 //! | [`site`] | one site: its threads, from start to stop |
 //! | [`dev`] | a whole cluster in one process |
 //! | [`ports`] | ports for sites that are started and started again |
 //! | [`signal`] | running until Ctrl-C or SIGTERM; logs |
 //! | `engine` | drives the machine: inputs, the release rule, shared syncs |
+//! | `gather` | group commit: what gathers while the log syncs |
 //! | `log` | the thread that syncs |
 //! | `mailbox` | the queues between the network and the machine, and their bounds |
 //! | `service` | the public gRPC service |
 //! | `link` | links between sites |
-//! | `health` | how the site is, published by its engine |
+//! | `health` | the state of the site, published by its engine |
 //! | `http`, `metrics` | `/healthz` and `/metrics` |
 //! | `topology`, `clock` | the cluster's map; the clocks of a life |
-//! | `crash` | where a test ends the process (feature `crash-points`) |
+//! | [`floor`] | what benchmarks compare a site with: it only logs and answers |
+//! | `crash` | points at which a test ends the process (feature `crash-points`) |
 //!
 //! # Threads
 //!
-//! A site is two threads. One runs everything, sockets, protocols and the machine, on a single-threaded runtime: a hand-over
-//! between threads costs more than what most inputs cost. The other one syncs the log. A request's way: the connection's
+//! A site has two threads. One runs the sockets, the protocols and the machine, on a single-threaded runtime: a hand-over
+//! between threads costs more than most inputs. The other one syncs the log. A request's way: the connection's
 //! task decodes a batch and puts it into the mailbox; the machine handles it; the log thread syncs; the stream's task
-//! encodes the responses. Nothing on that way is done once for each operation but decoding, handling and encoding it.
+//! encodes the responses. On that way, only decoding, handling and encoding are done once for each operation.
 //!
 //! # Bounds
 //!
@@ -35,6 +37,8 @@ pub mod config;
 mod crash;
 pub mod dev;
 mod engine;
+pub mod floor;
+mod gather;
 mod health;
 mod http;
 mod incoming;

@@ -1,9 +1,9 @@
 //! Links between sites.
 //!
-//! Each site dials each other site of its lane and keeps one stream, on which its messages flow; what the other says
-//! comes on the stream that the other dialled. A link loses messages when it breaks and when its queue is full, and
-//! the protocols expect no better. While a link is down its queue is emptied at each failed attempt, so that what
-//! arrives after a long silence is news and not history.
+//! Each site dials each other site of its lane and keeps one stream, on which its messages flow; the other's messages
+//! come on the stream that the other dialled. A link loses messages when it breaks and when its queue is full: the
+//! protocols repeat what matters. While a link is down its queue is emptied at each failed attempt, so that the messages
+//! that arrive after a long silence are new ones.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -30,44 +30,52 @@ use crate::topology::Topology;
 
 /// The most messages that wait to be sent to one peer; beyond it the oldest is dropped.
 const OUTBOX_MESSAGES: usize = 16_384;
-/// The most bytes of them, and one more message.
+/// The most bytes of these messages, and one more message.
 const OUTBOX_BYTES: usize = 64 << 20;
-/// A frame is closed when its messages take up this much, in bytes; one more message stays below [`LINK_BYTES`].
+/// A frame is closed when its messages take up this many bytes; with one more message it stays below [`LINK_BYTES`].
 const FRAME_BYTES: usize = 512 << 10;
-/// The largest frame that a site takes, in bytes: a full one, and a message that brings as much as a client may send.
+/// The largest frame that a site takes, in bytes: a full one, and a message as large as a client may send.
 pub(crate) const LINK_BYTES: usize = FRAME_BYTES + MESSAGE_BYTES + (64 << 10);
-/// How long to try to connect.
+/// The time that an attempt to connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// A silent link is probed this often, and given up after as long without an answer.
+/// The time after which a silent link is probed, and then the time after which it is given up.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
-/// A link's messages that make no sense are logged this often at most.
+/// The shortest time between two log lines about a link's messages that make no sense.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(1);
-/// Waits between attempts grow from the first to the second, each with up to half of it added by chance.
+/// The first and the longest wait between two attempts; each has up to half of it added by chance, so that sites that lost their
+/// links together do not dial together.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// What waits to be sent to one peer.
+/// The messages that wait to be sent to one peer.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     /// The peer.
     pub(crate) to: SiteId,
-    /// Put in by us between sending and leaving, to stand for the distance.
+    /// The time put in between sending and leaving, to stand for the distance.
     delay: Duration,
     state: Mutex<Waiting>,
 }
 
 #[derive(Default, Debug)]
 struct Waiting {
+    /// The messages in the order of sending, and so by rising `due`.
     queue: VecDeque<Queued>,
+    /// Their encoded bytes: always the sum of theirs.
     bytes: usize,
+    /// True while the link stands.
     linked: bool,
+    /// Wakes the stream of frames, if it waits.
     waker: Option<Waker>,
+    /// The number of messages that were dropped before they were sent, since the start.
     dropped: u64,
 }
 
 #[derive(Debug)]
 struct Queued {
+    /// The time before which it may not leave.
     due: Instant,
     message: internal::PeerMessage,
+    /// Its encoded length.
     bytes: usize,
 }
 
@@ -76,7 +84,9 @@ struct Queued {
 pub(crate) struct LinkState {
     pub(crate) to: SiteId,
     pub(crate) linked: bool,
+    /// The number of messages that wait.
     pub(crate) queued: usize,
+    /// The number of messages that were dropped, since the start.
     pub(crate) dropped: u64,
 }
 
@@ -91,6 +101,8 @@ impl Outbox {
         limit_message(&mut message);
         let message = internal::PeerMessage::from(message);
         let bytes = message.encoded_len();
+
+        // The oldest goes: of what a site says of itself, the newest message holds all that the earlier ones do.
         let mut state = self.state();
         while state.queue.len() >= OUTBOX_MESSAGES || state.bytes > OUTBOX_BYTES {
             state.pop();
@@ -108,15 +120,18 @@ impl Outbox {
         LinkState { to: self.to, linked: state.linked, queued: state.queue.len(), dropped: state.dropped }
     }
 
-    /// Whether nothing waits that could still be sent.
+    /// True if no message waits that could still be sent.
     pub(crate) fn is_flushed(&self) -> bool {
         let state = self.state();
         !state.linked || state.queue.is_empty()
     }
 
+    /// Notes that the link stands, or that it does not. Empties the queue of a link that is down.
     fn set_linked(&self, linked: bool) {
         let mut state = self.state();
         state.linked = linked;
+
+        // Messages that have waited through an outage would be taken for new ones: a peer would answer questions that are long over.
         if !linked {
             state.dropped += state.queue.len() as u64;
             state.queue.clear();
@@ -140,7 +155,7 @@ impl Waiting {
     }
 }
 
-/// Keeps a link to one peer for as long as it runs.
+/// Keeps a link to one peer, until it is dropped.
 pub(crate) async fn keep(topology: Arc<Topology>, outbox: Arc<Outbox>) {
     let address = topology.address(outbox.to).to_owned();
     let peer = topology.name(outbox.to);
@@ -153,14 +168,17 @@ pub(crate) async fn keep(topology: Arc<Topology>, outbox: Arc<Outbox>) {
             Err(status) => status,
         };
         outbox.set_linked(false);
+
+        // A peer that is down for a day is one line in the log, not forty thousand.
         let problem = status.message().to_owned();
-        // The same problem again and again is not news.
         if problem != last_problem {
             warn!(%peer, %address, %problem, "no link; trying again");
             last_problem = problem;
         } else {
             debug!(%peer, %address, "still no link");
         }
+
+        // A link that stood for a while was a good one: the next attempt need not wait for long.
         if start.elapsed() > KEEP_ALIVE {
             pause = BACK_OFF.0;
             last_problem.clear();
@@ -183,6 +201,9 @@ async fn run(topology: &Topology, outbox: &Arc<Outbox>, address: &str) -> Result
         .connect()
         .await
         .map_err(unusable)?;
+
+    // Ids of sites are positions in the list of regions. Both ends compare all of it before a message flows, so that no site takes
+    // another one for a third.
     let introduction = Link {
         version_min: *LINK_VERSIONS.start(),
         version_max: *LINK_VERSIONS.end(),
@@ -191,22 +212,24 @@ async fn run(topology: &Topology, outbox: &Arc<Outbox>, address: &str) -> Result
         to: Some(outbox.to.into()),
         regions: topology.regions.clone(),
     };
+
     let frames = Frames { introduction: Some(introduction), outbox: Arc::clone(outbox), timer: None };
     let mut replies = PeerClient::new(channel).link(frames).await?.into_inner();
     let reply = replies.message().await?;
     let version = reply.and_then(|reply| reply.linked).map(|linked| linked.version);
     if !version.is_some_and(|version| LINK_VERSIONS.contains(&version)) {
         return Err(Status::failed_precondition(
-            "the peer answered with a version of the protocol that we do not speak",
+            "the peer answered with a version of the protocol that this site does not speak",
         ));
     }
+
     outbox.set_linked(true);
     info!(peer = %topology.name(outbox.to), %address, "linked");
     while replies.message().await?.is_some() {}
     Ok(())
 }
 
-/// The innermost cause, which is the one that says something.
+/// The innermost cause of an error: the others only name the layers that it went through.
 fn describe(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {
@@ -221,10 +244,12 @@ fn jitter(most: Duration) -> Duration {
     most * (random >> 16) / (1 << 16)
 }
 
-/// The frames that we send on a link.
+/// The frames that this site sends on a link.
 struct Frames {
+    /// The content of the first frame, until it is sent.
     introduction: Option<Link>,
     outbox: Arc<Outbox>,
+    /// Ends when the next message is due, if none is yet.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -236,11 +261,14 @@ impl Stream for Frames {
         if let Some(link) = this.introduction.take() {
             return Poll::Ready(Some(LinkFrame { link: Some(link), messages: Vec::new() }));
         }
+
         loop {
             if let Some(timer) = &mut this.timer {
                 ready!(timer.as_mut().poll(context));
                 this.timer = None;
             }
+
+            // Nothing before the peer's answer: it may refuse the link, and the messages would be lost.
             let now = Instant::now();
             let mut state = this.outbox.state();
             if !state.linked || state.queue.is_empty() {
@@ -258,6 +286,7 @@ impl Stream for Frames {
     }
 }
 
+/// Takes the messages that are due from the queue, up to the bounds of a frame.
 fn due_messages(state: &mut Waiting, now: Instant) -> Vec<internal::PeerMessage> {
     let mut messages = Vec::new();
     let mut total = 0;
@@ -295,28 +324,30 @@ impl Peer for PeerService {
     }
 }
 
-/// Whether we want this link: who it is from and the version to speak.
+/// Checks an introduction. Returns the site that dials, and the version to speak.
 fn check(topology: &Topology, link: Link) -> Result<(SiteId, u32), Status> {
     let refuse = |why: String| Err(Status::failed_precondition(why));
     let site = |site: Option<slackline_wire::v1::SiteId>| site.and_then(|site| SiteId::try_from(site).ok());
     let (Some(from), Some(to)) = (site(link.from), site(link.to)) else {
         return Err(Status::invalid_argument("the introduction does not name both sites"));
     };
+
+    // A message of another cluster, or by another list of regions, would name other quotas and other sites than it means.
     if link.cluster != topology.cluster {
         return refuse(format!(
-            "this site belongs to cluster {:?} and you to {:?}: correct the address or the cluster's name",
+            "this site belongs to cluster {:?}, and the caller to {:?}: correct the address or the cluster's name",
             topology.cluster, link.cluster
         ));
     }
     if link.regions != topology.regions {
         return refuse(format!(
-            "this site has the regions {:?} and you {:?}: all sites need the same list in the same order",
+            "this site has the regions {:?}, and the caller {:?}: all sites need the same list in the same order",
             topology.regions, link.regions
         ));
     }
     if to != topology.me {
         return refuse(format!(
-            "this is site {}, and you look for {}: correct the addresses in `sites`",
+            "this is site {}, and the caller looks for {}: correct the addresses in `sites`",
             topology.name(topology.me),
             topology.name(to)
         ));
@@ -324,10 +355,12 @@ fn check(topology: &Topology, link: Link) -> Result<(SiteId, u32), Status> {
     if from == topology.me || !topology.members().any(|member| member == from) {
         return refuse(format!("site {} is not a peer of site {}", topology.name(from), topology.name(topology.me)));
     }
+
+    // The highest version that both speak. There is one as long as sites are upgraded one version at a time.
     let version = link.version_max.min(*LINK_VERSIONS.end());
     if version < link.version_min.max(*LINK_VERSIONS.start()) {
         return refuse(format!(
-            "this site speaks the versions {} to {} of the protocol between sites and you {} to {}: upgrade one version \
+            "this site speaks the versions {} to {} of the protocol between sites, and the caller {} to {}: upgrade one version \
              at a time",
             LINK_VERSIONS.start(),
             LINK_VERSIONS.end(),
@@ -341,6 +374,7 @@ fn check(topology: &Topology, link: Link) -> Result<(SiteId, u32), Status> {
 /// A link that another site dialled. Polling it takes the frames in.
 pub(crate) struct Taken {
     from: SiteId,
+    /// The answer to the introduction, until it is sent.
     linked: Option<LinkReply>,
     frames: Streaming<LinkFrame>,
     mailbox: Arc<Mailbox>,
@@ -355,11 +389,13 @@ impl Stream for Taken {
         if let Some(linked) = this.linked.take() {
             return Poll::Ready(Some(Ok(linked)));
         }
+
         while let Some(frame) = ready!(Pin::new(&mut this.frames).poll_next(context)) {
             let frame = match frame {
                 Ok(frame) => frame,
                 Err(status) => return Poll::Ready(Some(Err(status))),
             };
+            // A senseless message ends nothing: the others of its frame may carry an agreement.
             for message in frame.messages {
                 match PeerMessage::try_from(message) {
                     Ok(message) => this.mailbox.tell(this.from, message),
@@ -371,10 +407,12 @@ impl Stream for Taken {
     }
 }
 
-/// Logs messages of a peer that make no sense: the first at once, then how many there were, so that a peer cannot fill the log.
+/// Logs messages of a peer that make no sense: the first at once, then their number, so that a peer cannot fill the log.
 struct Complaints {
     peer: String,
+    /// The number of messages since the last line.
     count: u64,
+    /// The time of the last line.
     last: Option<Instant>,
 }
 

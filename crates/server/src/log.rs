@@ -14,37 +14,47 @@ use tracing::{Span, warn};
 
 use crate::mailbox::Mailbox;
 
-/// How long to wait before a group that found no room is tried again.
+/// The wait before a group that found no room is tried again.
 const NO_ROOM_PAUSE: Duration = Duration::from_millis(50);
 
 /// The machine's end of the log thread.
 pub(crate) struct Log {
     shared: Arc<Shared>,
+    /// Used by the thread while the log is busy, and by the machine's own thread while it is not.
     writer: Arc<Mutex<Box<dyn LogWriter>>>,
     thread: Option<JoinHandle<()>>,
+    /// True from when a group is handed over until its result is taken.
     busy: bool,
+    /// The empty vector of the last group, kept for its memory.
     spare: Vec<Batch>,
 }
 
 /// A group that is durable.
 pub(crate) struct Synced {
-    /// Its last batch.
+    /// Its last batch. All batches before it are durable too.
     pub(crate) last: Seq,
-    /// How long it took.
+    /// The duration of its write and sync.
     pub(crate) took: Duration,
 }
 
+/// The state that the machine and the log thread share.
 #[derive(Debug)]
 struct Shared {
     slot: Mutex<Slot>,
+    /// Wakes the log thread.
     wake: Condvar,
+    /// Woken when a group is done.
     mailbox: Arc<Mailbox>,
 }
 
+/// A group on its way: in `group` until the thread takes it, in `done` when it is synced, in neither between.
 #[derive(Debug, Default)]
 struct Slot {
+    /// The number of the first batch, and the batches.
     group: Option<(Seq, Vec<Batch>)>,
+    /// The result, the number of the last batch, and the batches, given back for their memory.
     done: Option<(Result<Duration, WriteError>, Seq, Vec<Batch>)>,
+    /// True once the thread is to end.
     stop: bool,
 }
 
@@ -54,32 +64,34 @@ impl Log {
         let shared = Arc::new(Shared { slot: Mutex::default(), wake: Condvar::new(), mailbox });
         let writer = Arc::new(Mutex::new(writer));
         let theirs = (Arc::clone(&shared), Arc::clone(&writer));
-        // It logs under the site's name too.
+        // What the thread logs bears the site's name too.
         let site = Span::current();
         let thread = thread::Builder::new();
         let thread = thread.name(format!("log-{name}")).spawn(move || site.in_scope(|| run(&theirs.0, &theirs.1)))?;
         Ok(Self { shared, writer, thread: Some(thread), busy: false, spare: Vec::new() })
     }
 
-    /// Whether a group is under way.
+    /// True while a group is under way: from when it is handed over until its result is taken.
     pub(crate) fn is_busy(&self) -> bool {
         self.busy
     }
 
     /// Hands a group over and takes an empty vector in its place. The log must not be busy.
     pub(crate) fn submit(&mut self, first: Seq, group: &mut Vec<Batch>) {
-        debug_assert!(!self.busy && !group.is_empty());
+        assert!(!self.busy && !group.is_empty(), "a second group would overtake the one that is being synced");
         let group = std::mem::replace(group, std::mem::take(&mut self.spare));
         self.shared.slot().group = Some((first, group));
         self.shared.wake.notify_one();
         self.busy = true;
     }
 
-    /// Appends a group on this thread, and empties it. `None`, and nothing was done, if there is no room: then it must be
-    /// handed over, to be waited for elsewhere. The log must not be busy.
+    /// Appends a group on this thread, and empties it. Returns `None` if there is no room: nothing was done then, and the group must
+    /// be handed over, so that the log thread waits for room and this one does not. The log must not be busy.
     pub(crate) fn append_here(&mut self, first: Seq, group: &mut Vec<Batch>) -> Option<Result<Synced, WriteError>> {
-        debug_assert!(!self.busy && !group.is_empty());
+        assert!(!self.busy && !group.is_empty(), "a second group would overtake the one that is being synced");
         let start = Instant::now();
+
+        // Free at once: the log thread holds it only while a group is under way.
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         match writer.append(first, group) {
             Err(WriteError::NoRoom { .. }) => None,
@@ -91,7 +103,7 @@ impl Log {
         }
     }
 
-    /// The result of the group under way, if it is there.
+    /// Takes the result of the group under way, if it is there.
     pub(crate) fn poll(&mut self) -> Option<Result<Synced, WriteError>> {
         if !self.busy {
             return None;
@@ -121,9 +133,11 @@ impl Shared {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits for the next group; `None` when the thread is to end.
     fn next(&self) -> Option<(Seq, Vec<Batch>)> {
         let mut slot = self.slot();
         loop {
+            // Before `stop`: a group that was handed over is synced, even by a site that stops.
             if let Some(group) = slot.group.take() {
                 return Some(group);
             }
@@ -135,16 +149,21 @@ impl Shared {
     }
 }
 
+/// The thread: syncs groups, one at a time, until it is stopped or a write fails.
 fn run(shared: &Shared, writer: &Mutex<Box<dyn LogWriter>>) {
     while let Some((first, batches)) = shared.next() {
         let last = first + batches.len() as Seq - 1;
         let start = Instant::now();
         let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
         let result = append(shared, &mut **writer, first, &batches).map(|()| start.elapsed());
+        // Before the result is there: the machine may append a group itself as soon as it has taken that.
         drop(writer);
+
         let failed = result.is_err();
         shared.slot().done = Some((result, last, batches));
         shared.mailbox.wake.notify_one();
+
+        // What is on the disk is not known now, so nothing more is written after it.
         if failed {
             return;
         }

@@ -1,6 +1,6 @@
-//! What waits between the network and the machine.
+//! The queues between the network and the machine.
 //!
-//! Everything of a site but its log runs on one thread, so the locks here are never contended; they are there because
+//! All tasks of a site but its log run on one thread, so the locks here are never contended; they are there because
 //! the gRPC library wants services that could move between threads.
 
 use std::collections::VecDeque;
@@ -21,15 +21,15 @@ use tonic::Status;
 /// The most operations (or other requests) of clients that wait for the machine. At the bound a stream is not read on and a
 /// unary call is answered RESOURCE_EXHAUSTED.
 pub(crate) const QUEUE_OPERATIONS: usize = 16_384;
-/// So many bytes of transactions count as one operation more: at most 64 MiB of them wait, and one request.
+/// The bytes of transactions that count as one operation more: at most 64 MiB of them wait, and one request.
 const OPERATION_BYTES: usize = 4 << 10;
 /// The most messages of other sites that wait for the machine; beyond it the oldest is dropped, as the network may do.
 pub(crate) const QUEUE_MESSAGES: usize = 16_384;
-/// The most bytes of objects that they bring.
+/// The most bytes of objects in these messages, and one message.
 const QUEUE_BYTES: usize = 64 << 20;
-/// So many bytes of objects that wait to be sent to a client count as one reply more.
+/// The bytes of objects, waiting to be sent to a client, that count as one reply more.
 const REPLY_BYTES: usize = 4 << 10;
-/// The most bytes of objects that wait to be sent to one client, and to all: 64 and 256 MiB. What is read beyond is answered as
+/// The most bytes of objects that wait to be sent to one client, and to all: 64 and 256 MiB. A read beyond that is answered as
 /// overloaded. Otherwise a client that asks and does not read fills the memory: one question is a thousandth of its answer.
 const CLIENT_REPLIES: usize = (64 << 20) / REPLY_BYTES;
 const ALL_REPLIES: usize = (256 << 20) / REPLY_BYTES;
@@ -52,30 +52,35 @@ pub(crate) struct Mailbox {
 
 #[derive(Debug)]
 struct Queues {
-    /// Each with the bytes of objects that it brings.
+    /// Messages of other sites, oldest first, each with the bytes of objects in it.
     messages: VecDeque<(SiteId, PeerMessage, usize)>,
+    /// The bytes of objects in `messages`: always the sum of theirs.
     message_bytes: usize,
+    /// The number of messages that were dropped because the queue was full, since the start.
     messages_dropped: u64,
-    /// Each with its weight.
+    /// Requests of clients, oldest first, each with its weight.
     requests: VecDeque<(ClientId, Request, usize)>,
+    /// The weight of `requests`: always the sum of theirs.
     operations: usize,
+    /// The streams that hold a request back until there is room.
     waiting: Vec<Waker>,
+    /// The number of the next client. None is used twice, so a late answer reaches nobody else.
     next_client: u64,
     phase: Phase,
 }
 
-/// Whether clients may ask.
+/// The mailbox's phase: it decides if clients may ask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
-    /// They may.
+    /// Clients may ask.
     Open,
-    /// Not any more; what was asked is being finished.
+    /// No new request is taken; those that were taken are being finished.
     Draining,
     /// The machine is gone.
     Stopped,
 }
 
-/// How full the queues are.
+/// The lengths of the queues.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Lengths {
     pub(crate) messages: usize,
@@ -96,6 +101,7 @@ impl Mailbox {
             next_client: DRIVER.0 + 1,
             phase: Phase::Open,
         };
+
         Self {
             queues: Mutex::new(queues),
             clients: Mutex::default(),
@@ -106,16 +112,18 @@ impl Mailbox {
 
     // From the network.
 
-    /// A new client: a stream or a unary call. Fails with what to tell it.
+    /// Registers a new client: a stream or a unary call. The error is the client's answer.
     pub(crate) fn register(self: &Arc<Self>) -> Result<Registration, Status> {
         let mut queues = self.queues();
         if queues.phase != Phase::Open {
             return Err(stopping());
         }
+
         let mut clients = self.clients();
         if clients.len() >= CLIENTS {
             return Err(overloaded());
         }
+
         let id = ClientId(queues.next_client);
         queues.next_client += 1;
         let client = Arc::new(Client::default());
@@ -123,9 +131,10 @@ impl Mailbox {
         Ok(Registration { id, client, mailbox: Arc::clone(self) })
     }
 
-    /// Queues a request, unless the queue is full: then it comes back, and the waker is woken when there is room.
+    /// Queues a request. If the queue is full, the request comes back, and the waker is woken when there is room.
     pub(crate) fn ask(&self, client: ClientId, request: Request, waker: Option<&Waker>) -> Result<(), Request> {
         let mut queues = self.queues();
+        // The bound of the clients' queue. Messages of sites have a queue of their own, so that clients cannot crowd them out.
         if queues.operations >= QUEUE_OPERATIONS {
             if let Some(waker) = waker
                 && !queues.waiting.iter().any(|waiting| waiting.will_wake(waker))
@@ -134,6 +143,7 @@ impl Mailbox {
             }
             return Err(request);
         }
+
         let weight = weight(&request);
         queues.operations += weight;
         queues.requests.push_back((client, request, weight));
@@ -146,6 +156,8 @@ impl Mailbox {
     pub(crate) fn tell(&self, from: SiteId, message: PeerMessage) {
         let bytes = message_bytes(&message);
         let mut queues = self.queues();
+
+        // The oldest goes, as if the network had lost it: the protocols repeat what matters, and the newest tells most.
         while queues.messages.len() >= QUEUE_MESSAGES || queues.message_bytes > QUEUE_BYTES {
             queues.pop_message();
             queues.messages_dropped += 1;
@@ -162,11 +174,14 @@ impl Mailbox {
         self.queues().pop_message()
     }
 
-    /// The next request and its weight. Wakes those who wait because there is room again.
+    /// Takes the next request, with its weight. Wakes the streams that wait for room once there is some.
     pub(crate) fn next_request(&self) -> Option<(ClientId, Request, usize)> {
         let mut queues = self.queues();
         let (client, request, weight) = queues.requests.pop_front()?;
         queues.operations -= weight;
+        debug_assert!(!queues.requests.is_empty() || queues.operations == 0, "an empty queue must have no weight");
+
+        // Only at half: streams that were woken for each single place would be woken mostly in vain.
         if queues.operations < QUEUE_OPERATIONS / 2 {
             queues.waiting.drain(..).for_each(Waker::wake);
         }
@@ -178,7 +193,7 @@ impl Mailbox {
         queues.messages.is_empty() && queues.requests.is_empty()
     }
 
-    /// Hands responses to their clients; those whose client is gone fall away.
+    /// Hands responses to their clients. A response to a client that is gone is dropped.
     pub(crate) fn deliver(&self, responses: &mut Vec<(ClientId, Response)>) {
         if responses.is_empty() {
             return;
@@ -195,19 +210,24 @@ impl Mailbox {
         self.queues().phase
     }
 
-    /// No request is taken from now on.
+    /// Takes no request from now on.
     pub(crate) fn drain(&self) {
         let mut queues = self.queues();
         if queues.phase == Phase::Open {
             queues.phase = Phase::Draining;
         }
         drop(queues);
+
+        // A stream that waits for its client would not see the new phase.
         self.clients().values().for_each(|client| client.wake());
         self.wake.notify_one();
     }
 
-    /// Forgets everything that waits and ends every stream and call. What they had asked is unknown to them.
+    /// Drops all that waits and ends every stream and call. The outcomes of operations that these had asked for are unknown to
+    /// their clients.
     pub(crate) fn hang_up(&self, phase: Phase) {
+        // A machine that starts again from storage has forgotten who waits for which answer. So every stream and call ends, and the
+        // clients ask again with their ids.
         let mut queues = self.queues();
         queues.phase = phase;
         queues.messages.clear();
@@ -246,13 +266,13 @@ impl Queues {
     }
 }
 
-/// Leaves nothing of what was read but that there was no room for it. Reading has no effect, so the client may ask again.
+/// Replaces all that was read by the refusal `overloaded`. Reading has no effect, so the client may ask again.
 fn refuse(reading: &mut Reading) {
     reading.gets.iter_mut().for_each(|got| *got = Err(Abort::of(Cause::Overloaded)));
     reading.scans.iter_mut().for_each(|rows| *rows = Err(Abort::of(Cause::Overloaded)));
 }
 
-/// How much of the queue a request takes up: as much as it has operations or reads, and more if they are large.
+/// The share of the queue that a request takes up: the number of its operations or reads, and more if they are large.
 fn weight(request: &Request) -> usize {
     match request {
         Request::Batch(batch) => batch.operations.len().max(1) + request_bytes(request) / OPERATION_BYTES,
@@ -261,17 +281,17 @@ fn weight(request: &Request) -> usize {
     }
 }
 
-/// What a client is told when a queue is full.
+/// The answer to a client when a queue is full.
 pub(crate) fn overloaded() -> Status {
     Status::resource_exhausted("overloaded: a queue of the site is full; this request was not taken, try again later")
 }
 
-/// What a client is told when the site stops.
+/// The answer to a client when the site stops.
 pub(crate) fn stopping() -> Status {
     Status::unavailable("the site is stopping; use another site, or try again later")
 }
 
-/// One stream's or call's place in the mailbox, as long as the value lives.
+/// One stream's or call's place in the mailbox, until the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Registration {
     pub(crate) id: ClientId,
@@ -284,12 +304,12 @@ impl Registration {
         &self.mailbox
     }
 
-    /// The next response, if there is one; an error if there will be none.
+    /// Takes the next response, if there is one. An error says that there will be none.
     pub(crate) fn poll(&self, context: &Context) -> Poll<Result<Response, Status>> {
         self.client.poll(context, &self.mailbox.replies)
     }
 
-    /// How many responses wait to be sent; large ones count as several.
+    /// The number of responses that wait to be sent; large ones count as several.
     pub(crate) fn backlog(&self) -> usize {
         self.client.state().weight
     }
@@ -297,8 +317,8 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
+        // Removed first: from then on nothing is delivered to it, and the weight that is given back here stays the same.
         self.mailbox.clients().remove(&self.id);
-        // Nobody delivers to it any more.
         self.mailbox.replies.fetch_sub(self.client.state().weight, Ordering::Relaxed);
     }
 }
@@ -311,10 +331,13 @@ struct Client {
 
 #[derive(Default, Debug)]
 struct Replies {
-    /// Each with its weight.
+    /// Responses, oldest first, each with its weight.
     replies: VecDeque<(Response, usize)>,
+    /// The weight of `replies`: always the sum of theirs.
     weight: usize,
+    /// Wakes the stream or call, if it waits.
     waker: Option<Waker>,
+    /// True once no response will follow. Never false again.
     ended: bool,
 }
 
@@ -322,6 +345,8 @@ impl Client {
     /// Adds a response to those that wait to be sent; `all` is the weight of those of all clients.
     fn deliver(&self, mut response: Response, all: &AtomicUsize) {
         let mut state = self.state();
+
+        // Only reads are refused at the bound. Outcomes are always delivered: they are small, and the client has to know them.
         let mut weight = 1;
         if let Response::Read(reading) = &mut response {
             weight += limit_reading(reading) / REPLY_BYTES;
@@ -330,6 +355,7 @@ impl Client {
                 weight = 1;
             }
         }
+
         state.weight += weight;
         all.fetch_add(weight, Ordering::Relaxed);
         state.replies.push_back((response, weight));
@@ -345,6 +371,8 @@ impl Client {
             all.fetch_sub(weight, Ordering::Relaxed);
             return Poll::Ready(Ok(response));
         }
+
+        // After the responses that are there: those left the machine before it stopped, and they are durable.
         if state.ended {
             return Poll::Ready(Err(Status::unavailable(
                 "the site stopped before it could answer; repeat the operation with its id, or ask for its outcome",

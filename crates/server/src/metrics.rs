@@ -1,4 +1,4 @@
-//! What a site counts, as Prometheus text.
+//! The counters and gauges of a site, as Prometheus text.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,22 +34,27 @@ const STATES: [Readiness; 7] = [
     Readiness::StorageFull,
 ];
 
-/// What the engine shows of itself after each turn.
+/// The figures that the engine publishes after each turn.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Gauges {
     pub(crate) node: node::Metrics,
+    /// Effects that the gate holds until a sync.
     pub(crate) waiting_for_sync: usize,
+    /// Bytes of log that are certain to be there.
     pub(crate) room: u64,
+    /// Rows that storage has not absorbed.
     pub(crate) overlay_rows: usize,
-    /// Transactions under way that the site coordinates, and in which it takes part.
+    /// Transactions under way that the site coordinates.
     pub(crate) coordinated: usize,
+    /// Transactions under way in which the site takes part.
     pub(crate) prepared: usize,
-    /// Objects with warranties out, and copies of others' objects.
+    /// Objects with warranties out.
     pub(crate) warranties: usize,
+    /// Copies of other sites' objects.
     pub(crate) copies: usize,
 }
 
-/// How long syncs took.
+/// The durations of syncs.
 #[derive(Debug)]
 pub(crate) struct SyncTimes(Histogram);
 
@@ -63,7 +68,7 @@ impl SyncTimes {
     }
 }
 
-/// Where the figures come from.
+/// The sources of the figures.
 #[derive(Debug)]
 pub(crate) struct Sources {
     pub(crate) topology: Arc<Topology>,
@@ -74,7 +79,7 @@ pub(crate) struct Sources {
     pub(crate) figures: Arc<FigureDesk>,
 }
 
-/// Writes the metrics of one moment. `figures` are what the machine said of itself just now.
+/// Writes the metrics of one moment. `figures` are the machine's, of just now.
 pub(crate) fn render(sources: &Sources, figures: Arc<Figures>) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("slackline");
     registry.register_collector(Box::new(Snapshot {
@@ -84,7 +89,7 @@ pub(crate) fn render(sources: &Sources, figures: Arc<Figures>) -> Result<String,
         topology: Arc::clone(&sources.topology),
         figures,
     }));
-    registry.register("sync_seconds", "How long syncs of the log took", sources.sync_times.0.clone());
+    registry.register("sync_seconds", "Durations of the log's syncs", sources.sync_times.0.clone());
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
     Ok(text)
@@ -119,11 +124,12 @@ impl Snapshot {
             ("cluster", self.topology.cluster.clone()),
             ("site", self.topology.name(self.topology.me)),
         ];
-        page.gauges("build_info", "What runs here", [(labels, 1)])?;
+
+        page.gauges("build_info", "The version that runs here", [(labels, 1)])?;
         let status = &self.figures.status;
         let states = STATES.map(|state| ([("state", state.name())], i64::from(status.readiness == state)));
-        page.gauge("ready", "Whether the site serves", i64::from(status.readiness == Readiness::Ready))?;
-        page.gauges("state", "How far the site is on its way to serving; 1 for the state that it is in", states)?;
+        page.gauge("ready", "1 while the site serves", i64::from(status.readiness == Readiness::Ready))?;
+        page.gauges("state", "The site's progress towards serving; 1 for the state that it is in", states)?;
         page.gauge("incarnation", "The site's incarnation", status.incarnation.0.into())?;
         let lost = status.incarnation.0.saturating_sub(1).into();
         page.gauge("incarnations_lost", "Incarnations of the site whose storage was lost or replaced", lost)?;
@@ -138,7 +144,8 @@ impl Snapshot {
             ([("outcome", "refused"), ("waited", "no")], node.refused_local),
             ([("outcome", "refused"), ("waited", "yes")], node.refused_waited),
         ];
-        page.counters("acquires", "Acquires by outcome, and whether they waited for tokens of other sites", acquires)?;
+
+        page.counters("acquires", "Acquires by outcome, with and without a wait for tokens of other sites", acquires)?;
         let operations = [
             ([("outcome", "granted")], node.granted_local + node.granted_waited),
             ([("outcome", "released")], node.released),
@@ -146,6 +153,7 @@ impl Snapshot {
             ([("outcome", "refused")], node.refused_other),
             ([("outcome", "repeated")], node.repeated),
         ];
+
         page.counters("requests", "Operations by outcome", operations)?;
         page.counter("holds_expired", "Holds whose time was up", node.expired)?;
         let rounds = [
@@ -153,6 +161,7 @@ impl Snapshot {
             ([("cause", "proactive")], node.rounds_proactive),
             ([("cause", "recovery")], node.rounds_recovery),
         ];
+
         page.counters("rounds", "Rounds led here, by cause", rounds)?;
         page.counter("rebalances", "Rounds applied here that moved tokens", node.rebalances)?;
         let gifts = [
@@ -160,6 +169,7 @@ impl Snapshot {
             ([("cause", "ahead")], node.gifts_ahead),
             ([("cause", "leaving")], node.gifts_leaving),
         ];
+
         page.counters("gifts_sent", "Gifts of tokens sent, by cause", gifts)?;
         page.counter("gifts_received", "Gifts of tokens received", node.gifts_received)?;
         page.counter("messages_sent", "Messages handed out for other sites", node.messages_sent)?;
@@ -184,12 +194,14 @@ impl Snapshot {
             "Results of memoized functions deleted because nobody used them",
             node.calls_evicted,
         )?;
-        page.counter("names_forgotten", "Names of deleted quotas that went", node.forgotten)?;
-        page.counter("doubts_resolved", "Transactions in doubt that were found out about", node.doubts_resolved)?;
+
+        page.counter("names_forgotten", "Names of deleted quotas that were forgotten", node.forgotten)?;
+        page.counter("doubts_resolved", "In-doubt transactions resolved", node.doubts_resolved)?;
         let under_way = [
             ([("role", "coordinator")], signed(self.gauges.coordinated as u64)),
             ([("role", "participant")], signed(self.gauges.prepared as u64)),
         ];
+
         page.gauges("transactions_under_way", "Transactions that are not over, by this site's role", under_way)?;
         page.gauge("warranties", "Objects of this site with warranties out", signed(self.gauges.warranties as u64))?;
         page.gauge("copies", "Copies of other sites' objects", signed(self.gauges.copies as u64))
@@ -202,13 +214,15 @@ impl Snapshot {
             ([("queue", "waiting_for_tokens")], signed(self.gauges.node.waiting)),
             ([("queue", "waiting_for_sync")], signed(self.gauges.waiting_for_sync as u64)),
         ];
-        page.gauges("queue_length", "What waits, by queue", lengths)?;
+
+        page.gauges("queue_length", "Entries that wait, by queue", lengths)?;
         page.gauge("clients", "Streams and calls of clients", signed(self.lengths.clients as u64))?;
         page.counter(
             "messages_dropped",
             "Messages of other sites dropped at a full queue",
             self.lengths.messages_dropped,
         )?;
+
         page.gauge("storage_room_bytes", "Bytes of log that are certain to be there", signed(self.gauges.room))?;
         page.gauge("overlay_rows", "Rows that storage has not absorbed yet", signed(self.gauges.overlay_rows as u64))
     }
@@ -218,12 +232,14 @@ impl Snapshot {
         let links = self.links.iter();
         page.gauges(
             "link_up",
-            "Whether our link to the peer stands",
+            "1 while this site's link to the peer stands",
             links.clone().map(|l| (to(l), i64::from(l.linked))),
         )?;
+
         page.gauges("link_queue_length", "Messages that wait to be sent", {
             links.clone().map(|l| (to(l), signed(l.queued as u64)))
         })?;
+
         page.counters("link_dropped", "Messages dropped before they were sent", links.map(|l| (to(l), l.dropped)))?;
         let status = &self.figures.status;
         page.gauge("clock_epsilon_microseconds", "The bound assumed on this clock's error", signed(status.epsilon))?;
@@ -232,13 +248,15 @@ impl Snapshot {
             "The largest part of a peer's offset that epsilon and the round trip cannot explain",
             signed(status.clock_error),
         )?;
+
         page.gauge(
             "clock_trusted",
-            "Whether nobody disagrees with this clock, or enough others agree",
+            "1 while no site disagrees with this clock, or enough others agree",
             i64::from(status.clock_trusted),
         )?;
+
         let peers = || status.peers.iter().map(|peer| ([("peer", self.topology.name(peer.site))], peer));
-        page.gauges("peer_up", "Whether the peer was heard from lately", peers().map(|(l, p)| (l, i64::from(p.up))))?;
+        page.gauges("peer_up", "1 while the peer is heard from", peers().map(|(l, p)| (l, i64::from(p.up))))?;
         let rtts = peers().map(|(labels, peer)| (labels, peer.rtt.map_or(f64::NAN, |rtt| rtt as f64)));
         page.measured("peer_rtt_microseconds", "The last measured round trip", rtts)?;
         let offsets = peers().map(|(labels, peer)| (labels, peer.offset.map_or(f64::NAN, |offset| offset as f64)));
@@ -280,7 +298,7 @@ impl Page<'_> {
         family(encoder, values.into_iter().map(|(labels, value)| (labels, ConstGauge::new(value))))
     }
 
-    /// Gauges that are not a number until they were measured.
+    /// Gauges whose value is "not a number" until they are measured.
     fn measured<L: fmt::Display, const N: usize>(
         &mut self,
         name: &str,

@@ -1,9 +1,9 @@
 //! Ports of this machine for sites that tests and benchmarks start, stop and start again.
 //!
-//! A port that the system picks (port 0) is no address for a site that is yet to start: the system gives the same ones to
-//! outgoing connections, so that somebody's connection may hold it when the site wants it. Even a connection to that very port
-//! may: while nobody listens there it can meet itself. Hence these ports lie below those that systems give away, unless
-//! they were told otherwise (from 32,768 on Linux, from 49,152 by RFC 6335).
+//! A port that the system picks (port 0) is no address for a site that has yet to start: the system gives the same ports to
+//! outgoing connections, so a connection may hold the port when the site wants it. Even a connection to that very port may hold
+//! it: while nobody listens there it can connect to itself. So these ports lie below those that systems give away by default
+//! (from 32,768 on Linux, from 49,152 by RFC 6335).
 
 use std::io;
 use std::net::TcpListener;
@@ -11,11 +11,13 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// The first port, and the number of ports.
 const FIRST: u32 = 10_000;
 const COUNT: u32 = 22_000;
 
-/// Where this process begins, and how many ports it has tried.
+/// The port with which this process begins, counted from the first.
 static BEGINNING: OnceLock<u32> = OnceLock::new();
+/// The number of ports that it has tried.
 static TRIED: AtomicU32 = AtomicU32::new(0);
 
 /// Ports at which nobody listens on 127.0.0.1, different ones at each call of this process.
@@ -29,6 +31,8 @@ pub fn free(count: usize) -> io::Result<Vec<u16>> {
         let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
         (std::process::id() ^ nanos) % COUNT
     });
+
+    // The counter goes on at each call: a port that was given once is not given again until all others were tried.
     let next = || {
         let mut refused = None;
         for _ in 0..COUNT {

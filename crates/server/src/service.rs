@@ -1,8 +1,11 @@
 //! The public gRPC service.
 //!
-//! The stream is its own reader: polling it for replies takes in what the client has sent, so that a batch goes from the
+//! The stream is its own reader: polling it for replies takes the client's requests in, so that a batch goes from the
 //! connection to the machine without a task of its own. A stream is not read on while the machine's queue is full or the
 //! client does not take its replies; that is the back-pressure.
+//!
+//! A request to a site that the cluster does not have, or to another lane, is refused here as INVALID_ARGUMENT. The machine would
+//! answer that it cannot reach the site, as if trying again might help.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -154,11 +157,13 @@ impl ClientService {
     /// Asks the machine one thing and waits for the answer.
     async fn call(&self, request: Request) -> Result<Response, Status> {
         check(&self.topology, &request)?;
+
+        // Registered before it asks: an answer to a client that is not registered is dropped.
         let registration = self.mailbox.register()?;
         self.mailbox.ask(registration.id, request, None).map_err(|_| overloaded())?;
         loop {
             match poll_fn(|context| registration.poll(context)).await? {
-                // The operation waits; its outcome follows.
+                // An empty batch says only that the operation waits; its outcome follows.
                 Response::Batch { answers, .. } if answers.is_empty() => {}
                 response => return Ok(response),
             }
@@ -179,7 +184,7 @@ impl ClientService {
                     let id = OperationId { site, incarnation, session, sequence };
                     Ok(tonic::Response::new((id, answer.outcome).into()))
                 }
-                None => Err(Status::internal("an answer got lost; ask for the operation's outcome")),
+                None => Err(Status::internal("the site gave no outcome; ask for it with the operation's id")),
             },
             other => Err(unexpected(&other)),
         }
@@ -194,7 +199,7 @@ fn unexpected(response: &Response) -> Status {
     Status::internal(format!("the site answered with something else: {response:?}"))
 }
 
-/// Whether a request makes sense at this site.
+/// Checks that a request makes sense at this site: each site that it names is of the cluster and of this lane, and so is each quota.
 fn check(topology: &Topology, request: &Request) -> Result<(), Status> {
     match request {
         Request::Batch(batch) => {
@@ -202,13 +207,16 @@ fn check(topology: &Topology, request: &Request) -> Result<(), Status> {
             check_operations(topology, batch)
         }
         Request::Ask { operation } | Request::Explain { operation } => check_member(topology, operation.site),
+        Request::Close { site, .. } => check_member(topology, *site),
+        // A region that the cluster does not have is the machine's to refuse, object by object (CAUSE_UNKNOWN_REGION): an error here
+        // would end the stream, and with it what others ask on it.
         Request::Read(_) => check_objects(topology),
         Request::Show { quota, .. } => check_lane(topology, quota),
-        Request::Open | Request::Close { .. } | Request::List { .. } | Request::Status | Request::Drain => Ok(()),
+        Request::Open | Request::List { .. } | Request::Status | Request::Drain => Ok(()),
     }
 }
 
-/// Whether a site is one that this site can pass a request on to, or this site itself.
+/// Checks that a site is this one, or one to which this site can pass a request on.
 fn check_member(topology: &Topology, site: SiteId) -> Result<(), Status> {
     if !topology.sites.contains_key(&site) {
         return Err(Status::invalid_argument(format!(
@@ -219,6 +227,7 @@ fn check_member(topology: &Topology, site: SiteId) -> Result<(), Status> {
             topology.lanes
         )));
     }
+
     if site.lane != topology.me.lane {
         return Err(Status::invalid_argument(format!(
             "site {} is of lane {}, and this is a site of lane {}: ask a site of that lane (see Topology)",
@@ -227,10 +236,11 @@ fn check_member(topology: &Topology, site: SiteId) -> Result<(), Status> {
             topology.me.lane
         )));
     }
+
     Ok(())
 }
 
-/// Whether the operations of a batch make sense here: numbered from 1, each quota in this site's lane, and each grant at the
+/// Checks that the operations of a batch make sense here: numbered from 1, each quota in this site's lane, and each grant at the
 /// site that is to take it back.
 fn check_operations(topology: &Topology, batch: &Batch) -> Result<(), Status> {
     for submission in &batch.operations {
@@ -239,13 +249,16 @@ fn check_operations(topology: &Topology, batch: &Batch) -> Result<(), Status> {
                 "sequence 0 names no operation: those of a session are numbered from 1",
             ));
         }
+
         match &submission.operation {
+            // Only the site that granted has the grant's row; any other would say that there is no such grant.
             Operation::ReleaseGrant { grant } if grant.site != batch.site => {
                 return Err(Status::invalid_argument(format!(
                     "grant {grant} can be released only by its site: use an operation id of a session at site {}, not at {}",
                     grant.site, batch.site
                 )));
             }
+            // All quotas and objects are in the only lane, so no name needs to be hashed.
             _ if topology.lanes == 1 => {}
             Operation::Acquire { quota, .. }
             | Operation::Release { quota, .. }
@@ -258,7 +271,7 @@ fn check_operations(topology: &Topology, batch: &Batch) -> Result<(), Status> {
     Ok(())
 }
 
-/// Whether objects live here.
+/// Checks that objects live in this site's lane.
 fn check_objects(topology: &Topology) -> Result<(), Status> {
     if topology.me.lane == OBJECT_LANE {
         return Ok(());
@@ -269,6 +282,7 @@ fn check_objects(topology: &Topology) -> Result<(), Status> {
     )))
 }
 
+/// Checks that a quota lives in this site's lane.
 fn check_lane(topology: &Topology, quota: &str) -> Result<(), Status> {
     let lane = lane_of(quota, topology.lanes);
     if lane == topology.me.lane {
@@ -283,12 +297,12 @@ fn check_lane(topology: &Topology, quota: &str) -> Result<(), Status> {
 /// A session stream, seen from the side of its replies.
 pub(crate) struct SessionStream {
     topology: Arc<Topology>,
-    /// Gone when the client has sent its last request.
+    /// The client's requests, until it has sent its last one.
     requests: Option<Streaming<v1::SessionRequest>>,
     registration: Registration,
-    /// A request that found the machine's queue full.
+    /// A request that found the machine's queue full. No further one is read while it waits.
     held_back: Option<Request>,
-    /// Answers owed for what was asked.
+    /// The number of answers that the client has not been given, from when a request is taken in. An operation has one.
     outstanding: usize,
 }
 
@@ -300,14 +314,17 @@ impl Stream for SessionStream {
         if let Err(status) = this.take_requests(context) {
             return Poll::Ready(Some(Err(status)));
         }
+
+        // Replies after requests, so that a wake-up for either finds both.
         match this.registration.poll(context) {
             Poll::Ready(Ok(response)) => {
                 this.outstanding = this.outstanding.saturating_sub(answers(&response));
                 Poll::Ready(Some(response.try_into().map_err(|error: Invalid| Status::internal(error.to_string()))))
             }
             Poll::Ready(Err(status)) => Poll::Ready(Some(Err(status))),
-            // Everything was asked and everything answered.
+            // The client has sent its last request, and each is answered.
             Poll::Pending if this.requests.is_none() && this.outstanding == 0 => Poll::Ready(None),
+            // A site that stops ends a stream only when nothing is owed on it: an answer that is cut off is an unknown outcome.
             Poll::Pending if this.outstanding == 0 && this.registration.mailbox().phase() != Phase::Open => {
                 Poll::Ready(Some(Err(stopping())))
             }
@@ -317,18 +334,22 @@ impl Stream for SessionStream {
 }
 
 impl SessionStream {
-    /// Hands what the client has sent to the machine, as far as there is room.
+    /// Hands the client's requests to the machine, until its queue is full.
     fn take_requests(&mut self, context: &mut Context) -> Result<(), Status> {
+        // In order: the requests of a stream reach the machine as they were sent.
         if let Some(request) = self.held_back.take()
             && !self.ask(request, context)
         {
             return Ok(());
         }
+
         while self.registration.backlog() < STREAM_REPLIES {
             let Some(requests) = &mut self.requests else { return Ok(()) };
+            // What is not read here was never taken: the client may send it elsewhere under new ids.
             if self.registration.mailbox().phase() != Phase::Open {
                 return Ok(());
             }
+
             match Pin::new(requests).poll_next(context) {
                 Poll::Ready(Some(Ok(message))) => {
                     let request = Request::try_from(message).map_err(invalid)?;
@@ -346,6 +367,7 @@ impl SessionStream {
         Ok(())
     }
 
+    /// Queues a request, or holds it back if the queue is full. Returns true if it is queued.
     fn ask(&mut self, request: Request, context: &Context) -> bool {
         match self.registration.mailbox().ask(self.registration.id, request, Some(context.waker())) {
             Ok(()) => true,
@@ -357,6 +379,7 @@ impl SessionStream {
     }
 }
 
+/// The number of answers that a request gets.
 fn answers_owed(request: &Request) -> usize {
     match request {
         Request::Batch(batch) => batch.operations.len(),
@@ -364,6 +387,7 @@ fn answers_owed(request: &Request) -> usize {
     }
 }
 
+/// The number of answers in a response.
 fn answers(response: &Response) -> usize {
     match response {
         Response::Batch { answers, .. } => answers.len(),

@@ -10,18 +10,18 @@ use tracing_subscriber::EnvFilter;
 
 use crate::site::{RunError, SiteHandle};
 
-/// How often to look whether a site has stopped by itself.
+/// The pause between two looks for a site that has stopped by itself.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Writes logs to standard error; `RUST_LOG` says which (`info` without).
+/// Writes logs to standard error, of the levels that `RUST_LOG` names; without it, from `info` on.
 pub fn init_logs() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    // Somebody else may have set up logs already; theirs stand.
+    // A program that embeds sites may have set up logs already; those stay.
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).try_init();
 }
 
-/// Ctrl-C and SIGTERM, from when this is made on. To be made before sites are started, or a signal that comes meanwhile ends
-/// the process at once.
+/// Ctrl-C and SIGTERM, from when this value is made. Make it before the sites are started: a signal that comes before ends the
+/// process at once.
 #[derive(Debug)]
 pub struct Signals {
     runtime: Runtime,
@@ -30,7 +30,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Begins to listen. Not from within a tokio runtime.
+    /// Begins to listen. Must not be called within a tokio runtime.
     pub fn listen() -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (interrupt, terminate) = {
@@ -40,7 +40,7 @@ impl Signals {
         Ok(Self { runtime, interrupt, terminate })
     }
 
-    /// Waits for one of them, or until a site has stopped by itself. Returns whether it was a signal.
+    /// Waits for one of them, or until a site has stopped by itself. Returns true for a signal.
     pub fn wait(mut self, sites: &[SiteHandle]) -> bool {
         self.runtime.block_on(async {
             loop {
@@ -56,13 +56,14 @@ impl Signals {
     }
 }
 
-/// Runs sites until a signal comes, then drains them, for no longer than `drain`. If one stops by itself, the others are
+/// Runs sites until a signal comes, then drains them, for at most `drain`. If one stops by itself, the others are
 /// drained too, and its error is returned.
 pub fn run_until_signal(signals: Signals, sites: Vec<SiteHandle>, drain: Duration) -> Result<(), RunError> {
     if signals.wait(&sites) {
         info!("draining");
     }
-    // All at once, so that each has the whole time.
+
+    // All together, so that each has the whole time.
     for site in &sites {
         site.start_drain(drain);
     }

@@ -26,6 +26,7 @@ use crate::clock;
 use crate::config::{ConfigError, Listen, NewStorage, SiteConfig, Storage};
 use crate::crash::CrashPoints;
 use crate::engine::{Engine, Failure, OpenFailure, Parts};
+use crate::floor::{Floor, Load};
 use crate::health::{FigureDesk, Health};
 use crate::http;
 use crate::incoming::{HTTP1_REQUEST, HTTP2_PREFACE, Incoming};
@@ -35,17 +36,19 @@ use crate::metrics::{Gauges, Sources, SyncTimes};
 use crate::service::ClientService;
 use crate::topology::Topology;
 
-/// How long to wait before storage is opened again that found no room on the disk: at first, and at most.
+/// The first and the longest pause before storage is opened again that found no room on the disk.
 const ROOM_PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
-/// How long a stopping site waits for its last messages to leave, delays put in included.
+/// The time that a stopping site waits for its last messages to leave, delays put in included.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a stopping site waits for its clients to take their last replies.
+/// The time that a stopping site waits for its clients to take their last replies.
 const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
-/// The most streams on one gRPC connection; whoever opens more has them wait.
+/// The most streams on one gRPC connection; further ones wait.
 const STREAMS: u32 = 1_024;
-/// How long a client may be silent before it is asked whether it is there, and then until it is given up: those that vanished
-/// without a word must not take up room for ever.
+/// The time after which a silent client is probed, and then the time after which it is given up: a client that vanished without a
+/// word must not take up room permanently.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// The largest HTTP/2 frame that is taken, in bytes: large values come in few pieces.
+const FRAME: u32 = 256 << 10;
 /// HTTP/2 flow control: a stream's window, and a connection's, in bytes. Some batches of 512 operations fit.
 const WINDOWS: (u32, u32) = (1 << 20, 4 << 20);
 
@@ -60,20 +63,20 @@ pub enum StartError {
     Listen {
         /// The address.
         address: String,
-        /// Why.
+        /// The operating system's reason.
         source: io::Error,
     },
     /// The storage cannot be opened.
     #[error(transparent)]
     Storage(#[from] slackline_storage::OpenError),
-    /// What is in the storage cannot be used.
+    /// The rows in the storage cannot be used.
     #[error("site {site} cannot go on with its data in {data}: {source}")]
     Node {
         /// The site.
         site: String,
         /// The data directory.
         data: String,
-        /// Why.
+        /// The machine's reason.
         source: node::OpenError,
     },
     /// A person says that new storage may join, and the storage is not new.
@@ -86,21 +89,21 @@ pub enum StartError {
         site: String,
         /// The data directory.
         data: String,
-        /// Whose it is.
+        /// The site's incarnation in it.
         incarnation: u32,
     },
     /// The operating system refuses something else that a site needs.
     #[error("cannot {action}: {source}")]
     System {
-        /// What was tried.
+        /// The act that failed, as a verb.
         action: &'static str,
-        /// Why not.
+        /// The operating system's reason.
         source: io::Error,
     },
 }
 
 impl StartError {
-    /// Whether the configuration, or the command line, does not fit what is there: nothing failed.
+    /// True if the configuration, or the command line, does not fit the data directory: nothing failed.
     pub fn is_of_the_configuration(&self) -> bool {
         match self {
             StartError::Config(_) | StartError::NotNew { .. } => true,
@@ -124,7 +127,7 @@ pub enum RunError {
     Sync {
         /// The site.
         site: String,
-        /// Why.
+        /// The storage's reason.
         source: WriteError,
     },
     /// The storage could not be read.
@@ -132,7 +135,7 @@ pub enum RunError {
     Read {
         /// The site.
         site: String,
-        /// Why.
+        /// The storage's reason.
         problem: String,
     },
     /// The site was restarted from its storage, which failed.
@@ -140,10 +143,10 @@ pub enum RunError {
     Restart {
         /// The site.
         site: String,
-        /// Why.
+        /// The reason why it could not start.
         source: Box<StartError>,
     },
-    /// The log ends in a group that cannot be read, and others have heard of what is in it.
+    /// The log ends in a group that cannot be read, and other sites have heard of its batches.
     #[error(
         "site {site} stopped: {} is damaged at byte {at}: batch {} cannot be read there, and other sites have heard of it; keep \
          {} aside, and start the site once with an empty data directory and --new-storage, as one that has lost its disk", 
@@ -154,7 +157,7 @@ pub enum RunError {
         site: String,
         /// The segment of the log.
         path: PathBuf,
-        /// Where in it, in bytes.
+        /// The place in it, in bytes.
         at: u64,
         /// The last batch that can be read.
         last: u64,
@@ -171,11 +174,11 @@ pub enum RunError {
         site: String,
         /// The data directory.
         data: PathBuf,
-        /// What betrayed it.
+        /// The evidence that it is an old copy.
         why: String,
-        /// Where it was to go.
+        /// The name that it was to get.
         aside: PathBuf,
-        /// Why not.
+        /// The operating system's reason.
         source: io::Error,
     },
     /// The site's thread ended in a panic: an invariant is broken.
@@ -183,7 +186,7 @@ pub enum RunError {
     Panicked {
         /// The site.
         site: String,
-        /// What the panic said.
+        /// The panic's message.
         message: String,
     },
 }
@@ -198,9 +201,12 @@ pub struct SiteHandle {
     topology: Arc<Topology>,
     address: SocketAddr,
     http: Option<SocketAddr>,
+    /// The bound on its clock's error, in microseconds.
     epsilon: u64,
+    /// The time to drain, once the site is told to stop.
     stop: watch::Sender<Option<Duration>>,
     health: watch::Receiver<Health>,
+    /// The site's thread, until it is joined.
     thread: Option<JoinHandle<Result<(), RunError>>>,
 }
 
@@ -208,14 +214,26 @@ impl Site {
     /// Opens a site's storage and listeners and runs it on a thread of its own. Returns when it can be reached; it serves
     /// when it is ready ([`SiteHandle::wait_ready`]).
     pub fn start(config: SiteConfig) -> Result<SiteHandle, StartError> {
+        Self::start_as(config, None)
+    }
+
+    /// Starts what benchmarks compare a site with: it appends a load and answers, and promises nothing; see [`crate::floor`].
+    pub fn start_floor(config: SiteConfig, load: Load) -> Result<SiteHandle, StartError> {
+        Self::start_as(config, Some(load))
+    }
+
+    fn start_as(config: SiteConfig, floor: Option<Load>) -> Result<SiteHandle, StartError> {
         let topology = Arc::new(config.topology()?);
         let name = topology.name(topology.me);
         let epsilon = clock::epsilon(config.epsilon);
         let crash_points = Arc::new(CrashPoints::from_environment(topology.me)?);
+
+        // The sockets before the storage: a second process with the same configuration fails here and touches no data.
         let listener = bind(config.listen)?;
         let address = local_address(&listener)?;
         let http_listener = config.http.map(bind).transpose()?;
         let http_address = http_listener.as_ref().map(local_address).transpose()?;
+
         let (stop, stopped) = watch::channel(None);
         let (publisher, health) = watch::channel(Health::stopped());
         let blueprint = Blueprint {
@@ -241,10 +259,13 @@ impl Site {
             stop: stopped,
             health: publisher,
         };
+
+        // The storage is opened on the site's own thread, which logs under its name. This one waits for the result, so that an error
+        // of opening is returned here.
         let (started, starting) = mpsc::sync_channel(1);
         let thread = thread::Builder::new()
             .name(format!("site-{name}"))
-            .spawn(move || run(blueprint, &started))
+            .spawn(move || run(blueprint, floor, &started))
             .map_err(|source| StartError::System { action: "start the site's thread", source })?;
         let mut handle =
             SiteHandle { topology, address, http: http_address, epsilon, stop, health, thread: Some(thread) };
@@ -273,12 +294,12 @@ impl SiteHandle {
         self.topology.name(self.topology.me)
     }
 
-    /// Where it listens for clients and other sites.
+    /// The address at which it listens for clients and other sites.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it serves `/healthz` and `/metrics`.
+    /// The address at which it serves `/healthz` and `/metrics`, if it does.
     pub fn http_address(&self) -> Option<SocketAddr> {
         self.http
     }
@@ -288,12 +309,12 @@ impl SiteHandle {
         self.epsilon
     }
 
-    /// Whether it serves.
+    /// True while it serves reads and writes.
     pub fn is_ready(&self) -> bool {
         self.health.borrow().is_ready()
     }
 
-    /// Waits until it serves, for no longer than `timeout`. Returns whether it does.
+    /// Waits until it serves, for at most `timeout`. Returns true if it does.
     pub fn wait_ready(&self, timeout: Duration) -> bool {
         let give_up = Instant::now() + timeout;
         while !self.is_ready() && Instant::now() < give_up && !self.has_stopped() {
@@ -302,12 +323,12 @@ impl SiteHandle {
         self.is_ready()
     }
 
-    /// Whether it runs no more; [`SiteHandle::drain`] tells why.
+    /// True once it has ended; [`SiteHandle::drain`] returns the reason.
     pub fn has_stopped(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Tells the site to stop taking requests, to finish what waits for no longer than `timeout`, to sync and to stop.
+    /// Tells the site to take no further request, to finish those that wait within `timeout`, to sync and to stop.
     /// Does not wait for it.
     pub fn start_drain(&self, timeout: Duration) {
         self.stop.send_replace(Some(timeout));
@@ -352,70 +373,106 @@ fn local_address(listener: &TcpListener) -> Result<SocketAddr, StartError> {
     listener.local_addr().map_err(|source| StartError::System { action: "read a socket's address", source })
 }
 
-/// What a site's thread is made from.
+/// The configuration and the sockets from which a site's thread is made.
 struct Blueprint {
     node: node::Config,
     topology: Arc<Topology>,
+    /// The site's name, for people.
     name: String,
     storage: Storage,
     storage_options: Options,
+    /// One-way delays put in before messages to other sites leave.
     delays: BTreeMap<SiteId, Duration>,
     crash_points: Arc<CrashPoints>,
     listener: TcpListener,
+    /// The socket for HTTP, until it is served; `None` if the site serves none.
     http_listener: Option<TcpListener>,
+    /// The time to drain, once the site is told to stop.
     stop: watch::Receiver<Option<Duration>>,
     health: watch::Sender<Health>,
     new_storage: NewStorage,
 }
 
+/// What a site's thread drives.
+enum Driven {
+    /// The site's machine, and whether it is on the site's storage.
+    Machine(Box<Engine>, bool),
+    /// What it is compared with.
+    Floor(Box<Floor>),
+}
+
 /// The life of a site's thread.
-fn run(blueprint: Blueprint, started: &mpsc::SyncSender<Result<(), StartError>>) -> Result<(), RunError> {
+fn run(
+    blueprint: Blueprint,
+    floor: Option<Load>,
+    started: &mpsc::SyncSender<Result<(), StartError>>,
+) -> Result<(), RunError> {
     // Everything of a site runs on this thread, so all that it logs bears its name. An error's level, so that no filter by
     // level leaves the name out.
     let _named = error_span!("site", name = %blueprint.name).entered();
-    let prepared = open(&blueprint).and_then(|engine| {
+    let opened = match floor {
+        None => open(&blueprint),
+        Some(load) => open_floor(&blueprint, load),
+    };
+    let prepared = opened.and_then(|(parts, driven)| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|source| StartError::System { action: "start the runtime", source })?;
-        Ok((runtime, engine))
+        Ok((runtime, parts, driven))
     });
+
     match prepared {
-        Ok((runtime, (parts, engine, has_storage))) => {
-            serve(&runtime, blueprint, &parts, (engine, has_storage), started)
-        }
+        Ok((runtime, parts, driven)) => serve(&runtime, blueprint, &parts, driven, started),
         Err(error) => {
-            // Nobody to tell means that nobody waits for this site any more.
+            // It cannot be sent only if the thread that starts the site is gone; then nobody wants to know.
             let _ = started.send(Err(error));
             Ok(())
         }
     }
 }
 
-fn open(blueprint: &Blueprint) -> Result<(Arc<Parts>, Engine, bool), StartError> {
+/// Opens the site's storage and a machine on it; see [`open_with_room`].
+fn open(blueprint: &Blueprint) -> Result<(Arc<Parts>, Driven), StartError> {
     let outbox = |to: SiteId| {
         let delay = blueprint.delays.get(&to).copied().unwrap_or_default();
         (to, Arc::new(Outbox::new(to, delay)))
     };
     let topology = &blueprint.topology;
-    let parts = Arc::new(Parts {
+    let others = topology.members().filter(|member| *member != topology.me);
+    let parts = parts(blueprint, others.map(outbox).collect());
+    let (engine, has_storage) = open_with_room(blueprint, &parts)?;
+
+    // The permission would work again each time that the volume is not mounted. So a site with data refuses it at once, and it does
+    // not stay in a script.
+    if blueprint.new_storage == NewStorage::Permitted && engine.incarnation() > Incarnation(0) {
+        let (site, incarnation) = (blueprint.name.clone(), engine.incarnation().0);
+        return Err(StartError::NotNew { site, data: data(blueprint).display().to_string(), incarnation });
+    }
+    Ok((parts, Driven::Machine(Box::new(engine), has_storage)))
+}
+
+fn parts(blueprint: &Blueprint, outboxes: BTreeMap<SiteId, Arc<Outbox>>) -> Arc<Parts> {
+    Arc::new(Parts {
         config: blueprint.node.clone(),
         mailbox: Arc::new(Mailbox::new()),
-        outboxes: topology.members().filter(|member| *member != topology.me).map(outbox).collect(),
+        outboxes,
         gauges: Arc::new(Mutex::new(Gauges::default())),
         sync_times: Arc::new(SyncTimes::new()),
         crash_points: Arc::clone(&blueprint.crash_points),
         health: blueprint.health.clone(),
         figures: Arc::new(FigureDesk::new()),
-    });
-    let (engine, has_storage) = open_with_room(blueprint, &parts)?;
-    if blueprint.new_storage == NewStorage::Permitted && engine.incarnation() > Incarnation(0) {
-        let (site, incarnation) = (blueprint.name.clone(), engine.incarnation().0);
-        return Err(StartError::NotNew { site, data: data(blueprint).display().to_string(), incarnation });
-    }
-    Ok((parts, engine, has_storage))
+    })
 }
 
-/// Opens the site's storage and a machine on it. If there is no room on the disk to open it, opens a machine that has none
-/// either: it takes no message, sends none, and refuses whatever would write. Returns whether it is the site's storage.
+fn open_floor(blueprint: &Blueprint, load: Load) -> Result<(Arc<Parts>, Driven), StartError> {
+    let parts = parts(blueprint, BTreeMap::new());
+    let floor = Floor::open(Arc::clone(&parts), open_store(blueprint)?, &blueprint.name, load);
+    let floor = floor.map_err(|failure| unopened(blueprint, failure))?;
+    Ok((parts, Driven::Floor(Box::new(floor))))
+}
+
+/// Opens the site's storage and a machine on it. If there is no room on the disk to open it, opens a machine on an empty memory
+/// without room: it takes no message, sends none, and refuses each operation that would write. Returns true last if the machine
+/// has the site's storage.
 fn open_with_room(blueprint: &Blueprint, parts: &Arc<Parts>) -> Result<(Engine, bool), StartError> {
     match open_store(blueprint) {
         Ok(store) => Ok((open_engine(blueprint, parts, store)?, true)),
@@ -442,19 +499,22 @@ fn open_store(blueprint: &Blueprint) -> Result<Box<dyn Store>, StartError> {
 }
 
 fn open_engine(blueprint: &Blueprint, parts: &Arc<Parts>, store: Box<dyn Store>) -> Result<Engine, StartError> {
-    let data = data(blueprint);
-    Engine::open(Arc::clone(parts), store, &blueprint.name).map_err(|failure| match failure {
+    Engine::open(Arc::clone(parts), store, &blueprint.name).map_err(|failure| unopened(blueprint, failure))
+}
+
+fn unopened(blueprint: &Blueprint, failure: OpenFailure) -> StartError {
+    match failure {
         OpenFailure::Node(source) => {
-            StartError::Node { site: blueprint.name.clone(), data: data.display().to_string(), source }
+            StartError::Node { site: blueprint.name.clone(), data: data(blueprint).display().to_string(), source }
         }
         OpenFailure::Thread(source) => StartError::System { action: "start the log's thread", source },
         OpenFailure::NoWriter => {
             StartError::System { action: "write the log", source: io::Error::other("its writer is taken") }
         }
-    })
+    }
 }
 
-/// Where the site's data are.
+/// The place of the site's data, for messages.
 fn data(blueprint: &Blueprint) -> &Path {
     match &blueprint.storage {
         Storage::Memory => Path::new("memory"),
@@ -462,11 +522,12 @@ fn data(blueprint: &Blueprint) -> &Path {
     }
 }
 
+/// Starts the services around the machine, runs it to its end, and ends them.
 fn serve(
     runtime: &Runtime,
     mut blueprint: Blueprint,
     parts: &Arc<Parts>,
-    (engine, has_storage): (Engine, bool),
+    driven: Driven,
     started: &mpsc::SyncSender<Result<(), StartError>>,
 ) -> Result<(), RunError> {
     runtime.block_on(async {
@@ -480,11 +541,19 @@ fn serve(
         };
         let _ = started.send(Ok(()));
         info!(epsilon_us = blueprint.node.epsilon, "started");
-        let result = drive(&blueprint, parts, engine, has_storage).await;
+        let result = match driven {
+            Driven::Machine(engine, has_storage) => drive(&blueprint, parts, *engine, has_storage).await,
+            Driven::Floor(floor) => {
+                let ended = floor.run(stopped(&blueprint)).await;
+                ended.map_err(|source| RunError::Sync { site: blueprint.name.clone(), source })
+            }
+        };
+
+        // The machine is gone, so nobody answers what still waits. Clients learn that now, not by a time-out. One that does not take
+        // its last replies must not keep the site.
         parts.mailbox.hang_up(Phase::Stopped);
         parts.health.send_replace(Health::stopped());
         goodbye.send_replace(true);
-        // A client that does not take its last replies must not keep the site.
         let _ = tokio::time::timeout(GOODBYE_TIMEOUT, server).await;
         match &result {
             Ok(()) => info!("stopped"),
@@ -494,8 +563,8 @@ fn serve(
     })
 }
 
-/// Runs the machine until the site is told to stop. Starts it anew from storage if it was held up; on new storage, if what it
-/// has is an old copy; and on its storage as soon as there is room to open it.
+/// Runs the machine until the site is told to stop. Starts it again from storage if it was held up; on new storage if its storage
+/// is an old copy; and on its own storage as soon as there is room to open that.
 async fn drive(
     blueprint: &Blueprint,
     parts: &Arc<Parts>,
@@ -506,17 +575,13 @@ async fn drive(
     let restart = |source| RunError::Restart { site: site(), source: Box::new(source) };
     let mut pause = ROOM_PAUSE.0;
     loop {
-        let mut stop = blueprint.stop.clone();
-        let stopped = async move {
-            match stop.wait_for(Option::is_some).await {
-                Ok(timeout) => timeout.unwrap_or_default(),
-                // The handle is gone, and with it whoever could tell us.
-                Err(_) => Duration::ZERO,
-            }
-        };
+        let stop = stopped(blueprint);
+
+        // A machine without the site's storage is only there to say so. It is given up after each pause, and loses nothing: it
+        // has written nothing and promised nothing.
         let ended = match has_storage {
-            true => engine.run(stopped).await,
-            false => match tokio::time::timeout(pause, engine.run(stopped)).await {
+            true => engine.run(stop).await,
+            false => match tokio::time::timeout(pause, engine.run(stop)).await {
                 Ok(ended) => ended,
                 Err(_) => {
                     (engine, has_storage) = open_with_room(blueprint, parts).map_err(restart)?;
@@ -525,16 +590,20 @@ async fn drive(
                 }
             },
         };
+
         match ended {
             Ok(()) => break,
+            // Storage that failed once is not trusted again in this process: a person looks at the disk, then starts the site.
             Err(Failure::Sync(source)) => return Err(RunError::Sync { site: site(), source }),
             Err(Failure::Read(source)) => return Err(RunError::Read { site: site(), problem: source.to_string() }),
+            // Its memory may hold decisions of a time long past; its storage holds only what was decided in time.
             Err(failure @ Failure::Stalled { .. }) => {
-                warn!(%failure, "starting anew from storage");
+                warn!(%failure, "starting again from storage");
                 parts.mailbox.hang_up(Phase::Open);
                 (engine, has_storage) = reopen(blueprint, parts, engine).map_err(restart)?;
                 pause = ROOM_PAUSE.0;
             }
+            // The machine has told nobody anything since it found out. A new incarnation takes its place, with nothing of its past.
             Err(Failure::Stale(stale)) => {
                 parts.mailbox.hang_up(Phase::Open);
                 put_aside(blueprint, engine, stale)?;
@@ -543,17 +612,27 @@ async fn drive(
             }
         }
     }
+
     flush(parts).await;
     drop(engine.close());
     Ok(())
 }
 
-/// The site's data directory is an old copy. It may be all that is left of something, so it is moved aside, whole. But if
-/// others know only more of the same log, and the log ends in a group that cannot be read, then this is the newest there is, and
-/// damaged: a person has to look at it.
+/// Waits until the site is told to stop; returns how long that may take.
+async fn stopped(blueprint: &Blueprint) -> Duration {
+    match blueprint.stop.clone().wait_for(Option::is_some).await {
+        Ok(timeout) => timeout.unwrap_or_default(),
+        // The handle is gone, and nobody else can tell the site to stop.
+        Err(_) => Duration::ZERO,
+    }
+}
+
+/// Moves the site's data directory, which is an old copy, aside: whole, because it may be the only copy of something. But if
+/// other sites know only of later batches of the same log, and the log ends in a group that cannot be read, then this is the
+/// newest copy, and damaged: it stays, and a person has to look at it.
 fn put_aside(blueprint: &Blueprint, engine: Engine, stale: Stale) -> Result<(), RunError> {
     let (site, incarnation, torn) = (blueprint.name.clone(), engine.incarnation().0, engine.torn());
-    // Whoever moves the directory, this process or a person, finds it free.
+    // The directory must be free before it is moved, by this process or by a person.
     drop(engine.close());
     let data = data(blueprint).to_owned();
     if let (Stale::Behind { .. }, Some(torn)) = (stale, torn) {
@@ -590,17 +669,18 @@ fn put_aside(blueprint: &Blueprint, engine: Engine, stale: Stale) -> Result<(), 
     Ok(())
 }
 
+/// Closes a machine and opens another one on the same storage.
 fn reopen(blueprint: &Blueprint, parts: &Arc<Parts>, engine: Engine) -> Result<(Engine, bool), StartError> {
     // The directory must be free before it is opened again.
     drop(engine.close());
     if blueprint.storage == Storage::Memory {
-        let source = io::Error::other("what was in memory is lost");
+        let source = io::Error::other("the data in memory are lost");
         return Err(StartError::System { action: "go on", source });
     }
     open_with_room(blueprint, parts)
 }
 
-/// Lets the last messages leave.
+/// Lets the last messages leave: the totals of the tokens that this site gave away when it drained.
 async fn flush(parts: &Parts) {
     let give_up = Instant::now() + FLUSH_TIMEOUT;
     while !parts.outboxes.values().all(|outbox| outbox.is_flushed()) && Instant::now() < give_up {
@@ -641,7 +721,7 @@ fn start_services(
         let routes = http::routes(Arc::new(sources), parts.health.subscribe());
         tasks.spawn(async move {
             if let Err(error) = axum::serve(Incoming::new(listener, HTTP1_REQUEST), routes).await {
-                error!(%error, "HTTP is served no more");
+                error!(%error, "HTTP is no longer served");
             }
         });
     }
@@ -659,6 +739,7 @@ fn start_services(
     let router = tonic::transport::Server::builder()
         .initial_stream_window_size(WINDOWS.0)
         .initial_connection_window_size(WINDOWS.1)
+        .max_frame_size(FRAME)
         .max_concurrent_streams(Some(STREAMS))
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .http2_keepalive_timeout(Some(KEEP_ALIVE))
@@ -671,17 +752,17 @@ fn start_services(
     let server = tokio::spawn(async move {
         let incoming = Incoming::new(listener, HTTP2_PREFACE);
         let leave = async move {
-            // No sender means that the site is gone.
+            // Also when the sender is gone, and with it the site.
             let _ = leave.wait_for(|leave| *leave).await;
         };
         if let Err(error) = router.serve_with_incoming_shutdown(incoming, leave).await {
-            error!(%error, "gRPC is served no more");
+            error!(%error, "gRPC is no longer served");
         }
     });
     Ok((goodbye, server))
 }
 
-/// Keeps the health service true to what the engine publishes.
+/// Sets the health service to the state that the engine publishes, after each change.
 async fn watch_health(mut health: watch::Receiver<Health>, reporter: HealthReporter) {
     let mut last = None;
     loop {
@@ -689,7 +770,7 @@ async fn watch_health(mut health: watch::Receiver<Health>, reporter: HealthRepor
             let health = health.borrow_and_update();
             (health.is_ready(), health.readiness.map(|_| health.name()))
         };
-        // For whom it waits changes too; and that it has stopped is said by who stops it.
+        // The sites that it waits for may have changed alone; and its end is logged by `serve`.
         if last != name {
             name.into_iter().for_each(|name| info!("the site is {name}"));
             last = name;
@@ -698,7 +779,7 @@ async fn watch_health(mut health: watch::Receiver<Health>, reporter: HealthRepor
         reporter.set_service_status("", status).await;
         reporter.set_service_status("slackline.v1.Slackline", status).await;
 
-        // No sender means that the site is gone.
+        // The sender is gone, and with it the site.
         if health.changed().await.is_err() {
             return;
         }

@@ -1,4 +1,4 @@
-//! The cluster's map: regions by position, lanes, and where each site is.
+//! The cluster's map: regions by position, lanes, and the address of each site.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,15 @@ use slackline_wire::v1::{TopologyReply, TopologySite};
 /// The cluster's map, as one site has it.
 #[derive(Clone, Debug)]
 pub(crate) struct Topology {
+    /// The cluster's name.
     pub(crate) cluster: String,
+    /// This site.
     pub(crate) me: SiteId,
+    /// The regions' names. A region's position here is its number everywhere, at all sites.
     pub(crate) regions: Vec<String>,
+    /// The number of lanes, at least 1.
     pub(crate) lanes: u16,
-    /// Every site's address.
+    /// Every site's address: one for each region and lane.
     pub(crate) sites: BTreeMap<SiteId, String>,
 }
 
@@ -22,7 +26,7 @@ impl Topology {
         self.sites.keys().copied().filter(|site| site.lane == self.me.lane)
     }
 
-    /// Where a site of the cluster is.
+    /// The address of a site of the cluster.
     pub(crate) fn address(&self, site: SiteId) -> &str {
         self.sites.get(&site).map_or("", String::as_str)
     }
@@ -44,6 +48,7 @@ impl Topology {
             lane: site.lane.into(),
             address: address.clone(),
         };
+
         TopologyReply {
             cluster: self.cluster.clone(),
             site: Some(self.me.into()),

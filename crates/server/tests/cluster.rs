@@ -178,6 +178,38 @@ fn site_that_the_cluster_does_not_have_is_named_instead_of_waited_for() {
     dev.drain(DRAIN).expect("drains");
 }
 
+/// Region 9 of three: wherever a request names it, the answer says that it is not there, and never that it cannot be reached.
+#[test]
+fn region_that_the_cluster_does_not_have_is_never_answered_as_unreachable() {
+    let dev = cluster(&["us", "eu", "ap"], 1);
+    block_on(async {
+        let mut client = Client::connect(&dev.sites()[0]).await;
+        let unknown = |abort: &v1::Abort| assert_eq!(abort.cause(), v1::Cause::UnknownRegion, "{abort:?}");
+
+        let read = v1::Read {
+            gets: vec![v1::ObjectKey { region: 9, name: "x".to_owned() }],
+            scans: vec![v1::RegionSpan { region: 9, span: Some(v1::Span { limit: 1, ..Default::default() }) }],
+            timeout_us: 5_000_000,
+            ..Default::default()
+        };
+        let reading = client.rpc.read_objects(read).await.expect("an answer").into_inner();
+        let Some(v1::get_result::Result::Failed(abort)) = &reading.gets[0].result else { panic!("{reading:?}") };
+        unknown(abort);
+        let Some(v1::scan_result::Result::Failed(abort)) = &reading.scans[0].result else { panic!("{reading:?}") };
+        unknown(abort);
+
+        let Outcome::Aborted(abort) = client.commit(vec![put(9, "x", "one".into())]).await else { panic!("no region") };
+        unknown(&abort);
+
+        let site = Some(v1::SiteId { region: 9, lane: 0 });
+        let close = v1::Close { site, incarnation: 1, session: 1 };
+        let error = client.rpc.close_session(close).await.expect_err("no such site");
+        assert_eq!(error.code(), tonic::Code::InvalidArgument, "{error}");
+        assert!(error.message().contains("there is no site of region 9"), "{error}");
+    });
+    dev.drain(DRAIN).expect("drains");
+}
+
 #[test]
 fn transaction_over_several_sites_takes_effect_everywhere_or_nowhere() {
     use v1::get_result::Result::Seen;

@@ -159,7 +159,7 @@ pub(crate) fn result(reply: v1::OutcomeReply) -> v1::outcome::Result {
 
 /// A part of a transaction that puts bytes.
 pub(crate) fn put(region: u32, name: &str, bytes: Vec<u8>) -> v1::Part {
-    let value = v1::Value { kind: Some(v1::value::Kind::Bytes(bytes)) };
+    let value = v1::Value { kind: Some(v1::value::Kind::Bytes(bytes.into())) };
     let write = v1::Write { name: name.to_owned(), change: Some(v1::write::Change::Put(value)) };
     v1::Part { region, writes: vec![write], ..Default::default() }
 }

@@ -159,7 +159,7 @@ fn many_at_once_from_one_client_lose_no_update() {
             task.await.expect("no panic");
         }
         let n = client.transact(|txn| async move { txn.value(&key("us:n")).await });
-        assert_eq!(n.await.expect("no error").done(), Ok(Some(Value::Bytes(b"160".to_vec()))));
+        assert_eq!(n.await.expect("no error").done(), Ok(Some(Value::Bytes(b"160".to_vec().into()))));
         assert!(runs.load(Ordering::Relaxed) >= 160);
     });
     dev.drain(DRAIN).expect("drains");

@@ -17,6 +17,7 @@ use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::machine::Effect;
 use slackline_core::node::Node;
 use slackline_core::peer::Body;
+use slackline_core::peer::quota::QuotaMessage;
 
 use crate::faults::Fault;
 use crate::run::Simulation;
@@ -49,8 +50,10 @@ impl Simulation {
             }
             Some(set @ Ambush::Set { leader, .. }) if leader != site => self.faults.ambush = Some(set),
             Some(Ambush::Set { leader, victim, quorum, quota, instance }) => {
-                let at_leader =
-                    world.node(leader).and_then(|node| node.quotas().find(&quota)).map(|quota| quota.avantan());
+                let at_leader = world
+                    .node(leader)
+                    .and_then(|node| node.chapters().quotas.find(&quota))
+                    .map(|quota| quota.avantan());
                 let Some(avantan) = at_leader else { return };
                 if avantan.share.applied == instance {
                     self.spring_ambush(world, victim, quorum, &quota, instance);
@@ -65,7 +68,7 @@ impl Simulation {
     fn set_ambush(&mut self, world: &mut World, leader: usize, effects: &[Effect<Node>]) -> Option<Ambush> {
         let asks = effects.iter().find_map(|effect| {
             let Effect::Send { message, .. } = effect else { return None };
-            let Body::Avantan { quota, message } = &message.body else { return None };
+            let Body::Quota(QuotaMessage::Avantan { quota, message }) = &message.body else { return None };
             let Message::Accept { instance, .. } = **message else { return None };
             Some((quota.clone(), instance))
         });
@@ -89,7 +92,10 @@ impl Simulation {
     /// The leader has decided: the victim loses its disk, if it has voted and those outside have not.
     fn spring_ambush(&mut self, world: &mut World, victim: usize, quorum: u64, quota: &str, instance: u64) {
         let has_voted = |site: usize| {
-            let share = world.node(site).and_then(|node| node.quotas().find(quota)).map(|quota| &quota.avantan().share);
+            let share = world
+                .node(site)
+                .and_then(|node| node.chapters().quotas.find(quota))
+                .map(|quota| &quota.avantan().share);
             let round = share.and_then(|share| share.round.as_ref());
             let knows = share.is_some_and(|share| share.applied >= instance);
             (knows, round.is_some_and(|round| round.instance == instance && round.accepted.is_some()))

@@ -1,6 +1,7 @@
 //! The cluster at rest is looked at: it must serve everywhere, and its books must be exact.
 
 use slackline_core::api::{Hold, Operation, Outcome, Refusal, Request, Shown, is_name};
+use slackline_core::chapter::Chapter as _;
 use slackline_core::clock::SECOND;
 use slackline_core::right::POSTPONED;
 
@@ -77,8 +78,10 @@ impl Simulation {
         }
     }
 
-    pub(crate) fn begin_audit(&mut self, world: &World) {
+    pub(crate) fn begin_audit(&mut self, world: &mut World) {
         self.audit.resting_until = world.now() + REST;
+        self.take_over_from_callers(world);
+        self.read_pairs(world);
         self.trace(world, format_args!("clients are done"));
     }
 
@@ -90,15 +93,16 @@ impl Simulation {
         if self.audit.tasks.is_empty() && self.audit.current.is_none() {
             if self.audit.done {
                 self.oracle.conserve_all();
+                self.judge_callers();
                 for site in 0..world.len() {
-                    let txns = world.node(site).map(|node| node.txns());
+                    let txns = world.node(site).map(|node| &node.chapters().txns);
                     let under_way = txns.map_or((0, 0), |txns| txns.under_way());
                     let is_settled = txns.is_none_or(|txns| txns.is_settled());
                     let found = liveness::check_transactions(under_way, is_settled);
                     self.oracle.blame(liveness::NAME, found, &format!("site {site}"));
                     let found = bounded_work::check_rows(self.leftovers(world, site));
                     self.oracle.blame(bounded_work::NAME, found, &format!("site {site}"));
-                    let turns = world.node(site).map_or(0, |node| node.txns().turns());
+                    let turns = world.node(site).map_or(0, |node| node.chapters().txns.turns());
                     self.oracle.blame(liveness::NAME, liveness::check_turns(turns), &format!("site {site}"));
                 }
                 self.phase = Phase::Over;
@@ -149,7 +153,7 @@ impl Simulation {
         for site in 0..world.len() {
             let readiness = world.node(site).map_or_else(Default::default, |node| node.readiness());
             self.oracle.blame(liveness::NAME, liveness::check_ready(readiness), &format!("site {site}"));
-            let waiting = world.node(site).map_or(0, |node| node.quotas().waiting());
+            let waiting = world.node(site).map_or(0, |node| node.chapters().quotas.waiting());
             self.oracle.blame(bounded_work::NAME, bounded_work::check_rest(waiting), &format!("site {site}"));
         }
         self.look_at_names(world);
@@ -158,7 +162,7 @@ impl Simulation {
             let name = self.oracle.books[book].name.clone();
             let Ok(Some((_, sums))) = self.oracle.sums(book) else { continue };
             for site in 0..world.len() {
-                let quota = world.node(site).and_then(|node| node.quotas().find(&name));
+                let quota = world.node(site).and_then(|node| node.chapters().quotas.find(&name));
                 let in_round = quota.is_some_and(|quota| quota.avantan().in_round());
                 let about = format!("quota {name} at site {site}");
                 if self.audit.rested[book] {
@@ -180,7 +184,7 @@ impl Simulation {
         let now = world.now();
         for site in 0..world.len() {
             let Some(node) = world.node(site) else { continue };
-            for quota in node.quotas().iter().filter(|quota| quota.limit().is_none()) {
+            for quota in node.chapters().quotas.iter().filter(|quota| quota.limit().is_none()) {
                 let book = self.oracle.book(quota.name());
                 let since = self.oracle.books[book].changed[site].max(self.audit.healed_at);
                 let found = forgetting::check_left(now - since, self.names_kept);
@@ -195,7 +199,7 @@ impl Simulation {
         for book in 0..self.oracle.books.len() {
             let name = &self.oracle.books[book].name;
             let in_round = (0..world.len()).any(|site| {
-                let quota = world.node(site).and_then(|node| node.quotas().find(name));
+                let quota = world.node(site).and_then(|node| node.chapters().quotas.find(name));
                 quota.is_some_and(|quota| quota.avantan().in_round())
             });
             let sums = self.oracle.sums(book);

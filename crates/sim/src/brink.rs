@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   coordinator ── Prepare, held back ────────────────────────▶ participant: in time, by its clock?
-//!   backer      ── Revoke ──▶ coordinator: pinned, stays silent
-//!   backer:        the right is over, the write is done         a reader comes before the Prepare does
+//!   issuer      ── Revoke ──▶ coordinator: pinned, stays silent
+//!   issuer:        the right is over, the write is done         a reader comes before the Prepare does
 //! ```
 //!
 //! If the participant took the part after the write was done, the reader would have seen the one and not the other, and the
@@ -14,7 +14,7 @@
 //! | way | what happens |
 //! | --- | --- |
 //! | [`Way::Late`] | the message arrives after its deadline, when the write is done; where wall clocks err, that of the participant is set back meanwhile |
-//! | [`Way::Last`] | it arrives at the last moment at which the participant's clock allows it; the clocks of participant and backer are at the two ends of ε, and the backer's monotonic clock runs fast |
+//! | [`Way::Last`] | it arrives at the last moment at which the participant's clock allows it; the clocks of participant and issuer are at the two ends of ε, and the issuer's monotonic clock runs fast |
 //! | [`Way::Anew`] | it arrives in time, but its coordinator has crashed when the right was asked back, and is there again |
 //! | [`Way::Fetched`] | it arrives in time, and storage takes until after the deadline to fetch what it needs |
 //!
@@ -102,7 +102,7 @@ impl Brink {
 
 /// The transaction that a message is about.
 fn about(message: &PeerMessage) -> Option<OperationId> {
-    let Body::Object(message) = &message.body else { return None };
+    let Body::Txn(message) = &message.body else { return None };
     match &**message {
         Message::Prepare(prepare) => Some(prepare.id),
         Message::Inquire { id, .. } | Message::Inquired { id, .. } | Message::Decide { id, .. } => Some(*id),
@@ -111,7 +111,7 @@ fn about(message: &PeerMessage) -> Option<OperationId> {
 }
 
 fn prepare_in(message: &PeerMessage) -> Option<&Prepare> {
-    let Body::Object(message) = &message.body else { return None };
+    let Body::Txn(message) = &message.body else { return None };
     if let Message::Prepare(prepare) = &**message { Some(prepare) } else { None }
 }
 
@@ -181,19 +181,19 @@ impl Simulation {
     /// Holds a message back, if its transaction rests on a right.
     fn hold_back(&mut self, world: &mut World, coordinator: usize, participant: usize, prepare: &Prepare) {
         let Some(node) = world.node(coordinator) else { return };
-        let Some((under, ends_it)) = node.txns().rests_on(prepare.id, EPSILON as u64) else { return };
+        let Some((under, ends_it)) = node.chapters().txns.rests_on(prepare.id, EPSILON as u64) else { return };
         let (under, now) = (under.clone(), world.now());
         let Some((name, _)) = prepare.part.writes.first() else { return };
         let written = ObjectKey::new(participant as u16, name.clone());
         let deadline = prepare.deadline - EPOCH;
         let left = u64::try_from(deadline).unwrap_or(0).saturating_sub(now);
         let needs_storage = !prepare.part.reads.is_empty();
-        let backer = usize::from(under.home);
+        let issuer = usize::from(under.home);
         // Of a site's two clocks at most one errs in all the run: what was granted by one that did may not have ended yet.
-        let may_be_fast = (self.faults.errs_mono[backer] || self.txns_from == 0) && !self.faults.errs_walls;
-        let is_calm = !self.errs(backer) && !self.errs(participant) && may_be_fast;
+        let may_be_fast = (self.faults.errs_mono[issuer] || self.txns_from == 0) && !self.faults.errs_walls;
+        let is_calm = !self.errs(issuer) && !self.errs(participant) && may_be_fast;
         let way = match self.brink.rng.below(8) {
-            _ if !(SHORTEST..LONGEST).contains(&left) || backer == participant => return,
+            _ if !(SHORTEST..LONGEST).contains(&left) || issuer == participant => return,
             0..=1 if left > BACK && self.brink.crashes < CRASHES && self.may_crash() => Way::Anew,
             _ if !ends_it => return,
             0..=3 if left > GAINED && is_calm => Way::Last,
@@ -212,7 +212,7 @@ impl Simulation {
             Way::Overtaken => return,
         };
         if way == Way::Last {
-            self.part_clocks(world, backer, participant, until - now);
+            self.part_clocks(world, issuer, participant, until - now);
         }
         if way == Way::Late && self.faults.errs_walls {
             if left > COMPARED && self.may_step(coordinator) && self.brink.rng.one_in(2) {
@@ -247,21 +247,21 @@ impl Simulation {
         }
     }
 
-    /// The backer's wall clock goes to one end of ε, and its other clock runs fast; the participant's goes to the other end.
-    fn part_clocks(&mut self, world: &mut World, backer: usize, participant: usize, lasts: u64) {
+    /// The issuer's wall clock goes to one end of ε, and its other clock runs fast; the participant's goes to the other end.
+    fn part_clocks(&mut self, world: &mut World, issuer: usize, participant: usize, lasts: u64) {
         let now = world.now();
-        world.clock(backer).set_wall(now, EPSILON, 0);
-        world.clock(backer).set_mono_drift(now, FAST);
-        world.reschedule(backer);
+        world.clock(issuer).set_wall(now, EPSILON, 0);
+        world.clock(issuer).set_mono_drift(now, FAST);
+        world.reschedule(issuer);
         world.clock(participant).set_wall(now, -EPSILON, 0);
-        for site in [backer, participant] {
+        for site in [issuer, participant] {
             self.begin(world, Fault::Clock { site }, lasts + 100 * MILLISECOND);
         }
     }
 
     /// The coordinator crashes, if this message asks it to give up what its transaction rests on.
     fn crash_when_asked_back(&mut self, world: &mut World, to: usize, message: &PeerMessage) {
-        let Body::Object(message) = &message.body else { return };
+        let Body::Txn(message) = &message.body else { return };
         let Message::Revoke { rights, .. } = &**message else { return };
         let may_crash = self.may_crash();
         let Some(held) = &mut self.brink.held else { return };

@@ -8,7 +8,9 @@
 
 mod careless;
 
-use slackline_core::api::{self, Answer, Doubt, Hold, Operation, Outcome, Refusal, Request, Response, Submission};
+use slackline_core::api::{
+    self, Answer, Hold, Operation, Outcome, Refusal, Request, Response, Submission, UnknownReason,
+};
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::config::NAMES_KEPT;
 use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId};
@@ -39,15 +41,41 @@ const RECENT: u64 = 3_000;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
     None,
-    Open { client: usize, site: usize },
-    Batch { client: usize, site: usize, incarnation: Incarnation, session: SessionId, reused: bool },
-    Ask { op: u32 },
+    Open {
+        client: usize,
+        site: usize,
+    },
+    Batch {
+        client: usize,
+        site: usize,
+        incarnation: Incarnation,
+        session: SessionId,
+        reused: bool,
+    },
+    Ask {
+        op: u32,
+    },
     Close,
-    Show { book: usize },
-    Read { client: usize, label: u64 },
-    Audit { book: usize, site: usize },
+    Show {
+        book: usize,
+    },
+    Read {
+        client: usize,
+        label: u64,
+    },
+    Audit {
+        book: usize,
+        site: usize,
+    },
     Look,
-    Drain { site: usize },
+    Drain {
+        site: usize,
+    },
+    /// A request of the product's client, on a stream of this wire.
+    Caller {
+        wire: usize,
+        stream: u64,
+    },
 }
 
 /// One client.
@@ -105,6 +133,8 @@ struct Open {
     op: u32,
     look_at: u64,
     tries: u32,
+    /// True if it is only asked about, and never repeated.
+    asks_only: bool,
 }
 
 /// Tokens that a client holds.
@@ -194,8 +224,9 @@ impl Simulation {
 
     /// Whether every operation is sent, nothing is in doubt and nothing is held.
     pub(crate) fn clients_are_done(&self, _world: &World) -> bool {
-        self.quota_operations() >= self.options.operations
-            && self.transactions_are_done()
+        let is_over = self.quota_operations() >= self.options.operations && self.transactions_are_done();
+        self.callers_are_done(is_over)
+            && is_over
             && self.clients.iter().all(|client| client.open.is_empty() && client.holdings.is_empty())
     }
 
@@ -206,7 +237,8 @@ impl Simulation {
             format!("{} {:?} (durable: {:?})", op.id, op.operation, op.durable)
         });
         let held = self.clients.iter().flat_map(|client| &client.holdings).map(|holding| format!("{holding:?}"));
-        open.chain(held).chain(self.transactions_wait_for()).take(5).collect::<Vec<_>>().join("; ")
+        let others = open.chain(held).chain(self.transactions_wait_for()).take(5);
+        others.chain([self.callers_wait_for()]).collect::<Vec<_>>().join("; ")
     }
 
     pub(crate) fn client_acts(&mut self, world: &mut World, at: usize) {
@@ -257,6 +289,12 @@ impl Simulation {
             let purpose = Purpose::Read { client: at, label };
             self.ask_site(world, arrives, site, purpose, Request::Read(Box::new(read)));
         }
+    }
+
+    /// A caller of the product's client does not know how its operation ended: somebody asks, then.
+    pub(crate) fn ask_later(&mut self, id: OperationId, op: u32, look_at: u64) {
+        let at = usize::from(id.site.region);
+        self.clients[at].open.push(Open { op, look_at, tries: 1, asks_only: true });
     }
 
     /// New operations, and what else a client comes up with.
@@ -475,12 +513,12 @@ impl Simulation {
         self.submitted += 1;
         self.transactions += u64::from(matches!(operation, Operation::Commit(_) | Operation::AcceptLoss));
         let look_at = world.now() + timeout + self.patience(world, at, site);
-        self.clients[at].open.push(Open { op, look_at, tries: 0 });
+        self.clients[at].open.push(Open { op, look_at, tries: 0, asks_only: false });
         Some(op)
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of an operation")]
-    fn register(
+    pub(crate) fn register(
         &mut self,
         world: &World,
         site: usize,
@@ -503,6 +541,7 @@ impl Simulation {
             first_sent: world.now(),
             sent: 0,
             relayed: false,
+            is_callers: false,
             skipped: false,
             answered: Answered::default(),
             told: None,
@@ -628,7 +667,7 @@ impl Simulation {
                 through = self.rng.below(world.len() as u64) as usize;
             }
             let relayed = through != site;
-            let ask = self.rng.one_in(3) && !unsent;
+            let ask = open.asks_only || self.rng.one_in(3) && !unsent;
             if ask {
                 self.probes.hit(if relayed { "client: asks through another site" } else { "client: asks" });
                 let arrives = now + self.latency(world, at, through);
@@ -726,7 +765,7 @@ impl Simulation {
         }
         self.submitted += 1;
         let look_at = world.now() + self.rng.below(SECOND);
-        self.clients[at].open.push(Open { op, look_at, tries: 0 });
+        self.clients[at].open.push(Open { op, look_at, tries: 0, asks_only: false });
     }
 
     /// An operation of this session that was answered, and that the client still cares about.
@@ -806,17 +845,25 @@ impl Simulation {
             Purpose::Open { client, .. } | Purpose::Batch { client, .. } | Purpose::Read { client, .. } => client,
             _ => site,
         };
+        if let Purpose::Caller { wire, .. } = self.requests[client.0 as usize] {
+            let arrives = self.caller_mail(world, wire, site);
+            return self.deliver_at(world, arrives, client, response);
+        }
         let delay = self.latency(world, at, site);
         let of_driver = matches!(self.requests[client.0 as usize], Purpose::Drain { .. });
         if self.client_loses() && !of_driver {
             return;
         }
+        self.deliver_at(world, world.now() + delay, client, response);
+    }
+
+    fn deliver_at(&mut self, world: &mut World, at: u64, client: ClientId, response: Response) {
         let slot = self.free_mail.pop().unwrap_or_else(|| {
             self.mail.push(None);
             self.mail.len() - 1
         });
         self.mail[slot] = Some((client, response));
-        world.wake_at(world.now() + delay, Timer::Mail(slot).token());
+        world.wake_at(at, Timer::Mail(slot).token());
     }
 
     /// A response reaches its client.
@@ -858,6 +905,7 @@ impl Simulation {
             (Purpose::Show { book }, Response::Shown(shown)) => self.shown(client.0, book, shown),
             (Purpose::Audit { book, site }, Response::Shown(shown)) => self.audited_show(world, book, site, shown),
             (Purpose::Drain { site }, Response::Drained) => self.drained(world, site),
+            (Purpose::Caller { wire, stream }, response) => self.caller_receives(world, wire, stream, response),
             (Purpose::Look, Response::Status(status)) if !status.clock_trusted => {
                 self.probes.hit("site: clock distrusted");
             }
@@ -870,7 +918,7 @@ impl Simulation {
         let Ok(shown) = shown else { return };
         let exact = shown.in_use_min == shown.in_use_max;
         self.probes.hit(if exact { "show: exact" } else { "show: an interval" });
-        if shown.missing != api::SiteSet::default() {
+        if !shown.missing.is_empty() {
             self.probes.hit("show: sites missing");
         }
         let Some(watch) = watch else { return };
@@ -906,12 +954,14 @@ impl Simulation {
         let mine = |s: &Session| s.id == id.session && s.incarnation == id.incarnation;
         let current = self.clients.iter().find_map(|client| client.sites[site].session.filter(mine));
         let low = current.filter(|session| !session.is_stale).map(|session| session.low.max(session.floor));
+        // Of a caller in doubt the product's client promises to keep the outcome from being forgotten.
+        let is_wanted = self.callers.wanted.get(&op).is_some_and(|until| now < *until);
         let standing = Standing {
             lost: self.oracle.lost.contains(&(site, id.incarnation)),
             // A session that left no record may be taken for one whose records are forgotten.
             // And a creation that was undecided cannot be told of once what was created is deleted.
-            forgotten: low.is_none_or(|low| id.sequence < low)
-                || known.durable == Some(Outcome::Unknown(Doubt::Forgotten))
+            forgotten: !is_wanted && low.is_none_or(|low| id.sequence < low)
+                || known.durable == Some(Outcome::Unknown(UnknownReason::Forgotten))
                 || !self.oracle.recorded(site, id.incarnation, id.session, 1),
         };
         let found = answers::check(known.told.as_ref(), &outcome, standing);
@@ -937,7 +987,7 @@ impl Simulation {
         let once_and_direct = known.sent == 1 && !known.relayed && !asked;
         // Of the only copy that was sent, the site says that it did nothing.
         let outcome = match outcome {
-            Outcome::Unknown(Doubt::Forgotten)
+            Outcome::Unknown(UnknownReason::Forgotten)
                 if once_and_direct && current.is_some_and(|s| id.sequence >= s.floor) =>
             {
                 Outcome::Refused(Refusal::SessionEnded)
@@ -960,23 +1010,17 @@ impl Simulation {
                 }
             }
             Outcome::Unknown(doubt) => {
-                self.probes.hit(match doubt {
-                    Doubt::SiteUnreachable => "unknown: site unreachable",
-                    Doubt::IncarnationLost => "unknown: incarnation lost",
-                    Doubt::Forgotten => "unknown: forgotten",
-                    Doubt::Undecided => "unknown: undecided",
-                    Doubt::HomeLost => "unknown: home lost",
-                    Doubt::NotReady => "unknown: not ready",
-                    Doubt::StorageFull => "unknown: storage full",
-                });
-                if *doubt == Doubt::IncarnationLost {
+                self.probes.hit(&format!("unknown: {}", doubt.code()));
+                if *doubt == UnknownReason::IncarnationLost {
                     self.drop_session(at, site, id);
                 }
             }
             _ => {}
         }
         let is_final = match &outcome {
-            Outcome::Unknown(Doubt::IncarnationLost | Doubt::Forgotten | Doubt::HomeLost) => true,
+            Outcome::Unknown(UnknownReason::IncarnationLost | UnknownReason::Forgotten | UnknownReason::HomeLost) => {
+                true
+            }
             // Who asks is told what is durable.
             Outcome::Refused(Refusal::StorageFull) if asked => true,
             outcome => is_definitive(outcome) || did_nothing,
@@ -1078,7 +1122,7 @@ impl Simulation {
     }
 
     /// A release was refused for good: the client holds the tokens again.
-    fn hold_again(&mut self, now: u64, at: usize, release: u32, amount: i64) {
+    pub(crate) fn hold_again(&mut self, now: u64, at: usize, release: u32, amount: i64) {
         let known = &self.oracle.ops[release as usize];
         let book = known.book.expect("a release names a quota");
         if amount > KINDS.iter().find(|kind| kind.name == self.oracle.books[book].name).map_or(40, |kind| kind.limit) {
@@ -1130,26 +1174,10 @@ impl Simulation {
     }
 
     fn count_refusal(&mut self, refusal: Refusal) {
-        self.probes.hit(match refusal {
-            Refusal::UnknownQuota => "refused: unknown quota",
-            Refusal::Exhausted { .. } => "refused: exhausted",
-            Refusal::InvalidAmount => "refused: invalid amount",
-            Refusal::InvalidName => "refused: invalid name",
-            Refusal::LimitDiffers { .. } => "refused: limit differs",
-            Refusal::AboveOut { .. } => "refused: above what is out",
-            Refusal::AboveLimit { .. } => "refused: above the limit",
-            Refusal::UnknownGrant => "refused: unknown grant",
-            Refusal::QuotaDeleted => "refused: quota deleted",
-            Refusal::DeadlinePassed => "refused: deadline passed",
-            Refusal::Unreachable { .. } => "refused: unreachable",
-            Refusal::Withdrawn => "refused: withdrawn",
-            Refusal::OtherContent => "refused: other content",
-            Refusal::SessionEnded => "refused: session ended",
-            Refusal::NotReady => "refused: not ready",
-            Refusal::StorageFull => "refused: storage full",
-            // Its bounds are higher than what a run reaches; they have tests of their own.
-            Refusal::Overloaded => return,
-        });
+        // Its bounds are higher than what a run reaches; they have tests of their own.
+        if refusal != Refusal::Overloaded {
+            self.probes.hit(&format!("refused: {}", refusal.code()));
+        }
     }
 
     /// An acquire of the audit, at a site whose client there has a session.

@@ -63,14 +63,14 @@ pub(crate) fn objects_of(input: &Input<Node>) -> u64 {
             commits.flat_map(|transaction| &transaction.homes).map(|home| of_part(&home.part)).sum()
         }
         Input::Message { message, .. } => match &message.body {
-            Body::Object(message) => match &**message {
+            Body::Txn(message) => match &**message {
                 Message::Fetch(fetch) => fetch.gets.len() + fetch.scans.len(),
                 Message::Fetched(fetched) => {
                     let rows = fetched.scans.iter().flatten().map(Vec::len).sum::<usize>();
                     fetched.gets.len() + fetched.scans.len() + rows
                 }
                 Message::Prepare(prepare) => of_part(&prepare.part),
-                Message::Wonder { names, .. } | Message::Gone { names, .. } => names.len(),
+                Message::ProbeCalls { names, .. } | Message::AbsentCalls { names, .. } => names.len(),
                 _ => 0,
             },
             _ => 0,

@@ -470,7 +470,7 @@ impl Simulation {
     }
 
     fn probe_turns(&mut self, world: &World, site: usize) {
-        if world.node(site).is_some_and(|node| node.txns().turns() > 0) {
+        if world.node(site).is_some_and(|node| node.chapters().txns.turns() > 0) {
             self.probes.hit("transaction: its turn ended with a crash");
         }
     }
@@ -576,13 +576,13 @@ impl Simulation {
             let row = table.settled(self.members[site]).is_some_and(|last| last.row.incarnation == incarnation);
             // And everybody knows.
             let known = (0..world.len()).all(|other| {
-                let quota = world.node(other).and_then(|node| node.quotas().find(&book.name));
+                let quota = world.node(other).and_then(|node| node.chapters().quotas.find(&book.name));
                 quota.is_some_and(|quota| quota.avantan().share.applied == instance)
             });
             (row || table.limit.is_none()) && known
         });
         let in_doubt = |other: usize| {
-            world.node(other).is_none_or(|node| node.txns().depends_on_lost(self.members[site], incarnation))
+            world.node(other).is_none_or(|node| node.chapters().txns.depends_on_lost(self.members[site], incarnation))
         };
         if serves && recorded && incarnation.0 > 0 && !(0..world.len()).any(in_doubt) {
             self.faults.reborn = None;

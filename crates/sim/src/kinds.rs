@@ -5,7 +5,8 @@ use slackline_core::avantan;
 use slackline_core::machine::Input;
 use slackline_core::node::Node;
 use slackline_core::object::message as object;
-use slackline_core::peer::{Body, Forget};
+use slackline_core::peer::quota::{Forget, QuotaMessage};
+use slackline_core::peer::{Body, RelayMessage, SiteMessage};
 
 /// Names of the kinds of messages, by [`message`].
 pub(crate) const MESSAGES: [&str; 37] = [
@@ -40,8 +41,8 @@ pub(crate) const MESSAGES: [&str; 37] = [
     "Forget",
     "Inquire",
     "Inquired",
-    "Wonder",
-    "Gone",
+    "ProbeCalls",
+    "AbsentCalls",
     "Propose",
     "Agree",
     "Cancel",
@@ -56,11 +57,11 @@ pub(crate) const INPUTS: [&str; 11] =
 #[inline]
 pub(crate) fn message(body: &Body) -> usize {
     match body {
-        Body::Hello { .. } => 0,
-        Body::Welcome { .. } => 1,
-        Body::Ping { .. } => 2,
-        Body::Pong { .. } => 3,
-        Body::Avantan { message, .. } => match **message {
+        Body::Site(SiteMessage::Hello { .. }) => 0,
+        Body::Site(SiteMessage::Welcome { .. }) => 1,
+        Body::Site(SiteMessage::Ping { .. }) => 2,
+        Body::Site(SiteMessage::Pong { .. }) => 3,
+        Body::Quota(QuotaMessage::Avantan { message, .. }) => match **message {
             avantan::Message::Election { .. } => 4,
             avantan::Message::Report { .. } => 5,
             avantan::Message::Accept { .. } => 6,
@@ -70,15 +71,15 @@ pub(crate) fn message(body: &Body) -> usize {
             avantan::Message::Withdraw { .. } => 10,
             avantan::Message::Behind { .. } => 11,
         },
-        Body::Digests(_) => 12,
-        Body::Lookup { .. } => 13,
-        Body::NotKnown { .. } => 14,
-        Body::Count { .. } => 15,
-        Body::Counted { .. } => 16,
-        Body::Relay { .. } => 17,
-        Body::Relayed { .. } => 18,
-        Body::NoVote { .. } => 19,
-        Body::Object(message) => match **message {
+        Body::Quota(QuotaMessage::Digests(_)) => 12,
+        Body::Quota(QuotaMessage::Lookup { .. }) => 13,
+        Body::Quota(QuotaMessage::NotKnown { .. }) => 14,
+        Body::Quota(QuotaMessage::Count { .. }) => 15,
+        Body::Quota(QuotaMessage::Counted { .. }) => 16,
+        Body::Relay(RelayMessage::Ask { .. }) => 17,
+        Body::Relay(RelayMessage::Answer { .. }) => 18,
+        Body::Quota(QuotaMessage::NoVote { .. }) => 19,
+        Body::Txn(message) => match **message {
             object::Message::Fetch(_) => 20,
             object::Message::Fetched(_) => 21,
             object::Message::Revoke { .. } => 22,
@@ -90,10 +91,10 @@ pub(crate) fn message(body: &Body) -> usize {
             object::Message::Forget { .. } => 28,
             object::Message::Inquire { .. } => 29,
             object::Message::Inquired { .. } => 30,
-            object::Message::Wonder { .. } => 31,
-            object::Message::Gone { .. } => 32,
+            object::Message::ProbeCalls { .. } => 31,
+            object::Message::AbsentCalls { .. } => 32,
         },
-        Body::Forget(message) => match **message {
+        Body::Quota(QuotaMessage::Forget(message)) => match **message {
             Forget::Propose { .. } => 33,
             Forget::Agree { .. } => 34,
             Forget::Cancel { .. } => 35,

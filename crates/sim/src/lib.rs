@@ -4,10 +4,12 @@
 //! | module | what it is about |
 //! | --- | --- |
 //! | [`world`] | sites, clocks, disks and a network in virtual time, for whoever has a workload |
+//! | [`desk`] | the product's client in virtual time |
 //! | [`invariants`] | what must hold in every run, one property a file |
 //! | [`history`] | judges histories of transactions from outside: strict serializability |
 //! | `oracle` | what is durable, what clients were told, where every token is |
-//! | `clients`, `txns` | the workload, by the public rules for ids, sessions and doubt |
+//! | `callers` | programs over the product's client |
+//! | `clients`, `txns` | more workload, by the public rules for ids, sessions and doubt, some of it as no sound client would do it |
 //! | `faults` | what goes wrong, and what would not be fair |
 //! | `ambush` | a fault that needs exact timing: a vote forgotten right after it counted |
 //! | `brink` | faults that need exact timing: transactions held back until the rights they rest on end |
@@ -28,10 +30,12 @@
 mod ambush;
 mod audit;
 mod brink;
+mod callers;
 mod calls;
 mod clients;
 mod clock;
 mod costs;
+pub mod desk;
 mod disk;
 mod faults;
 pub mod history;

@@ -6,11 +6,12 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
-use slackline_core::api::{Doubt, Hold, Operation, Outcome};
+use slackline_core::api::{Hold, Operation, Outcome, UnknownReason};
 use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId, SiteId};
 use slackline_core::machine::{Batch, Seq};
 use slackline_core::node::Node;
-use slackline_core::quota::{FORGOTTEN, GRANT, Quota, quota_number};
+use slackline_core::quota::{Quota, quota_number};
+use slackline_core::rows::{FORGOTTEN, GRANT, OUTCOME, QUOTA_COLD, QUOTA_HOT};
 use slackline_core::session::{MARK_SLOT, decode_row, digest};
 
 use crate::faults::EPSILON;
@@ -20,12 +21,6 @@ use crate::invariants::conservation::{self, Account, Sums};
 use crate::invariants::holds::{self, Tracked};
 use crate::invariants::once::is_done;
 use crate::invariants::{Violation, forgetting, limit, lives, once};
-
-/// Tag of the rows of outcomes, as the node writes them.
-pub(crate) const OUTCOME: u8 = 0x05;
-/// Tags of the rows of quotas.
-pub(crate) const COLD: u8 = 0x03;
-pub(crate) const HOT: u8 = 0x04;
 
 /// One operation of a client.
 #[derive(Debug)]
@@ -41,6 +36,8 @@ pub(crate) struct Op {
     /// How often it was sent, relayed or not.
     pub(crate) sent: u32,
     pub(crate) relayed: bool,
+    /// True if it is of a caller of the product's client.
+    pub(crate) is_callers: bool,
     /// Whether its number was passed over by a client that jumped.
     pub(crate) skipped: bool,
     /// What has left its site.
@@ -221,11 +218,12 @@ impl Oracle {
         let incarnation = node.incarnation();
         if self.lost.contains(&(site, incarnation)) {
             // An old copy may say hello, and nothing else.
-            let acts = batch.iter().any(|(key, value)| matches!(key[0], COLD | HOT | OUTCOME) && value.is_some());
+            let acts =
+                batch.iter().any(|(key, value)| matches!(key[0], QUOTA_COLD | QUOTA_HOT | OUTCOME) && value.is_some());
             self.blame(lives::NAME, lives::check(incarnation, acts), &format!("site {site}"));
             return self.handed[site].push_back(Handed { seq, at: now, incarnation, epoch: None, changes: Vec::new() });
         }
-        let here = node.quotas().epoch();
+        let here = node.chapters().quotas.epoch();
         let mut entered = None;
         let mut changes = Vec::new();
         let mut ended: Vec<u64> = Vec::new();
@@ -234,7 +232,7 @@ impl Oracle {
         for (key, value) in batch.iter() {
             match key[0] {
                 FORGOTTEN => entered = self.enter(site, node),
-                COLD | HOT if value.is_some() => {
+                QUOTA_COLD | QUOTA_HOT if value.is_some() => {
                     let at = quota_number(key).expect("a key that was just written");
                     if !self.touched.contains(&at) {
                         self.touched.push(at);
@@ -276,7 +274,7 @@ impl Oracle {
         }
         let touched = std::mem::take(&mut self.touched);
         for &at in &touched {
-            let quota = node.quotas().numbered(at).expect("a quota that was just written");
+            let quota = node.chapters().quotas.numbered(at).expect("a quota that was just written");
             let book = self.refresh(site, incarnation, here, quota);
             self.books[book].changed[site] = now;
             let generation = quota.avantan().share.table.generation;
@@ -303,7 +301,7 @@ impl Oracle {
 
     /// A site writes what it has forgotten, and what is frozen there. Returns the epoch that it is in.
     fn enter(&mut self, site: usize, node: &Node) -> Option<u64> {
-        let decided = &node.quotas().forgetting().decided;
+        let decided = &node.chapters().quotas.forgetting().decided;
         let about = format!("site {site}, epoch {}", decided.epoch);
         match self.forgotten.enter(site, decided.epoch, &decided.names) {
             Ok(true) => {
@@ -562,16 +560,16 @@ impl Oracle {
         if rest.incarnation() != self.present[site] {
             return;
         }
-        let here = rest.quotas().epoch();
+        let here = rest.chapters().quotas.epoch();
         for at in 0..self.books.len() {
             let Book { name, life, .. } = &self.books[at];
-            let known = rest.quotas().find(name).is_some() && self.life_in(name, here) == *life;
+            let known = rest.chapters().quotas.find(name).is_some() && self.life_in(name, here) == *life;
             // What was forgotten stays as it was when the site last had it.
             if !known && self.life_in(&self.books[at].name, here) <= self.books[at].life {
                 self.books[at].live[site] = None;
             }
         }
-        for quota in rest.quotas().iter() {
+        for quota in rest.chapters().quotas.iter() {
             self.refresh(site, rest.incarnation(), here, quota);
         }
         self.fill(site);
@@ -744,9 +742,9 @@ impl Oracle {
     pub(crate) fn recorded(&self, site: usize, incarnation: Incarnation, session: SessionId, low: u64) -> bool {
         let ops = self.sessions.get(&(site, incarnation, session));
         let cared = ops.into_iter().flatten().skip(low.saturating_sub(1) as usize);
-        cared
-            .into_iter()
-            .any(|&op| self.ops[op as usize].durable.as_ref().is_some_and(|o| *o != Outcome::Unknown(Doubt::Undecided)))
+        cared.into_iter().any(|&op| {
+            self.ops[op as usize].durable.as_ref().is_some_and(|o| *o != Outcome::Unknown(UnknownReason::Undecided))
+        })
     }
 
     /// Tracked grants that should be over.

@@ -112,7 +112,7 @@ impl Simulation {
 
     /// A message between two sites is lost, as they stand.
     pub(crate) fn loses(&mut self, now: u64, from: usize, to: usize, message: &PeerMessage) {
-        if matches!(message.body, Body::Object(_)) {
+        if matches!(message.body, Body::Txn(_)) {
             self.refusals.standing.note_loss(now, from, to);
         }
     }
@@ -125,7 +125,9 @@ impl Simulation {
         }
         let (mut free, mut needed) = (0i128, 0i128);
         for other in 0..world.len() {
-            let Some(quota) = world.node(other).and_then(|node| node.quotas().find(kind.name)) else { continue };
+            let Some(quota) = world.node(other).and_then(|node| node.chapters().quotas.find(kind.name)) else {
+                continue;
+            };
             needed += i128::from(quota.needed());
             let is_known = quota.limit().is_some() && quota.avantan().share.round.is_none();
             if is_known && self.refusals.standing.sound_since(&[site, other]).is_some() {
@@ -139,7 +141,7 @@ impl Simulation {
         let now = world.now();
         for site in 0..world.len() {
             let Some(node) = world.node(site) else { continue };
-            for (id, stage, deadline, participants) in node.txns().undecided() {
+            for (id, stage, deadline, participants) in node.chapters().txns.undecided() {
                 let mut group: Vec<usize> =
                     participants.chain([id.site]).filter_map(|other| self.members.binary_search(&other).ok()).collect();
                 group.push(site);
@@ -162,7 +164,7 @@ impl Simulation {
         let now = world.now();
         let messages = effects.iter().filter_map(|effect| match effect {
             Effect::Send { to, message } => match &message.body {
-                Body::Object(message) => Some((*to, &**message)),
+                Body::Txn(message) => Some((*to, &**message)),
                 _ => None,
             },
             _ => None,

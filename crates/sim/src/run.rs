@@ -18,12 +18,14 @@ use slackline_core::id::{Incarnation, SessionId, SiteId};
 use slackline_core::machine::{Batch, ClientId, Effect, Input, Seq};
 use slackline_core::node::{Metrics, Node};
 use slackline_core::object::message::{Fetched, Message};
-use slackline_core::peer::{Body, Digest, PeerMessage};
+use slackline_core::peer::quota::{Digest, QuotaMessage};
+use slackline_core::peer::{Body, PeerMessage, RelayMessage};
 use slackline_core::session::RETENTION;
 use slackline_core::stats::Rng;
 
 use crate::audit::Audit;
 use crate::brink::Brink;
+use crate::callers::Callers;
 use crate::clients::{Client, Purpose, is_fleeting};
 use crate::costs::Costs;
 use crate::faults::Faults;
@@ -189,6 +191,8 @@ pub(crate) enum Timer {
     Refusals,
     /// A call is read whose home has not heard of a loss.
     Unheard,
+    /// A time has come that a caller waits for.
+    Caller(usize),
 }
 
 impl Timer {
@@ -210,6 +214,7 @@ impl Timer {
             Timer::Closed(of) => (13, of),
             Timer::Refusals => (14, 0),
             Timer::Unheard => (15, 0),
+            Timer::Caller(of) => (16, of),
         };
         kind << 56 | of as u64
     }
@@ -232,6 +237,7 @@ impl Timer {
             13 => Timer::Closed(of),
             14 => Timer::Refusals,
             15 => Timer::Unheard,
+            16 => Timer::Caller(of),
             _ => Timer::Vigil,
         }
     }
@@ -275,6 +281,7 @@ pub(crate) struct Simulation {
     pub(crate) oracle: Oracle,
     pub(crate) probes: Probes,
     pub(crate) clients: Vec<Client>,
+    pub(crate) callers: Callers,
     /// What each request was for; the client ids that sites see are positions here.
     pub(crate) requests: Vec<Purpose>,
     pub(crate) mail: Vec<Option<(ClientId, Response)>>,
@@ -343,6 +350,7 @@ impl Simulation {
             options,
             oracle: Oracle::new(&members),
             probes: Probes::default(),
+            callers: Callers::new(sites, &members, seed),
             clients: (0..sites * 4).map(|at| Client::new(at % sites, sites)).collect(),
             requests: vec![Purpose::None],
             mail: Vec::new(),
@@ -399,6 +407,7 @@ impl Simulation {
 
     /// Looks whether the present phase is over.
     fn look_at_phase(&mut self, world: &mut World) {
+        self.begin_callers(world);
         match self.phase {
             Phase::Faults if self.faults_are_over(world) => {
                 self.heal(world);
@@ -504,9 +513,9 @@ impl Simulation {
         let node = world.node(site).expect("it was just started");
         self.seen[site] = Seen { readiness: node.readiness(), ..Seen::default() };
         self.works[site] = Works::default();
-        let in_round = node.quotas().iter().any(|quota| quota.avantan().in_round());
+        let in_round = node.chapters().quotas.iter().any(|quota| quota.avantan().in_round());
         let round = |quota: &slackline_core::quota::Quota| quota.avantan().share.round.clone();
-        let accepted = node.quotas().iter().filter_map(round).any(|round| round.accepted.is_some());
+        let accepted = node.chapters().quotas.iter().filter_map(round).any(|round| round.accepted.is_some());
         if in_round {
             self.probes.hit("site: restarted in a round");
         }
@@ -519,15 +528,16 @@ impl Simulation {
     /// Probes of the agreement that show before an input is handled.
     fn probe_input(&mut self, node: &Node, input: &Input<Node>) {
         let Input::Message { from, message: PeerMessage { body, .. } } = input else { return };
-        if let Body::Digests(digests) = body {
+        if let Body::Quota(QuotaMessage::Digests(digests)) = body {
             let from = self.members.binary_search(from).unwrap_or(usize::MAX);
-            let known = |digest: &Digest| node.quotas().find(&digest.quota).map(|quota| quota.received(from).1);
+            let known =
+                |digest: &Digest| node.chapters().quotas.find(&digest.quota).map(|quota| quota.received(from).1);
             let again = digests.iter().filter(|digest| digest.given > 0 && known(digest) == Some(digest.given)).count();
             self.probes.add("gift: total told again", again as u64);
         }
-        let Body::Avantan { quota, message } = body else { return };
+        let Body::Quota(QuotaMessage::Avantan { quota, message }) = body else { return };
         let message = &**message;
-        let Some(quota) = node.quotas().find(quota) else {
+        let Some(quota) = node.chapters().quotas.find(quota) else {
             self.meets_quota = matches!(message, avantan::Message::Decided { .. });
             return;
         };
@@ -567,7 +577,7 @@ impl Simulation {
 
     fn probe_effect(&mut self, site: usize, effect: &Effect<Node>) {
         let Effect::Send { message: sent, .. } = effect else { return };
-        let Body::Avantan { quota, message } = &sent.body else { return };
+        let Body::Quota(QuotaMessage::Avantan { quota, message }) = &sent.body else { return };
         // Ballots of another life are others.
         let of_life = format!("{quota} {}", self.oracle.life_in(quota, sent.epoch));
         match &**message {
@@ -616,6 +626,7 @@ impl Host for Simulation {
             Timer::Relapse(site) => self.relapse(world, site),
             Timer::Refusals => self.look_for_refusals(world),
             Timer::Unheard => self.meet_unheard(world),
+            Timer::Caller(name) => self.caller_rings(world, name as u64),
         }
         if self.oracle.violation.is_some() {
             world.stop();
@@ -675,9 +686,9 @@ impl Host for Simulation {
                 _ => self.probe_effect(site, effect),
             }
             if let Some(fetched) = fetched_of(effect)
-                && node.txns().turns() > 0
+                && node.chapters().txns.turns() > 0
             {
-                let found = turns::check(fetched, |number| node.txns().is_over_claimed(number));
+                let found = turns::check(fetched, |number| node.chapters().txns.is_over_claimed(number));
                 self.oracle.blame(turns::NAME, found, &format!("site {site}"));
             }
             if self.options.trace {
@@ -709,12 +720,19 @@ impl Host for Simulation {
             Effect::Send { message, .. } => {
                 let found = release::check(message.position, durable);
                 self.oracle.blame(release::NAME, found, &format!("site {site}"));
-                if let Body::Relayed { response, .. } = &message.body {
+                if let Body::Relay(RelayMessage::Answer { response, .. }) = &message.body {
                     self.leaves(site, message.incarnation, response);
                 }
             }
             Effect::Respond { client, response: response @ Response::Batch { .. } } => {
                 if let Purpose::Batch { site: about, incarnation, .. } = self.requests[client.0 as usize]
+                    && about == site
+                {
+                    self.leaves(site, incarnation, response);
+                }
+                if let (Purpose::Caller { wire, .. }, Response::Batch { session, .. }) =
+                    (self.requests[client.0 as usize], response)
+                    && let Some((about, incarnation)) = self.caller_session(wire, *session)
                     && about == site
                 {
                     self.leaves(site, incarnation, response);
@@ -739,8 +757,12 @@ impl Host for Simulation {
 
     fn comes_again(&mut self, now: u64, message: &PeerMessage) -> u64 {
         let about = match &message.body {
-            Body::Avantan { quota, .. } | Body::NoVote { quota, .. } | Body::NotKnown { quota, .. } => Some(quota),
-            Body::Digests(digests) => digests.iter().map(|digest| &digest.quota).find(|quota| is_fleeting(quota)),
+            Body::Quota(QuotaMessage::Avantan { quota, .. })
+            | Body::Quota(QuotaMessage::NoVote { quota, .. })
+            | Body::Quota(QuotaMessage::NotKnown { quota, .. }) => Some(quota),
+            Body::Quota(QuotaMessage::Digests(digests)) => {
+                digests.iter().map(|digest| &digest.quota).find(|quota| is_fleeting(quota))
+            }
             _ => None,
         };
         let may_come = self.names_kept < NAMES_KEPT && self.phase == Phase::Faults;
@@ -780,6 +802,7 @@ impl Host for Simulation {
     fn crashed(&mut self, world: &mut World, site: usize, pause: u64) {
         let rest = world.at_rest(site);
         self.oracle.crashed(site, &rest);
+        self.callers_lose(world, site);
         let after = pause.max(self.faults.down_for(site));
         self.trace(world, format_args!("site {site} is down for {after} us"));
         world.wake_at(world.now() + after, Timer::Restart(site).token());
@@ -840,7 +863,7 @@ impl Simulation {
 /// An answer with values and rights, if a site sends one.
 fn fetched_of(effect: &Effect<Node>) -> Option<&Fetched> {
     match effect {
-        Effect::Send { message: PeerMessage { body: Body::Object(message), .. }, .. } => match &**message {
+        Effect::Send { message: PeerMessage { body: Body::Txn(message), .. }, .. } => match &**message {
             Message::Fetched(fetched) => Some(fetched),
             _ => None,
         },

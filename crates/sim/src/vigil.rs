@@ -3,7 +3,7 @@
 
 use slackline_core::api::Readiness;
 use slackline_core::clock::{MILLISECOND, Now};
-use slackline_core::peer::{Body, PeerMessage};
+use slackline_core::peer::{Body, PeerMessage, SiteMessage};
 
 use crate::clock::EPOCH;
 use crate::faults::EPSILON;
@@ -55,7 +55,7 @@ impl Simulation {
             if let Some(node) = world.node(site)
                 && ear.hears_majority(now)
             {
-                let found = clock_marks::check(node.txns().marks(), EPOCH + now as i64, epsilon);
+                let found = clock_marks::check(node.chapters().txns.marks(), EPOCH + now as i64, epsilon);
                 self.oracle.blame(clock_marks::NAME, found, &format!("site {site}"));
                 self.probes.hit("site: marks looked at after a clock error");
             }
@@ -82,7 +82,7 @@ impl Simulation {
 
     /// A site is told the time by a peer.
     pub(crate) fn hears(&mut self, site: usize, now: Now, message: &PeerMessage, peer: usize) {
-        if let Body::Pong { mono, .. } = &message.body
+        if let Body::Site(SiteMessage::Pong { mono, .. }) = &message.body
             && self.vigil.is_on
             && *mono <= now.mono
         {
@@ -92,7 +92,9 @@ impl Simulation {
 
     /// A message between two sites is lost.
     pub(crate) fn misses(&mut self, from: usize, to: usize, message: &PeerMessage) {
-        if self.vigil.is_on && matches!(message.body, Body::Ping { .. } | Body::Pong { .. }) {
+        if self.vigil.is_on
+            && matches!(message.body, Body::Site(SiteMessage::Ping { .. }) | Body::Site(SiteMessage::Pong { .. }))
+        {
             self.vigil.ears[from].note_peer(0, to, false, 0);
             self.vigil.ears[to].note_peer(0, from, false, 0);
         }

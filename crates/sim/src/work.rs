@@ -3,21 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use slackline_core::avantan::Message;
+use slackline_core::chapter::Chapter as _;
 use slackline_core::id::{GrantId, OperationId, SessionId};
 use slackline_core::machine::Effect;
 use slackline_core::node::Node;
 use slackline_core::object;
 use slackline_core::peer::Body;
-use slackline_core::quota::{DUE, GRANT, quota_number};
+use slackline_core::peer::quota::QuotaMessage;
+use slackline_core::quota::quota_number;
+use slackline_core::rows::{COORDINATOR, DUE, GRANT, OUTCOME, PARTICIPANT, QUOTA_COLD, QUOTA_HOT};
 
 use crate::invariants::bounded_work::{self, Leftovers, Talk, Why, Work};
-use crate::oracle::{COLD, HOT, OUTCOME};
 use crate::run::Simulation;
 use crate::world::World;
-
-/// Tags of the rows of transactions under way, see the table in [`slackline_core::node`].
-const PARTICIPANT: u8 = 0x07;
-const COORDINATOR: u8 = 0x08;
 
 /// What one site has done since it was started.
 #[derive(Clone, Debug, Default)]
@@ -50,9 +48,9 @@ impl Simulation {
         for key in rows.keys() {
             let number = |from: usize| u64::from_be_bytes(key[from..from + 8].try_into().expect("eight bytes"));
             match key[0] {
-                COLD | HOT => {
+                QUOTA_COLD | QUOTA_HOT => {
                     let number = quota_number(key).expect("a key that the node wrote");
-                    left.quotas += usize::from(node.quotas().numbered(number).is_none());
+                    left.quotas += usize::from(node.chapters().quotas.numbered(number).is_none());
                 }
                 OUTCOME => {
                     let slot = u64::from(u16::from_be_bytes([key[9], key[10]]));
@@ -84,14 +82,14 @@ impl Simulation {
         for body in sends {
             messages += 1;
             match body {
-                Body::Digests(digests) => {
+                Body::Quota(QuotaMessage::Digests(digests)) => {
                     digests.iter().for_each(|digest| *said.entry(&digest.quota).or_default() += 1)
                 }
-                Body::Lookup { quota, .. } => *said.entry(quota).or_default() += 1,
-                Body::Avantan { quota, message } => {
+                Body::Quota(QuotaMessage::Lookup { quota, .. }) => *said.entry(quota).or_default() += 1,
+                Body::Quota(QuotaMessage::Avantan { quota, message }) => {
                     *said.entry(quota).or_default() += 1;
                     if let Message::Election { instance, ballot, .. } = &**message {
-                        let waits = node.quotas().find(quota).is_some_and(|quota| quota.waiting() > 0);
+                        let waits = node.chapters().quotas.find(quota).is_some_and(|quota| quota.waiting() > 0);
                         let why = match waits {
                             true => Why::Waits,
                             false if is_foreseen => Why::Foreseen,
@@ -102,7 +100,7 @@ impl Simulation {
                         self.oracle.blame(bounded_work::NAME, found, &format!("site {site}, quota {quota}"));
                     }
                 }
-                Body::Object(message) => {
+                Body::Txn(message) => {
                     if let Some(id) = transaction_of(message) {
                         *about.entry(id).or_default() += 1;
                     }
@@ -130,7 +128,7 @@ impl Simulation {
             let found = work.say(now, messages, others as u64);
             self.oracle.blame(bounded_work::NAME, found, &format!("site {site}, quota {quota}"));
         }
-        let found = bounded_work::check_turn(messages, others, node.quotas().waiting());
+        let found = bounded_work::check_turn(messages, others, node.chapters().quotas.waiting());
         self.oracle.blame(bounded_work::NAME, found, &format!("site {site}"));
     }
 }

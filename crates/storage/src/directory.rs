@@ -1,4 +1,4 @@
-//! The data directory of one site: whose it is, and that only one process has it.
+//! The data directory of one site: it bears the site's name, and only one process has it at a time.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 
 use slackline_core::machine::Seq;
 
-use crate::Torn;
 use crate::error::OpenError;
 use crate::medium::sync_directory;
+use crate::store::Torn;
 
 /// The format of the data directory that this version writes.
 const FORMAT: u32 = 1;
 
-/// The file that says where the log ended in a group that could not be read.
+/// The file with the place of a group at the end of the log that could not be read.
 const TORN: &str = "TORN";
 
-/// Whose data it is. Neither name may hold a line break.
+/// The owner of a data directory. Neither name may be empty or hold a line break.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// The cluster's name.
@@ -30,6 +30,7 @@ pub struct Identity {
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
+    /// The open file `LOCK`. The operating system gives the lock back when it is closed, also by a crash.
     _lock: File,
 }
 
@@ -46,7 +47,7 @@ impl Directory {
         }
     }
 
-    /// Where the segments are.
+    /// The directory of the segments.
     pub(crate) fn log(&self) -> PathBuf {
         self.path.join("log")
     }
@@ -56,13 +57,15 @@ impl Directory {
         self.path.join("table.redb")
     }
 
-    /// Whether the directory bears `wanted`'s name (`false`: it bears none yet).
+    /// Compares the directory's name with `wanted`: true if it bears that name, false if it bears none yet. Another name is an
+    /// error.
     pub(crate) fn check_identity(&self, wanted: &Identity) -> Result<bool, OpenError> {
         for name in [&wanted.cluster, &wanted.site] {
             if name.is_empty() || name.contains(['\n', '\r']) {
                 return Err(OpenError::Unusable(format!("{name:?} cannot be the name of a cluster or a site")));
             }
         }
+
         let path = self.identity();
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
@@ -73,6 +76,9 @@ impl Directory {
         let mut field = |name: &str| lines.next().and_then(|line| line.strip_prefix(name)?.strip_prefix(' '));
         let format = field("slackline-storage").and_then(|format| format.parse().ok());
         let (cluster, site) = (field("cluster"), field("site"));
+
+        // A site that ran on another site's data would vote and spend in that one's name. Whatever is not exactly the wanted name
+        // stops the opening, before anything is written.
         match (format, cluster, site) {
             (Some(found), _, _) if found > FORMAT => Err(OpenError::NewerFormat { path, found, known: FORMAT }),
             (Some(_), Some(cluster), _) if cluster != wanted.cluster => Err(OpenError::OtherCluster {
@@ -90,10 +96,11 @@ impl Directory {
         }
     }
 
-    /// Writes the name, once, as the last step of making a data directory.
+    /// Writes the name, once, as the last step of making a data directory: a directory that bears a name is complete.
     pub(crate) fn write_identity(&self, identity: &Identity) -> Result<(), OpenError> {
         let path = self.identity();
         let write = || {
+            // The file is renamed only when its content is durable, so it is there whole or not at all after a crash.
             let half_made = path.with_extension("tmp");
             let mut file = File::create(&half_made)?;
             writeln!(file, "slackline-storage {FORMAT}\ncluster {}\nsite {}", identity.cluster, identity.site)?;
@@ -104,7 +111,8 @@ impl Directory {
         write().map_err(|source| OpenError::io("write", &path, source))
     }
 
-    /// Notes durably where the log ends in a group that cannot be read, before the segment is given another number.
+    /// Notes durably the place of a group at the end of the log that cannot be read. To be called before the segment is given
+    /// another number: the group is gone then.
     pub(crate) fn note_torn(&self, torn: &Torn) -> Result<(), OpenError> {
         let path = self.path.join(TORN);
         let write = || {
@@ -118,7 +126,7 @@ impl Directory {
         write().map_err(|source| OpenError::io("write", &path, source))
     }
 
-    /// What was noted of the group after the batch `last`, if anything.
+    /// The group after the batch `last`, if it was noted that it could not be read.
     pub(crate) fn torn(&self, last: Seq) -> Option<Torn> {
         let text = std::fs::read_to_string(self.path.join(TORN)).ok()?;
         let mut words = text.trim_end().splitn(3, ' ');
@@ -127,7 +135,7 @@ impl Directory {
             at: words.next()?.parse().ok()?,
             path: PathBuf::from(words.next()?),
         };
-        // What was appended since says nothing of what was there before.
+        // Any other note is of an earlier end of the log: batches were appended since.
         (torn.last == last).then_some(torn)
     }
 

@@ -8,20 +8,17 @@
 //!     └────────────────────────── preparer ◀───────────────────┘
 //! ```
 //!
-//! The log thread only writes. The *absorber* takes full segments into the table, oldest first; and what the active one has so
-//! far, when it is asked to, and when nothing was written for a while, so that neither memory nor the next start have to
-//! wait for the segment to be full. It takes a bounded number of rows at a time. The *preparer* gives spare
-//! segments new numbers, makes more when there are too few, and is the only one who hands out numbers.
+//! The log thread only writes. The *absorber* takes full segments into the table, oldest first. It also takes the batches that the
+//! active segment has so far, when it is asked to and when nothing was written for a while: rows leave memory, and the next
+//! start has less to read, before the segment is full. It takes a bounded number of rows at a time. The *preparer* gives
+//! spare segments new numbers, makes more when there are too few, and is the only thread that hands out numbers.
 
-use std::any::Any;
 use std::collections::VecDeque;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use slackline_core::machine::{Reader, Seq};
 
@@ -31,30 +28,27 @@ use crate::fold::Fold;
 use crate::frame::BLOCK;
 use crate::medium::{Medium, is_full, remove_if_there};
 use crate::segment::{Listing, Place, Run, Segment, file_name};
-use crate::table::{Marks, Pause, Table};
+use crate::store::{LogWriter, Store, Torn};
+use crate::table::{Marks, Table};
+use crate::threads::{Shared, spawn};
 use crate::writer::Writer;
-use crate::{LogWriter, Store, Torn};
 
-/// What the active segment has is absorbed when nothing was written for this long.
-const IDLE: Duration = Duration::from_secs(1);
-/// About how much memory the rows take that one transaction of the table takes in, in bytes.
-const FOLD_BYTES: usize = 16 << 20;
-
-/// How the engine uses disk and memory.
+/// The engine's use of disk and memory.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The size of a segment of the log, in bytes: a multiple of 4096, from 8192 to 1 GiB. A batch must fit in one.
     pub segment_bytes: u64,
-    /// How many segments are kept ready beside the one in use.
+    /// The number of segments that are kept ready beside the one in use.
     pub segments_ahead: usize,
-    /// How many segments there are at most. It bounds the disk space of the log and the time to open; when the table does
+    /// The largest number of segments. It bounds the disk space of the log and the time to open; when the table does
     /// not catch up, [`Store::room`] falls. At least two more than `segments_ahead`.
     pub segments_most: usize,
     /// The memory for pages of the table, in bytes.
     pub cache_bytes: usize,
-    /// Write the log past the page cache where the file system can do that. Without, each group costs a write and a sync.
+    /// True to write the log past the page cache where the file system can do that. Otherwise each group costs a write and a
+    /// sync.
     pub direct: bool,
-    /// What the files lie on.
+    /// The medium that the files lie on.
     pub medium: Medium,
 }
 
@@ -76,60 +70,26 @@ impl Default for Options {
 /// Dropping it is closing it: the threads end, and the directory is free as soon as the [`LogWriter`] is dropped too.
 pub struct Embedded {
     shared: Arc<Shared>,
+    /// The log's writing end, until it is handed out.
     writer: Option<Writer>,
+    /// The absorber and the preparer.
     threads: Vec<JoinHandle<()>>,
+    /// True if no batch was found at opening.
     is_new: bool,
+    /// The group at the end of the log that could not be read at opening, if there was one.
     torn: Option<Torn>,
 }
 
-/// What the threads share.
-pub(crate) struct Shared {
-    /// Numbers of batches, bytes.
-    pub(crate) last: AtomicU64,
-    absorbed: AtomicU64,
-    pub(crate) room: AtomicU64,
-    /// Set with `State::stopped`, to be seen without the lock.
-    has_stopped: AtomicBool,
-    /// Somebody wants what is durable to be absorbed now.
-    is_asked: AtomicBool,
-    state: Mutex<State>,
-    wake: Condvar,
-    table: Table,
-    place: Place,
-    /// Dropped last: nobody else may have the directory while a thread can still write.
-    _directory: Directory,
-}
-
-struct State {
-    ready: VecDeque<Segment>,
-    /// What is written of the segment in use.
-    active: Written,
-    full: VecDeque<Written>,
-    spare: VecDeque<PathBuf>,
-    /// All segments, in whatever state.
-    total: usize,
-    next_number: u64,
-    stopped: Option<String>,
-}
-
-/// What is written of a segment, and synced.
-#[derive(Clone)]
-struct Written {
-    number: u64,
-    path: PathBuf,
-    /// Where the last group ends, in bytes.
-    end: u64,
-    /// The last batch.
-    last: Seq,
-}
-
 impl Embedded {
-    /// Opens the data directory at `path`, which is made if it does not exist, takes what is left in the log into the
-    /// table, and starts the threads.
+    /// Opens the data directory at `path`, which is made if it does not exist, takes the rest of the log into the table, and
+    /// starts the threads.
     pub fn open(path: &Path, identity: &Identity, options: Options) -> Result<Self, OpenError> {
         check(&options)?;
+
+        // Before anything is read: another process may still be writing here, and two writers would spoil each other's log.
         let directory = Directory::lock(path)?;
         let has_identity = directory.check_identity(identity)?;
+
         let place = Place {
             directory: directory.log(),
             segment_bytes: options.segment_bytes,
@@ -138,9 +98,13 @@ impl Embedded {
         };
         let io = |action| move |source| OpenError::io(action, path, source);
         let listing = Listing::read(&place.directory).map_err(io("list the log in"))?;
+
+        // The name is written last, so a directory that bears one was complete. Where its table or its log is missing now, making
+        // new ones would pass for a site that has never promised anything.
         if has_identity {
             check_complete(&directory, &place, &listing)?;
         }
+
         let (table, marks) = Table::open(&directory.table(), &options.medium, options.cache_bytes)?;
         let marks = replay(&directory, &place, &table, &listing, marks)?;
         let last = marks.absorbed;
@@ -148,7 +112,9 @@ impl Embedded {
             return Err(OpenError::Missing { path: path.join("IDENTITY") });
         }
 
-        // Everything is in the table: the log starts again, in a segment with a number that was never used.
+        // Every batch is in the table, so the log starts again, in a segment with a number that was never used: frames left over
+        // in the file do not pass for frames of that number. The marks move first. If the process ends before the segment is
+        // there, the next opening finds a log that ends before them, and all batches in the table.
         let number = listing.segments.keys().last().map_or(marks.segment, |last| marks.segment.max(last + 1));
         let begin = Marks { absorbed: last, segment: number, at: BLOCK as u64 };
         if begin != marks {
@@ -159,44 +125,29 @@ impl Embedded {
             directory.write_identity(identity)?;
         }
         let torn = directory.torn(last);
+
+        // Until here a full disk was an error, which the caller can act on. From here on the absorber waits for space: `redb`
+        // gives up permanently after an error, and the log goes on in the segments that it has.
         table.patience().set_patient();
-        let state = State {
-            ready: VecDeque::new(),
-            active: Written { number, path: active.path().to_path_buf(), end: active.end(), last },
-            full: VecDeque::new(),
-            total: 1 + spare.len(),
-            spare,
-            next_number: number + 1,
-            stopped: None,
-        };
-        let shared = Arc::new(Shared {
-            last: AtomicU64::new(last),
-            absorbed: AtomicU64::new(last),
-            room: AtomicU64::new(active.left()),
-            has_stopped: AtomicBool::new(false),
-            is_asked: AtomicBool::new(false),
-            state: Mutex::new(state),
-            wake: Condvar::new(),
-            table,
-            place,
-            _directory: directory,
-        });
+        let shared = Arc::new(Shared::new(directory, table, place, &active, spare, last));
         let threads = vec![
             spawn("slackline-absorb", &shared, move |shared| shared.absorb(begin)).map_err(io("start a thread for"))?,
-            spawn("slackline-prepare", &shared, move |shared| shared.prepare(&options))
-                .map_err(io("start a thread for"))?,
+            spawn("slackline-prepare", &shared, move |shared| {
+                shared.prepare(options.segments_ahead, options.segments_most)
+            })
+            .map_err(io("start a thread for"))?,
         ];
         let writer = Some(Writer::new(Arc::clone(&shared), active));
         Ok(Self { shared, writer, threads, is_new: last == 0, torn })
     }
 
-    /// Ends the threads and, once the [`LogWriter`] is dropped too, frees the directory. Waits for the transaction under
-    /// way. What is durable stays so: nothing needs to be written.
+    /// Ends the threads and, once the [`LogWriter`] is dropped too, frees the directory. Waits until the table's transaction that
+    /// is running has ended. Nothing needs to be written: every batch that was appended is durable already.
     pub fn close(self) {
         drop(self);
     }
 
-    /// Whether groups of batches are written past the page cache.
+    /// True if groups of batches are written past the page cache; always false once the [`LogWriter`] was handed out.
     pub fn is_direct(&self) -> bool {
         self.writer.as_ref().is_some_and(Writer::is_direct)
     }
@@ -208,7 +159,7 @@ impl Store for Embedded {
     }
 
     fn absorbed(&self) -> Seq {
-        self.shared.absorbed.load(Ordering::Acquire)
+        self.shared.absorbed()
     }
 
     fn absorb_soon(&self) {
@@ -250,250 +201,6 @@ impl Drop for Embedded {
     }
 }
 
-impl Shared {
-    /// Why storage has stopped, if it has.
-    pub(crate) fn stopped(&self) -> Option<String> {
-        if !self.has_stopped.load(Ordering::Acquire) {
-            return None;
-        }
-        self.state().stopped.clone()
-    }
-
-    /// Stops everything for good; the first reason counts.
-    pub(crate) fn stop(&self, why: String) {
-        self.state().stopped.get_or_insert(why);
-        self.has_stopped.store(true, Ordering::Release);
-        self.table.patience().end();
-        self.wake.notify_all();
-    }
-
-    /// Bytes that the log is certain to have; none once storage has stopped.
-    pub(crate) fn room(&self) -> u64 {
-        match self.has_stopped.load(Ordering::Acquire) {
-            true => 0,
-            false => self.room.load(Ordering::Acquire),
-        }
-    }
-
-    /// What an empty segment can take, in bytes.
-    pub(crate) fn usable(&self) -> u64 {
-        self.place.segment_bytes - BLOCK as u64
-    }
-
-    /// How many segments are ready.
-    pub(crate) fn ready(&self) -> usize {
-        self.state().ready.len()
-    }
-
-    /// The segment in use is written up to `end`, and `last` is its last batch.
-    pub(crate) fn note_written(&self, end: u64, last: Seq) {
-        let mut state = self.state();
-        let was_absorbed = state.active.last == self.absorbed.load(Ordering::Acquire);
-        (state.active.end, state.active.last) = (end, last);
-        drop(state);
-        if was_absorbed {
-            // From now on the absorber looks whether the log is idle.
-            self.wake.notify_all();
-        }
-    }
-
-    /// Has the absorber take what is durable, if it was not told so already.
-    fn ask(&self) {
-        if !self.is_asked.swap(true, Ordering::AcqRel) {
-            // Between its look and its wait the absorber has the lock: it cannot miss this.
-            drop(self.state());
-            self.wake.notify_all();
-        }
-    }
-
-    /// Takes the next ready segment and hands over the full one.
-    pub(crate) fn exchange(&self) -> Segment {
-        let mut state = self.state();
-        let next = state.ready.pop_front().expect("the writer counted the ready segments, and only it takes them");
-        let last = state.active.last;
-        let active = Written { number: next.number, path: next.path().to_path_buf(), end: next.end(), last };
-        let full = std::mem::replace(&mut state.active, active);
-        state.full.push_back(full);
-        drop(state);
-        self.wake.notify_all();
-        next
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The absorber: takes what is written into the table, oldest first.
-    fn absorb(&self, mut marks: Marks) {
-        let mut pause = Pause::default();
-        while let Some((written, is_full)) = self.wait_to_absorb() {
-            match self.absorb_up_to(&mut marks, &written, is_full) {
-                Ok(()) => pause = Pause::default(),
-                Err(OpenError::Io { source, .. }) if passes(&source) => {
-                    let state = self.state();
-                    if state.stopped.is_none() {
-                        drop(self.wake.wait_timeout(state, pause.next()));
-                    }
-                    continue;
-                }
-                Err(error) => return self.stop(error.to_string()),
-            }
-            if marks.segment > written.number {
-                let mut state = self.state();
-                state.full.pop_front();
-                state.spare.push_back(written.path);
-                drop(state);
-                self.wake.notify_all();
-            }
-        }
-    }
-
-    /// Waits for something to absorb: a full segment, or what the active one has when somebody asks for it, or when nothing more
-    /// is written. None once storage has stopped.
-    fn wait_to_absorb(&self) -> Option<(Written, bool)> {
-        let mut state = self.state();
-        loop {
-            if state.stopped.is_some() {
-                return None;
-            }
-            if let Some(full) = state.full.front() {
-                return Some((full.clone(), true));
-            }
-            let is_asked = self.is_asked.swap(false, Ordering::AcqRel);
-            let last = state.active.last;
-            if last == self.absorbed.load(Ordering::Acquire) {
-                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
-                continue;
-            }
-            if is_asked {
-                return Some((state.active.clone(), false));
-            }
-            let (after, waited) = self.wake.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
-            state = after;
-            if waited.timed_out() && state.active.last == last && state.stopped.is_none() {
-                return Some((state.active.clone(), false));
-            }
-        }
-    }
-
-    /// Takes a segment's batches after `marks` into the table, as far as they are written. Each transaction ends between two
-    /// batches and takes the marks along, so after a crash absorption goes on where the last one ended.
-    fn absorb_up_to(&self, marks: &mut Marks, written: &Written, is_full: bool) -> Result<(), OpenError> {
-        let Written { number, path, end, last } = written;
-        let at = if marks.segment == *number { marks.at } else { BLOCK as u64 };
-        let mut run = Run::open(&self.place, path, *number, at, marks.absorbed, Some(*end))?;
-        let mut fold = Fold::default();
-        loop {
-            let batch = run.next()?;
-            if let Some(batch) = &batch {
-                fold.take(batch);
-            }
-            let is_over = batch.is_none();
-            if !is_over && fold.bytes() < FOLD_BYTES {
-                continue;
-            }
-            if is_over && run.last() != *last {
-                let what = "a batch that was written there cannot be read back";
-                return Err(OpenError::Damaged { path: path.clone(), at: run.at(), what });
-            }
-
-            // A full segment is used again only once the table says that the next batch is in another one.
-            let (segment, at) = if is_over && is_full { (number + 1, BLOCK as u64) } else { (*number, run.at()) };
-            let absorbed = Marks { absorbed: run.last(), segment, at };
-            self.table.absorb(&fold.rows(), absorbed)?;
-            *marks = absorbed;
-            self.absorbed.store(marks.absorbed, Ordering::Release);
-            if is_over || self.has_stopped.load(Ordering::Acquire) {
-                return Ok(());
-            }
-            fold = Fold::default();
-        }
-    }
-
-    /// The preparer: keeps segments ready.
-    fn prepare(&self, options: &Options) {
-        let mut pause = Pause::default();
-        loop {
-            let mut state = self.state();
-            if state.stopped.is_some() {
-                return;
-            }
-            let is_short = state.ready.len() < options.segments_ahead;
-            let (spare, number) = (state.spare.pop_front(), state.next_number);
-            let made = match (spare, is_short) {
-                (Some(old), true) => {
-                    drop(state);
-                    let made = Segment::recycle(&self.place, &old, number);
-                    if made.is_err() {
-                        self.state().spare.push_front(self.place.surviving_name(old));
-                    }
-                    made
-                }
-                (Some(surplus), false) => {
-                    state.total -= 1;
-                    drop(state);
-                    if let Err(error) = remove_if_there(&surplus) {
-                        return self.stop(format!("could not remove {}: {error}", surplus.display()));
-                    }
-                    continue;
-                }
-                (None, true) if state.total < options.segments_most => {
-                    drop(state);
-                    let made = Segment::create(&self.place, number);
-                    self.state().total += usize::from(made.is_ok());
-                    made
-                }
-                (None, _) => {
-                    drop(self.wake.wait(state).unwrap_or_else(PoisonError::into_inner));
-                    continue;
-                }
-            };
-            match made {
-                Ok(segment) => {
-                    let room = segment.left();
-                    let mut state = self.state();
-                    state.ready.push_back(segment);
-                    state.next_number += 1;
-                    // Counted only once it can be taken.
-                    self.room.fetch_add(room, Ordering::AcqRel);
-                    pause = Pause::default();
-                }
-                // The disk is full, or too much is open: try again after a while, or at once when a segment becomes spare.
-                Err(error) if passes(&error) => {
-                    let state = self.state();
-                    if state.spare.is_empty() && state.stopped.is_none() {
-                        drop(self.wake.wait_timeout(state, pause.next()));
-                    }
-                }
-                Err(error) => return self.stop(format!("could not make segment {number} of the log: {error}")),
-            }
-        }
-    }
-}
-
-/// Whether the operating system may give later what it refuses now: room on the disk, or an open file.
-fn passes(error: &io::Error) -> bool {
-    let too_many_open = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].map(|errno| errno.raw_os_error());
-    is_full(error) || error.raw_os_error().is_some_and(|code| too_many_open.contains(&code))
-}
-
-/// Starts a thread; if it panics, storage stops.
-fn spawn(name: &str, shared: &Arc<Shared>, run: impl FnOnce(&Shared) + Send + 'static) -> io::Result<JoinHandle<()>> {
-    let shared = Arc::clone(shared);
-    let thread = name.to_owned();
-    std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(&shared))) {
-            shared.stop(format!("its thread {thread} failed ({})", message_of(&*panic)));
-        }
-    })
-}
-
-/// What a panic says.
-pub(crate) fn message_of(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic without a message")
-}
-
 fn check(options: &Options) -> Result<(), OpenError> {
     let unusable = |why: &str| Err(OpenError::Unusable(why.to_owned()));
     let bytes = options.segment_bytes;
@@ -506,7 +213,8 @@ fn check(options: &Options) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// A directory that has been in use holds a table and at least one file of the log: if not, something was lost.
+/// Checks that a directory that has been in use holds a table and at least one file of the log. Where one is not there, it was
+/// lost.
 fn check_complete(directory: &Directory, place: &Place, listing: &Listing) -> Result<(), OpenError> {
     if !directory.table().exists() {
         return Err(OpenError::Missing { path: directory.table() });
@@ -517,12 +225,12 @@ fn check_complete(directory: &Directory, place: &Place, listing: &Listing) -> Re
     Ok(())
 }
 
-/// Takes what the log holds beyond `marks` into the table, and returns the marks from then on.
+/// Takes the batches of the log that are beyond `marks` into the table, and returns the marks from then on.
 ///
-/// Batches are read in order, to the first that is not there. If a whole group is found after that, the missing one had
-/// been durable, and the log is damaged; if not, it was being written when the process ended, and was never acknowledged.
-///
-/// Which of the two it was, a last group alone cannot tell. Its place is noted, for those who learn that it had been durable.
+/// Batches are read in order, up to the first that is not there. If a whole group follows, the missing batch had been durable,
+/// and the log is damaged. If none follows, the missing batch was being written when the process ended, and was never
+/// acknowledged; or it was the last one, and the disk has lost it. This site alone cannot distinguish these two: the place is
+/// noted, for the case that a peer knows of the batch.
 fn replay(
     directory: &Directory,
     place: &Place,
@@ -534,20 +242,28 @@ fn replay(
     let mut fold = Fold::default();
     let mut run_end: Option<(&Path, u64)> = None;
     for (expected, (&number, path)) in (first..).zip(listing.segments.range(first..)) {
+        // Segments are numbered without gaps, so a number left out was a file full of durable batches.
         if number != expected {
             return Err(OpenError::Missing { path: place.directory.join(file_name(expected)) });
         }
+
+        // Large logs are taken in by parts, so that memory is bounded. The marks of each part make it final: a crash in the
+        // middle of opening costs only what was not absorbed yet.
         let mut run = Run::open(place, path, number, at, last, None)?;
         while let Some(batch) = run.next()? {
             fold.take(&batch);
-            if fold.bytes() >= FOLD_BYTES {
+            if fold.is_large() {
                 marks = Marks { absorbed: run.last(), segment: number, at: run.at() };
                 table.absorb(&std::mem::take(&mut fold).rows(), marks)?;
             }
         }
+
+        // A whole group behind the run was written after the sync of all before it. Cutting the log here would drop batches of
+        // which the world may have heard.
         let rest = run.rest()?;
         if let Some(later) = rest.later {
-            // If this segment is whole from its start, what is missing is where the run ended before it.
+            // A segment that has its first group, but not the batches before that: they are missing at the end of the segment
+            // before this one.
             let (path, at) = run_end.filter(|_| later == BLOCK as u64).unwrap_or((path, run.at()));
             let what = "a batch there cannot be read, and later ones can";
             return Err(OpenError::Damaged { path: path.to_path_buf(), at, what });
@@ -558,8 +274,9 @@ fn replay(
         (at, last) = (BLOCK as u64, run.last());
         run_end = Some((path, run.at()));
     }
+
     if last > marks.absorbed {
-        // Opening ends with marks of the segment that is written next.
+        // The marks name the segment that is written next, so a second opening does not read these batches again.
         let segment = listing.segments.keys().last().map_or(first, |last| last + 1);
         marks = Marks { absorbed: last, segment, at: BLOCK as u64 };
         table.absorb(&fold.rows(), marks)?;
@@ -567,7 +284,8 @@ fn replay(
     Ok(marks)
 }
 
-/// The segment to write next, made of an absorbed one if there is one of the right size, and the others.
+/// Makes the segment to write next, of an absorbed one if there is one of the right size, and returns it with the other absorbed
+/// ones.
 fn first_segment(place: &Place, listing: Listing, number: u64) -> Result<(Segment, VecDeque<PathBuf>), OpenError> {
     let io = |source: io::Error| match is_full(&source) {
         // The one to write, and two kept ready.
@@ -580,13 +298,15 @@ fn first_segment(place: &Place, listing: Listing, number: u64) -> Result<(Segmen
         let fits = path.metadata().map_err(io)?.len() == place.segment_bytes;
         if fits { spare.push_back(path) } else { misfits.push(path) }
     }
-    // From the back, where the file is whose change of number was cut short: its name must be free for the next change.
+
+    // From the back: a file whose change of number was cut short stands there, and its name must be free for the next change.
     let active = match spare.pop_back() {
         Some(old) => Segment::recycle(place, &old, number),
         None => Segment::create(place, number),
     };
     let active = active.map_err(io)?;
-    // Only now: the directory is never without a segment.
+
+    // Only now: a directory that has a name and no segment is taken for one that has lost its log.
     for path in misfits {
         remove_if_there(&path).map_err(io)?;
     }

@@ -1,5 +1,6 @@
-//! What can go wrong, in one sentence each, with what to do about it.
+//! Errors of storage. Each is one sentence that says what to do.
 
+use std::any::Any;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -44,7 +45,7 @@ pub enum OpenError {
         /// The last format that this version reads.
         known: u32,
     },
-    /// What was once durable cannot be read. Nothing has been changed.
+    /// Bytes that were once durable cannot be read. Nothing has been changed.
     #[error(
         "{path} is damaged at byte {at} ({what}): start the site with an empty data directory, as one that has lost \
          its disk, and keep this one aside; nothing was changed"
@@ -52,42 +53,42 @@ pub enum OpenError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where in it, in bytes.
+        /// The place in it, in bytes.
         at: u64,
-        /// What is wrong there.
+        /// The damage, in words.
         what: &'static str,
     },
     /// A file that must be there is not.
     #[error(
         "{path} is missing from a data directory that has been used: put it back, or start the site with an empty \
-         one, as having lost its disk"
+         directory, as one that has lost its disk"
     )]
     Missing {
         /// The file.
         path: PathBuf,
     },
-    /// There is no room on the disk for what opening needs to write.
+    /// The disk has no room for the files that opening writes.
     #[error(
-        "the disk that holds {path} is full, or a quota on it is used up: free {bytes} bytes there, which is enough; nothing \
+        "the disk that holds {path} is full, or a disk quota is used up: free {bytes} bytes there, which is enough; nothing \
          is lost"
     )]
     Full {
         /// The file that could not grow.
         path: PathBuf,
-        /// How much is certainly enough.
+        /// An amount that is certainly enough, in bytes.
         bytes: u64,
     },
-    /// An option or a name that cannot be.
+    /// An option or a name that cannot be used.
     #[error("the storage option is not possible: {0}")]
     Unusable(String),
     /// The operating system refused.
     #[error("could not {action} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The act that failed, as a verb.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The operating system's reason.
         source: io::Error,
     },
     /// The table could not be opened or written.
@@ -98,16 +99,17 @@ pub enum OpenError {
     Table {
         /// Its file.
         path: PathBuf,
-        /// Why not.
+        /// The table's own error.
         source: Box<redb::Error>,
     },
 }
 
-/// What opening writes besides the log is less than the log: as much as eight segments of the default size.
+/// An amount of free disk space that is certainly enough to open, in bytes: eight segments of the default size. The files that
+/// opening writes besides the log are smaller than the log.
 pub(crate) const ENOUGH: u64 = 8 * (64 << 20);
 
 impl OpenError {
-    /// The operating system refused to `action` the file; if for want of room, that is what is said.
+    /// The error for a file to which the operating system refused `action`: [`OpenError::Full`] if it had no room.
     pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
         match is_full(&source) {
             true => OpenError::Full { path: path.to_path_buf(), bytes: ENOUGH },
@@ -122,7 +124,7 @@ pub enum WriteError {
     /// The log has no room; **nothing was written**, and the same call may be made again later.
     #[error("the log has room for {room} bytes and needs {needed}: free disk space, or wait for the table to catch up")]
     NoRoom {
-        /// What the batches take up at most, in bytes.
+        /// The most that the batches take up, in bytes.
         needed: u64,
         /// [`crate::Store::room`] at the time, in bytes.
         room: u64,
@@ -132,23 +134,29 @@ pub enum WriteError {
     TooLarge {
         /// The batch.
         seq: u64,
-        /// What it takes up, in bytes.
+        /// The space that it takes up, in bytes.
         bytes: u64,
-        /// What would be possible, in bytes.
+        /// The space of an empty segment, in bytes.
         most: u64,
     },
     /// A write or a sync failed. Some of the batches may be durable, as a prefix; the site must stop.
     #[error("writing {path} failed ({source}): the site stops; check the disk, then start it again")]
     Failed {
-        /// The segment.
+        /// The segment's file.
         path: PathBuf,
-        /// Why.
+        /// The operating system's reason.
         source: io::Error,
     },
     /// Storage failed before, or was closed; nothing was written. The site must stop.
     #[error("storage has stopped: {why}")]
     Stopped {
-        /// What happened.
+        /// The first failure.
         why: String,
     },
+}
+
+/// The message of a panic.
+pub(crate) fn message_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic without a message")
 }

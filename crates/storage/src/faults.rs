@@ -13,28 +13,36 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::frame::BLOCK;
-use crate::medium::Role;
+use crate::role::Role;
 
-/// Tells the files of one store how to fail. Clones steer the same files.
+/// Lets the files of one store fail. Clones steer the same files.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     plan: Arc<Mutex<Plan>>,
 }
 
+/// The failures that are due. Each field is set by the method of [`Faults`] with its name.
 #[derive(Debug, Default)]
 struct Plan {
+    /// Bytes that can still be allocated; `None` for no limit.
     space: Option<u64>,
+    /// True if a disk quota runs out, not the disk.
     is_quota: bool,
     failing_sync: Option<Role>,
     slow_sync: Option<(Role, Duration)>,
+    /// The number of blocks that the next sync of a segment writes.
     short_write: Option<usize>,
     crash: Option<Crash>,
+    /// True once the power is cut. Never false again.
     crashed: bool,
 }
 
+/// A power cut in the middle of a sync.
 #[derive(Debug)]
 struct Crash {
+    /// The number of syncs that still succeed before it.
     syncs_before: u64,
+    /// Decides which blocks reach the disk.
     seed: u64,
 }
 
@@ -44,43 +52,43 @@ impl Faults {
         Self::default()
     }
 
-    /// From now on only this many bytes can be allocated before the disk is full; `None` for no limit.
+    /// Lets the disk be full once this number of bytes was allocated from now on; `None` for no limit.
     pub fn set_space(&self, bytes: Option<u64>) {
         self.plan().space = bytes;
     }
 
-    /// From now on it is a quota that runs out, not the disk.
+    /// Lets a full disk be reported as a disk quota that is used up.
     pub fn limit_by_quota(&self) {
         self.plan().is_quota = true;
     }
 
-    /// The next sync of a file of this role fails, and what it should have made durable is lost.
+    /// Lets the next sync of a file of this role fail. The writes that it should have made durable are lost.
     pub fn fail_sync(&self, role: Role) {
         self.plan().failing_sync = Some(role);
     }
 
-    /// From now on each sync of a file of this role takes so long; `None` for no longer than it takes.
+    /// Makes each sync of a file of this role take longer by the duration, from now on; `None` for no longer.
     pub fn slow_sync(&self, slow: Option<(Role, Duration)>) {
         self.plan().slow_sync = slow;
     }
 
-    /// The next sync of a segment writes only the first `blocks` blocks of what is due, then fails.
+    /// Lets the next sync of a segment write only the first `blocks` blocks of those that are due, then fail.
     pub fn short_write(&self, blocks: usize) {
         self.plan().short_write = Some(blocks);
     }
 
-    /// As if the power had been cut: what is not synced is lost, and every later read, write and sync fails.
+    /// Cuts the power: unsynced writes are lost, and every later read, write and sync fails.
     pub fn crash(&self) {
         self.plan().crashed = true;
     }
 
-    /// After `syncs` more syncs the power is cut in the middle of one: of its blocks only some reach the disk, chosen by
-    /// `seed`.
+    /// Cuts the power in the middle of a sync, after `syncs` more have succeeded: of its blocks only some reach the disk, chosen
+    /// by `seed`.
     pub fn crash_in_sync(&self, syncs: u64, seed: u64) {
         self.plan().crash = Some(Crash { syncs_before: syncs, seed });
     }
 
-    /// Whether the power is cut.
+    /// True if the power is cut.
     pub fn is_crashed(&self) -> bool {
         self.plan().crashed
     }
@@ -98,10 +106,12 @@ pub(crate) struct Layer {
     held: Mutex<Held>,
 }
 
-/// What is not synced yet.
+/// The writes to a file that are not synced yet.
 #[derive(Debug)]
 struct Held {
+    /// Blocks as they were written, by number; the file still has the old ones.
     blocks: BTreeMap<u64, Box<[u8; BLOCK]>>,
+    /// The length of the file with these writes, in bytes.
     length: u64,
 }
 
@@ -132,6 +142,8 @@ impl Layer {
     pub(crate) fn read(&self, file: &File, at: u64, into: &mut [u8]) -> io::Result<()> {
         self.check_power()?;
         file.read_exact_at(into, at)?;
+
+        // A process reads its own unsynced writes, as it does from the page cache.
         let held = self.held();
         let end = at + into.len() as u64;
         for (number, block) in held.blocks.range(at / BLOCK as u64..end.div_ceil(BLOCK as u64)) {
@@ -157,17 +169,21 @@ impl Layer {
             block[(from - start) as usize..(to - start) as usize]
                 .copy_from_slice(&bytes[(from - at) as usize..(to - at) as usize]);
         }
+
         held.length = held.length.max(end);
         Ok(())
     }
 
     pub(crate) fn sync(&self, file: &File) -> io::Result<()> {
         self.check_power()?;
-        // Whoever reads or writes meanwhile does not wait.
+
+        // No lock is held: other threads read and write during a slow sync, as they do on a disk.
         let slow = self.faults.plan().slow_sync.filter(|(role, _)| *role == self.role);
         if let Some((_, lasts)) = slow {
             std::thread::sleep(lasts);
         }
+
+        // The blocks leave memory before anything can fail: a failed sync has lost them, and a second one must not bring them back.
         let mut held = self.held();
         let blocks = std::mem::take(&mut held.blocks);
         let mut plan = self.faults.plan();
@@ -181,6 +197,7 @@ impl Layer {
             write_blocks(file, held.length, blocks.iter().take(count))?;
             return Err(io::Error::other("injected: the write was short"));
         }
+
         match &mut plan.crash {
             Some(crash) if crash.syncs_before > 0 => crash.syncs_before -= 1,
             Some(crash) => {

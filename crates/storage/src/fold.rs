@@ -1,25 +1,35 @@
-//! The last write of each key of many batches: what the table has to take in.
+//! The last write of each key of many batches: the rows that the table has to take in.
 
 use std::collections::HashMap;
 
 use slackline_core::machine::Batch;
 
-/// What a row takes in memory beside its key and its value, about.
+/// The memory of a row beside its key and its value, in bytes; an estimate.
 const ROW_BYTES: usize = 96;
+/// The memory, in bytes, of the rows of one transaction of the table; one batch may exceed it.
+const FOLD_BYTES: usize = 16 << 20;
 
-/// The last write of each key; `None` removes the row. A log has many more writes than keys where it is written fast.
+/// The last write of each key; `None` removes the row. A log that is written fast has many more writes than keys.
 #[derive(Debug, Default)]
 pub(crate) struct Fold {
     rows: HashMap<Vec<u8>, Option<Vec<u8>>>,
+    /// The memory of `rows`, in bytes: all keys and values, and [`ROW_BYTES`] for each row.
     bytes: usize,
 }
 
 impl Fold {
-    /// Takes in what a batch writes.
+    /// True if the table should take the rows in before there are more.
+    pub(crate) fn is_large(&self) -> bool {
+        self.bytes >= FOLD_BYTES
+    }
+
+    /// Takes in the writes of a batch.
     pub(crate) fn take(&mut self, batch: &Batch) {
         for (key, value) in batch.iter() {
             let length = value.map_or(0, <[u8]>::len);
             self.bytes += length;
+
+            // A value that is written again and again reuses its memory: a hot row costs no allocation for each write.
             match (self.rows.get_mut(key), value) {
                 (Some(Some(before)), Some(value)) => {
                     self.bytes -= before.len();
@@ -36,11 +46,6 @@ impl Fold {
                 }
             }
         }
-    }
-
-    /// About how much memory it takes, in bytes.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
     }
 
     /// The rows, sorted by key.
@@ -70,9 +75,9 @@ mod tests {
         batch.put(b"a", &[2; 5]);
         fold.take(&batch);
         assert_eq!(fold.rows(), [(&b"a"[..], Some(&[2; 5][..])), (&b"b"[..], None)]);
-        assert_eq!(fold.bytes(), 2 * (1 + ROW_BYTES) + 5);
+        assert_eq!(fold.bytes, 2 * (1 + ROW_BYTES) + 5);
         batch.put(b"b", &[3; 7]);
         fold.take(&batch);
-        assert_eq!(fold.bytes(), 2 * (1 + ROW_BYTES) + 12);
+        assert_eq!(fold.bytes, 2 * (1 + ROW_BYTES) + 12);
     }
 }

@@ -1,4 +1,4 @@
-//! How batches lie in a segment of the log.
+//! The layout of batches in a segment of the log.
 //!
 //! ```text
 //! block 0            block 1              block 2              block 3
@@ -31,11 +31,12 @@ const HEADER: usize = 16;
 /// In the length of a frame: it opens a group.
 const OPENS: u32 = 1 << 31;
 
-/// No log holds as many batches as this: a frame with a number that far ahead is none. Where old data looks like a frame, as
-/// it will at some block borders of a segment that is used again, this spares the checksum of what seems to be megabytes.
+/// No log holds as many batches as this: bytes that name a batch so far ahead are no frame. Some block borders of a segment that
+/// is used again lie in the middle of an old batch; its bytes may claim a length of megabytes, and this bound spares their
+/// checksum.
 const FAR: u64 = 1 << 36;
 
-/// The bytes that a batch of `length` bytes takes up in a group, padding of the group not counted.
+/// The bytes that a batch of `length` bytes takes up in a group, without the group's padding.
 pub(crate) fn frame_bytes(length: usize) -> usize {
     (HEADER + length).next_multiple_of(8)
 }
@@ -43,22 +44,27 @@ pub(crate) fn frame_bytes(length: usize) -> usize {
 /// One batch found in a segment.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
-    /// Whether a group starts here.
+    /// True for the first frame of a group.
     pub(crate) opens: bool,
     /// The batch's number.
     pub(crate) seq: Seq,
-    /// Where the batch's bytes lie.
+    /// The place of the batch, in the bytes that were read.
     pub(crate) batch: Range<usize>,
-    /// Where the frame after it would start, in bytes from the start of the segment.
+    /// The place in the same bytes where the frame after it starts, if there is one.
     pub(crate) next: usize,
 }
 
 /// Appends a frame to a group that is being built; the first frame of a group opens it.
 pub(crate) fn write_frame(group: &mut Aligned, segment: u64, seq: Seq, bytes: &[u8]) {
     let mut length = u32::try_from(bytes.len()).expect("a batch fits in a segment, which is below 2 GiB");
+    debug_assert!(length & OPENS == 0, "a batch fits in a segment, which leaves the top bit of its length free");
+
+    // Recovery takes a frame that opens a group as evidence that all groups before were synced. No other frame may say so:
+    // blocks of one group reach the disk in any order.
     if group.as_slice().is_empty() {
         length |= OPENS;
     }
+
     group.extend(&length.to_le_bytes());
     group.extend(&checksum(segment, length, seq, bytes).to_le_bytes());
     group.extend(&seq.to_le_bytes());
@@ -71,10 +77,14 @@ pub(crate) fn read_frame(bytes: &[u8], at: usize, segment: u64, oldest: Seq) -> 
     let header = bytes.get(at..at + HEADER)?;
     let length = u32_at(header, 0);
     let seq = u64::from_le_bytes(header[8..16].try_into().expect("eight bytes"));
-    // Left-over frames are older: they are told apart before the checksum is worked out.
+
+    // Frames of an earlier use of the file have lower numbers: the number alone rules most of them out, without a checksum.
     if seq < oldest || seq - oldest > FAR {
         return None;
     }
+
+    // The checksum covers the segment's number, so an old frame never passes for one of this segment, whatever its number;
+    // and it covers length and batch, so a frame of which a block is missing does not pass either.
     let end = at + HEADER + (length & !OPENS) as usize;
     let batch = bytes.get(at + HEADER..end)?;
     if u32_at(header, 4) != checksum(segment, length, seq, batch) {
@@ -83,23 +93,33 @@ pub(crate) fn read_frame(bytes: &[u8], at: usize, segment: u64, oldest: Seq) -> 
     Some(Frame { opens: length & OPENS != 0, seq, batch: at + HEADER..end, next: end.next_multiple_of(8) })
 }
 
-/// Whether the frame numbered `seq` was written at `at`, and cannot be read: by a write that was cut short, or because the disk
-/// changed it since. Frames of an earlier use of the file have lower numbers. Any one part of it may be what is wrong.
+/// Where the frame numbered `seq` would end whose header is at `at`, if there is such a header; its batch may not be among the bytes.
+pub(crate) fn end_of_frame(bytes: &[u8], at: usize, seq: Seq) -> Option<usize> {
+    let header = bytes.get(at..at + HEADER)?;
+    (header[8..16] == seq.to_le_bytes()).then(|| at + HEADER + (u32_at(header, 0) & !OPENS) as usize)
+}
+
+/// True if the frame numbered `seq` was written at `at`, and cannot be read: its write was cut short, or the disk has changed
+/// it since. One part of the frame may be wrong: the number, or anything else. To be asked only where [`read_frame`] has found
+/// no frame with this number.
 pub(crate) fn is_spoilt_frame(bytes: &[u8], at: usize, segment: u64, seq: Seq) -> bool {
+    // The number is the one that is due here, and frames of an earlier use of the file have lower ones: the rest is wrong.
     let Some(header) = bytes.get(at..at + HEADER) else { return false };
     if header[8..16] == seq.to_le_bytes() {
         return true;
     }
+
+    // The checksum is right for the number that is due: only the number itself has changed.
     let length = u32_at(header, 0);
     let batch = bytes.get(at + HEADER..at + HEADER + (length & !OPENS) as usize);
     batch.is_some_and(|batch| u32_at(header, 4) == checksum(segment, length, seq, batch))
 }
 
-/// Where to look for the next frame when the one before ended at `at`: there, or, if padding starts there, at the next
+/// The place to look for the next frame when the one before ended at `at`: `at` itself, or, if padding starts there, the next
 /// block border.
 pub(crate) fn skip_padding(bytes: &[u8], at: usize) -> usize {
-    // No batch has a length of zero inside a group's padding: an empty batch still has its seq and checksum, but to tell
-    // it from padding all sixteen bytes would have to be looked at, so that is what is done.
+    // An empty batch has a length of zero, as padding seems to have. So the whole header is compared with zeros, as much of it as
+    // lies before the border: a frame's number is never 0.
     let header = &bytes[at.min(bytes.len())..(at + HEADER).min(bytes.len())];
     let border = at.next_multiple_of(BLOCK);
     let padding = header.len().min(border - at);
@@ -124,8 +144,11 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
 
 /// Bytes that start at a multiple of [`BLOCK`] in memory, as writing past the page cache demands.
 pub(crate) struct Aligned {
+    /// The memory, up to [`BLOCK`] bytes longer than the content may get: it begins at any address.
     bytes: Vec<u8>,
+    /// The place in `bytes` where the content starts: the first one whose address is a multiple of [`BLOCK`].
     start: usize,
+    /// The length of the content, in bytes. `start + length` is never beyond the end of `bytes`.
     length: usize,
 }
 
@@ -158,16 +181,19 @@ impl Aligned {
         self.bytes[at..at + missing].fill(0);
     }
 
-    /// Makes the buffer longer by `more` bytes and tells where they start.
+    /// Makes the content longer by `more` bytes and returns the place in `bytes` where they start.
     fn reserve(&mut self, more: usize) -> usize {
         let end = self.start + self.length;
         if end + more > self.bytes.len() {
+            // Not `Vec::reserve`: the new memory begins at another address, and `start` would no longer be aligned.
             let mut larger = Self::with_capacity((self.length + more).next_power_of_two());
             larger.bytes[larger.start..larger.start + self.length].copy_from_slice(self.as_slice());
             larger.length = self.length;
             *self = larger;
         }
+
         self.length += more;
+        assert!(self.start + self.length <= self.bytes.len(), "the buffer was made too small for its content");
         self.start + self.length - more
     }
 }

@@ -1,9 +1,9 @@
-//! Where a site keeps its batches: an ordered log of atomic batches, and a table of the rows that they left.
+//! The storage of a site: an ordered log of atomic batches, and a table of the rows that they left.
 //!
 //! A site hands out batches ([`slackline_core::machine`]); nothing it says may leave before they are durable. So the time of
-//! one sync is in every answer, and how many batches share a sync decides how many answers a second there are. Two
-//! implementations of [`Store`] stand side by side: [`Embedded`], one directory on one disk, and [`Memory`], for the
-//! simulator and for measuring the protocols without a disk.
+//! one sync is in every answer, and the number of batches that share a sync decides the number of answers per second. There are
+//! two implementations of [`Store`]: [`Embedded`], one directory on one disk, and [`Memory`], for the simulator and for
+//! measuring the protocols without a disk.
 //!
 //! # The embedded engine
 //!
@@ -14,9 +14,9 @@
 //! ```
 //!
 //! The log is ours because its commit path has to be minimal: one aligned write into space that was allocated and zeroed
-//! before, so that a sync has no metadata to write. The table is a `redb` file, because a B-tree with snapshots is exactly
-//! what is needed and nothing is gained by writing one. The log takes the burden of durability from it, so it commits once
-//! per segment, or when the rows that it lacks take up much memory, not once per group.
+//! before, so that a sync has no metadata to write. The table is a `redb` file: it needs a B-tree with snapshots, and
+//! `redb` is one. Batches are durable in the log before the table has them, so the table commits once per segment, or when the
+//! rows that it lacks take up much memory, not once per group.
 //!
 //! Measured on 2 cores of a virtual machine with ext4 on a virtual disk (`cargo bench -p slackline-storage`; a batch is two
 //! rows, about 100 bytes; one thread, each sync waited for):
@@ -39,8 +39,8 @@
 //! | `IDENTITY` | format, cluster and site; written last when the directory is made, never changed |
 //! | `log/NNNNNNNN.log` | segments, numbered without gaps; numbers are never used again |
 //! | `log/new.tmp`, `log/recycle.tmp` | a segment that has not got its number yet |
-//! | `TORN` | where the log ended in a group that could not be read, the last time that it did |
-//! | `table.redb` | table `rows`: key to value and checksum; table `marks`: what of the log it holds, to the byte |
+//! | `TORN` | the place of the last group at an end of the log that could not be read |
+//! | `table.redb` | table `rows`: key to value and checksum; table `marks`: the place in the log, to the byte, up to which it holds all |
 //!
 //! # Glossary
 //!
@@ -56,24 +56,24 @@
 //! 3. [`Store::absorbed`] is never ahead of what [`Store::reader`] sees, and no segment is used again before that.
 //! 4. A group is written only into room that was there before: a full disk is met by [`Store::room`], never in the middle
 //!    of a write. The table meets it too, waits, and goes on when there is space.
-//! 5. After a failed write or sync nothing more is written: what is on the disk then is not known.
+//! 5. After a failed write or sync nothing more is written: the contents of the disk are not known then.
 //!
 //! # Recovery
 //!
-//! At opening, the segments that the table does not hold are read in order up to the first batch that is not there. What
-//! comes after decides what that means. *No whole group*: the process ended while it wrote; those batches were never
-//! acknowledged, and are cut. *A whole group*: it was only written after the missing batch had been synced, so the disk
-//! has lost something, and opening is refused with its place. What is found goes into the table before the store is handed
-//! out, and the log starts again in a segment with a new number; so the time to open is bounded by
+//! At opening, the segments that the table does not hold are read in order up to the first batch that is not there. The bytes
+//! after that place decide what has happened. *No whole group follows*: the process ended while it wrote; those batches were
+//! never acknowledged, and are cut. *A whole group follows*: it was written after the missing batch had been synced, so the
+//! disk has lost something, and opening is refused with its place. The batches that are found go into the table before the
+//! store is handed out, and the log starts again in a segment with a new number; so the time to open is bounded by
 //! [`Options::segments_most`].
 //!
 //! # What is assumed of the disk
 //!
-//! What was synced stays, blocks of one unfinished write may be there or not each by itself, and a rename is durable once
-//! its directory is synced. Bits that flip are found: in the log at opening and at absorption, in the table when the row
-//! is read. A flip in the very last group cannot be told from a torn write here; its place is kept ([`Store::torn`]) for those
-//! who know from others that the group had been durable. Not found: a flip in a *key* or an inner page of the table, when that
-//! key is read alone (a scan finds it).
+//! Synced bytes stay. Each block of an unfinished write may be there or not, independently of the others. A rename is durable
+//! once its directory is synced. Bits that flip are found: in the log at opening and at absorption, in the table when the row
+//! is read. A flip in the very last group looks like a torn write here; its place is kept ([`Store::torn`]), and a site that
+//! learns from its peers that the group had been durable knows that it was a flip. Not found: a flip in a *key* or an inner page
+//! of the table, when that key is read alone (a scan finds it).
 
 mod directory;
 mod embedded;
@@ -84,78 +84,19 @@ mod fold;
 mod frame;
 mod medium;
 mod memory;
+mod role;
 mod segment;
+mod store;
 mod table;
+mod threads;
 mod writer;
-
-use std::path::PathBuf;
-
-use slackline_core::machine::{Batch, Reader, Seq};
 
 pub use directory::Identity;
 pub use embedded::{Embedded, Options};
 pub use error::{OpenError, WriteError};
 #[cfg(feature = "faults")]
 pub use faults::Faults;
-pub use medium::{Medium, Role};
+pub use medium::Medium;
 pub use memory::Memory;
-
-/// Storage of one site: an ordered log of batches, and reads of what was absorbed from it.
-///
-/// The driver keeps the store and reads; the [`LogWriter`] goes to the thread that syncs.
-pub trait Store: Send {
-    /// The last durable batch; 0 if there is none.
-    fn last(&self) -> Seq;
-
-    /// The last batch that [`Store::reader`] is certain to see. It only rises, also in the background; the reader may
-    /// already see later batches, each whole.
-    fn absorbed(&self) -> Seq;
-
-    /// Asks for what is durable to be absorbed without waiting until there is more of it: it takes up memory at the caller.
-    /// Returns at once. Cheap; may be asked again and again.
-    fn absorb_soon(&self);
-
-    /// Reads what was absorbed. Each call sees whole batches; two calls may see different states.
-    fn reader(&self) -> &dyn Reader;
-
-    /// The log's writing end, once.
-    fn writer(&mut self) -> Option<Box<dyn LogWriter>>;
-
-    /// Bytes of log that are certain to be there; 0 if storage has stopped. A group takes up its batches, at most 23
-    /// bytes beside each, and is rounded up to 4096. Cheap; may be asked for each request.
-    fn room(&self) -> u64;
-
-    /// Why storage has stopped, if it has: every write fails from then on, and the site must stop.
-    fn failure(&self) -> Option<String>;
-
-    /// Whether storage held no batch when it was opened: the site has never run on it.
-    fn is_new(&self) -> bool;
-
-    /// Where the log ended, when it was opened, in a group that could not be read, if it did: one that was never acknowledged,
-    /// or one that the disk has lost. Whoever knows that the site had got further knows which.
-    fn torn(&self) -> Option<&Torn> {
-        None
-    }
-}
-
-/// A group at the end of the log that cannot be read.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Torn {
-    /// The segment.
-    pub path: PathBuf,
-    /// Where in it the first batch that cannot be read begins, in bytes.
-    pub at: u64,
-    /// The batch before it.
-    pub last: Seq,
-}
-
-/// The writing end of a log.
-pub trait LogWriter: Send {
-    /// Makes the batches durable, in order: when it returns `Ok`, all are synced. `first` is the number of the first and
-    /// follows the last one appended.
-    ///
-    /// They are one group with one sync, unless they take up more than 1 MiB or than is left in a segment; then they
-    /// are several, in order. After [`WriteError::NoRoom`] nothing was written and the call may be repeated; every other
-    /// error ends the writer.
-    fn append(&mut self, first: Seq, batches: &[Batch]) -> Result<(), WriteError>;
-}
+pub use role::Role;
+pub use store::{LogWriter, Store, Torn};

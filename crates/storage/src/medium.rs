@@ -1,4 +1,4 @@
-//! The files of the engine: how they are read, written, synced and given their space.
+//! The files of the engine: they are read, written, synced and given their space here.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 #[cfg(feature = "faults")]
 use crate::faults::{Faults, Layer};
+use crate::role::Role;
 
-/// What the engine's files lie on.
+/// The medium that the engine's files lie on.
 #[derive(Clone, Debug, Default)]
 pub enum Medium {
     /// The file system.
@@ -20,29 +21,23 @@ pub enum Medium {
     Lossy(Faults),
 }
 
-/// What a file is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
-    /// A segment of the log.
-    Log,
-    /// The table.
-    Table,
-}
-
 /// An open file.
 #[derive(Debug)]
 pub(crate) struct Disk {
     file: File,
-    /// The same file opened past the page cache, each write durable when it returns.
+    /// The same file opened past the page cache, each write durable when it returns; `None` if the file system cannot do that,
+    /// or was not asked to.
     direct: Option<File>,
+    /// The file's present name.
     path: PathBuf,
+    /// The layer that keeps writes back and fails, on a [`Medium::Lossy`]. Then `direct` is `None`.
     #[cfg(feature = "faults")]
     layer: Option<Layer>,
 }
 
 impl Disk {
-    /// Opens the file, which is made if it does not exist. `direct` asks for writes past the page cache, which not
-    /// every file system has.
+    /// Opens the file, which is made if it does not exist. `direct` asks for writes past the page cache, where the file system
+    /// can do that.
     pub(crate) fn open(path: &Path, medium: &Medium, role: Role, direct: bool) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let path = path.to_path_buf();
@@ -71,12 +66,12 @@ impl Disk {
         self.path = path;
     }
 
-    /// Whether writes go past the page cache.
+    /// True if writes go past the page cache.
     pub(crate) fn is_direct(&self) -> bool {
         self.direct.is_some()
     }
 
-    /// From now on writes go through the page cache.
+    /// Lets every later write go through the page cache.
     pub(crate) fn give_up_direct(&mut self) {
         self.direct = None;
     }
@@ -89,8 +84,8 @@ impl Disk {
         Ok(self.file.metadata()?.len())
     }
 
-    /// Makes the file `length` bytes long. What it grows by is allocated, so that a later write there does not find the
-    /// disk full; if the disk is full now, nothing has changed.
+    /// Makes the file `length` bytes long. The bytes that it grows by are allocated, so that a later write there does not find
+    /// the disk full; if the disk is full now, nothing has changed.
     pub(crate) fn set_len(&self, length: u64) -> io::Result<()> {
         let before = self.len()?;
         if length > before {
@@ -98,6 +93,8 @@ impl Disk {
             if let Some(layer) = &self.layer {
                 layer.allocate(length - before)?;
             }
+
+            // A refused allocation may have taken a part of the space and made the file longer: both are given back.
             if let Err(error) = allocate(&self.file, before, length) {
                 self.file.set_len(before)?;
                 return Err(error);
@@ -105,6 +102,7 @@ impl Disk {
         } else {
             self.file.set_len(length)?;
         }
+
         #[cfg(feature = "faults")]
         if let Some(layer) = &self.layer {
             layer.set_len(length);
@@ -120,8 +118,8 @@ impl Disk {
         self.file.read_exact_at(into, at)
     }
 
-    /// From now on no more than what is asked for is read ahead into the page cache: what lies behind it may be written past
-    /// that.
+    /// Turns off reading ahead into the page cache. The bytes behind those that are read may be written past the cache, which
+    /// would then hold them as they were before.
     pub(crate) fn read_no_further(&self) -> io::Result<()> {
         rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::Random)?;
         Ok(())
@@ -157,12 +155,12 @@ impl Disk {
     }
 }
 
-/// Whether the disk has no room, or none for us: a quota that is used up ends the same way, and is mended the same way.
+/// True if the disk has no room, or none for us: a disk quota that is used up is mended the same way, by freeing space.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Makes the names in a directory durable.
+/// Makes the names of the files in a directory durable.
 pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
@@ -181,6 +179,7 @@ fn open_direct(path: &Path) -> io::Result<Option<File>> {
     let flags = (OFlags::DIRECT | OFlags::DSYNC).bits() as i32;
     match OpenOptions::new().write(true).custom_flags(flags).open(path) {
         Ok(file) => Ok(Some(file)),
+        // The kernel's word for a file system that cannot do it: writes go through the page cache there, each with a sync.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(None),
         Err(error) => Err(error),
     }

@@ -7,7 +7,7 @@ use slackline_core::machine::{Batch, ReadError, Reader, Row, Seq};
 
 use crate::error::WriteError;
 use crate::fold::Fold;
-use crate::{LogWriter, Store};
+use crate::store::{LogWriter, Store};
 
 /// Synced batches are folded into rows when they take up this many bytes, or when somebody reads.
 const FOLD_BYTES: usize = 64 << 20;
@@ -15,12 +15,13 @@ const FOLD_BYTES: usize = 64 << 20;
 /// Storage that lives as long as the value.
 ///
 /// As a [`Store`] it counts a batch as durable when it is appended. The simulator drives it by hand instead: batches are
-/// appended unsynced, synced up to a number, and lost in a crash. A clone is a copy that goes its own way, to be put back
+/// appended unsynced, synced up to a number, and lost in a crash. A clone is a copy with its own state, to be put back
 /// later as a restored backup; amnesia is a new value.
 ///
-/// Appending copies the batch's bytes and no more: no row is looked at until somebody reads.
+/// Appending copies the batch's bytes and does nothing else: no row is looked at until somebody reads.
 pub struct Memory {
     disk: Arc<Mutex<Disk>>,
+    /// True until the log's writing end is handed out.
     has_writer: bool,
 }
 
@@ -29,8 +30,11 @@ struct Disk {
     rows: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The writes of synced batches that are not in `rows` yet, in order.
     log: Vec<u8>,
+    /// The last synced batch. `rows` and `log` together hold exactly the batches up to it.
     last: Seq,
+    /// The batches after `last`, in order; a crash drops them.
     unsynced: VecDeque<Batch>,
+    /// The answer of [`Store::room`], in bytes.
     room: u64,
 }
 
@@ -68,7 +72,7 @@ impl Memory {
         self.disk().issued()
     }
 
-    /// Sets what [`Store::room`] says, in bytes, until it is set again.
+    /// Sets the answer of [`Store::room`], in bytes, until it is set again.
     pub fn set_room(&mut self, bytes: u64) {
         self.disk().room = bytes;
     }
@@ -107,6 +111,8 @@ impl Disk {
         if self.log.is_empty() {
             return;
         }
+
+        // Only the last write of each key reaches the tree: folding a log of a hot row costs one insertion.
         let writes = Batch::from_bytes(std::mem::take(&mut self.log)).expect("made of whole batches");
         let mut fold = Fold::default();
         fold.take(&writes);
@@ -139,7 +145,7 @@ impl Store for Memory {
     }
 
     fn absorbed(&self) -> Seq {
-        // Reading folds first, so a reader sees every synced batch.
+        // A read folds first, so the reader sees every synced batch.
         self.disk().last
     }
 

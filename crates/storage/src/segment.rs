@@ -1,4 +1,4 @@
-//! One file of the log: how it is made ahead of its use, filled, read back, and used again.
+//! One file of the log: it is made ahead of its use, filled, read back, and used again.
 //!
 //! A segment is written full of zeros before it is needed, so that a group written into it changes no metadata: the
 //! disk cannot be full for it, and its sync is one write to the device. When all of it is in the table, the file is
@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use slackline_core::machine::{Batch, Seq};
 
 use crate::error::OpenError;
-use crate::frame::{Aligned, BLOCK, is_spoilt_frame, read_frame, skip_padding, u32_at};
-use crate::medium::{Disk, Medium, Role, remove_if_there, sync_directory};
+use crate::frame::{Aligned, BLOCK, end_of_frame, is_spoilt_frame, read_frame, skip_padding, u32_at};
+use crate::medium::{Disk, Medium, remove_if_there, sync_directory};
+use crate::role::Role;
 
 const MAGIC: &[u8; 8] = b"SLKSEGM\n";
 
@@ -22,21 +23,25 @@ const FORMAT: u32 = 1;
 /// Bytes of the header: magic (8), format (4), number (8), length of the file (8), checksum (4).
 const HEADER: usize = 32;
 
-/// A file that is being made; worth nothing until it has its name.
+/// The name of a file that is being made. It holds no batch, and is removed at the next opening.
 const HALF_MADE: &str = "new.tmp";
 
-/// A file that is being given a new number.
+/// The name of a file that is being given a new number.
 const CHANGING: &str = "recycle.tmp";
 
 /// Zeros are written in pieces of this many bytes, so that a group never waits long behind them.
 const PIECE: usize = 1 << 20;
 
-/// Where segments lie and what they lie on.
+/// The place of the segments.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
+    /// The log's directory.
     pub(crate) directory: PathBuf,
+    /// The length of each segment, in bytes: a multiple of [`BLOCK`].
     pub(crate) segment_bytes: u64,
+    /// True if groups are to be written past the page cache where the file system can do that.
     pub(crate) direct: bool,
+    /// The medium that the files lie on.
     pub(crate) medium: Medium,
 }
 
@@ -55,9 +60,12 @@ pub(crate) fn file_name(number: u64) -> String {
 /// A segment that is ready to be written, or being written.
 #[derive(Debug)]
 pub(crate) struct Segment {
+    /// Its number, which its file's name, its header and the checksum of each frame hold. No two segments ever have the same.
     pub(crate) number: u64,
     disk: Disk,
+    /// The end of the last group, in bytes from the start of the file: a block border, never beyond `length`.
     end: u64,
+    /// The length of the file, in bytes.
     length: u64,
 }
 
@@ -67,7 +75,8 @@ impl Segment {
         let path = place.directory.join(HALF_MADE);
         let made = Self::fill(place, &path).and_then(|disk| Self::name(place, disk, number));
         if made.is_err() {
-            // What a full disk gave must be given back: others need it more.
+            // On a full disk the space that this attempt got is given back: the table may need it to absorb a segment, which can
+            // then be used again.
             remove_if_there(&path)?;
         }
         made
@@ -75,6 +84,8 @@ impl Segment {
 
     /// Makes a new segment of a file whose batches are all in the table.
     pub(crate) fn recycle(place: &Place, old: &Path, number: u64) -> io::Result<Self> {
+        // The file loses its name before its header changes: after a crash, a file named by a number always has the header of
+        // that number, and anything else would be found as damage.
         let path = place.directory.join(CHANGING);
         if old != path {
             fs::rename(old, &path)?;
@@ -88,7 +99,7 @@ impl Segment {
         self.length - self.end
     }
 
-    /// Where the next group goes.
+    /// The place of the next group, in bytes from the start of the file.
     pub(crate) fn end(&self) -> u64 {
         self.end
     }
@@ -97,7 +108,7 @@ impl Segment {
         self.disk.path()
     }
 
-    /// Whether groups are written past the page cache.
+    /// True if groups are written past the page cache.
     pub(crate) fn is_direct(&self) -> bool {
         self.disk.is_direct()
     }
@@ -105,15 +116,22 @@ impl Segment {
     /// Writes a group, padded to whole blocks; it is durable when this returns.
     pub(crate) fn append(&mut self, group: &[u8]) -> io::Result<()> {
         assert!(group.len().is_multiple_of(BLOCK) && group.len() as u64 <= self.left(), "a group was not planned");
+        debug_assert!(self.end.is_multiple_of(BLOCK as u64), "the group before did not end at a block border");
+
+        // `end` moves on only after a sync that succeeded, and then never back: no block that was synced is written again.
         self.disk.write_durably(self.end, group)?;
         self.end += group.len() as u64;
         Ok(())
     }
 
+    /// Takes the segment's space and writes it full of zeros.
     fn fill(place: &Place, path: &Path) -> io::Result<Disk> {
         remove_if_there(path)?;
         let mut disk = Disk::open(path, &place.medium, Role::Log, place.direct)?;
         disk.set_len(place.segment_bytes)?;
+
+        // Space that is only allocated is marked as unwritten, and the first write into it changes that mark: metadata that a
+        // group's sync would have to write too.
         let mut zeros = Aligned::with_capacity(PIECE);
         zeros.extend(&vec![0; PIECE.min(place.segment_bytes as usize)]);
         let mut at = 0;
@@ -133,6 +151,7 @@ impl Segment {
 
     /// Writes the header, then gives the file its name; both are durable before anything is written into it.
     fn name(place: &Place, mut disk: Disk, number: u64) -> io::Result<Self> {
+        // The header first: a file with a segment's name and another header is taken for a damaged one.
         let mut header = Aligned::with_capacity(BLOCK);
         let length = disk.len()?;
         header.extend(&header_bytes(number, length));
@@ -144,6 +163,9 @@ impl Segment {
             disk.give_up_direct();
             disk.write_durably(0, header.as_slice())?;
         }
+
+        // Without the directory's sync a power cut could take the name back, and with it every batch that was synced into the
+        // file since.
         let path = place.directory.join(file_name(number));
         fs::rename(disk.path(), &path)?;
         sync_directory(&place.directory)?;
@@ -162,12 +184,14 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    /// Looks, and removes what was being made when the process ended.
+    /// Lists the files, and removes the one that was being made when the process ended.
     pub(crate) fn read(directory: &Path) -> io::Result<Self> {
         let mut listing = Self::default();
         for entry in fs::read_dir(directory)? {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+
+            // A file with neither name is not ours, and stays.
             if let Some(number) = name.strip_suffix(".log").and_then(|number| number.parse().ok()) {
                 listing.segments.insert(number, path);
             } else if name == CHANGING {
@@ -183,11 +207,11 @@ impl Listing {
 /// A segment is read in pieces of about this many bytes, so that memory does not depend on its size.
 const READ: u64 = 1 << 20;
 
-/// What a segment has behind its unbroken run of batches.
+/// The content of a segment behind its unbroken run of batches.
 pub(crate) struct Rest {
-    /// Where a later group begins that is whole: evidence that what lies between was once durable.
+    /// The place of a later group that is whole, in bytes: evidence that the batches between were once durable.
     pub(crate) later: Option<u64>,
-    /// Whether there is a batch right at the end of the run that cannot be read.
+    /// True if a batch that cannot be read begins right at the end of the run.
     pub(crate) is_torn: bool,
 }
 
@@ -196,11 +220,12 @@ pub(crate) struct Run {
     disk: Disk,
     path: PathBuf,
     number: u64,
-    /// Where the batch after `last` is looked for, in bytes.
+    /// The place where the batch after `last` is looked for, in bytes from the start of the file; never before the first block's
+    /// end, which is the header's.
     at: u64,
-    /// The last batch that was read.
+    /// The last batch that was read; at first, the last one before the run.
     last: Seq,
-    /// Nothing is looked for from here on.
+    /// The end of what is read, in bytes: the file's, or that of what is known to be written.
     end: u64,
 }
 
@@ -219,6 +244,9 @@ impl Run {
         let mut header = vec![0; length.min(HEADER as u64) as usize];
         disk.read(0, &mut header).map_err(io(path))?;
         check_header(&header, number, length, path)?;
+
+        // Behind `end` the writer may be writing past the page cache right now. Blocks that were read ahead into the cache would
+        // stay there as they were before, and the next run would find those instead of the new groups.
         let end = match end {
             Some(end) => {
                 disk.read_no_further().map_err(io(path))?;
@@ -234,7 +262,7 @@ impl Run {
         self.last
     }
 
-    /// Where the batch after it is looked for, in bytes.
+    /// The place where the batch after it is looked for, in bytes.
     pub(crate) fn at(&self) -> u64 {
         self.at
     }
@@ -243,7 +271,8 @@ impl Run {
     pub(crate) fn next(&mut self) -> Result<Option<Batch>, OpenError> {
         let mut length = READ;
         loop {
-            // A batch that is not there and one that goes on behind the piece look alike: a longer piece tells.
+            // A batch that ends behind the piece looks like one that is not there. So the piece is doubled until a batch is found
+            // in it or it reaches the end; only then is the run over.
             let (start, mut bytes) = self.read(length)?;
             let first = self.last;
             let filled = self.gather(start, &mut bytes);
@@ -255,15 +284,20 @@ impl Run {
                     what: "a batch before this place has a right checksum but is not made of writes",
                 });
             }
+
             if start + bytes.len() as u64 >= self.end {
                 self.at = start + skip_padding(&bytes, (self.at - start) as usize) as u64;
                 return Ok(None);
             }
-            length *= 2;
+
+            // The header of the next batch tells how long it is, if it is one.
+            let at = skip_padding(&bytes, (self.at - start) as usize);
+            let end = end_of_frame(&bytes, at, self.last + 1).map_or(0, |end| end as u64);
+            length = if end > length { end.next_multiple_of(BLOCK as u64) } else { length * 2 };
         }
     }
 
-    /// What is behind the end of the run.
+    /// Looks behind the end of the run.
     pub(crate) fn rest(&self) -> Result<Rest, OpenError> {
         let (start, bytes) = self.read(self.end)?;
         let (at, next) = ((self.at - start) as usize, self.last + 1);
@@ -271,7 +305,7 @@ impl Run {
         Ok(Rest { later, is_torn: is_spoilt_frame(&bytes, at, self.number, next) })
     }
 
-    /// The blocks from where the next batch is looked for, and where they begin.
+    /// Reads about `length` bytes from the block on in which the next batch is looked for. Returns the place of that block too.
     fn read(&self, length: u64) -> Result<(u64, Vec<u8>), OpenError> {
         let start = (self.at - self.at % BLOCK as u64).min(self.end);
         let mut bytes = vec![0; length.min(self.end - start) as usize];
@@ -279,19 +313,26 @@ impl Run {
         Ok((start, bytes))
     }
 
-    /// Moves the batches that are found together at the front of the bytes: a batch is a run of writes, so batches side by
-    /// side are one. How many bytes they take up.
+    /// Moves the batches that are found to the front of `bytes`, one behind the other, and returns the bytes that they take up. A
+    /// batch is a run of writes, so batches that are put side by side are one batch.
     fn gather(&mut self, start: u64, bytes: &mut [u8]) -> usize {
         let mut filled = 0;
         loop {
             let at = skip_padding(bytes, (self.at - start) as usize);
             let Some(frame) = read_frame(bytes, at, self.number, self.last + 1) else { return filled };
-            // A gap in the numbers, or a group in the middle of a block: not what was written here.
+
+            // A gap in the numbers, or a group in the middle of a block, was never written here. To skip either would hand out
+            // batches that are not a prefix of those appended.
             if frame.seq != self.last + 1 || (frame.opens && !at.is_multiple_of(BLOCK)) {
                 return filled;
             }
+
             (self.last, self.at) = (frame.seq, start + frame.next as u64);
             filled += frame.batch.len();
+            debug_assert!(
+                filled <= frame.batch.end,
+                "batches are moved to the front only, never over one not read yet"
+            );
             bytes.copy_within(frame.batch.clone(), filled - frame.batch.len());
         }
     }
@@ -326,14 +367,17 @@ fn check_header(bytes: &[u8], number: u64, length: u64, path: &Path) -> Result<(
     if header[..8] != *MAGIC || u32_at(header, 28) != crc32fast::hash(&header[..28]) {
         return Err(damaged("the header is not one of a segment"));
     }
+
+    // Before anything else is compared: a later format may lay out the rest in another way.
     let format = u32_at(header, 8);
     if format > FORMAT {
         return Err(OpenError::NewerFormat { path: path.to_path_buf(), found: format, known: FORMAT });
     }
+
     if header[..20] != header_bytes(number, length)[..20] {
         return Err(damaged("the header has another number than the file's name"));
     }
-    // A file that was cut off would pass for one that was not written so far.
+    // Batches that were cut off with the end of the file would pass for ones that were never written.
     if header != header_bytes(number, length) {
         return Err(damaged("the file has another length than it was made with"));
     }

@@ -1,8 +1,8 @@
 //! The table: all rows of the batches absorbed so far, in a `redb` file.
 //!
-//! One write transaction takes in a part of the log, together with its marks: the last batch that the table holds, and where
-//! the next one is looked for. A value is kept with a checksum of its key and itself. Reads go through
-//! a snapshot that is renewed after each transaction, so they never wait for one, even one that waits for disk space.
+//! One write transaction takes in a part of the log, together with its marks: the last batch that the table holds, and the place
+//! where the next one is looked for. A value is kept with a checksum of its key and itself. Reads go through a snapshot that is
+//! renewed after each transaction, so a read never waits for a transaction, even for one that waits for disk space.
 
 use std::fs;
 use std::io;
@@ -20,10 +20,10 @@ use redb::{
 };
 use slackline_core::machine::{ReadError, Reader, Row, Seq};
 
-use crate::embedded::message_of;
-use crate::error::{ENOUGH, OpenError};
+use crate::error::{ENOUGH, OpenError, message_of};
 use crate::frame::BLOCK;
-use crate::medium::{Disk, Medium, Role, is_full, remove_if_there, sync_directory};
+use crate::medium::{Disk, Medium, is_full, remove_if_there, sync_directory};
+use crate::role::Role;
 
 const ROWS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("rows");
 /// One row, under the empty key: the marks, with a checksum like any value.
@@ -32,22 +32,24 @@ const MARKS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("marks");
 /// The bytes of a value's checksum, which stand after it.
 const CHECKSUM: usize = 4;
 
-/// How much of the log the table holds.
+/// The place in the log up to which the table holds all. Each number only rises, `at` within a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Marks {
-    /// The last batch that is in the table.
+    /// The last batch that is in the table. All batches before it are there too.
     pub(crate) absorbed: Seq,
     /// The segment in which the next batch is looked for. Those before it may be used again.
     pub(crate) segment: u64,
-    /// Where in it, in bytes.
+    /// The place in it, in bytes.
     pub(crate) at: u64,
 }
 
 /// The open table.
 pub(crate) struct Table {
     path: PathBuf,
+    /// The rows after the last transaction that ended. Reads hold the lock; a transaction takes it only to put the next one here.
     snapshot: RwLock<Snapshot>,
     database: Database,
+    /// Shared with the file below `database`, which waits by it.
     patience: Arc<Patience>,
 }
 
@@ -58,7 +60,9 @@ impl Table {
     pub(crate) fn open(path: &Path, medium: &Medium, cache_bytes: usize) -> Result<(Self, Marks), OpenError> {
         let io = |source| OpenError::io("open", path, source);
         let wrong = |error: redb::Error| table_error(path, error);
-        // A file that is only half made must not pass for a table: it gets its name when it is one.
+
+        // A process may end in the middle of making the file. It gets its name only when it is a table with its marks, so the
+        // next opening never takes a half-made one for a damaged table.
         let half_made = path.with_extension("tmp");
         let is_new = !path.exists();
         if is_new {
@@ -77,25 +81,31 @@ impl Table {
             fs::rename(&half_made, path).map_err(io)?;
             sync_directory(path.parent().unwrap_or(Path::new("."))).map_err(io)?;
         }
+
         let snapshot = RwLock::new(sound(|| snapshot(&database)).map_err(wrong)?);
         Ok((Self { path: path.to_path_buf(), snapshot, database, patience }, marks))
     }
 
-    /// What the table does when the disk is full.
+    /// The table's patience with a full disk.
     pub(crate) fn patience(&self) -> &Patience {
         &self.patience
     }
 
     /// Takes in rows, which are sorted and name each key once (`None` removes it), and sets the marks. When it returns,
-    /// both are durable and are what is read.
+    /// both are durable, and every later read sees the rows.
     pub(crate) fn absorb(&self, rows: &[(&[u8], Option<&[u8]>)], marks: Marks) -> Result<(), OpenError> {
         sound(|| self.write(rows, marks)).map_err(|error| table_error(&self.path, error))
     }
 
     fn write(&self, rows: &[(&[u8], Option<&[u8]>)], marks: Marks) -> Result<(), redb::Error> {
+        debug_assert!(
+            rows.windows(2).all(|pair| pair[0].0 < pair[1].0),
+            "a key would be written twice, in either order"
+        );
         let mut transaction = self.database.begin_write()?;
-        // The file is opened again after a crash without walking through all of it.
+        // With it, opening the file after a crash does not have to walk through all of it.
         transaction.set_quick_repair(true);
+
         {
             let mut table = transaction.open_table(ROWS)?;
             let mut stored = Vec::new();
@@ -111,14 +121,20 @@ impl Table {
                 }
             }
         }
+
+        // In the same transaction: marks ahead of the rows would lose batches at the next start, and marks behind them would let
+        // old batches be written over newer rows.
         write_marks(&transaction, marks)?;
         transaction.commit()?;
+
+        // Batches count as absorbed when this returns, and their rows leave the caller's memory. So the snapshot must show them
+        // before.
         let fresh = snapshot(&self.database)?;
         *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = fresh;
         Ok(())
     }
 
-    /// The first `bytes` bytes of the value that was stored; all of it is checked.
+    /// The first `bytes` bytes of a stored value. The checksum is of the whole value, so all of it is read and checked.
     fn value(&self, key: &[u8], stored: &[u8], bytes: usize) -> Result<Vec<u8>, ReadError> {
         let value = unseal(key, stored).map(|value| value[..value.len().min(bytes)].to_vec());
         value.ok_or_else(|| {
@@ -168,6 +184,7 @@ impl Reader for Table {
         if from >= to {
             return Ok(Vec::new());
         }
+
         self.reading(|snapshot| {
             let bounds = (Bound::Included(from), Bound::Excluded(to));
             let rows = ReadableTable::range::<&[u8]>(snapshot, bounds).map_err(|error| self.unreadable(error))?;
@@ -182,7 +199,7 @@ impl Reader for Table {
     }
 }
 
-/// Writes a value as it is stored: itself, then a checksum of key and value. The key's length is part of the checksum,
+/// Writes a value as it is stored: the value, then a checksum of key and value. The key's length is part of the checksum,
 /// so that no byte can move between the two.
 fn seal(stored: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     stored.clear();
@@ -190,7 +207,7 @@ fn seal(stored: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     stored.extend_from_slice(&checksum(key, value).to_le_bytes());
 }
 
-/// The value that was stored, if its checksum is right.
+/// The value in the bytes that were stored, if its checksum is right.
 fn unseal<'a>(key: &[u8], stored: &'a [u8]) -> Option<&'a [u8]> {
     let (value, sum) = stored.split_last_chunk::<CHECKSUM>()?;
     (checksum(key, value).to_le_bytes() == *sum).then_some(value)
@@ -204,7 +221,7 @@ fn checksum(key: &[u8], value: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Does something with the table; if `redb` panics, as it does on some damage, that is an error like others.
+/// Acts on the table, and turns a panic of `redb` into an error: some damage makes it panic.
 fn sound<T>(act: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
     catch_unwind(AssertUnwindSafe(act))
         .unwrap_or_else(|panic| Err(redb::Error::Corrupted(message_of(&*panic).to_owned())))
@@ -222,10 +239,11 @@ fn read_marks(database: &Database) -> Result<Marks, redb::Error> {
             let stored = ReadableTable::get(&table, &[][..])?.ok_or_else(damaged)?;
             let marks = unseal(&[], stored.value()).ok_or_else(damaged)?;
             let number = |at| u64::from_le_bytes(marks[at..at + 8].try_into().expect("eight bytes"));
-            // Marks of before are of whole segments.
+            // Marks of earlier versions have no third number: they were written only at the end of a segment.
             let at = if marks.len() < 24 { BLOCK as u64 } else { number(16) };
             Ok(Marks { absorbed: number(0), segment: number(8), at })
         }
+        // A new file. Both tables are made in one transaction, so that one that has marks has rows too.
         Err(redb::TableError::TableDoesNotExist(_)) => {
             let marks = Marks { absorbed: 0, segment: 1, at: BLOCK as u64 };
             let transaction = database.begin_write()?;
@@ -253,8 +271,8 @@ fn table_error(path: &Path, error: redb::Error) -> OpenError {
     }
 }
 
-/// The table's file, as `redb` sees it. What the file grows by is allocated at once, so that a full disk is met there
-/// and nowhere else; and there it is waited for, because `redb` gives up for good after an error.
+/// The table's file, as `redb` sees it. The bytes that the file grows by are allocated at once, so only growing can find the disk
+/// full; and growing waits for space, because `redb` gives up permanently after an error.
 #[derive(Debug)]
 struct Backend {
     disk: Disk,
@@ -274,6 +292,7 @@ impl StorageBackend for Backend {
         let mut pause = Pause::default();
         loop {
             match self.disk.set_len(length) {
+                // A refused attempt has changed nothing, so it can be repeated. The site can stop while this waits.
                 Err(error) if is_full(&error) && self.patience.is_patient() => {
                     if self.patience.wait(pause.next()) {
                         return Err(error);
@@ -293,21 +312,23 @@ impl StorageBackend for Backend {
     }
 }
 
-/// Whether to wait for disk space, and until when.
+/// The table's patience with a full disk: none while it is opened, then until storage stops.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
+    /// True once the store is open: a full disk is waited for. Before, it is an error.
     patient: AtomicBool,
+    /// True once storage has stopped. Never false again.
     over: Mutex<bool>,
     wake: Condvar,
 }
 
 impl Patience {
-    /// From now on a full disk is waited for.
+    /// Lets the table wait from now on when the disk is full.
     pub(crate) fn set_patient(&self) {
         self.patient.store(true, Ordering::Release);
     }
 
-    /// Ends every wait, now and later.
+    /// Ends the waits that go on, and every later one at its start.
     pub(crate) fn end(&self) {
         *self.over.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.wake.notify_all();
@@ -317,7 +338,7 @@ impl Patience {
         self.patient.load(Ordering::Acquire)
     }
 
-    /// Waits, and tells whether waiting is over.
+    /// Waits for `pause`, or until [`Patience::end`]; returns true after that.
     fn wait(&self, pause: Duration) -> bool {
         let over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.wake.wait_timeout_while(over, pause, |over| !*over);
@@ -325,7 +346,7 @@ impl Patience {
     }
 }
 
-/// Growing pauses between attempts to get space.
+/// Growing pauses between attempts to get space. Holds the next one.
 #[derive(Debug)]
 pub(crate) struct Pause(Duration);
 

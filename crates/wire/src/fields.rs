@@ -1,15 +1,14 @@
 //! Structs that have the same fields in core and on the wire: each list of fields stands once, for both directions.
 
-use slackline_core::api::SiteSet;
-use slackline_core::id::{Incarnation, Life, SessionId};
+use slackline_core::id::{Incarnation, Life, SessionId, SiteSet};
 
-use crate::Invalid;
+use crate::check::Invalid;
 
 /// A field's content in core, which travels as a `W`.
 pub(crate) trait Field<W>: Sized {
     fn to_wire(self) -> W;
 
-    /// The content, or what is wrong with it; `name` is the field's.
+    /// The content, or the problem with it; `name` is the field's.
     fn from_wire(wire: W, name: &str) -> Result<Self, Invalid>;
 }
 
@@ -42,18 +41,18 @@ macro_rules! same_fields {
 
 /// Makes conversions between enums with the same variants; on the wire there is `Unspecified` too.
 macro_rules! same_variants {
-    ($($core:ident = $module:ident { $($variant:ident),* })*) => {$(
+    ($($core:ident = $module:ident::$wire:ident { $($variant:ident),* })*) => {$(
         impl crate::fields::Field<i32> for $core {
             fn to_wire(self) -> i32 {
                 match self {
-                    $($core::$variant => $module::$core::$variant.into(),)*
+                    $($core::$variant => $module::$wire::$variant.into(),)*
                 }
             }
 
             fn from_wire(wire: i32, name: &str) -> Result<Self, Invalid> {
-                match $module::$core::try_from(wire) {
-                    $(Ok($module::$core::$variant) => Ok($core::$variant),)*
-                    Ok($module::$core::Unspecified) => Err(Invalid::new(name, "is missing")),
+                match $module::$wire::try_from(wire) {
+                    $(Ok($module::$wire::$variant) => Ok($core::$variant),)*
+                    Ok($module::$wire::Unspecified) => Err(Invalid::new(name, "is missing")),
                     Err(_) => Err(Invalid::new(name, "has an unknown value")),
                 }
             }
@@ -70,13 +69,13 @@ macro_rules! nested {
             }
 
             fn from_wire(wire: Option<$wire>, name: &str) -> Result<Self, Invalid> {
-                crate::convert(wire, name)
+                crate::check::convert(wire, name)
             }
         }
     )*};
 }
 
-/// Makes fields that may be missing.
+/// Makes optional fields.
 macro_rules! maybe {
     ($($core:ty = $wire:ty),*) => {$(
         impl crate::fields::Field<Option<$wire>> for Option<$core> {
@@ -85,7 +84,7 @@ macro_rules! maybe {
             }
 
             fn from_wire(wire: Option<$wire>, name: &str) -> Result<Self, Invalid> {
-                crate::optional(wire, name)
+                crate::check::optional(wire, name)
             }
         }
     )*};
@@ -100,7 +99,7 @@ macro_rules! lists {
             }
 
             fn from_wire(wire: Vec<$wire>, name: &str) -> Result<Self, Invalid> {
-                crate::convert_all(wire, $most, name)
+                crate::check::convert_all(wire, $most, name)
             }
         }
     )*};
@@ -139,7 +138,7 @@ macro_rules! numbers {
 plain!(bool, u32, u64, i64, String, Option<u64>, Option<i64>);
 numbers!(Incarnation = u32, Life = u64, SessionId = u64, SiteSet = u64);
 
-/// The wire has no number so short.
+/// The shortest number on the wire has 32 bits.
 impl Field<u32> for u16 {
     fn to_wire(self) -> u32 {
         self.into()

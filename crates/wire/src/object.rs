@@ -1,40 +1,39 @@
-//! Conversions of what is said about objects and transactions, by clients and between sites; and how large that may be.
+//! Conversions of messages about objects and transactions, between clients and sites and between sites; and their sizes.
 
+use bytes::Bytes;
 use slackline_core::api::{Claim, Operation, Read, Reading, Request};
-use slackline_core::id::{Incarnation, OperationId, SiteId};
+use slackline_core::id::{Incarnation, OperationId, SiteId, SiteSet};
 use slackline_core::object::message::{self, Fetch, Fetched, Given, Known, Message, Offer, Prepare, Vote};
 use slackline_core::object::{
-    Abort, Cause, Change, Derived, Home, ObjectKey, Origin, Part, Rank, SCAN_ROWS, Seen, Span, Subject,
+    Abort, Cause, Change, Dependency, Derived, ENTRY_BYTES, Home, ObjectKey, Origin, Part, Rank, SCAN_ROWS, Seen, Span,
     TRANSACTION_OPERATIONS, Transaction, Value, Version,
 };
-use slackline_core::peer::{Body, PeerMessage};
+use slackline_core::peer::{Body, PeerMessage, RelayMessage};
 use slackline_core::right::{Start, WarrantyNumber};
 use slackline_core::txn::READ_ITEMS;
 
+use crate::check::{Invalid, convert, inner, optional, required};
 use crate::fields::{Field, lists, maybe, nested, same_fields, same_variants};
-use crate::{Invalid, convert, inner, internal, optional, required, v1};
+use crate::proto::{internal, v1};
 
 /// The most members of a lane.
 const MEMBERS: usize = 64;
 
 /// The most bytes of values that one answer to reads carries, names in spans included; see [`limit_reading`].
 pub const READING_BYTES: usize = 4 << 20;
-/// What an entry of an answer takes besides its name and value, at most, in bytes.
-const ENTRY_BYTES: usize = 40;
 
-// How large it is.
+// Sizes.
 
-/// How many bytes what a message between sites brings of objects takes, about. The other messages are small, and count for
-/// nothing.
+/// About the bytes of objects in a message between sites. Messages without objects are small, and count as 0.
 pub fn message_bytes(message: &PeerMessage) -> usize {
     match &message.body {
-        Body::Object(message) => object_bytes(message),
-        Body::Relay { request, .. } => request_bytes(request),
+        Body::Txn(message) => object_bytes(message),
+        Body::Relay(RelayMessage::Ask { request, .. }) => request_bytes(request),
         _ => 0,
     }
 }
 
-/// How many bytes the transactions and reads in a request take, about.
+/// About the bytes of the transactions and reads in a request.
 pub fn request_bytes(request: &Request) -> usize {
     match request {
         Request::Batch(batch) => batch.operations.iter().map(|submission| operation_bytes(&submission.operation)).sum(),
@@ -46,17 +45,17 @@ pub fn request_bytes(request: &Request) -> usize {
     }
 }
 
-/// How many bytes a transaction takes, about; other operations are small, and count for nothing.
+/// About the bytes of a transaction. Other operations are small, and count as 0.
 pub fn operation_bytes(operation: &Operation) -> usize {
     match operation {
-        Operation::Commit(transaction) => transaction.homes.iter().map(|home| part_bytes(&home.part)).sum(),
+        Operation::Commit(transaction) => transaction.bytes(),
         _ => 0,
     }
 }
 
 fn object_bytes(message: &Message) -> usize {
     match message {
-        Message::Prepare(prepare) => part_bytes(&prepare.part),
+        Message::Prepare(prepare) => prepare.part.bytes(),
         Message::Fetched(fetched) => {
             let gets = fetched.gets.iter().flatten().map(|given| seen_bytes(&given.seen));
             gets.sum::<usize>() + fetched.scans.iter().flatten().map(|rows| rows_bytes(rows)).sum::<usize>()
@@ -68,42 +67,28 @@ fn object_bytes(message: &Message) -> usize {
         Message::Revoke { rights, .. } | Message::Revoked { rights, .. } => {
             rights.iter().map(|(name, _)| name.len() + ENTRY_BYTES).sum()
         }
-        Message::Wonder { names, .. } | Message::Gone { names, .. } => {
+        Message::ProbeCalls { names, .. } | Message::AbsentCalls { names, .. } => {
             names.iter().map(|name| name.len() + ENTRY_BYTES).sum()
         }
         _ => 0,
     }
 }
 
-fn part_bytes(part: &Part) -> usize {
-    let reads = part.reads.iter().map(|(name, _)| name.len() + ENTRY_BYTES);
-    let scans = part
-        .scans
-        .iter()
-        .map(|(span, numbers)| span.prefix.len() + span.after.len() + ENTRY_BYTES + numbers.len() * size_of::<u64>());
-    let writes = part.writes.iter().map(|(name, change)| {
-        let value = if let Change::Put(value) = change { value.size() } else { 0 };
-        name.len() + value + ENTRY_BYTES
-    });
-    let calls = part.covers.iter().chain(&part.forgets).chain(part.depends.iter().map(|(_, call)| call));
-    let calls = calls.map(|call| call.name.len() + 2 * ENTRY_BYTES);
-    reads.sum::<usize>() + scans.sum::<usize>() + writes.sum::<usize>() + calls.sum::<usize>()
-}
-
-/// Leaves out of what a site tells another what is beyond [`READING_BYTES`]: see [`limit_reading`].
+/// Cuts a message with the values of objects to [`READING_BYTES`]: see [`limit_reading`].
 pub fn limit_message(message: &mut PeerMessage) {
-    if let Body::Object(message) = &mut message.body
+    if let Body::Txn(message) = &mut message.body
         && let Message::Fetched(fetched) = &mut **message
     {
+        // A value here may bring a right, so it takes more than in an answer to a client.
         let mut room = READING_BYTES;
         limit(&mut fetched.gets, &mut room, |given| seen_bytes(&given.seen) + 2 * ENTRY_BYTES);
         limit(&mut fetched.scans, &mut room, |rows| rows_bytes(rows));
     }
 }
 
-/// Leaves out of an answer to reads what is beyond [`READING_BYTES`]: [`Cause::TooMuch`] stands in its place. The first get
-/// always fits, and so does the first span if it has one row; so who asks again for what was left out gets on. Returns how
-/// many bytes are left in it, about.
+/// Cuts an answer to reads to [`READING_BYTES`]: [`Cause::TooMuch`] replaces each value that does not fit. The first get
+/// always fits, and so does the first span if it has one row; so a client that asks again for the rest makes progress. Returns
+/// about the bytes that remain. A second call changes nothing, and returns the same.
 pub fn limit_reading(reading: &mut Reading) -> usize {
     let mut room = READING_BYTES;
     limit(&mut reading.gets, &mut room, seen_bytes);
@@ -114,6 +99,7 @@ pub fn limit_reading(reading: &mut Reading) -> usize {
 fn limit<T>(results: &mut [Result<T, Abort>], room: &mut usize, bytes: impl Fn(&T) -> usize) {
     for result in results {
         let Ok(found) = result else { continue };
+        // A smaller value behind one that does not fit may still fit: each is judged by the room that is left.
         match room.checked_sub(bytes(found)) {
             Some(left) => *room = left,
             None => *result = Err(Abort::of(Cause::TooMuch)),
@@ -129,7 +115,7 @@ fn rows_bytes(rows: &[(String, Seen)]) -> usize {
     rows.iter().map(|(name, seen)| name.len() + seen_bytes(seen)).sum()
 }
 
-// What objects are.
+// Objects.
 
 same_fields! {
     ObjectKey = v1::ObjectKey { name; home = region }
@@ -151,7 +137,7 @@ lists! {
     (String, Change) = v1::Write, at most TRANSACTION_OPERATIONS;
     SiteId = v1::SiteId, at most MEMBERS;
     (u16, Incarnation) = v1::RegionIncarnation, at most MEMBERS;
-    (Subject, ObjectKey) = v1::Dependence, at most TRANSACTION_OPERATIONS;
+    (Dependency, ObjectKey) = v1::Dependence, at most TRANSACTION_OPERATIONS;
 }
 
 nested!(Transaction = v1::Transaction);
@@ -160,6 +146,7 @@ maybe!(Claim = v1::Claim, message::Claim = internal::Claim);
 impl From<Transaction> for v1::Transaction {
     fn from(transaction: Transaction) -> Self {
         let Transaction { homes, max_wait, origin } = transaction;
+        // A program without a turn names none, so that its messages stay as short as before there were turns.
         let origin = (origin != Origin::default()).then(|| origin.into());
         Self { parts: homes.to_wire(), max_wait_us: max_wait, origin }
     }
@@ -209,9 +196,11 @@ impl TryFrom<v1::Value> for Value {
     fn try_from(value: v1::Value) -> Result<Self, Invalid> {
         use v1::value::Kind;
         Ok(match required(value.kind, "kind")? {
-            Kind::Bytes(bytes) => Value::Bytes(bytes),
+            // A slice of the message would keep all of it in memory for as long as the value is kept.
+            Kind::Bytes(bytes) => Value::Bytes(Bytes::copy_from_slice(&bytes)),
             Kind::Counter(count) => Value::Counter(count),
             Kind::Derived(v1::Derived { bytes, homes }) => {
+                let bytes = Bytes::copy_from_slice(&bytes);
                 Value::Derived(Derived { bytes, homes: Field::from_wire(homes, "derived.homes")? })
             }
         })
@@ -362,25 +351,25 @@ impl TryFrom<v1::RegionIncarnation> for (u16, Incarnation) {
     }
 }
 
-impl From<(Subject, ObjectKey)> for v1::Dependence {
-    fn from((subject, call): (Subject, ObjectKey)) -> Self {
+impl From<(Dependency, ObjectKey)> for v1::Dependence {
+    fn from((subject, call): (Dependency, ObjectKey)) -> Self {
         use v1::dependence::Subject as Kind;
         let subject = match subject {
-            Subject::Name(name) => Kind::Name(name),
-            Subject::Span(span) => Kind::Span(span.into()),
+            Dependency::Name(name) => Kind::Name(name),
+            Dependency::Span(span) => Kind::Span(span.into()),
         };
         Self { subject: Some(subject), call: Some(call.into()) }
     }
 }
 
-impl TryFrom<v1::Dependence> for (Subject, ObjectKey) {
+impl TryFrom<v1::Dependence> for (Dependency, ObjectKey) {
     type Error = Invalid;
 
     fn try_from(dependence: v1::Dependence) -> Result<Self, Invalid> {
         use v1::dependence::Subject as Kind;
         let subject = match required(dependence.subject, "subject")? {
-            Kind::Name(name) => Subject::Name(name),
-            Kind::Span(span) => Subject::Span(inner(span, "span")?),
+            Kind::Name(name) => Dependency::Name(name),
+            Kind::Span(span) => Dependency::Span(inner(span, "span")?),
         };
         Ok((subject, convert(dependence.call, "call")?))
     }
@@ -444,7 +433,7 @@ impl TryFrom<v1::Write> for (String, Change) {
 }
 
 same_variants! {
-    Cause = v1 {
+    Cause = v1::Cause {
         Changed, Busy, WouldWait, DeadlinePassed, NotACounter, OutOfRange, Lost, Unreachable, InvalidKey, UnknownRegion,
         TooLarge, TooMuch, Malformed, Overloaded, NotReady, Withdrawn, Depended, ClocksDisagree
     }
@@ -478,7 +467,7 @@ impl TryFrom<v1::Abort> for Abort {
     }
 }
 
-// What sites say to each other.
+// Messages between sites.
 
 same_fields! {
     Start = internal::Start { incarnation, life }
@@ -589,7 +578,8 @@ impl From<Prepare> for internal::Prepare {
             id: Some(prepare.id.into()),
             deadline_us: prepare.deadline,
             participants: prepare.participants.to_wire(),
-            prepared: prepare.prepared,
+            prepared: prepare.prepared.0,
+            // The receiver knows its own region and incarnation: these fields stay empty.
             part: Some(Home { part: prepare.part, ..Home::default() }.into()),
             max_wait_us: prepare.max_wait,
             holder: Some(holder.into()),
@@ -609,7 +599,7 @@ impl TryFrom<internal::Prepare> for Prepare {
             id: convert(prepare.id, "id")?,
             deadline: prepare.deadline_us,
             participants: Field::from_wire(prepare.participants, "participants")?,
-            prepared: prepare.prepared,
+            prepared: SiteSet(prepare.prepared),
             part: home.part,
             max_wait: prepare.max_wait_us,
             released: (convert(prepare.holder, "holder")?, convert(prepare.released, "released")?),
@@ -619,6 +609,7 @@ impl TryFrom<internal::Prepare> for Prepare {
     }
 }
 
+/// A vote, as it travels.
 fn vote(id: OperationId, vote: Vote) -> internal::Vote {
     use internal::vote::Vote as Kind;
     let vote = match vote {
@@ -649,7 +640,7 @@ impl TryFrom<internal::vote::Vote> for Vote {
 }
 
 same_variants! {
-    Known = internal { Prepared, Bereaved, Committed, Refused, Lost, Nothing }
+    Known = internal::Known { Prepared, KnowsOfLoss, Committed, Refused, Lost, Nothing }
 }
 
 impl From<Message> for internal::ObjectMessage {
@@ -673,22 +664,24 @@ impl From<Message> for internal::ObjectMessage {
                 id: Some(id.into()),
                 deadline_us: deadline,
                 participants: participants.to_wire(),
-                prepared,
+                prepared: prepared.0,
             }),
             Message::Inquired { id, known, prepared } => {
-                Kind::Inquired(internal::Inquired { id: Some(id.into()), known: known.to_wire(), prepared })
+                Kind::Inquired(internal::Inquired { id: Some(id.into()), known: known.to_wire(), prepared: prepared.0 })
             }
-            Message::Wonder { start, stamp, names } => {
-                Kind::Wonder(internal::Calls { start: Some(start.into()), stamp, names })
+            Message::ProbeCalls { start, stamp, names } => {
+                Kind::ProbeCalls(internal::Calls { start: Some(start.into()), stamp, names })
             }
-            Message::Gone { start, stamp, names } => {
-                Kind::Gone(internal::Calls { start: Some(start.into()), stamp, names })
+            Message::AbsentCalls { start, stamp, names } => {
+                Kind::AbsentCalls(internal::Calls { start: Some(start.into()), stamp, names })
             }
         };
+
         Self { message: Some(message) }
     }
 }
 
+/// A list, if it has at most `most` entries.
 fn at_most<T>(list: Vec<T>, most: usize, field: &str) -> Result<Vec<T>, Invalid> {
     if list.len() > most { Err(Invalid::new(field, "has too many entries")) } else { Ok(list) }
 }
@@ -720,22 +713,22 @@ impl TryFrom<internal::ObjectMessage> for Message {
                 id: convert(inquire.id, "inquire.id")?,
                 deadline: inquire.deadline_us,
                 participants: Field::from_wire(inquire.participants, "inquire.participants")?,
-                prepared: inquire.prepared,
+                prepared: SiteSet(inquire.prepared),
             },
             Kind::Inquired(inquired) => Message::Inquired {
                 id: convert(inquired.id, "inquired.id")?,
                 known: Field::from_wire(inquired.known, "inquired.known")?,
-                prepared: inquired.prepared,
+                prepared: SiteSet(inquired.prepared),
             },
-            Kind::Wonder(internal::Calls { start, stamp, names }) => Message::Wonder {
-                start: convert(start, "wonder.start")?,
+            Kind::ProbeCalls(internal::Calls { start, stamp, names }) => Message::ProbeCalls {
+                start: convert(start, "probe_calls.start")?,
                 stamp,
-                names: at_most(names, READ_ITEMS, "wonder.names")?,
+                names: at_most(names, READ_ITEMS, "probe_calls.names")?,
             },
-            Kind::Gone(internal::Calls { start, stamp, names }) => Message::Gone {
-                start: convert(start, "gone.start")?,
+            Kind::AbsentCalls(internal::Calls { start, stamp, names }) => Message::AbsentCalls {
+                start: convert(start, "absent_calls.start")?,
                 stamp,
-                names: at_most(names, READ_ITEMS, "gone.names")?,
+                names: at_most(names, READ_ITEMS, "absent_calls.names")?,
             },
         })
     }

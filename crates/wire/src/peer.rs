@@ -1,13 +1,15 @@
-//! Conversions of what sites say to each other.
+//! Conversions of the messages between sites, but for those about objects.
 
 use slackline_core::api::{Request, Response};
 use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, NoVote, Report, Row, Scope, Settled, Table, Value};
 use slackline_core::id::Incarnation;
-use slackline_core::peer::{Body, DIGESTS, Digest, Forget, Forgotten, NAMES, PeerMessage, Tally};
+use slackline_core::peer::quota::{DIGESTS, Digest, Forget, Forgotten, NAMES, QuotaMessage, Tally};
+use slackline_core::peer::{Body, PeerMessage, RelayMessage, SiteMessage};
 
+use crate::check::{Invalid, convert, convert_all, inner, optional, required};
 use crate::fields::{Field, lists, nested, same_fields, same_variants};
+use crate::proto::{internal, v1};
 use crate::public::{answers, asked, close, opened};
-use crate::{Invalid, convert, convert_all, inner, internal, optional, required, v1};
 
 /// The most members of a lane.
 const MEMBERS: usize = 64;
@@ -16,39 +18,42 @@ impl From<PeerMessage> for internal::PeerMessage {
     fn from(message: PeerMessage) -> Self {
         use internal::peer_message::Body as Kind;
         let body = match message.body {
-            Body::Hello { nonce, start, is_new, permitted } => {
+            Body::Site(SiteMessage::Hello { nonce, start, is_new, permitted }) => {
                 Kind::Hello(internal::Hello { nonce, start, is_new, permitted })
             }
-            Body::Welcome { nonce, start, established, known, noted, position, forgotten } => {
+            Body::Site(SiteMessage::Welcome { nonce, start, established, known, noted, position, forgotten }) => {
                 let (known, noted) = (known.0, noted.0);
                 let forgotten = (*forgotten != Forgotten::default()).then(|| (*forgotten).into());
                 Kind::Welcome(internal::Welcome { nonce, start, established, known, noted, position, forgotten })
             }
-            Body::Ping { mono, wall, leaving, known, position } => {
+            Body::Site(SiteMessage::Ping { mono, wall, leaving, known, position }) => {
                 Kind::Ping(internal::Ping { mono, wall, leaving, known: known.0, position })
             }
-            Body::Pong { mono, wall, there } => Kind::Pong(internal::Pong { mono, wall, there }),
-            Body::Avantan { quota, message } => Kind::Avantan(avantan(quota, *message)),
-            Body::Digests(digests) => {
+            Body::Site(SiteMessage::Pong { mono, wall, there }) => Kind::Pong(internal::Pong { mono, wall, there }),
+            Body::Quota(QuotaMessage::Avantan { quota, message }) => Kind::Avantan(avantan(quota, *message)),
+            Body::Quota(QuotaMessage::Digests(digests)) => {
                 Kind::Digests(internal::Digests { digests: digests.into_iter().map(Into::into).collect() })
             }
-            Body::Lookup { token, quota } => Kind::Lookup(internal::Name { token, quota }),
-            Body::NotKnown { token, quota } => Kind::NotKnown(internal::Name { token, quota }),
-            Body::NoVote { quota, answer } => {
+            Body::Quota(QuotaMessage::Lookup { token, quota }) => Kind::Lookup(internal::Name { token, quota }),
+            Body::Quota(QuotaMessage::NotKnown { token, quota }) => Kind::NotKnown(internal::Name { token, quota }),
+            Body::Quota(QuotaMessage::NoVote { quota, answer }) => {
                 let NoVote { token, applied, accepted } = *answer;
                 Kind::NoVote(internal::NoVote { token, quota, applied, accepted: accepted.map(Into::into) })
             }
-            Body::Count { token, quota } => Kind::Count(internal::Count { token, quota }),
-            Body::Counted { token, tally } => {
+            Body::Quota(QuotaMessage::Count { token, quota }) => Kind::Count(internal::Count { token, quota }),
+            Body::Quota(QuotaMessage::Counted { token, tally }) => {
                 Kind::Counted(internal::Counted { token, tally: tally.map(|tally| (*tally).into()) })
             }
-            Body::Object(message) => Kind::Object((*message).into()),
-            Body::Forget(message) => forget(*message),
-            Body::Relay { token, request } => Kind::Relay(internal::Relay { token, request: Some((*request).into()) }),
-            Body::Relayed { token, response } => {
+            Body::Txn(message) => Kind::Object((*message).into()),
+            Body::Quota(QuotaMessage::Forget(message)) => forget(*message),
+            Body::Relay(RelayMessage::Ask { token, request }) => {
+                Kind::Relay(internal::Relay { token, request: Some((*request).into()) })
+            }
+            Body::Relay(RelayMessage::Answer { token, response }) => {
                 Kind::Relayed(internal::Relayed { token, response: Some((*response).into()) })
             }
         };
+
         let PeerMessage { incarnation, position, epoch, .. } = message;
         Self { incarnation: incarnation.0, position, epoch, body: Some(body) }
     }
@@ -60,10 +65,13 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
     fn try_from(message: internal::PeerMessage) -> Result<Self, Invalid> {
         use internal::peer_message::Body as Kind;
         let body = match required(message.body, "body")? {
-            Kind::Hello(hello) => {
-                Body::Hello { nonce: hello.nonce, start: hello.start, is_new: hello.is_new, permitted: hello.permitted }
-            }
-            Kind::Welcome(welcome) => Body::Welcome {
+            Kind::Hello(hello) => Body::Site(SiteMessage::Hello {
+                nonce: hello.nonce,
+                start: hello.start,
+                is_new: hello.is_new,
+                permitted: hello.permitted,
+            }),
+            Kind::Welcome(welcome) => Body::Site(SiteMessage::Welcome {
                 nonce: welcome.nonce,
                 start: welcome.start,
                 established: welcome.established,
@@ -71,59 +79,66 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
                 noted: Incarnation(welcome.noted),
                 position: welcome.position,
                 forgotten: Box::new(optional(welcome.forgotten, "welcome.forgotten")?.unwrap_or_default()),
-            },
+            }),
             Kind::Ping(internal::Ping { mono, wall, leaving, known, position }) => {
-                Body::Ping { mono, wall, leaving, known: Incarnation(known), position }
+                Body::Site(SiteMessage::Ping { mono, wall, leaving, known: Incarnation(known), position })
             }
-            Kind::Pong(pong) => Body::Pong { mono: pong.mono, wall: pong.wall, there: pong.there },
+            Kind::Pong(pong) => Body::Site(SiteMessage::Pong { mono: pong.mono, wall: pong.wall, there: pong.there }),
             Kind::Avantan(mut avantan) => {
                 let quota = std::mem::take(&mut avantan.quota);
-                Body::Avantan { quota, message: Box::new(inner(avantan, "avantan")?) }
+                Body::Quota(QuotaMessage::Avantan { quota, message: Box::new(inner(avantan, "avantan")?) })
             }
-            Kind::Digests(digests) => Body::Digests(convert_all(digests.digests, DIGESTS, "digests")?),
-            Kind::Lookup(name) => Body::Lookup { token: name.token, quota: name.quota },
-            Kind::NotKnown(name) => Body::NotKnown { token: name.token, quota: name.quota },
+            Kind::Digests(digests) => {
+                Body::Quota(QuotaMessage::Digests(convert_all(digests.digests, DIGESTS, "digests")?))
+            }
+            Kind::Lookup(name) => Body::Quota(QuotaMessage::Lookup { token: name.token, quota: name.quota }),
+            Kind::NotKnown(name) => Body::Quota(QuotaMessage::NotKnown { token: name.token, quota: name.quota }),
             Kind::NoVote(vote) => {
                 let accepted = optional(vote.accepted, "no_vote.accepted")?;
                 let answer = NoVote { token: vote.token, applied: vote.applied, accepted };
-                Body::NoVote { quota: vote.quota, answer: Box::new(answer) }
+                Body::Quota(QuotaMessage::NoVote { quota: vote.quota, answer: Box::new(answer) })
             }
-            Kind::Count(count) => Body::Count { token: count.token, quota: count.quota },
+            Kind::Count(count) => Body::Quota(QuotaMessage::Count { token: count.token, quota: count.quota }),
             Kind::Counted(counted) => {
                 let tally = optional(counted.tally, "counted.tally")?.map(Box::new);
-                Body::Counted { token: counted.token, tally }
+                Body::Quota(QuotaMessage::Counted { token: counted.token, tally })
             }
-            Kind::Object(message) => Body::Object(Box::new(inner(message, "object")?)),
+            Kind::Object(message) => Body::Txn(Box::new(inner(message, "object")?)),
             Kind::Propose(propose) => {
                 let view: Vec<Incarnation> = propose.view.into_iter().map(Incarnation).collect();
                 if view.len() > MEMBERS {
                     return Err(Invalid::new("propose.view", "is too long"));
                 }
                 let names = names(propose.names, "propose.names")?;
-                Body::Forget(Box::new(Forget::Propose { number: propose.number, view, names }))
+                Body::Quota(QuotaMessage::Forget(Box::new(Forget::Propose { number: propose.number, view, names })))
             }
             Kind::Agree(agree) => {
                 let incarnation = Incarnation(agree.incarnation);
                 let names = names(agree.names, "agree.names")?;
-                Body::Forget(Box::new(Forget::Agree { number: agree.number, incarnation, names }))
+                Body::Quota(QuotaMessage::Forget(Box::new(Forget::Agree { number: agree.number, incarnation, names })))
             }
-            Kind::Cancel(number) => Body::Forget(Box::new(Forget::Cancel { number })),
-            Kind::Forgotten(forgotten) => Body::Forget(Box::new(Forget::Forgotten(inner(forgotten, "forgotten")?))),
-            Kind::Relay(relay) => {
-                Body::Relay { token: relay.token, request: Box::new(convert(relay.request, "relay.request")?) }
+            Kind::Cancel(number) => Body::Quota(QuotaMessage::Forget(Box::new(Forget::Cancel { number }))),
+            Kind::Forgotten(forgotten) => {
+                Body::Quota(QuotaMessage::Forget(Box::new(Forget::Forgotten(inner(forgotten, "forgotten")?))))
             }
-            Kind::Relayed(relayed) => Body::Relayed {
+            Kind::Relay(relay) => Body::Relay(RelayMessage::Ask {
+                token: relay.token,
+                request: Box::new(convert(relay.request, "relay.request")?),
+            }),
+            Kind::Relayed(relayed) => Body::Relay(RelayMessage::Answer {
                 token: relayed.token,
                 response: Box::new(convert(relayed.response, "relayed.response")?),
-            },
+            }),
         };
+
         let internal::PeerMessage { incarnation, position, epoch, .. } = message;
         Ok(Self { incarnation: Incarnation(incarnation), position, epoch, body })
     }
 }
 
-// Names that go.
+// Names of deleted quotas that are forgotten.
 
+/// A message about forgetting names, as it travels: each kind is a body of its own.
 fn forget(message: Forget) -> internal::peer_message::Body {
     use internal::peer_message::Body as Kind;
     match message {
@@ -138,11 +153,13 @@ fn forget(message: Forget) -> internal::peer_message::Body {
     }
 }
 
-/// Names in ascending order, so that one is found without looking at all.
+/// Names, at most [`NAMES`], in ascending order and each once.
 fn names(names: Vec<String>, field: &str) -> Result<Vec<String>, Invalid> {
     if names.len() > NAMES {
         return Err(Invalid::new(field, "are too many"));
     }
+
+    // The receiver relies on the order to find a name without looking at all of them.
     if names.windows(2).any(|pair| pair[0] >= pair[1]) {
         return Err(Invalid::new(field, "are not in ascending order"));
     }
@@ -165,6 +182,7 @@ impl TryFrom<internal::Forgotten> for Forgotten {
 
 // The agreement.
 
+/// A message of a quota's agreement, as it travels: the instance, which each kind has, stands outside.
 fn avantan(quota: String, message: Message) -> internal::Avantan {
     use internal::avantan::Message as Kind;
     let (instance, message) = match message {
@@ -191,6 +209,7 @@ fn avantan(quota: String, message: Message) -> internal::Avantan {
         Message::Withdraw { instance, ballot } => (instance, Kind::Withdraw(ballot.into())),
         Message::Behind { applied } => (applied, Kind::Behind(internal::Behind {})),
     };
+
     internal::Avantan { quota, instance, message: Some(message) }
 }
 
@@ -231,7 +250,7 @@ impl TryFrom<internal::Avantan> for Message {
 }
 
 same_variants! {
-    Scope = internal { Spare, All, Closing, Nothing }
+    Scope = internal::Scope { Spare, All, Closing, Nothing }
 }
 
 same_fields! {
@@ -298,6 +317,8 @@ impl TryFrom<internal::Table> for Table {
     type Error = Invalid;
 
     fn try_from(table: internal::Table) -> Result<Self, Invalid> {
+        // A table is evidence of everything decided so far, and the machine builds on it. One that no round can have decided must not
+        // get there.
         if table.limit.is_some_and(|limit| limit < 1) {
             return Err(Invalid::new("limit", "is below 1"));
         }
@@ -378,6 +399,7 @@ impl From<Request> for internal::Request {
             Request::Status => Kind::Status(v1::StatusRequest {}),
             Request::Drain => Kind::Drain(internal::Drain {}),
         };
+
         Self { request: Some(request) }
     }
 }
@@ -418,6 +440,7 @@ impl From<Response> for internal::Response {
             Response::Status(status) => Kind::Status(status.into()),
             Response::Drained => Kind::Drained(internal::Drain {}),
         };
+
         Self { response: Some(response) }
     }
 }

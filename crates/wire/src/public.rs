@@ -1,13 +1,14 @@
-//! Conversions of what clients and sites say to each other.
+//! Conversions of the messages between clients and sites.
 
 use slackline_core::api::{
-    Answer, BATCH_OPERATIONS, Batch, Doubt, Hold, Listed, Operation, Outcome, PeerStatus, Readiness, Refusal, Request,
-    Response, Shown, ShownSite, SiteSet, Status, Submission,
+    Answer, BATCH_OPERATIONS, Batch, Hold, Listed, Operation, Outcome, PeerStatus, Readiness, Refusal, Request,
+    Response, Shown, ShownSite, Status, Submission, UnknownReason,
 };
-use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId, SiteId};
+use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId, SiteId, SiteSet};
 
+use crate::check::{Invalid, convert, convert_all, inner, required};
 use crate::fields::{Field, lists, nested, same_fields, same_variants};
-use crate::{Invalid, convert, convert_all, inner, required, v1};
+use crate::proto::v1;
 
 /// The most members of a lane.
 const MEMBERS: usize = 64;
@@ -16,6 +17,7 @@ const LISTED: usize = 1000;
 
 /// The lane that a quota of this name lives in: the 64-bit FNV-1a hash of the name's bytes, modulo `lanes`.
 pub fn lane_of(quota: &str, lanes: u16) -> u16 {
+    // Clients in other languages compute the same, and a quota lives in its lane permanently: this hash never changes.
     let hash = quota
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
@@ -67,7 +69,9 @@ impl TryFrom<v1::GrantId> for GrantId {
 
 // Requests.
 
+/// The hold of an acquire.
 fn hold(hold: i32, duration: u64) -> Result<Hold, Invalid> {
+    // A duration without HOLD_FOR is a client that forgot the kind: its tokens would be out without an end.
     match (v1::Hold::try_from(hold), duration) {
         (Ok(v1::Hold::For), duration) => Ok(Hold::For(duration)),
         (Ok(v1::Hold::Counted), 0) => Ok(Hold::Counted),
@@ -119,6 +123,7 @@ impl From<Submission> for v1::Operation {
             }
             Operation::AcceptLoss => flat.set_kind(v1::OperationKind::AcceptLoss),
         }
+
         flat
     }
 }
@@ -144,6 +149,7 @@ impl TryFrom<v1::Operation> for Submission {
             Ok(v1::OperationKind::Unspecified) => return Err(Invalid::new("kind", "is missing")),
             Err(_) => return Err(Invalid::new("kind", "has an unknown value")),
         };
+
         Ok(Self { sequence: flat.sequence, timeout: flat.timeout_us, operation })
     }
 }
@@ -207,7 +213,7 @@ impl TryFrom<v1::SessionRequest> for Request {
     }
 }
 
-/// A request that travels on a session stream; none of the others does.
+/// Fails for requests that have a unary call only.
 impl TryFrom<Request> for v1::SessionRequest {
     type Error = Invalid;
 
@@ -227,6 +233,7 @@ impl TryFrom<Request> for v1::SessionRequest {
                 return Err(Invalid::new("request", "does not travel on a session stream"));
             }
         };
+
         Ok(Self { request: Some(request) })
     }
 }
@@ -254,6 +261,7 @@ impl From<Refusal> for v1::Refusal {
             Refusal::NotReady => (v1::Reason::NotReady, 0, 0),
             Refusal::StorageFull => (v1::Reason::StorageFull, 0, 0),
         };
+
         Self { reason: reason.into(), amount, sites }
     }
 }
@@ -287,8 +295,8 @@ impl TryFrom<v1::Refusal> for Refusal {
 }
 
 same_variants! {
-    Doubt = v1 { SiteUnreachable, IncarnationLost, Forgotten, Undecided, HomeLost, NotReady, StorageFull }
-    Readiness = v1 { Joining, Confirming, Ready, Stale, Draining, AwaitingNewStorage, StorageFull }
+    UnknownReason = v1::Doubt { SiteUnreachable, IncarnationLost, Forgotten, Undecided, HomeLost, NotReady, StorageFull }
+    Readiness = v1::Readiness { Joining, Confirming, Ready, Stale, Draining, AwaitingNewStorage, StorageFull }
 }
 
 impl From<Answer> for v1::Outcome {
@@ -307,6 +315,7 @@ impl From<Answer> for v1::Outcome {
             Outcome::Refused(refusal) => Kind::Refused(refusal.into()),
             Outcome::Unknown(doubt) => Kind::Unknown(doubt.to_wire()),
         };
+
         Self { sequence: answer.sequence, result: Some(result) }
     }
 }
@@ -333,6 +342,7 @@ impl TryFrom<v1::Outcome> for Answer {
             Kind::Refused(refusal) => Outcome::Refused(inner(refusal, "refused")?),
             Kind::Unknown(doubt) => Outcome::Unknown(Field::from_wire(doubt, "unknown")?),
         };
+
         Ok(Self { sequence, outcome })
     }
 }
@@ -405,7 +415,7 @@ impl TryFrom<v1::SessionReply> for Response {
     }
 }
 
-/// A response that travels on a session stream; none of the others does.
+/// Fails for responses to unary calls.
 impl TryFrom<Response> for v1::SessionReply {
     type Error = Invalid;
 
@@ -426,6 +436,7 @@ impl TryFrom<Response> for v1::SessionReply {
                 return Err(Invalid::new("reply", "does not travel on a session stream"));
             }
         };
+
         Ok(Self { reply: Some(reply) })
     }
 }

@@ -9,15 +9,16 @@ use std::{fs, io};
 
 /// A round trip longer than this is taken for a mistake in the table, in milliseconds.
 const LONGEST_MS: f64 = 60_000.0;
-/// The round trip inside a region where the table does not say.
+/// The round trip inside a region for which the table has none.
 const INSIDE: Duration = Duration::from_micros(300);
 
 /// Round-trip times between regions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RttTable {
+    /// The origin of the figures, for reports.
     source: String,
     regions: Vec<String>,
-    /// By position of both regions, row by row.
+    /// The round trips by the positions of both regions, row by row: the square of the number of regions.
     times: Vec<Option<Duration>>,
 }
 
@@ -29,17 +30,17 @@ pub enum RttError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The operating system's reason.
         source: io::Error,
     },
-    /// A line is not what it should be.
+    /// A line is not three fields, or one of them makes no sense.
     #[error("{} line {line}: {problem}; each line must read `from,to,rtt_ms`, like `us,eu,70.5`", .path.display())]
     Line {
         /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The problem with it, in words.
         problem: String,
     },
     /// Two lines give different times from one region to another.
@@ -54,11 +55,11 @@ pub enum RttError {
         first: usize,
         /// The other one.
         second: usize,
-        /// The region where the way begins.
+        /// The region from which the way leads.
         from: String,
-        /// The region where it ends.
+        /// The region to which it leads.
         to: String,
-        /// What the first line says, in milliseconds.
+        /// The time in the first line, in milliseconds.
         ms: f64,
     },
     /// The file has no line.
@@ -100,7 +101,7 @@ impl RttTable {
     }
 
     /// Reads lines `from,to,rtt_ms`; a first line `from,to,rtt_ms`, empty lines and lines that begin with `#` are
-    /// skipped. A direction that is not given is as long as the other one; one that is given twice must be the same.
+    /// skipped. A direction that is not given takes as long as the other one; one that is given twice must have the same time.
     pub fn from_csv(path: impl AsRef<Path>) -> Result<Self, RttError> {
         let path = path.as_ref();
         let text = fs::read_to_string(path).map_err(|source| RttError::Read { path: path.to_owned(), source })?;
@@ -125,6 +126,8 @@ impl RttTable {
                 })
             };
             let (start, end) = (position(from), position(to));
+
+            // Taking either of two times would run a benchmark on distances that its author may not have meant.
             let earlier = entries.iter().find(|(other, ..)| *other == (start, end));
             if let Some(&(_, first, time)) = earlier.filter(|(_, _, time)| *time != rtt) {
                 return Err(RttError::Differs {
@@ -141,6 +144,8 @@ impl RttTable {
         if entries.is_empty() {
             return Err(RttError::Empty(path.to_owned()));
         }
+
+        // Backwards first, then as written: a time that is given for its own direction replaces the mirrored one.
         let mut table = Self { source: path.display().to_string(), times: vec![None; regions.len().pow(2)], regions };
         let width = table.regions.len();
         for &((from, to), _, rtt) in &entries {
@@ -157,7 +162,7 @@ impl RttTable {
         Self { source: source.to_owned(), regions: regions.map(str::to_owned).to_vec(), times }
     }
 
-    /// Where the figures come from, for reports.
+    /// The origin of the figures, for reports.
     pub fn source(&self) -> &str {
         &self.source
     }

@@ -1,12 +1,13 @@
-//! Conversions of what a site remembers of transactions.
+//! Conversions of the courses of transactions, as their coordinators remember them.
 
-use slackline_core::api::Doubt;
+use slackline_core::api::UnknownReason;
 use slackline_core::id::OperationId;
 use slackline_core::object::trace::{End, Event, Proof, Share, Step, Trace};
 use slackline_core::txn::{EVENTS, RIGHTS};
 
+use crate::check::{Invalid, convert, inner, required};
 use crate::fields::{Field, lists, nested, same_fields};
-use crate::{Invalid, convert, inner, required, v1};
+use crate::proto::v1;
 
 /// The most members of a lane.
 const MEMBERS: usize = 64;
@@ -25,7 +26,7 @@ lists! {
     Event = v1::TraceEvent, at most EVENTS;
 }
 
-/// What says nothing by what it has in it.
+/// The content of a step that has no details.
 const MARK: v1::TraceMark = v1::TraceMark {};
 
 impl From<Event> for v1::TraceEvent {
@@ -44,6 +45,7 @@ impl From<Event> for v1::TraceEvent {
             Step::Undecided => Kind::Undecided(MARK),
             Step::Noted => Kind::Noted(MARK),
         };
+
         Self { at_us: at, times, site: Some(site.into()), step: Some(step) }
     }
 }
@@ -65,11 +67,12 @@ impl TryFrom<v1::TraceEvent> for Event {
             Kind::Undecided(_) => Step::Undecided,
             Kind::Noted(_) => Step::Noted,
         };
+
         Ok(Self { at: event.at_us, times: event.times, site: convert(event.site, "site")?, step })
     }
 }
 
-/// How it was decided is there once it was.
+/// The time and the decision; absent while there is none.
 impl Field<Option<v1::TraceEnd>> for Option<(u64, End)> {
     fn to_wire(self) -> Option<v1::TraceEnd> {
         use v1::trace_end::Result as Kind;
@@ -98,7 +101,7 @@ impl Field<Option<v1::TraceEnd>> for Option<(u64, End)> {
     }
 }
 
-type Explained = (OperationId, Result<Box<Trace>, Doubt>);
+type Explained = (OperationId, Result<Box<Trace>, UnknownReason>);
 
 impl From<Explained> for v1::Explained {
     fn from((operation, trace): Explained) -> Self {

@@ -1,18 +1,19 @@
 //! Random values of everything that travels, from a seed.
 
 use slackline_core::api::{
-    Answer, Batch, Claim, Doubt, Hold, Listed, Operation, Outcome, PeerStatus, Read, Readiness, Reading, Refusal,
-    Request, Response, Shown, ShownSite, SiteSet, Status, Submission,
+    Answer, Batch, Claim, Hold, Listed, Operation, Outcome, PeerStatus, Read, Readiness, Reading, Refusal, Request,
+    Response, Shown, ShownSite, Status, Submission, UnknownReason,
 };
 use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, NoVote, Report, Row, Scope, Settled, Table, Value};
-use slackline_core::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId};
+use slackline_core::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId, SiteSet};
 use slackline_core::object::message::{self, Fetch, Fetched, Given, Known, Offer, Prepare, Vote};
 use slackline_core::object::trace::{End, Event, Proof, Share, Step, Trace};
 use slackline_core::object::{
-    Abort, Cause, Change, Derived, Home, ObjectKey, Origin, Part, Rank, Seen, Span, Subject, Transaction,
+    Abort, Cause, Change, Dependency, Derived, Home, ObjectKey, Origin, Part, Rank, Seen, Span, Transaction,
     Value as Content, Version,
 };
-use slackline_core::peer::{Body, Digest, Forget, Forgotten, PeerMessage, Tally};
+use slackline_core::peer::quota::{Digest, Forget, Forgotten, QuotaMessage, Tally};
+use slackline_core::peer::{Body, PeerMessage, RelayMessage, SiteMessage};
 use slackline_core::right::{Start, WarrantyNumber};
 
 /// A small generator of random values.
@@ -128,8 +129,8 @@ impl Generator {
         }
     }
 
-    fn subject(&mut self) -> Subject {
-        if self.flag() { Subject::Name(self.name()) } else { Subject::Span(self.span()) }
+    fn subject(&mut self) -> Dependency {
+        if self.flag() { Dependency::Name(self.name()) } else { Dependency::Span(self.span()) }
     }
 
     fn span(&mut self) -> Span {
@@ -146,10 +147,10 @@ impl Generator {
 
     fn content(&mut self) -> Content {
         match self.below(3) {
-            0 => Content::Bytes(self.several(9, |random| random.next() as u8)),
+            0 => Content::Bytes(self.several(9, |random| random.next() as u8).into()),
             1 => Content::Counter(self.amount()),
             _ => Content::Derived(Derived {
-                bytes: self.several(9, |random| random.next() as u8),
+                bytes: self.several(9, |random| random.next() as u8).into(),
                 homes: self.several(3, |random| (random.number() as u16, random.incarnation())),
             }),
         }
@@ -166,7 +167,7 @@ impl Generator {
 
     fn abort(&mut self) -> Abort {
         Abort {
-            cause: Cause::from_code(self.below(18) as u8).expect("there are eighteen causes"),
+            cause: Cause::numbered(self.below(18) as u8).expect("there are eighteen causes"),
             key: self.flag().then(|| self.key()),
             site: self.flag().then(|| self.site()),
             holders: self.several(3, Self::site),
@@ -267,7 +268,7 @@ impl Generator {
                 id,
                 deadline: self.amount(),
                 participants: self.participants(),
-                prepared: self.number(),
+                prepared: SiteSet(self.number()),
                 part: self.part(),
                 max_wait: self.number(),
                 released: (self.start(), self.right()),
@@ -289,18 +290,26 @@ impl Generator {
             6 => Message::Decide { id, commit: self.flag() },
             7 => Message::Decided { id },
             8 => Message::Forget { id },
-            11 => Message::Wonder { start: self.start(), stamp: self.number(), names: self.several(4, Self::name) },
-            12 => Message::Gone { start: self.start(), stamp: self.number(), names: self.several(4, Self::name) },
+            11 => Message::ProbeCalls { start: self.start(), stamp: self.number(), names: self.several(4, Self::name) },
+            12 => {
+                Message::AbsentCalls { start: self.start(), stamp: self.number(), names: self.several(4, Self::name) }
+            }
             9 => Message::Inquire {
                 id,
                 deadline: self.amount(),
                 participants: self.participants(),
-                prepared: self.number(),
+                prepared: SiteSet(self.number()),
             },
             _ => {
-                let known =
-                    [Known::Prepared, Known::Bereaved, Known::Committed, Known::Refused, Known::Lost, Known::Nothing];
-                Message::Inquired { id, known: known[self.below(6) as usize], prepared: self.number() }
+                let known = [
+                    Known::Prepared,
+                    Known::KnowsOfLoss,
+                    Known::Committed,
+                    Known::Refused,
+                    Known::Lost,
+                    Known::Nothing,
+                ];
+                Message::Inquired { id, known: known[self.below(6) as usize], prepared: SiteSet(self.number()) }
             }
         }
     }
@@ -404,15 +413,15 @@ impl Generator {
         }
     }
 
-    fn doubt(&mut self) -> Doubt {
+    fn doubt(&mut self) -> UnknownReason {
         let doubts = [
-            Doubt::SiteUnreachable,
-            Doubt::IncarnationLost,
-            Doubt::Forgotten,
-            Doubt::Undecided,
-            Doubt::HomeLost,
-            Doubt::NotReady,
-            Doubt::StorageFull,
+            UnknownReason::SiteUnreachable,
+            UnknownReason::IncarnationLost,
+            UnknownReason::Forgotten,
+            UnknownReason::Undecided,
+            UnknownReason::HomeLost,
+            UnknownReason::NotReady,
+            UnknownReason::StorageFull,
         ];
         doubts[self.below(7) as usize]
     }
@@ -641,10 +650,13 @@ impl Generator {
 
     pub(crate) fn message(&mut self, kind: u64) -> PeerMessage {
         let body = match kind {
-            0 => {
-                Body::Hello { nonce: self.number(), start: self.number(), is_new: self.flag(), permitted: self.flag() }
-            }
-            1 => Body::Welcome {
+            0 => Body::Site(SiteMessage::Hello {
+                nonce: self.number(),
+                start: self.number(),
+                is_new: self.flag(),
+                permitted: self.flag(),
+            }),
+            1 => Body::Site(SiteMessage::Welcome {
                 nonce: self.number(),
                 start: self.number(),
                 established: self.flag(),
@@ -652,35 +664,38 @@ impl Generator {
                 noted: self.incarnation(),
                 position: self.number(),
                 forgotten: Box::new(self.forgotten()),
-            },
-            2 => Body::Ping {
+            }),
+            2 => Body::Site(SiteMessage::Ping {
                 mono: self.number(),
                 wall: self.amount(),
                 leaving: self.flag(),
                 known: self.incarnation(),
                 position: self.number(),
-            },
-            3 => Body::Pong { mono: self.number(), wall: self.amount(), there: self.amount() },
-            4 => Body::Avantan { quota: self.name(), message: Box::new(self.avantan()) },
-            5 => Body::Digests(self.several(5, Self::digest)),
-            6 => Body::Lookup { token: self.number(), quota: self.name() },
-            7 => Body::NotKnown { token: self.number(), quota: self.name() },
-            8 => Body::Count { token: self.number(), quota: self.name() },
-            9 => Body::Counted { token: self.number(), tally: self.flag().then(|| Box::new(self.tally())) },
+            }),
+            3 => Body::Site(SiteMessage::Pong { mono: self.number(), wall: self.amount(), there: self.amount() }),
+            4 => Body::Quota(QuotaMessage::Avantan { quota: self.name(), message: Box::new(self.avantan()) }),
+            5 => Body::Quota(QuotaMessage::Digests(self.several(5, Self::digest))),
+            6 => Body::Quota(QuotaMessage::Lookup { token: self.number(), quota: self.name() }),
+            7 => Body::Quota(QuotaMessage::NotKnown { token: self.number(), quota: self.name() }),
+            8 => Body::Quota(QuotaMessage::Count { token: self.number(), quota: self.name() }),
+            9 => Body::Quota(QuotaMessage::Counted {
+                token: self.number(),
+                tally: self.flag().then(|| Box::new(self.tally())),
+            }),
             10 => {
                 let kind = self.below(REQUESTS);
-                Body::Relay { token: self.number(), request: Box::new(self.request(kind)) }
+                Body::Relay(RelayMessage::Ask { token: self.number(), request: Box::new(self.request(kind)) })
             }
             11 => {
                 let accepted = self.flag().then(|| (self.ballot(), self.value()));
                 let answer = NoVote { token: self.number(), applied: self.number(), accepted };
-                Body::NoVote { quota: self.name(), answer: Box::new(answer) }
+                Body::Quota(QuotaMessage::NoVote { quota: self.name(), answer: Box::new(answer) })
             }
-            12 => Body::Object(Box::new(self.object())),
-            13 => Body::Forget(Box::new(self.forget())),
+            12 => Body::Txn(Box::new(self.object())),
+            13 => Body::Quota(QuotaMessage::Forget(Box::new(self.forget()))),
             _ => {
                 let kind = self.below(RESPONSES);
-                Body::Relayed { token: self.number(), response: Box::new(self.response(kind)) }
+                Body::Relay(RelayMessage::Answer { token: self.number(), response: Box::new(self.response(kind)) })
             }
         };
         PeerMessage { incarnation: self.incarnation(), position: self.number(), epoch: self.number(), body }

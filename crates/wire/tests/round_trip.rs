@@ -133,7 +133,8 @@ fn senseless_transaction_or_read_is_named() {
 fn largest_transaction_fits_a_message() {
     let name = |at: usize| format!("{at:0>width$}", width = KEY_BYTES);
     let span = |at: usize| Span { prefix: name(at), after: name(at), limit: SCAN_ROWS as u32 };
-    let writes = (0..4).map(|at| (name(at), Change::Put(Value::Bytes(vec![0; TRANSACTION_BYTES / 4 - KEY_BYTES]))));
+    let writes =
+        (0..4).map(|at| (name(at), Change::Put(Value::Bytes(vec![0; TRANSACTION_BYTES / 4 - KEY_BYTES].into()))));
     let scans = (4..TRANSACTION_OPERATIONS).map(|at| (span(at), Vec::new()));
     let part = Part { scans: scans.collect(), writes: writes.collect(), ..Part::default() };
     let mut transaction =
@@ -148,7 +149,7 @@ fn largest_transaction_fits_a_message() {
 #[test]
 fn answer_to_reads_is_cut_where_it_would_not_fit() {
     let version = Version { incarnation: Incarnation(1), number: u64::MAX };
-    let seen = |size: usize| Seen { version, value: Some(Value::Bytes(vec![0; size])) };
+    let seen = |size: usize| Seen { version, value: Some(Value::Bytes(vec![0; size].into())) };
     let rows = |count: usize| Ok((0..count).map(|at| (format!("{at:0>512}"), seen(VALUE_BYTES))).collect::<Vec<_>>());
     let too_much = Abort::of(Cause::TooMuch);
     let mut reading =
@@ -183,7 +184,7 @@ fn answer_to_reads_is_cut_where_it_would_not_fit() {
         scans: Vec::new(),
         is_whole: true,
     };
-    let body = Body::Object(Box::new(ObjectMessage::Fetched(Box::new(fetched))));
+    let body = Body::Txn(Box::new(ObjectMessage::Fetched(Box::new(fetched))));
     let mut message = PeerMessage { incarnation: Incarnation(1), position: 1, epoch: 0, body };
     limit_message(&mut message);
     assert!(slackline_wire::message_bytes(&message) <= READING_BYTES);

@@ -181,7 +181,7 @@ impl Caller {
             Kind::Write { bytes, region, .. } => (bytes, region),
             Kind::Acquire { .. } | Kind::Read { .. } | Kind::Validate { .. } => (SMALL, 0),
         };
-        let put = |at| (self.object(at), Change::Put(Value::Bytes(vec![b'x'; bytes])));
+        let put = |at| (self.object(at), Change::Put(Value::Bytes(vec![b'x'; bytes].into())));
         let part = Part { writes: (0..self.objects()).map(put).collect(), ..Part::default() };
         self.commit(Home { region, incarnation: Incarnation::default(), part })
     }

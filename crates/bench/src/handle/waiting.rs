@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use slackline_core::api::{BATCH_OPERATIONS, Batch, Hold, Operation, Request, Submission};
+use slackline_core::chapter::Chapter as _;
 use slackline_core::clock::SECOND;
 use slackline_core::id::OperationId;
 use slackline_core::machine::{ClientId, Input, Machine};
@@ -93,16 +94,16 @@ impl Line {
         let bench = Bench::prepare(&core, 1);
         let mut line = Self { bench, sessions: Vec::new(), acquires: 0, unknown: 0, passed: Duration::ZERO };
         let quota = line.bench.generator.names[0].clone();
-        let here = line.bench.node.quotas().find(&quota).expect("it was created").avantan().share.tokens;
+        let here = line.bench.node.chapters().quotas.find(&quota).expect("it was created").avantan().share.tokens;
         let acquire = |quota: String, amount| Operation::Acquire { quota, amount, hold: Hold::Counted };
         line.offer(1, |_| acquire(quota.clone(), here));
         line.sessions.clear();
 
         line.offer(options.waiting, |at| acquire(quota.clone(), 1 + (at % LARGEST) as i64));
-        line.acquires = line.bench.node.quotas().waiting();
+        line.acquires = line.bench.node.chapters().quotas.waiting();
         let sessions = std::mem::take(&mut line.sessions);
         line.offer(2 * options.waiting, |at| acquire(format!("unknown-{}", at % NAMES), 1));
-        line.unknown = line.bench.node.quotas().waiting() - line.acquires;
+        line.unknown = line.bench.node.chapters().quotas.waiting() - line.acquires;
         line.sessions = sessions;
         line
     }
@@ -131,7 +132,7 @@ impl Line {
     fn releases(&mut self, count: usize) -> (Run, Histogram) {
         let quota = self.bench.generator.names[0].clone();
         let (site, incarnation, session, _) = self.open();
-        let (granted, before) = (self.bench.granted, self.bench.node.quotas().waiting());
+        let (granted, before) = (self.bench.granted, self.bench.node.chapters().quotas.waiting());
         let run = self.timed("release", count, |line, at| {
             let operation = Operation::Release { quota: quota.clone(), amount: 1 };
             let submission = Submission { sequence: 1 + at as u64, timeout: TIMEOUT, operation };
@@ -145,7 +146,7 @@ impl Line {
             count.min(self.acquires.div_ceil(LARGEST)),
             "each release serves the first that wants one token"
         );
-        assert_eq!(self.bench.node.quotas().waiting(), before - served, "the others wait on");
+        assert_eq!(self.bench.node.chapters().quotas.waiting(), before - served, "the others wait on");
         run
     }
 
@@ -161,12 +162,12 @@ impl Line {
                 OperationId { site, incarnation, session, sequence: 1 + (at % BATCH_OPERATIONS) as u64 }
             })
             .collect();
-        let before = self.bench.node.quotas().waiting();
+        let before = self.bench.node.chapters().quotas.waiting();
         let run = self.timed("outcome", asked.len(), |line, at| {
             line.input(Input::Request { client: ClientId(1), request: Request::Ask { operation: asked[at] } });
         });
         assert_eq!(
-            self.bench.node.quotas().waiting(),
+            self.bench.node.chapters().quotas.waiting(),
             before - asked.len(),
             "each question withdraws what it asks about"
         );
@@ -174,20 +175,20 @@ impl Line {
     }
 
     fn ticks(&mut self, count: usize) -> (Run, Histogram) {
-        let before = self.bench.node.quotas().waiting();
+        let before = self.bench.node.chapters().quotas.waiting();
         let run = self.timed("tick", count, |line, _| {
             let due = line.bench.node.deadline().unwrap_or(0).saturating_sub(line.bench.began);
             line.passed = line.passed.max(Duration::from_micros(due));
             line.input(Input::Tick);
         });
-        assert_eq!(self.bench.node.quotas().waiting(), before, "nobody's time is over");
+        assert_eq!(self.bench.node.chapters().quotas.waiting(), before, "nobody's time is over");
         run
     }
 
     /// Times each of `count` steps; what becomes durable in between is not timed.
     fn timed(&mut self, name: &str, count: usize, mut step: impl FnMut(&mut Self, usize)) -> (Run, Histogram) {
         let (mut latencies, mut total) = (Histogram::default(), Duration::ZERO);
-        let waiting = self.bench.node.quotas().waiting();
+        let waiting = self.bench.node.chapters().quotas.waiting();
         for at in 0..count {
             let began = std::time::Instant::now();
             step(self, at);

@@ -153,11 +153,12 @@ impl Books {
     /// Gifts may be under way, and a site may have been stopped before it heard of the last decided round.
     pub(super) fn audit(&self, nodes: &[&Node], limit: i64) -> Result<(), String> {
         let (mut tokens, mut under_way) = (0i128, 0i128);
-        let shares = nodes.iter().filter_map(|node| Some(&node.quotas().find(NAME)?.avantan().share));
+        let shares = nodes.iter().filter_map(|node| Some(&node.chapters().quotas.find(NAME)?.avantan().share));
         let newest = shares.max_by_key(|share| share.applied).map(|share| (share.applied, share.table.clone()));
         let (decided, table) = newest.unwrap_or_default();
         for (site, (node, ledger)) in nodes.iter().zip(&self.sites).enumerate() {
-            let quota = node.quotas().find(NAME).ok_or_else(|| format!("site {site} does not know the quota"))?;
+            let quota =
+                node.chapters().quotas.find(NAME).ok_or_else(|| format!("site {site} does not know the quota"))?;
             let (granted, back) = quota.used();
             let known = (ledger.granted, ledger.released + ledger.held);
             if (granted, back) != known {
@@ -173,7 +174,7 @@ impl Books {
                 tokens += i128::from(last.row.after) - i128::from(last.row.before);
             }
             under_way += (0..nodes.len())
-                .filter_map(|to| nodes[to].quotas().find(NAME).map(|there| (to, there)))
+                .filter_map(|to| nodes[to].chapters().quotas.find(NAME).map(|there| (to, there)))
                 .map(|(to, there)| (quota.given(to).1 - there.received(site).1) as i128)
                 .sum::<i128>();
         }
@@ -189,6 +190,6 @@ impl Books {
 
 /// Tokens in use by the books of all sites.
 pub(super) fn booked<'a>(nodes: impl Iterator<Item = &'a Node>) -> i128 {
-    let used = |node: &Node| node.quotas().find(NAME).map_or((0, 0), |quota| quota.used());
+    let used = |node: &Node| node.chapters().quotas.find(NAME).map_or((0, 0), |quota| quota.used());
     nodes.map(used).map(|(acquired, released)| acquired as i128 - released as i128).sum()
 }

@@ -291,7 +291,7 @@ impl<'a> Play<'a> {
 
     /// Whether no gift and no round is under way.
     fn is_at_rest(&self) -> bool {
-        let quotas: Option<Vec<&Quota>> = self.nodes().map(|node| node.quotas().find(NAME)).collect();
+        let quotas: Option<Vec<&Quota>> = self.nodes().map(|node| node.chapters().quotas.find(NAME)).collect();
         let Some(quotas) = quotas else { return false };
         let newest = quotas.iter().map(|quota| quota.avantan().share.applied).max();
         quotas.iter().enumerate().all(|(from, here)| {

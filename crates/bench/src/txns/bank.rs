@@ -6,10 +6,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Instant;
 
 use slackline::{Committed, Key, Outcome, Txn, TxnError, Value};
 use slackline_core::stats::Rng;
+use slackline_session::time::Time;
 use slackline_sim::history::{Fate, History, Op, Transaction, check};
 
 use super::{Config, Seat, Step, Terms, TxnsError, Workload, read_all, region, run_each, tally};
@@ -81,7 +81,7 @@ struct Bank {
     book: Rc<RefCell<Book>>,
     /// What was wrong with what a committed transaction saw.
     wrong: RefCell<Option<String>>,
-    began: Cell<Option<Instant>>,
+    began: Cell<Option<Time>>,
 }
 
 #[derive(Default)]
@@ -147,7 +147,7 @@ impl Bank {
     }
 
     /// Microseconds since the first step, later than what loading took in the history.
-    fn time(&self, now: Instant) -> u64 {
+    fn time(&self, now: Time) -> u64 {
         let began = self.began.get().unwrap_or(now);
         self.began.set(Some(began));
         (now - began).as_micros() as u64 + 10
@@ -227,7 +227,7 @@ impl Workload for Bank {
     fn objects(&self, store: usize) -> Vec<(Key, Value)> {
         let account = |order| {
             let value = serde_json::json!([BALANCE, self.first(store, order)]).to_string();
-            (self.account(store, order), Value::Bytes(value.into_bytes()))
+            (self.account(store, order), Value::Bytes(value.into_bytes().into()))
         };
         (0..self.accounts).map(account).collect()
     }

@@ -11,11 +11,12 @@
 mod relational;
 
 use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 use slackline::{Committed, Key, Outcome, Txn, TxnError, Value};
 use slackline_core::stats::Rng;
+use slackline_session::time::Time;
 
 use super::{Config, Seat, Step, Terms, TxnsError, Workload, named, read_all, region, run_each, tally};
 use crate::postgres::Installation;
@@ -121,7 +122,7 @@ impl Act {
 struct Courses {
     stores: usize,
     students: usize,
-    began: Cell<Option<Instant>>,
+    began: Cell<Option<Time>>,
     /// Submissions that were told to be done (those handed in again included), and those of which it is not known.
     handed_in: Cell<u64>,
     unknown: Cell<u64>,
@@ -165,7 +166,7 @@ impl Courses {
     }
 
     /// The assignment that is due next, and whether that is soon.
-    fn due(&self, now: Instant) -> (usize, bool) {
+    fn due(&self, now: Time) -> (usize, bool) {
         let began = self.began.get().unwrap_or(now);
         self.began.set(Some(began));
         let (passed, period) = ((now - began).as_micros(), PERIOD.as_micros());
@@ -173,7 +174,7 @@ impl Courses {
     }
 
     /// What a client at a store does next, and for which student.
-    fn next(&self, now: Instant, store: usize, rng: &mut Rng) -> (Act, usize) {
+    fn next(&self, now: Time, store: usize, rng: &mut Rng) -> (Act, usize) {
         let (due, is_soon) = self.due(now);
         let near = rng.below((self.students / self.stores) as u64) as usize;
         let student = near * self.stores + store;
@@ -241,7 +242,7 @@ impl Courses {
 
 impl Workload for Courses {
     fn objects(&self, store: usize) -> Vec<(Key, Value)> {
-        let bytes = |value: serde_json::Value| Value::Bytes(value.to_string().into_bytes());
+        let bytes = |value: serde_json::Value| Value::Bytes(value.to_string().into_bytes().into());
         let mut objects = Vec::new();
         for course in (store..COURSES).step_by(self.stores) {
             objects.push((self.course(course), bytes(json!(course))));

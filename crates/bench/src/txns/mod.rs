@@ -42,10 +42,12 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slackline::port::Port;
 use slackline::{Committed, Key, Outcome, SiteId, Topology, Transaction, TxnError, Value};
 use slackline_core::config::Warranties;
 use slackline_core::stats::Rng;
+use slackline_session::port::Port;
+use slackline_session::time::Time;
+use slackline_session::txn::Memos;
 use slackline_sim::Costs;
 use slackline_sim::world::Options;
 
@@ -231,6 +233,15 @@ impl Setting {
         }
     }
 
+    /// The memoized functions of a new client; whether it uses kept results.
+    fn memos(&self) -> Arc<Memos> {
+        let memos = Memos::default();
+        if !self.memoizes() {
+            memos.turn_off();
+        }
+        Arc::new(memos)
+    }
+
     fn wrong(&self, what: String) -> TxnsError {
         TxnsError::Wrong { config: self.config.to_string(), what }
     }
@@ -245,12 +256,12 @@ impl Setting {
         };
         let mut stage = Stage::new(options, Arc::new(self.topology()), &self.clients());
         let workload = Rc::new(workload);
-        let tally = Rc::new(RefCell::new(Tally::new(Some(stage.hub()))));
+        let tally = Rc::new(RefCell::new(Tally::new(Some(stage.delays()))));
         let seats: Vec<Seat> = self
             .clients()
             .iter()
             .enumerate()
-            .map(|(at, &site)| Seat::new(at, site, Arc::new(stage.port(at, self.memoizes()))))
+            .map(|(at, &site)| Seat::new(at, site, stage.port(at), self.memos()))
             .collect();
         for (site, seat) in seats.iter().take(self.stores).enumerate() {
             stage.spawn(load(Rc::clone(&workload), seat.clone(), site, Rc::clone(&tally)));
@@ -314,20 +325,21 @@ struct Seat {
     site: usize,
     region: String,
     port: Arc<dyn Port>,
+    memos: Arc<Memos>,
 }
 
 impl Seat {
-    fn new(client: usize, site: usize, port: Arc<dyn Port>) -> Self {
-        Self { client, site, region: region(site), port }
+    fn new(client: usize, site: usize, port: Arc<dyn Port>, memos: Arc<Memos>) -> Self {
+        Self { client, site, region: region(site), port, memos }
     }
 
-    fn now(&self) -> Instant {
+    fn now(&self) -> Time {
         self.port.now()
     }
 
     /// A transaction at the client's site.
     fn transaction(&self) -> Transaction {
-        Transaction::over(Arc::clone(&self.port)).at(&self.region).deadline(DEADLINE)
+        Transaction::over(Arc::clone(&self.port), Arc::clone(&self.memos)).at(&self.region).deadline(DEADLINE)
     }
 }
 

@@ -184,7 +184,7 @@ impl Oo7 {
 
 impl Workload for Oo7 {
     fn objects(&self, store: usize) -> Vec<(Key, Value)> {
-        let json = |value: serde_json::Value| Value::Bytes(value.to_string().into_bytes());
+        let json = |value: serde_json::Value| Value::Bytes(value.to_string().into_bytes().into());
         let mut objects = Vec::new();
         for level in 0..LEVELS - 1 {
             let count = CHILDREN.pow(level);

@@ -63,9 +63,9 @@ pub(super) fn run<W: Workload>(
             tokio::task::spawn_local(client(Rc::clone(&workload), seat.clone(), rng, window, Rc::clone(&tally)))
         };
         let clients: Vec<_> = seats.iter().map(step).collect();
-        tokio::time::sleep_until(window.from.into()).await;
+        seats[0].port.sleep_until(window.from).await;
         let before = sent()?;
-        tokio::time::sleep_until(window.end.into()).await;
+        seats[0].port.sleep_until(window.end).await;
         let counted = sent()? - before;
         for client in clients {
             client.await.map_err(failed)?;
@@ -102,13 +102,12 @@ async fn seats(setting: &Setting, cluster: &Dev, regions: &[String]) -> Result<V
     for (site, region) in cluster.sites().iter().zip(regions) {
         let options = Options { region: Some(region.clone()), ..Options::default() };
         let client = Client::connect_with([site.address().to_string()], options).await.map_err(failed)?;
-        let port = client.port();
-        if !setting.memoizes() {
-            port.memos().turn_off();
-        }
-        ports.push(port);
+        ports.push((client.port(), setting.memos()));
     }
-    let seat = |(at, site): (usize, usize)| Seat::new(at, site, ports[site].clone());
+    let seat = |(at, site): (usize, usize)| {
+        let (port, memos) = ports[site].clone();
+        Seat::new(at, site, port, memos)
+    };
     Ok(setting.clients().into_iter().enumerate().map(seat).collect())
 }
 

@@ -1,32 +1,33 @@
 //! What is counted of a run of transactions, and the figures that a report has of it.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use slackline::{Outcome, TxnError};
 use slackline_sim::Costs;
 
-use super::stage::Hub;
+use super::stage::Delays;
 use super::{EPSILON, Setting, Step};
 use crate::figure::Figure;
 use crate::histogram::Histogram;
 use crate::report::{Latency, Mode, Report, Run};
+use slackline_session::time::Time;
 
 /// The time for which transactions are counted.
 #[derive(Clone, Copy)]
 pub(super) struct Window {
-    pub(super) from: Instant,
-    pub(super) end: Instant,
+    pub(super) from: Time,
+    pub(super) end: Time,
 }
 
 impl Window {
-    pub(super) fn after(now: Instant, warm: Duration, measure: Duration) -> Self {
+    pub(super) fn after(now: Time, warm: Duration, measure: Duration) -> Self {
         Self { from: now + warm, end: now + warm + measure }
     }
 
     /// Whether what ends then is counted.
-    pub(super) fn counts(self, ended: Instant) -> bool {
+    pub(super) fn counts(self, ended: Time) -> bool {
         (self.from..self.end).contains(&ended)
     }
 }
@@ -47,13 +48,13 @@ pub(super) struct Tally {
     delays: Histogram,
     /// What went wrong, anywhere.
     pub(super) failure: Option<String>,
-    hub: Option<Arc<Mutex<Hub>>>,
+    defended: Option<Arc<Delays>>,
 }
 
 impl Tally {
-    /// With the hub that knows delays, in virtual time.
-    pub(super) fn new(hub: Option<Arc<Mutex<Hub>>>) -> Self {
-        Self { hub, ..Self::default() }
+    /// With what is known of delays, in virtual time.
+    pub(super) fn new(defended: Option<Arc<Delays>>) -> Self {
+        Self { defended, ..Self::default() }
     }
 
     pub(super) fn fail(&mut self, what: String) {
@@ -61,23 +62,14 @@ impl Tally {
     }
 
     /// Notes how a step of a client at a store ended, and from when to when it took.
-    pub(super) fn note(
-        &mut self,
-        window: Window,
-        store: usize,
-        took: (Instant, Instant),
-        step: Result<Step, TxnError>,
-    ) {
+    pub(super) fn note(&mut self, window: Window, store: usize, took: (Time, Time), step: Result<Step, TxnError>) {
         let (began, ended) = took;
         let Step { outcome, writes } = match step {
             Ok(step) => step,
             Err(error) => return self.fail(error.to_string()),
         };
         let delay = match &outcome {
-            Outcome::Done(committed) => committed.operation.and_then(|id| {
-                let hub = self.hub.as_ref()?;
-                Some(hub.lock().unwrap_or_else(PoisonError::into_inner).take_delay(id))
-            }),
+            Outcome::Done(committed) => committed.operation.and_then(|id| Some(self.defended.as_ref()?.take(id))),
             _ => None,
         };
         if !window.counts(ended) {
@@ -141,7 +133,7 @@ impl Tally {
         if let Some(sent) = sent {
             run = run.with("messages_per_txn", share(sent, committed));
         }
-        if self.hub.is_some() {
+        if self.defended.is_some() {
             let at = |q| rounded(self.delays.quantile(q) as f64 / 1e6);
             run = run.with("write_delay_ms", json!({ "p50": at(0.5), "p95": at(0.95), "max": at(1.0) }));
         }

@@ -6,19 +6,21 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use slackline_bench::calibrate::{CalibrateOptions, calibrate};
 use slackline_bench::footprint::{FootprintOptions, footprint};
-use slackline_bench::handle::{CoreOptions, WaitingOptions, core, waiting};
+use slackline_bench::handle::waiting::{WaitingOptions, waiting};
+use slackline_bench::handle::{CoreOptions, core};
 use slackline_bench::hot::{HotOptions, hot};
 use slackline_bench::quota::{Limit, QuotaError, QuotaOptions, quota};
 use slackline_bench::rtt::Rtt;
 use slackline_bench::trace::Format;
 
+use super::bench_floor::FloorSite;
 use super::bench_report::{Shown, explain_live, here, show, show_committed};
 use super::bench_txns::{BankBench, CoursesBench, Oo7Bench, ReadsBench, TwitterBench, WritesBench};
 use crate::end::{End, Finish, say};
 
 /// Measures: a workload, in virtual time or against real sites
 ///
-/// Every workload is seeded, and the books are verified after every run. A table is printed, or with --json one object.
+/// Every workload is seeded, and the resulting data are verified after every run. Prints a table, or with --json one object.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -45,6 +47,8 @@ enum Workload {
     Courses(CoursesBench),
     Reads(ReadsBench),
     Writes(WritesBench),
+    #[command(hide = true)]
+    Floor(FloorSite),
 }
 
 /// Replays demand against one quota that regions share
@@ -67,16 +71,16 @@ struct QuotaBench {
     /// Tokens, or auto:F for F times the smallest limit at which one central counter refuses under 1 %
     #[arg(long, value_name = "N|auto:F", default_value = "auto:1.05")]
     limit: Limit,
-    /// How many sites
+    /// The number of sites
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=64))]
     sites: u8,
     /// Round trips: aws, gcp, or a CSV file with from,to,rtt_ms
     #[arg(long, value_name = "TABLE", default_value = "gcp")]
     rtt: Rtt,
-    /// Replay so many times faster than it happened
+    /// Replay faster by this factor
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     speed: f64,
-    /// Only so many events
+    /// Replay only this number of events
     #[arg(long, value_name = "N")]
     events: Option<usize>,
     /// Real sites in real time, on this machine
@@ -88,8 +92,8 @@ struct QuotaBench {
 
 /// One quota that never runs out, at one site: how many durable grants a second
 ///
-/// Without --live this is a simulation: it runs in virtual time, and takes from a model what work and syncs cost. Only with
-/// --live does it measure this machine.
+/// Without --live this is a simulation in virtual time, with the costs of work and syncs from a model. Only --live measures this
+/// machine.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -111,45 +115,45 @@ struct HotBench {
 #[derive(Args)]
 #[command(after_help = "Examples:\n  slackline bench core --quotas 1000\n  slackline bench core --waiting 100000")]
 struct CoreBench {
-    /// How many acquires each round carries out
+    /// The number of acquires of each round
     #[arg(long, value_name = "N", default_value_t = 2_000_000)]
     acquires: u64,
-    /// How many quotas
+    /// The number of quotas
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     quotas: usize,
-    /// Instead: what a release, a question and a tick cost while this many acquires wait, and twice as many operations on unknown
-    /// names
+    /// Measure instead the time of a release, a question and a tick while this number of acquires waits, and twice that number of
+    /// operations on unknown names
     #[arg(long, value_name = "N", conflicts_with_all = ["acquires", "quotas"])]
     waiting: Option<usize>,
     #[command(flatten)]
     shown: Shown,
 }
 
-/// What many quotas cost one site: memory, and the time of a restart
+/// The cost of many quotas at one site: memory, and the time of a restart
 #[derive(Args)]
 #[command(after_help = "Example:\n  slackline bench footprint --quotas 10000")]
 struct FootprintBench {
-    /// How many quotas; 100000, or 1 with --grants
+    /// The number of quotas; by default 100000, or 1 with --grants
     #[arg(long, value_name = "N")]
     quotas: Option<usize>,
-    /// How many tracked grants of the first quota
+    /// The number of tracked grants of the first quota
     #[arg(long, value_name = "N", default_value_t = 0)]
     grants: usize,
     #[command(flatten)]
     shown: Shown,
 }
 
-/// What work costs at a real site, beside what simulations reckon with
+/// The cost of work at a real site, beside the costs in the simulator's model
 ///
-/// Two sites and a client run on this machine for about a minute. The time of the sites' processors and syncs is split into
-/// what an input, an operation, an object, a message, a byte and a sync take.
+/// Two sites and a client run on this machine for about a minute. The time of the sites' processors and syncs is divided into
+/// the times of an input, an operation, an object, a message, a byte and a sync.
 #[derive(Args)]
 #[command(after_help = "Example:\n  slackline bench calibrate --json")]
 struct CalibrateBench {
-    /// How often each load is run; the medians are shown
+    /// The number of runs of each load; the medians are shown
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u8).range(1..=100))]
     rounds: u8,
-    /// For how long each load is run, in milliseconds
+    /// The length of each run, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u16).range(10..=60_000))]
     length: u16,
     /// Print one JSON object
@@ -171,6 +175,7 @@ impl Bench {
             Workload::Courses(bench) => bench.shown.json,
             Workload::Reads(bench) => bench.single.shown.json,
             Workload::Writes(bench) => bench.single.shown.json,
+            Workload::Floor(site) => site.json,
         }
     }
 
@@ -246,6 +251,7 @@ impl Bench {
             Workload::Courses(bench) => show_committed(bench.run()?, bench.shown),
             Workload::Reads(bench) => show_committed(bench.run()?, bench.single.shown),
             Workload::Writes(bench) => show_committed(bench.run()?, bench.single.shown),
+            Workload::Floor(site) => site.run(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How benchmarks show what they have measured, and what those that start real sites share.
+//! The output of benchmarks, and the common part of those that start real sites.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use slackline_bench::report::Report;
 
 use crate::end::{End, Finish, say};
 
-/// How the result is shown
+/// The form of the result
 #[derive(Args)]
 pub(super) struct Shown {
     /// Print one JSON object
@@ -18,12 +18,12 @@ pub(super) struct Shown {
     /// Draw the figures as SVG into this directory
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
-    /// What every random choice comes from
+    /// The seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,
 }
 
-/// What a command says of a failure of real sites.
+/// The end of a command whose real sites failed.
 pub(super) fn explain_live(error: LiveError) -> Finish {
     match error {
         LiveError::InMemory { .. } => Finish::WrongUse(error.to_string()),
@@ -31,7 +31,7 @@ pub(super) fn explain_live(error: LiveError) -> Finish {
     }
 }
 
-/// This binary serves, with its data below the working directory.
+/// Real sites of this binary, with their data below the working directory.
 pub(super) fn here() -> Result<Live, Finish> {
     let binary = std::env::current_exe().map_err(|error| Finish::Failed(format!("this binary: {error}")))?;
     Ok(Live { binary: Some(binary), directory: PathBuf::from(".") })
@@ -47,17 +47,18 @@ pub(super) fn show_committed(report: Report, shown: Shown) -> Result<End, Finish
     }
     let runs = empty.join(", ");
     Err(Finish::Said(format!(
-        "nothing was committed while it was counted, in {runs}: nothing is measured; give it more time"
+        "nothing was committed while it was counted, in {runs}, so nothing is measured; give it more time"
     )))
 }
 
 /// Prints a report, and draws it if that is asked for.
 pub(super) fn show(report: Report, shown: Shown) -> Result<End, Finish> {
-    // First of all: what took long to find out is told, even if it cannot be drawn.
+    // The figures first: they took long to measure, and are wanted even if they cannot be drawn.
     match shown.json {
         true => say(report.to_json()),
         false => say(report.to_table().trim_end()),
     }
+
     if let Some(directory) = &shown.plot {
         let drawn = report.plot(directory);
         let drawn =
@@ -66,6 +67,7 @@ pub(super) fn show(report: Report, shown: Shown) -> Result<End, Finish> {
             drawn.iter().for_each(|path| say(format!("drawn: {}", path.display())));
         }
     }
+
     match report.verified {
         true => Ok(End::silent()),
         false => Err(Finish::Said("the books are wrong; see the report".into())),

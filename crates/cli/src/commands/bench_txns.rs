@@ -15,7 +15,7 @@ use slackline_bench::txns::{
 use super::bench_report::{Shown, explain_live, here};
 use crate::end::Finish;
 
-/// How a workload of transactions is run
+/// The terms of a workload of transactions
 #[derive(Args)]
 struct Course {
     /// Only this configuration
@@ -24,10 +24,10 @@ struct Course {
     /// The round trip between stores, in milliseconds
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(..=10_000))]
     rtt: Option<u64>,
-    /// How many clients each store has
+    /// The number of clients of each store
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     clients: Option<u16>,
-    /// How long is counted, in milliseconds (virtual time, unless --live)
+    /// The time that is counted, in milliseconds (virtual time, unless --live)
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     measure: Option<u64>,
     /// Real sites in real time, on this machine
@@ -35,7 +35,7 @@ struct Course {
     live: bool,
 }
 
-/// Completes what all workloads take: what each has its own default of, and which configurations it has.
+/// Completes the options that all workloads have with a workload's own defaults and configurations.
 fn own(arg: Arg, terms: &Terms) -> Arg {
     let names: Vec<String> = terms.configs.iter().map(Config::to_string).collect();
     let (last, others) =
@@ -50,7 +50,7 @@ fn own(arg: Arg, terms: &Terms) -> Arg {
 }
 
 impl Course {
-    /// What was given; the rest stays as the workload has it.
+    /// The terms of the command line; those that are not given are the workload's own.
     fn terms(&self, seed: u64, own: Terms) -> Terms {
         let millis = Duration::from_millis;
         Terms {
@@ -75,7 +75,7 @@ Examples:
   slackline bench twitter --rtt 10 --config state
   slackline bench twitter --live --rtt 10 --measure 5000")]
 pub(crate) struct TwitterBench {
-    /// How many users
+    /// The number of users
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u16).range(5..=4_000))]
     users: u16,
     #[command(flatten)]
@@ -94,10 +94,10 @@ Examples:
   slackline bench oo7 --stores 1..4            # throughput by stores
   slackline bench oo7 --stores 3 --write-shares 0,2,10,25,50")]
 pub(crate) struct Oo7Bench {
-    /// How many stores: 1 to 8, a list of numbers, or a range like 1..8
+    /// The number of stores: 1 to 8, a list of numbers, or a range like 1..8
     #[arg(long, value_name = "N,N|N..N", default_value = "1..4", value_parser = |text: &str| numbers(text, &(1..=8)))]
     stores: Numbers,
-    /// Of 100 transactions so many write: 0 to 100, a list of numbers, or a range
+    /// The share of transactions that write, of 100: 0 to 100, a list of numbers, or a range
     #[arg(long, value_name = "N,N|N..N", default_value = "2", value_parser = |text: &str| numbers(text, &(0..=100)))]
     write_shares: Numbers,
     #[command(flatten)]
@@ -113,10 +113,10 @@ Examples:
   slackline bench bank
   slackline bench bank --live --rtt 5 --measure 3000")]
 pub(crate) struct BankBench {
-    /// How many stores
+    /// The number of stores
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=8))]
     stores: u8,
-    /// How many accounts each store has
+    /// The number of accounts of each store
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u16).range(1..=500))]
     accounts: u16,
     #[command(flatten)]
@@ -136,10 +136,10 @@ Examples:
   slackline bench courses --rtt 80 --config state
   slackline bench courses --baseline postgres  # all live")]
 pub(crate) struct CoursesBench {
-    /// How many stores
+    /// The number of stores
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=8))]
     stores: u8,
-    /// How many students
+    /// The number of students
     #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u16).range(8..=3_000))]
     students: u16,
     /// Compare with another system: postgres (optimistic locking, on a PostgreSQL of its own); implies --live
@@ -157,7 +157,7 @@ pub(crate) struct Single {
     /// Callers, one transaction under way each
     #[arg(long, value_name = "N", default_value = "64,1", value_delimiter = ',')]
     callers: Vec<usize>,
-    /// Real sites; there is no other way to run this, so it need not be said
+    /// Real sites: the only way to run this, with or without the option
     #[arg(long)]
     live: bool,
     #[command(flatten)]
@@ -174,10 +174,16 @@ pub(crate) struct ReadsBench {
     pub(super) single: Single,
 }
 
-/// Transactions that write one small object at its home, synced, live: how many a second
+/// Transactions that write one object at its home, synced, live: how many a second
 #[derive(Args)]
-#[command(after_help = "Example:\n  slackline bench writes --live --callers 1,64")]
+#[command(after_help = "\
+Examples:
+  slackline bench writes --live --callers 1,64
+  slackline bench writes --live --value-bytes 65536")]
 pub(crate) struct WritesBench {
+    /// The size of the values, in bytes; without it they are numbers
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=200_000))]
+    value_bytes: u32,
     #[command(flatten)]
     pub(super) single: Single,
 }
@@ -190,7 +196,8 @@ impl ReadsBench {
 
 impl WritesBench {
     pub(super) fn run(&self) -> Result<Report, Finish> {
-        writes(&self.single.options()?).map_err(explain_live)
+        let value_bytes = self.value_bytes as usize;
+        writes(&SingleOptions { value_bytes, ..self.single.options()? }).map_err(explain_live)
     }
 }
 
@@ -243,7 +250,7 @@ impl CoursesBench {
 #[derive(Clone)]
 struct Numbers(Vec<usize>);
 
-/// Reads `1,2,4`, `1..8` (both ends included) or a list of such.
+/// Reads `1,2,4`, `1..8` (both ends included) or a list of both.
 fn numbers(text: &str, range: &RangeInclusive<usize>) -> Result<Numbers, String> {
     let (first, last) = (range.start(), range.end());
     let number = |text: &str| {
@@ -252,6 +259,7 @@ fn numbers(text: &str, range: &RangeInclusive<usize>) -> Result<Numbers, String>
             .map_err(|_| format!("{text:?} is no number: write numbers from {first} to {last}, like 1,2,4 or 1..8"))?;
         if range.contains(&number) { Ok(number) } else { Err(format!("{number} is not from {first} to {last}")) }
     };
+
     let mut numbers = Vec::new();
     for part in text.split(',') {
         match part.split_once("..") {
@@ -265,6 +273,7 @@ fn numbers(text: &str, range: &RangeInclusive<usize>) -> Result<Numbers, String>
             None => numbers.push(number(part)?),
         }
     }
+
     Ok(Numbers(numbers))
 }
 

@@ -11,9 +11,9 @@ use slackline_server::{Dev as Cluster, DevConfig, DevError, Ports, RttTable, Sig
 use crate::end::{End, Finish};
 use crate::output::Table;
 
-/// How long to wait for the sites to find each other before saying so.
+/// The time that the sites may take to find each other before the command says that they have not.
 const READY: Duration = Duration::from_secs(10);
-/// How long the sites may take to finish what runs.
+/// The time that the sites may take to finish what runs.
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// Runs a whole cluster on this machine
@@ -30,25 +30,25 @@ Examples:
 An RTT table has lines `from,to,rtt_ms`, like `us,eu,70.5`.
 Set RUST_LOG=info to see logs.")]
 pub(crate) struct Dev {
-    /// How many regions: the first ones of the RTT table. Each has one site, or one for each lane
+    /// The number of regions: the first ones of the RTT table. Each has one site, or one for each lane
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     sites: u16,
-    /// How many lanes. A quota is in one of them, by a hash of its name; each region has a site for each lane. The sites of
-    /// lane 1 are us:1, eu:1 and so on, and ids of their grants look like eu:1-1-1
+    /// The number of lanes. A quota is in one of them, by a hash of its name; each region has a site for each lane. The sites
+    /// of lane 1 are us:1, eu:1 and so on, and ids of their grants look like eu:1-1-1
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     lanes: u16,
-    /// Round trips between regions, as CSV; without, some regions of AWS
+    /// Round trips between regions, as CSV; by default those of some regions of AWS
     #[arg(long, value_name = "FILE")]
     rtt: Option<PathBuf>,
-    /// Where the data are kept
+    /// The directory of the data
     #[arg(long, value_name = "DIR", default_value = "slackline-data", conflicts_with = "memory")]
     data: PathBuf,
     /// Keep nothing: the data are in memory, and end with the process
     #[arg(long)]
     memory: bool,
-    /// The first site's port; the others follow, HTTP a hundred higher. 0 takes free ones. Without, 7400, or free ones where
-    /// those are taken; other commands then need --connect, as is printed. A data directory keeps its ports: delete
-    /// DIR/ports to choose anew
+    /// The first site's port; the others follow, HTTP a hundred higher. 0 takes free ones. By default 7400, or free ones if
+    /// those are taken; other commands then need --connect, which is printed. A data directory keeps its ports: delete
+    /// DIR/ports to choose others
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
     /// Print one JSON object when the cluster runs
@@ -87,15 +87,18 @@ impl Dev {
             },
             ..DevConfig::default()
         };
+
+        // Before the sites start: a Ctrl-C that comes while they do must drain them too.
         let signals = Signals::listen().map_err(|error| Finish::Failed(format!("cannot wait for signals: {error}")))?;
         let cluster = Cluster::start(config).map_err(|error| match error {
             DevError::Distance { .. } | DevError::NoSuchPorts { .. } => Finish::WrongUse(error.to_string()),
             error => Finish::Failed(match error.to_string().split_once(" is in use by another process") {
-                // The rest is advice for whoever runs one site.
+                // The rest of the sentence is advice on running one site.
                 Some((path, _)) => format!("{path} is in use by another process: stop that cluster, or use --data DIR"),
                 None => error.to_string(),
             }),
         })?;
+
         let ready = cluster.wait_ready(READY);
         self.announce(cluster.sites(), ready).print(self.json);
         if signals.wait(cluster.sites()) {
@@ -104,6 +107,7 @@ impl Dev {
         cluster.drain(DRAIN).map(|()| End::silent()).map_err(|error| Finish::Failed(error.to_string()))
     }
 
+    /// The output once the cluster runs: its addresses, and commands to try.
     fn announce(&self, sites: &[SiteHandle], ready: bool) -> End {
         let data = if self.memory { None } else { Some(self.data.display().to_string()) };
         let mut table = Table::new(&["SITE", "ADDRESS", "HEALTH AND METRICS"]);
@@ -122,7 +126,9 @@ impl Dev {
             true => format!("{kept}, not at port {FIRST_PORT} (taken, or others were chosen before)"),
             false => kept,
         };
-        let late = if ready { "" } else { "\nNot every site serves yet; `status` tells which." };
+        let late = if ready { "" } else { "\nNot every site serves yet; `status` shows which." };
+
+        // The commands can be copied: they name this program as it was called, and the cluster unless it is where commands look.
         let (program, connect) = (program(), connect(sites));
         let region = |site: &SiteHandle| site.name().split(':').next().unwrap_or_default().to_owned();
         let (site, other) = (region(&sites[0]), region(&sites[sites.len() / 2]));
@@ -141,7 +147,7 @@ impl Dev {
     }
 }
 
-/// How this program was called, for commands that can be copied.
+/// The path by which this program was called, for commands that can be copied.
 fn program() -> String {
     let called = std::env::args_os().next().unwrap_or_default().to_string_lossy().into_owned();
     let here = std::env::current_dir().ok();
@@ -154,7 +160,7 @@ fn program() -> String {
     }
 }
 
-/// How other commands find the cluster: nothing to say if it is where they look anyway.
+/// The option by which other commands find the cluster; empty if they look there anyway.
 fn connect(sites: &[SiteHandle]) -> String {
     let address = sites[0].address();
     if address.port() == FIRST_PORT { String::new() } else { format!(" --connect {address}") }

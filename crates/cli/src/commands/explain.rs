@@ -1,4 +1,4 @@
-//! `slackline txn explain`: which course did a transaction take, and what took its time?
+//! `slackline txn explain`: the course of a transaction, and the times of its steps.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
@@ -14,14 +14,15 @@ use crate::session::Connection;
 /// The most columns that a line takes.
 const COLUMNS: usize = 80;
 
-/// Tells which course a transaction took
+/// Shows the course of a transaction
 ///
-/// Which rights proved what it read, which sites were asked, what each answered and when: so also why it was refused, or for whose
-/// rights it waited. The site that coordinated it remembers its last 4,096 transactions, in memory.
+/// It shows the rights that proved its reads, the sites that were asked, and the answer of each with its time; so also the reason
+/// of a refusal, and the holders of rights that it waited for. The site that coordinated it remembers its last 4,096
+/// transactions, in memory.
 #[derive(Args)]
 #[command(after_help = "Example:\n  slackline txn explain us-1-9-12")]
 pub(crate) struct Explain {
-    /// The id of its operation: `operation` in what --json prints, or from the sentence of a refusal
+    /// The id of its operation: `operation` in the output of --json, or the id in a refusal
     #[arg(value_name = "ID")]
     operation: String,
     /// Print one JSON object
@@ -47,8 +48,8 @@ impl Explain {
     }
 }
 
-/// A sentence, if there never was such an operation. What was never opened can be told from what is forgotten: numbers of
-/// sessions and incarnations only rise.
+/// A sentence, if there never was an operation with this id. A session that was never opened differs from one that is forgotten:
+/// numbers of sessions and incarnations only rise, so its number is above all that were given.
 pub(super) async fn never_was(client: &Client, operation: OperationId) -> Option<String> {
     let newest = newest(client, operation.site).await?;
     is_beyond(operation, newest).then(|| {
@@ -58,13 +59,13 @@ pub(super) async fn never_was(client: &Client, operation: OperationId) -> Option
     })
 }
 
-/// Whether no operation can have this id, where this one is of the newest session of its site.
+/// True if no operation can have this id; `newest` is in the newest session of its site.
 fn is_beyond(operation: OperationId, newest: OperationId) -> bool {
     let session = |id: OperationId| (id.incarnation, id.session);
     session(operation) > session(newest) || operation.sequence == 0
 }
 
-/// Why a site that answers knows nothing of a transaction.
+/// The reason why a site that answers knows nothing of a transaction.
 async fn unknown(client: &Client, operation: OperationId) -> String {
     let site = client.topology().name(operation.site);
     match newest(client, operation.site).await {
@@ -79,7 +80,7 @@ async fn unknown(client: &Client, operation: OperationId) -> String {
     }
 }
 
-/// An operation in the newest session of a site: one that reads where nothing is, to learn the numbers.
+/// An operation in the newest session of a site: it reads a name without an object, to learn the session's number.
 async fn newest(client: &Client, site: SiteId) -> Option<OperationId> {
     let region = client.topology().regions.get(usize::from(site.region))?;
     let nothing = &Key::new(region, "nothing");
@@ -98,6 +99,7 @@ fn json(explanation: &Explanation) -> Value {
         let PartAsked { site, reads, scans, writes } = part;
         json!({ "site": site, "reads": reads, "scans": scans, "writes": writes })
     };
+
     json!({
         "outcome": "done",
         "operation": operation,
@@ -126,6 +128,7 @@ fn step_json(step: &Step) -> Value {
         What::Noted => ("noted", json!({})),
         _ => ("other", json!({})),
     };
+
     json["step"] = json!(word);
     json["site"] = json!(step.site);
     json["after_us"] = json!(micros(step.after));
@@ -158,10 +161,11 @@ fn text(explanation: &Explanation, now: SystemTime) -> String {
     let lines = explanation.steps.iter().map(|step| (step.after, line(explanation, step)));
     let mut lines: Vec<(Duration, [String; 3])> = lines.collect();
     if let Some((after, end)) = &explanation.end {
-        // What was noted later comes after it.
+        // By time: a site may note the decision later than it was taken.
         let at = lines.iter().position(|(other, _)| other > after).unwrap_or(lines.len());
         lines.insert(at, (*after, [site.clone(), String::new(), end_text(explanation, end)]));
     }
+
     let width = |cell: fn(&[String; 3]) -> &str| lines.iter().map(|(_, line)| cell(line).chars().count()).max();
     let sites = width(|line| &line[0]).unwrap_or(0).max(4);
     // Two columns of spans, and two spaces after each.
@@ -171,22 +175,26 @@ fn text(explanation: &Explanation, now: SystemTime) -> String {
         table.row([span(after), site, took, what.next().unwrap_or_default()]);
         what.for_each(|more| table.row([String::new(), String::new(), String::new(), format!("  {more}")]));
     }
+
     text.push_str(&table.render());
     if explanation.left_out > 0 {
         let _ = write!(text, "\n{} more steps are not remembered", explanation.left_out);
     }
+
     if explanation.end.is_none() {
         text.push_str("\nit is not decided yet");
     }
+
     text
 }
 
-/// Which rights proved what it read.
+/// Writes the rights that proved its reads.
 fn rights(text: &mut String, explanation: &Explanation) {
     let Explanation { began, proved, rights, .. } = explanation;
     if *proved == 0 {
         return;
     }
+
     let reads = counted(*proved, "read");
     let _ = writeln!(text, "{reads} proved by rights of its own, so that nobody was asked:");
     for right in rights {
@@ -194,13 +202,14 @@ fn rights(text: &mut String, explanation: &Explanation) {
         let key = shortened(&right.key.to_string(), COLUMNS.saturating_sub(until.chars().count() + 3));
         let _ = writeln!(text, "  {key} {until}");
     }
+
     let more = usize::try_from(*proved).unwrap_or(0).saturating_sub(rights.len());
     if more > 0 {
         let _ = writeln!(text, "  and {more} more");
     }
 }
 
-/// Who, how long since it was asked, and what.
+/// A step as a line: the site, the time since it was asked, and the step in words.
 fn line(explanation: &Explanation, step: &Step) -> [String; 3] {
     let began = explanation.began;
     let what = match &step.what {
@@ -221,16 +230,18 @@ fn line(explanation: &Explanation, step: &Step) -> [String; 3] {
         What::Noted => "has noted the decision".to_owned(),
         _ => "something that this version does not know".to_owned(),
     };
+
     let times = if step.times > 1 { format!(" (the first of {} times)", step.times) } else { String::new() };
     [shortened(&step.site, SITE), took(explanation, step), format!("{what}{times}")]
 }
 
-/// How long a site took to answer. One that waited took that long for its rights alone.
+/// The time that a site took to answer, from when it was asked; for one that waited for rights, from when it said so.
 fn took(explanation: &Explanation, step: &Step) -> String {
     let of_site = |is: fn(&What) -> bool| {
         let found = explanation.steps.iter().find(|other| other.site == step.site && is(&other.what));
         found.map(|found| found.after)
     };
+
     let since = match step.what {
         What::Waits { .. } => of_site(|what| matches!(what, What::Asked)),
         What::Prepared | What::Committed | What::Refused(_) => {
@@ -240,10 +251,11 @@ fn took(explanation: &Explanation, step: &Step) -> String {
         What::Noted => explanation.end.as_ref().map(|(after, _)| *after),
         _ => None,
     };
+
     since.map(|since| span(step.after.saturating_sub(since))).unwrap_or_default()
 }
 
-/// What a site was asked for.
+/// The size of the part that a site was asked for, in words.
 fn asked(explanation: &Explanation, site: &str) -> String {
     let Some(part) = explanation.parts.iter().find(|part| part.site == site) else { return "its part".to_owned() };
     let counts = [(part.reads, "read"), (part.scans, "scan"), (part.writes, "write")];
@@ -268,7 +280,7 @@ fn end_text(explanation: &Explanation, end: &slackline::End) -> String {
     }
 }
 
-/// A refusal with all that is known of it.
+/// A refusal with all its details.
 fn why(began: SystemTime, aborted: &Aborted) -> String {
     let aborted = Aborted { key: aborted.key.as_ref().map(short), ..aborted.clone() };
     match aborted.until {
@@ -281,7 +293,7 @@ fn counted(count: u32, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
-/// A time as how long it is after the beginning.
+/// A time, as a span after the beginning.
 fn later(began: SystemTime, until: SystemTime) -> String {
     until.duration_since(began).map_or_else(|_| "the beginning".to_owned(), span)
 }
@@ -296,7 +308,7 @@ fn short(key: &Key) -> Key {
     Key::new(shortened(key.region(), SITE), shortened(key.name(), name))
 }
 
-/// A name that has no more than so many characters: of a longer one, its middle is left out. In one line, and shown whatever is in it.
+/// A name in at most `room` characters: the middle of a longer one is left out. In one line, and safe on a terminal.
 fn shortened(name: &str, room: usize) -> String {
     let name = safe_line(name);
     let length = name.chars().count();
@@ -322,7 +334,7 @@ fn span(span: Duration) -> String {
     }
 }
 
-/// Breaks a sentence into lines of so many characters, the later ones two fewer.
+/// Breaks a sentence into lines of at most `room` characters, the later ones two fewer.
 fn wrap(sentence: &str, room: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in sentence.split(' ') {

@@ -1,6 +1,7 @@
 //! One module for each command: its options, its help, and what it does.
 
 pub(crate) mod bench;
+mod bench_floor;
 mod bench_report;
 mod bench_txns;
 pub(crate) mod dev;

@@ -19,25 +19,26 @@ use crate::session::Connection;
 /// The most rows that one scan prints.
 const ROWS: i64 = 1_024;
 
-/// How a transaction is run.
+/// The terms of a transaction.
 #[derive(Args)]
 pub(crate) struct Terms {
-    /// The region whose site runs it; the nearest one without
+    /// The region whose site runs it; by default the nearest one
     #[arg(long, value_name = "REGION")]
     pub(crate) site: Option<String>,
-    /// How long a write may wait for others' rights to read the old value; the deadline without, which it cannot exceed
+    /// The time that a write may wait until other sites' rights to read the old value end; at most, and by default, the
+    /// deadline
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = duration::parse)]
     pub(crate) max_wait: Option<Duration>,
 }
 
 impl Terms {
-    /// That nothing is to be waited for longer than the transaction may take in all.
+    /// Checks that the wait is not longer than the transaction may take.
     pub(crate) fn check(&self, connection: &Connection) -> Result<(), Finish> {
         let deadline = connection.deadline;
         match self.max_wait.filter(|wait| *wait > deadline) {
             None => Ok(()),
             Some(wait) => Err(Finish::WrongUse(format!(
-                "--max-wait {wait:?} is beyond the deadline of {deadline:?}: give --deadline as much, or more"
+                "--max-wait {wait:?} is longer than the deadline of {deadline:?}: give a longer --deadline too"
             ))),
         }
     }
@@ -66,7 +67,7 @@ impl Terms {
 
 /// Reads an object
 ///
-/// Prints its value: JSON, or a counter's number. What is neither is printed with --raw.
+/// Prints its value: JSON, or a counter's number. With --raw it prints the bytes of any value.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -82,7 +83,7 @@ pub(crate) struct Get {
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
-    /// The region whose site reads it; the nearest one without
+    /// The region whose site reads it; by default the nearest one
     #[arg(long, value_name = "REGION")]
     site: Option<String>,
     #[command(flatten)]
@@ -103,7 +104,7 @@ impl Get {
                     ) => {
                         let mut out = io::stdout().lock();
                         match out.write_all(&bytes).and_then(|()| out.flush()) {
-                            // Whoever reads may have gone away, as `head` does.
+                            // A reader that has gone away, as `head` does, is no failure.
                             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
                                 Err(Finish::Failed(format!("standard output: {error}")))
                             }
@@ -123,7 +124,7 @@ impl Get {
 /// Writes an object
 ///
 /// Its value is JSON, which programs in any language can read; or bytes as they are; or a counter, to which transactions add
-/// without excluding each other. What was there is replaced, a counter too.
+/// without excluding each other. The value replaces the one that was there, a counter too.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -164,6 +165,7 @@ impl Put {
                 })
             })?;
         }
+
         self.connection.run_and_leave(async move |client: Client| {
             let (key, value) = (&key, &value);
             let write = |txn: Txn| async move {
@@ -208,14 +210,14 @@ impl Delete {
 
 /// Adds to a counter
 ///
-/// One that is not there begins at 0. Adds do not wait for each other.
+/// A counter that does not exist begins at 0. Adds do not wait for each other.
 #[derive(Args)]
 #[command(after_help = "Example:\n  slackline add us:visits 3")]
 pub(crate) struct Add {
     /// The counter: its home region and its name, with a colon between them
     #[arg(value_parser = key)]
     key: Key,
-    /// How much; may be below 0
+    /// The number to add; may be below 0
     #[arg(allow_negative_numbers = true)]
     delta: i64,
     #[command(flatten)]
@@ -248,18 +250,18 @@ Examples:
   slackline scan eu:users/
   slackline scan eu --limit 10 --after users/alice")]
 pub(crate) struct Scan {
-    /// The region; or also, after a colon, what the names begin with
+    /// The region, or the region, a colon and the beginning of the names
     region: String,
-    /// What the names begin with
+    /// The beginning of the names
     #[arg(default_value = "")]
     prefix: String,
     /// Only names after this one
     #[arg(long, value_name = "NAME", default_value = "")]
     after: String,
-    /// No more than about this many
+    /// About the largest number of objects
     #[arg(long, value_name = "ROWS", default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=ROWS))]
     limit: i64,
-    /// The region whose site reads them; the nearest one without
+    /// The region whose site reads them; by default the nearest one
     #[arg(long, value_name = "REGION")]
     site: Option<String>,
     /// Print one JSON object
@@ -277,6 +279,7 @@ impl Scan {
             Some((region, start)) if prefix.is_empty() => Key::new(region, start),
             _ => Key::new(region, prefix),
         };
+
         let limit = usize::try_from(limit).unwrap_or(1);
         self.connection.run(async move |client: Client| {
             let (prefix, after) = (&prefix, &after);
@@ -299,9 +302,9 @@ impl Scan {
 
 /// Accepts that a site has lost its objects
 ///
-/// After a site has lost its storage, what it does not find is refused as lost, because it may have been there. This says that
-/// those objects are gone for good: they count as absent from then on, and no sooner than 21 s after the site has started
-/// anew, because other sites may show them until then.
+/// After a site has lost its storage, each object that it does not find is refused as lost, because it may have existed. This
+/// command accepts that those objects are permanently gone: they count as absent from then on, but at the earliest 21 s after the
+/// start of the site, because other sites may show their copies until then.
 #[derive(Args)]
 #[command(after_help = "Example:\n  slackline accept-loss --site eu")]
 pub(crate) struct AcceptLoss {
@@ -320,7 +323,7 @@ impl AcceptLoss {
         let site = self.site;
         self.connection.run(async move |client: Client| {
             client.accept_loss(&site).await.done()?;
-            let text = format!("what {site} has lost counts as absent, from 21 s after its start on");
+            let text = format!("the objects that {site} has lost count as absent, from 21 s after its start on");
             Ok(End::new(json!({ "outcome": "done", "site": site }), text))
         })
     }
@@ -342,7 +345,7 @@ fn written<T>(client: &Client, key: &Key, done: &Committed<T>, text: String) -> 
     End::new(json, text)
 }
 
-/// What `get` prints for programs.
+/// The output of `get` for programs.
 #[derive(Serialize)]
 struct Got {
     #[serde(flatten)]
@@ -350,7 +353,7 @@ struct Got {
     outcome: &'static str,
 }
 
-/// What `scan` prints for programs.
+/// The output of `scan` for programs.
 #[derive(Serialize)]
 struct Scanned {
     next: Option<String>,

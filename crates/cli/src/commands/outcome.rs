@@ -1,21 +1,21 @@
-//! `slackline outcome`: what became of an operation?
+//! `slackline outcome`: the outcome of an operation that was unknown.
 
 use clap::Args;
 use serde_json::json;
-use slackline::{Client, Effect, NotDone, ParseNameError, WhyUnknown};
+use slackline::{Client, Effect, NotDone, ParseNameError, UnknownReason};
 
 use crate::end::{End, Finish};
 use crate::session::Connection;
 
-/// Tells what became of an operation whose outcome is unknown
+/// Asks for the outcome of an operation that was unknown
 ///
-/// If the operation's site has not seen it, asking makes the site refuse it for ever. One that is still under way there stays
-/// unknown until it has ended: ask again. Sites remember the operations of
-/// put, add, delete and txn, and those whose outcome was told as unknown, for ten minutes.
+/// If the operation's site has not seen it, asking makes the site refuse it permanently. An operation that is still running there
+/// stays unknown until it has ended: ask again. For ten minutes, sites remember the operations of put, add, delete and txn,
+/// and all whose outcome was printed as unknown.
 #[derive(Args)]
 #[command(after_help = "Example:\n  slackline outcome eu-1-9-12")]
 pub(crate) struct Outcome {
-    /// The operation's id, as the command that made it printed it
+    /// The operation's id, which its command printed
     operation: String,
     /// Print one JSON object
     #[arg(long)]
@@ -34,8 +34,8 @@ impl Outcome {
                 Ok(effect) => effect,
                 Err(NotDone::Refused(refused)) => return Err(Finish::WasRefused(refused)),
                 Err(NotDone::Unknown(unknown)) => {
-                    // A site that says so answers, and tells whether there ever was such an operation.
-                    let is_forgotten = matches!(unknown.why, WhyUnknown::IncarnationLost | WhyUnknown::Forgotten);
+                    // A site with these answers can be reached, so it can be asked if there ever was an operation with this id.
+                    let is_forgotten = matches!(unknown.why, UnknownReason::IncarnationLost | UnknownReason::Forgotten);
                     let never_was = match is_forgotten {
                         true => super::explain::never_was(&client, operation).await,
                         false => None,

@@ -64,15 +64,15 @@ impl Quota {
 
 /// Creates a quota
 ///
-/// Its tokens are spread over the sites: equally, or by recent demand if the name was used shortly before. Creating it again
-/// with the same limit does nothing; with another limit it is refused.
+/// Its tokens are spread over the sites: equally, or by recent demand if a quota of this name existed shortly before. Creating
+/// it again with the same limit does nothing; with another limit it is refused.
 #[derive(Args)]
 #[command(after_help = "Example:\n  slackline quota create gpus --limit 5000")]
 struct Create {
     /// The quota's name: 1 to 256 bytes, no control characters
     #[arg(value_parser = name)]
     name: String,
-    /// How many tokens there are, over all sites
+    /// The number of tokens, over all sites
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = amount)]
     limit: i64,
     /// Print one JSON object
@@ -96,14 +96,14 @@ impl Create {
 /// Takes tokens
 ///
 /// They are yours until you release them by the grant's id, which is printed. With --for, the site that granted them takes
-/// them back by itself when the time is up, also if it has crashed in between.
+/// them back by itself when the time is up, also after a crash.
 ///
-/// If the site says nothing, the command waits for it until the deadline; with --for, or after --patience, it tries another site. What
-/// the first one may have granted as well is printed then: nobody gives it back when the command has ended, unless you do, or its time
-/// is up.
+/// If the site does not answer, the command waits for it until the deadline. With --for it tries another site after 1s, and with
+/// --patience after that time. The first site may then have granted tokens too: the command prints the id of that operation. Ask
+/// for its outcome, and release the grant, unless --for ends it.
 ///
-/// The fence that is printed rises with every grant of the site: a resource that remembers the highest one it has seen
-/// from a site can turn an older holder away.
+/// Each grant has a fence, which is printed, and which rises with every grant of the site. A resource that remembers the highest
+/// fence it has seen from a site can refuse the holder of an older grant.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -115,16 +115,16 @@ struct Acquire {
     /// The quota's name
     #[arg(value_parser = name)]
     name: String,
-    /// How many tokens
+    /// The number of tokens
     #[arg(allow_negative_numbers = true, value_parser = amount)]
     amount: i64,
-    /// The region to take them in, and nowhere else; the nearest one without
+    /// The only region to take them in; by default the nearest one
     #[arg(long, value_name = "REGION")]
     site: Option<String>,
-    /// Give them back by itself after this time, such as 60s or 2h (at most 400d)
+    /// Let the site take them back after this time, such as 60s or 2h (at most 400d)
     #[arg(long = "for", alias = "hold", value_name = "DURATION", allow_hyphen_values = true, value_parser = duration::parse_hold)]
     hold: Option<Duration>,
-    /// Try another site when the first says nothing for this time; 1s with --for, never without
+    /// Try another site if the first does not answer for this time; by default 1s with --for, and never without it
     #[arg(long, value_name = "DURATION", conflicts_with = "site", allow_hyphen_values = true, value_parser = duration::parse_positive)]
     patience: Option<Duration>,
     /// Print one JSON object
@@ -154,6 +154,7 @@ impl Acquire {
     }
 }
 
+/// The output of `quota acquire`.
 fn granted(grant: &Grant) -> End {
     let (amount, quota, site, id) = (grant.amount(), grant.quota(), grant.site(), grant.name());
     let fence = grant.fence();
@@ -167,24 +168,28 @@ fn granted(grant: &Grant) -> End {
         "fence": { "incarnation": fence.incarnation.0, "number": fence.number },
         "expires_in_ms": left.map(|left| left.as_millis() as u64),
     });
+
     let end = match left {
         Some(left) => format!("given back by itself in {}, or earlier with", duration(left)),
         None => "given back with".to_owned(),
     };
+
     let text = format!(
         "granted {amount} of {quota} at {site}: {id} (fence {}.{})\n{end} `slackline quota release --grant {id}`",
         fence.incarnation.0, fence.number
     );
+
     End::new(json, text)
 }
 
 /// Gives tokens back
 ///
-/// Either a grant by its id, once, at the site that granted it; or an amount, at any site. What has an id is released by it,
-/// not by amount: both would count twice.
+/// Either a grant by its id, once, at the site that granted it; or an amount, at any site. Release a grant that has an id by its
+/// id, and not by amount too: that would count twice.
 ///
-/// A release that was sent stays with its site until the deadline, since it would count twice at another one; then it is unknown, and
-/// `slackline outcome` settles it. A grant whose site is away cannot be released until that is back.
+/// A release that was sent is not sent to another site, because it could count twice. If its site does not answer until the
+/// deadline, the outcome is unknown: ask for it with `slackline outcome`. A grant whose site is down cannot be released until
+/// that site is back.
 #[derive(Args)]
 #[command(
     override_usage = "slackline quota release <NAME> <AMOUNT> [OPTIONS]\n       slackline quota release --grant <ID> [OPTIONS]",
@@ -197,10 +202,10 @@ struct Release {
     /// The quota's name
     #[arg(value_parser = name)]
     name: Option<String>,
-    /// How many tokens
+    /// The number of tokens
     #[arg(allow_negative_numbers = true, value_parser = amount)]
     amount: Option<i64>,
-    /// The region to give them back in; the nearest one without
+    /// The region to give them back in; by default the nearest one
     #[arg(long, value_name = "REGION", conflicts_with = "grant")]
     site: Option<String>,
     /// The grant to give back, as `quota acquire` printed it
@@ -219,6 +224,7 @@ impl Release {
         if let Some(grant) = grant {
             return connection.run(async move |client: Client| release_grant(&client, &grant).await);
         }
+
         let (Some(name), Some(amount)) = (name, amount) else {
             return Err(Finish::WrongUse(
                 "say what to give back: --grant ID, as `quota acquire` printed it, or a quota's name and an amount; see \
@@ -226,6 +232,7 @@ impl Release {
                     .to_owned(),
             ));
         };
+
         connection.run(async move |client: Client| {
             let mut call = client.quota(&name).release(amount);
             if let Some(site) = &site {
@@ -258,7 +265,7 @@ fn explain(text: &str, error: &ParseNameError) -> Finish {
 
 /// Counts a quota over all sites
 ///
-/// The number in use is exact when nothing moves, and an interval otherwise.
+/// The number in use is exact while no tokens move between sites, and an interval otherwise.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -269,12 +276,12 @@ With --json:
   {\"name\", \"limit\", \"in_use\",
    \"sites\": [{\"site\", \"tokens\", \"set_aside\", \"incarnation\"}],
    \"missing\": [site, …], \"local\", \"rebalances\", \"gifts\", \"released_above\"}
-  in_use is a number, or {\"min\", \"max\"} while tokens move or a site is silent.")]
+  in_use is a number, or {\"min\", \"max\"} while tokens move or a site is down.")]
 struct Show {
     /// The quota's name
     #[arg(value_parser = name)]
     name: String,
-    /// The region to ask; the nearest one without
+    /// The region to ask; by default the nearest one
     #[arg(long, value_name = "REGION")]
     site: Option<String>,
     /// Print one JSON object
@@ -307,6 +314,7 @@ fn shown_json(shown: &Shown) -> Value {
             "incarnation": site.incarnation.0,
         })
     });
+
     json!({
         "name": shown.name,
         "limit": shown.limit,
@@ -332,12 +340,14 @@ fn shown_text(shown: &Shown) -> String {
         Some(exact) => exact.to_string(),
         None => format!("{} to {}", shown.in_use.min, shown.in_use.max),
     };
+
     let mut text = format!("{}: {in_use} of {} in use\n\n", shown.name, shown.limit);
     let mut table = Table::new(&["SITE", "#TOKENS", "#SET ASIDE", "#INCARNATION"]);
     for site in &shown.sites {
         let cells = [site.tokens.to_string(), site.set_aside.to_string(), site.incarnation.0.to_string()];
         table.row(std::iter::once(site.site.clone()).chain(cells));
     }
+
     text.push_str(&table.render());
     let _ = write!(
         text,
@@ -346,16 +356,19 @@ fn shown_text(shown: &Shown) -> String {
         counted(shown.rebalances, "rebalance", "rebalances"),
         counted(shown.gifts, "gift", "gifts")
     );
+
     if !shown.missing.is_empty() {
         let _ = write!(text, "\nno answer from: {}", list(&shown.missing));
     }
+
     if shown.released_above > 0 {
         let _ = write!(
             text,
-            "\n{} too many released, more than were acquired: some client spoils the count",
+            "\n{} more released than were acquired: some client releases tokens that it never had",
             shown.released_above
         );
     }
+
     text
 }
 
@@ -390,7 +403,7 @@ impl List {
     }
 }
 
-/// Deletes a quota, with all that is granted of it
+/// Deletes a quota, with all grants of it
 ///
 /// Every site must be reachable.
 #[derive(Args)]

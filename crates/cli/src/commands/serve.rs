@@ -10,11 +10,11 @@ use crate::end::{End, Finish};
 
 /// Runs one site of a cluster
 ///
-/// The configuration file says which one. Sites in several places with matching files form a cluster. SIGTERM or
-/// Ctrl-C drains it: it takes no more requests, finishes what runs, gives tokens to the others where that helps, syncs,
-/// and exits with status 0.
+/// The configuration file names the site. Sites with matching files form a cluster. SIGTERM or Ctrl-C drains the site: it
+/// takes no further requests, finishes those that run, gives tokens to other sites that need them, syncs, and exits with
+/// status 0.
 ///
-/// RUST_LOG says what is logged, on standard error: error, warn, info (the default), debug.
+/// RUST_LOG sets the level of the logs on standard error: error, warn, info (the default), debug.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
@@ -39,9 +39,9 @@ pub(crate) struct Serve {
     /// The configuration file, in TOML
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Say that the site's earlier data are lost for good, and let it join with a data directory that is new. To be said once,
-    /// when `status` shows awaiting_new_storage, and not before you have checked that the volume is mounted and that `data`
-    /// names the right directory: what the site had then counts as in use for ever
+    /// Confirm that the site's earlier data are permanently lost, and let it join with a new data directory. Give this once,
+    /// when `status` shows awaiting_new_storage, and only after you have checked that the volume is mounted and that `data`
+    /// names the right directory: the tokens that the site had then count as in use permanently
     #[arg(long)]
     new_storage: bool,
     /// Print one JSON object when the site runs
@@ -58,11 +58,13 @@ impl Serve {
         if self.new_storage {
             site.new_storage = NewStorage::Permitted;
         }
+
         let site = Site::start(site).map_err(|error| match error {
             StartError::Config(error) => explain_config(&error),
             error if error.is_of_the_configuration() => Finish::WrongUse(error.to_string()),
             error => Finish::Failed(error.to_string()),
         })?;
+
         let http = site.http_address().map(|address| address.to_string());
         let json = json!({ "site": site.name(), "address": site.address().to_string(), "http": http });
         End::new(json, format!("site {} listens on {}", site.name(), site.address())).print(self.json);

@@ -11,15 +11,15 @@ use crate::end::{End, Finish, say};
 /// Hunts bugs: runs whole clusters in virtual time while everything goes wrong
 ///
 /// Each seed is a cluster of three or five sites, 20,000 client operations and at least 20 faults: crashes, lost disks, old
-/// copies, partitions, lost and repeated messages, stopped and stepped clocks. The books are checked all along, and
-/// afterwards the cluster must serve again. The same seed gives the same run, byte for byte.
+/// copies, partitions, lost and repeated messages, stopped and stepped clocks. The invariants are checked after each step, and
+/// at the end the cluster must serve again. The same seed gives the same run, byte for byte.
 ///
-/// The exit status is 1, and the seed is named, where an invariant does not hold; so it is when a sweep of 200 seeds or
-/// more hardly came across something that it must have come across.
+/// If an invariant does not hold, the exit status is 1 and the seed is printed. A sweep of 200 seeds or more also fails if it
+/// has hardly met a situation that it must have met.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  slackline sim --seeds 1..200         # many seeds, and what they came across
+  slackline sim --seeds 1..200         # many seeds, and what they have met
   slackline sim --seed 17              # one seed
   slackline sim --seed 17 --trace      # and every event, a line each")]
 pub(crate) struct Sim {
@@ -32,7 +32,7 @@ pub(crate) struct Sim {
     /// Print every event of the seed
     #[arg(long, requires = "seed")]
     trace: bool,
-    /// Threads of a sweep; as many as there are cores unless told
+    /// The number of threads of a sweep; by default one for each core
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     threads: usize,
     /// Go on after a seed in which an invariant did not hold
@@ -63,6 +63,7 @@ impl Sim {
             let json = one(&report);
             return conclude(found.into_iter().collect(), json, report.to_string(), self.json);
         }
+
         let seeds = self.seeds.unwrap_or(1..2);
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let threads = if self.threads == 0 { cores } else { self.threads };
@@ -70,8 +71,9 @@ impl Sim {
         let report = sweep(seeds, threads, options, |report: &Report| report.violation.is_none() || keep_going);
         let mut found: Vec<String> = report.failures.iter().filter_map(finding).collect();
         if found.is_empty() && !report.is_clean() {
-            found.push("the sweep hardly came across some of what it must; see the table".to_owned());
+            found.push("the sweep has hardly met some situations that it must have met; see the table".to_owned());
         }
+
         let json = json!({
             "seeds": [report.seeds.start, report.seeds.end - 1],
             "inputs": report.inputs,
@@ -80,6 +82,7 @@ impl Sim {
             "findings": report.failures.iter().map(one).collect::<Vec<Value>>(),
             "clean": found.is_empty(),
         });
+
         conclude(found, json, report.to_string(), self.json)
     }
 }

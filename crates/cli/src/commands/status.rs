@@ -1,4 +1,4 @@
-//! `slackline status`: how every site is.
+//! `slackline status`: the state of every site.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::end::{End, Finish};
 use crate::output::Table;
 use crate::session::Connection;
 
-/// How long one site may take to answer.
+/// The time that one site may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Shows how every site is
+/// Shows the state of every site
 ///
-/// Asks every site: whether it is up, whether it serves, how far its clock is off, and its
-/// round trips to the others. The exit status is 0 whatever the answers are.
+/// Asks every site: is it up, does it serve, how far is its clock off, and how long are its
+/// round trips to the others? The exit status is 0 also when a site is down.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -53,6 +53,7 @@ fn site_json(site: &SiteStatus, client: &Client) -> Value {
         let micros = peer.rtt?;
         Some((client.topology().name(peer.site), json!(micros as f64 / 1000.0)))
     });
+
     json!({
         "site": site.site,
         "address": site.address,
@@ -82,35 +83,40 @@ fn waiting_for(site: &SiteStatus, client: &Client) -> Vec<String> {
     sites.map(|site| client.topology().name(*site)).collect()
 }
 
-/// How many storages of a site were lost or replaced.
+/// The number of a site's storages that were lost or replaced.
 fn lost_incarnations(state: &slackline::Status) -> u32 {
     state.incarnation.0.saturating_sub(1)
 }
 
-/// What somebody has to know, or to do, about a site.
+/// Sentences on what a person has to know, or to do, about a site.
 fn notes(site: &SiteStatus, client: &Client) -> Vec<String> {
     let mut notes = Vec::new();
     let name = &site.site;
     match site.state.as_ref().map(|state| state.readiness) {
         Some(Readiness::AwaitingNewStorage) => notes.push(format!(
             "{name}: its data directory is new, and other sites know an earlier one. Is its volume mounted, and is `data` the \
-             right directory? Only if the earlier data are lost for good, start it once with --new-storage."
+             right directory? Only if the earlier data are permanently lost, start it once with --new-storage."
         )),
-        Some(Readiness::StorageFull) => notes.push(format!("{name}: its disk, or a quota on it, has no room: make some.")),
+        Some(Readiness::StorageFull) => {
+            notes.push(format!("{name}: its disk is full, or a disk quota is used up: free some space."));
+        }
         _ => {}
     }
+
     let waiting_for = waiting_for(site, client);
     if !waiting_for.is_empty() {
         notes.push(format!("{name}: waits for {}.", waiting_for.join(", ")));
     }
+
     if let Some(lost @ 1..) = site.state.as_ref().map(lost_incarnations) {
         let incarnations = if lost == 1 {
             "1 earlier incarnation was".to_owned()
         } else {
             format!("{lost} earlier incarnations were")
         };
-        notes.push(format!("{name}: {incarnations} lost; what it had counts as in use."));
+        notes.push(format!("{name}: {incarnations} lost; the tokens that it had then count as in use."));
     }
+
     notes
 }
 
@@ -127,6 +133,7 @@ fn text(sites: &[SiteStatus], client: &Client) -> String {
             site.state.as_ref().map_or("-".into(), clock),
         ]);
     }
+
     let notes: Vec<String> = sites.iter().flat_map(|site| notes(site, client)).collect();
     let notes = if notes.is_empty() { String::new() } else { format!("\n\n{}", notes.join("\n")) };
     format!("{}{notes}{}", table.render(), round_trips(sites, client))
@@ -137,16 +144,18 @@ fn clock(state: &slackline::Status) -> String {
     format!("{} µs{distrusted}", state.clock_error)
 }
 
-/// The round trips, as a matrix if that fits the line, else where they are.
+/// The round trips, as a matrix if that fits the line; else a pointer to them.
 fn round_trips(sites: &[SiteStatus], client: &Client) -> String {
     let names: Vec<&str> = sites.iter().map(|site| site.site.as_str()).collect();
     let width = names.iter().map(|name| name.len().max(5) + 2).sum::<usize>();
     if names.len() < 2 {
         return String::new();
     }
+
     if width > 60 {
         return "\n\n(round trips: see --json)".to_owned();
     }
+
     let columns: Vec<String> = names.iter().map(|name| format!("#{name}")).collect();
     let mut columns: Vec<&str> = columns.iter().map(String::as_str).collect();
     columns.insert(0, "RTT, MS");
@@ -159,5 +168,6 @@ fn round_trips(sites: &[SiteStatus], client: &Client) -> String {
         }
         table.row(row);
     }
+
     format!("\n\n{}", table.render())
 }

@@ -24,14 +24,14 @@ const WORDS: &str = "get, put, add, delete, scan, expect";
 ///
 /// The file has one JSON object with a list of operations, which take effect in their order, all or none:
 ///
-///   {"get": KEY}                     prints what it holds
+///   {"get": KEY}                     prints its value
 ///   {"put": KEY, "value": JSON}      or "counter": NUMBER
 ///   {"add": KEY, "delta": NUMBER}
 ///   {"delete": KEY}
-///   {"scan": KEY}                    prints what begins like this
+///   {"scan": KEY}                    prints all keys that begin like this
 ///   {"expect": KEY, "value": JSON}   or "counter": NUMBER, or "absent": true
 ///
-/// If an object is not as expected, nothing is written.
+/// If an object does not have the expected value, nothing is written.
 #[derive(Args)]
 #[command(
     verbatim_doc_comment,
@@ -63,7 +63,7 @@ pub(crate) struct Transaction {
     connection: Connection,
 }
 
-/// What else can be done about transactions.
+/// Other commands about transactions.
 #[derive(Subcommand)]
 enum About {
     Explain(Explain),
@@ -88,6 +88,7 @@ impl Transaction {
             }
             return explain.run();
         }
+
         terms.check(&self.connection)?;
         let file = file.unwrap_or_default();
         let operations = read(&file).and_then(|text| parse(&text));
@@ -136,16 +137,16 @@ enum Content {
     Counter(i64),
 }
 
-/// What an operation has found.
+/// The result of an operation.
 enum Found {
-    /// It writes.
+    /// None: it writes.
     Nothing,
     Object(Key, Option<slackline::Value>),
-    /// What begins like this.
+    /// The objects whose keys begin like this.
     Rows(Key, Vec<(Key, slackline::Value)>),
 }
 
-/// What is printed for programs.
+/// The output for programs.
 #[derive(Serialize)]
 struct Done {
     operation: Value,
@@ -155,7 +156,7 @@ struct Done {
     runs: u32,
 }
 
-/// What an operation has found, for programs.
+/// The result of an operation, for programs.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum FoundJson {
@@ -185,10 +186,10 @@ impl Found {
     }
 }
 
-/// Why a transaction is given up.
+/// The reason why a transaction is given up.
 enum Stop {
     Txn(TxnError),
-    /// An object is not as expected; it is like this.
+    /// An object does not have the expected value.
     Unmet {
         key: Key,
         found: Option<slackline::Value>,
@@ -210,9 +211,11 @@ fn unmet(key: &Key, found: Option<&slackline::Value>) -> Finish {
     }
 }
 
-/// Carries operations out, and says what each has found.
+/// Carries operations out, and returns the result of each.
 async fn carry_out(txn: Txn, operations: &[Operation]) -> Result<Vec<Found>, Stop> {
+    // One question for all objects that are read as they were before; the reads below then find their values here.
     txn.values(&read_first(operations)).await?;
+
     let mut results = Vec::with_capacity(operations.len());
     for operation in operations {
         let mut found = Found::Nothing;
@@ -225,6 +228,7 @@ async fn carry_out(txn: Txn, operations: &[Operation]) -> Result<Vec<Found>, Sto
             Operation::Scan(prefix) => found = Found::Rows(prefix.clone(), txn.scan(prefix).await?),
             Operation::Expect(key, expected) => {
                 let found = txn.value(key).await?;
+                // An error ends the program without a write. The read that failed it is validated first, as all reads are.
                 if !is_met(expected.as_ref(), found.as_ref()) {
                     return Err(Stop::Unmet { key: key.clone(), found });
                 }
@@ -235,7 +239,7 @@ async fn carry_out(txn: Txn, operations: &[Operation]) -> Result<Vec<Found>, Sto
     Ok(results)
 }
 
-/// The objects that are read as they were before the transaction. To ask for all of them at once takes one round trip.
+/// The objects that are read as they were before the transaction. To ask for all of them together takes one round trip.
 fn read_first(operations: &[Operation]) -> Vec<Key> {
     let (mut keys, mut written) = (Vec::new(), BTreeSet::new());
     for operation in operations {
@@ -248,7 +252,7 @@ fn read_first(operations: &[Operation]) -> Vec<Key> {
     keys
 }
 
-/// Whether an object holds what is expected.
+/// True if an object has the expected value.
 fn is_met(expected: Option<&Content>, found: Option<&slackline::Value>) -> bool {
     match (expected, found) {
         (None, None) => true,
@@ -261,7 +265,7 @@ fn is_met(expected: Option<&Content>, found: Option<&slackline::Value>) -> bool 
     }
 }
 
-/// What is wrong with a file, and where.
+/// The problem with a file, and its place.
 #[derive(Debug)]
 struct Problem(String);
 
@@ -280,8 +284,11 @@ fn read(file: &str) -> Result<String, Problem> {
     read.map_err(|error| Problem(format!("cannot be read: {error}")))
 }
 
+/// Reads the operations of a file.
 fn parse(text: &str) -> Result<Vec<Operation>, Problem> {
+    // Before anything is taken out of it: of two equal keys only one would be seen, and an operation would be left out in silence.
     json::check(text).map_err(|unfit| Problem(unfit.to_string()))?;
+
     let wrong = || Problem("not an object with one key, \"operations\", that has a list".to_owned());
     let mut document = json::fields(text).map_err(|_| wrong())?;
     let operations = document.remove("operations").ok_or_else(wrong)?;
@@ -289,6 +296,7 @@ fn parse(text: &str) -> Result<Vec<Operation>, Problem> {
     if let Some(other) = document.keys().next() {
         return Err(Problem(format!("unknown key {other:?}; there is one, \"operations\"")));
     }
+
     let at = |(index, operation): (usize, &RawValue)| {
         parse_operation(operation).map_err(|problem| Problem(format!("operations[{index}]: {problem}")))
     };
@@ -298,6 +306,7 @@ fn parse(text: &str) -> Result<Vec<Operation>, Problem> {
 /// The fields of an operation.
 type Fields<'a> = BTreeMap<String, &'a RawValue>;
 
+/// Reads one operation.
 fn parse_operation(operation: &RawValue) -> Result<Operation, Problem> {
     let problem = |text: String| Err(Problem(text));
     let Ok(mut fields) = json::fields(operation.get()) else {
@@ -309,6 +318,7 @@ fn parse_operation(operation: &RawValue) -> Result<Operation, Problem> {
         return problem(format!("{word}: a key in quotes is expected, like \"eu:users/alice\""));
     };
     let at = key(&text).map_err(|error| Problem(format!("{word}: {error}")))?;
+
     let operation = match word {
         "get" => Operation::Get(at),
         "scan" => Operation::Scan(at),
@@ -328,6 +338,8 @@ fn parse_operation(operation: &RawValue) -> Result<Operation, Problem> {
             Operation::Expect(at, expected)
         }
     };
+
+    // Each field was taken out as it was read. One that is left is a mistake of the author, perhaps a misspelt condition.
     match fields.keys().next() {
         Some(other) => problem(format!("{other:?} does not belong to {word}")),
         None => Ok(operation),

@@ -15,9 +15,10 @@
 //! or later: to lead there a site must have applied k+1, and then its answer does not name k. In between, any other site may
 //! have gone on: then it has accepted something since, which C2 learns as any site does that was away.
 
-use super::{Avantan, Ballot, Membership, Value};
-use crate::api::SiteSet;
-use crate::id::{Incarnation, SiteId};
+use super::agreement::Avantan;
+use super::member::Membership;
+use super::value::{Ballot, Value};
+use crate::id::{Incarnation, SiteId, SiteSet};
 
 /// What the others have said so far. Volatile: a restart asks anew.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]

@@ -1,7 +1,7 @@
 //! What sites say to each other in a round, and the value that they agree on.
 
-use super::Report;
-use super::state::{Ballot, Table};
+use super::state::Table;
+use super::value::{Ballot, Value};
 use crate::id::{Incarnation, SiteId};
 
 /// How much a site sets aside for a round.
@@ -120,72 +120,13 @@ pub struct Line {
     pub wanted: i64,
 }
 
-/// One site's part of a value.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Row {
-    /// Whose row it is.
-    pub site: SiteId,
-    /// The incarnation that reported.
-    pub incarnation: Incarnation,
-    /// The share number to which it applies.
-    pub share: u64,
-    /// What was set aside.
-    pub before: i64,
-    /// What is put in its place.
-    pub after: i64,
-    /// What was kept out of the round, as reported: only for others to know of, like the next.
-    pub kept: i64,
-    /// What was given less what was received, modulo 2⁶⁴.
-    pub away: i64,
-}
-
-/// What a round does to the entity itself.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Lifecycle {
-    /// Nothing: tokens move.
-    Keep,
-    /// It comes into being with this limit, as a new generation.
-    Create {
-        /// How many tokens there are.
-        limit: i64,
-    },
-    /// It ceases to be, and its tokens with it.
-    Delete,
-}
-
-/// What an instance decides.
+/// One site's answer to an election.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Value {
-    /// What happens to the entity.
-    pub lifecycle: Lifecycle,
-    /// What happens to the shares, in ascending order of sites.
-    pub rows: Vec<Row>,
-}
-
-impl Value {
-    /// Whether the value may follow `table`: rows are of members, in order, with the share numbers that the table
-    /// implies; no amount is negative; the rows add up.
-    pub fn fits(&self, table: &Table, members: &[SiteId]) -> bool {
-        let in_order = self.rows.windows(2).all(|pair| pair[0].site < pair[1].site);
-        let sound = self.rows.iter().all(|row| {
-            let expected = match table.settled(row.site) {
-                Some(last) if last.row.incarnation == row.incarnation => row.share == last.row.share + 1,
-                // A new incarnation starts with nothing; its predecessor's tokens count as spent.
-                Some(last) => row.incarnation > last.row.incarnation && row.share == 0 && row.before == 0,
-                // No round has named it yet; gifts it may have.
-                None => row.share == 0 && (row.before == 0 || row.incarnation == Incarnation(1)),
-            };
-            expected && row.before >= 0 && row.after >= 0 && row.kept >= 0 && members.contains(&row.site)
-        });
-        let before: i128 = self.rows.iter().map(|row| i128::from(row.before)).sum();
-        let after: i128 = self.rows.iter().map(|row| i128::from(row.after)).sum();
-        let adds_up = match self.lifecycle {
-            Lifecycle::Keep => table.limit.is_some() && before == after,
-            Lifecycle::Create { limit } => {
-                table.limit.is_none() && limit > 0 && before == 0 && after == i128::from(limit)
-            }
-            Lifecycle::Delete => table.limit.is_some() && after == 0 && self.rows.len() == members.len(),
-        };
-        in_order && sound && adds_up && !self.rows.is_empty()
-    }
+pub struct Report {
+    /// What it offers and wants.
+    pub line: Line,
+    /// The value that it has accepted in this instance, with its ballot.
+    pub accepted: Option<(Ballot, Value)>,
+    /// Whether the report is a promise. A new incarnation that is not yet recorded reports without one.
+    pub promises: bool,
 }

@@ -1,18 +1,9 @@
 //! The durable state of one entity's agreement at one site, and its row on storage.
 
-use super::message::{Lifecycle, Row, Value};
-use super::{Membership, SiteId};
+use super::member::Membership;
+use super::value::{Ballot, Lifecycle, Row, Value};
 use crate::codec::{Cursor, Malformed, put_i64, put_u64};
-use crate::id::Incarnation;
-
-/// Orders the attempts within one instance.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Ballot {
-    /// Rises with each attempt.
-    pub number: u64,
-    /// Whose attempt it is; ties go to the higher site.
-    pub site: SiteId,
-}
+use crate::id::{Incarnation, SiteId};
 
 /// The instance that this site has promised, offered or accepted something in.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -298,4 +289,32 @@ fn read_table(cursor: &mut Cursor) -> Result<Table, Malformed> {
         .collect::<Result<_, Malformed>>()?;
     // A limit is positive, so 0 stands for "none".
     Ok(Table { generation, created, limit: (limit != 0).then_some(limit), rows })
+}
+
+impl Value {
+    /// Whether the value may follow `table`: rows are of members, in order, with the share numbers that the table
+    /// implies; no amount is negative; the rows add up.
+    pub fn fits(&self, table: &Table, members: &[SiteId]) -> bool {
+        let in_order = self.rows.windows(2).all(|pair| pair[0].site < pair[1].site);
+        let sound = self.rows.iter().all(|row| {
+            let expected = match table.settled(row.site) {
+                Some(last) if last.row.incarnation == row.incarnation => row.share == last.row.share + 1,
+                // A new incarnation starts with nothing; its predecessor's tokens count as spent.
+                Some(last) => row.incarnation > last.row.incarnation && row.share == 0 && row.before == 0,
+                // No round has named it yet; gifts it may have.
+                None => row.share == 0 && (row.before == 0 || row.incarnation == Incarnation(1)),
+            };
+            expected && row.before >= 0 && row.after >= 0 && row.kept >= 0 && members.contains(&row.site)
+        });
+        let before: i128 = self.rows.iter().map(|row| i128::from(row.before)).sum();
+        let after: i128 = self.rows.iter().map(|row| i128::from(row.after)).sum();
+        let adds_up = match self.lifecycle {
+            Lifecycle::Keep => table.limit.is_some() && before == after,
+            Lifecycle::Create { limit } => {
+                table.limit.is_none() && limit > 0 && before == 0 && after == i128::from(limit)
+            }
+            Lifecycle::Delete => table.limit.is_some() && after == 0 && self.rows.len() == members.len(),
+        };
+        in_order && sound && adds_up && !self.rows.is_empty()
+    }
 }

@@ -1,40 +1,43 @@
-//! Running a program again that others were in the way of: what the run before has read and wanted to write, and how it asks the
-//! homes of that for its turn ([`crate::api::Claim`]).
+//! Running a program again after others were in its way: the next run asks the homes of everything that the last one
+//! read and wanted to write for its turn ([`crate::api::Claim`]).
 
 use std::collections::BTreeMap;
 
 use super::Draft;
 use crate::object::{Change, ObjectKey, Span, is_call};
 
-/// A program keeps its age, and so goes before others in the end, when they were in its way so often: one that only reads, and one
-/// that writes. Until then each run of it is as old as itself: who has read goes before who reads later.
+/// The number of times that others were in the way of a program that only reads, from which on it keeps its age, and so
+/// goes before others in the end. Until then each run is as old as itself: a program that has read goes before one that
+/// reads later.
 const READERS_AGE: u32 = 3;
-/// See [`READERS_AGE`]. From then on it bars others, too.
+/// The same number for a program that writes. From then on it bars others, too.
 const WRITERS_AGE: u32 = 5;
-/// A program that only reads bars others when they were in its way so often. (Its site bars them earlier where a span is
+/// The number of times from which on a program that only reads bars others. (Its site bars them earlier where a span is
 /// contended.)
 const READERS_BAR: u32 = 2;
-/// A program bars others from no more objects and spans: too many would be held up for one.
+/// The most objects and spans from which a program bars others: with more, too many programs would be held up for one.
 const BARRED: usize = 256;
 
-/// What a run read and wanted to write. Of calls of memoized functions only those of a run that computed some anew, because they
-/// depend on what it writes: the next run reads all that at once, too, and need not be told by each home in turn.
+/// The reads and the wanted writes of a run. Calls of memoized functions are among them only if the run computed some
+/// again because they depend on what it writes: the next run then reads all that they need at once, and need not be
+/// told by each home in turn.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Footprint {
-    /// What it read by name.
+    /// The objects that it read by name.
     pub gets: Vec<ObjectKey>,
-    /// Regions with the spans of which it read what they hold.
+    /// The spans that it read, with their regions.
     pub scans: Vec<(u16, Span)>,
-    /// What it wanted to write, and others must not read meanwhile. Who adds excludes nobody who adds.
+    /// The objects that it wanted to write and that others must not read meanwhile. Adds are not among them: they do
+    /// not exclude each other.
     pub writes: Vec<ObjectKey>,
     /// By home, the calls that depend on what it writes there.
     pub told: BTreeMap<u16, Vec<ObjectKey>>,
-    /// If there are any, what the program itself changes: they depend on that, and who changes something else is told anew.
+    /// The objects that the program itself changes, if `told` is not empty: a run that changes others is told again.
     pub changes: Vec<ObjectKey>,
 }
 
 impl Footprint {
-    /// Of a run that has ended.
+    /// The footprint of a run that has ended.
     pub fn of(draft: &Draft) -> Self {
         let (gets, scans) = draft.snapshot.asked(draft.is_treating());
         let writes = draft.buffer.changes().filter(|(_, change)| !matches!(change, Change::Add(_)));
@@ -44,28 +47,30 @@ impl Footprint {
         Self { gets, scans, writes, told, changes }
     }
 
-    /// What homes will say of a run, if it changes what this one did: by home, the calls that depend on it.
+    /// The calls, by home, that homes will name to a run that changes the same objects as this one. Empty if it changes
+    /// others.
     pub fn foretold(&self, draft: &Draft) -> BTreeMap<u16, Vec<ObjectKey>> {
         if changes_of(draft) == self.changes { self.told.clone() } else { BTreeMap::new() }
     }
 
-    /// Whether there is nothing to wait for at any home: it only adds.
+    /// True if there is nothing to wait for at any home: it only adds.
     pub fn is_empty(&self) -> bool {
         self.gets.is_empty() && self.scans.is_empty() && self.writes.is_empty()
     }
 
-    /// Whether the next run is as old as the one before it, if others were in the program's way so often.
+    /// True if the next run is as old as the one before it, after others were in the program's way `contended` times.
     pub fn keeps_age(&self, contended: u32) -> bool {
         contended >= if self.writes.is_empty() { READERS_AGE } else { WRITERS_AGE }
     }
 
-    /// Whether the next run bars others that are younger.
+    /// True if the next run bars younger programs, after others were in the program's way `contended` times.
     pub fn bars(&self, contended: u32) -> bool {
         let items = self.gets.len() + self.scans.len() + self.writes.len();
         items <= BARRED && contended >= if self.writes.is_empty() { READERS_BAR } else { WRITERS_AGE }
     }
 }
 
+/// The objects that a program changes.
 fn changes_of(draft: &Draft) -> Vec<ObjectKey> {
     draft.buffer.changes().map(|(key, _)| key.clone()).collect()
 }

@@ -1,37 +1,39 @@
-//! What a transaction wants to write, as long as it runs: changes in layers. Each nested block has a layer of its own, which
-//! is laid upon the one below when the block is done, and thrown away when it is not.
+//! The changes that a transaction wants to make, while its program runs, in layers. Each nested block has a layer of
+//! its own, which is merged into the one below when the block is done, and thrown away when it fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::object::{Change, ObjectKey, Value};
 
-/// Names a layer.
+/// The position of a layer.
 pub type LayerId = usize;
-/// The lowest layer: what is committed in the end.
+/// The lowest layer: its changes are committed in the end.
 pub const ROOT: LayerId = 0;
 
-/// Why a change cannot be made.
+/// The reason why a change cannot be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Misfit {
-    /// It adds to what is no counter.
+    /// It adds to an object that is no counter.
     NotACounter,
     /// The counter would leave the range of 64-bit integers.
     OutOfRange,
-    /// The layer, or one below it, is there no more.
+    /// The layer, or one below it, has been merged or thrown away.
     Over,
 }
 
-/// See the module.
+/// The changes of a transaction, in layers.
 #[derive(Debug)]
 pub struct Buffer {
+    /// The layers by position; none for one that was merged or thrown away. The root is always there.
     layers: Vec<Option<Layer>>,
 }
 
+/// The changes of one block.
 #[derive(Debug)]
 struct Layer {
-    /// The layer below; the root is its own.
+    /// The layer below, at a lower position; the root's is the root itself.
     below: LayerId,
-    /// Adds are to what is below.
+    /// The changes by object, one each. An add is to the value that the layers below leave.
     changes: BTreeMap<ObjectKey, Change>,
 }
 
@@ -42,7 +44,7 @@ impl Default for Buffer {
 }
 
 impl Buffer {
-    /// With the root alone.
+    /// A buffer with the root alone, and no changes.
     pub fn new() -> Self {
         Self { layers: vec![Some(Layer { below: ROOT, changes: BTreeMap::new() })] }
     }
@@ -54,7 +56,7 @@ impl Buffer {
         Ok(self.layers.len() - 1)
     }
 
-    /// What this layer and those below do to an object.
+    /// The change of an object by this layer and those below, as one.
     pub fn change(&self, layer: LayerId, key: &ObjectKey) -> Result<Option<Change>, Misfit> {
         let mut all = None;
         for layer in self.chain(layer)? {
@@ -72,10 +74,14 @@ impl Buffer {
         Ok(())
     }
 
-    /// A block is done: its layer becomes a part of the one below, as a whole or not at all.
+    /// Ends a block that is done: its layer becomes a part of the one below, as a whole or not at all.
     pub fn merge(&mut self, layer: LayerId) -> Result<(), Misfit> {
+        assert!(layer != ROOT, "the root has no layer below");
         self.chain(layer)?;
         let Layer { below, changes } = self.layers[layer].take().expect("looked up above");
+
+        // All changes are looked at before the first is made: one that does not fit leaves the layer below as it was,
+        // and the whole block has failed.
         let mut fitting = Vec::with_capacity(changes.len());
         for (key, change) in changes {
             let change = self.fitting(below, &key, &change)?;
@@ -85,23 +91,27 @@ impl Buffer {
         Ok(())
     }
 
-    /// What a layer does to an object after one more change.
+    /// The change of an object by a layer alone after one more change.
     fn fitting(&self, layer: LayerId, key: &ObjectKey, change: &Change) -> Result<Change, Misfit> {
+        // It must fit upon all layers together as well as within its own: adds of two layers may be out of range only
+        // in sum.
         let all = self.change(layer, key)?;
         compose(all.as_ref(), change)?;
         compose(self.layers[layer].as_ref().and_then(|layer| layer.changes.get(key)), change)
     }
 
+    /// The changes of a layer that is there.
     fn changes_of(&mut self, layer: LayerId) -> &mut BTreeMap<ObjectKey, Change> {
         &mut self.layers[layer].as_mut().expect("the caller has looked it up").changes
     }
 
-    /// A block has failed: its layer is gone.
+    /// Ends a block that has failed: its layer is thrown away.
     pub fn discard(&mut self, layer: LayerId) {
         self.layers[layer] = None;
     }
 
-    /// The objects of a region that this layer or one below changes, whose names satisfy `is_wanted`.
+    /// The objects of a region that this layer or one below changes and whose names satisfy `is_wanted`, with the
+    /// changes.
     pub fn changed(
         &self,
         layer: LayerId,
@@ -114,12 +124,12 @@ impl Buffer {
         wanted.map(|key| Ok((key.clone(), self.change(layer, &key)?.expect("one of them changes it")))).collect()
     }
 
-    /// What is to be committed.
+    /// The changes that are to be committed: the root's.
     pub fn changes(&self) -> impl Iterator<Item = (&ObjectKey, &Change)> {
         self.layers[ROOT].iter().flat_map(|root| &root.changes)
     }
 
-    /// Whether a layer, and those below, change nothing.
+    /// True if a layer, and those below, change nothing.
     pub fn is_empty(&self, layer: LayerId) -> bool {
         self.chain(layer).is_ok_and(|chain| chain.iter().all(|layer| layer.changes.is_empty()))
     }
@@ -140,7 +150,7 @@ impl Buffer {
     }
 }
 
-/// One change after another, as one.
+/// One change after another, as one change.
 fn compose(before: Option<&Change>, change: &Change) -> Result<Change, Misfit> {
     let Change::Add(delta) = change else { return Ok(change.clone()) };
     let sum = |count: i64| count.checked_add(*delta).ok_or(Misfit::OutOfRange);
@@ -153,7 +163,7 @@ fn compose(before: Option<&Change>, change: &Change) -> Result<Change, Misfit> {
     })
 }
 
-/// What an object holds after a change.
+/// The value of an object after a change.
 pub fn apply(value: Option<Value>, change: &Change) -> Result<Option<Value>, Misfit> {
     match change {
         Change::Put(value) => Ok(Some(value.clone())),
@@ -178,7 +188,7 @@ mod tests {
     }
 
     fn put(text: &str) -> Change {
-        Change::Put(Value::Bytes(text.into()))
+        Change::Put(Value::Bytes(text.to_owned().into()))
     }
 
     fn counter(count: i64) -> Change {
@@ -213,7 +223,7 @@ mod tests {
         let names = ["a", "b", "c"];
         for _ in 0..300 {
             // What is there before the transaction: a is absent, b a counter, c bytes.
-            let present = BTreeMap::from([(key("b"), Value::Counter(10)), (key("c"), Value::Bytes(vec![1]))]);
+            let present = BTreeMap::from([(key("b"), Value::Counter(10)), (key("c"), Value::Bytes(vec![1].into()))]);
             let mut buffer = Buffer::new();
             let mut open: Vec<(LayerId, BTreeMap<ObjectKey, Value>)> = vec![(ROOT, present.clone())];
             for _ in 0..40 {

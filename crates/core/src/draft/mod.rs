@@ -1,32 +1,32 @@
-//! A transaction as long as its program runs, in a client: what it has read, what it wants to write, and the calls of
-//! memoized functions that it uses, computes and recomputes. No input or output: whoever runs the program reads for it.
+//! A transaction while its program runs, in a client: its reads, its changes, and the calls of memoized functions that
+//! it uses, computes and recomputes. No input or output: the runner of the program reads for it.
 //!
 //! # Calls
 //!
-//! A memoized function, for some arguments, is a **call**: an object with the result ([`crate::object::Derived`]), and at the
-//! homes of all that the function read the note that the call depends on it. Its name holds the function's name, a
-//! fingerprint of its code, and the arguments.
+//! A memoized function, for some arguments, is a **call**: an object with the result ([`crate::object::Derived`]), and
+//! notes at the homes of all objects that the function read, that the call depends on them. Its name holds the
+//! function's name, a fingerprint of its code, and the arguments.
 //!
-//! - **Using.** A program that calls the function reads the call's object, like any object: so under a state warranty it costs
-//!   nothing, whatever the function would have read.
-//! - **Proposing and registering.** Where no object is there, the function runs, and what it reads is taken down in a
-//!   *frame*. Then [`Draft::proposal`] is a transaction of its own that validates all that was read, notes the dependencies,
+//! - **Using.** A program that calls the function reads the call's object, like any object: so under a state warranty
+//!   it costs nothing, whatever the function would have read.
+//! - **Proposing and registering.** Where there is no object, the function runs, and its reads are noted in a
+//!   *frame*. Then [`Draft::proposal`] is a transaction of its own that validates these reads, notes the dependencies,
 //!   and puts the object.
-//! - **Defending.** A write of what calls depend on is refused, with their names. The writer's client runs the functions anew,
-//!   on what it is about to write and inside the same transaction, so that what they read is validated with it. If the
-//!   result is the same, the object stays as it is, and whoever relies on it goes on undisturbed. If it is another, it is put,
-//!   which waits for or revokes the rights over it, and the calls that depend on *it* are next. Who does not have the code
-//!   deletes the object.
+//! - **Defending.** A write of an object on which calls depend is refused, with their names. The writer's client runs
+//!   the functions again, on the new values and inside the same transaction, so that their reads are validated with it.
+//!   If the result is the same, the object stays as it is, and a site that relies on it notices nothing. If it is
+//!   another, it is put, which waits for or revokes the rights over it, and the calls that depend on *it* are next. A
+//!   client that does not have the code deletes the object.
 //!
 //! So a call's right needs no rules of its own about expiry: it is a state warranty over an object that is never stale.
 //! A function that reads other objects than before registers these in the same transaction.
 //!
-//! | module | what it is about |
+//! | module | its subject |
 //! | --- | --- |
-//! | `buffer` | what a transaction wants to write, in the layers of nested blocks |
-//! | `snapshot` | what it has read |
-//! | `again` | how a program that others were in the way of is run again |
-//! | here | calls, and the transaction that comes of it all |
+//! | `buffer` | the changes that a transaction wants, in the layers of nested blocks |
+//! | `snapshot` | its reads |
+//! | `again` | running a program again after others were in its way |
+//! | here | calls, and the transaction that is handed over in the end |
 
 pub mod again;
 pub mod buffer;
@@ -37,39 +37,42 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::clock::SECOND;
 use crate::codec::{Cursor, Malformed, put_bytes, put_u64};
 use crate::id::Incarnation;
-use crate::object::{Change, Derived, GONE, Home, ObjectKey, Seen, Span, Subject, Transaction, Value, is_call};
+use crate::object::{Change, Dependency, Derived, GONE, Home, ObjectKey, Seen, Span, Transaction, Value, is_call};
 use buffer::Buffer;
 use snapshot::{Contradiction, Snapshot};
 
-/// A proposal of several calls registers no more than so many calls and things that they depend on.
+/// The most calls and dependencies that a proposal of several calls registers.
 const PROPOSAL: usize = 128;
 
-/// How long a proposal may wait for rights over what its calls replace, in microseconds.
+/// The longest time that a proposal may wait for rights over the calls that it replaces, in microseconds.
 const WAIT: u64 = SECOND;
 
-/// Names a computation under way.
+/// The position of a computation.
 pub type FrameId = usize;
 
-/// What a function read: regions, each with a name or a span there.
-pub type Subjects = BTreeSet<(u16, Subject)>;
+/// The reads of a function: regions, each with a name or a span there.
+pub type Subjects = BTreeSet<(u16, Dependency)>;
 
-/// See the module.
+/// A transaction while its program runs.
 #[derive(Debug)]
 pub struct Draft {
-    /// What was read, and will be validated.
+    /// The reads, which will be validated.
     pub snapshot: Snapshot,
-    /// What will be written.
+    /// The changes, which will be written.
     pub buffer: Buffer,
+    /// The computations, by position; empty frames for those that have ended.
     frames: Vec<Frame>,
+    /// The results of computations that have ended.
     computed: BTreeMap<ObjectKey, Computed>,
-    /// Calls that were looked for and are not there: the incarnation and the version of that.
+    /// Calls that were looked for and are not there, with the incarnation and the version of that.
     missing: BTreeMap<ObjectKey, (Incarnation, u64)>,
-    /// Calls that depend on what is written, and are to be treated.
+    /// Calls that depend on what is written, and are to be treated; none of them is in `treated`.
     pending: BTreeSet<ObjectKey>,
+    /// The treatments of calls that depended on what is written.
     treated: BTreeMap<ObjectKey, Treatment>,
-    /// The regions at which a call is noted as one that depends on what is written there.
+    /// The regions that named a call as one that depends on what is written there.
     told: BTreeMap<ObjectKey, BTreeSet<u16>>,
-    /// What was computed from a call before that came to be pending.
+    /// For each pending call, the calls that were computed from it before it was pending.
     suspects: BTreeMap<ObjectKey, Vec<ObjectKey>>,
 }
 
@@ -77,22 +80,26 @@ pub struct Draft {
 #[derive(Debug)]
 struct Frame {
     call: ObjectKey,
-    subjects: Subjects,
+    /// The reads of the function until now.
+    dependencies: Subjects,
+    /// The regions on which it rests, directly or through other calls, in the incarnations that were read.
     homes: BTreeMap<u16, Incarnation>,
 }
 
-/// What came of a computation.
+/// The result of a computation.
 #[derive(Debug)]
 struct Computed {
     result: Vec<u8>,
-    subjects: Subjects,
+    /// The reads of the function.
+    dependencies: Subjects,
+    /// The regions on which it rests, directly or through other calls, in the incarnations that were read.
     homes: BTreeMap<u16, Incarnation>,
 }
 
-/// What a writer does about a call that depends on what it writes.
+/// The treatment of a call by a writer of something on which it depends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Treatment {
-    /// Nothing is there.
+    /// It is not there.
     Absent,
     /// It is deleted.
     Revoked,
@@ -100,7 +107,7 @@ enum Treatment {
     Computed,
 }
 
-/// What is known of a call.
+/// The state of a call for a program that wants its result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Lookup {
     /// Its result.
@@ -109,18 +116,18 @@ pub enum Lookup {
     Fetch,
     /// It is not there, so it has to be computed, in a frame; [`Draft::open`].
     Compute,
-    /// It has to be treated first: it depends on what is written. [`Draft::next_pending`] or this very one.
+    /// It depends on what is written, and has to be treated first; see [`Draft::next_pending`].
     Pending,
-    /// It will be deleted: the function runs as if it were no memoized one.
+    /// It will be deleted: the function runs as if it were not memoized.
     Inline,
 }
 
-/// How a recomputation compares with what was there.
+/// The result of a recomputation, compared with the stored one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Recomputed {
     /// The result is the same.
     Kept,
-    /// It is another.
+    /// The result is another.
     Changed,
 }
 
@@ -128,7 +135,7 @@ pub enum Recomputed {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Stored {
     result: Vec<u8>,
-    subjects: Subjects,
+    dependencies: Subjects,
 }
 
 impl Default for Draft {
@@ -138,7 +145,7 @@ impl Default for Draft {
 }
 
 impl Draft {
-    /// Of a transaction that has done nothing yet.
+    /// A transaction that has neither read nor changed anything.
     pub fn new() -> Self {
         Self {
             snapshot: Snapshot::default(),
@@ -155,8 +162,9 @@ impl Draft {
 
     // Using and computing.
 
-    /// What is known of a call.
+    /// The state of a call.
     pub fn lookup(&self, call: &ObjectKey) -> Lookup {
+        // A stored result of a pending call may not be what the function gives on what this transaction writes.
         if self.pending.contains(call) {
             return Lookup::Pending;
         }
@@ -168,6 +176,7 @@ impl Draft {
             Some(Treatment::Absent) => return Lookup::Compute,
             _ => {}
         }
+
         match self.stored(call) {
             Some(stored) => Lookup::Known(stored.result),
             None if self.missing.contains_key(call) => Lookup::Compute,
@@ -175,8 +184,10 @@ impl Draft {
         }
     }
 
-    /// Notes what was found of a call. That nothing is there is not validated, except by who writes what it depended on.
+    /// Notes the object of a call, or its absence.
     pub fn note_call(&mut self, call: &ObjectKey, seen: Seen) -> Result<(), Contradiction> {
+        // The absence of a call needs no validation: the program goes by what the function reads instead. Only a writer
+        // that treats the call as absent has to be right about it.
         let is_there = matches!(&seen.value, Some(Value::Derived(derived)) if decode(&derived.bytes).is_ok());
         if !is_there {
             self.missing.insert(call.clone(), (seen.version.incarnation, seen.version.number));
@@ -184,66 +195,75 @@ impl Draft {
         if is_there || self.pending.contains(call) { self.snapshot.note_get(call, seen) } else { Ok(()) }
     }
 
-    /// A function begins to run for a call.
+    /// Opens a frame: a function begins to run for a call.
     pub fn open(&mut self, call: ObjectKey) -> FrameId {
-        self.frames.push(Frame { call, subjects: Subjects::new(), homes: BTreeMap::new() });
+        self.frames.push(Frame { call, dependencies: Subjects::new(), homes: BTreeMap::new() });
         self.frames.len() - 1
     }
 
-    /// What it read, which is in the snapshot.
+    /// Notes an object that the function read, which is in the snapshot.
     pub fn note(&mut self, frame: FrameId, key: &ObjectKey) {
-        self.note_subject(frame, key.home, Subject::Name(key.name.clone()));
+        self.note_dependency(frame, key.home, Dependency::Name(key.name.clone()));
     }
 
-    /// A span that it read, which is in the snapshot.
+    /// Notes a span that the function read, which is in the snapshot.
     pub fn note_span(&mut self, frame: FrameId, region: u16, span: &Span) {
-        self.note_subject(frame, region, Subject::Span(span.clone()));
+        self.note_dependency(frame, region, Dependency::Span(span.clone()));
     }
 
-    fn note_subject(&mut self, frame: FrameId, region: u16, subject: Subject) {
+    /// Notes something that the function read.
+    fn note_dependency(&mut self, frame: FrameId, region: u16, dependency: Dependency) {
         let incarnation = self.snapshot.incarnation(region);
         let frame = &mut self.frames[frame];
-        frame.subjects.insert((region, subject));
+        frame.dependencies.insert((region, dependency));
         frame.homes.insert(region, incarnation);
     }
 
-    /// It used another call, whose result is [known](Lookup::Known).
+    /// Notes another call that the function used, and whose result is [known](Lookup::Known).
     pub fn note_use(&mut self, frame: FrameId, call: &ObjectKey) {
+        // It rests on everything that the other call rests on: a loss of storage at any of these homes counts for both.
         let mut homes = match self.computed.get(call) {
             Some(computed) => computed.homes.clone(),
             None => self.stored_homes(call),
         };
-        // What a computed call is put upon is found there when it is looked for.
+
+        // And on the home of the other call itself. If that was computed here, its home's incarnation was seen when the
+        // call was looked for there and not found.
         let missing = self.missing.get(call).map(|(incarnation, _)| *incarnation);
         homes.insert(call.home, missing.unwrap_or_else(|| self.snapshot.incarnation(call.home)));
         let frame = &mut self.frames[frame];
-        frame.subjects.insert((call.home, Subject::Name(call.name.clone())));
+        frame.dependencies.insert((call.home, Dependency::Name(call.name.clone())));
         frame.homes.extend(homes);
     }
 
-    /// It has ended, with this result.
+    /// Closes a frame: the function has ended with this result.
     pub fn close(&mut self, frame: FrameId, result: Vec<u8>) {
-        let Frame { call, subjects, homes } = std::mem::replace(
+        let Frame { call, dependencies, homes } = std::mem::replace(
             &mut self.frames[frame],
-            Frame { call: ObjectKey::default(), subjects: Subjects::new(), homes: BTreeMap::new() },
+            Frame { call: ObjectKey::default(), dependencies: Subjects::new(), homes: BTreeMap::new() },
         );
-        self.computed.insert(call, Computed { result, subjects, homes });
+        debug_assert!(call != ObjectKey::default(), "a computation ends that has ended before");
+        self.computed.insert(call, Computed { result, dependencies, homes });
     }
 
-    /// What was computed, with the results.
+    /// The calls that were computed, with the results.
     pub fn computed(&self) -> Vec<(ObjectKey, Vec<u8>)> {
         self.computed.iter().map(|(call, computed)| (call.clone(), computed.result.clone())).collect()
     }
 
-    /// A transaction that validates a part of what was computed, registers it, and puts it; and the call at its top. None if
-    /// nothing was computed, or it was computed on what this transaction writes.
+    /// A transaction that validates, registers and puts some of the calls that were computed; and the call at its top.
+    /// None if nothing was computed, or it was computed on what this transaction writes.
     ///
-    /// A small part stands in nobody's way for long, and several clients that have computed the same, and choose by different
-    /// numbers, do not contend for it. What is not in it is computed from it the next time.
+    /// It is small, so that it locks little and for a short time. Several clients that have computed the same calls
+    /// choose by different numbers, and so do not contend for them. A call that is not in it is computed from these the
+    /// next time.
     pub fn proposal(&self, choice: u64) -> Option<(ObjectKey, Transaction)> {
         if !self.told.is_empty() {
             return None;
         }
+
+        // It begins with one of the calls that use no other computed one, and goes up to users of it while there is
+        // room.
         let is_lowest = |computed: &Computed| self.computed_calls(computed).next().is_none();
         let lowest: Vec<&ObjectKey> =
             self.computed.iter().filter(|(_, computed)| is_lowest(computed)).map(|(call, _)| call).collect();
@@ -252,6 +272,7 @@ impl Draft {
         while let Some((user, more)) = self.user_of(top) {
             (top, below) = (user, more);
         }
+
         let mut homes = BTreeMap::new();
         below.into_iter().for_each(|call| self.put(call, &mut homes));
         Some((
@@ -262,8 +283,8 @@ impl Draft {
 
     /// The computed calls that a computed one has used.
     fn computed_calls<'a>(&'a self, computed: &'a Computed) -> impl Iterator<Item = &'a ObjectKey> {
-        computed.subjects.iter().filter_map(|(region, subject)| match subject {
-            Subject::Name(name) if is_call(name) => {
+        computed.dependencies.iter().filter_map(|(region, dependency)| match dependency {
+            Dependency::Name(name) if is_call(name) => {
                 self.computed.get_key_value(&ObjectKey::new(*region, name.clone())).map(|(call, _)| call)
             }
             _ => None,
@@ -281,16 +302,17 @@ impl Draft {
         found
     }
 
-    /// A computed call that has used this one, and what is below it, if that is not too much for one proposal.
+    /// A computed call that has used this one, with all that it rests on, if that is not too much for one proposal.
     fn user_of(&self, call: &ObjectKey) -> Option<(&ObjectKey, BTreeSet<&ObjectKey>)> {
-        let subject = (call.home, Subject::Name(call.name.clone()));
-        let (user, _) = self.computed.iter().find(|(_, computed)| computed.subjects.contains(&subject))?;
+        let dependency = (call.home, Dependency::Name(call.name.clone()));
+        let (user, _) = self.computed.iter().find(|(_, computed)| computed.dependencies.contains(&dependency))?;
         let below = self.below(user);
-        let size = below.iter().map(|call| 1 + self.computed[*call].subjects.len()).sum::<usize>();
+        let size = below.iter().map(|call| 1 + self.computed[*call].dependencies.len()).sum::<usize>();
         (size <= PROPOSAL).then_some((user, below))
     }
 
-    /// A home says that these calls depend on what a proposal puts: they are of a time before it was lost, and deleted.
+    /// Deletes calls in a proposal of which a home says that they depend on the calls it puts. They are left over from
+    /// before those were lost.
     pub fn revoke_in(proposal: &mut Transaction, calls: &[ObjectKey]) {
         let mut homes: BTreeMap<u16, Home> =
             std::mem::take(&mut proposal.homes).into_iter().map(|home| (home.region, home)).collect();
@@ -308,12 +330,12 @@ impl Draft {
 
     // Treating what depends on what is written.
 
-    /// Whether a home has said so, so that what is read from now on is read to compute calls anew.
+    /// True if a home has named calls that depend on what is written: from then on reads serve to compute these again.
     pub fn is_treating(&self) -> bool {
         !self.told.is_empty()
     }
 
-    /// The calls that homes have said to depend on what is written there, by home.
+    /// The calls that homes have named, by home, as depending on what is written there.
     pub fn told(&self) -> BTreeMap<u16, Vec<ObjectKey>> {
         let mut told: BTreeMap<u16, Vec<ObjectKey>> = BTreeMap::new();
         for (call, homes) in &self.told {
@@ -322,12 +344,13 @@ impl Draft {
         told
     }
 
-    /// A home says that these calls depend on what is written there.
+    /// Notes the calls that a home names as depending on what is written there: they are to be treated.
     pub fn demand(&mut self, home: u16, calls: &[ObjectKey]) {
+        // Results that were computed so far were computed without what this transaction writes, and do not count.
         if self.told.is_empty() {
-            // What was computed so far was computed without what is written.
             self.computed.clear();
         }
+
         for call in calls {
             self.told.entry(call.clone()).or_default().insert(home);
             if !self.treated.contains_key(call) {
@@ -336,11 +359,13 @@ impl Draft {
         }
     }
 
+    /// Makes a call pending, and notes the calls that were computed from it.
     fn suspect(&mut self, call: &ObjectKey) {
-        let subject = (call.home, Subject::Name(call.name.clone()));
-        let users = self.computed.iter().filter(|(_, computed)| computed.subjects.contains(&subject));
+        let dependency = (call.home, Dependency::Name(call.name.clone()));
+        let users = self.computed.iter().filter(|(_, computed)| computed.dependencies.contains(&dependency));
         self.suspects.insert(call.clone(), users.map(|(user, _)| user.clone()).collect());
-        // That it was not there has not been validated; somebody has put it since.
+
+        // Its absence was not validated: another client has put it since, and it has to be looked for again.
         self.missing.remove(call);
         self.pending.insert(call.clone());
     }
@@ -350,31 +375,32 @@ impl Draft {
         self.pending.first().cloned()
     }
 
-    /// Calls that are to be treated, and of which it is not known what is there.
+    /// The calls that are to be treated and were not looked for yet.
     pub fn unread(&self) -> impl Iterator<Item = &ObjectKey> {
         self.pending.iter().filter(|call| self.is_there(call).is_none())
     }
 
-    /// Whether what is there of a pending call is known: `Some(true)` if there is something.
+    /// True if a pending call is there; none if it was not looked for yet.
     pub fn is_there(&self, call: &ObjectKey) -> Option<bool> {
         if self.stored(call).is_some() { Some(true) } else { self.missing.contains_key(call).then_some(false) }
     }
 
-    /// A pending call is not there: nothing is to be done about it. One that rests on what was lost is deleted, so that its
-    /// home names what was computed from it; that may still be shown.
+    /// Treats a pending call that is not there.
     pub fn settle_absent(&mut self, call: &ObjectKey) {
+        // A call that reads as nothing because a home lost its storage is deleted, so that its own home names the calls
+        // that were computed from it: these may still be shown.
         let is_gone = self.missing.get(call).is_some_and(|(_, number)| number & GONE != 0);
         let treatment = if is_gone { Treatment::Revoked } else { Treatment::Absent };
         self.finish(call, treatment, true);
     }
 
-    /// A pending call cannot be recomputed, or is not worth it: it will be deleted.
+    /// Treats a pending call that cannot be recomputed, or is not worth it: it will be deleted.
     pub fn revoke(&mut self, call: &ObjectKey) {
         self.computed.remove(call);
         self.finish(call, Treatment::Revoked, true);
     }
 
-    /// A pending call has been recomputed.
+    /// Treats a pending call that has been recomputed.
     pub fn settle(&mut self, call: &ObjectKey) -> Recomputed {
         let before = self.stored(call).map(|stored| stored.result);
         let is_same = self.computed.get(call).map(|computed| &computed.result) == before.as_ref();
@@ -382,9 +408,13 @@ impl Draft {
         if is_same { Recomputed::Kept } else { Recomputed::Changed }
     }
 
+    /// Notes the treatment of a call. If its result has changed, the calls that were computed from it are pending next.
     fn finish(&mut self, call: &ObjectKey, treatment: Treatment, has_changed: bool) {
         self.pending.remove(call);
         self.treated.insert(call.clone(), treatment);
+
+        // A result that was computed from the old one is not what the function would give on what this transaction
+        // writes.
         let users = self.suspects.remove(call).unwrap_or_default();
         for user in users.iter().filter(|_| has_changed) {
             if self.computed.remove(user).is_some() {
@@ -392,17 +422,21 @@ impl Draft {
                 self.suspect(user);
             }
         }
+        debug_assert!(
+            self.treated.keys().all(|call| !self.pending.contains(call)),
+            "a call is treated and to be treated"
+        );
     }
 
-    // What comes of it.
+    // The transaction that is handed over.
 
-    /// What is to be validated, of a program that wrote nothing, or whose error is to be handed over: it was one on what is
-    /// true together, or the program is run again.
+    /// The transaction of a program that changed nothing, or that ended in an error of its own. If its reads do not
+    /// hold together, the program is run again: its error may come of values that were never there at one time.
     pub fn to_validate(&self) -> Transaction {
         Transaction { homes: self.snapshot.to_homes().into_values().collect(), max_wait: 0, ..Transaction::default() }
     }
 
-    /// What is to be committed. Its writes may wait so long for rights to end, in microseconds.
+    /// The transaction that is to be committed. Its writes may wait for `max_wait` microseconds for rights to end.
     pub fn to_commit(&self, max_wait: u64) -> Transaction {
         let mut homes = self.snapshot.to_homes();
         for (key, change) in self.buffer.changes() {
@@ -414,7 +448,9 @@ impl Draft {
         Transaction { homes: homes.into_values().collect(), max_wait, ..Transaction::default() }
     }
 
+    /// Adds what was done about the calls that depend on the transaction's writes.
     fn put_calls(&self, homes: &mut BTreeMap<u16, Home>) {
+        // A call that is not there, or is deleted, depends on nothing any more: the notes of it go.
         for (call, treatment) in &self.treated {
             let told = self.told.get(call).into_iter().flatten();
             match treatment {
@@ -426,6 +462,9 @@ impl Draft {
                 }
             }
         }
+
+        // A call whose result, dependencies and homes are noted already stays as it is, and rights over it go on. Every
+        // other one is put, and registered.
         for (call, computed) in &self.computed {
             let stored = self.stored(call);
             let is_kept = stored.is_some_and(|stored| {
@@ -434,50 +473,61 @@ impl Draft {
                     *region == call.home || known.get(region) == Some(incarnation)
                 };
                 stored.result == computed.result
-                    && computed.subjects.is_subset(&stored.subjects)
+                    && computed.dependencies.is_subset(&stored.dependencies)
                     && computed.homes.iter().all(stands)
             });
             if !is_kept {
                 self.put(call, homes);
             }
         }
+
+        // Every home at which something is written hears that all these calls are covered; a home ignores those that do
+        // not depend on it.
         for home in homes.values_mut().filter(|home| !home.part.writes.is_empty()) {
             home.part.covers.extend(self.treated.keys().cloned());
         }
     }
 
-    /// Puts a call's value, and registers what it depends on.
+    /// Puts a call's value, and registers its dependencies.
     fn put(&self, call: &ObjectKey, homes: &mut BTreeMap<u16, Home>) {
-        let Computed { result, subjects, homes: rests } = &self.computed[call];
+        let Computed { result, dependencies, homes: rests } = &self.computed[call];
+
+        // The old notes go at every home that has some, and the new ones take their place in the same transaction.
         let stored = self.stored(call);
-        let before = stored.iter().flat_map(|stored| &stored.subjects).map(|(region, _)| *region);
-        for region in before.chain(subjects.iter().map(|(region, _)| *region)).collect::<BTreeSet<u16>>() {
+        let before = stored.iter().flat_map(|stored| &stored.dependencies).map(|(region, _)| *region);
+        for region in before.chain(dependencies.iter().map(|(region, _)| *region)).collect::<BTreeSet<u16>>() {
             let forgets = &mut part(homes, region).part.forgets;
             if !forgets.contains(call) {
                 forgets.push(call.clone());
             }
         }
-        for (region, subject) in subjects {
-            let key = match subject {
-                Subject::Name(name) => Some(ObjectKey::new(*region, name.clone())),
-                Subject::Span(_) => None,
+
+        // Everything that the function read is validated where it is noted: a note of an object that has changed since
+        // would come too late. A call that is computed in this transaction too is written in it, and needs no
+        // validation.
+        for (region, dependency) in dependencies {
+            let key = match dependency {
+                Dependency::Name(name) => Some(ObjectKey::new(*region, name.clone())),
+                Dependency::Span(_) => None,
             };
             let home = part(homes, *region);
             if let Some(key) = key.filter(|key| !self.computed.contains_key(key)) {
                 home.incarnation = self.snapshot.incarnation(*region);
                 home.part.reads.push((key.name.clone(), self.snapshot.number(&key)));
-            } else if let Subject::Span(span) = subject {
+            } else if let Dependency::Span(span) = dependency {
                 home.incarnation = self.snapshot.incarnation(*region);
                 let scan = self.snapshot.scan_of(*region, span);
                 if !home.part.scans.contains(&scan) {
                     home.part.scans.push(scan);
                 }
             }
-            home.part.depends.push((subject.clone(), call.clone()));
+            home.part.depends.push((dependency.clone(), call.clone()));
         }
+
+        // If it was not there, that is validated by its home: another client may have put it meanwhile.
         let rests = rests.iter().filter(|(region, _)| **region != call.home);
         let rests = rests.map(|(region, incarnation)| (*region, *incarnation)).collect();
-        let value = Value::Derived(Derived { bytes: encode(result, subjects), homes: rests });
+        let value = Value::Derived(Derived { bytes: encode(result, dependencies).into(), homes: rests });
         let home = part(homes, call.home);
         if let Some((incarnation, number)) = self.missing.get(call) {
             home.incarnation = *incarnation;
@@ -486,6 +536,7 @@ impl Draft {
         home.part.writes.push((call.name.clone(), Change::Put(value)));
     }
 
+    /// The stored value of a call, if it was read.
     fn derived(&self, call: &ObjectKey) -> Option<Derived> {
         match self.snapshot.known(call).flatten() {
             Some(Value::Derived(derived)) => Some(derived),
@@ -493,39 +544,43 @@ impl Draft {
         }
     }
 
+    /// The stored value of a call, decoded.
     fn stored(&self, call: &ObjectKey) -> Option<Stored> {
         self.derived(call).and_then(|derived| decode(&derived.bytes).ok())
     }
 
+    /// The homes on which the stored value of a call rests.
     fn stored_homes(&self, call: &ObjectKey) -> BTreeMap<u16, Incarnation> {
         self.derived(call).map(|derived| derived.homes.into_iter().collect()).unwrap_or_default()
     }
 }
 
-/// The part at a home.
+/// The part at a home; begins one if there is none.
 fn part(homes: &mut BTreeMap<u16, Home>, region: u16) -> &mut Home {
     homes.entry(region).or_insert_with(|| Home { region, ..Home::default() })
 }
 
-fn encode(result: &[u8], subjects: &Subjects) -> Vec<u8> {
+/// The bytes of a call's value.
+fn encode(result: &[u8], dependencies: &Subjects) -> Vec<u8> {
     let mut bytes = Vec::new();
     put_bytes(&mut bytes, result);
-    put_u64(&mut bytes, subjects.len() as u64);
-    for (region, subject) in subjects {
+    put_u64(&mut bytes, dependencies.len() as u64);
+    for (region, dependency) in dependencies {
         put_u64(&mut bytes, u64::from(*region));
-        subject.encode(&mut bytes);
+        dependency.encode(&mut bytes);
     }
     bytes
 }
 
+/// Reads what [`encode`] wrote.
 fn decode(bytes: &[u8]) -> Result<Stored, Malformed> {
     let mut cursor = Cursor(bytes);
     let result = cursor.bytes()?.to_vec();
-    let mut subjects = Subjects::new();
+    let mut dependencies = Subjects::new();
     for _ in 0..cursor.u64()? {
         let region = u16::try_from(cursor.u64()?).map_err(|_| Malformed)?;
-        subjects.insert((region, Subject::decode(&mut cursor)?));
+        dependencies.insert((region, Dependency::decode(&mut cursor)?));
     }
     cursor.end()?;
-    Ok(Stored { result, subjects })
+    Ok(Stored { result, dependencies })
 }

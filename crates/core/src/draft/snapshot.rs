@@ -1,63 +1,69 @@
-//! What a transaction has read: one version of each object, and the spans that it looked through. These are what is
-//! validated when it is committed.
-//!
-//! Reads of one transaction may come from different times. Where two of them contradict each other, the transaction cannot
-//! be committed, and is ended at once ([`Contradiction`]); others that do not belong together are found when it is
+//! The reads of a transaction: one version of each object, and the spans that it scanned. They are validated when it is
 //! committed.
+//!
+//! Reads of one transaction may come from different times. Where two of them contradict each other, the transaction
+//! cannot be committed, and is ended at once ([`Contradiction`]); others that do not belong together are found when it
+//! is committed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::id::Incarnation;
 use crate::object::{Home, ObjectKey, Part, Seen, Span, Value, is_call};
 
-/// What was read now, and what was read before, cannot both be true: the object's name.
+/// The object of which two reads cannot both be true.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Contradiction(pub ObjectKey);
 
-/// See the module.
+/// The reads of a transaction.
 #[derive(Debug, Default)]
 pub struct Snapshot {
+    /// The reads by home region.
     homes: BTreeMap<u16, AtHome>,
 }
 
+/// The reads at one home.
 #[derive(Debug, Default)]
 struct AtHome {
+    /// The incarnation of everything that was read there; zero before the first object.
     incarnation: Incarnation,
-    /// Everything that was seen, in spans too.
+    /// Every object that was seen, in spans too, in one version each.
     seen: BTreeMap<String, Seen>,
-    /// What was asked for by name.
+    /// The names that were asked for; each is in `seen`.
     gets: BTreeSet<String>,
+    /// The spans that were scanned.
     scans: Vec<Scanned>,
 }
 
-/// A span that was looked through.
+/// A span that was scanned.
 #[derive(Debug)]
 struct Scanned {
     span: Span,
+    /// The names of the rows that were found, in order; each is in `seen`.
     names: Vec<String>,
-    /// Where it ends, if there were as many rows as its limit.
+    /// The last name up to which it tells what is there; none if it was read to its end.
     end: Option<String>,
 }
 
 impl Scanned {
+    /// True if it tells whether there is an object of this name.
     fn covers(&self, name: &str) -> bool {
         is_within(&self.span, self.end.as_deref(), name)
     }
 }
 
-/// Whether a name is in a span that was read up to `end`. Calls are in none.
+/// True if a name is in a span that was read up to `end`. Calls are in none.
 pub fn is_within(span: &Span, end: Option<&str>, name: &str) -> bool {
     name.starts_with(&span.prefix) && !is_call(name) && name > span.after.as_str() && end.is_none_or(|end| name <= end)
 }
 
-/// Where rows of a span end: at the last one, if there may be more.
+/// The name at which the rows of a span end, if there may be more: the last one.
 pub fn end_of<T>(span: &Span, rows: &[(String, T)]) -> Option<String> {
     let is_full = rows.len() >= span.limit as usize;
     rows.last().filter(|_| is_full).map(|(name, _)| name.clone())
 }
 
 impl Snapshot {
-    /// What an object holds, if that is known: by itself, or because a span shows that nothing is there.
+    /// The value of an object, if it is known: because it was read, or because a span shows that nothing is there.
     pub fn known(&self, key: &ObjectKey) -> Option<Option<Value>> {
         let home = self.homes.get(&key.home)?;
         match home.seen.get(&key.name) {
@@ -66,7 +72,7 @@ impl Snapshot {
         }
     }
 
-    /// What a span holds, if the very same was asked for before.
+    /// The rows of a span, if exactly the same was asked for before.
     pub fn scanned(&self, region: u16, span: &Span) -> Option<Vec<(String, Value)>> {
         let home = self.homes.get(&region)?;
         let scan = home.scans.iter().find(|scan| scan.span == *span)?;
@@ -74,7 +80,7 @@ impl Snapshot {
         Some(scan.names.iter().filter_map(row).collect())
     }
 
-    /// Notes what an object holds.
+    /// Notes the value of an object.
     pub fn note_get(&mut self, key: &ObjectKey, seen: Seen) -> Result<(), Contradiction> {
         let home = self.homes.entry(key.home).or_default();
         home.check(key, &seen)?;
@@ -83,17 +89,21 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Notes what a span holds.
+    /// Notes the rows of a span.
     pub fn note_scan(&mut self, region: u16, span: Span, rows: Vec<(String, Seen)>) -> Result<(), Contradiction> {
         let home = self.homes.entry(region).or_default();
         let end = end_of(&span, &rows);
+
+        // An object that was there before and is missing now contradicts the earlier read, as one with another version
+        // does.
         let names: Vec<String> = rows.iter().map(|(name, _)| name.clone()).collect();
         let found: BTreeSet<&String> = names.iter().collect();
         let mut before = home.seen.iter().filter(|(name, seen)| seen.value.is_some() && !found.contains(name));
         if let Some((name, _)) = before.find(|(name, _)| is_within(&span, end.as_deref(), name)) {
             return Err(Contradiction(ObjectKey::new(region, name)));
         }
-        // All or nothing: what is noted is what will be validated.
+
+        // All or nothing: everything that is noted will be validated, so a contradiction must leave nothing behind.
         for (name, seen) in &rows {
             home.check(&ObjectKey::new(region, name), seen)?;
         }
@@ -102,7 +112,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// What was asked for: names, calls aside or with them, and spans.
+    /// The names and spans that were asked for; with those of calls, or without.
     pub fn asked(&self, with_calls: bool) -> (Vec<ObjectKey>, Vec<(u16, Span)>) {
         let gets = self.homes.iter().flat_map(|(region, home)| home.gets.iter().map(|name| (*region, name)));
         let gets = gets.filter(|(_, name)| with_calls || !is_call(name));
@@ -111,19 +121,19 @@ impl Snapshot {
         (gets.collect(), scans.map(|(region, span)| (region, span.clone())).collect())
     }
 
-    /// How many operations it counts as when it is committed.
+    /// The number of operations that it counts as when it is committed.
     pub fn operations(&self) -> usize {
         let scans = |home: &AtHome| home.scans.iter().map(|scan| 1 + scan.names.len()).sum::<usize>();
         self.homes.values().map(|home| home.gets.len() + scans(home)).sum()
     }
 
-    /// The version's number of what was read, or found not to be there.
+    /// The version number of an object; zero if it was not read, or not found.
     pub fn number(&self, key: &ObjectKey) -> u64 {
         let seen = self.homes.get(&key.home).and_then(|home| home.seen.get(&key.name));
         seen.map_or(0, |seen| seen.version.number)
     }
 
-    /// The version numbers of what a span that was read holds.
+    /// A span that was read, with the version numbers of its rows.
     pub fn scan_of(&self, region: u16, span: &Span) -> (Span, Vec<u64>) {
         let home = self.homes.get(&region);
         let scan = home.and_then(|home| home.scans.iter().find(|scan| scan.span == *span));
@@ -131,16 +141,16 @@ impl Snapshot {
         (span.clone(), scan.iter().flat_map(|scan| &scan.names).map(number).collect())
     }
 
-    /// The incarnation that what was read in a region is of.
+    /// The incarnation of the reads in a region; zero if there are none.
     pub fn incarnation(&self, region: u16) -> Incarnation {
         self.homes.get(&region).map_or(Incarnation(0), |home| home.incarnation)
     }
 
-    /// What is to be validated, by home.
+    /// The reads that are to be validated, by home.
     pub fn to_homes(&self) -> BTreeMap<u16, Home> {
+        // A name that a span covers is validated with the span.
         let home = |(&region, home): (&u16, &AtHome)| {
             let number = |name: &String| home.seen.get(name).map_or(0, |seen| seen.version.number);
-            // What is in a span that was scanned is validated with it.
             let gets = home.gets.iter().filter(|name| !home.scans.iter().any(|scan| scan.covers(name)));
             let scans = home.scans.iter().map(|scan| (scan.span.clone(), scan.names.iter().map(number).collect()));
             let part = Part {
@@ -155,7 +165,9 @@ impl Snapshot {
 }
 
 impl AtHome {
+    /// Checks that a read can be true together with all earlier ones.
     fn check(&self, key: &ObjectKey, seen: &Seen) -> Result<(), Contradiction> {
+        // Version numbers of two incarnations count the writes of two storages: no instant has both.
         let is_of_other_storage = self.incarnation != Incarnation(0) && self.incarnation != seen.version.incarnation;
         let is_other = match self.seen.get(&key.name) {
             Some(before) => before.version != seen.version,
@@ -164,6 +176,7 @@ impl AtHome {
         if is_of_other_storage || is_other { Err(Contradiction(key.clone())) } else { Ok(()) }
     }
 
+    /// Adds a read that was checked.
     fn insert(&mut self, name: String, seen: Seen) {
         self.incarnation = seen.version.incarnation;
         self.seen.insert(name, seen);

@@ -1,92 +1,81 @@
-//! All of it as one machine: routing, recovery, what is persisted where.
+//! The chapters, sessions and lives of a site as one machine: routing, recovery, and the batch of each turn.
 //!
-//! One call of [`Node::handle`] is a [`Turn`]: the message or request goes to the chapter that it concerns, which changes
-//! its state in memory and gathers effects; at the end every row that changed is written in **one** batch, so a turn is
-//! durable whole or not at all.
-//!
-//! # Rows
-//!
-//! | key | value | kind |
-//! | --- | --- | --- |
-//! | `01` | the site, its storage's nonce, incarnation, life, uptime, session marks | resident |
-//! | `02` position | what is known of a peer: incarnation, log position, what was noted for its new storage | resident |
-//! | `03`, `04` quota | see [`crate::quota`] | resident |
-//! | `05` session, slot | an operation's outcome, or the session's mark, see [`crate::session`] | resident |
-//! | `06` to `09` | numbers of the home, transactions under way, who depends on its objects, see [`crate::txn`] | resident |
-//! | `0a` | what names were forgotten last, what is frozen, see [`crate::quota`] | resident |
-//! | `80`, `81` | tracked grants, see [`crate::quota`] | paged |
-//! | `82`, `83` incarnation, name | an object, a call of a memoized function | paged |
+//! One call of [`Node::handle`] is a [`Turn`]: the message or request goes to the chapter that it concerns, which
+//! changes its state in memory and gathers effects; at the end every row that changed is written in **one** batch, so a
+//! turn is durable whole or not at all.
 //!
 //! # How a site starts
 //!
 //! It never acts on its past without asking (see [`lives`](self)): storage without an incarnation *joins*, storage with
 //! one is *confirmed*, and only then does the site vote, offer, grant or answer for the outcomes of operations.
 
+mod chapters;
 mod chores;
-mod counting;
+mod identity;
 mod lives;
+mod operations;
 mod relay;
 mod requests;
 
-use rustc_hash::FxHashSet;
-
 pub use crate::config::{Config, OpenError};
 pub use crate::metrics::Metrics;
-pub use lives::Stale;
+pub use identity::Stale;
 
-use crate::api::{Listed, Operation, PeerStatus, Readiness, Request, Response, Status};
+use crate::api::{PeerStatus, Readiness, Request, Response, Status};
 use crate::avantan::Membership;
-use crate::clock::{Now, SECOND};
-use crate::id::{Incarnation, Life, SessionId, SiteId};
+use crate::chapter::Revived;
+use crate::clock::Now;
+use crate::id::{Incarnation, SessionId, SiteId};
 use crate::machine::{self, ClientId, Effect, Input, KeySet, Machine, Reader, Seq, View};
-use crate::peer::{Body, Digest, PeerMessage};
-use crate::quota::{DUE, FORGOTTEN, QuotaRow, Quotas, due_ranges, grant_key, is_quota_row};
+use crate::peer::{Body, PeerMessage, RelayMessage, SiteMessage};
 use crate::right::Start;
+use crate::rows::{self, META, Owner, PAGED};
 use crate::session::{self, Sessions};
 use crate::stats::Rng;
-use crate::turn::{Peer, Trust, Turn};
-use crate::txn::{Restored, Txns};
+use crate::turn::{Here, Out, Peer, Trust, Turn};
+pub use chapters::Chapters;
+use chapters::owner_of_message;
 use chores::Chores;
-use counting::Counts;
-use lives::Lineage;
+use identity::Identity;
 use relay::Relays;
 use requests::Desk;
-
-/// How often peers are pinged.
-const PING: u64 = SECOND;
-/// What a turn's batch usually needs at most, in bytes.
-const TURN_BYTES: usize = 256;
-/// Tag of the rows of outcomes.
-const OUTCOME: u8 = 0x05;
 
 /// One site's machine.
 #[derive(Debug)]
 pub struct Node {
+    /// The configuration; its members are in ascending order and include this site.
     config: Config,
+    /// The position of this site among the members.
     position: usize,
-    lineage: Lineage,
+    /// The site's past, and how far its start is.
+    identity: Identity,
+    /// The members by position, this site itself included.
     peers: Vec<Peer>,
+    /// The sessions of clients, with the outcomes of their operations.
     sessions: Sessions,
-    quotas: Quotas,
-    txns: Txns,
-    counts: Counts,
+    /// The chapters.
+    chapters: Chapters,
+    /// Requests that are passed on to other sites, or served for them.
     relays: Relays,
+    /// The generator of nonces, tokens and random back-offs.
     rng: Rng,
+    /// The counts since it was opened.
     metrics: Metrics,
-    /// The number of the last batch handed out.
-    last: Seq,
-    /// Whether storage has room for what clients want written, as the driver said.
-    has_room: bool,
-    ping_at: u64,
+    /// The log that the driver keeps.
+    log: Log,
+    /// The chores that come due.
     chores: Chores,
-    /// Buffers that turns use again, so that the hot path allocates little.
-    spare: Spare,
+    /// A buffer that turns use again, so that the hot path allocates little.
+    scratch: Vec<u8>,
 }
 
-#[derive(Debug, Default)]
-struct Spare {
-    digests: Vec<Vec<Digest>>,
-    scratch: Vec<u8>,
+/// A site's log, as far as the machine knows of it.
+#[derive(Debug)]
+struct Log {
+    /// The number of the last batch handed out, synced or not.
+    last: Seq,
+    /// True if storage has room for what clients want written, as the driver last said.
+    has_room: bool,
 }
 
 impl Node {
@@ -99,23 +88,24 @@ impl Node {
         if config.members.len() > 64 {
             return Err(OpenError::Config("a lane has at most 64 sites"));
         }
+
+        // Tokens begin at random numbers in each life: an answer to a question of an earlier life then names none of
+        // this one's.
         let mut rng = Rng::new(seed);
         let peers = config.members.iter().map(|&site| Peer { site, ..Peer::default() }).collect();
+        let identity = Identity::fresh(&mut rng, now);
+        let chapters = Chapters::new(config.me, &mut rng);
         let mut node = Self {
             position,
-            lineage: Lineage::fresh(&mut rng, now),
+            identity,
             peers,
             sessions: Sessions::default(),
-            quotas: Quotas::new(),
-            txns: Txns::new(config.me, rng.draw() >> 16),
-            counts: Counts::starting(rng.draw() >> 16),
+            chapters,
             relays: Relays::starting(rng.draw() >> 16),
             metrics: Metrics::default(),
-            last,
-            has_room: true,
-            ping_at: now.mono,
+            log: Log { last, has_room: true },
             chores: Chores::new(now),
-            spare: Spare::default(),
+            scratch: Vec::new(),
             config,
             rng,
         };
@@ -123,46 +113,47 @@ impl Node {
         Ok(node)
     }
 
-    /// What it is configured as.
+    /// Its configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The driver says whether storage has room for what clients want written, before it hands in their requests. What sites need
-    /// among themselves is not asked: the driver keeps some room for that.
+    /// Notes whether storage has room for what clients want written. The driver says so before it hands in their
+    /// requests. Rows that sites need among themselves are written in any case: the driver keeps some room for them.
     pub fn set_room(&mut self, has_room: bool) {
-        self.has_room = has_room;
+        self.log.has_room = has_room;
     }
 
-    /// What it has counted since it was opened.
+    /// Its counts since it was opened.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// Whether it serves.
+    /// The progress of its start, and of its end.
     pub fn readiness(&self) -> Readiness {
-        self.lineage.readiness
+        self.identity.readiness
     }
 
-    /// What betrayed its storage as an old copy. Such a machine does nothing more: its driver keeps the storage as it is, and
-    /// opens the site on new storage.
+    /// The evidence that its storage is an old copy; none if there is none. With it the machine does nothing more: its
+    /// driver keeps the storage as it is, and opens the site on new storage.
     pub fn stale(&self) -> Option<Stale> {
-        self.lineage.stale()
+        self.identity.stale()
     }
 
     /// The sites that have not answered yet, while it waits for others to say what they know of it.
     pub fn waiting_for(&self) -> Vec<SiteId> {
-        if !matches!(self.lineage.readiness, Readiness::Joining | Readiness::Confirming) {
+        if !matches!(self.identity.readiness, Readiness::Joining | Readiness::Confirming) {
             return Vec::new();
         }
-        let waits = |at: usize| at != self.position && !self.lineage.has_answered(at);
+        let waits = |at: usize| at != self.position && !self.identity.has_answered(at);
         (0..self.peers.len()).filter(|&at| waits(at)).map(|at| self.peers[at].site).collect()
     }
 
-    /// The other sites that it has not met: they and it do not know yet of each other that they serve, and what their clocks show.
+    /// The other sites that it has not met. Two sites have met when each knows that the other serves, and what its
+    /// clock shows.
     pub fn unmet(&self, now: Now) -> Vec<SiteId> {
-        // What another site answers to a ping that left once it was known to serve comes after its own first exchange with this
-        // one: messages between two sites keep their order.
+        // An answer to a ping that left after the other site was known to serve comes after that site's own first
+        // exchange with this one: messages between two sites keep their order.
         let has_answered = |peer: &Peer| peer.vouched.is_some_and(|asked| asked.mono >= peer.up_since);
         let is_met = |peer: &Peer| peer.site == self.config.me || (peer.is_up(now) && has_answered(peer));
         self.peers.iter().filter(|peer| !is_met(peer)).map(|peer| peer.site).collect()
@@ -170,87 +161,52 @@ impl Node {
 
     /// Its incarnation; zero while it has none.
     pub fn incarnation(&self) -> Incarnation {
-        self.lineage.incarnation
+        self.identity.incarnation
     }
 
     /// The highest incarnation that another site knows of this one, while its new storage waits for a person's word.
     pub fn predecessor(&self) -> Option<Incarnation> {
-        self.lineage.predecessor()
+        self.identity.predecessor()
     }
 
-    /// The first `limit` quotas, in the order of names.
-    pub fn first_quotas(&self, limit: usize) -> Vec<Listed> {
-        requests::list(&self.quotas, "", limit)
+    /// Its chapters, for status and invariants.
+    pub fn chapters(&self) -> &Chapters {
+        &self.chapters
     }
 
-    /// Its quotas, for those who check its books.
-    pub fn quotas(&self) -> &Quotas {
-        &self.quotas
-    }
-
-    /// Its sessions, for those who check.
+    /// Its sessions, for invariants.
     pub fn sessions(&self) -> &Sessions {
         &self.sessions
     }
 
-    /// Its objects and transactions, for those who check.
-    pub fn txns(&self) -> &Txns {
-        &self.txns
-    }
-
-    /// What it knows of the members, by position.
+    /// Its knowledge of the members, by position.
     pub fn peers(&self) -> &[Peer] {
         &self.peers
     }
 
-    /// The largest part of any peer's offset that ε and the round trip cannot explain, in microseconds, and whether the wall clock
-    /// is not doubted: see [`Trust::Doubted`].
+    /// The largest part of any peer's offset that ε and the round trip cannot explain, in microseconds; true unless the
+    /// wall clock is doubted: see [`Trust::Doubted`].
     pub fn clock(&self, now: Now) -> (u64, bool) {
-        let (most, trust) = self.judge_clock(now);
+        let (most, trust) = self.here(now).judge_clock();
         (most, trust != Trust::Doubted)
     }
 
-    fn judge_clock(&self, now: Now) -> (u64, Trust) {
-        let (mut most, mut agreeing, mut disagreeing, mut unheard) = (0, 1, 0, 0);
-        for peer in self.peers.iter().filter(|peer| peer.site != self.config.me) {
-            let excess = match peer.offset {
-                Some(offset) if peer.is_up(now) => offset.excess_now(now, self.config.epsilon),
-                // What was measured against a peer that is down by now does not count: its clock may have been set right. But
-                // that this one was stepped away from it, the monotonic clock of this site tells.
-                Some(offset) if offset.excess(self.config.epsilon) == 0 => {
-                    match offset.at(now).excess(self.config.epsilon) {
-                        0 => continue,
-                        excess => excess,
-                    }
-                }
-                None if peer.is_up(now) => {
-                    unheard += 1;
-                    continue;
-                }
-                _ => continue,
-            };
-            most = most.max(excess);
-            *(if excess > 0 { &mut disagreeing } else { &mut agreeing }) += 1;
-        }
-        // So many that, if fewer than a majority are wrong, not all of them are.
-        let are_enough = agreeing > (self.peers.len() - 1) / 2;
-        let trust = match (are_enough, disagreeing, unheard) {
-            (true, ..) | (_, 0, 0) => Trust::Trusted,
-            (_, 0, _) => Trust::Unknown,
-            _ => Trust::Doubted,
-        };
-        (most, trust)
+    /// The site as a chapter sees it now.
+    fn here(&self, now: Now) -> Here<'_> {
+        let Self { config, position, identity, peers, log, .. } = self;
+        let site = Membership { me: config.me, incarnation: identity.incarnation, members: &config.members };
+        Here { now, uptime: identity.uptime(now), site, position: *position, peers, config, has_room: log.has_room }
     }
 
-    /// How the site is.
+    /// The site's status, for operators.
     pub fn status(&self, now: Now) -> Status {
         let others = || self.peers.iter().filter(|peer| peer.site != self.config.me);
         let (clock_error, clock_trusted) = self.clock(now);
-        Status {
+        let mut status = Status {
             site: self.config.me,
-            incarnation: self.lineage.incarnation,
-            life: self.lineage.life,
-            readiness: self.lineage.readiness,
+            incarnation: self.identity.incarnation,
+            life: self.identity.life,
+            readiness: self.identity.readiness,
             waiting_for: self.waiting_for(),
             epsilon: self.config.epsilon,
             clock_error,
@@ -263,66 +219,67 @@ impl Node {
                     offset: peer.offset.map(|offset| offset.at(now).offset),
                 })
                 .collect(),
-            quotas: self.quotas.iter().filter(|quota| quota.limit().is_some()).count() as u64,
+            quotas: 0,
             sessions: self.sessions.len() as u64,
-        }
+        };
+        self.chapters.all().into_iter().for_each(|chapter| chapter.describe(&mut status));
+        status
     }
 
     /// Rebuilds memory from the resident rows.
     fn recover(&mut self, reader: &dyn Reader, now: Now) -> Result<(), OpenError> {
         const PAGE: usize = 4096;
         let malformed = |key: &[u8]| OpenError::Malformed { key: key.to_vec() };
-        let Some(meta) = reader.read(&[lives::META])? else { return Ok(()) };
-        if let Ok(version) = lives::layout_of(&meta)
-            && version > lives::VERSION
+        let Some(meta) = reader.read(&[META])? else { return Ok(()) };
+
+        // Storage of a later version, of another site, or of another set of members is refused before anything is read
+        // from it: rows about shares and votes are by member, and would be taken for those of another.
+        if let Ok(version) = identity::layout_of(&meta)
+            && version > identity::VERSION
         {
             return Err(OpenError::Newer { version });
         }
-        let owner = self.lineage.restore(&meta, now).map_err(|_| malformed(&[lives::META]))?;
+        let owner = self.identity.restore(&meta, now).map_err(|_| malformed(&[META]))?;
         if owner.site != self.config.me {
             return Err(OpenError::OtherSite { owner: owner.site });
         }
         if owner.members != self.config.members {
             return Err(OpenError::OtherMembers { before: owner.members.len(), now: self.config.members.len() });
         }
+
         self.sessions = Sessions::restore(owner.marks);
-        let mut from = vec![lives::META + 1];
+        let incarnation = self.identity.incarnation;
+
+        // In the order of keys, page by page: there may be more rows than fit into memory at once.
+        let mut from = vec![META + 1];
         loop {
-            let page = reader.scan(&from, &[FORGOTTEN + 1], PAGE)?;
+            let page = reader.scan(&from, &[PAGED], PAGE)?;
             for (key, value) in &page {
-                match key[0] {
-                    lives::PEER => lives::restore_peer(&mut self.peers, key, value).map_err(|_| malformed(key))?,
-                    OUTCOME => self.recover_outcome(key, value, now).map_err(|_| malformed(key))?,
-                    _ if Txns::is_row(key) => {
-                        let restored = self.txns.restore(key, value, self.lineage.incarnation, reader)?;
-                        match restored.map_err(|_| malformed(key))? {
-                            Restored::Own => {}
-                            Restored::Waiting { session, sequence, low, digest } => {
-                                self.sessions.restore_waiting(session, sequence, low, digest, now.mono);
-                            }
+                match rows::owner(key) {
+                    Some(Owner::Site) => {
+                        identity::restore_peer(&mut self.peers, key, value).map_err(|_| malformed(key))?;
+                    }
+                    Some(Owner::Sessions) => {
+                        self.recover_outcome(key, value, now).map_err(|_| malformed(key))?;
+                    }
+                    owner => {
+                        let chapter = self.chapters.of_mut(owner).ok_or_else(|| malformed(key))?;
+                        if let Some(Revived { ticket, low, digest }) =
+                            chapter.restore(key, value, incarnation, reader)?
+                        {
+                            self.sessions.restore_waiting(ticket.session, ticket.sequence, low, digest, now.mono);
                         }
                     }
-                    FORGOTTEN => self.quotas.restore_names(value).map_err(|_| malformed(key))?,
-                    _ if is_quota_row(key) => {
-                        let row = QuotaRow::decode(key, value).map_err(|_| malformed(key))?;
-                        self.quotas.restore(row).map_err(|_| malformed(key))?;
-                    }
-                    _ => return Err(malformed(key)),
                 }
             }
             let Some((last, _)) = page.last().filter(|_| page.len() == PAGE) else { break };
             from = last.clone();
             from.push(0);
         }
-        let first_due = reader.scan(&[DUE], &[DUE + 1], 1)?;
-        self.chores.next_due = match first_due.first() {
-            Some((key, _)) => Some(crate::quota::due_uptime(key).map_err(|_| malformed(key))?),
-            None => None,
-        };
-        self.chores.announce_gifts((0..self.peers.len()).filter(|&peer| peer != self.position));
-        Ok(())
+        self.chapters.all_mut().into_iter().try_for_each(|chapter| chapter.restored(reader))
     }
 
+    /// Restores a row of a session: the outcome of an operation, or the session's mark.
     fn recover_outcome(&mut self, key: &[u8], value: &[u8], now: Now) -> Result<(), crate::codec::Malformed> {
         let mut cursor = crate::codec::Cursor(&key[1..]);
         let session = SessionId(cursor.be_u64()?);
@@ -330,57 +287,65 @@ impl Node {
             self.sessions.restore_mark(session, session::decode_mark(value)?, now.mono);
             return Ok(());
         }
-        let row = session::decode_row(value, self.config.me, self.lineage.incarnation)?;
+        let row = session::decode_row(value, self.config.me, self.identity.incarnation)?;
         self.sessions.restore_row(session, row, now.mono);
         Ok(())
     }
 
+    /// True if the site serves.
     fn is_serving(&self) -> bool {
-        matches!(self.lineage.readiness, Readiness::Ready | Readiness::Draining)
+        matches!(self.identity.readiness, Readiness::Ready | Readiness::Draining)
     }
 
-    /// Takes note of what every message tells of its sender, and handles those that need no turn. Returns what is left
-    /// to be done in the turn.
+    /// Notes what a message tells of its sender: its incarnation, position, and that it serves. Returns the message's
+    /// body; none if it is to be ignored.
     fn note_sender(&mut self, now: Now, from: usize, message: PeerMessage) -> Option<Body> {
-        let greeting = matches!(message.body, Body::Hello { .. });
+        // An incarnation that is gone never acts again: its messages may have been on their way for long, and its votes
+        // and shares count as lost. A question at the start is answered all the same: the answer tells an old copy that
+        // it is one.
+        let greeting = matches!(message.body, Body::Site(SiteMessage::Hello { .. }));
         let peer = &mut self.peers[from];
         if message.incarnation < peer.incarnation && !greeting && message.incarnation.0 > 0 {
-            // An incarnation that is gone never acts again.
             self.metrics.ignored += 1;
             return None;
         }
+
+        // A new incarnation counts batches from one again, and what was measured or vouched for was the earlier one's.
         if message.incarnation > peer.incarnation {
             let replaced = peer.incarnation.0 > 0 || message.incarnation.0 > 1;
             peer.incarnation = message.incarnation;
             peer.position = 0;
             peer.offset = None;
             peer.vouched = None;
-            self.lineage.meet_incarnation(from);
-            self.txns.forget_home(peer.site, peer.incarnation);
-            if replaced {
-                self.chores.announce_all(now, from);
-            }
+            self.identity.meet_incarnation(from);
+            let chapters = self.chapters.all_mut().into_iter();
+            chapters.for_each(|chapter| chapter.meet(now, from, peer, replaced));
         }
+
+        // The highest position counts, in whatever order messages come: it is the evidence against an old copy. A site
+        // vouches for its storage as of when it was asked, not of when its answer came.
         if message.incarnation == peer.incarnation && message.incarnation.0 > 0 {
             peer.position = peer.position.max(message.position);
-            if let Body::Pong { mono, wall, .. } = message.body
-                && (self.lineage.opened.mono..=now.mono).contains(&mono)
+            if let Body::Site(SiteMessage::Pong { mono, wall, .. }) = message.body
+                && (self.identity.opened.mono..=now.mono).contains(&mono)
                 && peer.vouched.is_none_or(|newest| newest.mono < mono)
             {
                 peer.vouched = Some(Now { wall, mono });
             }
         }
+
         match message.body {
-            // It has just started, or has lost its disk: nothing is to be given to it, nor asked of it.
-            Body::Hello { .. } => (peer.heard, peer.leaving) = (None, false),
-            // These a site answers, and tells, before it serves.
-            Body::Welcome { .. } | Body::Pong { .. } => {}
+            // It has just started, or has lost its disk: it is to be given nothing, and asked nothing.
+            Body::Site(SiteMessage::Hello { .. }) => (peer.heard, peer.leaving) = (None, false),
+            // These a site sends before it serves.
+            Body::Site(SiteMessage::Welcome { .. }) | Body::Site(SiteMessage::Pong { .. }) => {}
             _ => {
-                // It was not known to serve. It may know as little of this site, and if its storage is new, nobody has compared
-                // clocks with it: both are made up for at once, since no transaction is started over its objects before.
+                // It was not known to serve. It may know as little of this site, and if its storage is new, nobody has
+                // compared clocks with it: both are made up for at once, since no transaction is started over its
+                // objects before.
                 if !peer.is_up(now) {
                     peer.up_since = now.mono;
-                    self.ping_at = self.ping_at.min(now.mono);
+                    self.chores.ping_at = self.chores.ping_at.min(now.mono);
                 }
                 peer.heard = Some(now.mono);
             }
@@ -395,31 +360,24 @@ impl Machine for Node {
     type Response = Response;
 
     fn working_set(&self, now: Now, input: &Input<Self>) -> KeySet {
-        let mut needed = KeySet::default();
-        let request = match input {
-            Input::Tick => {
-                if self.is_serving() && self.chores.next_due.is_some_and(|due| due <= self.lineage.uptime(now)) {
-                    needed.ranges.extend(due_ranges(self.lineage.uptime(now)));
-                }
-                if self.is_serving() {
-                    self.quotas.dead_grants_need(now.mono, &mut needed);
-                }
-                self.txns.tick_needs(now.mono, self.lineage.incarnation, &mut needed);
-                return needed;
+        let (here, mut needed) = (self.here(now), KeySet::default());
+        let chapters = || self.chapters.all().into_iter();
+
+        // A request that another site passes on needs the same as one that a client hands in here.
+        match input {
+            Input::Tick if self.is_serving() => chapters().for_each(|chapter| chapter.tick_needs(&here, &mut needed)),
+            Input::Tick => {}
+            Input::Request { request, .. } => {
+                chapters().for_each(|chapter| chapter.request_needs(&here, request, &mut needed));
             }
-            Input::Request { request, .. } => request,
-            Input::Message { message: PeerMessage { body: Body::Relay { request, .. }, .. }, .. } => request,
-            Input::Message { message: PeerMessage { body: Body::Object(message), .. }, .. } => {
-                self.txns.message_needs(message, self.lineage.incarnation, &mut needed);
-                return needed;
+            Input::Message { message: PeerMessage { body: Body::Relay(relayed), .. }, .. } => {
+                if let RelayMessage::Ask { request, .. } = relayed {
+                    chapters().for_each(|chapter| chapter.request_needs(&here, request, &mut needed));
+                }
             }
-            Input::Message { .. } => return needed,
-        };
-        self.txns.request_needs(request, self.lineage.incarnation, &mut needed);
-        if let Request::Batch(batch) = request {
-            for submission in &batch.operations {
-                if let Operation::ReleaseGrant { grant } = &submission.operation {
-                    needed.keys.push(grant_key(grant.incarnation, grant.number).to_vec());
+            Input::Message { message: PeerMessage { body, .. }, .. } => {
+                if let Some(chapter) = self.chapters.of(Some(owner_of_message(body))) {
+                    chapter.message_needs(&here, body, &mut needed);
                 }
             }
         }
@@ -430,109 +388,81 @@ impl Machine for Node {
         let mut early = Vec::new();
         let Some(todo) = self.take_in(now, input, &mut early) else { return };
         let serving = self.is_serving();
-        let (_, trust) = self.judge_clock(now);
-        let Spare { mut digests, mut scratch } = std::mem::take(&mut self.spare);
-        digests.resize(self.peers.len(), Vec::new());
-        let Self {
-            config,
-            position,
-            lineage,
-            peers,
-            sessions,
-            quotas,
-            txns,
-            counts,
-            relays,
-            rng,
-            metrics,
-            chores,
-            ping_at,
-            has_room,
-            ..
-        } = self;
-        let mut turn = Turn {
-            now,
-            uptime: lineage.uptime(now),
-            site: Membership { me: config.me, incarnation: lineage.incarnation, members: &config.members },
-            leaving: lineage.readiness == Readiness::Draining,
-            has_room: *has_room,
-            trust,
-            config,
-            waiting: quotas.waiting() + txns.under_way().0,
-            peers,
-            position: *position,
-            rng,
-            metrics,
-            batch: machine::Batch::with_capacity(TURN_BYTES),
-            sends: early,
-            digests,
-            finished: Vec::new(),
-            undecided: Vec::new(),
-            removed: FxHashSet::default(),
-            responses: Vec::new(),
-            next_due: None,
-        };
-        let start = Start { incarnation: lineage.incarnation, life: lineage.life };
-        if serving && txns.start() != start {
-            txns.resume(&turn, start);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let Self { config, position, identity, peers, sessions, chapters, relays, rng, metrics, log, chores, .. } =
+            self;
+        let site = Membership { me: config.me, incarnation: identity.incarnation, members: &config.members };
+        let has_room = log.has_room;
+        let here = Here { now, uptime: identity.uptime(now), site, position: *position, peers, config, has_room };
+        let waiting = chapters.waiting();
+        let mut turn = Turn { here, out: Out::new(config.me, waiting, rng, metrics) };
+        turn.out.sends = early;
+
+        // What an earlier life left is taken up before the first input is handled: its locks and votes bind from here
+        // on.
+        if serving && identity.take_first_turn() {
+            let start = Start { incarnation: identity.incarnation, life: identity.life };
+            chapters.all_mut().into_iter().for_each(|chapter| chapter.resume(&mut turn, start));
         }
-        let mut desk = Desk { lineage, sessions, quotas, txns, counts, relays, view, scratch: &mut scratch };
+
+        let mut desk = Desk { identity, sessions, chapters, relays, view, scratch: &mut scratch };
         match todo {
             Todo::Body { from, epoch, body } if serving => desk.message(&mut turn, from, epoch, body),
-            Todo::Body { body, .. } => turn.metrics.ignored += u64::from(body.is_some()),
-            // Nobody has vouched for what is here: it is not given away, and nothing waits.
-            Todo::Request(client, Request::Drain) if !serving => turn.responses.push((client, Response::Drained)),
+            Todo::Body { body, .. } => turn.out.metrics.ignored += u64::from(body.is_some()),
+            // Nobody has vouched for this storage: nothing of it is given away, and no request waits.
+            Todo::Request(client, Request::Drain) if !serving => {
+                turn.out.responses.push((client, Response::Drained));
+            }
             Todo::Request(client, Request::Drain) => {
-                desk.lineage.readiness = Readiness::Draining;
-                // The others are told at once.
-                *ping_at = now.mono;
+                desk.identity.readiness = Readiness::Draining;
                 chores.begin_drain(now, client);
             }
             // Answered below, when the turn no longer borrows the node.
             Todo::Request(client, Request::Status) => desk.relays.status.push(client),
             Todo::Request(client, request) => desk.request(&mut turn, client, request),
-            Todo::Tick if serving => chores.tick(&mut turn, &mut desk),
+            Todo::Tick if serving => {
+                desk.chapters.all_mut().into_iter().for_each(|chapter| chapter.tick(&mut turn, view));
+                let given_up = desk.relays.tick(now);
+                turn.out.responses.extend(given_up);
+                chores.tick(&mut turn, &mut desk);
+            }
             Todo::Tick => {}
         }
+
+        // One turn, one batch: the outcomes of operations, the rows of the chapters, and those about the site are
+        // durable together or not at all. So no crash leaves an outcome without its effects, or effects that could be
+        // had a second time.
         desk.finish(&mut turn);
-        quotas.persist(&mut turn);
         if serving {
-            txns.persist(&mut turn.batch);
+            chapters.all_mut().into_iter().for_each(|chapter| chapter.persist(&mut turn));
         }
-        lineage.persist(&mut turn, sessions);
-        if let Some(due) = turn.next_due {
-            chores.next_due = Some(chores.next_due.map_or(due, |next| next.min(due)));
-        }
-        turn.metrics.waiting = quotas.waiting() as u64;
-        turn.metrics.sessions = sessions.len() as u64;
-        turn.metrics.quotas = quotas.len() as u64;
-        let Turn { batch, mut sends, mut digests, responses, .. } = turn;
-        for (position, digests) in digests.iter_mut().enumerate() {
-            while !digests.is_empty() {
-                let rest = digests.split_off(digests.len().min(crate::peer::DIGESTS));
-                sends.push((self.config.members[position], Body::Digests(std::mem::replace(digests, rest))));
-            }
-        }
-        self.spare = Spare { digests, scratch };
+        identity.persist(&mut turn, sessions, chapters.counts_uptime());
+        assert!(turn.out.finished.is_empty(), "an operation ended after the outcomes of the turn were recorded");
+        assert!(turn.out.take_own().is_none(), "a chapter has told itself something, and has not taken it up");
+
+        chapters.all().into_iter().for_each(|chapter| chapter.measure(turn.out.metrics));
+        turn.out.metrics.sessions = sessions.len() as u64;
+        let Out { batch, sends, responses, .. } = turn.out;
+        self.scratch = scratch;
         self.emit(now, batch, sends, responses, out);
     }
 
     fn deadline(&self) -> Option<u64> {
-        let mut earliest = self.lineage.deadline();
+        let mut earliest = self.identity.deadline();
         if self.is_serving() {
-            earliest = earliest.min(self.ping_at).min(self.chores.deadline(|due| self.lineage.mono_at(due)));
-            let parts = [self.quotas.deadline(), self.txns.deadline(), self.counts.deadline(), self.relays.deadline()];
+            earliest = earliest.min(self.chores.deadline());
+            let parts = [self.chapters.deadline(), self.relays.deadline()];
             earliest = parts.into_iter().flatten().fold(earliest, u64::min);
         }
         Some(earliest)
     }
 
     fn is_paged(key: &[u8]) -> bool {
-        key.first().is_some_and(|tag| *tag >= 0x80)
+        rows::is_paged(key)
     }
 }
 
-/// What is left to do once the sender of an input was taken note of.
+/// The rest of an input, once its sender is noted.
 enum Todo {
     Body { from: usize, epoch: u64, body: Option<Body> },
     Request(ClientId, Request),
@@ -540,20 +470,24 @@ enum Todo {
 }
 
 impl Node {
-    /// Takes note of the sender of a message, and of the time; what is left to be done in the turn, if anything. What is to be
-    /// said already goes to `early`.
+    /// Notes the sender of a message, and the time. Returns the rest that is to be done in the turn, if anything;
+    /// messages that are to be sent already go to `early`.
     fn take_in(&mut self, now: Now, input: Input<Self>, early: &mut Vec<(SiteId, Body)>) -> Option<Todo> {
         Some(match input {
             Input::Message { from, message } => {
+                // A site that is no member, or this one itself, has nothing to say here.
                 let known = self.peers.iter().position(|peer| peer.site == from);
                 let Some(from) = known.filter(|&from| from != self.position) else {
                     self.metrics.ignored += 1;
                     return None;
                 };
+
+                // The message is noted and answered as far as it is about the site itself, also while the site does not
+                // serve. Most pings end here, without a turn.
                 let epoch = message.epoch;
                 let body = self.note_sender(now, from, message);
                 let body = body.and_then(|body| self.greet(now, from, body, early));
-                if body.is_none() && early.is_empty() && !self.lineage.is_dirty() {
+                if body.is_none() && early.is_empty() && !self.identity.is_dirty() {
                     return None;
                 }
                 Todo::Body { from, epoch, body }
@@ -576,18 +510,23 @@ impl Node {
         out: &mut Vec<Effect<Self>>,
     ) {
         if !batch.is_empty() {
-            assert!(!self.lineage.is_unconfirmed(), "storage is not written to before it is confirmed");
-            self.last += 1;
+            assert!(!self.identity.is_unconfirmed(), "storage is written to before it is confirmed");
+            self.log.last += 1;
             out.push(Effect::Persist(batch));
         }
-        let (incarnation, position, epoch) = (self.lineage.incarnation, self.last, self.quotas.epoch());
+
+        // Each message tells the position of the batch just handed out. It leaves only when that is durable, so what
+        // another site has heard of is never beyond the end of this log.
+        let (incarnation, position, epoch) =
+            (self.identity.incarnation, self.log.last, self.chapters.forgotten().epoch);
         let stamp = |body| PeerMessage { incarnation, position, epoch, body };
         self.metrics.messages_sent += sends.len() as u64;
         out.extend(sends.into_iter().map(|(to, body)| Effect::Send { to, message: stamp(body) }));
+
         for (client, response) in responses {
             match self.relays.origin(client, &response) {
                 Some((to, token)) => {
-                    let body = Body::Relayed { token, response: Box::new(response) };
+                    let body = Body::Relay(RelayMessage::Answer { token, response: Box::new(response) });
                     self.metrics.messages_sent += 1;
                     out.push(Effect::Send { to, message: stamp(body) });
                 }
@@ -595,13 +534,9 @@ impl Node {
                 None => out.push(Effect::Respond { client, response }),
             }
         }
+
         for client in std::mem::take(&mut self.relays.status) {
             out.push(Effect::Respond { client, response: Response::Status(self.status(now)) });
         }
     }
-}
-
-/// The number of a site's next life: one more at each start.
-pub(crate) fn next_life(life: Life) -> Life {
-    Life(life.0 + 1)
 }

@@ -1,30 +1,35 @@
-//! Requests about another site's sessions: passed on to that site, and its responses passed back. The site that a client
-//! happens to reach never carries out what another site's id names.
+//! Requests about another site's sessions: passed on to that site, and its responses passed back. The site that a
+//! client reaches never carries out an operation whose id names another site: two sites could then carry it out, once
+//! each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::api::{Answer, Doubt, Outcome, Request, Response};
+use crate::api::{Answer, Outcome, Request, Response, UnknownReason};
 use crate::clock::{Now, SECOND};
 use crate::id::{OperationId, SessionId, SiteId};
 use crate::machine::ClientId;
 
 /// The most requests under way in each direction.
 const RELAYS: usize = 65_536;
-/// How long responses are waited for beyond the time that the request itself has.
+/// The time for which responses are waited for beyond the timeout of the request, in microseconds.
 const PATIENCE: u64 = 10 * SECOND;
-/// How often those are looked for that wait too long.
+/// The time between two looks for requests that wait too long, in microseconds.
 const LOOK: u64 = SECOND;
-/// Marks the client ids of requests that another site passed on to us.
+/// The bit in the client ids of requests that another site passed on to this one.
 const RELAYED: u64 = 1 << 63;
 
-/// Requests that pass through.
+/// Requests that pass through this site.
 #[derive(Debug, Default)]
 pub(super) struct Relays {
+    /// The last token that was given, in either direction.
     next: u64,
+    /// The monotonic time of the next look for requests that wait too long.
     look_at: u64,
+    /// Requests that were passed on, by token; at most [`RELAYS`].
     sent: BTreeMap<u64, Sent>,
+    /// Requests that are served for other sites, by token; at most [`RELAYS`].
     served: BTreeMap<u64, Served>,
-    /// Clients that asked for the site's status in this turn.
+    /// The clients that asked for the site's status in this turn.
     pub(super) status: Vec<ClientId>,
 }
 
@@ -32,7 +37,9 @@ pub(super) struct Relays {
 #[derive(Debug)]
 struct Sent {
     client: ClientId,
+    /// The part of it that is not answered yet.
     awaited: Awaited,
+    /// The monotonic time at which it is given up.
     until: u64,
 }
 
@@ -40,29 +47,31 @@ struct Sent {
 #[derive(Debug)]
 struct Served {
     site: SiteId,
-    /// That site's name for it.
+    /// That site's token for it.
     token: u64,
-    /// Answers that are still to come.
+    /// The number of answers that are still to come; at least one.
     answers: usize,
+    /// The monotonic time after which its answers go nowhere.
     until: u64,
 }
 
-/// What is still to be answered of a request.
+/// The part of a request that is not answered yet.
 #[derive(Debug)]
 enum Awaited {
     Asked(OperationId),
     Explained(OperationId),
+    /// The session, and the sequences without an answer.
     Batch(SessionId, BTreeSet<u64>),
-    /// Only that it is done.
+    /// A response that says only that it is done.
     Closed,
 }
 
-/// Whether the client is another site's.
+/// True if the client is one of another site, which passed its request on.
 pub(super) fn is_relayed(client: ClientId) -> bool {
     client.0 & RELAYED != 0
 }
 
-/// How long answers to a request may take, in microseconds.
+/// The longest time that answers to a request may take, in microseconds.
 fn patience(request: &Request) -> u64 {
     let longest = match request {
         Request::Batch(batch) => batch.operations.iter().map(|submission| submission.timeout).max(),
@@ -71,7 +80,7 @@ fn patience(request: &Request) -> u64 {
     longest.unwrap_or(0).saturating_add(PATIENCE)
 }
 
-/// How many answers a request gets.
+/// The number of answers that a request gets.
 fn answers(request: &Request) -> usize {
     match request {
         Request::Batch(batch) => batch.operations.len(),
@@ -80,14 +89,16 @@ fn answers(request: &Request) -> usize {
 }
 
 impl Relays {
-    /// Names requests from here on: another number in each life, or a late response of an earlier life would go to whoever
-    /// has its name now.
+    /// No requests yet; `from` is where the tokens begin. It must differ from life to life, or a late response to an
+    /// earlier life's request would go to the client that has the token now.
     pub(super) fn starting(from: u64) -> Self {
         Self { next: from, ..Self::default() }
     }
 
-    /// A request is passed on; the token for it, unless too many are.
+    /// Notes that a request is passed on, and returns the token for it; none at the bound.
     pub(super) fn begin(&mut self, now: Now, client: ClientId, request: &Request) -> Option<u64> {
+        // A request is passed on once: one that goes from site to site would never end where two disagree about whose
+        // it is.
         if self.sent.len() >= RELAYS || is_relayed(client) {
             return None;
         }
@@ -100,16 +111,20 @@ impl Relays {
             Request::Explain { operation } => Awaited::Explained(*operation),
             _ => Awaited::Closed,
         };
+
         self.next += 1;
         let until = now.mono.saturating_add(patience(request));
-        self.sent.insert(self.next, Sent { client, awaited, until });
+        let before = self.sent.insert(self.next, Sent { client, awaited, until });
+        assert!(before.is_none(), "request {} is passed on twice, and one client would get both answers", self.next);
         Some(self.next)
     }
 
-    /// Whom a passed-back response is for. A batch may have several.
+    /// The client for which a passed-back response is. A batch may have several responses.
     pub(super) fn finish(&mut self, token: u64, response: &Response) -> Option<ClientId> {
         let sent = self.sent.get_mut(&token)?;
         let client = sent.client;
+
+        // Operations that are not answered yet stay awaited: when the time is up, each of them is said to be unknown.
         let is_done = match (response, &mut sent.awaited) {
             (Response::Batch { answers, .. }, Awaited::Batch(_, missing)) => {
                 missing.retain(|sequence| answers.iter().all(|answer| answer.sequence != *sequence));
@@ -123,18 +138,20 @@ impl Relays {
         Some(client)
     }
 
-    /// Another site passes a request on; the client to name in its responses.
+    /// Notes that a request is served for another site, and returns the client to name in its responses; none at the
+    /// bound.
     pub(super) fn serve(&mut self, now: Now, site: SiteId, token: u64, request: &Request) -> Option<ClientId> {
         if self.served.len() >= RELAYS {
             return None;
         }
         self.next += 1;
         let until = now.mono.saturating_add(patience(request));
-        self.served.insert(self.next, Served { site, token, answers: answers(request), until });
+        let before = self.served.insert(self.next, Served { site, token, answers: answers(request), until });
+        assert!(before.is_none(), "request {} is served twice, and one site would get both answers", self.next);
         Some(ClientId(RELAYED | self.next))
     }
 
-    /// The site and token that a response goes back to, if the client is another site's.
+    /// The site to which a response goes back, and that site's token, if the request was passed on by another site.
     pub(super) fn origin(&mut self, client: ClientId, response: &Response) -> Option<(SiteId, u64)> {
         if !is_relayed(client) {
             return None;
@@ -142,6 +159,9 @@ impl Relays {
         let at = client.0 & !RELAYED;
         let served = self.served.get_mut(&at)?;
         let to = (served.site, served.token);
+
+        // A batch may be answered in several responses. It is forgotten with the last answer, so that its place is free
+        // again.
         let given = match response {
             Response::Batch { answers, .. } => answers.len(),
             _ => 1,
@@ -153,18 +173,21 @@ impl Relays {
         Some(to)
     }
 
-    /// When to look again, if anything is under way.
+    /// The monotonic time of the next look, if anything is under way.
     pub(super) fn deadline(&self) -> Option<u64> {
         (!self.sent.is_empty() || !self.served.is_empty()).then_some(self.look_at)
     }
 
-    /// Answers those who have waited too long that nobody knows, and forgets what nobody waits for any more.
+    /// Gives up requests that have waited too long; returns the responses to their clients.
     pub(super) fn tick(&mut self, now: Now) -> Vec<(ClientId, Response)> {
         if now.mono < self.look_at {
             return Vec::new();
         }
         self.look_at = now.mono + LOOK;
         self.served.retain(|_, served| served.until > now.mono);
+
+        // The other site may have carried the request out, and its response be lost: the outcome is unknown, not
+        // refused.
         let over = self.sent.iter().filter(|(_, sent)| sent.until <= now.mono).map(|(token, _)| *token);
         let over: Vec<u64> = over.collect();
         let over = over.into_iter().filter_map(|token| self.sent.remove(&token));
@@ -173,12 +196,14 @@ impl Relays {
 }
 
 impl Awaited {
-    /// The response where none came.
+    /// The response to the client where none came from the other site.
     fn given_up(self) -> Response {
-        let outcome = Outcome::Unknown(Doubt::SiteUnreachable);
+        let outcome = Outcome::Unknown(UnknownReason::SiteUnreachable);
         match self {
             Awaited::Asked(operation) => Response::Asked { operation, outcome },
-            Awaited::Explained(operation) => Response::Explained { operation, trace: Err(Doubt::SiteUnreachable) },
+            Awaited::Explained(operation) => {
+                Response::Explained { operation, trace: Err(UnknownReason::SiteUnreachable) }
+            }
             Awaited::Batch(session, missing) => {
                 let answer = |sequence| Answer { sequence, outcome: outcome.clone() };
                 Response::Batch { session, answers: missing.into_iter().map(answer).collect() }

@@ -1,10 +1,10 @@
-//! What sites say to each other about objects.
+//! Messages between sites about objects.
 //!
-//! Every message may be lost, repeated or late. What asks carries what it needs to be answered alone; what answers names
-//! what it answers.
+//! Every message may be lost, repeated or late. A question carries everything that its answer needs, so that a site can
+//! answer it without any earlier message; an answer names its question.
 
 use super::{Abort, Part, Rank, Seen, Span};
-use crate::id::{Incarnation, OperationId, SiteId};
+use crate::id::{Incarnation, OperationId, SiteId, SiteSet};
 use crate::right::{Start, WarrantyNumber};
 
 /// A message about objects.
@@ -21,11 +21,11 @@ pub enum Message {
         /// Names, each with the highest number of a right over it that was issued to that holder.
         rights: Vec<(String, WarrantyNumber)>,
     },
-    /// Answers `Revoke`: no transaction rests on these rights any more, nor will.
+    /// Answers `Revoke`: no transaction rests on these rights any more, and none will.
     Revoked {
-        /// As asked.
+        /// The holder's start, as in the question.
         holder: Start,
-        /// Those that are given up.
+        /// The rights that are given up.
         rights: Vec<(String, WarrantyNumber)>,
     },
     /// Asks a participant to prepare its part of a transaction.
@@ -34,14 +34,14 @@ pub enum Message {
     Vote {
         /// The transaction.
         id: OperationId,
-        /// What came of it.
+        /// The participant's answer.
         vote: Vote,
     },
-    /// The transaction is decided, says one who has durably noted it.
+    /// Tells that the transaction is decided. The sender has noted it durably.
     Decide {
         /// The transaction.
         id: OperationId,
-        /// Whether it takes effect.
+        /// True if it takes effect.
         commit: bool,
     },
     /// Answers `Decide`: noted here durably.
@@ -49,49 +49,49 @@ pub enum Message {
         /// The transaction.
         id: OperationId,
     },
-    /// Every participant has noted that the transaction took effect: nobody will ask about it.
+    /// Tells that every participant has noted that the transaction took effect: no site will ask about it.
     Forget {
         /// The transaction.
         id: OperationId,
     },
-    /// Asks the home of these calls which are gone: somebody here wonders whether what is noted of them is still of use.
-    Wonder {
+    /// Asks the home of these calls which are gone, so that the asking site can remove its notes of those.
+    ProbeCalls {
         /// The asking site's start.
         start: Start,
-        /// What the asking site has registered when it asked, as a count.
+        /// The number of registrations at the asking site when it asked.
         stamp: u64,
         /// The calls' names.
         names: Vec<String>,
     },
-    /// Answers `Wonder`.
-    Gone {
-        /// As asked.
+    /// Answers `ProbeCalls`.
+    AbsentCalls {
+        /// The asking site's start, as in the question.
         start: Start,
-        /// As asked.
+        /// The stamp, as in the question.
         stamp: u64,
-        /// Those that are not there, and are not about to be put.
+        /// The calls that are not there, and are not about to be put.
         names: Vec<String>,
     },
-    /// Asks what is known of a transaction, by one who is in doubt. Who takes part in it and has not prepared yet refuses it
-    /// for ever.
+    /// Asks what is known of a transaction. The sender is in doubt about it. A participant that has not prepared yet
+    /// refuses it permanently.
     Inquire {
         /// The transaction.
         id: OperationId,
         /// Its deadline, in microseconds since 1970.
         deadline: i64,
-        /// Who takes part, and in which incarnation.
+        /// The participants, each in the incarnation that was asked.
         participants: Vec<(SiteId, Incarnation)>,
-        /// Those of them that the asking site knows to have prepared, by position.
-        prepared: u64,
+        /// The participants that the asking site knows to have prepared, by position.
+        prepared: SiteSet,
     },
     /// Answers `Inquire`.
     Inquired {
         /// The transaction.
         id: OperationId,
-        /// What is known.
+        /// The state of the transaction at the answering site.
         known: Known,
-        /// Participants that the answering site knows to have prepared, by position.
-        prepared: u64,
+        /// The participants that the answering site knows to have prepared, by position.
+        prepared: SiteSet,
     },
 }
 
@@ -102,44 +102,45 @@ pub struct Fetch {
     pub token: u64,
     /// The asking site's start: rights are issued to it.
     pub start: Start,
-    /// Names, each with how often it was read here since it was last asked for.
+    /// The names, each with the number of times that it was read at the asking site since it was last asked for.
     pub gets: Vec<(String, u32)>,
-    /// Spans.
+    /// The spans.
     pub scans: Vec<Span>,
-    /// Whether rights are wanted too.
+    /// True if rights are wanted too.
     pub rights: bool,
-    /// How long the answer may wait for what is prepared and changes what is read, and for its turn, in microseconds. Zero: not
-    /// at all.
+    /// The longest time that the answer may wait for prepared writes of what is read, and for its turn, in
+    /// microseconds. Zero: not at all.
     pub patience: u64,
-    /// The program for which it is read, if that wants its turn.
+    /// The claim of the program that reads, if it wants its turn.
     pub claim: Option<Claim>,
 }
 
-/// At one home: see [`crate::api::Claim`].
+/// The claim of a program at one home: see [`crate::api::Claim`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Claim {
     /// The program's place in the order.
     pub rank: Rank,
-    /// What it wants to write there.
+    /// The names that it wants to write there.
     pub writes: Vec<String>,
-    /// Whether others are barred.
+    /// True if younger programs are barred.
     pub bars: bool,
-    /// Whether it ends when it is answered, if nothing that changes it is prepared then: nothing is read elsewhere, nor written.
+    /// True if the program reads nothing elsewhere and writes nothing: the claim ends with the answer, if nothing is
+    /// prepared then that changes what is read.
     pub ends: bool,
 }
 
 /// Answers [`Fetch`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fetched {
-    /// As asked.
+    /// The token, as in the question.
     pub token: u64,
-    /// As asked.
+    /// The asking site's start, as in the question.
     pub start: Start,
-    /// What the names hold, in the order in which they were asked for.
+    /// The values of the names, in the order in which they were asked for.
     pub gets: Vec<Result<Given, Abort>>,
-    /// What the spans hold.
+    /// The values of the spans, in the same order.
     pub scans: Vec<Result<Vec<(String, Seen)>, Abort>>,
-    /// Whether nothing was prepared that changes it.
+    /// True if nothing was prepared that changes any of it: all of it is of one instant.
     pub is_whole: bool,
 }
 
@@ -157,9 +158,9 @@ pub struct Given {
 pub struct Offer {
     /// Its number.
     pub number: WarrantyNumber,
-    /// When it ends, in microseconds since 1970.
+    /// Its end, in microseconds since 1970.
     pub expiry: i64,
-    /// How long it lasts from when it was issued, in microseconds.
+    /// The time from when it was issued to its end, in microseconds.
     pub duration: u64,
 }
 
@@ -170,19 +171,19 @@ pub struct Prepare {
     pub id: OperationId,
     /// The participant refuses it at or after this, in microseconds since 1970.
     pub deadline: i64,
-    /// Who takes part, and in which incarnation, in ascending order.
+    /// The participants in ascending order, each in the incarnation that is asked.
     pub participants: Vec<(SiteId, Incarnation)>,
-    /// Those of them who have prepared already, by position.
-    pub prepared: u64,
-    /// The participant's part.
+    /// The participants that have prepared already, by position.
+    pub prepared: SiteSet,
+    /// The part of the participant that is asked.
     pub part: Part,
-    /// How long its writes may wait for rights to end, in microseconds.
+    /// The longest time that its writes may wait for rights to end, in microseconds.
     pub max_wait: u64,
     /// The coordinator's start, and the highest number of the rights over what is written that it has given up.
     pub released: (Start, WarrantyNumber),
     /// The program's place in the order of those that want the same objects.
     pub rank: Rank,
-    /// Whether the transaction writes nothing anywhere, so that nothing is to be locked or kept: the part is only checked.
+    /// True if the transaction writes nothing anywhere: the part is only checked, and nothing is locked or kept.
     pub is_check: bool,
 }
 
@@ -199,26 +200,26 @@ pub enum Vote {
     Waiting {
         /// The object whose rights last longest.
         name: String,
-        /// Who holds them.
+        /// The holders of these rights.
         holders: Vec<SiteId>,
-        /// Until when at most, in microseconds since 1970.
+        /// The latest end of these rights, in microseconds since 1970.
         until: i64,
     },
 }
 
-/// What a site knows of a transaction.
+/// The state of a transaction, as a site knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Known {
     /// It is prepared here and in doubt.
     Prepared,
     /// It is in doubt here, and it is known here that a participant has lost what it knew.
-    Bereaved,
+    KnowsOfLoss,
     /// It took effect.
     Committed,
-    /// It did not and never will.
+    /// It did not take effect, and never will.
     Refused,
-    /// The participant that is asked is of another incarnation: what that one knew is lost.
+    /// An earlier incarnation of the site took part, and its knowledge is lost.
     Lost,
-    /// Nothing is known here; says only who takes no part in it.
+    /// Nothing is known here. Only a site that takes no part in it answers this.
     Nothing,
 }

@@ -1,17 +1,19 @@
-//! Objects, and the transactions over them: what they are made of, and their bounds.
+//! Objects, and the transactions over them: their structure, and their bounds.
 //!
 //! An **object** has a home region and a name; its value is bytes, or a counter. It lives at one site, its **home**,
 //! which gives each of its values a **version**. A transaction names the versions that it read and the changes that it
 //! wants; [`crate::txn`] decides whether it takes effect.
 //!
-//! A version's number is the home's count of writes, so it names one write of one object for ever. That no object is
-//! there is a version too: number zero. Two reads that both found nothing are of the same version even if something was
-//! there in between; validation compares states at one instant, so this is sound.
+//! A version's number is the home's count of writes, so it names one write of one object permanently. The absence of an
+//! object is a version too: number zero. Two reads that both found nothing are of the same version even if something
+//! was there in between; validation compares states at one instant, so this is sound.
 
 pub mod message;
 pub mod trace;
 
 use std::fmt;
+
+use bytes::Bytes;
 
 use crate::clock::SECOND;
 use crate::codec::{Cursor, Malformed, put_bytes, put_i64, put_u64};
@@ -25,33 +27,35 @@ pub const VALUE_BYTES: usize = 256 * 1024;
 pub const TRANSACTION_OPERATIONS: usize = 4096;
 /// The most bytes that one transaction writes, names included.
 pub const TRANSACTION_BYTES: usize = 1024 * 1024;
+/// What an entry of a message takes besides its name and value, at most, in bytes.
+pub const ENTRY_BYTES: usize = 40;
 /// The most rows that one scan returns.
 pub const SCAN_ROWS: usize = 1024;
 /// The longest name of a call, in bytes.
 pub const CALL_BYTES: usize = 1024;
 /// The most regions that a call's value rests on: a cluster has no more.
 pub const HOMES: usize = 64;
-/// What the name of a [call](is_call) begins with; no other name has it.
+/// The first character of the name of a [call](is_call); no other name has it.
 pub const CALL_MARK: char = '\u{1}';
 
-/// Whether this can be an object's name: 1 to 512 bytes, no control characters.
+/// True if this can be an object's name: 1 to 512 bytes, no control characters.
 pub fn is_key(name: &str) -> bool {
     !name.is_empty() && is_prefix(name)
 }
 
-/// Whether this names a **call**: an object that holds what a memoized function gave for some arguments, a [`Derived`] value.
-/// Spans do not show calls. At most 1,024 bytes, with no control characters after the mark.
+/// True if this names a **call**: an object that holds the result of a memoized function for some arguments, a
+/// [`Derived`] value. Spans do not show calls. At most 1,024 bytes, with no control characters after the mark.
 pub fn is_call(name: &str) -> bool {
     let call = name.strip_prefix(CALL_MARK);
     call.is_some_and(|call| !call.is_empty() && name.len() <= CALL_BYTES && !call.chars().any(char::is_control))
 }
 
-/// Whether names can begin like this.
+/// True if names can begin with this.
 pub fn is_prefix(prefix: &str) -> bool {
     prefix.len() <= KEY_BYTES && !prefix.chars().any(char::is_control)
 }
 
-/// Names an object.
+/// The name of an object in the cluster.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ObjectKey {
     /// The position of its home region in the cluster's list of regions.
@@ -85,26 +89,27 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// What an object holds.
+/// The value of an object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Value {
     /// Bytes, whose meaning is the program's.
-    Bytes(Vec<u8>),
+    Bytes(Bytes),
     /// A number to which transactions may add without reading it.
     Counter(i64),
-    /// What a memoized function gave.
+    /// The result of a memoized function.
     Derived(Derived),
 }
 
-/// What a memoized function gave for some arguments: its **call**'s value. It is as good as what the function would give now
-/// as long as nothing that it read has changed, and whoever changes that changes the call in the same transaction (see
+/// The result of a memoized function for some arguments: its **call**'s value. The function would give the same now,
+/// while nothing that it read has changed; a transaction that changes something that it read changes the call too (see
 /// [`Part::depends`]).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Derived {
-    /// The result and what it rests on, as the client puts it; see [`crate::draft`].
-    pub bytes: Vec<u8>,
-    /// The other regions whose objects it rests on, directly or through other calls, in the incarnations that were read, in
-    /// ascending order, at most [`HOMES`]. If one of them loses its storage, it loses its knowledge of who depends on its objects.
+    /// The result and its dependencies, as the client encodes them; see [`crate::draft`].
+    pub bytes: Bytes,
+    /// The other regions whose objects it rests on, directly or through other calls, in the incarnations that were
+    /// read, in ascending order, at most [`HOMES`]. A home that loses its storage loses its notes of the calls that
+    /// depend on its objects.
     pub homes: Vec<(u16, Incarnation)>,
 }
 
@@ -144,10 +149,10 @@ impl Value {
     /// Reads what [`Value::encode`] wrote.
     pub fn decode(cursor: &mut Cursor) -> Result<Self, Malformed> {
         match cursor.u8()? {
-            0 => Ok(Value::Bytes(cursor.bytes()?.to_vec())),
+            0 => Ok(Value::Bytes(Bytes::copy_from_slice(cursor.bytes()?))),
             1 => Ok(Value::Counter(cursor.i64()?)),
             2 => {
-                let bytes = cursor.bytes()?.to_vec();
+                let bytes = Bytes::copy_from_slice(cursor.bytes()?);
                 let home = |cursor: &mut Cursor| {
                     let region = u16::try_from(cursor.u64()?).map_err(|_| Malformed)?;
                     Ok((region, Incarnation(cursor.u32()?)))
@@ -160,20 +165,21 @@ impl Value {
     }
 }
 
-/// Names one value of one object, for ever.
+/// The name of one value of one object: no other value of it ever has the same.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Version {
     /// The incarnation of the home that wrote it, or found nothing.
     pub incarnation: Incarnation,
-    /// The home's count of writes when it was written; zero if nothing is there. The [`GONE`] bit is set for a call whose
-    /// value is worth nothing any more.
+    /// The home's count of writes when it was written; zero if nothing is there. The [`GONE`] bit is set for a call
+    /// whose value no longer counts.
     pub number: u64,
 }
 
-/// In [`Version::number`]: the call's value rests on what has been lost since; it reads as nothing.
+/// The bit of [`Version::number`] that marks a call whose value rests on objects that have been lost since; it reads as
+/// nothing.
 pub const GONE: u64 = 1 << 63;
 
-/// What a read finds.
+/// The result of a read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Seen {
     /// The version.
@@ -182,19 +188,20 @@ pub struct Seen {
     pub value: Option<Value>,
 }
 
-/// What a transaction does to an object.
+/// A transaction's change of an object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// It holds this from now on.
+    /// The object gets this value.
     Put(Value),
-    /// It is gone.
+    /// The object is deleted.
     Delete,
-    /// The counter grows by this; one that is not there begins at zero. Adds commute, so they do not exclude each other.
+    /// The counter grows by this; one that is not there begins at zero. Adds commute, so they do not exclude each
+    /// other.
     Add(i64),
 }
 
 impl Change {
-    /// Whether it is an add.
+    /// True if it is an add.
     pub fn is_add(&self) -> bool {
         matches!(self, Change::Add(_))
     }
@@ -234,57 +241,57 @@ impl Change {
 /// A part of the names of one region, in order.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Span {
-    /// What the names begin with.
+    /// The beginning of all its names.
     pub prefix: String,
-    /// Only names after this one, if it is not empty.
+    /// If not empty, the name after which its names come.
     pub after: String,
-    /// The first so many, at most [`SCAN_ROWS`].
+    /// The number of names, the first ones in order, that it holds at most; at most [`SCAN_ROWS`].
     pub limit: u32,
 }
 
 impl Span {
-    /// Whether it can be scanned.
+    /// True if it can be scanned.
     pub fn is_sound(&self) -> bool {
         is_prefix(&self.prefix) && is_prefix(&self.after) && (1..=SCAN_ROWS).contains(&(self.limit as usize))
     }
 }
 
-/// What a call depends on, at one home.
+/// Something at one home on which a call depends.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Subject {
+pub enum Dependency {
     /// An object, there or not.
     Name(String),
     /// The objects in a span, those that are not there included. Its limit does not count.
     Span(Span),
 }
 
-impl Subject {
+impl Dependency {
     fn size(&self) -> usize {
         match self {
-            Subject::Name(name) => name.len(),
-            Subject::Span(span) => span.prefix.len() + span.after.len(),
+            Dependency::Name(name) => name.len(),
+            Dependency::Span(span) => span.prefix.len() + span.after.len(),
         }
     }
 
     /// Appends it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Subject::Name(name) => {
+            Dependency::Name(name) => {
                 out.push(0);
                 put_bytes(out, name.as_bytes());
             }
-            Subject::Span(span) => {
+            Dependency::Span(span) => {
                 out.push(1);
                 span.encode(out);
             }
         }
     }
 
-    /// Reads what [`Subject::encode`] wrote.
+    /// Reads what [`Dependency::encode`] wrote.
     pub fn decode(cursor: &mut Cursor) -> Result<Self, Malformed> {
         match cursor.u8()? {
-            0 => Ok(Subject::Name(text(cursor)?)),
-            1 => Ok(Subject::Span(Span::decode(cursor)?)),
+            0 => Ok(Dependency::Name(text(cursor)?)),
+            1 => Ok(Dependency::Span(Span::decode(cursor)?)),
             _ => Err(Malformed),
         }
     }
@@ -302,39 +309,56 @@ impl Span {
     }
 }
 
-/// What a transaction did and wants, at one home.
+/// The part of a transaction at one home: its reads and its changes there.
 ///
 /// # Calls
 ///
-/// A memoized function's result for some arguments is kept as an object, its *call*. The homes of what the function read
-/// keep who **depends** on it. A write of that is refused, as [`Cause::Depended`], unless its transaction **covers** the
-/// call: it has run the function anew on what it writes, and puts the new result, if that is another, or deletes the call.
-/// All of this is one transaction, so a call is never seen with a result that its function would not give.
+/// The result of a memoized function for some arguments is kept as an object, its *call*. The homes of the objects that
+/// the function read note that the call **depends** on them. A write of one of these objects is refused, as
+/// [`Cause::Depended`], unless its transaction **covers** the call: it has run the function again on the new values,
+/// and puts the new result, if that is another, or deletes the call. All of this is one transaction, so a call is never
+/// seen with a result that its function would not give.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Part {
-    /// Names that were read, with the number of the version; at most once each.
+    /// The names that were read, with the number of the version; at most once each.
     pub reads: Vec<(String, u64)>,
-    /// Spans that were read, with the version numbers of what was there.
+    /// The spans that were read, with the version numbers of the objects that were there.
     pub scans: Vec<(Span, Vec<u64>)>,
-    /// Changes, in the order of names, at most one each.
+    /// The changes, in the order of names, at most one each.
     pub writes: Vec<(String, Change)>,
-    /// Calls that depend on what is written and that this transaction takes care of: it reads or writes each.
+    /// The calls that depend on what is written here and that this transaction covers: it reads or writes each.
     pub covers: Vec<ObjectKey>,
-    /// Calls that depend on nothing here any more.
+    /// The calls that depend on nothing here any more.
     pub forgets: Vec<ObjectKey>,
-    /// Calls that depend from now on on something here that is read or written in this part. Each is put in this transaction.
-    pub depends: Vec<(Subject, ObjectKey)>,
+    /// New dependencies of calls on something here that is read or written in this part. Each call is put in this
+    /// transaction.
+    pub depends: Vec<(Dependency, ObjectKey)>,
 }
 
 impl Part {
-    /// Whether there is nothing in it.
+    /// True if it neither reads nor changes anything.
     pub fn is_empty(&self) -> bool {
         self.reads.is_empty() && self.scans.is_empty() && !self.changes()
     }
 
-    /// Whether it changes anything.
+    /// True if it changes anything.
     pub fn changes(&self) -> bool {
         !(self.writes.is_empty() && self.forgets.is_empty() && self.depends.is_empty())
+    }
+
+    /// How many bytes it takes in a message, about.
+    pub fn bytes(&self) -> usize {
+        let reads = self.reads.iter().map(|(name, _)| name.len() + ENTRY_BYTES);
+        let scans = self.scans.iter().map(|(span, numbers)| {
+            span.prefix.len() + span.after.len() + ENTRY_BYTES + numbers.len() * size_of::<u64>()
+        });
+        let writes = self.writes.iter().map(|(name, change)| {
+            let value = if let Change::Put(value) = change { value.size() } else { 0 };
+            name.len() + value + ENTRY_BYTES
+        });
+        let calls = self.covers.iter().chain(&self.forgets).chain(self.depends.iter().map(|(_, call)| call));
+        let calls = calls.map(|call| call.name.len() + 2 * ENTRY_BYTES);
+        reads.sum::<usize>() + scans.sum::<usize>() + writes.sum::<usize>() + calls.sum::<usize>()
     }
 
     /// Appends it.
@@ -360,8 +384,8 @@ impl Part {
             calls.iter().for_each(|call| call.encode(out));
         }
         put_u64(out, self.depends.len() as u64);
-        for (subject, call) in &self.depends {
-            subject.encode(out);
+        for (dependency, call) in &self.depends {
+            dependency.encode(out);
             call.encode(out);
         }
     }
@@ -380,15 +404,16 @@ impl Part {
         for _ in 0..cursor.u64()? {
             part.writes.push((text(cursor)?, Change::decode(cursor)?));
         }
+
+        // A row of a layout that knew no calls ends here.
         if cursor.0.is_empty() {
-            // A row of a layout that knew no calls.
             return Ok(part);
         }
         for calls in [&mut part.covers, &mut part.forgets] {
             *calls = (0..cursor.u64()?).map(|_| ObjectKey::decode(cursor)).collect::<Result<_, _>>()?;
         }
         for _ in 0..cursor.u64()? {
-            part.depends.push((Subject::decode(cursor)?, ObjectKey::decode(cursor)?));
+            part.depends.push((Dependency::decode(cursor)?, ObjectKey::decode(cursor)?));
         }
         Ok(part)
     }
@@ -399,25 +424,25 @@ pub fn text(cursor: &mut Cursor) -> Result<String, Malformed> {
     String::from_utf8(cursor.bytes()?.to_vec()).map_err(|_| Malformed)
 }
 
-/// A transaction as its client hands it over to be committed: what it read, and what it wants to change.
+/// A transaction as its client hands it over to be committed: its reads, and the changes that it wants.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Transaction {
-    /// By home region, in any order, at most one each.
+    /// Its parts by home region, in any order, at most one each.
     pub homes: Vec<Home>,
-    /// How long its writes may wait for rights of others to end, in microseconds.
+    /// The longest time that its writes may wait for rights of other sites to end, in microseconds.
     pub max_wait: u64,
-    /// Which program it is a run of. No part of its digest: it decides only who goes first.
+    /// The program that it is a run of. No part of its digest: it decides only which program goes first.
     pub origin: Origin,
 }
 
-/// The program that a transaction is a run of. Its client runs it again if it was aborted; of those that want the same objects,
-/// the older goes first.
+/// The program that a transaction is a run of. Its client runs it again if it was aborted; of those that want the same
+/// objects, the older goes first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Origin {
-    /// Names it; the same in every run. Zero for none: it never goes before another.
+    /// The program's name, the same in every run. Zero for none: it never goes before another.
     pub nonce: u64,
-    /// For how long it has been waiting for its turn, in microseconds: since this run began, or, if others were in its way again
-    /// and again, an earlier one ([`crate::draft::again`]).
+    /// The time for which it has been waiting for its turn, in microseconds: since this run began, or, if other
+    /// programs were in its way several times, since an earlier run began ([`crate::draft::again`]).
     pub age: u64,
 }
 
@@ -425,16 +450,17 @@ pub struct Origin {
 /// Sites' clocks decide it, so it is fair as far as they agree. Nothing but fairness rests on it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Rank {
-    /// Since when it has been waiting for its turn, in microseconds since 1970 by the wall clock of the site that runs it.
+    /// The time since which it has been waiting for its turn, in microseconds since 1970 by the wall clock of the site
+    /// that runs it.
     pub began: i64,
     /// The program's nonce.
     pub nonce: u64,
 }
 
 impl Rank {
-    /// Of a program of which nothing is known: it comes last.
+    /// The rank of a program of which nothing is known: it comes last.
     pub const LAST: Self = Self { began: i64::MAX, nonce: 0 };
-    /// Nobody gets before others by having waited longer than this, in microseconds.
+    /// The longest wait that counts, in microseconds: a client that claims to be older gains nothing by it.
     const OLDEST: u64 = 60 * SECOND;
 
     /// The rank of a program, when its site's wall clock shows `wall`.
@@ -457,13 +483,18 @@ impl Default for Rank {
 pub struct Home {
     /// The region's position.
     pub region: u16,
-    /// The incarnation that what was read is of; zero if nothing was read there.
+    /// The home's incarnation in which everything was read there; zero if nothing was.
     pub incarnation: Incarnation,
-    /// What it did and wants there.
+    /// The part itself.
     pub part: Part,
 }
 
 impl Transaction {
+    /// How many bytes it takes in a message, about.
+    pub fn bytes(&self) -> usize {
+        self.homes.iter().map(|home| home.part.bytes()).sum()
+    }
+
     /// Appends it; for its digest.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_u64(out, self.max_wait);
@@ -476,11 +507,13 @@ impl Transaction {
 
     /// Puts every part in order, and checks the bounds. A name that was read twice must have shown the same version.
     pub fn normalize(&mut self) -> Result<(), Abort> {
+        // A client may have written anything here: whatever is not refused now, homes rely on.
         self.homes.retain(|home| !home.part.is_empty());
         self.homes.sort_by_key(|home| home.region);
         if self.homes.windows(2).any(|pair| pair[0].region == pair[1].region) {
             return Err(Abort::of(Cause::Malformed));
         }
+
         let (mut operations, mut bytes) = (0, 0);
         for home in &mut self.homes {
             let (more_operations, more_bytes) = home.normalize()?;
@@ -489,6 +522,9 @@ impl Transaction {
         if operations > TRANSACTION_OPERATIONS || bytes > TRANSACTION_BYTES {
             return Err(Abort::of(Cause::TooMuch));
         }
+
+        // A call that is registered and not put in this transaction, or covered and not looked at, would be shown with
+        // a result that its function does not give.
         if self.homes.iter().all(|home| self.has_its_calls(&home.part)) {
             Ok(())
         } else {
@@ -496,57 +532,73 @@ impl Transaction {
         }
     }
 
-    /// Whether what it reads keeps the bounds, so that storage may be asked for that: true of whatever can be
+    /// True if its reads keep the bounds, so that storage may be asked for them. True of every transaction that can be
     /// [put in order](Transaction::normalize).
     pub fn keeps_bounds(&self) -> bool {
+        // A name that stands here twice counts once, which shows only when it is in order.
         let operations: usize = self.homes.iter().map(|home| home.part.operations()).sum();
-        // What is named twice counts once, which shows only when it is in order.
         (operations <= TRANSACTION_OPERATIONS || self.clone().normalize().is_ok())
             && self.homes.iter().all(|home| home.part.has_sound_scans())
     }
 
-    /// Whether the transaction does what a part says that it does about calls.
+    /// True if the transaction reads and writes the calls that a part covers, registers or forgets, as the part says.
     fn has_its_calls(&self, part: &Part) -> bool {
+        debug_assert!(
+            part.writes.windows(2).all(|pair| pair[0].0 < pair[1].0),
+            "a part is searched that is not in order"
+        );
         let home = |call: &ObjectKey| self.homes.iter().find(|home| home.region == call.home).map(|home| &home.part);
         let writes = |call: &ObjectKey| home(call).and_then(|part| part.write_of(&call.name));
         let covers =
             |call: &ObjectKey| writes(call).is_some() || home(call).is_some_and(|part| part.has_read(&call.name));
         let is_put = |call: &ObjectKey| matches!(writes(call), Some(Change::Put(_)));
-        let is_known = |subject: &Subject| match subject {
-            Subject::Name(name) => part.has_read(name) || part.write_of(name).is_some(),
-            Subject::Span(span) => part.scans.iter().any(|(read, _)| read == span),
+
+        // A dependency must be read or written in the same part: a note of something that was not validated could be
+        // out of date before it is made.
+        let is_known = |dependency: &Dependency| match dependency {
+            Dependency::Name(name) => part.has_read(name) || part.write_of(name).is_some(),
+            Dependency::Span(span) => part.scans.iter().any(|(read, _)| read == span),
         };
+
         let mut calls = part.covers.iter().chain(&part.forgets).chain(part.depends.iter().map(|(_, call)| call));
         calls.all(|call| is_call(&call.name))
             && part.covers.iter().all(covers)
-            && part.depends.iter().all(|(subject, call)| is_known(subject) && is_put(call))
+            && part.depends.iter().all(|(dependency, call)| is_known(dependency) && is_put(call))
     }
 }
 
 impl Part {
-    /// Whether what it reads keeps the bounds, so that storage may be asked for that. One that was put in order as part of a
-    /// transaction does.
+    /// True if its reads keep the bounds, so that storage may be asked for them. A part that was put in order in its
+    /// transaction keeps them.
     pub fn keeps_bounds(&self) -> bool {
-        self.operations() <= TRANSACTION_OPERATIONS && self.has_sound_scans()
+        self.operations() <= TRANSACTION_OPERATIONS && self.has_sound_scans() && self.is_in_order()
     }
 
+    /// True if each name stands among its reads, and among its writes, once and in order: names are searched by halves, and locks are
+    /// taken and freed once for each.
+    fn is_in_order(&self) -> bool {
+        self.reads.windows(2).all(|pair| pair[0].0 < pair[1].0)
+            && self.writes.windows(2).all(|pair| pair[0].0 < pair[1].0)
+    }
+
+    /// True if its spans can be scanned, and none shows more rows than its limit.
     fn has_sound_scans(&self) -> bool {
         self.scans.iter().all(|(span, numbers)| span.is_sound() && numbers.len() <= span.limit as usize)
     }
 
-    /// How many operations it counts as.
+    /// The number of operations that it counts as.
     fn operations(&self) -> usize {
         let Self { reads, scans, writes, covers, forgets, depends } = self;
         let rows: usize = scans.iter().map(|(_, numbers)| numbers.len()).sum();
         rows + reads.len() + scans.len() + writes.len() + covers.len() + forgets.len() + depends.len()
     }
 
-    /// Whether it names this as read; its reads are in order.
+    /// True if it read this name. Its reads must be in order.
     fn has_read(&self, name: &str) -> bool {
         self.reads.binary_search_by(|(other, _)| other.as_str().cmp(name)).is_ok()
     }
 
-    /// What it does to this; its writes are in order.
+    /// Its change of this name. Its writes must be in order.
     fn write_of(&self, name: &str) -> Option<&Change> {
         let at = self.writes.binary_search_by(|(other, _)| other.as_str().cmp(name)).ok()?;
         Some(&self.writes[at].1)
@@ -554,20 +606,25 @@ impl Part {
 }
 
 impl Home {
-    /// Puts the part in order, and says how many operations and bytes written it counts as.
+    /// Puts the part in order. Returns the number of operations that it counts as, and of bytes that it writes.
     fn normalize(&mut self) -> Result<(usize, usize), Abort> {
         let Home { region, part, .. } = self;
         let refuse = |cause, name: &str| Err(Abort { key: Some(ObjectKey::new(*region, name)), ..Abort::of(cause) });
         let malformed = || Err(Abort::of(Cause::Malformed));
+
+        // One name with two versions: it was changed between the two reads, and no instant has both.
         part.reads.sort();
         part.reads.dedup();
         if let Some(pair) = part.reads.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             return refuse(Cause::Changed, &pair[0].0);
         }
+
+        // One change for each name: locks are taken and given back once for each.
         part.writes.sort_by(|(one, _), (other, _)| one.cmp(other));
         if part.writes.windows(2).any(|pair| pair[0].0 == pair[1].0) {
             return malformed();
         }
+
         let mut names = part.reads.iter().map(|(name, _)| name).chain(part.writes.iter().map(|(name, _)| name));
         if names.any(|name| !is_key(name) && !is_call(name)) {
             return refuse(Cause::InvalidKey, "");
@@ -575,6 +632,9 @@ impl Home {
         if !part.has_sound_scans() {
             return malformed();
         }
+
+        // A call holds a derived value, and no other object does: what a derived value rests on is kept up to date only
+        // for calls.
         let mut bytes = 0;
         for (name, change) in &part.writes {
             if change.size() > VALUE_BYTES {
@@ -589,31 +649,32 @@ impl Home {
             }
             bytes += name.len() + change.size();
         }
+
         for calls in [&mut part.covers, &mut part.forgets] {
             calls.sort_unstable();
             calls.dedup();
         }
         part.depends.sort_unstable();
         part.depends.dedup();
-        bytes += part.depends.iter().map(|(subject, call)| subject.size() + call.name.len()).sum::<usize>();
+        bytes += part.depends.iter().map(|(dependency, call)| dependency.size() + call.name.len()).sum::<usize>();
         Ok((part.operations(), bytes))
     }
 }
 
-/// Why a transaction did not take effect, or a read gave nothing.
+/// The reason why a transaction did not take effect, or a read found nothing, with its circumstances.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Abort {
     /// The reason.
     pub cause: Cause,
     /// The object that it is about.
     pub key: Option<ObjectKey>,
-    /// The site that says so.
+    /// The site that refused it, or that is concerned.
     pub site: Option<SiteId>,
-    /// Who holds the rights that stand in the way.
+    /// The holders of the rights that stand in the way.
     pub holders: Vec<SiteId>,
-    /// When the last of them ends, in microseconds since 1970.
+    /// The end of the last of these rights, in microseconds since 1970.
     pub until: Option<i64>,
-    /// Calls that depend on what it writes, and that it does not cover; at most [`CALLS`] of them.
+    /// The calls that depend on what it writes, and that it does not cover; at most [`CALLS`] of them.
     pub calls: Vec<ObjectKey>,
 }
 
@@ -623,11 +684,11 @@ pub const CALLS: usize = 256;
 /// The reason of an [`Abort`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Cause {
-    /// What was read has been changed since.
+    /// An object that was read has been changed since.
     Changed,
     /// Another transaction is about to change, or relies on, what this one reads or writes.
     Busy,
-    /// Rights that others hold would make a write wait for longer than it may.
+    /// Rights that other sites hold would make a write wait for longer than it may.
     WouldWait,
     /// The time was up before every participant was prepared, or before the object's home, which is up, had answered.
     DeadlinePassed,
@@ -635,7 +696,8 @@ pub enum Cause {
     NotACounter,
     /// A counter would leave the range of 64-bit integers.
     OutOfRange,
-    /// The home lost its storage, and what is not there may have been: write it anew, or accept the loss.
+    /// The home lost its storage, and an object that is not there may have been there: write it again, or accept the
+    /// loss.
     Lost,
     /// The object's home does not answer.
     Unreachable,
@@ -647,21 +709,21 @@ pub enum Cause {
     TooLarge,
     /// The transaction is beyond [`TRANSACTION_OPERATIONS`] or [`TRANSACTION_BYTES`].
     TooMuch,
-    /// The transaction is not made as one must be.
+    /// The transaction breaks a rule of its structure, which no correct client does.
     Malformed,
     /// A queue is at its bound.
     Overloaded,
     /// The site is starting, rejoining or stopping.
     NotReady,
-    /// A question about it came before all were prepared, which refuses it for ever.
+    /// A question about it came before all were prepared, which refuses it permanently.
     Withdrawn,
     /// Results of memoized functions depend on what it writes: it must recompute them, or delete them.
     Depended,
-    /// The clocks of two sites are too far apart: a deadline that the one sets means nothing to the other.
+    /// The clocks of two sites are too far apart: a deadline that one of them sets means nothing to the other.
     ClocksDisagree,
 }
 
-/// Every cause, in the order of their codes.
+/// Every cause, in the order of their numbers.
 const CAUSES: [Cause; 18] = [
     Cause::Changed,
     Cause::Busy,
@@ -684,66 +746,36 @@ const CAUSES: [Cause; 18] = [
 ];
 
 impl Cause {
-    /// Its code, in rows and on the wire; stable.
-    pub fn code(self) -> u8 {
+    /// Its number, in rows and between sites; stable.
+    pub fn number(self) -> u8 {
         CAUSES.iter().position(|cause| *cause == self).expect("every cause is listed") as u8
     }
 
-    /// The cause with this code.
-    pub fn from_code(code: u8) -> Option<Self> {
-        CAUSES.get(usize::from(code)).copied()
+    /// The cause with this number.
+    pub fn numbered(number: u8) -> Option<Self> {
+        CAUSES.get(usize::from(number)).copied()
     }
 
-    /// Whether the same program may succeed if it is run again, on what it then reads.
+    /// True if the same program may succeed if it is run again, on new reads.
     pub fn is_transient(self) -> bool {
         matches!(self, Cause::Changed | Cause::Busy | Cause::DeadlinePassed)
     }
 }
 
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Cause::Changed => "what was read has been changed since",
-            Cause::Busy => "another transaction is about to change or relies on the same object",
-            Cause::WouldWait => "others hold rights over what it writes, for longer than it may wait",
-            Cause::DeadlinePassed => "the deadline passed before every site had answered",
-            Cause::NotACounter => "the object is no counter",
-            Cause::OutOfRange => "the counter would leave the range of 64-bit integers",
-            Cause::Lost => "lost: the home lost its storage; write anew what was there, or accept the loss",
-            Cause::Unreachable => "the object's home does not answer",
-            Cause::InvalidKey => "the key is not valid: use 1 to 512 bytes without control characters",
-            Cause::UnknownRegion => "there is no such region",
-            Cause::TooLarge => "the value is too large: at most 262144 bytes",
-            Cause::TooMuch => {
-                "the transaction is too large: at most 4096 reads, scanned objects, scans and writes together, and \
-                 1048576 bytes written"
-            }
-            Cause::Malformed => "the transaction is malformed",
-            Cause::Overloaded => "overloaded: a queue is full; try again later",
-            Cause::NotReady => "the site is not ready",
-            Cause::Withdrawn => "withdrawn: it was asked about before every site was prepared",
-            Cause::Depended => "results of memoized functions depend on what it writes",
-            Cause::ClocksDisagree => {
-                "the clocks of two sites are too far apart for a deadline to mean the same to both"
-            }
-        })
-    }
-}
-
 impl Abort {
-    /// For this reason, with no more to say.
+    /// An abort for this reason, without circumstances.
     pub fn of(cause: Cause) -> Self {
         Self { cause, key: None, site: None, holders: Vec::new(), until: None, calls: Vec::new() }
     }
 
-    /// For this reason, about this object, says this site.
+    /// An abort for this reason, about an object of this site, by this site.
     pub fn about(cause: Cause, site: SiteId, name: &str) -> Self {
         Self { key: Some(ObjectKey::new(site.region, name)), site: Some(site), ..Self::of(cause) }
     }
 
     /// Appends it.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.push(self.cause.code());
+        out.push(self.cause.number());
         let flags =
             u8::from(self.key.is_some()) | u8::from(self.site.is_some()) << 1 | u8::from(self.until.is_some()) << 2;
         out.push(flags);
@@ -758,7 +790,7 @@ impl Abort {
 
     /// Reads what [`Abort::encode`] wrote.
     pub fn decode(cursor: &mut Cursor) -> Result<Self, Malformed> {
-        let cause = Cause::from_code(cursor.u8()?).ok_or(Malformed)?;
+        let cause = Cause::numbered(cursor.u8()?).ok_or(Malformed)?;
         let flags = cursor.u8()?;
         let mut abort = Abort::of(cause);
         if flags & 1 != 0 {
@@ -771,6 +803,8 @@ impl Abort {
             abort.until = Some(cursor.i64()?);
         }
         abort.holders = (0..cursor.u64()?).map(|_| site(cursor)).collect::<Result<_, _>>()?;
+
+        // A row of a layout that knew no calls ends here.
         if cursor.0.is_empty() {
             return Ok(abort);
         }
@@ -808,20 +842,20 @@ mod tests {
             reads: vec![("a".into(), 7), ("b".into(), 0)],
             scans: vec![(Span { prefix: "p/".into(), after: "p/x".into(), limit: 9 }, vec![3, 1 << 40])],
             writes: vec![
-                ("a".into(), Change::Put(Value::Bytes(vec![1, 2]))),
+                ("a".into(), Change::Put(Value::Bytes(vec![1, 2].into()))),
                 ("c".into(), Change::Add(-5)),
                 ("d".into(), Change::Put(Value::Counter(i64::MIN))),
                 ("e".into(), Change::Delete),
                 (
                     "\u{1}f(1)".into(),
-                    Change::Put(Value::Derived(Derived { bytes: vec![4], homes: vec![(2, Incarnation(3))] })),
+                    Change::Put(Value::Derived(Derived { bytes: vec![4].into(), homes: vec![(2, Incarnation(3))] })),
                 ),
             ],
             covers: vec![ObjectKey::new(1, "\u{1}g()")],
             forgets: vec![ObjectKey::new(0, "\u{1}f(1)")],
             depends: vec![
-                (Subject::Name("a".into()), ObjectKey::new(0, "\u{1}f(1)")),
-                (Subject::Span(Span { prefix: "p/".into(), ..Span::default() }), ObjectKey::new(0, "\u{1}f(1)")),
+                (Dependency::Name("a".into()), ObjectKey::new(0, "\u{1}f(1)")),
+                (Dependency::Span(Span { prefix: "p/".into(), ..Span::default() }), ObjectKey::new(0, "\u{1}f(1)")),
             ],
         };
         let mut bytes = Vec::new();
@@ -846,6 +880,15 @@ mod tests {
     }
 
     #[test]
+    fn part_that_names_an_object_twice_or_out_of_order_is_not_taken() {
+        let write = |name: &str| (name.to_owned(), Change::Delete);
+        let part = |names: &[&str]| Part { writes: names.iter().map(|name| write(name)).collect(), ..Part::default() };
+        assert!(part(&["a", "b"]).keeps_bounds());
+        assert!(!part(&["a", "a"]).keeps_bounds());
+        assert!(!part(&["b", "a"]).keeps_bounds());
+    }
+
+    #[test]
     fn transaction_is_put_in_order_or_refused_by_name() {
         let home =
             |part| Transaction { homes: vec![Home { part, ..Home::default() }], max_wait: 0, ..Transaction::default() };
@@ -859,7 +902,7 @@ mod tests {
         let cause = |part| home(part).normalize().expect_err("not sound").cause;
         assert_eq!(cause(reads(&[("a", 1), ("a", 2)])), Cause::Changed);
         assert_eq!(cause(reads(&[("", 1)])), Cause::InvalidKey);
-        let put = |size| ("k".to_owned(), Change::Put(Value::Bytes(vec![0; size])));
+        let put = |size| ("k".to_owned(), Change::Put(Value::Bytes(vec![0; size].into())));
         let writes = |writes| Part { writes, ..Part::default() };
         assert_eq!(cause(writes(vec![put(VALUE_BYTES + 1)])), Cause::TooLarge);
         assert_eq!(cause(writes(vec![put(1), put(1)])), Cause::Malformed);

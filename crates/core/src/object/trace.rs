@@ -1,5 +1,5 @@
-//! What a site tells of a transaction that it coordinated: which rights proved what it read, who was asked for what, what each
-//! answered, and when.
+//! The trace of a transaction, as its coordinator tells it: the rights that proved its reads, the parts of the other
+//! sites, their answers, and the times of all that.
 
 use super::{Abort, ObjectKey};
 use crate::id::SiteId;
@@ -7,19 +7,19 @@ use crate::id::SiteId;
 /// The course of a transaction, as its coordinator saw it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Trace {
-    /// When the site was asked to commit it, in microseconds since 1970 by its wall clock.
+    /// The time at which the site was asked to commit it, in microseconds since 1970 by its wall clock.
     pub began: i64,
-    /// How many of its reads rights proved, so that nobody was asked.
+    /// The number of its reads that rights proved, so that no site was asked.
     pub proved: u32,
-    /// The first of those; see [`crate::txn::RIGHTS`].
+    /// The first of these rights; at most [`crate::txn::RIGHTS`].
     pub rights: Vec<Proof>,
-    /// Who takes part, and with how much.
+    /// The participants, and the size of the part of each.
     pub parts: Vec<Share>,
-    /// What happened, in the order of its first time; see [`crate::txn::EVENTS`].
+    /// The events, in the order of the first time of each; at most [`crate::txn::EVENTS`].
     pub events: Vec<Event>,
-    /// Events that found no room.
+    /// The number of events for which there was no room.
     pub left_out: u32,
-    /// How it was decided, and when; none while it is under way.
+    /// The end, with its time in microseconds since the beginning; none while it is under way.
     pub end: Option<(u64, End)>,
 }
 
@@ -28,11 +28,11 @@ pub struct Trace {
 pub struct Proof {
     /// The object that was read.
     pub key: ObjectKey,
-    /// Until when the site relied on the right, in microseconds since 1970.
+    /// The time until which the site relied on the right, in microseconds since 1970.
     pub until: i64,
 }
 
-/// How much of a transaction a site is asked for.
+/// The size of a participant's part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Share {
     /// The site.
@@ -45,31 +45,32 @@ pub struct Share {
     pub writes: u32,
 }
 
-/// Something that happened.
+/// One event in the course of a transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// When, in microseconds since the beginning by the coordinator's monotonic clock; the first time, if it was repeated.
+    /// Its time, in microseconds since the beginning by the coordinator's monotonic clock; the first time, if it was
+    /// repeated.
     pub at: u64,
-    /// How often.
+    /// The number of times that it happened.
     pub times: u32,
     /// The site that was asked or that answered.
     pub site: SiteId,
-    /// What it was.
+    /// The step itself.
     pub step: Step,
 }
 
-/// What a coordinator asks and is told.
+/// A question or an answer in the course of a transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
     /// The site is asked to prepare its part.
     Asked,
-    /// The site's writes wait for rights of others to end.
+    /// The site's writes wait for rights of other sites to end.
     Waits {
         /// The object whose rights last longest.
         name: String,
-        /// Who holds them. Nobody is named where an earlier life of the site may have issued them.
+        /// The holders of these rights. None where an earlier life of the site may have issued them.
         holders: Vec<SiteId>,
-        /// Until when at most, in microseconds since 1970.
+        /// The latest end of these rights, in microseconds since 1970.
         until: i64,
     },
     /// The site's part is durable.
@@ -86,12 +87,12 @@ pub enum Step {
     Noted,
 }
 
-/// How a transaction was decided.
+/// The end of a transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum End {
-    /// It took effect, in so many phases.
+    /// It took effect.
     Committed {
-        /// 0, 1 or 2.
+        /// The number of phases: 0, 1 or 2.
         phases: u8,
     },
     /// It had no effect.
@@ -101,7 +102,7 @@ pub enum End {
 }
 
 impl Step {
-    /// Whether another event at the same site is but a repetition of this one.
+    /// True if another step at the same site is a repetition of this one.
     pub fn is_repeated_by(&self, other: &Step) -> bool {
         match (self, other) {
             (Step::Waits { name, .. }, Step::Waits { name: again, .. }) => name == again,

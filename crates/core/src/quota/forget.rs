@@ -36,22 +36,21 @@
 //!
 //! Only the last decision is kept: the next needs everybody to have entered the epoch of this one.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
-use rustc_hash::FxHashMap;
-
-use super::{Activity, Admin, Dirty, Quota, Quotas};
-use crate::api::{Outcome, Refusal, SiteSet};
+use super::book::Quotas;
+use super::names::{Absent, Forgetting, Freeze, Leading, Names, has};
+use super::one::{Activity, Admin, Dirty, Quota};
+use crate::api::{Outcome, Refusal};
 use crate::avantan::{Message, Role};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::codec::{Cursor, Malformed, put_bytes, put_u64};
-use crate::id::{Incarnation, SiteId};
+use crate::id::{Incarnation, SiteId, SiteSet};
 use crate::machine::Batch;
-use crate::peer::{Body, Forget, Forgotten, NAMES};
-use crate::turn::Turn;
+use crate::peer::quota::{Forget, Forgotten, NAMES, QuotaMessage};
+use crate::rows::FORGOTTEN;
+use crate::turn::{Here, Turn};
 
-/// Tag of the row about what was forgotten.
-pub const FORGOTTEN: u8 = 0x0a;
 /// Names are proposed at most once in this part of the time for which they are kept; without a pause while there are many.
 const PAUSES: u64 = 10;
 /// The pause after a proposal of as many names as one may have.
@@ -62,88 +61,6 @@ const PRECEDENCE: u64 = SECOND;
 const ASK_AGAIN: u64 = 2 * SECOND;
 /// The most names that one look at those that are due goes through.
 const LOOKED_AT: usize = 4 * NAMES;
-
-/// What a site has forgotten, has frozen, and might forget next.
-#[derive(Debug, Default)]
-pub(super) struct Names {
-    /// What is durable, in one row.
-    kept: Forgetting,
-    /// Whether that row is to be written.
-    is_dirty: bool,
-    /// The quotas that do not exist, yet or any more, by number.
-    absent: FxHashMap<u64, Absent>,
-    /// When to look at each of them again.
-    due: BTreeSet<(u64, u64)>,
-    /// The number of the last proposal; durable.
-    last_proposal: u64,
-    /// The proposal that this site leads.
-    leading: Option<Leading>,
-    /// Nothing is proposed before.
-    propose_at: u64,
-    /// When to ask for what became of what is frozen.
-    ask_at: u64,
-    /// When each member was last told of the decision.
-    told_at: Vec<u64>,
-}
-
-/// Names that take part in nothing until it is known whether they are forgotten.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Freeze {
-    /// Who proposed it.
-    pub leader: SiteId,
-    /// In which incarnation it did.
-    pub incarnation: Incarnation,
-    /// Numbers that incarnation's proposals.
-    pub number: u64,
-    /// The names, in ascending order.
-    pub names: Vec<String>,
-}
-
-/// What a site has forgotten, and what it has agreed to forget.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Forgetting {
-    /// What was decided last.
-    pub decided: Forgotten,
-    /// What is frozen. More than one only if the leader of the others has lost its disk.
-    pub frozen: Vec<Freeze>,
-}
-
-/// A quota that does not exist, in this life's monotonic microseconds.
-#[derive(Clone, Copy, Debug)]
-struct Absent {
-    since: u64,
-    /// The entry in [`Names::due`].
-    due: u64,
-}
-
-/// A proposal that is not decided yet.
-#[derive(Debug)]
-struct Leading {
-    number: u64,
-    view: Vec<Incarnation>,
-    /// What was asked for.
-    names: Vec<String>,
-    /// What all that have agreed have frozen.
-    common: BTreeSet<String>,
-    agreed: SiteSet,
-    give_up_at: u64,
-    repeat_at: u64,
-}
-
-impl Names {
-    /// When something is next to be done.
-    pub(super) fn deadline(&self) -> Option<u64> {
-        match &self.leading {
-            Some(leading) => Some(leading.repeat_at.min(leading.give_up_at)),
-            None if !self.kept.frozen.is_empty() => Some(self.ask_at),
-            None => self.due.first().map(|(due, _)| (*due).max(self.propose_at)),
-        }
-    }
-
-    fn is_frozen(&self, name: &str) -> bool {
-        self.kept.frozen.iter().any(|freeze| has(&freeze.names, name))
-    }
-}
 
 impl Quotas {
     /// How often names were forgotten.
@@ -171,21 +88,21 @@ impl Quotas {
     }
 
     /// A member says something in this epoch. One that has missed the last decision is told of it.
-    pub fn meet_epoch(&mut self, turn: &mut Turn, from: usize, epoch: u64) {
+    pub(super) fn meet_epoch(&mut self, turn: &mut Turn, from: usize, epoch: u64) {
         let Names { kept, told_at, .. } = &mut self.forgetting;
-        if epoch.checked_add(1) != Some(kept.decided.epoch) || !turn.peers[from].is_up(turn.now) {
+        if epoch.checked_add(1) != Some(kept.decided.epoch) || !turn.here.peers[from].is_up(turn.here.now) {
             return;
         }
-        told_at.resize(turn.peers.len(), 0);
-        if turn.now.mono >= told_at[from] {
-            told_at[from] = turn.now.mono + 2 * turn.longest_round_trip();
-            let told = Body::Forget(Box::new(Forget::Forgotten(kept.decided.clone())));
-            turn.sends.push((turn.peers[from].site, told));
+        told_at.resize(turn.here.peers.len(), 0);
+        if turn.here.now.mono >= told_at[from] {
+            told_at[from] = turn.here.now.mono + 2 * turn.here.longest_round_trip();
+            let told = Forget::Forgotten(kept.decided.clone());
+            turn.out.send(turn.here.peers[from].site, told);
         }
     }
 
     /// Handles a message about forgetting names, which `from` has sent in `epoch`.
-    pub fn forget(&mut self, turn: &mut Turn, from: usize, epoch: u64, message: Forget) {
+    pub(super) fn forget(&mut self, turn: &mut Turn, from: usize, epoch: u64, message: Forget) {
         let is_of_this_epoch = epoch == self.epoch();
         match message {
             Forget::Propose { number, view, names } if is_of_this_epoch => self.agree(turn, from, number, &view, names),
@@ -194,50 +111,50 @@ impl Quotas {
             }
             // Whoever gives a proposal up has not decided it, and never will.
             Forget::Cancel { number } if is_of_this_epoch => {
-                let (leader, incarnation) = (turn.peers[from].site, turn.peers[from].incarnation);
+                let (leader, incarnation) = (turn.here.peers[from].site, turn.here.peers[from].incarnation);
                 self.thaw(|freeze| (freeze.leader, freeze.incarnation, freeze.number) == (leader, incarnation, number));
             }
             Forget::Forgotten(decided) if decided.epoch == self.epoch() + 1 => self.enter(turn, decided),
-            _ => turn.metrics.ignored += 1,
+            _ => turn.out.metrics.ignored += 1,
         }
     }
 
     /// A leader asks this site to freeze names.
     fn agree(&mut self, turn: &mut Turn, from: usize, number: u64, view: &[Incarnation], names: Vec<String>) {
-        if view != view_of(turn) {
+        if view != view_of(&turn.here) {
             return;
         }
         // Of two that propose at the same time, the one that comes first goes on.
-        if self.forgetting.leading.is_some() && from < turn.position {
+        if self.forgetting.leading.is_some() && from < turn.here.position {
             self.give_up(turn);
         }
 
-        let (leader, incarnation) = (turn.peers[from].site, turn.peers[from].incarnation);
+        let (leader, incarnation) = (turn.here.peers[from].site, turn.here.peers[from].incarnation);
         let is_its = |freeze: &Freeze| (freeze.leader, freeze.incarnation) == (leader, incarnation);
         let frozen = &self.forgetting.kept.frozen;
         let known = frozen.iter().find(|freeze| is_its(freeze)).map_or(0, |freeze| freeze.number);
         // One that was given up may come late. Nothing but the loss of another leader's disk makes room beside its proposal; what
         // that one froze stays frozen until all have agreed.
-        let is_taken = frozen.iter().any(|freeze| !is_its(freeze) && !is_orphan(turn, freeze));
+        let is_taken = frozen.iter().any(|freeze| !is_its(freeze) && !is_orphan(&turn.here, freeze));
         if is_taken || number < known {
             return;
         }
         if number > known {
             // It has given up the one before.
             self.thaw(is_its);
-            let names = names.into_iter().filter(|name| self.may_forget(turn, name)).collect();
-            self.freeze(turn, Freeze { leader, incarnation, number, names });
+            let names = names.into_iter().filter(|name| self.may_forget(&turn.here, name)).collect();
+            self.freeze(&turn.here, Freeze { leader, incarnation, number, names });
         }
         self.say_agreed(turn);
     }
 
     /// Durably freezes names. Whatever is said or done about them from here on waits, or counts as lost.
-    fn freeze(&mut self, turn: &Turn, mut freeze: Freeze) {
+    fn freeze(&mut self, here: &Here, mut freeze: Freeze) {
         freeze.names.sort();
         freeze.names.dedup();
         self.forgetting.kept.frozen.push(freeze);
         self.forgetting.is_dirty = true;
-        self.forgetting.ask_at = turn.now.mono + ASK_AGAIN;
+        self.forgetting.ask_at = here.now.mono + ASK_AGAIN;
     }
 
     fn thaw(&mut self, is_over: impl Fn(&Freeze) -> bool) {
@@ -249,19 +166,19 @@ impl Quotas {
     /// Tells the leaders of what is frozen here, if they are still there.
     fn say_agreed(&self, turn: &mut Turn) {
         for freeze in &self.forgetting.kept.frozen {
-            if freeze.leader != turn.site.me && !is_orphan(turn, freeze) {
+            if freeze.leader != turn.here.site.me && !is_orphan(&turn.here, freeze) {
                 let Freeze { leader, incarnation, number, names } = freeze.clone();
-                turn.sends.push((leader, Body::Forget(Box::new(Forget::Agree { number, incarnation, names }))));
+                turn.out.send(leader, Forget::Agree { number, incarnation, names });
             }
         }
     }
 
     /// Whether nothing at this site needs the name any more.
-    fn may_forget(&self, turn: &Turn, name: &str) -> bool {
-        self.position(name).is_none_or(|at| self.is_forgettable(turn, at))
+    fn may_forget(&self, here: &Here, name: &str) -> bool {
+        self.position(name).is_none_or(|at| self.is_forgettable(here, at))
     }
 
-    fn is_forgettable(&self, turn: &Turn, at: usize) -> bool {
+    fn is_forgettable(&self, here: &Here, at: usize) -> bool {
         let quota = &self.list[at];
         let absent = self.forgetting.absent.get(&quota.number);
         let waits =
@@ -272,20 +189,19 @@ impl Quotas {
             && !quota.avantan.in_round()
             && !waits
             && !leads
-            && absent.is_some_and(|absent| absent.since + turn.config.names_kept <= turn.now.mono)
+            && absent.is_some_and(|absent| absent.since + here.config.names_kept <= here.now.mono)
     }
 
     /// A member has frozen names of a proposal.
     fn agreed(&mut self, turn: &mut Turn, from: usize, number: u64, incarnation: Incarnation, names: &[String]) {
         // What a predecessor proposed it may have decided: that is not this site's to give up.
-        if incarnation != turn.site.incarnation {
+        if incarnation != turn.here.site.incarnation {
             return;
         }
         let Some(leading) = self.forgetting.leading.as_mut().filter(|leading| leading.number == number) else {
-            let cancel = Body::Forget(Box::new(Forget::Cancel { number }));
-            return turn.sends.push((turn.peers[from].site, cancel));
+            return turn.out.send(turn.here.peers[from].site, Forget::Cancel { number });
         };
-        if leading.view[from] != turn.peers[from].incarnation {
+        if leading.view[from] != turn.here.peers[from].incarnation {
             return;
         }
         leading.agreed.insert(from);
@@ -294,8 +210,7 @@ impl Quotas {
         let missed: Vec<String> = leading.names.iter().filter(|name| !has(names, name)).cloned().collect();
         for quota in missed {
             let applied = self.find(&quota).map_or(0, |quota| quota.avantan.share.applied);
-            let message = Box::new(Message::Behind { applied });
-            turn.sends.push((turn.peers[from].site, Body::Avantan { quota, message }));
+            turn.out.send(turn.here.peers[from].site, QuotaMessage::agreement(quota, Message::Behind { applied }));
         }
         self.decide_if_all_agree(turn);
     }
@@ -303,7 +218,7 @@ impl Quotas {
     fn decide_if_all_agree(&mut self, turn: &mut Turn) {
         let Some(leading) = &self.forgetting.leading else { return };
         // A member that is new since then may not have frozen anything.
-        if leading.agreed.positions().count() < turn.peers.len() || leading.view != view_of(turn) {
+        if leading.agreed.positions().count() < turn.here.peers.len() || leading.view != view_of(&turn.here) {
             return;
         }
         let orphans = self.forgetting.kept.frozen.len() > 1;
@@ -316,25 +231,24 @@ impl Quotas {
         let decided = Forgotten { epoch, names };
         self.enter(turn, decided.clone());
         if is_full {
-            self.forgetting.propose_at = turn.now.mono + SHORT_PAUSE.min(pause(turn));
+            self.forgetting.propose_at = turn.here.now.mono + SHORT_PAUSE.min(pause(&turn.here));
         }
         // The decision is durable before anybody hears of it: a leader that forgot it would give the proposal up.
-        let forgotten = Body::Forget(Box::new(Forget::Forgotten(decided)));
-        let others = turn.site.members.iter().filter(|&&site| site != turn.site.me);
-        turn.sends.extend(others.map(|&site| (site, forgotten.clone())));
+        let others = turn.here.site.members.iter().filter(|&&site| site != turn.here.site.me);
+        others.for_each(|&site| turn.out.send(site, Forget::Forgotten(decided.clone())));
     }
 
     /// Gives up the proposal that this site leads, durably: it will not be decided.
     fn give_up(&mut self, turn: &mut Turn) {
         self.forgetting.leading = None;
-        self.forgetting.propose_at = turn.now.mono + pause(turn) + turn.rng.below(pause(turn));
-        let me = (turn.site.me, turn.site.incarnation);
+        self.forgetting.propose_at = turn.here.now.mono + pause(&turn.here) + turn.out.rng.below(pause(&turn.here));
+        let me = (turn.here.site.me, turn.here.site.incarnation);
         let own = self.forgetting.kept.frozen.iter().find(|freeze| (freeze.leader, freeze.incarnation) == me);
         let Some(number) = own.map(|freeze| freeze.number) else { return };
         // What a lost leader froze may have the same number.
         self.thaw(|freeze| (freeze.leader, freeze.incarnation, freeze.number) == (me.0, me.1, number));
-        let others = turn.site.members.iter().filter(|&&site| site != turn.site.me);
-        turn.sends.extend(others.map(|&site| (site, Body::Forget(Box::new(Forget::Cancel { number })))));
+        let others = turn.here.site.members.iter().filter(|&&site| site != turn.here.site.me);
+        others.for_each(|&site| turn.out.send(site, Forget::Cancel { number }));
     }
 
     /// Enters the next epoch: drops the names, thaws the others.
@@ -342,13 +256,14 @@ impl Quotas {
         for name in &decided.names {
             self.drop_name(turn, name);
         }
-        turn.metrics.forgotten += decided.names.len() as u64;
+        turn.out.metrics.forgotten += decided.names.len() as u64;
         let names = &mut self.forgetting;
         names.kept = Forgetting { decided, frozen: Vec::new() };
         names.is_dirty = true;
         names.leading = None;
         // Others may have had the same names in mind, and would propose what is left of them all at once.
-        names.propose_at = names.propose_at.max(turn.now.mono + turn.rng.below(SHORT_PAUSE.min(pause(turn))));
+        names.propose_at =
+            names.propose_at.max(turn.here.now.mono + turn.out.rng.below(SHORT_PAUSE.min(pause(&turn.here))));
     }
 
     /// Forgets one name, and what was known of it. A creation that waits for it goes on, as that of a name that is new.
@@ -356,10 +271,10 @@ impl Quotas {
         let Some(at) = self.position(name) else { return };
         let name = self.list[at].name.clone();
         let number = self.list[at].number;
-        super::row::delete(&mut turn.batch, number);
+        super::row::delete(&mut turn.out.batch, number);
         self.note_present(at);
-        self.moved.remove(&number);
-        self.names.remove(&name);
+        self.index.moved.remove(&number);
+        self.index.names.remove(&name);
         let mut gone = std::mem::replace(&mut self.list[at], Quota::vacant());
 
         let mut creations = VecDeque::new();
@@ -376,22 +291,22 @@ impl Quotas {
             }
         }
         if creations.is_empty() {
-            return self.vacant.push(at as u32);
+            return self.index.vacant.push(at as u32);
         }
-        self.occupy(turn, at, name);
-        let mut activity = Box::new(Activity::new(turn.now.mono, turn.peers.len()));
+        self.occupy(&turn.here, at, name);
+        let mut activity = Box::new(Activity::new(turn.here.now.mono, turn.here.peers.len()));
         activity.admin = creations;
-        activity.phase_at = turn.now.mono;
+        activity.lead.phase_at = turn.here.now.mono;
         activity.note_deadlines();
         self.list[at].activity = Some(activity);
         self.schedule(at);
     }
 
     /// A quota does not exist, yet or any more, from now on.
-    pub(super) fn note_absent(&mut self, turn: &Turn, at: usize) {
+    pub(super) fn note_absent(&mut self, here: &Here, at: usize) {
         self.note_present(at);
-        let since = turn.now.mono;
-        self.look_again(self.list[at].number, Absent { since, due: since + turn.config.names_kept });
+        let since = here.now.mono;
+        self.look_again(self.list[at].number, Absent { since, due: since + here.config.names_kept });
     }
 
     fn look_again(&mut self, number: u64, absent: Absent) {
@@ -409,15 +324,15 @@ impl Quotas {
 
     /// Does what is due.
     pub(super) fn tend_names(&mut self, turn: &mut Turn) {
-        let now = turn.now.mono;
+        let now = turn.here.now.mono;
         if self.forgetting.deadline().is_none_or(|deadline| deadline > now) {
             return;
         }
         if let Some(leading) = &mut self.forgetting.leading {
-            if now >= leading.give_up_at || leading.view != view_of(turn) {
+            if now >= leading.give_up_at || leading.view != view_of(&turn.here) {
                 return self.give_up(turn);
             }
-            leading.repeat_at = now + repeat_after(turn);
+            leading.repeat_at = now + repeat_after(&turn.here);
             return self.propose(turn);
         }
 
@@ -428,7 +343,7 @@ impl Quotas {
             self.give_up_own(turn);
             self.say_agreed(turn);
             let frozen = &self.forgetting.kept.frozen;
-            if frozen.is_empty() || !frozen.iter().all(|freeze| is_orphan(turn, freeze)) {
+            if frozen.is_empty() || !frozen.iter().all(|freeze| is_orphan(&turn.here, freeze)) {
                 return;
             }
         }
@@ -439,7 +354,7 @@ impl Quotas {
     }
 
     fn give_up_own(&mut self, turn: &mut Turn) {
-        let me = (turn.site.me, turn.site.incarnation);
+        let me = (turn.here.site.me, turn.here.site.incarnation);
         if self.forgetting.kept.frozen.iter().any(|freeze| (freeze.leader, freeze.incarnation) == me) {
             self.give_up(turn);
         }
@@ -447,34 +362,35 @@ impl Quotas {
 
     /// Proposes what may be forgotten; also nothing, where something is frozen whose leader has lost its disk.
     fn lead_proposal(&mut self, turn: &mut Turn, has_orphans: bool) {
-        let now = turn.now.mono;
-        let due = self.due_positions(turn);
+        let now = turn.here.now.mono;
+        let due = self.due_positions(&turn.here);
         if due.is_empty() && !has_orphans {
             return;
         }
         // One that is away would agree to nothing: what is frozen meanwhile could not be created anew.
-        let is_away =
-            |(position, peer): (usize, &crate::turn::Peer)| position != turn.position && !peer.is_up(turn.now);
-        self.forgetting.propose_at = now + pause(turn) + turn.rng.below(1 + pause(turn) / 4);
-        if turn.leaving || turn.peers.iter().enumerate().any(is_away) {
+        let is_away = |(position, peer): (usize, &crate::turn::Peer)| {
+            position != turn.here.position && !peer.is_up(turn.here.now)
+        };
+        self.forgetting.propose_at = now + pause(&turn.here) + turn.out.rng.below(1 + pause(&turn.here) / 4);
+        if self.gifts.leaving.is_some() || turn.here.peers.iter().enumerate().any(is_away) {
             return;
         }
         let names: Vec<String> = due.into_iter().map(|at| self.list[at].name.to_string()).collect();
         // Rises also across restarts: whoever is asked can tell a proposal that was given up from the one after it.
         self.forgetting.last_proposal += 1;
         let number = self.forgetting.last_proposal;
-        let (leader, incarnation) = (turn.site.me, turn.site.incarnation);
-        self.freeze(turn, Freeze { leader, incarnation, number, names: names.clone() });
+        let (leader, incarnation) = (turn.here.site.me, turn.here.site.incarnation);
+        self.freeze(&turn.here, Freeze { leader, incarnation, number, names: names.clone() });
         let mut agreed = SiteSet::default();
-        agreed.insert(turn.position);
+        agreed.insert(turn.here.position);
         self.forgetting.leading = Some(Leading {
             number,
-            view: view_of(turn),
+            view: view_of(&turn.here),
             common: names.iter().cloned().collect(),
             names,
             agreed,
-            give_up_at: now + 4 * turn.longest_round_trip() + 500 * MILLISECOND,
-            repeat_at: now + repeat_after(turn),
+            give_up_at: now + 4 * turn.here.longest_round_trip() + 500 * MILLISECOND,
+            repeat_at: now + repeat_after(&turn.here),
         });
         self.propose(turn);
         self.decide_if_all_agree(turn);
@@ -484,16 +400,16 @@ impl Quotas {
     fn propose(&self, turn: &mut Turn) {
         let Some(leading) = &self.forgetting.leading else { return };
         let Leading { number, view, names, agreed, .. } = leading;
-        for peer in (0..turn.peers.len()).filter(|&peer| !agreed.contains(peer)) {
+        for peer in (0..turn.here.peers.len()).filter(|&peer| !agreed.contains(peer)) {
             let propose = Forget::Propose { number: *number, view: view.clone(), names: names.clone() };
-            turn.sends.push((turn.peers[peer].site, Body::Forget(Box::new(propose))));
+            turn.out.send(turn.here.peers[peer].site, propose);
         }
     }
 
     /// The positions of quotas that are due to be forgotten, at most as many as one proposal may have.
-    fn due_positions(&mut self, turn: &Turn) -> Vec<usize> {
-        let now = turn.now.mono;
-        let precedence = PRECEDENCE.min(turn.config.names_kept) * (turn.position as u64 + 1);
+    fn due_positions(&mut self, here: &Here) -> Vec<usize> {
+        let now = here.now.mono;
+        let precedence = PRECEDENCE.min(here.config.names_kept) * (here.position as u64 + 1);
         let mut found = Vec::new();
         for _ in 0..LOOKED_AT {
             let first = self.forgetting.due.first().copied();
@@ -502,10 +418,10 @@ impl Quotas {
             let Absent { since, .. } = self.forgetting.absent[&number];
             let at = self.position_of(number).expect("what is absent is known");
 
-            let earliest = since + turn.config.names_kept + precedence;
-            let due = if earliest > now { earliest } else { now + pause(turn) };
+            let earliest = since + here.config.names_kept + precedence;
+            let due = if earliest > now { earliest } else { now + pause(here) };
             self.look_again(number, Absent { since, due });
-            if earliest <= now && self.is_forgettable(turn, at) {
+            if earliest <= now && self.is_forgettable(here, at) {
                 found.push(at);
             }
         }
@@ -521,16 +437,16 @@ impl Quotas {
     }
 
     /// The site serves anew: how long its quotas have not existed counts from now.
-    pub(super) fn resume_names(&mut self, turn: &Turn) {
+    pub(super) fn resume_names(&mut self, here: &Here) {
         for at in 0..self.list.len() {
             if self.list[at].limit().is_none() && !self.list[at].is_vacant() {
-                self.note_absent(turn, at);
+                self.note_absent(here, at);
             }
         }
     }
 
     /// Takes in the row about what was forgotten.
-    pub fn restore_names(&mut self, value: &[u8]) -> Result<(), Malformed> {
+    pub(super) fn restore_names(&mut self, value: &[u8]) -> Result<(), Malformed> {
         let mut cursor = Cursor(value);
         let (next, last_proposal) = (cursor.u64()?, cursor.u64()?);
         let decided = Forgotten { epoch: cursor.u64()?, names: read_names(&mut cursor)? };
@@ -542,7 +458,7 @@ impl Quotas {
             frozen.push(Freeze { leader, incarnation, number, names: read_names(&mut cursor)? });
         }
         cursor.end()?;
-        self.next_number = self.next_number.max(next);
+        self.index.next_number = self.index.next_number.max(next);
         self.forgetting.last_proposal = last_proposal;
         self.forgetting.kept = Forgetting { decided, frozen };
         Ok(())
@@ -555,7 +471,7 @@ impl Quotas {
         }
         let Forgetting { decided, frozen } = &self.forgetting.kept;
         let mut row = Vec::new();
-        put_u64(&mut row, self.next_number);
+        put_u64(&mut row, self.index.next_number);
         put_u64(&mut row, self.forgetting.last_proposal);
         put_u64(&mut row, decided.epoch);
         put_names(&mut row, &decided.names);
@@ -572,45 +488,40 @@ impl Quotas {
 
     /// Puts a quota of this name at a free position, under a number that was never used before: grants and undecided operations
     /// of a former life, which name that one's, find nothing.
-    pub(super) fn occupy(&mut self, turn: &Turn, at: usize, name: std::sync::Arc<str>) {
-        let number = self.next_number;
-        self.next_number += 1;
+    pub(super) fn occupy(&mut self, here: &Here, at: usize, name: std::sync::Arc<str>) {
+        let number = self.index.next_number;
+        self.index.next_number += 1;
         if number != at as u64 {
-            self.moved.insert(number, at as u32);
+            self.index.moved.insert(number, at as u32);
         }
-        self.names.insert(name.clone(), at as u32);
+        self.index.names.insert(name.clone(), at as u32);
         self.list[at] = Quota::new(name, number);
-        self.note_absent(turn, at);
+        self.note_absent(here, at);
         // Its rows are written even if nothing comes of it, so that no restart gives its number to another.
         self.touch(at, Dirty::All);
     }
 }
 
 /// The incarnations of all members that this site has heard of.
-fn view_of(turn: &Turn) -> Vec<Incarnation> {
-    let known = turn.peers.iter().enumerate().map(|(position, peer)| match position == turn.position {
-        true => turn.site.incarnation,
+fn view_of(here: &Here) -> Vec<Incarnation> {
+    let known = here.peers.iter().enumerate().map(|(position, peer)| match position == here.position {
+        true => here.site.incarnation,
         false => peer.incarnation,
     });
     known.collect()
 }
 
 /// Whether the leader of what is frozen has lost its disk since.
-fn is_orphan(turn: &Turn, freeze: &Freeze) -> bool {
-    turn.incarnation_of(freeze.leader) > freeze.incarnation
+fn is_orphan(here: &Here, freeze: &Freeze) -> bool {
+    here.incarnation_of(freeze.leader) > freeze.incarnation
 }
 
-fn pause(turn: &Turn) -> u64 {
-    (turn.config.names_kept / PAUSES).max(1)
+fn pause(here: &Here) -> u64 {
+    (here.config.names_kept / PAUSES).max(1)
 }
 
-fn repeat_after(turn: &Turn) -> u64 {
-    2 * turn.longest_round_trip() + 20 * MILLISECOND
-}
-
-/// Whether a list of names in ascending order has this one.
-fn has(names: &[String], name: &str) -> bool {
-    names.binary_search_by(|known| known.as_str().cmp(name)).is_ok()
+fn repeat_after(here: &Here) -> u64 {
+    2 * here.longest_round_trip() + 20 * MILLISECOND
 }
 
 fn put_names(out: &mut Vec<u8>, names: &[String]) {

@@ -14,15 +14,16 @@
 
 use std::collections::VecDeque;
 
+use super::book::{Place, Quotas, RELAXED_TICK, SECOND_LOOK, TICK};
+use super::one::{Activity, Admin, Dirty, NEVER};
 use super::serve::created;
-use super::{Activity, Admin, Dirty, NEVER, Place, Quotas, RELAXED_TICK, SECOND_LOOK};
-use crate::api::{Doubt, Outcome, Refusal, SiteSet};
+use crate::api::{Outcome, Refusal, UnknownReason};
 use crate::avantan::{Intent, Message, Offer, Role, Step};
 use crate::clock::{MILLISECOND, SECOND};
-use crate::id::SiteId;
-use crate::peer::Body;
+use crate::id::{SiteId, SiteSet};
+use crate::peer::quota::QuotaMessage;
 use crate::session::Aim;
-use crate::turn::{Ticket, Turn};
+use crate::turn::{Here, Ticket, Turn};
 
 /// How far ahead a site asks for tokens in a round, in microseconds.
 const EPOCH: u64 = 5 * SECOND;
@@ -47,12 +48,12 @@ pub(super) enum Cause {
 
 impl Quotas {
     /// Handles a message of a quota's agreement.
-    pub fn message(&mut self, turn: &mut Turn, from: SiteId, quota: &str, message: Message) {
+    pub(super) fn agreement(&mut self, turn: &mut Turn, from: SiteId, quota: &str, message: Message) {
         // A message that asks nothing of us and tells us nothing durable must not make us remember a name.
         let creates = matches!(message, Message::Election { .. } | Message::Accept { .. } | Message::Decided { .. });
-        let at = if creates { self.position_or_new(turn, quota) } else { self.position(quota) };
+        let at = if creates { self.position_or_new(&turn.here, quota) } else { self.position(quota) };
         let Some(at) = at.filter(|_| !self.is_frozen(quota)) else {
-            turn.metrics.ignored += 1;
+            turn.out.metrics.ignored += 1;
             return;
         };
         // No round records this site where nothing exists, nor where a leader gave up because too few may vote.
@@ -66,13 +67,13 @@ impl Quotas {
         }
         if creates && !exists {
             // Somebody wants it: it is not forgotten right now.
-            self.note_absent(turn, at);
+            self.note_absent(&turn.here, at);
         }
-        let offer = self.offer(turn, at);
+        let offer = self.offer(&turn.here, at);
         let before = self.standing(at);
         let mut step = Step::default();
-        self.list[at].avantan.handle(turn.site, from, message, |_| offer, &mut step);
-        let now = turn.now.mono;
+        self.list[at].avantan.handle(turn.here.site, from, message, |_| offer, &mut step);
+        let now = turn.here.now.mono;
         // A report that is repeated says nothing new: the leader counts the first.
         let reported = step.sends.iter().any(|(_, message)| matches!(message, Message::Report { .. }));
         if reported
@@ -81,27 +82,27 @@ impl Quotas {
         {
             activity.waiting.note_offer();
         }
-        let covered = self.is_covered(turn, at);
+        let covered = self.is_covered(&turn.here, at);
         if covered {
-            self.list[at].avantan.build(turn.site, &mut step);
+            self.list[at].avantan.build(turn.here.site, &mut step);
         }
         self.conclude_step(turn, at, before, step);
 
         let quota = &mut self.list[at];
         if quota.avantan.in_round() && *quota.avantan.role() == Role::Idle {
-            let patience = 4 * turn.longest_round_trip() + 200 * MILLISECOND;
-            let delay = patience + turn.jitter(patience);
-            let activity = self.list[at].activity(turn);
+            let patience = 4 * turn.here.longest_round_trip() + 200 * MILLISECOND;
+            let delay = patience + turn.out.jitter(patience);
+            let activity = self.list[at].activity(&turn.here);
             // Waiting anew with each sign of life from a leader.
-            activity.phase_at = now + delay;
-            activity.phase_since = now;
+            activity.lead.phase_at = now + delay;
+            activity.lead.phase_since = now;
         }
         self.schedule(at);
     }
 
     /// Sets things going for the requests that wait.
     pub(super) fn seek(&mut self, turn: &mut Turn, at: usize) {
-        let now = turn.now.mono;
+        let now = turn.here.now.mono;
         let quota = &self.list[at];
         let free = quota.avantan.share.free().max(0);
         let (in_round, electing) = (quota.avantan.in_round(), *quota.avantan.role() != Role::Idle);
@@ -109,22 +110,22 @@ impl Quotas {
         if activity.waiting.is_empty() || in_round || electing || activity.asked_for_gifts {
             return;
         }
-        if now < activity.retry_at {
-            let retry_at = activity.retry_at;
-            let activity = self.list[at].activity(turn);
-            activity.phase_at = activity.phase_at.min(retry_at);
+        if now < activity.lead.retry_at {
+            let retry_at = activity.lead.retry_at;
+            let activity = self.list[at].activity(&turn.here);
+            activity.lead.phase_at = activity.lead.phase_at.min(retry_at);
             return;
         }
         let short = activity.needed().saturating_sub(free);
-        if activity.known_free(turn.position) >= short.saturating_add(short / 4) {
+        if activity.known_free(turn.here.position) >= short.saturating_add(short / 4) {
             // Probably a gift from those who have it ends this sooner, and stops nobody.
-            let patience = turn.longest_round_trip() * SECOND_LOOK / 100 + 5 * MILLISECOND;
-            let activity = self.list[at].activity(turn);
+            let patience = turn.here.longest_round_trip() * SECOND_LOOK / 100 + 5 * MILLISECOND;
+            let activity = self.list[at].activity(&turn.here);
             activity.asked_for_gifts = true;
-            activity.phase_at = now + patience;
-            activity.phase_since = now;
-            let me = turn.position;
-            for peer in (0..turn.peers.len()).filter(|&peer| peer != me) {
+            activity.lead.phase_at = now + patience;
+            activity.lead.phase_since = now;
+            let me = turn.here.position;
+            for peer in (0..turn.here.peers.len()).filter(|&peer| peer != me) {
                 self.tell(turn, at, peer);
             }
             return;
@@ -134,26 +135,28 @@ impl Quotas {
 
     /// Leads a round before requests have to wait, if the forecast says that they would and no gift comes.
     pub(super) fn foresee(&mut self, turn: &mut Turn, at: usize) {
-        let now = turn.now.mono;
+        let now = turn.here.now.mono;
         let quota = &self.list[at];
         let Some(activity) = &quota.activity else { return };
         let rate = activity.demand.rate();
-        let calm =
-            activity.waiting.is_empty() && !quota.avantan.in_round() && now >= activity.retry_at && !turn.leaving;
-        if rate == 0 || !calm || !turn.config.redistribute || quota.limit().is_none() {
+        let calm = activity.waiting.is_empty()
+            && !quota.avantan.in_round()
+            && now >= activity.lead.retry_at
+            && self.gifts.leaving.is_none();
+        if rate == 0 || !calm || !turn.here.config.redistribute || quota.limit().is_none() {
             return;
         }
         let lacking = activity.demand.forecast(SECOND).max(activity.demand.request());
-        let elsewhere = activity.known_free(turn.position);
+        let elsewhere = activity.known_free(turn.here.position);
         let starving = quota.avantan.share.free() < lacking && now >= activity.fed_at + SECOND;
-        if starving && elsewhere >= lacking.saturating_mul(2 * turn.peers.len() as i64) {
+        if starving && elsewhere >= lacking.saturating_mul(2 * turn.here.peers.len() as i64) {
             self.lead(turn, at, Intent::Move, Cause::Proactive);
         }
     }
 
     /// Creates (with a limit) or deletes a quota by a round.
     pub(super) fn administer(&mut self, turn: &mut Turn, at: usize, ticket: Ticket, limit: Option<i64>, timeout: u64) {
-        let deadline = turn.now.mono.saturating_add(timeout);
+        let deadline = turn.here.now.mono.saturating_add(timeout);
         // An earlier try of the same operation may have got a value accepted: then it cannot be taken back either.
         let share = &self.list[at].avantan.share;
         let generation = share.table.generation;
@@ -163,18 +166,18 @@ impl Quotas {
         });
         let number = self.list[at].number;
         let aim = out.map(|round| Aim { quota: number, generation, instance: round.instance, limit });
-        let now = turn.now.mono;
-        let activity = self.list[at].activity(turn);
+        let now = turn.here.now.mono;
+        let activity = self.list[at].activity(&turn.here);
         // A creation may come to nothing: the name is looked at again, and forgotten what was noted of it.
         activity.tick_at = activity.tick_at.min(now + RELAXED_TICK);
-        if activity.admin.len() >= ADMIN || !turn.admit() {
-            turn.finished.push((ticket, Outcome::Refused(Refusal::Overloaded)));
+        if activity.admin.len() >= ADMIN || !turn.out.admit() {
+            turn.out.finished.push((ticket, Outcome::Refused(Refusal::Overloaded)));
             return;
         }
         activity.admin.push_back(Admin { ticket, limit, deadline, aim });
         activity.deadline_at = activity.deadline_at.min(deadline);
-        self.places.insert(ticket, Place::Admin { at: at as u32 });
-        self.administering += 1;
+        self.waits.places.insert(ticket, Place::Admin { at: at as u32 });
+        self.waits.administering += 1;
         self.lead_admin(turn, at);
         self.schedule(at);
     }
@@ -187,14 +190,14 @@ impl Quotas {
         let quota = &self.list[at];
         let Some(first) = quota.activity.as_ref().and_then(|activity| activity.admin.front()) else { return };
         let intent = first.limit.map_or(Intent::Delete, |limit| Intent::Create { limit });
-        let now = turn.now.mono;
-        let retry_at = quota.activity.as_ref().map_or(0, |activity| activity.retry_at);
+        let now = turn.here.now.mono;
+        let retry_at = quota.activity.as_ref().map_or(0, |activity| activity.lead.retry_at);
         if quota.avantan.in_round() || *quota.avantan.role() != Role::Idle {
             return;
         }
         if now < retry_at {
-            let activity = self.list[at].activity(turn);
-            activity.phase_at = activity.phase_at.min(retry_at);
+            let activity = self.list[at].activity(&turn.here);
+            activity.lead.phase_at = activity.lead.phase_at.min(retry_at);
             return;
         }
         self.lead(turn, at, intent, Cause::Reactive);
@@ -203,47 +206,47 @@ impl Quotas {
     fn lead(&mut self, turn: &mut Turn, at: usize, intent: Intent, cause: Cause) {
         // Nothing is begun with a name that may be forgotten already.
         let is_frozen = self.is_frozen(&self.list[at].name);
-        if is_frozen || !self.list[at].avantan.may_vote(turn.site) {
+        if is_frozen || !self.list[at].avantan.may_vote(turn.here.site) {
             if !is_frozen {
                 // Not recorded yet: our digests make the others do it.
                 self.ask_whether_it_may_vote(turn, at);
             }
             // A round trip that was measured while the clock stood still is no measure of how often to ask.
-            let retry = turn.now.mono + turn.longest_round_trip() + 50 * MILLISECOND;
-            let activity = self.list[at].activity(turn);
-            activity.retry_at = retry;
-            activity.phase_at = activity.phase_at.min(retry);
+            let retry = turn.here.now.mono + turn.here.longest_round_trip() + 50 * MILLISECOND;
+            let activity = self.list[at].activity(&turn.here);
+            activity.lead.retry_at = retry;
+            activity.lead.phase_at = activity.lead.phase_at.min(retry);
             activity.tick_at = activity.tick_at.min(retry);
             return;
         }
         match cause {
-            Cause::Reactive => turn.metrics.rounds_reactive += 1,
-            Cause::Proactive => turn.metrics.rounds_proactive += 1,
-            Cause::Recovery => turn.metrics.rounds_recovery += 1,
+            Cause::Reactive => turn.out.metrics.rounds_reactive += 1,
+            Cause::Proactive => turn.out.metrics.rounds_proactive += 1,
+            Cause::Recovery => turn.out.metrics.rounds_recovery += 1,
         }
-        let offer = self.offer(turn, at);
+        let offer = self.offer(&turn.here, at);
         let before = self.standing(at);
-        let grace = grace(turn);
-        let now = turn.now.mono;
+        let grace = grace(&turn.here);
+        let now = turn.here.now.mono;
         let again = self.list[at].activity.as_ref().is_some_and(|activity| activity.waiting.has_been_in_vain());
         let intent = if intent == Intent::Move && again { Intent::Gather } else { intent };
         let mut step = Step::default();
-        self.list[at].avantan.start(turn.site, intent, offer, &mut step);
-        let activity = self.list[at].activity(turn);
+        self.list[at].avantan.start(turn.here.site, intent, offer, &mut step);
+        let activity = self.list[at].activity(&turn.here);
         activity.waiting.note_offer();
         activity.asked_for_gifts = false;
-        activity.phase_since = now;
-        activity.phase_at = now + grace;
+        activity.lead.phase_since = now;
+        activity.lead.phase_at = now + grace;
         self.conclude_step(turn, at, before, step);
     }
 
     /// What this site is ready to say to a round.
-    fn offer(&self, turn: &Turn, at: usize) -> Offer {
+    fn offer(&self, here: &Here, at: usize) -> Offer {
         let quota = &self.list[at];
-        let away = quota.given_less_received(turn);
+        let away = quota.given_less_received(here);
         let Some(activity) = &quota.activity else { return Offer { away, ..Offer::default() } };
         let needed = activity.needed();
-        if turn.leaving {
+        if self.gifts.leaving.is_some() {
             return Offer { away, needed, wanted: needed, ..Offer::default() };
         }
         let soon = activity.demand.forecast(SECOND).max(activity.demand.request());
@@ -262,16 +265,16 @@ impl Quotas {
 
     /// Does what is due for one quota.
     pub(super) fn wake(&mut self, turn: &mut Turn, at: usize) {
-        let now = turn.now.mono;
+        let now = turn.here.now.mono;
         let Some(activity) = &self.list[at].activity else { return };
-        let (tick, phase) = (activity.tick_at <= now, activity.phase_at <= now);
+        let (tick, phase) = (activity.tick_at <= now, activity.lead.phase_at <= now);
         if activity.deadline_at <= now {
             self.expire_waiting(turn, at);
         }
         if phase {
             self.phase(turn, at);
         }
-        if self.list[at].activity.as_ref().is_some_and(|activity| activity.record_at <= now) {
+        if self.list[at].activity.as_ref().is_some_and(|activity| activity.lead.record_at <= now) {
             self.record(turn, at);
         }
         if tick {
@@ -281,32 +284,32 @@ impl Quotas {
 
     /// Somebody is new, and no round has recorded it.
     pub(super) fn record_soon(&mut self, turn: &mut Turn, at: usize) {
-        let delay = turn.jitter(2 * turn.longest_round_trip());
-        let activity = self.list[at].activity(turn);
+        let delay = turn.out.jitter(2 * turn.here.longest_round_trip());
+        let activity = self.list[at].activity(&turn.here);
         // What was tried and put off before keeps its back-off, however often the new one is heard of.
-        if activity.record_at == NEVER {
-            activity.record_at = turn.now.mono + delay;
+        if activity.lead.record_at == NEVER {
+            activity.lead.record_at = turn.here.now.mono + delay;
             self.schedule(at);
         }
     }
 
     /// Leads a round that records new incarnations, if it can come to anything; else looks again later.
     fn record(&mut self, turn: &mut Turn, at: usize) {
-        let may_vote = self.list[at].avantan.may_vote(turn.site);
-        let is_wanted = self.has_unrecorded(turn, at) || (may_vote && self.is_unrecorded(turn, at));
-        let pause = turn.jitter(SECOND);
-        let activity = self.list[at].activity(turn);
+        let may_vote = self.list[at].avantan.may_vote(turn.here.site);
+        let is_wanted = self.has_unrecorded(&turn.here, at) || (may_vote && self.is_unrecorded(&turn.here, at));
+        let pause = turn.out.jitter(SECOND);
+        let activity = self.list[at].activity(&turn.here);
         if !is_wanted {
-            (activity.record_at, activity.recordings) = (NEVER, 0);
+            (activity.lead.record_at, activity.lead.recordings) = (NEVER, 0);
             return;
         }
 
         // Whatever comes of it: one that does not get through costs each site two writes, and there may be very many quotas.
-        activity.record_at = turn.now.mono + (SECOND << activity.recordings.min(RECORDINGS)) + pause;
-        activity.recordings += 1;
+        activity.lead.record_at = turn.here.now.mono + (SECOND << activity.lead.recordings.min(RECORDINGS)) + pause;
+        activity.lead.recordings += 1;
         let quota = &self.list[at];
         let is_idle = !quota.avantan.in_round() && *quota.avantan.role() == Role::Idle;
-        if may_vote && is_idle && self.has_majority(turn, at) {
+        if may_vote && is_idle && self.has_majority(&turn.here, at) {
             self.lead(turn, at, Intent::Record, Cause::Recovery);
         }
         self.schedule(at);
@@ -315,31 +318,31 @@ impl Quotas {
     /// Whether enough sites that may vote are up for an election to come to anything, as far as can be told from here. A new
     /// incarnation that is not recorded may vote only if every other site has told it so: that can be while all are up, and one that
     /// it has happened to knows.
-    fn has_majority(&self, turn: &Turn, at: usize) -> bool {
+    fn has_majority(&self, here: &Here, at: usize) -> bool {
         let table = &self.list[at].avantan.share.table;
-        let others = || turn.peers.iter().enumerate().filter(|(position, _)| *position != turn.position);
-        let up = others().filter(|(_, peer)| peer.is_up(turn.now));
+        let others = || here.peers.iter().enumerate().filter(|(position, _)| *position != here.position);
+        let up = others().filter(|(_, peer)| peer.is_up(here.now));
         let recorded = |peer: &crate::turn::Peer| table.settled(peer.site).map_or(1, |last| last.row.incarnation.0);
         let voters = 1 + up.clone().filter(|(_, peer)| peer.incarnation.0 <= recorded(peer)).count();
-        let may_be_cleared = self.is_unrecorded(turn, at) || up.clone().count() + 1 == turn.peers.len();
+        let may_be_cleared = self.is_unrecorded(here, at) || up.clone().count() + 1 == here.peers.len();
         let possible = if may_be_cleared { 1 + up.count() } else { voters };
-        possible >= turn.site.majority()
+        possible >= here.site.majority()
     }
 
     /// Whether this site is a new incarnation that no round has recorded.
-    fn is_unrecorded(&self, turn: &Turn, at: usize) -> bool {
+    fn is_unrecorded(&self, here: &Here, at: usize) -> bool {
         let table = &self.list[at].avantan.share.table;
-        let recorded = table.settled(turn.site.me).map_or(1, |last| last.row.incarnation.0);
-        table.limit.is_some() && turn.site.incarnation.0 > recorded
+        let recorded = table.settled(here.site.me).map_or(1, |last| last.row.incarnation.0);
+        table.limit.is_some() && here.site.incarnation.0 > recorded
     }
 
     fn expire_waiting(&mut self, turn: &mut Turn, at: usize) {
-        let now = turn.now.mono;
-        let failed = self.unreachable(turn, at);
+        let now = turn.here.now.mono;
+        let failed = self.unreachable(&turn.here, at);
         while let Some(activity) = &mut self.list[at].activity {
             let Some(request) = activity.waiting.take_overdue(now) else { break };
-            turn.metrics.refused_waited += 1;
-            let refusal = if activity.failures > 0 && failed != SiteSet::default() {
+            turn.out.metrics.refused_waited += 1;
+            let refusal = if activity.lead.failures > 0 && !failed.is_empty() {
                 Refusal::Unreachable { missing: failed }
             } else {
                 Refusal::DeadlinePassed
@@ -358,11 +361,11 @@ impl Quotas {
             // A value that carries it out may be accepted somewhere, or not: nobody can say yet.
             let outcome = match admin.aim {
                 Some(aim) => {
-                    turn.undecided.push((admin.ticket, aim));
-                    Outcome::Unknown(Doubt::Undecided)
+                    turn.out.undecided.push((admin.ticket, aim));
+                    Outcome::Unknown(UnknownReason::Undecided)
                 }
                 // All are up: there was not enough time.
-                None if failed == SiteSet::default() => Outcome::Refused(Refusal::DeadlinePassed),
+                None if failed.is_empty() => Outcome::Refused(Refusal::DeadlinePassed),
                 None => Outcome::Refused(Refusal::Unreachable { missing: failed }),
             };
             self.finish(turn, admin.ticket, outcome);
@@ -377,22 +380,22 @@ impl Quotas {
         let Some(found) = found else { return false };
         activity.admin.remove(found);
         activity.note_deadlines();
-        self.administering -= 1;
+        self.waits.administering -= 1;
         self.withdraw_admin_round(turn, at);
         true
     }
 
     /// Members that have not answered: the election that is under way, or the last one, or anything lately.
-    fn unreachable(&self, turn: &Turn, at: usize) -> SiteSet {
-        let failed = self.list[at].activity.as_ref().filter(|activity| activity.failures > 0);
-        let mut missing = failed.map_or(SiteSet::default(), |activity| activity.unanswered);
+    fn unreachable(&self, here: &Here, at: usize) -> SiteSet {
+        let failed = self.list[at].activity.as_ref().filter(|activity| activity.lead.failures > 0);
+        let mut missing = failed.map_or(SiteSet::default(), |activity| activity.lead.unanswered);
         if matches!(self.list[at].avantan.role(), Role::Electing { .. }) {
             missing = SiteSet::default();
         }
-        for (position, peer) in turn.peers.iter().enumerate().filter(|(position, _)| *position != turn.position) {
+        for (position, peer) in here.peers.iter().enumerate().filter(|(position, _)| *position != here.position) {
             let answered = match self.list[at].avantan.role() {
                 Role::Electing { reports, .. } => reports.iter().any(|report| report.line.site == peer.site),
-                _ => peer.is_up(turn.now),
+                _ => peer.is_up(here.now),
             };
             if !answered {
                 missing.insert(position);
@@ -408,54 +411,54 @@ impl Quotas {
         if !matches!(intent, Intent::Move | Intent::Gather) && !wanted {
             let before = self.standing(at);
             let mut step = Step::default();
-            self.list[at].avantan.withdraw(turn.site, &mut step);
+            self.list[at].avantan.withdraw(turn.here.site, &mut step);
             self.conclude_step(turn, at, before, step);
         }
     }
 
     /// The time of the present phase is over.
     fn phase(&mut self, turn: &mut Turn, at: usize) {
-        let now = turn.now.mono;
-        let grace = grace(turn);
+        let now = turn.here.now.mono;
+        let grace = grace(&turn.here);
         let before = self.standing(at);
-        let unanswered = self.unreachable(turn, at);
+        let unanswered = self.unreachable(&turn.here, at);
         let mut step = Step::default();
         let quota = &mut self.list[at];
         let activity = quota.activity.as_mut().expect("a quota with a timer is active");
-        activity.phase_at = NEVER;
+        activity.lead.phase_at = NEVER;
         match quota.avantan.role() {
             Role::Electing { .. } => {
-                if quota.avantan.build(turn.site, &mut step) {
+                if quota.avantan.build(turn.here.site, &mut step) {
                     // Built, or withdrawn because it came to nothing.
-                } else if now < activity.phase_since + 3 * grace {
-                    quota.avantan.repeat(turn.site, &mut step);
-                    activity.phase_at = (activity.phase_since + 3 * grace).min(now + grace);
+                } else if now < activity.lead.phase_since + 3 * grace {
+                    quota.avantan.repeat(turn.here.site, &mut step);
+                    activity.lead.phase_at = (activity.lead.phase_since + 3 * grace).min(now + grace);
                 } else {
-                    activity.unanswered = unanswered;
-                    quota.avantan.withdraw(turn.site, &mut step);
+                    activity.lead.unanswered = unanswered;
+                    quota.avantan.withdraw(turn.here.site, &mut step);
                 }
             }
             Role::Collecting { .. } => {
-                let waited = now.saturating_sub(activity.phase_since);
-                if quota.avantan.is_outbid() && waited > PATIENCE * turn.longest_round_trip() {
+                let waited = now.saturating_sub(activity.lead.phase_since);
+                if quota.avantan.is_outbid() && waited > PATIENCE * turn.here.longest_round_trip() {
                     // Whoever bid higher may have given up: nobody else might finish what we began.
                     self.lead(turn, at, Intent::Move, Cause::Recovery);
                     self.schedule(at);
                     return;
                 }
-                quota.avantan.repeat(turn.site, &mut step);
-                activity.phase_at = now + waited.min(2 * SECOND).max(2 * turn.longest_round_trip());
+                quota.avantan.repeat(turn.here.site, &mut step);
+                activity.lead.phase_at = now + waited.min(2 * SECOND).max(2 * turn.here.longest_round_trip());
             }
             Role::Idle if quota.avantan.in_round() => {
-                if self.has_majority(turn, at) {
+                if self.has_majority(&turn.here, at) {
                     self.lead(turn, at, Intent::Move, Cause::Recovery);
                 } else {
                     // Nobody could bring it to an end: an election would only cost writes.
-                    let pause = BACK_OFF + turn.jitter(BACK_OFF);
-                    let activity = self.list[at].activity(turn);
-                    activity.unanswered = unanswered;
-                    activity.failures = activity.failures.max(1);
-                    activity.phase_at = now + pause;
+                    let pause = BACK_OFF + turn.out.jitter(BACK_OFF);
+                    let activity = self.list[at].activity(&turn.here);
+                    activity.lead.unanswered = unanswered;
+                    activity.lead.failures = activity.lead.failures.max(1);
+                    activity.lead.phase_at = now + pause;
                 }
                 self.schedule(at);
                 return;
@@ -481,18 +484,18 @@ impl Quotas {
         self.schedule(at);
     }
 
-    fn has_unrecorded(&self, turn: &Turn, at: usize) -> bool {
+    fn has_unrecorded(&self, here: &Here, at: usize) -> bool {
         let table = &self.list[at].avantan.share.table;
         table.limit.is_some()
-            && turn.peers.iter().enumerate().any(|(position, peer)| {
+            && here.peers.iter().enumerate().any(|(position, peer)| {
                 let recorded = table.settled(peer.site).map_or(1, |last| last.row.incarnation.0);
-                position != turn.position && peer.is_up(turn.now) && peer.incarnation.0 > recorded
+                position != here.position && peer.is_up(here.now) && peer.incarnation.0 > recorded
             })
     }
 
     /// Whether our election has promises from a majority whose offers cover what everybody needs: no use in waiting for
     /// the rest.
-    fn is_covered(&self, turn: &Turn, at: usize) -> bool {
+    fn is_covered(&self, here: &Here, at: usize) -> bool {
         let Role::Electing { reports, intent: Intent::Move | Intent::Gather, .. } = self.list[at].avantan.role() else {
             return false;
         };
@@ -502,7 +505,7 @@ impl Quotas {
         // A new incarnation can be recorded only by a round that has its report; and what is to be created, only the report
         // of a site that has voted for it may tell.
         let exists = self.list[at].limit().is_some();
-        exists && promises >= turn.site.majority() && held >= wanted && !self.has_unrecorded(turn, at)
+        exists && promises >= here.site.majority() && held >= wanted && !self.has_unrecorded(here, at)
     }
 
     /// What a later [`Quotas::conclude_step`] compares with.
@@ -520,14 +523,14 @@ impl Quotas {
 
     /// Carries out what a step of the agreement came to.
     fn conclude_step(&mut self, turn: &mut Turn, at: usize, before: Standing, step: Step) {
-        let now = turn.now.mono;
-        turn.metrics.ignored += u64::from(step.ignored);
+        let now = turn.here.now.mono;
+        turn.out.metrics.ignored += u64::from(step.ignored);
         if step.changed {
             self.touch(at, Dirty::All);
         }
         let quota = &mut self.list[at];
         for (to, message) in step.sends {
-            turn.sends.push((to, Body::Avantan { quota: quota.name.to_string(), message: Box::new(message) }));
+            turn.out.send(to, QuotaMessage::agreement(&*quota.name, message));
         }
         let collecting = matches!(quota.avantan.role(), Role::Collecting { .. });
         if collecting && !before.collecting {
@@ -536,15 +539,15 @@ impl Quotas {
             let lifecycle = accepted.map(|(_, value)| value.lifecycle);
             let generation = quota.avantan.share.table.generation;
             let (instance, number) = (quota.avantan.share.applied + 1, quota.number);
-            let again = now + 2 * turn.longest_round_trip();
-            let activity = quota.activity(turn);
-            activity.phase_since = now;
-            activity.phase_at = again;
+            let again = now + 2 * turn.here.longest_round_trip();
+            let activity = quota.activity(&turn.here);
+            activity.lead.phase_since = now;
+            activity.lead.phase_at = again;
             if !matches!(lifecycle, None | Some(crate::avantan::Lifecycle::Keep)) {
                 for admin in &mut activity.admin {
                     let aim = Aim { quota: number, generation, instance, limit: admin.limit };
                     if admin.aim.replace(aim) != Some(aim) {
-                        turn.undecided.push((admin.ticket, aim));
+                        turn.out.undecided.push((admin.ticket, aim));
                     }
                 }
             }
@@ -566,43 +569,43 @@ impl Quotas {
     fn failed(&mut self, turn: &mut Turn, at: usize, was_recording: bool) {
         if was_recording {
             // It says nothing of what requests may hope for, and has a back-off of its own.
-            self.list[at].activity(turn).phase_at = NEVER;
+            self.list[at].activity(&turn.here).lead.phase_at = NEVER;
             self.seek(turn, at);
             return self.lead_admin(turn, at);
         }
         let in_round = self.list[at].avantan.in_round();
-        let back_off = turn.jitter(2 * turn.longest_round_trip());
-        let activity = self.list[at].activity(turn);
-        activity.failures += 1;
-        let pause = ((50 * MILLISECOND) << activity.failures.min(6)).min(BACK_OFF) + back_off;
-        activity.retry_at = turn.now.mono + pause;
+        let back_off = turn.out.jitter(2 * turn.here.longest_round_trip());
+        let activity = self.list[at].activity(&turn.here);
+        activity.lead.failures += 1;
+        let pause = ((50 * MILLISECOND) << activity.lead.failures.min(6)).min(BACK_OFF) + back_off;
+        activity.lead.retry_at = turn.here.now.mono + pause;
         let wanted = !activity.waiting.is_empty() || !activity.admin.is_empty() || in_round;
-        activity.phase_at = if wanted { activity.retry_at } else { NEVER };
+        activity.lead.phase_at = if wanted { activity.lead.retry_at } else { NEVER };
     }
 
     /// An instance was decided and applied.
     fn adopted(&mut self, turn: &mut Turn, at: usize, before: Standing) {
-        let now = turn.now.mono;
+        let now = turn.here.now.mono;
         let quota = &mut self.list[at];
         let table = &quota.avantan.share.table;
         if table.generation != before.generation || !(before.exists && table.limit.is_some()) {
             // A new generation, or none: its books start empty.
-            (quota.acquired, quota.released) = (0, 0);
+            (quota.counters.acquired, quota.counters.released) = (0, 0);
             quota.given.clear();
             quota.received.clear();
             if before.exists {
                 self.walk.note(now, quota.number);
             }
         } else {
-            quota.rebalances += 1;
-            turn.metrics.rebalances += 1;
+            quota.counters.rebalances += 1;
+            turn.out.metrics.rebalances += 1;
         }
-        if quota.activity.is_some() || !quota.avantan.may_vote(turn.site) {
-            quota.activity(turn);
+        if quota.activity.is_some() || !quota.avantan.may_vote(turn.here.site) {
+            quota.activity(&turn.here);
         }
         match quota.limit() {
             Some(_) => self.note_present(at),
-            None => self.note_absent(turn, at),
+            None => self.note_absent(&turn.here, at),
         }
         if self.list[at].activity.is_none() {
             return self.answer_lookup(turn, at);
@@ -610,20 +613,20 @@ impl Quotas {
         let quota = &mut self.list[at];
         let (applied, table) = (quota.avantan.share.applied, quota.avantan.share.table.clone());
         let activity = quota.activity.as_mut().expect("looked at above");
-        activity.phase_at = NEVER;
+        activity.lead.phase_at = NEVER;
         activity.fed_at = now;
         activity.asked_for_gifts = false;
-        activity.unanswered = SiteSet::default();
-        activity.tick_at = activity.tick_at.min(now + super::TICK);
+        activity.lead.unanswered = SiteSet::default();
+        activity.tick_at = activity.tick_at.min(now + TICK);
         // The rows tell what everybody has now, what they kept out of the round included.
         let mut asked = SiteSet::default();
         let (mut named, mut away, mut rows) = (false, 0i64, 0);
-        for (position, peer) in turn.peers.iter().enumerate() {
+        for (position, peer) in turn.here.peers.iter().enumerate() {
             let Some(settled) = table.settled(peer.site).filter(|settled| settled.instance == applied) else {
                 continue;
             };
             asked.insert(position);
-            named |= position == turn.position;
+            named |= position == turn.here.position;
             let share = &mut activity.peers[position];
             share.free = settled.row.after.saturating_add(settled.row.kept);
             share.short = 0;
@@ -633,7 +636,7 @@ impl Quotas {
         self.serve(turn, at);
         if named {
             // Says something only as a whole.
-            let away = if rows == turn.peers.len() { away.max(0) } else { 0 };
+            let away = if rows == turn.here.peers.len() { away.max(0) } else { 0 };
             self.judge_waiting(turn, at, asked, away);
         }
         self.finish_admin(turn, at);
@@ -641,14 +644,14 @@ impl Quotas {
         self.answer_lookup(turn, at);
         self.seek(turn, at);
         self.lead_admin(turn, at);
-        let is_left = self.has_unrecorded(turn, at);
-        let delay = SECOND + turn.jitter(SECOND);
-        let activity = self.list[at].activity(turn);
+        let is_left = self.has_unrecorded(&turn.here, at);
+        let delay = SECOND + turn.out.jitter(SECOND);
+        let activity = self.list[at].activity(&turn.here);
         if !is_left {
-            (activity.record_at, activity.recordings) = (NEVER, 0);
-        } else if activity.record_at == NEVER {
+            (activity.lead.record_at, activity.lead.recordings) = (NEVER, 0);
+        } else if activity.lead.record_at == NEVER {
             // It did not report in time; not at once again.
-            activity.record_at = now + delay;
+            activity.lead.record_at = now + delay;
         }
         self.schedule(at);
     }
@@ -659,10 +662,12 @@ impl Quotas {
         let quota = &mut self.list[at];
         let free = quota.avantan.share.free().max(0);
         let Some(activity) = &mut quota.activity else { return };
-        let reachable = activity.known_free(turn.position).saturating_add(free);
+        let reachable = activity.known_free(turn.here.position).saturating_add(free);
         let large = quota.avantan.share.table.limit.unwrap_or(0) / LARGE;
-        let missed = |peer: usize| peer != turn.position && turn.peers[peer].is_up(turn.now) && !asked.contains(peer);
-        let hoped_for_by_large = match (0..turn.peers.len()).any(missed) {
+        let missed = |peer: usize| {
+            peer != turn.here.position && turn.here.peers[peer].is_up(turn.here.now) && !asked.contains(peer)
+        };
+        let hoped_for_by_large = match (0..turn.here.peers.len()).any(missed) {
             true => i64::MAX,
             false => reachable.saturating_add(away),
         };
@@ -670,20 +675,22 @@ impl Quotas {
         let (refused, waits) = activity.waiting.judge(large, reachable, hoped_for_by_large);
         if !refused.is_empty() {
             // Long ago is not in a row.
-            let in_a_row = turn.now.mono < activity.retry_at + BACK_OFF;
-            activity.failures = if in_a_row { activity.failures + 1 } else { 1 };
-            activity.retry_at = turn.now.mono + ((25 * MILLISECOND) << activity.failures.min(7)).min(BACK_OFF);
+            let in_a_row = turn.here.now.mono < activity.lead.retry_at + BACK_OFF;
+            activity.lead.failures = if in_a_row { activity.lead.failures + 1 } else { 1 };
+            activity.lead.retry_at =
+                turn.here.now.mono + ((25 * MILLISECOND) << activity.lead.failures.min(7)).min(BACK_OFF);
         } else if activity.waiting.is_empty() {
-            activity.failures /= 2;
+            activity.lead.failures /= 2;
         }
         activity.note_deadlines();
         if waits && !activity.asked_for_gifts {
             activity.asked_for_gifts = true;
-            activity.phase_since = turn.now.mono;
-            activity.phase_at = turn.now.mono + turn.longest_round_trip() * SECOND_LOOK / 100 + 5 * MILLISECOND;
+            activity.lead.phase_since = turn.here.now.mono;
+            activity.lead.phase_at =
+                turn.here.now.mono + turn.here.longest_round_trip() * SECOND_LOOK / 100 + 5 * MILLISECOND;
         }
         for request in refused {
-            turn.metrics.refused_waited += 1;
+            turn.out.metrics.refused_waited += 1;
             self.finish(turn, request.ticket, Outcome::Refused(Refusal::Exhausted { asked }));
         }
     }
@@ -718,7 +725,11 @@ impl Quotas {
     pub fn settled(&self, aim: Aim) -> Option<Outcome> {
         let Some(quota) = self.numbered(aim.quota) else {
             // Its name was forgotten: it was deleted, and what was created in between is gone, too.
-            return Some(if aim.limit.is_none() { Outcome::Deleted } else { Outcome::Unknown(Doubt::Forgotten) });
+            return Some(if aim.limit.is_none() {
+                Outcome::Deleted
+            } else {
+                Outcome::Unknown(UnknownReason::Forgotten)
+            });
         };
         let generation = quota.avantan.share.table.generation;
         match aim.limit {
@@ -726,7 +737,7 @@ impl Quotas {
             Some(_) if generation == aim.generation => None,
             // The generation that was created in its place is gone, and with it what its limit was.
             Some(_) if generation > aim.generation + 1 || quota.limit().is_none() => {
-                Some(Outcome::Unknown(Doubt::Forgotten))
+                Some(Outcome::Unknown(UnknownReason::Forgotten))
             }
             Some(limit) => created(quota, limit),
         }
@@ -739,20 +750,20 @@ impl Quotas {
     }
 
     /// Goes on with the rounds that this site was in when it stopped.
-    pub fn resume(&mut self, turn: &mut Turn) {
-        self.look_for_dead_grants(turn.now.mono);
-        self.resume_names(turn);
+    pub(super) fn resume_rounds(&mut self, turn: &mut Turn) {
+        self.look_for_dead_grants(turn.here.now.mono);
+        self.resume_names(&turn.here);
         for at in 0..self.list.len() {
             if self.list[at].avantan.in_round() {
-                let delay = turn.longest_round_trip() + turn.jitter(SECOND);
-                let activity: &mut Activity = self.list[at].activity(turn);
-                activity.phase_at = turn.now.mono + delay;
+                let delay = turn.here.longest_round_trip() + turn.out.jitter(SECOND);
+                let activity: &mut Activity = self.list[at].activity(&turn.here);
+                activity.lead.phase_at = turn.here.now.mono + delay;
                 self.schedule(at);
             }
-            if self.is_unrecorded(turn, at) {
+            if self.is_unrecorded(&turn.here, at) {
                 // Nobody else may know.
                 self.record_soon(turn, at);
-                self.list[at].activity(turn).tick_at = turn.now.mono + RELAXED_TICK;
+                self.list[at].activity(&turn.here).tick_at = turn.here.now.mono + RELAXED_TICK;
                 self.schedule(at);
             }
         }
@@ -760,8 +771,8 @@ impl Quotas {
 }
 
 /// How long a leader waits for reports once it may have a majority.
-fn grace(turn: &Turn) -> u64 {
-    turn.longest_round_trip() * 5 / 4 + 20 * MILLISECOND
+fn grace(here: &Here) -> u64 {
+    here.longest_round_trip() * 5 / 4 + 20 * MILLISECOND
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -1,32 +1,12 @@
-//! The rows of quotas and grants on storage.
-//!
-//! | key | value | kind |
-//! | --- | --- | --- |
-//! | `03` quota | name, agreement without tokens, totals of gifts, counters | resident |
-//! | `04` quota | tokens, counters that change with every grant | resident |
-//! | `80` incarnation, number | a tracked grant: quota, generation, amount, term | paged |
-//! | `81` uptime, incarnation, number | the same grant by the time when it may end: wall-clock term | paged |
+//! The rows of quotas and grants on storage, see [`crate::rows`].
 
-use super::{Quota, Total};
+use super::one::{Quota, Total};
 use crate::avantan::Share;
 use crate::codec::{Cursor, Malformed, put_bytes, put_i64, put_u64, put_u128};
 use crate::id::Incarnation;
 use crate::machine::{Batch, KeyRange};
 use crate::right::Term;
-
-/// Tag of a quota's row that changes with rounds and gifts.
-pub(crate) const COLD: u8 = 0x03;
-/// Tag of a quota's row that changes with grants.
-pub(crate) const HOT: u8 = 0x04;
-/// Tag of tracked grants.
-pub const GRANT: u8 = 0x80;
-/// Tag of the index of grants by the time when they may end.
-pub const DUE: u8 = 0x81;
-
-/// Whether the key is that of a quota's row.
-pub fn is_quota_row(key: &[u8]) -> bool {
-    matches!(key.first(), Some(&COLD | &HOT))
-}
+use crate::rows::{DUE, GRANT, QUOTA_COLD, QUOTA_HOT};
 
 /// Four bytes for the number while they suffice, then eight.
 fn quota_key(tag: u8, number: u64) -> Vec<u8> {
@@ -49,18 +29,18 @@ pub fn quota_number(key: &[u8]) -> Result<u64, Malformed> {
 
 /// Removes the rows of a quota.
 pub(super) fn delete(batch: &mut Batch, number: u64) {
-    batch.delete(&quota_key(HOT, number));
-    batch.delete(&quota_key(COLD, number));
+    batch.delete(&quota_key(QUOTA_HOT, number));
+    batch.delete(&quota_key(QUOTA_COLD, number));
 }
 
 pub(super) fn put_hot(batch: &mut Batch, scratch: &mut Vec<u8>, quota: &Quota) {
     scratch.clear();
     put_i64(scratch, quota.avantan.share.tokens);
-    put_u128(scratch, quota.acquired);
-    put_u128(scratch, quota.released);
-    put_u64(scratch, quota.local);
-    put_u64(scratch, quota.last_grant);
-    batch.put(&quota_key(HOT, quota.number), scratch);
+    put_u128(scratch, quota.counters.acquired);
+    put_u128(scratch, quota.counters.released);
+    put_u64(scratch, quota.counters.local);
+    put_u64(scratch, quota.counters.last_grant);
+    batch.put(&quota_key(QUOTA_HOT, quota.number), scratch);
 }
 
 pub(super) fn put_cold(batch: &mut Batch, scratch: &mut Vec<u8>, quota: &Quota) {
@@ -74,14 +54,14 @@ pub(super) fn put_cold(batch: &mut Batch, scratch: &mut Vec<u8>, quota: &Quota) 
             put_u128(scratch, total.tokens);
         }
     }
-    put_u64(scratch, quota.rebalances);
-    put_u64(scratch, quota.gifts);
-    batch.put(&quota_key(COLD, quota.number), scratch);
+    put_u64(scratch, quota.counters.rebalances);
+    put_u64(scratch, quota.counters.gifts);
+    batch.put(&quota_key(QUOTA_COLD, quota.number), scratch);
 }
 
 /// One of a quota's rows, read back.
 #[derive(Debug)]
-pub enum QuotaRow {
+pub(super) enum QuotaRow {
     /// The row that changes with rounds and gifts; its quota lacks the tokens.
     Cold(Box<Quota>),
     /// The row that changes with grants.
@@ -102,11 +82,11 @@ pub enum QuotaRow {
 }
 
 impl QuotaRow {
-    /// Reads a row whose key [`is_quota_row`].
-    pub fn decode(key: &[u8], value: &[u8]) -> Result<Self, Malformed> {
+    /// Reads a row whose tag is [`QUOTA_COLD`] or [`QUOTA_HOT`].
+    pub(super) fn decode(key: &[u8], value: &[u8]) -> Result<Self, Malformed> {
         let number = quota_number(key)?;
         let mut cursor = Cursor(value);
-        let row = if key[0] == HOT {
+        let row = if key[0] == QUOTA_HOT {
             QuotaRow::Hot {
                 number,
                 tokens: cursor.i64()?,
@@ -121,8 +101,8 @@ impl QuotaRow {
             quota.avantan = crate::avantan::Avantan::restore(Share::decode(&mut cursor, 0)?);
             quota.given = read_totals(&mut cursor)?;
             quota.received = read_totals(&mut cursor)?;
-            quota.rebalances = cursor.u64()?;
-            quota.gifts = cursor.u64()?;
+            quota.counters.rebalances = cursor.u64()?;
+            quota.counters.gifts = cursor.u64()?;
             QuotaRow::Cold(Box::new(quota))
         };
         cursor.end()?;
@@ -198,12 +178,12 @@ pub(super) fn read_due_key(key: &[u8]) -> Result<(u64, Incarnation, u64), Malfor
 }
 
 /// The uptime in a key of the index by time.
-pub fn due_uptime(key: &[u8]) -> Result<u64, Malformed> {
+pub(super) fn due_uptime(key: &[u8]) -> Result<u64, Malformed> {
     read_due_key(key).map(|(uptime, _, _)| uptime)
 }
 
 /// What ends at this uptime or before, and the first that ends after it: two ranges of the index by time, in this order.
-pub fn due_ranges(uptime: u64) -> [KeyRange; 2] {
+pub(super) fn due_ranges(uptime: u64) -> [KeyRange; 2] {
     let mut after = vec![DUE];
     after.extend_from_slice(&uptime.saturating_add(1).to_be_bytes());
     [
@@ -223,8 +203,8 @@ mod tests {
     fn rows_survive_the_way_through_bytes() {
         let mut quota = Quota::new("gpus".into(), 5);
         quota.avantan.share.tokens = 41;
-        quota.acquired = 1 << 90;
-        quota.last_grant = 7;
+        quota.counters.acquired = 1 << 90;
+        quota.counters.last_grant = 7;
         quota.given = vec![Total { incarnation: Incarnation(2), tokens: 9 }; 3];
         let (mut batch, mut scratch) = (Batch::new(), Vec::new());
         put_hot(&mut batch, &mut scratch, &quota);

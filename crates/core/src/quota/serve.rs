@@ -2,15 +2,18 @@
 
 use std::collections::BTreeSet;
 
+use super::book::{Place, Quotas, RELAXED_TICK};
 use super::line::Waiting;
+use super::one::{Activity, Dirty, NEVER, Quota};
+use super::row::grant_key;
 use super::row::{EXPIRIES, Grant, due_key, due_uptime, read_due_key};
-use super::{Activity, Dirty, Place, Quota, Quotas, RELAXED_TICK, grant_key};
-use crate::api::{HOLD_MICROS, Hold, Operation, Outcome, Refusal, SiteSet, is_name};
+use crate::api::{HOLD_MICROS, Hold, Operation, Outcome, Refusal, is_name};
 use crate::clock::MILLISECOND;
 use crate::codec::Malformed;
-use crate::id::{GrantId, SessionId};
+use crate::id::{GrantId, SessionId, SiteSet};
 use crate::machine::View;
 use crate::right::{POSTPONED, Term};
+use crate::rows::DUE;
 use crate::turn::{Ticket, Turn};
 
 /// So many rounds in a row must have ended in vain before requests are refused without asking again.
@@ -19,7 +22,7 @@ const IN_VAIN: u32 = 1;
 impl Quotas {
     /// Carries out an operation, or lets it wait (`None`): its outcome then comes by [`Turn::finished`].
     #[inline]
-    pub fn execute(
+    pub(super) fn carry_out(
         &mut self,
         turn: &mut Turn,
         view: &View,
@@ -48,7 +51,7 @@ impl Quotas {
                 if *limit < 1 {
                     return Some(Outcome::Refused(Refusal::InvalidAmount));
                 }
-                let Some(at) = self.position_or_new(turn, quota) else {
+                let Some(at) = self.position_or_new(&turn.here, quota) else {
                     return Some(Outcome::Refused(Refusal::Overloaded));
                 };
                 // While it is being deleted, what is here may be gone already.
@@ -90,8 +93,8 @@ impl Quotas {
         if amount > limit {
             return Some(Outcome::Refused(Refusal::AboveLimit { limit }));
         }
-        let now = turn.now.mono;
-        let activity = quota.activity(turn);
+        let now = turn.here.now.mono;
+        let activity = quota.activity(&turn.here);
         activity.demand.note(amount);
         if activity.tick_at > now + RELAXED_TICK {
             activity.tick_at = now + RELAXED_TICK;
@@ -100,33 +103,35 @@ impl Quotas {
         }
         let quota = &mut self.list[at];
         if amount <= quota.avantan.share.free() {
-            turn.metrics.granted_local += 1;
-            quota.local += 1;
+            turn.out.metrics.granted_local += 1;
+            quota.counters.local += 1;
             return Some(self.grant(turn, at, amount, hold));
         }
-        let alone = !turn.config.redistribute || turn.peers.len() == 1;
+        let alone = !turn.here.config.redistribute || turn.here.peers.len() == 1;
         let activity = quota.activity.as_mut().expect("made above");
         // After a round in vain nothing is asked again for a while, unless what others have said since is enough for this
         // request behind those that wait.
-        let all = quota.avantan.share.tokens.saturating_add(activity.known_free(turn.position));
-        let in_vain = now < activity.retry_at && activity.failures >= IN_VAIN;
+        let all = quota.avantan.share.tokens.saturating_add(activity.known_free(turn.here.position));
+        let in_vain = now < activity.lead.retry_at && activity.lead.failures >= IN_VAIN;
         let hopeless = in_vain && all.saturating_sub(activity.needed()) < amount;
         if alone || hopeless {
-            turn.metrics.refused_local += 1;
+            turn.out.metrics.refused_local += 1;
             let mut asked = SiteSet::default();
-            asked.insert(turn.position);
+            asked.insert(turn.here.position);
             if !alone {
-                (0..turn.peers.len()).filter(|&peer| turn.peers[peer].is_up(turn.now)).for_each(|p| asked.insert(p));
+                (0..turn.here.peers.len())
+                    .filter(|&peer| turn.here.peers[peer].is_up(turn.here.now))
+                    .for_each(|p| asked.insert(p));
             }
             return Some(Outcome::Refused(Refusal::Exhausted { asked }));
         }
-        if !turn.admit() {
+        if !turn.out.admit() {
             return Some(Outcome::Refused(Refusal::Overloaded));
         }
         let deadline = now.saturating_add(timeout);
         let arrival = activity.waiting.push(Waiting { ticket, amount, hold, deadline });
         activity.deadline_at = activity.deadline_at.min(deadline);
-        self.places.insert(ticket, Place::Line { at: at as u32, arrival });
+        self.waits.places.insert(ticket, Place::Line { at: at as u32, arrival });
         self.seek(turn, at);
         self.schedule(at);
         None
@@ -134,36 +139,36 @@ impl Quotas {
 
     #[inline]
     fn grant(&mut self, turn: &mut Turn, at: usize, amount: i64, hold: Hold) -> Outcome {
-        let number = self.next_grant;
-        self.next_grant += 1;
+        let number = self.grants.next;
+        self.grants.next += 1;
         self.touch(at, Dirty::Hot);
         let quota = &mut self.list[at];
         let of = quota.number;
         quota.avantan.share.tokens -= amount;
         assert!(quota.avantan.share.tokens >= quota.avantan.share.held(), "only free tokens are granted");
-        quota.acquired += amount as u128;
-        quota.last_grant = number;
-        let incarnation = turn.site.incarnation;
+        quota.counters.acquired += amount as u128;
+        quota.counters.last_grant = number;
+        let incarnation = turn.here.site.incarnation;
         let generation = quota.avantan.share.table.generation;
         let lasts = match hold {
             Hold::Counted => None,
             Hold::Open => {
                 let grant = Grant { quota: of, generation, amount, term: None };
-                turn.batch.put(&grant_key(incarnation, number), &grant.encode());
+                turn.out.batch.put(&grant_key(incarnation, number), &grant.encode());
                 None
             }
             Hold::For(micros) => {
                 // Where no majority of the clocks agrees, none of them says anything: all but one may be wrong.
-                let agreed = turn.agreed_at_most().filter(|_| turn.has_majority_within(POSTPONED));
-                let term = Term::starting(turn.now, agreed, turn.uptime, micros, turn.config.epsilon);
+                let agreed = turn.here.agreed_at_most().filter(|_| turn.here.has_majority_within(POSTPONED));
+                let term = Term::starting(turn.here.now, agreed, turn.here.uptime, micros, turn.here.config.epsilon);
                 let value = Grant { quota: of, generation, amount, term: Some(term) }.encode();
-                turn.batch.put(&grant_key(incarnation, number), &value);
-                turn.batch.put(&due_key(term.uptime, incarnation, number), &value);
-                turn.next_due = Some(turn.next_due.map_or(term.uptime, |due| due.min(term.uptime)));
+                turn.out.batch.put(&grant_key(incarnation, number), &value);
+                turn.out.batch.put(&due_key(term.uptime, incarnation, number), &value);
+                self.note_due(term.uptime);
                 Some(micros)
             }
         };
-        Outcome::Granted { grant: GrantId { site: turn.site.me, incarnation, number }, lasts }
+        Outcome::Granted { grant: GrantId { site: turn.here.site.me, incarnation, number }, lasts }
     }
 
     fn release(&mut self, turn: &mut Turn, at: usize, amount: i64) -> Outcome {
@@ -178,23 +183,23 @@ impl Quotas {
         if amount > at_most {
             return Outcome::Refused(Refusal::AboveOut { at_most });
         }
-        turn.metrics.released += 1;
-        self.list[at].local += 1;
-        self.take_back(turn, at, amount);
+        turn.out.metrics.released += 1;
+        self.list[at].counters.local += 1;
+        self.reclaim(turn, at, amount);
         Outcome::Released { amount }
     }
 
     fn release_grant(&mut self, turn: &mut Turn, view: &View, id: GrantId) -> Outcome {
-        if id.site != turn.site.me || id.incarnation != turn.site.incarnation {
+        if id.site != turn.here.site.me || id.incarnation != turn.here.site.incarnation {
             return Outcome::Refused(Refusal::UnknownGrant);
         }
         let key = grant_key(id.incarnation, id.number);
         // The view is from before this turn, which may have released the grant already.
-        let gone = turn.removed.contains(&id.number);
+        let gone = self.grants.removed.contains(&id.number);
         let Some(grant) = view.get(&key).filter(|_| !gone).and_then(|value| Grant::decode(value).ok()) else {
             return Outcome::Refused(Refusal::UnknownGrant);
         };
-        turn.removed.insert(id.number);
+        self.grants.removed.insert(id.number);
         self.remove_grant(turn, id.number, &grant);
         // A name that was forgotten was deleted before.
         let Some(at) = self.position_of(grant.quota) else { return Outcome::Refused(Refusal::QuotaDeleted) };
@@ -202,17 +207,20 @@ impl Quotas {
         if quota.limit().is_none() || quota.avantan.share.table.generation != grant.generation {
             return Outcome::Refused(Refusal::QuotaDeleted);
         }
-        turn.metrics.released += 1;
-        quota.local += 1;
-        self.take_back(turn, at, grant.amount);
+        turn.out.metrics.released += 1;
+        quota.counters.local += 1;
+        self.reclaim(turn, at, grant.amount);
         Outcome::Released { amount: grant.amount }
     }
 
-    /// Ends the holds in the first of the ranges that [`super::due_ranges`] named. Returns the uptime at which the next one
-    /// may end.
-    pub fn expire(&mut self, turn: &mut Turn, view: &View) -> Result<Option<u64>, Malformed> {
+    /// Ends the holds in the first of the ranges that [`super::due_ranges`] named, if the view has them.
+    pub(super) fn expire(&mut self, turn: &mut Turn, view: &View) -> Result<(), Malformed> {
+        if !view.covers(&[DUE]) {
+            return Ok(());
+        }
         // They come first; transactions may need others.
-        let [due, after, ..] = view.ranges() else { return Ok(None) };
+        let [due, after, ..] = view.ranges() else { unreachable!("both ranges are needed together") };
+        self.grants.next_due = None;
         let mut ended = 0;
         for (key, value) in view.range(&due.from) {
             let (_, incarnation, number) = read_due_key(key)?;
@@ -220,52 +228,54 @@ impl Quotas {
             let grant = Grant::decode(value)?;
             let term = grant.term.ok_or(Malformed)?;
             // An earlier incarnation's tokens are lost with it.
-            if incarnation != turn.site.incarnation {
-                turn.batch.delete(key);
-                turn.batch.delete(&grant_key(incarnation, number));
+            if incarnation != turn.here.site.incarnation {
+                turn.out.batch.delete(key);
+                turn.out.batch.delete(&grant_key(incarnation, number));
                 continue;
             }
-            if !term.is_over(turn.now, turn.uptime) {
-                let later = Grant { term: Some(term.postponed(turn.now, turn.uptime)), ..grant };
-                let later_uptime = later.term.map_or(turn.uptime, |term| term.uptime);
-                turn.batch.delete(key);
-                turn.batch.put(&due_key(later_uptime, incarnation, number), &later.encode());
-                turn.batch.put(&grant_key(incarnation, number), &later.encode());
-                turn.next_due = Some(turn.next_due.map_or(later_uptime, |due| due.min(later_uptime)));
+            if !term.is_over(turn.here.now, turn.here.uptime) {
+                let later = Grant { term: Some(term.postponed(turn.here.now, turn.here.uptime)), ..grant };
+                let later_uptime = later.term.map_or(turn.here.uptime, |term| term.uptime);
+                turn.out.batch.delete(key);
+                turn.out.batch.put(&due_key(later_uptime, incarnation, number), &later.encode());
+                turn.out.batch.put(&grant_key(incarnation, number), &later.encode());
+                self.note_due(later_uptime);
                 continue;
             }
             self.remove_grant(turn, number, &grant);
             let Some(at) = self.position_of(grant.quota) else { continue };
             let quota = &self.list[at];
             if quota.limit().is_some() && quota.avantan.share.table.generation == grant.generation {
-                turn.metrics.expired += 1;
-                self.take_back(turn, at, grant.amount);
+                turn.out.metrics.expired += 1;
+                self.reclaim(turn, at, grant.amount);
             }
         }
         // A full range may have left some behind.
-        if ended == EXPIRIES {
-            return Ok(Some(turn.uptime));
-        }
-        view.range(&after.from).next().map(|(key, _)| due_uptime(key)).transpose()
+        let left = match ended == EXPIRIES {
+            true => Some(turn.here.uptime),
+            false => view.range(&after.from).next().map(|(key, _)| due_uptime(key)).transpose()?,
+        };
+        left.into_iter().for_each(|due| self.note_due(due));
+        Ok(())
     }
 
     fn remove_grant(&mut self, turn: &mut Turn, number: u64, grant: &Grant) {
-        turn.batch.delete(&grant_key(turn.site.incarnation, number));
+        turn.out.batch.delete(&grant_key(turn.here.site.incarnation, number));
         if let Some(term) = grant.term {
-            turn.batch.delete(&due_key(term.uptime, turn.site.incarnation, number));
+            turn.out.batch.delete(&due_key(term.uptime, turn.here.site.incarnation, number));
         }
     }
 
     /// Puts tokens back into the share.
-    fn take_back(&mut self, turn: &mut Turn, at: usize, amount: i64) {
+    fn reclaim(&mut self, turn: &mut Turn, at: usize, amount: i64) {
         self.touch(at, Dirty::Hot);
         let quota = &mut self.list[at];
         // Beyond `i64` only if clients released what they never had; the books then show it.
         quota.avantan.share.tokens = quota.avantan.share.tokens.saturating_add(amount);
-        quota.released += amount as u128;
+        quota.counters.released += amount as u128;
         if let Some(activity) = &mut quota.activity {
-            if activity.tick_at == super::NEVER {
-                activity.tick_at = turn.now.mono + RELAXED_TICK;
+            if activity.tick_at == NEVER {
+                activity.tick_at = turn.here.now.mono + RELAXED_TICK;
                 self.schedule(at);
             }
             self.serve(turn, at);
@@ -286,7 +296,7 @@ impl Quotas {
             }
             // What is free only shrinks by this, so nobody before the one that is found has come to fit meanwhile.
             let Some(request) = activity.waiting.take_first_within(avantan.share.free()) else { break };
-            turn.metrics.granted_waited += 1;
+            turn.out.metrics.granted_waited += 1;
             let outcome = self.grant(turn, at, request.amount, request.hold);
             self.finish(turn, request.ticket, outcome);
         }
@@ -297,19 +307,23 @@ impl Quotas {
         }
     }
 
-    /// Withdraws operations of a session that wait; nothing was done for them, nor will be. False if that can no longer be said
-    /// of one of them.
-    pub fn withdraw(&mut self, turn: &mut Turn, session: SessionId, sequences: &BTreeSet<u64>) -> bool {
+    /// Withdraws operations of a session that wait. Returns those for which nothing was done, nor will be.
+    pub(super) fn withdraw_waiting(
+        &mut self,
+        turn: &mut Turn,
+        session: SessionId,
+        sequences: &BTreeSet<u64>,
+    ) -> BTreeSet<u64> {
         let places = sequences.iter().filter_map(|&sequence| {
             let ticket = Ticket { session, sequence };
-            self.places.get(&ticket).map(|place| (ticket, place.clone()))
+            self.waits.places.get(&ticket).map(|place| (ticket, place.clone()))
         });
         // Creations and deletions leave last. With the last of them their round may end, and that serves the waiting line, in which
         // nobody may stand any more who is told that nothing will be done.
         let (admins, mut order): (Vec<_>, Vec<_>) = places.partition(|(_, place)| matches!(place, Place::Admin { .. }));
         order.extend(admins);
 
-        let mut withdrawn = 0;
+        let mut withdrawn = BTreeSet::new();
         for (ticket, place) in order {
             let has_left = match place {
                 Place::Line { at, arrival } => {
@@ -323,11 +337,11 @@ impl Quotas {
                 Place::Name { name, arrival } => self.lookups.withdraw(&name, arrival),
             };
             if has_left {
-                self.places.remove(&ticket);
-                withdrawn += 1;
+                self.waits.places.remove(&ticket);
+                withdrawn.insert(ticket.sequence);
             }
         }
-        withdrawn == sequences.len()
+        withdrawn
     }
 }
 
@@ -345,7 +359,7 @@ impl Activity {
 
     pub(super) fn note_deadlines(&mut self) {
         let admin = self.admin.iter().map(|admin| admin.deadline);
-        self.deadline_at = self.waiting.deadline().into_iter().chain(admin).min().unwrap_or(super::NEVER);
+        self.deadline_at = self.waiting.deadline().into_iter().chain(admin).min().unwrap_or(NEVER);
     }
 }
 

@@ -13,11 +13,13 @@
 //! given and the receiver has not reported yet counts as there already, which keeps gifts from chasing each other.
 //! A site that requests wait at says how much it is short; each other site then gives its part of that at once.
 
-use super::{Dirty, NEVER, PeerShare, Quotas, RELAXED_TICK, TICK, Told, Total};
+use super::announce::{Announcement, PAUSE};
+use super::book::{Quotas, RELAXED_TICK, TICK};
+use super::one::{Dirty, NEVER, PeerShare, Quota, Told, Total};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::Incarnation;
-use crate::peer::Digest;
-use crate::turn::Turn;
+use crate::peer::quota::{Digest, QuotaMessage};
+use crate::turn::{Here, Turn};
 
 /// A gift that has shown no sign of arrival is told again after twice the round trip, then ever more slowly up to this.
 const REPEAT: u64 = 5 * SECOND;
@@ -37,18 +39,18 @@ const ANNOUNCED: usize = 256;
 
 impl Quotas {
     /// Takes in what a member says of its share.
-    pub fn digest(&mut self, turn: &mut Turn, from: usize, digest: Digest) {
-        let sender = &turn.peers[from];
+    pub(super) fn digest(&mut self, turn: &mut Turn, from: usize, digest: Digest) {
+        let sender = &turn.here.peers[from];
         let (site, incarnation) = (sender.site, sender.incarnation);
         if self.is_frozen(&digest.quota) {
-            turn.metrics.ignored += 1;
+            turn.out.metrics.ignored += 1;
             return;
         }
         let Some(at) = self.position(&digest.quota) else {
             // A quota that we missed the creation of: ask for its table.
             if digest.applied > 0 {
                 let message = crate::avantan::Message::Behind { applied: 0 };
-                turn.sends.push((site, crate::peer::Body::Avantan { quota: digest.quota, message: Box::new(message) }));
+                turn.out.send(site, QuotaMessage::agreement(digest.quota, message));
             }
             return;
         };
@@ -61,13 +63,13 @@ impl Quotas {
                 let table = quota.avantan.share.table.clone();
                 crate::avantan::Message::Decided { instance: applied, table }
             };
-            turn.sends.push((site, crate::peer::Body::Avantan { quota: digest.quota, message: Box::new(message) }));
+            turn.out.send(site, QuotaMessage::agreement(digest.quota, message));
             return;
         }
         if quota.limit().is_none() {
             return;
         }
-        let me = turn.site.incarnation;
+        let me = turn.here.site.incarnation;
         if digest.given_to == me && digest.given > 0 {
             self.receive(turn, at, from, incarnation, digest.given);
         }
@@ -75,7 +77,7 @@ impl Quotas {
         let recorded = quota.avantan.share.table.settled(site).map_or(Incarnation(1), |last| last.row.incarnation);
         let in_round = quota.avantan.in_round();
         let free = quota.avantan.share.free().max(0);
-        let activity = quota.activity(turn);
+        let activity = quota.activity(&turn.here);
         let known = &mut activity.peers[from];
         let fresher = digest.free > known.free;
         *known = PeerShare {
@@ -87,24 +89,24 @@ impl Quotas {
                 true => known.received.max(digest.received),
                 false => digest.received,
             },
-            heard_at: turn.now.mono,
+            heard_at: turn.here.now.mono,
             said_by: incarnation,
             told: known.told,
         };
         // News: what waits may be served after all.
-        let is_in_wait = fresher && !activity.waiting.is_empty() && activity.retry_at > turn.now.mono;
-        if is_in_wait && activity.known_free(turn.position).saturating_add(free) >= activity.waiting.least() {
-            activity.retry_at = turn.now.mono;
-            activity.phase_at = activity.phase_at.min(turn.now.mono);
+        let is_in_wait = fresher && !activity.waiting.is_empty() && activity.lead.retry_at > turn.here.now.mono;
+        if is_in_wait && activity.known_free(turn.here.position).saturating_add(free) >= activity.waiting.least() {
+            activity.lead.retry_at = turn.here.now.mono;
+            activity.lead.phase_at = activity.lead.phase_at.min(turn.here.now.mono);
         }
         // A donor that goes on telling of a gift does not know that it arrived.
-        let silent = turn.now.mono.saturating_sub(activity.peers[from].told.at);
+        let silent = turn.here.now.mono.saturating_sub(activity.peers[from].told.at);
         let doubts = digest.given_to == me && digest.given > 0 && silent >= ACKNOWLEDGED;
         // Nor does one that missed a decision without being in its round know that there was one.
         let behind = digest.applied < applied && silent >= SECOND;
         if digest.applied > applied && !in_round {
             let message = crate::avantan::Message::Behind { applied };
-            turn.sends.push((site, crate::peer::Body::Avantan { quota: digest.quota, message: Box::new(message) }));
+            turn.out.send(site, QuotaMessage::agreement(digest.quota, message));
         }
         if incarnation > recorded {
             self.record_soon(turn, at);
@@ -115,7 +117,7 @@ impl Quotas {
         self.balance(turn, at);
         let activity = self.list[at].activity.as_mut().expect("made above");
         if activity.tick_at == NEVER {
-            activity.tick_at = turn.now.mono + RELAXED_TICK;
+            activity.tick_at = turn.here.now.mono + RELAXED_TICK;
         }
         self.schedule(at);
     }
@@ -123,7 +125,7 @@ impl Quotas {
     /// Takes the tokens that the donor's running total shows beyond what was received before.
     fn receive(&mut self, turn: &mut Turn, at: usize, from: usize, donor: Incarnation, total: u128) {
         let quota = &mut self.list[at];
-        let members = turn.peers.len();
+        let members = turn.here.peers.len();
         quota.received.resize(members, Total::default());
         let received = &mut quota.received[from];
         if received.incarnation != donor {
@@ -138,14 +140,14 @@ impl Quotas {
         let Some(tokens) = gift.and_then(|gift| quota.avantan.share.tokens.checked_add(gift)) else { return };
         received.tokens = total;
         quota.avantan.share.tokens = tokens;
-        turn.metrics.gifts_received += 1;
+        turn.out.metrics.gifts_received += 1;
         self.touch(at, Dirty::All);
-        let activity = self.list[at].activity(turn);
-        activity.fed_at = turn.now.mono;
-        activity.active_at = turn.now.mono;
+        let activity = self.list[at].activity(&turn.here);
+        activity.fed_at = turn.here.now.mono;
+        activity.active_at = turn.here.now.mono;
         // Tell the donor soon that it arrived.
         activity.peers[from].told.at = 0;
-        activity.tick_at = activity.tick_at.min(turn.now.mono + TICK);
+        activity.tick_at = activity.tick_at.min(turn.here.now.mono + TICK);
         self.serve(turn, at);
     }
 
@@ -154,24 +156,24 @@ impl Quotas {
         let quota = &self.list[at];
         let Some(activity) = &quota.activity else { return };
         let free = quota.avantan.share.free();
-        let idle = quota.limit().is_none() || !turn.config.redistribute || !activity.waiting.is_empty();
+        let idle = quota.limit().is_none() || !turn.here.config.redistribute || !activity.waiting.is_empty();
         if idle || free <= 0 {
             return;
         }
-        let me = turn.position;
-        let eligible = |peer: usize| peer != me && turn.peers[peer].takes_gifts(turn.now);
+        let me = turn.here.position;
+        let eligible = |peer: usize| peer != me && turn.here.peers[peer].takes_gifts(turn.here.now);
         let has = |peer: usize| {
             let share = &activity.peers[peer];
-            share.free.max(0).saturating_add(quota.under_way(turn, peer, share))
+            share.free.max(0).saturating_add(quota.under_way(&turn.here, peer, share))
         };
-        let members = 0..turn.peers.len();
-        let mut gifts = vec![0i64; turn.peers.len()];
-        let mut asked = vec![false; turn.peers.len()];
+        let members = 0..turn.here.peers.len();
+        let mut gifts = vec![0i64; turn.here.peers.len()];
+        let mut asked = vec![false; turn.here.peers.len()];
         let mut rest = free;
 
         // Requests wait there: every site that has tokens gives its part of what is missing, if all of it can be had.
         for poor in members.clone().filter(|&peer| eligible(peer) && activity.peers[peer].short > 0) {
-            let missing = activity.peers[poor].short - quota.under_way(turn, poor, &activity.peers[poor]);
+            let missing = activity.peers[poor].short - quota.under_way(&turn.here, poor, &activity.peers[poor]);
             let others = members.clone().filter(|&peer| eligible(peer) && peer != poor);
             let elsewhere: i128 = others.map(|peer| i128::from(has(peer))).sum::<i128>() + i128::from(free);
             if missing > 0 && i128::from(missing) <= elsewhere {
@@ -196,7 +198,7 @@ impl Quotas {
         };
         let surplus = rest - part(me);
         // While requests wait somewhere, what is here may be what they need: it had better be found here than under way.
-        let calm = activity.peers.iter().all(|peer| peer.short <= 0 || turn.now.mono >= peer.heard_at + SHORT);
+        let calm = activity.peers.iter().all(|peer| peer.short <= 0 || turn.here.now.mono >= peer.heard_at + SHORT);
         if surplus > 0 && calm {
             let deficit = |peer: usize| {
                 let (part, held) = (part(peer), held(peer));
@@ -222,8 +224,8 @@ impl Quotas {
         }
 
         for (peer, gift) in gifts.into_iter().enumerate().filter(|(_, gift)| *gift > 0) {
-            turn.metrics.gifts_asked += u64::from(asked[peer]);
-            turn.metrics.gifts_ahead += u64::from(!asked[peer]);
+            turn.out.metrics.gifts_asked += u64::from(asked[peer]);
+            turn.out.metrics.gifts_ahead += u64::from(!asked[peer]);
             self.give(turn, at, peer, gift);
         }
     }
@@ -232,8 +234,8 @@ impl Quotas {
     fn give(&mut self, turn: &mut Turn, at: usize, peer: usize, gift: i64) {
         let quota = &mut self.list[at];
         assert!(gift > 0 && gift <= quota.avantan.share.free(), "only free tokens are given away");
-        quota.given.resize(turn.peers.len(), Total::default());
-        let receiver = turn.peers[peer].incarnation;
+        quota.given.resize(turn.here.peers.len(), Total::default());
+        let receiver = turn.here.peers[peer].incarnation;
         let total = &mut quota.given[peer];
         if total.incarnation != receiver {
             // What an earlier incarnation did not take is lost with it, and counts as in use.
@@ -241,10 +243,10 @@ impl Quotas {
         }
         total.tokens += gift as u128;
         quota.avantan.share.tokens -= gift;
-        quota.gifts += 1;
+        quota.counters.gifts += 1;
         self.touch(at, Dirty::All);
-        let now = turn.now.mono;
-        let activity = self.list[at].activity(turn);
+        let now = turn.here.now.mono;
+        let activity = self.list[at].activity(&turn.here);
         activity.active_at = now;
         activity.tick_at = activity.tick_at.min(now + RELAXED_TICK);
         activity.peers[peer].told.repeats = 0;
@@ -272,13 +274,16 @@ impl Quotas {
         };
         if let Some(activity) = &mut quota.activity {
             digest.short = if activity.waiting.is_empty() { 0 } else { (activity.needed() - free.max(0)).max(0) };
-            digest.rate = if turn.leaving { 0 } else { activity.demand.rate() };
+            digest.rate = if self.gifts.leaving.is_some() { 0 } else { activity.demand.rate() };
             let repeats = activity.peers[peer].told.repeats;
             activity.peers[peer].told =
-                Told { free, short: digest.short, rate: digest.rate, at: turn.now.mono, repeats };
+                Told { free, short: digest.short, rate: digest.rate, at: turn.here.now.mono, repeats };
         }
         // The newest of this turn replaces one just before it; one further back does no harm.
-        let digests = &mut turn.digests[peer];
+        if self.gifts.digests.len() <= peer {
+            self.gifts.digests.resize(turn.here.peers.len(), Vec::new());
+        }
+        let digests = &mut self.gifts.digests[peer];
         match digests.iter_mut().rev().take(4).find(|earlier| earlier.quota == digest.quota) {
             Some(earlier) => *earlier = digest,
             None => digests.push(digest),
@@ -287,7 +292,7 @@ impl Quotas {
 
     /// Looks after the share: forecasts, gives, tells, and decides when to look again.
     pub(super) fn look_after(&mut self, turn: &mut Turn, at: usize) {
-        let now = turn.now.mono;
+        let now = turn.here.now.mono;
         if let Some(activity) = &mut self.list[at].activity {
             activity.demand.fold(now);
         }
@@ -297,19 +302,19 @@ impl Quotas {
         let free = quota.avantan.share.free();
         let rate = activity.demand.rate();
         let short = if activity.waiting.is_empty() { 0 } else { (activity.needed() - free.max(0)).max(0) };
-        let total = activity.known_free(turn.position).saturating_add(free);
+        let total = activity.known_free(turn.here.position).saturating_add(free);
         // Worth telling: an eighth of a site's part of all that is free.
-        let noticeable = (total / (8 * turn.peers.len() as i64)).max(1);
-        let patience = 2 * turn.longest_round_trip() + 100 * MILLISECOND;
-        let unrecorded = quota.limit().is_some() && !quota.avantan.may_vote(turn.site);
+        let noticeable = (total / (8 * turn.here.peers.len() as i64)).max(1);
+        let patience = 2 * turn.here.longest_round_trip() + 100 * MILLISECOND;
+        let unrecorded = quota.limit().is_some() && !quota.avantan.may_vote(turn.here.site);
         let mut unsettled = false;
         let mut tell = Vec::new();
         for (peer, share) in activity.peers.iter().enumerate() {
-            if peer == turn.position || !turn.config.redistribute || quota.limit().is_none() {
+            if peer == turn.here.position || !turn.here.config.redistribute || quota.limit().is_none() {
                 continue;
             }
             let told = &share.told;
-            let pending = quota.under_way(turn, peer, share) > 0;
+            let pending = quota.under_way(&turn.here, peer, share) > 0;
             unsettled |= pending;
             let news = (free - told.free).abs() >= noticeable
                 || (short > 0) != (told.short > 0)
@@ -320,7 +325,7 @@ impl Quotas {
                 true => now >= told.at + (SECOND << told.repeats.min(GREETINGS)),
                 false => rate > 0 && told.at == 0 && now >= SECOND,
             };
-            if turn.peers[peer].is_up(turn.now) && (news || repeat || greet) {
+            if turn.here.peers[peer].is_up(turn.here.now) && (news || repeat || greet) {
                 tell.push((peer, repeat || (greet && unrecorded)));
             }
         }
@@ -344,7 +349,7 @@ impl Quotas {
                 () if busy && scarce => TICK,
                 () if busy || (now < activity.active_at + SECOND && !unrecorded) => RELAXED_TICK,
                 () if unsettled || unrecorded => SECOND,
-                () if now < activity.active_at + REST || activity.record_at != NEVER => REST,
+                () if now < activity.active_at + REST || activity.lead.record_at != NEVER => REST,
                 () => {
                     quota.activity = None;
                     return;
@@ -352,9 +357,33 @@ impl Quotas {
             };
     }
 
+    /// Tells the next page, if it is due.
+    pub(super) fn announce(&mut self, turn: &mut Turn) {
+        let Some(Announcement { peer, from, everything }) = self.gifts.announcements.open.first().copied() else {
+            return;
+        };
+        if turn.here.now.mono < self.gifts.announcements.at {
+            return;
+        }
+        self.gifts.announcements.at = turn.here.now.mono + PAUSE;
+        if !turn.here.peers[peer].is_up(turn.here.now) {
+            return self.gifts.announcements.open.rotate_left(1);
+        }
+        match self.announce_page(turn, peer, from, everything) {
+            Some(next) => self.gifts.announcements.open[0].from = next,
+            None => drop(self.gifts.announcements.open.remove(0)),
+        }
+    }
+
     /// Tells the member at `peer` the totals of gifts to it, of the quotas from `from` on; of all quotas if `everything`.
     /// Returns where to go on.
-    pub fn announce(&mut self, turn: &mut Turn, peer: usize, from: usize, everything: bool) -> Option<usize> {
+    pub(super) fn announce_page(
+        &mut self,
+        turn: &mut Turn,
+        peer: usize,
+        from: usize,
+        everything: bool,
+    ) -> Option<usize> {
         let mut told = 0;
         for at in from..self.list.len() {
             let quota = &self.list[at];
@@ -362,8 +391,8 @@ impl Quotas {
             if quota.avantan.share.applied > 0 && (everything || given) {
                 if given {
                     // It is told again until its receiver says that it has it.
-                    let activity = self.list[at].activity(turn);
-                    activity.tick_at = activity.tick_at.min(turn.now.mono + SECOND);
+                    let activity = self.list[at].activity(&turn.here);
+                    activity.tick_at = activity.tick_at.min(turn.here.now.mono + SECOND);
                     self.schedule(at);
                 }
                 self.tell(turn, at, peer);
@@ -378,11 +407,11 @@ impl Quotas {
 
     /// Gives every free token of the quotas from `from` on to the members that are up, before the site stops. Returns
     /// where to go on.
-    pub fn give_away(&mut self, turn: &mut Turn, from: usize) -> Option<usize> {
-        let up: Vec<usize> = (0..turn.peers.len())
-            .filter(|&peer| peer != turn.position && turn.peers[peer].takes_gifts(turn.now))
+    pub(super) fn give_away(&mut self, turn: &mut Turn, from: usize) -> Option<usize> {
+        let up: Vec<usize> = (0..turn.here.peers.len())
+            .filter(|&peer| peer != turn.here.position && turn.here.peers[peer].takes_gifts(turn.here.now))
             .collect();
-        if up.is_empty() || !turn.config.redistribute {
+        if up.is_empty() || !turn.here.config.redistribute {
             return None;
         }
         let end = (from + ANNOUNCED).min(self.list.len());
@@ -396,7 +425,7 @@ impl Quotas {
             for (order, &peer) in up.iter().enumerate() {
                 let gift = each + i64::from((order as i64) < extra);
                 if gift > 0 {
-                    turn.metrics.gifts_leaving += 1;
+                    turn.out.metrics.gifts_leaving += 1;
                     self.give(turn, at, peer, gift);
                 }
             }
@@ -405,10 +434,10 @@ impl Quotas {
     }
 }
 
-impl super::Quota {
+impl Quota {
     /// All that was given to the others less all that was received from them, modulo 2⁶⁴.
-    pub(super) fn given_less_received(&self, turn: &Turn) -> i64 {
-        let present = |total: &(usize, &Total)| total.1.incarnation == turn.peers[total.0].incarnation;
+    pub(super) fn given_less_received(&self, here: &Here) -> i64 {
+        let present = |total: &(usize, &Total)| total.1.incarnation == here.peers[total.0].incarnation;
         let sum = |totals: &[Total]| {
             let totals = totals.iter().enumerate().filter(present);
             totals.fold(0u64, |sum, (_, total)| sum.wrapping_add(total.tokens as u64))
@@ -417,9 +446,9 @@ impl super::Quota {
     }
 
     /// Tokens given to the member's present incarnation that it has not reported yet.
-    pub(super) fn under_way(&self, turn: &Turn, peer: usize, share: &PeerShare) -> i64 {
+    pub(super) fn under_way(&self, here: &Here, peer: usize, share: &PeerShare) -> i64 {
         let (incarnation, given) = self.given(peer);
-        let present = turn.peers[peer].incarnation;
+        let present = here.peers[peer].incarnation;
         // What an earlier incarnation of it had received is no sign of what the present one has.
         let received = if share.said_by == present { share.received } else { 0 };
         let under_way = given.saturating_sub(received).min(i64::MAX as u128) as i64;

@@ -5,36 +5,9 @@
 //! moment ΣA₁ − ΣR₂ ≤ in use ≤ ΣA₂ − ΣR₁. When nothing is granted or taken back in between, both ends are the same.
 //! What a lost incarnation had granted is not in the totals: it shows as what the tokens do not account for.
 
-use super::Quotas;
-use crate::api::{Refusal, Shown, ShownSite, SiteSet};
-use crate::id::SiteId;
-use crate::peer::Tally;
-use crate::turn::Turn;
-
-impl Quotas {
-    /// This site's tally of a quota, if it has ever existed here; a deleted one has the limit 0.
-    pub fn tally(&self, turn: &Turn, name: &str) -> Option<Tally> {
-        let quota = self.find(name).filter(|quota| quota.avantan.share.applied > 0)?;
-        let share = &quota.avantan.share;
-        let members = 0..turn.peers.len();
-        Some(Tally {
-            site: turn.site.me,
-            generation: share.table.generation,
-            limit: share.table.limit.unwrap_or(0),
-            applied: share.applied,
-            in_round: quota.avantan.in_round(),
-            tokens: share.tokens,
-            held: share.held(),
-            acquired: quota.acquired,
-            released: quota.released,
-            given: members.clone().map(|peer| quota.given(peer)).collect(),
-            received: members.map(|peer| quota.received(peer)).collect(),
-            local: quota.local,
-            rebalances: quota.rebalances,
-            gifts: quota.gifts,
-        })
-    }
-}
+use crate::api::{Refusal, Shown, ShownSite};
+use crate::id::{SiteId, SiteSet};
+use crate::peer::quota::Tally;
 
 /// Counts from two rounds of tallies, by member; none where a member did not answer in time or does not know the quota.
 /// `incarnations` are those of the members that gave the second round.
@@ -73,7 +46,7 @@ pub fn count(
     let most = sum(second, &acquired) - sum(first, &released);
 
     // Nothing is under way between sites: then tokens account for all that is not in use.
-    let settled = missing == SiteSet::default()
+    let settled = missing.is_empty()
         && second.iter().flatten().all(|tally| !tally.in_round && tally.applied == newest.applied)
         && second.iter().flatten().enumerate().all(|(donor, tally)| {
             tally.given.iter().enumerate().all(|(receiver, &(to, given))| {
@@ -92,7 +65,7 @@ pub fn count(
         // Includes what lost incarnations had granted or held.
         let used = i128::from(limit) - tokens;
         (least, most) = (used, used);
-    } else if reborn || missing != SiteSet::default() {
+    } else if reborn || !missing.is_empty() {
         // Tokens that move between two readings are read twice or not at all, and nobody knows what a lost incarnation
         // had granted: then only the limit is certain.
         (least, most) = (0, i128::from(limit));

@@ -1,7 +1,8 @@
 //! Copies of other homes' objects, and the warranties held over them.
 //!
-//! A copy without a right may be stale: a transaction that used it is validated at the object's home. A copy under a live
-//! right is the truth. A right is **pinned** while a transaction that rests on it is under way, and is not given up then.
+//! A copy without a right may be stale: a transaction that used it is validated at the object's home. A copy under a
+//! live right is up to date. A right is **pinned** while a transaction that rests on it is under way, and is not given
+//! up then.
 
 use rustc_hash::FxHashMap;
 
@@ -10,62 +11,75 @@ use crate::id::{Incarnation, OperationId};
 use crate::object::message::Given;
 use crate::object::{ObjectKey, Seen, Value, Version};
 use crate::right::WarrantyNumber;
-use crate::warranty::Held;
+use crate::warranty::HeldRight;
 
 /// The most copies.
 const COPIES: usize = 200_000;
 /// The most bytes of copies, names and values.
 const BYTES: usize = 64 << 20;
-/// What a copy takes besides its name and value, in bytes.
+/// The memory of a copy besides its name and value, in bytes.
 const OVERHEAD: usize = 200;
-/// A copy of an object that was found stale more often than up to date is not used without a right. Of what was found before,
-/// so many count.
+/// The most doubts that are counted about one object, so that it is trusted again after this many reads that were up to
+/// date.
 const MOST_DOUBTS: u8 = 4;
 /// The most objects whose copies are in doubt; beyond it, all are trusted again.
 const DOUBTED: usize = 65_536;
-/// A right of which less than this part is left is renewed when it is used, in tenths.
+/// The part of a right's duration, in tenths, below which it is renewed when it is used.
 const RENEW_TENTHS: u64 = 3;
 
 /// Copies of objects.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cache {
+    /// The copies, by object.
     copies: FxHashMap<ObjectKey, Copy>,
-    /// Each copy's key once: a clock hand goes round, and drops what was not used since it last came by.
+    /// The key of each copy once, at its `place`. A clock hand goes round, and drops copies that were not used since it
+    /// last came by.
     order: Vec<ObjectKey>,
+    /// The place in `order` at which the clock hand is.
     hand: usize,
+    /// The size of all copies; at most [`BYTES`], but for pinned copies.
     bytes: usize,
-    /// How much more often copies were found stale than up to date, by object. Those that are mostly up to date are not here.
+    /// By object, by how much more often copies were found stale than up to date, of late. Between 1 and
+    /// [`MOST_DOUBTS`]: objects whose copies are mostly up to date are not here.
     doubts: FxHashMap<ObjectKey, u8>,
-    /// By home region: nothing with a number up to this is accepted any more.
+    /// By home region, the highest number of a right that was given up: none with a number up to this is accepted.
     revoked: FxHashMap<u16, WarrantyNumber>,
-    /// The highest number seen, by home region.
+    /// By home region, the highest number of a right that was offered.
     highest: FxHashMap<u16, WarrantyNumber>,
 }
 
+/// A copy of one object.
 #[derive(Clone, Debug)]
 struct Copy {
+    /// The value and its version.
     seen: Seen,
-    right: Option<Held>,
-    /// Where its key is in the order.
+    /// The last right over that version, live or over.
+    right: Option<HeldRight>,
+    /// The place of its key in the order.
     place: usize,
-    /// Reads since its home was last told.
+    /// The number of reads since its home was last told.
     reads: u32,
+    /// True if it was used since the clock hand last came by.
     is_recent: bool,
+    /// True while a question that is to renew its right is under way.
     is_renewing: bool,
+    /// The transactions under way that rest on its right.
     pins: Vec<Pin>,
-    /// Rights up to this are to be given up when nothing rests on them any more.
+    /// The number up to which rights are to be given up as soon as nothing rests on them; none if none was asked back.
     asked_back: Option<WarrantyNumber>,
 }
 
+/// A transaction that rests on a right.
 #[derive(Clone, Copy, Debug)]
 struct Pin {
     id: OperationId,
-    /// It ends by itself when both clocks are past this: its participants refuse by theirs, and this site's wall clock may be
-    /// set ahead meanwhile.
+    /// The pin ends by itself when both clocks are past this. Its participants refuse by their clocks, and this site's
+    /// wall clock may be set ahead meanwhile, so one clock alone is not believed.
     until: Now,
 }
 
 impl Pin {
+    /// True if both clocks are past its end.
     fn is_over(&self, now: Now) -> bool {
         now.wall >= self.until.wall && now.mono >= self.until.mono
     }
@@ -74,23 +88,24 @@ impl Pin {
 /// A copy that is used.
 #[derive(Debug)]
 pub(super) struct Used<'a> {
-    /// What it holds.
+    /// The value and its version.
     pub(super) seen: &'a Seen,
-    /// Whether its right is about to end and worth renewing; said once.
+    /// True if its home is to be asked for a right now. It is true once for each question.
     pub(super) renew: bool,
 }
 
+/// The memory that a copy takes, about, in bytes.
 fn size(key: &ObjectKey, seen: &Seen) -> usize {
     OVERHEAD + 2 * key.name.len() + seen.value.as_ref().map_or(0, Value::size)
 }
 
 impl Cache {
-    /// How many copies there are.
+    /// The number of copies.
     pub(super) fn len(&self) -> usize {
         self.copies.len()
     }
 
-    /// A copy to be read: any, or if `fresh` only one under a live right. `upkeep` does not count.
+    /// A copy to be read: any, or if `fresh` only one under a live right. A read for upkeep does not count as a use.
     pub(super) fn read(
         &mut self,
         now: Now,
@@ -109,18 +124,20 @@ impl Cache {
         if upkeep {
             return Some(Used { seen: &copy.seen, renew: false });
         }
+
+        // A right is renewed before it ends, so that reads of a popular object never wait. Of a copy without a right
+        // the home hears now and then how often it is read, and may think it worth one.
         copy.reads = copy.reads.saturating_add(1);
         let renew = match copy.right {
             _ if copy.is_renewing => false,
             Some(right) => right.left(now, epsilon) * 10 < right.duration * RENEW_TENTHS,
-            // Now and then its home hears how often it is read, and may think it worth a right.
             None => copy.reads.is_power_of_two() && copy.reads >= 4,
         };
         copy.is_renewing |= renew;
         Some(Used { seen: &copy.seen, renew })
     }
 
-    /// A transaction found that what it had read was stale, or about to be.
+    /// Counts a doubt: a transaction found its copy stale, or about to be.
     pub(super) fn doubt(&mut self, key: &ObjectKey) {
         if self.doubts.len() >= DOUBTED {
             self.doubts.clear();
@@ -129,7 +146,7 @@ impl Cache {
         *doubts = (*doubts + 1).min(MOST_DOUBTS);
     }
 
-    /// What was read turned out to be what was there before.
+    /// Takes a doubt back: a copy turned out to be up to date.
     fn trust(&mut self, key: &ObjectKey) {
         if let Some(doubts) = self.doubts.get_mut(key) {
             *doubts -= 1;
@@ -139,12 +156,12 @@ impl Cache {
         }
     }
 
-    /// Whether it was mostly found stale.
+    /// True if copies of it were found stale more often than up to date.
     pub(super) fn is_doubted(&self, key: &ObjectKey) -> bool {
         self.doubts.contains_key(key)
     }
 
-    /// Whether that was found more often than once of late.
+    /// True if copies of it were found stale more often than up to date, by at least two.
     pub(super) fn is_contended(&self, key: &ObjectKey) -> bool {
         self.doubts.get(key).is_some_and(|doubts| *doubts > 1)
     }
@@ -156,37 +173,40 @@ impl Cache {
         }
     }
 
-    /// How often a copy was read since its home was told.
+    /// Takes the number of reads of a copy since its home was told.
     pub(super) fn take_reads(&mut self, key: &ObjectKey) -> u32 {
         self.copies.get_mut(key).map_or(0, |copy| std::mem::take(&mut copy.reads))
     }
 
     /// The right by which this version may be relied upon now, if there is one.
-    pub(super) fn right(&self, now: Now, epsilon: u64, key: &ObjectKey, version: Version) -> Option<Held> {
+    pub(super) fn right(&self, now: Now, epsilon: u64, key: &ObjectKey, version: Version) -> Option<HeldRight> {
+        // A right that was asked back is kept only for the transactions that rest on it already. A new one would hold
+        // up the home's writer once more, and so on without end.
         let copy = self.copies.get(key).filter(|copy| copy.seen.version == version && copy.asked_back.is_none())?;
         copy.right.filter(|right| right.is_live(now, epsilon))
     }
 
     /// The right over an object, live or not.
-    pub(super) fn held(&self, key: &ObjectKey) -> Option<Held> {
+    pub(super) fn held(&self, key: &ObjectKey) -> Option<HeldRight> {
         self.copies.get(key)?.right
     }
 
-    /// A transaction rests on the right over this object until it is decided, or both clocks are past `until`.
+    /// Pins the right over an object for a transaction, until it is decided or both clocks are past `until`.
     pub(super) fn pin(&mut self, key: &ObjectKey, id: OperationId, until: Now) {
         if let Some(copy) = self.copies.get_mut(key) {
             copy.pins.push(Pin { id, until });
         }
     }
 
-    /// The transaction is decided. Says which rights may be given up now that their home has asked back.
+    /// Ends the pin of a decided transaction. Returns the number up to which rights may be given up now, if they were
+    /// asked back.
     pub(super) fn unpin(&mut self, now: Now, key: &ObjectKey, id: OperationId) -> Option<WarrantyNumber> {
         let copy = self.copies.get_mut(key)?;
         copy.pins.retain(|pin| pin.id != id && !pin.is_over(now));
         if copy.pins.is_empty() { copy.asked_back.take() } else { None }
     }
 
-    /// Takes a value in, with the right that came with it, of a question that was sent at `asked`.
+    /// Stores a value with the right that came with it, in answer to a question that was sent at `asked`.
     pub(super) fn store(&mut self, now: Now, epsilon: u64, key: ObjectKey, given: Given, asked: u64) {
         let Given { seen, right: offer } = given;
         let revoked = self.revoked.get(&key.home).copied().unwrap_or_default();
@@ -194,13 +214,17 @@ impl Cache {
             let highest = self.highest.entry(key.home).or_default();
             *highest = offer.number.max(*highest);
         }
-        let right = offer.filter(|offer| offer.number > revoked).map(|offer| Held::new(offer, asked));
+
+        // A right with a number that was given up already is not used: the answer was overtaken by the revocation, and
+        // the home has let the right end, and may have written since.
+        let right = offer.filter(|offer| offer.number > revoked).map(|offer| HeldRight::new(offer, asked));
         let bytes = size(&key, &seen);
         match self.copies.get(&key).map(|copy| copy.seen.version == seen.version) {
             Some(true) => self.trust(&key),
             Some(false) if self.doubts.contains_key(&key) => self.doubt(&key),
             _ => {}
         }
+
         let Some(copy) = self.copies.get_mut(&key) else {
             self.bytes += bytes;
             let copy = Copy {
@@ -217,9 +241,11 @@ impl Cache {
             self.copies.insert(key, copy);
             return self.shrink();
         };
+
+        // A copy under a live right is up to date: an answer that brings no newer right was overtaken by the one that
+        // did, and its value may be older.
         copy.is_renewing = false;
         let is_newer = right.is_some_and(|right| copy.right.is_none_or(|held| right.number > held.number));
-        // What is under a live right is the truth: an answer that brings no newer right was overtaken by the one that did.
         if is_newer || !copy.right.is_some_and(|held| held.is_live(now, epsilon)) {
             self.bytes = self.bytes - size(&key, &copy.seen) + bytes;
             copy.right = right;
@@ -228,15 +254,19 @@ impl Cache {
         }
     }
 
-    /// The home asks rights over an object back, up to this number. Says whether they are given up at once; if not, a
-    /// transaction rests on them, and [`Cache::unpin`] will say.
+    /// Gives up the rights over an object that its home asks back, up to this number. Returns true if they are given up
+    /// at once; if not, a transaction rests on them, and [`Cache::unpin`] will say when they are.
     pub(super) fn give_up(&mut self, now: Now, key: &ObjectKey, number: WarrantyNumber) -> bool {
+        // Noted first, whether there is a copy or not: an answer with this right may still be on its way.
         let revoked = self.revoked.entry(key.home).or_default();
         *revoked = number.max(*revoked);
         let Some(copy) = self.copies.get_mut(key) else { return true };
         if copy.right.is_some_and(|right| right.number <= number) {
             copy.right = None;
         }
+
+        // From here on no new transaction rests on it. Those that are under way may have been prepared elsewhere on the
+        // strength of it, so its home must not take it as over before they are decided.
         copy.pins.retain(|pin| !pin.is_over(now));
         if copy.pins.is_empty() {
             return true;
@@ -245,8 +275,8 @@ impl Cache {
         false
     }
 
-    /// This site is about to write objects of a home: gives up its rights over them, unless one is pinned; the number up to
-    /// which they are given up.
+    /// Gives up this site's rights over objects of a home that it is about to write, unless one is pinned. Returns the
+    /// number up to which they are given up.
     pub(super) fn release<'a>(
         &mut self,
         now: Now,
@@ -258,6 +288,8 @@ impl Cache {
         for name in names {
             all &= self.give_up_for_write(now, &ObjectKey { home, name: name.clone() });
         }
+
+        // All or nothing: one number speaks for all of them, and the home takes every right up to it as over.
         if !all {
             return WarrantyNumber::default();
         }
@@ -275,7 +307,7 @@ impl Cache {
         copy.pins.is_empty()
     }
 
-    /// The copy is known to be stale.
+    /// Drops a copy that is known to be stale; one that is pinned only loses its right.
     pub(super) fn drop_copy(&mut self, key: &ObjectKey) {
         let Some(copy) = self.copies.get_mut(key) else { return };
         if copy.pins.is_empty() {
@@ -286,7 +318,7 @@ impl Cache {
         }
     }
 
-    /// A home has a new incarnation: what is here of an earlier one is worth nothing.
+    /// Drops the copies of a home's earlier incarnations: their values were lost with it.
     pub(super) fn forget_home(&mut self, home: u16, incarnation: Incarnation) {
         // From the end on: what takes the place of one that is removed was looked at before.
         for place in (0..self.order.len()).rev() {
@@ -307,8 +339,11 @@ impl Cache {
         }
     }
 
+    /// Drops copies that were not used lately until the bounds are kept, but for pinned ones.
     fn shrink(&mut self) {
-        // After two rounds, what is left is pinned.
+        debug_assert!(self.order.len() == self.copies.len(), "a copy is not in the order, and could never be dropped");
+
+        // After two rounds, each copy that is left is pinned.
         for _ in 0..2 * self.order.len() {
             if self.copies.len() <= COPIES && self.bytes <= BYTES {
                 return;
@@ -349,7 +384,7 @@ mod tests {
             duration: 10_000_000,
         };
         let version = Version { incarnation: Incarnation(1), number };
-        Given { seen: Seen { version, value: Some(Value::Bytes(vec![0; size])) }, right: Some(offer) }
+        Given { seen: Seen { version, value: Some(Value::Bytes(vec![0; size].into())) }, right: Some(offer) }
     }
 
     fn store(cache: &mut Cache, name: &str, number: u64, size: usize) {

@@ -1,42 +1,44 @@
 //! Which calls of memoized functions depend on objects of this home (Warranties, NSDI 2014: computation warranties).
 //!
-//! A call's value is kept as an object, perhaps at another home; see [`Part`]. Here is kept, durably, what of this home it
-//! depends on. It was read, and validated, by the transaction that put the call's value, and whoever writes it since must
-//! cover the call. Too much may stand here, never too little: a call that depends on nothing any more costs whoever covers
-//! it a look.
+//! A call's value is kept as an object, perhaps at another home; see [`Part`]. This home keeps, durably, the notes
+//! which of its objects the call depends on. The transaction that put the call's value read and validated these
+//! objects, and each transaction that writes one of them since must cover the call. A note may stand here for too long,
+//! but never be missing: a note of a call that depends on nothing any more costs a writer one look, a missing one shows
+//! a stale result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use super::row::DEPENDENT;
 use super::table::is_within;
 use crate::codec::{Cursor, Malformed, put_u64};
 use crate::id::SiteId;
 use crate::machine::Batch;
-use crate::object::{Abort, CALLS, Cause, ObjectKey, Part, Span, Subject};
+use crate::object::{Abort, CALLS, Cause, Dependency, ObjectKey, Part, Span};
+use crate::rows::DEPENDENT;
 
-/// The most that calls depend on at one home; beyond it none is taken in.
+/// The most dependencies at one home; beyond it, transactions that bring more are refused.
 const SUBJECTS: usize = 1_000_000;
 
-/// What is known of calls.
+/// The calls that depend on objects of this home.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Dependents {
-    /// What each call depends on: the rows.
+    /// The dependencies of each call, as in its row. The indexes below hold the same.
     calls: BTreeMap<ObjectKey, Noted>,
     /// The calls that depend on a name.
     names: BTreeMap<String, BTreeSet<ObjectKey>>,
     /// The calls that depend on a span, by its prefix.
     spans: BTreeMap<String, BTreeSet<(Span, ObjectKey)>>,
-    subjects: usize,
-    /// Counts what is registered in this life.
+    /// The number of dependencies of all calls.
+    dependencies: usize,
+    /// The number of registrations in this life.
     stamp: u64,
 }
 
-/// What a call depends on here.
+/// The dependencies of a call on this home.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Noted {
-    subjects: BTreeSet<Subject>,
-    /// When it was registered last.
+    dependencies: BTreeSet<Dependency>,
+    /// The stamp of its last registration.
     stamp: u64,
 }
 
@@ -50,8 +52,10 @@ impl Dependents {
         self.names.get(name).into_iter().flatten().chain(spans)
     }
 
-    /// Whether a part covers every call that depends on what it writes, and there is room for those that it brings.
+    /// Checks that a part covers every call that depends on what it writes, and that there is room for the dependencies
+    /// it brings.
     pub(super) fn check(&self, site: SiteId, part: &Part) -> Result<(), Abort> {
+        // The refusal names the calls: the client runs their functions on what it is about to write, and covers them.
         let mut missing = BTreeSet::new();
         let mut first = None;
         for (name, _) in &part.writes {
@@ -64,24 +68,28 @@ impl Dependents {
             let calls = missing.into_iter().take(CALLS).cloned().collect();
             return Err(Abort { calls, ..Abort::about(Cause::Depended, site, name) });
         }
-        if self.subjects + part.depends.len() > SUBJECTS {
+
+        if self.dependencies + part.depends.len() > SUBJECTS {
             return Err(Abort { site: Some(site), ..Abort::of(Cause::Overloaded) });
         }
         Ok(())
     }
 
-    /// A call depends on this from now on. [`Dependents::write`] makes it durable.
-    pub(super) fn register(&mut self, call: &ObjectKey, subject: &Subject) {
+    /// Notes that a call depends on this from now on. [`Dependents::write`] makes it durable.
+    pub(super) fn register(&mut self, call: &ObjectKey, dependency: &Dependency) {
+        // The stamp rises although the call may be noted already: an older question about it is not to remove it.
         self.stamp += 1;
         let noted = self.calls.entry(call.clone()).or_default();
         noted.stamp = self.stamp;
-        if !noted.subjects.insert(subject.clone()) {
+        if !noted.dependencies.insert(dependency.clone()) {
             return;
         }
-        self.subjects += 1;
-        match subject {
-            Subject::Name(name) => drop(self.names.entry(name.clone()).or_default().insert(call.clone())),
-            Subject::Span(span) => {
+
+        // The indexes follow the row's content: a write finds the calls by them alone.
+        self.dependencies += 1;
+        match dependency {
+            Dependency::Name(name) => drop(self.names.entry(name.clone()).or_default().insert(call.clone())),
+            Dependency::Span(span) => {
                 let calls = self.spans.entry(span.prefix.clone()).or_default();
                 calls.insert((span.clone(), call.clone()));
             }
@@ -90,50 +98,52 @@ impl Dependents {
 
     /// Writes a call's row.
     pub(super) fn write(&self, batch: &mut Batch, call: &ObjectKey) {
-        let subjects = &self.calls[call].subjects;
+        let dependencies = &self.calls[call].dependencies;
         let mut row = Vec::new();
-        put_u64(&mut row, subjects.len() as u64);
-        subjects.iter().for_each(|subject| subject.encode(&mut row));
+        put_u64(&mut row, dependencies.len() as u64);
+        dependencies.iter().for_each(|dependency| dependency.encode(&mut row));
         batch.put(&key(call), &row);
     }
 
-    /// A call depends on nothing here any more.
+    /// Removes a call's notes: it depends on nothing here any more.
     pub(super) fn forget(&mut self, batch: &mut Batch, call: &ObjectKey) {
-        let Some(Noted { subjects, .. }) = self.calls.remove(call) else { return };
+        let Some(Noted { dependencies, .. }) = self.calls.remove(call) else { return };
         batch.delete(&key(call));
-        self.subjects -= subjects.len();
-        for subject in subjects {
-            match subject {
-                Subject::Name(name) => remove(&mut self.names, name, call),
-                Subject::Span(span) => remove(&mut self.spans, span.prefix.clone(), &(span, call.clone())),
+        self.dependencies -= dependencies.len();
+        for dependency in dependencies {
+            match dependency {
+                Dependency::Name(name) => remove(&mut self.names, name, call),
+                Dependency::Span(span) => remove(&mut self.spans, span.prefix.clone(), &(span, call.clone())),
             }
         }
+
+        assert!(!self.calls.is_empty() || self.dependencies == 0, "no call is noted, and dependencies are counted");
     }
 
-    /// Calls that come after this one, in their order.
+    /// The calls that come after this one, in their order.
     pub(super) fn calls_after(&self, after: Option<&ObjectKey>) -> impl Iterator<Item = &ObjectKey> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.calls.range::<ObjectKey, _>((from, Bound::Unbounded)).map(|(call, _)| call)
     }
 
-    /// A time before everything that is registered from now on.
+    /// The stamp of the last registration: below those of all that follow.
     pub(super) fn stamp(&self) -> u64 {
         self.stamp
     }
 
-    /// Whether a call was registered since.
+    /// True if a call was registered after this stamp.
     pub(super) fn is_newer(&self, call: &ObjectKey, stamp: u64) -> bool {
         self.calls.get(call).is_some_and(|noted| noted.stamp > stamp)
     }
 
-    /// Takes a row of an earlier life in.
+    /// Restores a row of an earlier life.
     pub(super) fn restore(&mut self, key: &[u8], row: &[u8]) -> Result<(), Malformed> {
         let mut cursor = Cursor(&key[1..]);
         let call = ObjectKey::decode(&mut cursor)?;
         cursor.end()?;
         let mut cursor = Cursor(row);
         for _ in 0..cursor.u64()? {
-            self.register(&call, &Subject::decode(&mut cursor)?);
+            self.register(&call, &Dependency::decode(&mut cursor)?);
         }
         cursor.end()
     }
@@ -165,8 +175,8 @@ mod tests {
     use super::*;
     use crate::object::Change;
 
-    fn span(prefix: &str, after: &str) -> Subject {
-        Subject::Span(Span { prefix: prefix.into(), after: after.into(), limit: 3 })
+    fn span(prefix: &str, after: &str) -> Dependency {
+        Dependency::Span(Span { prefix: prefix.into(), after: after.into(), limit: 3 })
     }
 
     fn writes(name: &str, covers: &[&ObjectKey]) -> Part {
@@ -180,10 +190,10 @@ mod tests {
         let (f, g) = (ObjectKey::new(1, "\u{1}f()"), ObjectKey::new(2, "\u{1}g()"));
         let mut dependents = Dependents::default();
         let mut batch = Batch::default();
-        let subjects =
-            [(&f, Subject::Name("é/x".into())), (&g, span("é/", "")), (&g, span("é/", "é/y")), (&f, span("", "z"))];
-        for (call, subject) in &subjects {
-            dependents.register(call, subject);
+        let dependencies =
+            [(&f, Dependency::Name("é/x".into())), (&g, span("é/", "")), (&g, span("é/", "é/y")), (&f, span("", "z"))];
+        for (call, dependency) in &dependencies {
+            dependents.register(call, dependency);
             dependents.write(&mut batch, call);
         }
         let missing = |dependents: &Dependents, part: &Part| match dependents.check(site, part) {
@@ -202,10 +212,10 @@ mod tests {
         // No span shows calls.
         assert_eq!(missing(&dependents, &writes("\u{1}f()", &[])), []);
         let mut restored = Dependents::default();
-        for (call, row) in [&f, &g].map(|call| (call, &dependents.calls[call].subjects)) {
+        for (call, row) in [&f, &g].map(|call| (call, &dependents.calls[call].dependencies)) {
             let mut bytes = Vec::new();
             put_u64(&mut bytes, row.len() as u64);
-            row.iter().for_each(|subject| subject.encode(&mut bytes));
+            row.iter().for_each(|dependency| dependency.encode(&mut bytes));
             restored.restore(&key(call), &bytes).expect("as it was written");
         }
         assert_eq!(restored.names, dependents.names);
@@ -213,6 +223,6 @@ mod tests {
         dependents.forget(&mut batch, &g);
         assert_eq!(missing(&dependents, &writes("é/x", &[])), std::slice::from_ref(&f));
         dependents.forget(&mut batch, &f);
-        assert_eq!((dependents.subjects, dependents.names.len(), dependents.spans.len()), (0, 0, 0));
+        assert_eq!((dependents.dependencies, dependents.names.len(), dependents.spans.len()), (0, 0, 0));
     }
 }

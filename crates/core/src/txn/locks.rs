@@ -1,4 +1,4 @@
-//! What prepared transactions rely on and will change, at their home, until they are decided.
+//! The locks of prepared transactions at a home: on what they read and will write, until they are decided.
 //!
 //! | wants ↓, another has → | read | put, delete | add |
 //! | --- | --- | --- | --- |
@@ -6,10 +6,10 @@
 //! | to put, to delete | fails | fails | fails |
 //! | to add | fails | fails | passes |
 //!
-//! What a call depends on here is changed by one at a time.
+//! One transaction at a time may change the notes of a call.
 //!
-//! Nobody waits for a lock: what fails is tried again by its client, on what it then reads. A span that was scanned is read
-//! with all names in it, those that are not there included.
+//! No transaction waits for a lock: one that fails is run again by its client, on new reads. To scan a span is to read
+//! all names in it, those that are not there included.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -19,42 +19,51 @@ use super::table::{Head, Holds, Table, is_within, judged};
 use crate::id::{Incarnation, OperationId};
 use crate::object::{Abort, Cause, Change, ObjectKey, Part, Span, Value, Version};
 
-/// What prepared transactions hold.
+/// The locks of prepared parts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Locks {
+    /// The locks of objects, by name; none that is free.
     names: BTreeMap<String, Lock>,
+    /// The spans that prepared parts have scanned.
     spans: Vec<(OperationId, Span)>,
-    /// Calls of which it changes what they depend on here. What is prepared is carried out in any order, so no two may.
+    /// The calls whose notes prepared parts change. Prepared parts are carried out in any order, so no two may change
+    /// the same.
     calls: BTreeSet<ObjectKey>,
-    /// What was written in this turn: its view does not show it.
+    /// The objects that were written in this call: its view does not show that. Empty between calls.
     written: BTreeMap<String, Head>,
 }
 
+/// The locks of one object.
 #[derive(Clone, Debug, Default)]
 struct Lock {
+    /// The number of prepared parts that read it.
     reads: u32,
+    /// True if a prepared part puts or deletes it; then no other part holds a lock on it but its own read.
     is_put: bool,
-    /// What prepared adds may add to it and take from it at most.
+    /// The sum of the prepared adds that are positive.
     up: i64,
+    /// The sum of the prepared adds that are negative.
     down: i64,
+    /// The number of prepared adds.
     adds: u32,
-    /// What is there, as long as adds are prepared: they are applied without a look at storage.
+    /// The head of the object while adds are prepared: they are carried out without a look at storage.
     present: Option<Head>,
 }
 
 impl Lock {
+    /// True if nothing holds it.
     fn is_free(&self) -> bool {
         self.reads == 0 && !self.is_put && self.adds == 0
     }
 }
 
-/// Calls of which a part changes what they depend on.
+/// The calls whose notes a part changes.
 fn registered(part: &Part) -> impl Iterator<Item = &ObjectKey> {
     part.forgets.iter().chain(part.depends.iter().map(|(_, call)| call))
 }
 
 impl Locks {
-    /// Whether nothing is held.
+    /// True if no part holds a lock.
     pub(super) fn is_empty(&self) -> bool {
         self.names.is_empty() && self.spans.is_empty() && self.calls.is_empty()
     }
@@ -67,51 +76,57 @@ impl Locks {
         }
     }
 
-    /// The turn is over: the next one's view shows what it wrote.
+    /// Ends a call: the view of the next one shows what this one wrote.
     pub(super) fn end_turn(&mut self) {
         self.written.clear();
     }
 
-    /// The version of a name now, and the number of a counter.
+    /// The head of a name now: its version, and the number of a counter.
     pub(super) fn head(&self, table: &Table, name: &str) -> Result<Head, Abort> {
         self.written.get(name).copied().map_or_else(|| table.head(name), Ok)
     }
 
-    /// The version numbers of what a span holds now.
+    /// The version numbers of the objects that are in a span now.
     fn numbers(&self, table: &Table, span: &Span) -> Result<Vec<u64>, Abort> {
+        // The view is of the beginning of the call. Several parts may be carried out in one call, so their writes are
+        // laid over it.
         let mut found: BTreeMap<String, u64> = table.numbers(span)?.into_iter().collect();
         let is_full = found.len() >= span.limit as usize;
         for (name, head) in self.written.iter().filter(|(name, _)| is_within(span, name)) {
             if head.holds != Holds::Nothing {
                 found.insert(name.clone(), head.version.number);
             } else if found.remove(name).is_some() && is_full {
-                // What comes after the last one is not in the view.
+                // The row that moves up into the limit is not in the view: it cannot be judged now.
                 return Err(Abort::about(Cause::Busy, table.site, name));
             }
         }
         Ok(found.into_values().take(span.limit as usize).collect())
     }
 
-    /// Whether a prepared write of it is undecided.
+    /// True if a prepared write of it is undecided.
     pub(super) fn is_changing(&self, name: &str) -> bool {
         self.names.get(name).is_some_and(|lock| lock.is_put || lock.adds > 0)
     }
 
-    /// The names in a span of which a prepared write is undecided.
+    /// The names in a span with a prepared write that is undecided.
     pub(super) fn changing_in<'a>(&'a self, span: &'a Span) -> impl Iterator<Item = &'a String> {
         let from = self.names.range(span.prefix.clone()..).take_while(|(name, _)| name.starts_with(&span.prefix));
         let changing = from.filter(|(name, lock)| (lock.is_put || lock.adds > 0) && is_within(span, name));
         changing.map(|(name, _)| name)
     }
 
-    /// Judges a part: whether all that it read is as it was, nothing that is prepared stands in the way, and all calls that
-    /// depend on what it writes are covered.
+    /// Judges a part. It passes if nothing that it read has changed, no prepared part stands in its way, and it covers
+    /// all calls that depend on what it writes.
     pub(super) fn check(&self, table: &Table, dependents: &Dependents, part: &Part) -> Result<(), Abort> {
+        // No call is shown with a result that its function would not give: each writer of what it rests on covers it.
         dependents.check(table.site, part)?;
         let refuse = |cause, name: &str| Err(Abort::about(cause, table.site, name));
         if let Some(call) = registered(part).find(|call| self.calls.contains(*call)) {
             return Err(Abort { key: Some(call.clone()), site: Some(table.site), ..Abort::of(Cause::Busy) });
         }
+
+        // A read that still has its version is not enough: a prepared write of it may have taken effect elsewhere
+        // already, and other clients may have seen that. So it fails, although it may turn out to have been right.
         for (name, number) in &part.reads {
             if self.is_changing(name) {
                 return refuse(Cause::Busy, name);
@@ -120,6 +135,8 @@ impl Locks {
                 return refuse(Cause::Changed, name);
             }
         }
+
+        // A scan is validated by repeating it, so that a name that has come into the span fails it too.
         for (span, numbers) in &part.scans {
             if let Some(name) = self.changing_in(span).next() {
                 return refuse(Cause::Busy, name);
@@ -128,6 +145,9 @@ impl Locks {
                 return refuse(Cause::Changed, &span.prefix);
             }
         }
+
+        // A write fails where a prepared part has read, by name or in a span: what that part read must stay until it is
+        // decided.
         for (name, change) in &part.writes {
             if self.spans.iter().any(|(_, span)| is_within(span, name)) {
                 return refuse(Cause::Busy, name);
@@ -136,11 +156,13 @@ impl Locks {
             if lock.is_some_and(|lock| lock.reads > 0 || lock.is_put || (lock.adds > 0 && !change.is_add())) {
                 return refuse(Cause::Busy, name);
             }
+
+            // Adds pass each other, and are carried out in any order. So the counter must stay in range whichever of
+            // those that are prepared take effect: with all that raise it, and with all that lower it.
             if let Change::Add(delta) = change {
                 let present = lock.and_then(|lock| lock.present);
                 let present = present.map_or_else(|| self.head(table, name), Ok)?;
                 let Some(count) = present.holds.count() else { return refuse(Cause::NotACounter, name) };
-                // Whichever of the prepared adds take effect, it stays in range.
                 let (up, down) = lock.map_or((0, 0), |lock| (lock.up, lock.down));
                 let fits = |pending: i64| pending.checked_add(*delta).and_then(|all| count.checked_add(all)).is_some();
                 if !fits(up) || !fits(down) || count.checked_add(*delta).is_none() {
@@ -151,18 +173,24 @@ impl Locks {
         Ok(())
     }
 
-    /// Takes what a part that was checked needs until it is decided.
+    /// Takes the locks of a part that was checked, until it is decided.
     pub(super) fn take(&mut self, id: OperationId, part: &Part, table: &Table) {
+        let is_free = |(name, change): &(String, Change)| change.is_add() || !self.is_changing(name);
+        debug_assert!(part.writes.iter().all(is_free), "{id} is prepared over a write of another that is undecided");
         for (name, _) in &part.reads {
             self.names.entry(name.clone()).or_default().reads += 1;
         }
         self.spans.extend(part.scans.iter().map(|(span, _)| (id, span.clone())));
         self.calls.extend(registered(part).cloned());
+
         for (name, change) in &part.writes {
             let Change::Add(delta) = change else {
                 self.names.entry(name.clone()).or_default().is_put = true;
                 continue;
             };
+
+            // The counter is kept here from the first add on: a part may be carried out by a message whose call names
+            // no rows.
             let present = self.head(table, name).expect("checked, or prepared by an earlier life");
             let lock = self.names.entry(name.clone()).or_default();
             lock.adds += 1;
@@ -172,18 +200,25 @@ impl Locks {
         }
     }
 
-    /// Gives back what a part took.
+    /// Gives back the locks that a part took.
     pub(super) fn free(&mut self, id: OperationId, part: &Part) {
         for (name, _) in &part.reads {
-            self.loosen(name, |lock| lock.reads -= 1);
+            self.loosen(name, |lock| {
+                assert!(lock.reads > 0, "{id} gives back a read of {name} that it does not hold");
+                lock.reads -= 1;
+            });
         }
         self.spans.retain(|(of, _)| *of != id);
         for call in registered(part) {
             self.calls.remove(call);
         }
+
+        // Exactly what `take` added, also if the add was carried out meanwhile: what is still pending decides what
+        // others may add.
         for (name, change) in &part.writes {
             self.loosen(name, |lock| match change {
                 Change::Add(delta) => {
+                    assert!(lock.adds > 0, "{id} gives back an add to {name} that it does not hold");
                     lock.adds -= 1;
                     lock.up -= (*delta).max(0);
                     lock.down -= (*delta).min(0);
@@ -196,6 +231,7 @@ impl Locks {
         }
     }
 
+    /// Changes a lock that is held, and forgets it if it is free then.
     fn loosen(&mut self, name: &str, change: impl FnOnce(&mut Lock)) {
         let lock = self.names.get_mut(name).expect("taken when it was prepared");
         change(lock);
@@ -204,7 +240,7 @@ impl Locks {
         }
     }
 
-    /// What an object holds after a change, in its next version. Adds that are prepared see each other's results.
+    /// Carries out a change of an object, in its next version; returns its value after it.
     pub(super) fn change(
         &mut self,
         incarnation: Incarnation,
@@ -220,12 +256,17 @@ impl Locks {
         value
     }
 
+    /// The value of an object after a change. Adds that are prepared see each other's results.
     fn changed(&mut self, table: Option<&Table>, name: &str, change: &Change, number: u64) -> Option<Value> {
         let delta = match change {
             Change::Put(value) => return Some(value.clone()),
             Change::Delete => return None,
             Change::Add(delta) => *delta,
         };
+
+        // Other adds may have been carried out since this one was prepared, in this call too. The prepared head has
+        // followed them; for an add that is judged and carried out at once, what this call wrote comes before what the
+        // view shows.
         let written = self.written.get(name).and_then(|head| head.holds.count());
         let lock = self.names.get_mut(name);
         let shared = lock.and_then(|lock| lock.present.as_mut());

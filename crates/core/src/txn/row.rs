@@ -1,41 +1,34 @@
-//! The rows of transactions that are under way: `06` is the numbers of the home, `07` a participant's part, `08` what a
-//! coordinator asked for.
+//! The rows of transactions that are under way, see [`crate::rows`].
 
 use crate::codec::{Cursor, Malformed, put_i64, put_u64};
-use crate::id::{Incarnation, OperationId, SessionId, SiteId};
+use crate::id::{Incarnation, OperationId, SessionId, SiteId, SiteSet};
 use crate::object::{Part, put_site, site};
+use crate::rows::{COORDINATOR, PARTICIPANT};
 
-/// Tag of the row of a home's numbers.
-pub(super) const NUMBERS: u8 = 0x06;
-/// Tag of the rows of transactions in which this site takes part.
-pub(super) const PARTICIPANT: u8 = 0x07;
-/// Tag of the rows of transactions that this site coordinates.
-pub(super) const COORDINATOR: u8 = 0x08;
-/// Tag of the rows of calls that depend on what is here.
-pub(super) const DEPENDENT: u8 = 0x09;
-
-/// A home's durable numbers.
+/// A home's durable numbers. Each but `loss` only rises, but for `rights` after a wall clock was ahead (see
+/// [`crate::warranty`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Numbers {
-    /// Version numbers below are used up.
+    /// The highest version number that is reserved: a start gives numbers above it.
     pub(super) versions: u64,
-    /// Transactions with a deadline up to this that are not known here are refused, in microseconds since 1970.
+    /// The mark of deadlines, in microseconds since 1970: a transaction with a deadline up to it that is not known here
+    /// is refused.
     pub(super) deadline: i64,
-    /// Above every expiry of a right that was ever sent, in microseconds since 1970.
+    /// The mark of rights, in microseconds since 1970: above every expiry of a right that was ever sent.
     pub(super) rights: i64,
-    /// What an operator said of the objects of earlier incarnations.
+    /// An operator's word about the objects of earlier incarnations.
     pub(super) loss: Loss,
 }
 
-/// What an operator said of objects that were lost with an earlier incarnation's storage.
+/// An operator's word about objects that were lost with an earlier incarnation's storage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Loss {
-    /// Nothing yet: what is not there may have been lost.
+    /// None yet: an object that is not there may have been lost.
     #[default]
     Open,
-    /// They are gone. What is not there is absent once no right over what was lost can be relied on any more.
+    /// They are gone. An object that is not there is absent once no right over a lost object can be relied on any more.
     Accepted,
-    /// They are gone, and so are the rights: what is not there is absent.
+    /// They are gone, and the rights over them have ended: an object that is not there is absent.
     Settled,
 }
 
@@ -90,18 +83,19 @@ pub(super) fn participant_of(key: &[u8]) -> Result<OperationId, Malformed> {
     Ok(id)
 }
 
-/// What is durable of a transaction in which this site takes part.
+/// The row of a transaction in which this site takes part.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ParticipantRow {
     /// 0 prepared, 1 committed, 2 refused.
     pub(super) stage: u8,
-    /// Its deadline.
+    /// Its deadline, in microseconds since 1970.
     pub(super) deadline: i64,
-    /// Who takes part.
+    /// The participants, each in the incarnation that was asked.
     pub(super) participants: Vec<(SiteId, Incarnation)>,
-    /// Which of them are known to be prepared, or, if it is committed, to know that.
-    pub(super) known: u64,
-    /// This site's part, while it is prepared.
+    /// While it is prepared, the participants that are known to be prepared; once it is committed, those that are known
+    /// to know that.
+    pub(super) known: SiteSet,
+    /// This site's part while it is prepared; empty otherwise.
     pub(super) part: Part,
 }
 
@@ -112,7 +106,7 @@ impl ParticipantRow {
         row.push(self.stage);
         put_i64(&mut row, self.deadline);
         put_sites(&mut row, &self.participants);
-        put_u64(&mut row, self.known);
+        put_u64(&mut row, self.known.0);
         self.part.encode(&mut row);
         row
     }
@@ -123,7 +117,7 @@ impl ParticipantRow {
         let stage = cursor.u8()?;
         let deadline = cursor.i64()?;
         let participants = sites(&mut cursor)?;
-        let known = cursor.u64()?;
+        let known = SiteSet(cursor.u64()?);
         let part = Part::decode(&mut cursor)?;
         cursor.end()?;
         if stage > 2 { Err(Malformed) } else { Ok(Self { stage, deadline, participants, known, part }) }
@@ -138,18 +132,19 @@ pub(super) fn coordinator_key(session: SessionId, sequence: u64) -> [u8; 17] {
     key
 }
 
-/// What is durable of a transaction that this site coordinates.
+/// The row of a transaction that this site coordinates.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct CoordinatorRow {
-    /// The session's mark; above the operation's sequence if nobody waits for it any more.
+    /// The session's mark; above the operation's sequence if no client waits for it any more.
     pub(super) low: u64,
     /// The digest of its content.
     pub(super) digest: u64,
-    /// Its deadline.
+    /// Its deadline, in microseconds since 1970.
     pub(super) deadline: i64,
-    /// Who takes part.
+    /// The participants, each in the incarnation that is asked.
     pub(super) participants: Vec<(SiteId, Incarnation)>,
-    /// Whether it took effect, and it is kept only until every participant knows that. One that did not has no row.
+    /// True if it took effect: the row is kept until every participant knows that. A transaction that was aborted has
+    /// no row.
     pub(super) is_committed: bool,
 }
 
@@ -212,7 +207,8 @@ mod tests {
         assert_eq!(participant_of(&participant_key(id)), Ok(id));
         let participants = vec![(SiteId::new(0, 0), Incarnation(1)), (SiteId::new(2, 0), Incarnation(3))];
         let part = Part { writes: vec![("x".into(), Change::Put(Value::Counter(4)))], ..Part::default() };
-        let row = ParticipantRow { stage: 1, deadline: -5, participants: participants.clone(), known: 3, part };
+        let row =
+            ParticipantRow { stage: 1, deadline: -5, participants: participants.clone(), known: SiteSet(3), part };
         assert_eq!(ParticipantRow::decode(&row.encode()), Ok(row));
         let row = CoordinatorRow { low: 1000, digest: u64::MAX, deadline: 9, participants, is_committed: true };
         let key = coordinator_key(id.session, id.sequence);

@@ -1,27 +1,26 @@
 //! Objects as storage has them.
 
+use bytes::Bytes;
+
 use crate::clock::Now;
-use crate::codec::{Cursor, Malformed, put_bytes, put_u64};
+use crate::codec::{Cursor, Malformed, put_u64};
 use crate::id::{Incarnation, SiteId};
 use crate::machine::{Batch, KeyRange, KeySet, View};
 use crate::object::{Abort, CALL_MARK, Cause, Derived, GONE, HOMES, Seen, Span, Value, Version, is_call};
+use crate::rows::{CALL, OBJECT};
 use crate::turn::Peer;
 use crate::warranty::VOUCHED;
 
-/// Tag of the rows of objects, and of those of calls, which spans do not show.
-pub(super) const OBJECT: u8 = 0x82;
-const CALL: u8 = 0x83;
-
-/// In a row, in place of a value's tag: what a memoized function gave, with the homes that it rests on first. Rows of before
-/// have the result first.
+/// In a row, in place of a value's tag: the result of a memoized function, with the homes that it rests on first. Rows
+/// of earlier versions have the result first.
 const HOMES_FIRST: u8 = 3;
-/// How much of an object's row tells its version, and the number in a counter; how much of a call's row tells besides on which
-/// homes it rests.
+/// The length of the part of an object's row that holds its version, and the number of a counter, in bytes.
 const OBJECT_HEAD: usize = 48;
+/// The length of the part of a call's row that holds its version and the homes on which it rests, in bytes.
 const CALL_HEAD: usize = 16 + 8 * HOMES;
 
-/// The key of an object's row. Rows of an earlier incarnation, on a storage that turned out to be an old copy, are out of
-/// the way of the present one.
+/// The key of an object's row. Rows of an earlier incarnation, on a storage that turned out to be an old copy, are out
+/// of the way of the present one.
 pub(super) fn row_key(incarnation: Incarnation, name: &str) -> Vec<u8> {
     let mut key = Vec::with_capacity(5 + name.len());
     key.push(if name.starts_with(CALL_MARK) { CALL } else { OBJECT });
@@ -32,11 +31,14 @@ pub(super) fn row_key(incarnation: Incarnation, name: &str) -> Vec<u8> {
 
 /// The rows of a span.
 pub(super) fn row_range(incarnation: Incarnation, span: &Span) -> KeyRange {
+    // The end is the first key after all that begin with the prefix.
     let mut to = row_key(incarnation, &span.prefix);
     while to.last() == Some(&u8::MAX) {
         to.pop();
     }
     *to.last_mut().expect("the tag is below the highest byte") += 1;
+
+    // The beginning is the first key after `after`.
     let from = if span.after.as_bytes() >= span.prefix.as_bytes() {
         let mut from = row_key(incarnation, &span.after);
         from.push(0);
@@ -44,35 +46,37 @@ pub(super) fn row_range(incarnation: Incarnation, span: &Span) -> KeyRange {
     } else {
         row_key(incarnation, &span.prefix)
     };
-    // What comes after all names of the prefix is an empty range, and not one that goes backwards.
+
+    // If `after` comes after all names of the prefix, the range is empty, not one that goes backwards.
     KeyRange { from: from.min(to.clone()), to, limit: span.limit as usize }
 }
 
-/// What of a span must be looked at to judge whether it still holds just so many rows: not all that it may hold.
+/// The part of a span that is enough to judge whether it still holds exactly this number of rows: one row more, or the
+/// limit.
 pub(super) fn judged(span: &Span, rows: usize) -> Span {
     let limit = u32::try_from(rows + 1).unwrap_or(u32::MAX).min(span.limit);
     Span { limit, ..span.clone() }
 }
 
-/// Whether the name is in the span, its limit aside.
+/// True if the name is in the span, its limit aside.
 pub(super) fn is_within(span: &Span, name: &str) -> bool {
     name.starts_with(&span.prefix)
         && !name.starts_with(CALL_MARK)
         && (span.after.is_empty() || name > span.after.as_str())
 }
 
-/// Names an object whose version is needed, and, if it is a counter, its number; and for a call, on which homes it rests.
+/// Adds the head of an object's row: its version, the number of a counter, and the homes on which a call rests.
 pub(super) fn need_head(incarnation: Incarnation, name: &str, set: &mut KeySet) {
     let bytes = if name.starts_with(CALL_MARK) { CALL_HEAD } else { OBJECT_HEAD };
     set.heads.push((row_key(incarnation, name), bytes));
 }
 
-/// Names the rows of a span whose versions are needed.
+/// Adds the heads of the rows of a span.
 pub(super) fn need_heads_of(incarnation: Incarnation, span: &Span, set: &mut KeySet) {
     set.head_ranges.push((row_range(incarnation, span), OBJECT_HEAD));
 }
 
-/// What the beginning of a row tells of what an object holds.
+/// The content of an object as far as the head of its row shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Holds {
     /// Nothing is there.
@@ -84,7 +88,7 @@ pub(super) enum Holds {
 }
 
 impl Holds {
-    /// What the beginning of this value's row would tell.
+    /// The content that the head of this value's row would show.
     pub(super) fn of(value: Option<&Value>) -> Self {
         match value {
             None => Self::Nothing,
@@ -93,7 +97,7 @@ impl Holds {
         }
     }
 
-    /// The number in a counter, if it is one; one that is not there is zero.
+    /// The number of a counter: zero if nothing is there, none if it is no counter.
     pub(super) fn count(self) -> Option<i64> {
         match self {
             Self::Nothing => Some(0),
@@ -103,12 +107,12 @@ impl Holds {
     }
 }
 
-/// What is enough of an object to judge whether it is as it was read, and what adds make of it.
+/// The part of an object that is enough to judge whether it was changed since it was read, and to carry out adds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Head {
     /// Its version.
     pub(super) version: Version,
-    /// What it holds.
+    /// Its content.
     pub(super) holds: Holds,
 }
 
@@ -117,7 +121,7 @@ fn decode_row(incarnation: Incarnation, row: &[u8]) -> Result<Seen, Malformed> {
     let version = Version { incarnation, number: cursor.u64()? };
     let value = if cursor.0.first() == Some(&HOMES_FIRST) {
         let homes = homes(&mut cursor)?;
-        Value::Derived(Derived { bytes: cursor.bytes()?.to_vec(), homes })
+        Value::Derived(Derived { bytes: Bytes::copy_from_slice(cursor.bytes()?), homes })
     } else {
         Value::decode(&mut cursor)?
     };
@@ -136,7 +140,7 @@ fn homes(cursor: &mut Cursor) -> Result<Vec<(u16, Incarnation)>, Malformed> {
     (0..cursor.u64()?).map(|_| home(cursor)).collect()
 }
 
-/// Reads the beginning of an object's row, which may be all of it.
+/// Reads the head of an object's row, which may be all of it.
 fn decode_head(incarnation: Incarnation, head: &[u8]) -> Result<Head, Malformed> {
     let mut cursor = Cursor(head);
     let version = Version { incarnation, number: cursor.u64()? };
@@ -148,8 +152,8 @@ fn decode_head(incarnation: Incarnation, head: &[u8]) -> Result<Head, Malformed>
     Ok(Head { version, holds })
 }
 
-/// The homes that a call rests on, from the beginning of its row; none if they do not stand there. A large row of before has
-/// them at its end.
+/// The homes that a call rests on, from the head of its row; none if they do not stand there. A large row of an earlier
+/// version has them at its end.
 fn homes_in_head(head: &[u8]) -> Option<Vec<(u16, Incarnation)>> {
     let mut cursor = Cursor(head);
     cursor.u64().ok()?;
@@ -162,11 +166,14 @@ fn homes_in_head(head: &[u8]) -> Option<Vec<(u16, Incarnation)>> {
     }
 }
 
-/// Writes an object's row, or removes it.
+/// Writes an object's row; removes it if there is no value.
 pub(super) fn put_row(batch: &mut Batch, incarnation: Incarnation, name: &str, number: u64, value: Option<&Value>) {
     let key = row_key(incarnation, name);
     let Some(value) = value else { return batch.delete(&key) };
-    let mut row = Vec::with_capacity(16 + value.size());
+
+    // The homes on which a call rests come before its result: the head of the row is enough to judge it, whatever its
+    // size.
+    let mut row = Vec::with_capacity(16);
     put_u64(&mut row, number);
     if let Value::Derived(Derived { bytes, homes }) = value {
         row.push(HOMES_FIRST);
@@ -175,10 +182,17 @@ pub(super) fn put_row(batch: &mut Batch, incarnation: Incarnation, name: &str, n
             put_u64(&mut row, u64::from(*region));
             put_u64(&mut row, u64::from(incarnation.0));
         }
-        put_bytes(&mut row, bytes);
-    } else {
-        value.encode(&mut row);
+        put_u64(&mut row, bytes.len() as u64);
+        return batch.put_parts(&key, &row, bytes);
     }
+
+    // What is large is copied once, into the batch.
+    if let Value::Bytes(bytes) = value {
+        row.push(0);
+        put_u64(&mut row, bytes.len() as u64);
+        return batch.put_parts(&key, &row, bytes);
+    }
+    value.encode(&mut row);
     batch.put(&key, &row);
 }
 
@@ -191,29 +205,34 @@ pub struct Table<'a> {
     pub site: SiteId,
     /// Its incarnation.
     pub incarnation: Incarnation,
-    /// Whether an earlier incarnation's objects are lost, so that nothing can be said of what is not there.
-    pub is_bereft: bool,
-    /// Whether rights of an earlier life may still be binding: until they are over, nothing may be concluded from a call that
-    /// is not there. What it was used for, before it was lost, may still be shown.
+    /// True if an earlier incarnation's objects may be lost, so that an object without a row cannot be said to be
+    /// absent.
+    pub may_have_lost_data: bool,
+    /// True if rights of an earlier life may still bind: until they are over, a call without a row cannot be said to be
+    /// absent. Its result may have been lost, and what it was used for may still be shown.
     pub is_bound: bool,
-    /// Who vouches that what calls rest on is still there, and the time by which that is judged.
+    /// The sites that vouch for their storage, on which calls rest, and the time by which that is judged.
     pub vouchers: (&'a [Peer], Now),
 }
 
 impl Table<'_> {
-    /// What a name holds, value and all.
+    /// The value of a name, with its version.
     pub fn get(&self, name: &str) -> Result<Seen, Abort> {
+        // A row for which there was no room is unknown. It is not to be taken for one that is not there.
         let key = row_key(self.incarnation, name);
         if self.view.is_cut() && !self.view.knows(&key) {
             return Err(Abort::of(Cause::TooMuch));
         }
+
         match self.view.get(&key) {
             Some(row) => {
                 let seen = decode_row(self.incarnation, row).expect("a row that storage vouches for");
                 if !is_call(name) {
                     return Ok(seen);
                 }
-                // What is judged by its head later must read the same here.
+
+                // By its head alone, although all of the row is here: validation has only the head, and must come to
+                // the same version, or no transaction that read the call could ever commit.
                 let head = &row[..row.len().min(CALL_HEAD)];
                 match self.judge(name, head, seen.version)? {
                     Some(gone) => Ok(Seen { version: gone, value: None }),
@@ -224,7 +243,7 @@ impl Table<'_> {
         }
     }
 
-    /// The version of what a name holds, and the number of a counter.
+    /// The head of a name: its version, and the number of a counter.
     pub(super) fn head(&self, name: &str) -> Result<Head, Abort> {
         let Some(row) = self.view.head(&row_key(self.incarnation, name)) else {
             return Ok(Head { version: self.nothing(name)?, holds: Holds::Nothing });
@@ -237,32 +256,36 @@ impl Table<'_> {
         Ok(gone.map_or(head, |version| Head { version, holds: Holds::Nothing }))
     }
 
-    /// The version of a name under which there is no row, if it can be told that nothing was lost there.
+    /// The version of a name without a row; an abort if its row may have been lost.
     fn nothing(&self, name: &str) -> Result<Version, Abort> {
         match is_call(name) {
-            // Calls are no loss: they are computed anew.
+            // A lost call is no loss: its function is run again. But a right over its old result may still be relied on
+            // elsewhere.
             true if self.is_bound => Err(Abort::about(Cause::Unreachable, self.site, name)),
-            false if self.is_bereft => Err(Abort::about(Cause::Lost, self.site, name)),
+            false if self.may_have_lost_data => Err(Abort::about(Cause::Lost, self.site, name)),
             _ => Ok(Version { incarnation: self.incarnation, number: 0 }),
         }
     }
 
-    /// Whether what a call rests on is still there. If a home has lost its storage since, the call reads as nothing, in the
-    /// version that is given. Whether one has is known if it was heard from lately: one that has lost its storage changes
-    /// nothing for a while ([`LEASE`](crate::warranty::LEASE)).
+    /// Judges whether the homes on which a call rests still have their storage. None if they do. If one has lost it
+    /// since, the call reads as nothing, in the version that is returned. An abort if one was not heard from lately.
     fn judge(&self, name: &str, head: &[u8], version: Version) -> Result<Option<Version>, Abort> {
         let gone = Version { number: version.number | GONE, ..version };
         let Some(homes) = homes_in_head(head) else { return Ok(Some(gone)) };
         let (peers, now) = self.vouchers;
         for (region, incarnation) in homes.iter().filter(|(region, _)| *region != self.site.region) {
+            // A home that lost its storage has forgotten that the call depends on its objects: its writers no longer
+            // cover it.
             let site = SiteId::new(*region, self.site.lane);
             let peer = peers.iter().find(|peer| peer.site == site);
             if peer.is_some_and(|peer| peer.incarnation > *incarnation) {
                 return Ok(Some(gone));
             }
+
+            // A result is used for at most `VOUCHED` after its home last confirmed its storage. That is safe because a
+            // new incarnation changes nothing for longer than that (`LEASE`). By both clocks: the monotonic one may
+            // have stood still while the machine was suspended, and the wall clock may have been set back since.
             let vouched = peer.filter(|peer| peer.incarnation == *incarnation).and_then(|peer| peer.vouched);
-            // By both clocks: the monotonic one may have stood still while the machine was suspended, and the wall clock may have
-            // been set back since.
             let is_over = |asked: Now| {
                 now.mono >= asked.mono.saturating_add(VOUCHED)
                     || now.wall >= asked.wall.saturating_add_unsigned(VOUCHED)
@@ -274,15 +297,17 @@ impl Table<'_> {
         Ok(None)
     }
 
-    /// What a span holds.
+    /// The values of a span, with their versions, by name.
     pub fn scan(&self, span: &Span) -> Result<Vec<(String, Seen)>, Abort> {
-        if self.is_bereft {
+        // A scan says what is not there as well, and nothing can be said of that where objects may have been lost.
+        if self.may_have_lost_data {
             return Err(Abort::about(Cause::Lost, self.site, &span.prefix));
         }
         let range = row_range(self.incarnation, span);
         if self.view.is_cut() && !self.view.ranges().contains(&range) {
             return Err(Abort::of(Cause::TooMuch));
         }
+
         let rows = self.view.rows_of(&range);
         let decoded = rows.map(|(key, row)| {
             let name = String::from_utf8(key[5..].to_vec()).map_err(|_| Malformed)?;
@@ -291,9 +316,9 @@ impl Table<'_> {
         Ok(decoded.collect::<Result<_, Malformed>>().expect("rows that storage vouches for"))
     }
 
-    /// The version numbers of what a span holds, by name.
+    /// The version numbers of a span, by name.
     pub(super) fn numbers(&self, span: &Span) -> Result<Vec<(String, u64)>, Abort> {
-        if self.is_bereft {
+        if self.may_have_lost_data {
             return Err(Abort::about(Cause::Lost, self.site, &span.prefix));
         }
         let range = row_range(self.incarnation, span);

@@ -1,7 +1,7 @@
-//! What a coordinator remembers of its transactions, for those who ask why one took long or was refused.
+//! The traces of a coordinator's transactions, for a client that asks why one took long or was refused.
 //!
-//! It is kept in memory only, and changes nothing else: no protocol step looks at it. The oldest traces go first when there
-//! are more than [`TRACES`], or when they take more than [`TRACE_BYTES`] together.
+//! It is kept in memory only, and changes nothing else: no protocol step looks at it. The oldest traces go first when
+//! there are more than [`TRACES`], or when they take more than [`TRACE_BYTES`] together.
 
 use std::collections::VecDeque;
 
@@ -12,36 +12,39 @@ use crate::id::{Incarnation, OperationId, SiteId};
 use crate::object::trace::{End, Event, Proof, Share, Step, Trace};
 use crate::object::{Abort, Part};
 
-/// The most transactions of which a site remembers the course.
+/// The most traces that a site keeps.
 pub const TRACES: usize = 4_096;
-/// The most bytes that this takes, about.
+/// The most bytes that they take together, about.
 pub const TRACE_BYTES: usize = 8 << 20;
 /// The most rights that one trace names.
 pub const RIGHTS: usize = 8;
 /// The most events of one trace. A site has one of each kind, and one for each object whose rights it waits for.
 pub const EVENTS: usize = 256;
 
-/// The courses of the last transactions.
+/// The traces of the last transactions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Traces {
+    /// The traces in the order in which their transactions began; at most [`TRACES`].
     kept: VecDeque<Kept>,
-    /// The number of the first of them; they are numbered in the order in which they began.
+    /// The number of the first of them. Transactions are numbered in the order in which they began.
     first: u64,
-    /// The numbers of those whose phases are under way, if they are still kept.
+    /// The numbers of the transactions whose phases are under way, if their traces are still kept.
     under_way: FxHashMap<OperationId, u64>,
+    /// The bytes that all of them take, about.
     bytes: usize,
 }
 
+/// The trace of one transaction.
 #[derive(Clone, Debug)]
 struct Kept {
     id: OperationId,
-    /// When it began, on the monotonic clock.
+    /// The monotonic time at which it began.
     began: u64,
     trace: Trace,
 }
 
 impl Kept {
-    /// How many bytes it takes, about.
+    /// The bytes that it takes, about.
     fn bytes(&self) -> usize {
         let Trace { rights, parts, events, end, .. } = &self.trace;
         let rights = rights.iter().map(proof_bytes).sum::<usize>();
@@ -52,19 +55,21 @@ impl Kept {
 }
 
 impl Traces {
-    /// A transaction begins.
+    /// Begins the trace of a transaction.
     pub(super) fn begin(&mut self, now: Now, id: OperationId) {
-        // The room of the one that it displaces is used again: most have one part.
+        // The memory of the trace that it displaces is used again: most have one part.
         let oldest = if self.kept.len() < TRACES { None } else { self.forget_oldest() };
         let mut parts =
             oldest.map(|oldest| oldest.trace.parts).filter(|parts| parts.capacity() <= 4).unwrap_or_default();
         parts.clear();
+
         let kept = Kept { id, began: now.mono, trace: Trace { began: now.wall, parts, ..Trace::default() } };
         self.bytes += kept.bytes();
         self.kept.push_back(kept);
         self.shrink();
     }
 
+    /// Removes the oldest trace.
     fn forget_oldest(&mut self) -> Option<Kept> {
         let oldest = self.kept.pop_front()?;
         self.bytes -= oldest.bytes();
@@ -75,20 +80,21 @@ impl Traces {
         Some(oldest)
     }
 
-    /// Forgets the oldest ones while they take too much.
+    /// Removes the oldest traces while all of them take too much.
     fn shrink(&mut self) {
         while self.bytes > TRACE_BYTES && self.kept.len() > 1 {
             self.forget_oldest();
         }
     }
 
-    /// Notes which rights prove reads of the one that began last, and what is left for whom.
+    /// Notes the rights that prove reads of the transaction that began last, and the parts that are left.
     pub(super) fn sort(&mut self, proofs: &mut Vec<Proof>, parts: &[(SiteId, Incarnation, Part)]) {
         let Some(Kept { trace, .. }) = self.kept.back_mut() else { return };
         trace.proved = count(proofs.len());
         trace.parts.extend(parts.iter().map(|(site, _, part)| share(*site, part)));
+
+        // Where nothing is left, the caller needs the proofs no more, and they are taken instead of copied.
         if parts.is_empty() {
-            // Nobody else needs them.
             proofs.truncate(RIGHTS);
             trace.rights = std::mem::take(proofs);
         } else {
@@ -98,26 +104,29 @@ impl Traces {
         self.shrink();
     }
 
-    /// The one that began last goes into phases: more is to come of it.
+    /// Notes that the transaction that began last goes into phases: events of it follow.
     pub(super) fn follow(&mut self) {
         if let Some(last) = self.kept.back() {
             self.under_way.insert(last.id, self.first + self.kept.len() as u64 - 1);
         }
     }
 
-    /// Something happens to a transaction.
+    /// Notes an event of a transaction.
     pub(super) fn note(&mut self, now: Now, id: OperationId, site: SiteId, step: Step) {
         let Some(kept) = self.find_mut(id) else { return };
         let events = &mut kept.trace.events;
+
+        // A repeated event is counted, so that a transaction that waits for long takes no more memory. Its first answer
+        // names all holders that had to give a right up, and stays.
         let before = events.iter_mut().find(|event| event.site == site && event.step.is_repeated_by(&step));
         if let Some(event) = before {
             event.times = event.times.saturating_add(1);
-            // The first answer names everybody who had to give a right up.
             if let (Step::Waits { until, .. }, Step::Waits { until: now, .. }) = (&mut event.step, &step) {
                 *until = *now;
             }
             return;
         }
+
         if events.len() >= EVENTS {
             kept.trace.left_out = kept.trace.left_out.saturating_add(1);
             return;
@@ -129,7 +138,7 @@ impl Traces {
         self.shrink();
     }
 
-    /// A transaction is decided.
+    /// Notes the end of a transaction.
     pub(super) fn end(&mut self, now: Now, id: OperationId, end: End) {
         let Some(kept) = self.find_mut(id) else { return };
         if kept.trace.end.is_none() {
@@ -141,23 +150,24 @@ impl Traces {
         }
     }
 
-    /// No more is to come of it.
+    /// Notes that no events of a transaction follow.
     pub(super) fn close(&mut self, id: OperationId) {
         self.under_way.remove(&id);
     }
 
-    /// What is known of a transaction.
+    /// The trace of a transaction, while it is kept.
     pub(super) fn find(&self, id: OperationId) -> Option<&Trace> {
         self.kept.iter().rev().find(|kept| kept.id == id).map(|kept| &kept.trace)
     }
 
-    /// The one that began last, or one whose phases are under way.
+    /// The trace of the transaction that began last, or of one whose phases are under way.
     fn find_mut(&mut self, id: OperationId) -> Option<&mut Kept> {
-        // One that is judged at once is the last.
+        // A transaction that is judged at once is the last, and is found without a look into the map.
         let last = self.kept.len().checked_sub(1)?;
         if self.kept[last].id == id {
             return self.kept.get_mut(last);
         }
+
         let at = self.under_way.get(&id)?.checked_sub(self.first)?;
         self.kept.get_mut(usize::try_from(at).ok()?)
     }

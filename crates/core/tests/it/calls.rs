@@ -5,7 +5,7 @@ use slackline_core::clock::SECOND;
 use slackline_core::config::IDLE_CALLS;
 use slackline_core::draft::buffer::{ROOT, apply};
 use slackline_core::draft::{Draft, Lookup, Recomputed};
-use slackline_core::object::{Cause, Change, GONE, Home, ObjectKey, Part, Subject, Transaction, Value};
+use slackline_core::object::{Cause, Change, Dependency, GONE, Home, ObjectKey, Part, Transaction, Value};
 use slackline_core::warranty::{LEASE, VOUCHED};
 
 use crate::cluster::{Cluster, DELAY};
@@ -310,7 +310,7 @@ fn part_that_does_not_do_what_it_says_of_calls_is_refused() {
     let at_home = |region, part| Home { region, part, ..Home::default() };
     let counter = || Value::Counter(1);
     let covers_nothing = at_home(1, Part { writes: vec![put("x", counter())], covers: vec![max()], ..Part::default() });
-    let depends = vec![(Subject::Name("z".into()), max())];
+    let depends = vec![(Dependency::Name("z".into()), max())];
     let depends_unread = at_home(1, Part { depends: depends.clone(), ..Part::default() });
     let not_put = at_home(1, Part { reads: vec![("z".into(), 0)], depends, ..Part::default() });
     let no_derived = at_home(0, Part { writes: vec![put(MAX, counter())], ..Part::default() });

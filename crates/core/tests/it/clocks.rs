@@ -2,7 +2,7 @@
 
 use slackline_core::api::{Hold, Operation, Outcome, Readiness, Shown};
 use slackline_core::clock::{MILLISECOND, SECOND};
-use slackline_core::id::{Incarnation, OperationId, SessionId};
+use slackline_core::id::{Incarnation, OperationId, SessionId, SiteSet};
 use slackline_core::machine::Input;
 use slackline_core::object::message::{Message, Prepare};
 use slackline_core::object::{Cause, Change, ObjectKey, Part, Rank};
@@ -161,14 +161,14 @@ fn participant_takes_no_deadline_that_is_too_far_ahead_now_or_later() {
             id,
             deadline,
             participants,
-            prepared: 0,
+            prepared: SiteSet::default(),
             part,
             max_wait: 0,
             released,
             rank: Rank::LAST,
             is_check: false,
         };
-        let body = Body::Object(Box::new(Message::Prepare(Box::new(prepare))));
+        let body = Body::Txn(Box::new(Message::Prepare(Box::new(prepare))));
         let message = PeerMessage { incarnation: Incarnation(1), position: 0, epoch: 0, body };
         cluster.feed(1, Input::Message { from: Cluster::site(0), message })
     };
@@ -187,7 +187,7 @@ fn participant_takes_no_deadline_that_is_too_far_ahead_now_or_later() {
     cluster.run(60 * SECOND);
     prepare(&mut cluster);
     is_free(&mut cluster, "past it");
-    let (_, parts) = cluster.hosts[1].node.as_ref().expect("runs").txns().under_way();
+    let (_, parts) = cluster.hosts[1].node.as_ref().expect("runs").chapters().txns.under_way();
     assert_eq!(parts, 0, "nothing is kept of it any more");
 }
 

@@ -12,6 +12,8 @@ use slackline_core::machine::{ClientId, Effect, Input, Machine, Overlay, View};
 use slackline_core::node::{Config, Node};
 use slackline_core::peer::PeerMessage;
 
+use crate::words;
+
 /// One way between any two sites.
 pub(crate) const DELAY: u64 = 40 * MILLISECOND;
 
@@ -37,6 +39,8 @@ pub(crate) struct Cluster {
     pub(crate) cut: Vec<(usize, usize)>,
     /// Every message that was sent, if they are to be had later.
     pub(crate) log: Option<Vec<(usize, SiteId, PeerMessage)>>,
+    /// What the sites took in and handed out, if that is to be had later.
+    pub(crate) record: Option<Vec<words::Handled>>,
     names_kept: u64,
     seed: u64,
 }
@@ -92,6 +96,7 @@ impl Cluster {
             responses: Vec::new(),
             cut: Vec::new(),
             log: None,
+            record: None,
             names_kept,
             seed: 1,
         };
@@ -141,7 +146,11 @@ impl Cluster {
         let Some(node) = &mut host.node else { return };
         let view = View::prepare(node.working_set(now, &input), &Overlay::default(), &host.rows).expect("in memory");
         let mut out = Vec::new();
+        let took = self.record.is_some().then(|| words::took(now, &input));
         node.handle(now, input, &view, &mut out);
+        if let (Some(record), Some(took)) = (&mut self.record, took) {
+            record.push(words::Handled { at, when: self.now, took, gave: words::gave(now, &out) });
+        }
         for effect in out {
             match effect {
                 Effect::Persist(batch) => {
@@ -286,11 +295,11 @@ impl Cluster {
     /// A site's share of a quota that it knows.
     pub(crate) fn share(&self, at: usize, quota: &str) -> &Share {
         let node = self.hosts[at].node.as_ref().expect("runs");
-        &node.quotas().find(quota).expect("known").avantan().share
+        &node.chapters().quotas.find(quota).expect("known").avantan().share
     }
 
     pub(crate) fn tokens(&self, at: usize, quota: &str) -> i64 {
         let node = self.hosts[at].node.as_ref().expect("runs");
-        node.quotas().find(quota).map_or(0, |quota| quota.avantan().share.tokens)
+        node.chapters().quotas.find(quota).map_or(0, |quota| quota.avantan().share.tokens)
     }
 }

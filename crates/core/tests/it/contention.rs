@@ -136,7 +136,10 @@ fn transaction_that_only_reads_locks_nothing_and_leaves_nothing_behind() {
     cluster.run(DELAY + 10 * MILLISECOND);
     for home in [1, 2] {
         let node = cluster.hosts[home].node.as_ref().expect("runs");
-        assert!(node.txns().is_settled() && node.txns().under_way() == (0, 0), "checked, and nothing kept");
+        assert!(
+            node.chapters().txns.is_settled() && node.chapters().txns.under_way() == (0, 0),
+            "checked, and nothing kept"
+        );
     }
     assert_eq!(commit(&mut cluster, 0, read()), committed(1));
     // What is prepared, and may have taken effect elsewhere, is in its way.

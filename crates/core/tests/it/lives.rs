@@ -1,12 +1,12 @@
 //! Sites that stop, lose their disks, or come back on old copies of them.
 
-use slackline_core::api::{Doubt, Operation, Outcome, Readiness, Refusal, Request, Response};
+use slackline_core::api::{Operation, Outcome, Readiness, Refusal, Request, Response, UnknownReason};
 use slackline_core::clock::SECOND;
 use slackline_core::id::{Incarnation, OperationId};
 use slackline_core::machine::ClientId;
 use slackline_core::machine::Input;
 use slackline_core::node::Stale;
-use slackline_core::peer::{Body, PeerMessage};
+use slackline_core::peer::{Body, PeerMessage, SiteMessage};
 use slackline_core::session::RETENTION;
 
 use crate::cluster::{Cluster, DELAY};
@@ -80,7 +80,7 @@ fn empty_mount_joins_nothing_and_the_healthy_disk_comes_back_whole() {
     assert_eq!((node.incarnation().0, node.readiness()), (0, Readiness::AwaitingNewStorage));
     // Nor does it say that anything is lost.
     cluster.request(2, 9, Request::Ask { operation });
-    let answer = Response::Asked { operation, outcome: Outcome::Unknown(Doubt::NotReady) };
+    let answer = Response::Asked { operation, outcome: Outcome::Unknown(UnknownReason::NotReady) };
     assert!(cluster.responses.contains(&(2, ClientId(9), answer)), "{:?}", cluster.responses);
 
     cluster.kill(2);
@@ -173,7 +173,7 @@ fn question_that_comes_late_does_not_make_the_storage_that_asked_it_old() {
         }
         row.u64().expect("the nonce")
     };
-    let body = Body::Hello { nonce: nonce_of(&cluster), start: 1, is_new: true, permitted: false };
+    let body = Body::Site(SiteMessage::Hello { nonce: nonce_of(&cluster), start: 1, is_new: true, permitted: false });
     for at in 0..2 {
         let message = PeerMessage { incarnation: Default::default(), position: 0, epoch: 0, body: body.clone() };
         cluster.feed(at, Input::Message { from: Cluster::site(2), message });
@@ -332,7 +332,7 @@ fn request_that_another_site_never_answers_is_unknown_in_the_end() {
     cluster.cut = vec![(1, 0)];
     cluster.request(0, 9, Request::Ask { operation });
     cluster.run(15 * SECOND);
-    let unknown = Outcome::Unknown(Doubt::SiteUnreachable);
+    let unknown = Outcome::Unknown(UnknownReason::SiteUnreachable);
     let answer = Response::Asked { operation, outcome: unknown };
     assert!(cluster.responses.contains(&(0, ClientId(9), answer.clone())), "{:?}", cluster.responses);
     // Once the site counts as down, at once.
@@ -368,13 +368,13 @@ fn silent_session_ends_with_its_rows_and_its_outcomes_are_forgotten() {
     assert_eq!(count(&cluster), 0);
     assert_eq!(cluster.hosts[0].rows.len(), rows, "its outcomes went with it");
     let operation = OperationId { site, incarnation, session, sequence };
-    let forgotten = Response::Asked { operation, outcome: Outcome::Unknown(Doubt::Forgotten) };
+    let forgotten = Response::Asked { operation, outcome: Outcome::Unknown(UnknownReason::Forgotten) };
     cluster.request(0, 9, Request::Ask { operation });
     assert!(cluster.responses.contains(&(0, ClientId(9), forgotten)), "{:?}", cluster.responses);
     cluster.responses.clear();
     let again = cluster.submit(0, acquire(1));
     // Nobody can tell any more whether it was done in that session.
-    assert_eq!(cluster.outcome(0, again), Some(Outcome::Unknown(Doubt::Forgotten)));
+    assert_eq!(cluster.outcome(0, again), Some(Outcome::Unknown(UnknownReason::Forgotten)));
 }
 
 /// What a site gives away when it drains stays with the others, also what they give it before they hear of that.
@@ -435,7 +435,7 @@ fn answer_that_was_overtaken_does_not_hide_that_the_clock_is_off() {
         .map(|peer: usize| {
             let (sent, there) = (cluster.time(0), cluster.time(peer).wall);
             let node = cluster.hosts[peer].node.as_ref().expect("it runs");
-            let body = Body::Pong { mono: sent.mono, wall: sent.wall, there };
+            let body = Body::Site(SiteMessage::Pong { mono: sent.mono, wall: sent.wall, there });
             let message = PeerMessage { incarnation: node.incarnation(), position: 0, epoch: 0, body };
             Input::Message { from: Cluster::site(peer), message }
         })

@@ -8,5 +8,7 @@ mod lives;
 mod names;
 mod quotas;
 mod reallocation;
+mod script;
 mod sessions;
 mod txns;
+mod words;

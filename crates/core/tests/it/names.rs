@@ -1,12 +1,13 @@
 //! Names of deleted quotas go, at all sites together.
 
-use slackline_core::api::{Doubt, Hold, Operation, Outcome, Readiness, Refusal, Request, Response};
+use slackline_core::api::{Hold, Operation, Outcome, Readiness, Refusal, Request, Response, UnknownReason};
 use slackline_core::avantan::Message;
 use slackline_core::clock::{MILLISECOND, SECOND};
-use slackline_core::id::OperationId;
+use slackline_core::id::{OperationId, SiteSet};
 use slackline_core::machine::{ClientId, Input};
-use slackline_core::peer::{Body, Forget};
-use slackline_core::quota::{FORGOTTEN, GRANT, is_quota_row};
+use slackline_core::peer::Body;
+use slackline_core::peer::quota::{Forget, QuotaMessage};
+use slackline_core::rows::{FORGOTTEN, GRANT, QUOTA_COLD, QUOTA_HOT};
 
 use crate::cluster::{Cluster, DELAY};
 
@@ -31,19 +32,19 @@ fn acquire(amount: i64) -> Operation {
 
 /// How many quotas a site knows; it has two rows for each.
 fn known(cluster: &Cluster, at: usize) -> usize {
-    let known = cluster.hosts[at].node.as_ref().expect("runs").quotas().len();
-    assert_eq!(cluster.hosts[at].rows.keys().filter(|key| is_quota_row(key)).count(), 2 * known);
+    let known = cluster.hosts[at].node.as_ref().expect("runs").chapters().quotas.len();
+    assert_eq!(cluster.hosts[at].rows.keys().filter(|key| matches!(key[0], QUOTA_COLD | QUOTA_HOT)).count(), 2 * known);
     known
 }
 
 fn epoch(cluster: &Cluster, at: usize) -> u64 {
-    cluster.hosts[at].node.as_ref().map_or(0, |node| node.quotas().epoch())
+    cluster.hosts[at].node.as_ref().map_or(0, |node| node.chapters().quotas.epoch())
 }
 
 /// What a site has frozen, whoever proposed it.
 fn frozen(cluster: &Cluster, at: usize) -> Vec<String> {
     let node = cluster.hosts[at].node.as_ref().expect("runs");
-    node.quotas().forgetting().frozen.iter().flat_map(|freeze| freeze.names.clone()).collect()
+    node.chapters().quotas.forgetting().frozen.iter().flat_map(|freeze| freeze.names.clone()).collect()
 }
 
 fn wait_for(cluster: &mut Cluster, span: u64, found: impl Fn(&Cluster) -> bool) {
@@ -157,12 +158,17 @@ fn late_messages_of_a_former_life_change_nothing() {
             cluster.run(2 * SECOND);
         }
         let shares = |cluster: &Cluster| -> Vec<_> {
-            let quota = |at: usize| cluster.hosts[at].node.as_ref().expect("runs").quotas().find("gpus");
+            let quota = |at: usize| cluster.hosts[at].node.as_ref().expect("runs").chapters().quotas.find("gpus");
             (0..3).map(|at| quota(at).map(|quota| quota.avantan().share.clone())).collect()
         };
         let before = shares(&cluster);
         for (to, from, message) in late.clone() {
-            if matches!(message.body, Body::Avantan { .. } | Body::Digests(_) | Body::NoVote { .. }) {
+            if matches!(
+                message.body,
+                Body::Quota(QuotaMessage::Avantan { .. })
+                    | Body::Quota(QuotaMessage::Digests(_))
+                    | Body::Quota(QuotaMessage::NoVote { .. })
+            ) {
                 cluster.feed(to, Input::Message { from, message });
             }
         }
@@ -204,8 +210,8 @@ fn site_that_missed_a_creation_hears_of_it_when_it_would_forget_the_name() {
     assert_eq!(epoch(&cluster, 2), 0);
 }
 
-fn missing(at: usize) -> slackline_core::api::SiteSet {
-    let mut missing = slackline_core::api::SiteSet::default();
+fn missing(at: usize) -> SiteSet {
+    let mut missing = SiteSet::default();
     missing.insert(at);
     missing
 }
@@ -249,7 +255,7 @@ fn proposal_that_comes_late_does_not_replace_the_one_after_it() {
     cluster.cut = vec![(1, 0), (2, 0)];
     wait_for(&mut cluster, 2 * KEPT, |cluster| frozen(cluster, 0).is_empty());
     let late = cluster.log.take().expect("kept").into_iter().filter(
-        |(_, _, message)| matches!(&message.body, Body::Forget(message) if matches!(**message, Forget::Propose { .. })),
+        |(_, _, message)| matches!(&message.body, Body::Quota(QuotaMessage::Forget(message)) if matches!(**message, Forget::Propose { .. })),
     );
     let late: Vec<_> = late.collect();
     assert!(!late.is_empty());
@@ -258,7 +264,9 @@ fn proposal_that_comes_late_does_not_replace_the_one_after_it() {
     wait_for(&mut cluster, 2 * KEPT, |cluster| (0..3).all(|at| frozen(cluster, at) == ["gpus"]));
     let numbers = |cluster: &Cluster| -> Vec<u64> {
         let node = |at: usize| cluster.hosts[at].node.as_ref().expect("runs");
-        (0..3).flat_map(|at| node(at).quotas().forgetting().frozen.iter().map(|freeze| freeze.number)).collect()
+        (0..3)
+            .flat_map(|at| node(at).chapters().quotas.forgetting().frozen.iter().map(|freeze| freeze.number))
+            .collect()
     };
     let before = numbers(&cluster);
     for (to, from, message) in late {
@@ -336,7 +344,7 @@ fn site_that_is_restarted_knows_what_was_forgotten_and_numbers_on() {
     cluster.run(SECOND);
     let number = |cluster: &Cluster| {
         let node = cluster.hosts[1].node.as_ref().expect("runs");
-        node.quotas().find("gpus").expect("known").number()
+        node.chapters().quotas.find("gpus").expect("known").number()
     };
     assert_eq!(number(&cluster), 1, "0 is used");
     cluster.kill(1);
@@ -388,7 +396,7 @@ fn operations_in_doubt_about_a_forgotten_quota_are_settled() {
         cluster.run(2 * DELAY + 1);
         cluster.cut = vec![(0, 1), (2, 1)];
         cluster.run(4 * SECOND);
-        assert_eq!(cluster.outcome(1, sequence), Some(Outcome::Unknown(Doubt::Undecided)));
+        assert_eq!(cluster.outcome(1, sequence), Some(Outcome::Unknown(UnknownReason::Undecided)));
         let (site, incarnation, session) = cluster.hosts[1].session.expect("opened");
         cluster.cut.clear();
         cluster.run(4 * SECOND);
@@ -401,7 +409,7 @@ fn operations_in_doubt_about_a_forgotten_quota_are_settled() {
         cluster.responses.clear();
         let operation = OperationId { site, incarnation, session, sequence };
         cluster.request(1, 9, Request::Ask { operation });
-        let outcome = if is_creation { Outcome::Unknown(Doubt::Forgotten) } else { Outcome::Deleted };
+        let outcome = if is_creation { Outcome::Unknown(UnknownReason::Forgotten) } else { Outcome::Deleted };
         let answer = Response::Asked { operation, outcome };
         assert!(cluster.responses.contains(&(1, ClientId(9), answer)), "{:?}", cluster.responses);
     }
@@ -429,7 +437,7 @@ fn name_that_is_frozen_hears_nothing() {
     table.limit = Some(90);
     table.generation += 1;
     let decided = Message::Decided { instance: before.applied + 1, table };
-    let body = Body::Avantan { quota: "gpus".into(), message: Box::new(decided) };
+    let body = Body::Quota(QuotaMessage::Avantan { quota: "gpus".into(), message: Box::new(decided) });
     for epoch in 0..2 {
         let message = slackline_core::peer::PeerMessage {
             incarnation: slackline_core::id::Incarnation(1),

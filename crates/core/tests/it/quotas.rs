@@ -1,13 +1,16 @@
 //! Scenarios of quotas, named subject_condition_outcome.
 
 use slackline_core::api::{
-    Answer, BATCH_OPERATIONS, Batch, Doubt, Hold, Operation, Outcome, Readiness, Refusal, Request, Response, Submission,
+    Answer, BATCH_OPERATIONS, Batch, Hold, Operation, Outcome, Readiness, Refusal, Request, Response, Submission,
+    UnknownReason,
 };
+use slackline_core::chapter::Chapter as _;
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{Incarnation, OperationId, SiteId};
 use slackline_core::machine::ClientId;
-use slackline_core::peer::Tally;
-use slackline_core::quota::{GRANT, KEPT, WAITING, count};
+use slackline_core::peer::quota::Tally;
+use slackline_core::quota::{KEPT, WAITING, count};
+use slackline_core::rows::GRANT;
 
 use crate::cluster::{Cluster, DELAY};
 
@@ -392,7 +395,7 @@ fn new_incarnation_that_took_a_value_over_learns_its_outcome() {
     cluster.hosts[2].rows.clear();
     cluster.start(2);
     let has_accepted = |cluster: &Cluster, at: usize| {
-        let quota = cluster.hosts[at].node.as_ref().and_then(|node| node.quotas().find("gpus"));
+        let quota = cluster.hosts[at].node.as_ref().and_then(|node| node.chapters().quotas.find("gpus"));
         let round = quota.and_then(|quota| quota.avantan().share.round.as_ref());
         round.is_some_and(|round| round.instance == instance && round.accepted.is_some())
     };
@@ -478,7 +481,7 @@ fn deletion_in_doubt_is_settled_by_what_the_quota_has_become() {
         cluster.run(2 * DELAY + 1);
         cluster.cut = vec![(0, 1), (2, 1)];
         cluster.run(4 * SECOND);
-        let undecided = Outcome::Unknown(Doubt::Undecided);
+        let undecided = Outcome::Unknown(UnknownReason::Undecided);
         assert_eq!(cluster.outcome(1, sequence), Some(undecided));
         let (site, incarnation, session) = cluster.hosts[1].session.expect("opened");
         cluster.cut.clear();
@@ -570,7 +573,7 @@ fn deletion_whose_value_lost_is_withdrawn_when_asked() {
     cluster.run(2);
     cluster.cut.extend([(0, 1), (2, 1)]);
     cluster.run(4 * SECOND);
-    assert_eq!(cluster.outcome(1, lost), Some(Outcome::Unknown(Doubt::Undecided)));
+    assert_eq!(cluster.outcome(1, lost), Some(Outcome::Unknown(UnknownReason::Undecided)));
     cluster.cut.clear();
     cluster.run(4 * SECOND);
     let (site, incarnation, session) = cluster.hosts[1].session.expect("opened");
@@ -628,7 +631,7 @@ fn operation_that_waits_is_answered_when_its_session_moves_on() {
                 (batch(waiting + slackline_core::api::SESSION_WINDOW, release(1)), Outcome::Refused(Refusal::Withdrawn))
             }
             1 => (Request::Close { site, incarnation, session }, Outcome::Refused(Refusal::Withdrawn)),
-            _ => (batch(waiting, acquire(5)), Outcome::Unknown(Doubt::Undecided)),
+            _ => (batch(waiting, acquire(5)), Outcome::Unknown(UnknownReason::Undecided)),
         };
         cluster.request(1, 5, request);
         assert_eq!(cluster.outcome(1, waiting), Some(expected), "case {how}");
@@ -666,8 +669,8 @@ fn operations_on_unknown_names_beyond_the_bound_are_refused_as_overloaded() {
     };
     assert_eq!(cluster.responses.iter().map(refused).sum::<usize>(), 1, "all but one wait");
     let node = cluster.hosts[0].node.as_ref().expect("runs");
-    assert_eq!(node.quotas().waiting(), WAITING);
+    assert_eq!(node.chapters().quotas.waiting(), WAITING);
     // Their time passes: the room is free again.
     cluster.run(2 * SECOND);
-    assert_eq!(cluster.hosts[0].node.as_ref().expect("runs").quotas().waiting(), 0);
+    assert_eq!(cluster.hosts[0].node.as_ref().expect("runs").chapters().quotas.waiting(), 0);
 }

@@ -1,7 +1,7 @@
 //! Scenarios of sessions: what a client was told of an id stays true, across crashes, full disks and the end of the session.
 
 use slackline_core::api::{
-    Answer, Batch, Doubt, Operation, Outcome, Refusal, Request, Response, SESSION_WINDOW, Submission,
+    Answer, Batch, Operation, Outcome, Refusal, Request, Response, SESSION_WINDOW, Submission, UnknownReason,
 };
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{Incarnation, OperationId, SessionId, SiteId};
@@ -16,7 +16,7 @@ use crate::txns::{bytes, key, value};
 type Session = (SiteId, Incarnation, SessionId);
 
 fn forgotten() -> Outcome {
-    Outcome::Unknown(Doubt::Forgotten)
+    Outcome::Unknown(UnknownReason::Forgotten)
 }
 
 fn withdrawn() -> Outcome {
@@ -211,7 +211,7 @@ fn commit_in_doubt_that_left_the_window_is_settled_and_stays_forgotten_after_a_c
 fn commit_told_to_be_undecided_that_left_the_window_opens_no_session_that_ended() {
     let (mut cluster, of, add) = one_done_and_one_in_doubt();
     cluster.run(90 * SECOND);
-    assert_eq!(answer(&cluster, 2), Some(Outcome::Unknown(Doubt::Undecided)), "its client waits no more");
+    assert_eq!(answer(&cluster, 2), Some(Outcome::Unknown(UnknownReason::Undecided)), "its client waits no more");
     send(&mut cluster, 0, of, 2 + SESSION_WINDOW, writes(&[(0, "z")], Change::Put(bytes("2"))));
     let (site, incarnation, session) = of;
     cluster.request(0, 5, Request::Close { site, incarnation, session });
@@ -252,9 +252,12 @@ fn operation_repeated_at_a_site_without_room_is_answered_from_its_record() {
     assert_eq!(again(&mut cluster, 0, of, 2, acquire(5)), Some(full.clone()));
     assert_eq!(again(&mut cluster, 0, of, 2, acquire(5)), Some(full.clone()));
     // Whoever asks wants to know for ever, and that cannot be written down.
-    assert_eq!(ask(&mut cluster, 0, of, 2), Outcome::Unknown(Doubt::StorageFull));
-    assert_eq!(ask(&mut cluster, 0, of, 3), Outcome::Unknown(Doubt::StorageFull));
-    assert_eq!(again(&mut cluster, 0, of, 2 + SESSION_WINDOW, acquire(5)), Some(Outcome::Unknown(Doubt::StorageFull)));
+    assert_eq!(ask(&mut cluster, 0, of, 2), Outcome::Unknown(UnknownReason::StorageFull));
+    assert_eq!(ask(&mut cluster, 0, of, 3), Outcome::Unknown(UnknownReason::StorageFull));
+    assert_eq!(
+        again(&mut cluster, 0, of, 2 + SESSION_WINDOW, acquire(5)),
+        Some(Outcome::Unknown(UnknownReason::StorageFull))
+    );
     assert_eq!(cluster.hosts[0].copy().1, batches, "nothing is written");
 
     // A refusal stays one when there is room again, and after a crash once it was told again.
@@ -271,7 +274,7 @@ fn operation_that_waits_is_not_refused_when_it_is_repeated_at_a_site_without_roo
     let (mut cluster, of) = third_that_waits();
     cluster.hosts[1].node.as_mut().expect("runs").set_room(false);
     assert_eq!(again(&mut cluster, 1, of, 3, acquire(5)), None);
-    assert_eq!(ask(&mut cluster, 1, of, 3), Outcome::Unknown(Doubt::Undecided));
+    assert_eq!(ask(&mut cluster, 1, of, 3), Outcome::Unknown(UnknownReason::Undecided));
     assert_eq!(again(&mut cluster, 1, of, 4, acquire(5)), Some(Outcome::Refused(Refusal::StorageFull)));
     cluster.done(0, Operation::Release { quota: "gpus".into(), amount: 90 });
     cluster.run(5 * SECOND);
@@ -287,7 +290,7 @@ fn site_that_is_not_ready_does_not_say_of_an_operation_that_it_was_refused() {
     assert!(granted(&again(&mut cluster, 0, of, 1, acquire(5)).expect("at once")));
     cluster.kill(0);
     cluster.start(0);
-    let not_ready = Outcome::Unknown(Doubt::NotReady);
+    let not_ready = Outcome::Unknown(UnknownReason::NotReady);
     assert_eq!(again(&mut cluster, 0, of, 1, acquire(5)), Some(not_ready.clone()));
     assert_eq!(ask(&mut cluster, 0, of, 1), not_ready);
     cluster.run(SECOND);

@@ -1,8 +1,10 @@
 //! Transactions over objects of several homes, one rule a scenario.
 
-use slackline_core::api::{Batch, Doubt, Hold, Operation, Outcome, Read, Reading, Request, Response, Submission};
+use slackline_core::api::{
+    Batch, Hold, Operation, Outcome, Read, Reading, Request, Response, Submission, UnknownReason,
+};
 use slackline_core::clock::{MILLISECOND, SECOND};
-use slackline_core::id::{Incarnation, OperationId, SessionId};
+use slackline_core::id::{Incarnation, OperationId, SessionId, SiteSet};
 use slackline_core::machine::{ClientId, Input, KeySet, Machine, Overlay, View};
 use slackline_core::node::Node;
 use slackline_core::object::message::{Fetch, Message, Prepare};
@@ -67,7 +69,7 @@ impl Txn {
 }
 
 pub(crate) fn bytes(value: &str) -> Value {
-    Value::Bytes(value.as_bytes().to_vec())
+    Value::Bytes(value.as_bytes().to_vec().into())
 }
 
 pub(crate) fn key(home: u16, name: &str) -> ObjectKey {
@@ -189,7 +191,7 @@ fn transaction_takes_as_many_phases_as_it_has_homes_left() {
     assert_eq!(commit(&mut cluster, 0, Txn::new().read(&there, &seen)), committed(1), "validated at its home");
     cluster.run(30 * SECOND);
     for host in &cluster.hosts {
-        let txns = host.node.as_ref().expect("runs").txns();
+        let txns = &host.node.as_ref().expect("runs").chapters().txns;
         assert_eq!(txns.under_way(), (0, 0), "nothing is left of it");
         assert!(host.rows.keys().all(|key| !(0x07..=0x08).contains(&key[0])));
     }
@@ -457,7 +459,7 @@ fn write_that_may_not_wait_waits_neither_for_rights_of_an_earlier_life() {
 }
 
 /// What the site `at` is told about an operation of the site `by`.
-fn explain(cluster: &mut Cluster, at: usize, by: usize, sequence: u64) -> Result<Box<Trace>, Doubt> {
+fn explain(cluster: &mut Cluster, at: usize, by: usize, sequence: u64) -> Result<Box<Trace>, UnknownReason> {
     let (site, incarnation, session) = cluster.session(by);
     let operation = OperationId { site, incarnation, session, sequence };
     cluster.request(at, 71, Request::Explain { operation });
@@ -529,15 +531,15 @@ fn trace_names_rights_that_proved_reads_and_who_refused() {
     assert_eq!(trace.end, Some((refused.at, End::Aborted(abort))));
 
     // It is in memory only, and of transactions that there were.
-    assert_eq!(explain(&mut cluster, 2, 2, hasty + 1), Err(Doubt::Forgotten));
+    assert_eq!(explain(&mut cluster, 2, 2, hasty + 1), Err(UnknownReason::Forgotten));
     let session = cluster.hosts[2].session;
     cluster.kill(2);
     cluster.run(5 * SECOND);
-    assert_eq!(explain(&mut cluster, 0, 2, hasty), Err(Doubt::SiteUnreachable));
+    assert_eq!(explain(&mut cluster, 0, 2, hasty), Err(UnknownReason::SiteUnreachable));
     cluster.start(2);
     cluster.hosts[2].session = session;
     cluster.run(5 * SECOND);
-    assert_eq!(explain(&mut cluster, 2, 2, hasty), Err(Doubt::Forgotten));
+    assert_eq!(explain(&mut cluster, 2, 2, hasty), Err(UnknownReason::Forgotten));
 }
 
 #[test]
@@ -555,7 +557,7 @@ fn participants_find_out_without_their_coordinator() {
             assert_eq!(values[0].is_some(), takes_effect, "killed after {after}");
         }
         for at in 1..3 {
-            assert!(cluster.hosts[at].node.as_ref().expect("runs").txns().is_settled(), "nothing is in doubt");
+            assert!(cluster.hosts[at].node.as_ref().expect("runs").chapters().txns.is_settled(), "nothing is in doubt");
         }
     }
 }
@@ -679,7 +681,7 @@ fn question_about_what_is_undecided_does_not_end_it_falsely() {
     cluster.run(MILLISECOND);
     cluster.request(0, 5, Request::Ask { operation });
     let (_, _, response) = cluster.responses.pop().expect("answered at once");
-    assert_eq!(response, Response::Asked { operation, outcome: Outcome::Unknown(Doubt::Undecided) });
+    assert_eq!(response, Response::Asked { operation, outcome: Outcome::Unknown(UnknownReason::Undecided) });
     cluster.run(4 * DELAY);
     assert_eq!(cluster.outcome(0, sequence), Some(committed(2)));
 }
@@ -692,7 +694,7 @@ fn bad_transaction_is_refused_and_nothing_of_it_is_applied() {
         (Txn::new().put(&key(9, "x"), "1"), Cause::UnknownRegion),
         (Txn::new().put(&key(1, "a\nb"), "1"), Cause::InvalidKey),
         (Txn::new().put(&key(1, ""), "1"), Cause::InvalidKey),
-        (Txn::new().write(&key(1, "x"), Change::Put(Value::Bytes(vec![0; 300_000]))), Cause::TooLarge),
+        (Txn::new().write(&key(1, "x"), Change::Put(Value::Bytes(vec![0; 300_000].into()))), Cause::TooLarge),
         (Txn::new().put(&good, "1"), Cause::Malformed),
     ] {
         assert_eq!(cause(&commit(&mut cluster, 0, bad.put(&good, "1"))), Some(expected));
@@ -775,7 +777,10 @@ fn participant_that_loses_its_disk_leaves_all_of_a_transaction_or_nothing() {
                 );
             }
             for at in [0, 1] {
-                assert!(cluster.hosts[at].node.as_ref().expect("runs").txns().is_settled(), "lost after {after} us");
+                assert!(
+                    cluster.hosts[at].node.as_ref().expect("runs").chapters().txns.is_settled(),
+                    "lost after {after} us"
+                );
             }
         }
     }
@@ -794,7 +799,7 @@ fn commit_whose_only_home_is_lost_is_unknown() {
     cluster.cut.clear();
     cluster.start(1);
     cluster.run(30 * SECOND);
-    assert_eq!(cluster.outcome(0, sequence), Some(Outcome::Unknown(Doubt::HomeLost)));
+    assert_eq!(cluster.outcome(0, sequence), Some(Outcome::Unknown(UnknownReason::HomeLost)));
 }
 
 /// What a tick reads for transactions is not in the way of what it reads for holds.
@@ -876,7 +881,7 @@ fn what_is_not_sound_is_refused_without_a_look_at_storage() {
             id: OperationId { site: Cluster::site(1), incarnation: Incarnation(1), session: SessionId(1), sequence: 1 },
             deadline: i64::MAX,
             participants: vec![(Cluster::site(0), Incarnation(1))],
-            prepared: 0,
+            prepared: SiteSet::default(),
             part: part.clone(),
             max_wait: 0,
             released: Default::default(),
@@ -885,7 +890,7 @@ fn what_is_not_sound_is_refused_without_a_look_at_storage() {
         };
         let messages = [Message::Fetch(Box::new(fetch)), Message::Prepare(Box::new(prepare))];
         for message in messages {
-            let body = Body::Object(Box::new(message));
+            let body = Body::Txn(Box::new(message));
             let message = PeerMessage { incarnation: Incarnation(1), position: 0, epoch: 0, body };
             let input = Input::Message { from: Cluster::site(1), message };
             let set = needed(&cluster, 0, &input);
@@ -937,7 +942,7 @@ fn to_judge_a_transaction_no_values_are_loaded_however_large_they_are() {
     let mut cluster = Cluster::new(1);
     let large = |at: usize| key(0, &format!("large/{at:03}"));
     for at in 0..200 {
-        let value = Change::Put(Value::Bytes(vec![1; VALUE_BYTES]));
+        let value = Change::Put(Value::Bytes(vec![1; VALUE_BYTES].into()));
         assert_eq!(commit(&mut cluster, 0, Txn::new().write(&large(at), value)), committed(1));
     }
     let seen: Vec<Seen> = (0..200).map(|at| get(&mut cluster, 0, &large(at)).expect("read")).collect();
@@ -965,7 +970,7 @@ fn one_request_reads_a_bounded_part_of_what_is_there() {
     let mut cluster = Cluster::new(2);
     let large = |at: usize| key(0, &format!("large/{at:03}"));
     for at in 0..80 {
-        let value = Change::Put(Value::Bytes(vec![1; VALUE_BYTES]));
+        let value = Change::Put(Value::Bytes(vec![1; VALUE_BYTES].into()));
         assert_eq!(commit(&mut cluster, 0, Txn::new().write(&large(at), value)), committed(1));
     }
     let bytes_of = |cluster: &Cluster, request: Request| {

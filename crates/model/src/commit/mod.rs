@@ -1,48 +1,49 @@
 //! The model check of commitment: [`slackline_core::txn`] itself, coordinator and participants, through its own handlers.
 //!
-//! A state is three sites, each with its storage and, while it is up, its [`Txns`]; all that was ever sent; and what came of
-//! each transaction. From each state
+//! A state is three sites, each with its storage and, while it is up, its [`Txns`]; all messages that were ever sent; and the fate
+//! of each transaction. From each state
 //!
-//! - a client may hand a transaction to its coordinator, or ask what became of it;
-//! - every message may arrive next, in any order, or never; in a setup that repeats them also again and again;
-//! - a site's timers may fire, all that it has, while it takes every other site to be down;
+//! - a client may hand a transaction to its coordinator, or ask for its outcome;
+//! - every message may arrive next, in any order, or never; in a setup that repeats them also more than once;
+//! - a site's timers may fire, all together, while it takes every other site to be down;
 //! - a site's clock may pass the deadline, with those of the others or without;
-//! - a site may crash: what is in memory is lost. It starts again from its storage, or never does;
-//! - a site may lose its disk and come back with a new incarnation, which the others have noted by then, as joining asks.
+//! - a site may crash: its memory is lost. It starts again from its storage, or never does;
+//! - a site may lose its disk and come back with a new incarnation, which the others have noted by then: joining requires that.
 //!
 //! Each step is atomic with its write, because the driver's release rule ([`slackline_core::machine::Gate`]) lets no message
 //! leave before it: a crash between the two is a message that never arrives.
 //!
-//! Time is what is left of it: before the deadline or after, and timers that are due whenever they fire. So times are no part
-//! of a state ([`Txns::fingerprint`]).
+//! Of time only two things matter: a clock is before the deadline or after it, and a timer that fires is due. So times are no
+//! part of a state ([`Txns::fingerprint`]).
 //!
 //! # Properties
 //!
-//! - **atomicity**: never is a transaction carried out by a site, or its client told so, and refused by another for ever, or its
-//!   client told that. What a lost disk had counts: somebody may have seen it;
-//! - **commitment**: what is carried out, or told to be, was durably prepared by every participant, each before the deadline
-//!   (or carried out then, in one write);
+//! - **atomicity**: no transaction is carried out by a site, or its client told so, and also refused permanently by another site,
+//!   or its client told that. The contents of a lost disk count: somebody may have seen them;
+//! - **commitment**: a transaction that is carried out, or whose client is told so, was durably prepared by every participant,
+//!   by each before the deadline (or carried out then, in one write);
 //! - **isolation**: of two transactions that each read what the other writes, at most one takes effect;
 //! - **no doubt**: see below;
 //! - **own invariants**: no assertion of the product fails.
 //!
 //! # No doubt
 //!
-//! From *every* state that is reached the rest is played to its end: all that is under way is lost, nothing that is down comes
+//! From *every* state that is reached the rest is played to its end: all messages under way are lost, no site that is down comes
 //! back, clocks pass the deadline, and timers fire and messages arrive in turn until nothing changes. Then no participant is in
-//! doubt that can reach all others, nor one that can reach another who is not; nothing is locked where nobody is in doubt; and
-//! if all sites are up, nobody keeps anything of any transaction, and each client was told how its own ended.
+//! doubt that can reach all others, or that can reach one that is not in doubt; no site without a doubt holds a lock; and if all
+//! sites are up, none keeps anything of any transaction, and each client was told the outcome of its own.
 
 mod rest;
-mod trace;
+pub(crate) mod trace;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use slackline_core::api::Outcome;
+use slackline_core::api::{self, Operation, Outcome, Request, Submission};
 use slackline_core::avantan::Membership;
+use slackline_core::chapter::{Chapter as _, Order};
 use slackline_core::clock::{Now, Offset, SECOND};
 use slackline_core::config::Config;
 use slackline_core::id::{Incarnation, Life, OperationId, SessionId, SiteId};
@@ -53,20 +54,20 @@ use slackline_core::object::message::{Fetch, Message};
 use slackline_core::object::{Change, Home, Part, Transaction, Value};
 use slackline_core::peer::Body;
 use slackline_core::right::Start;
+use slackline_core::rows;
 use slackline_core::stats::Rng;
-use slackline_core::turn::{Peer, Ticket, Trust, Turn};
+use slackline_core::turn::{Here, Out, Peer, Ticket, Turn};
 use slackline_core::txn::{Stage, Txns};
 use stateright::{Model, Property};
-pub(crate) use trace::trace;
 
-/// How many sites there are.
+/// The number of sites.
 const SITES: usize = 3;
 /// The wall clock before the deadline, and after it.
 const EARLY: i64 = 1_000_000 * SECOND as i64;
 const LATE: i64 = EARLY + 100 * SECOND as i64;
-/// By this the monotonic clock advances when timers fire: all are due.
+/// The monotonic clock advances by this when timers fire, so that all are due.
 const AN_HOUR: u64 = 3_600 * SECOND;
-/// How long a transaction may take.
+/// The time that a transaction may take.
 const TIMEOUT: u64 = 5 * SECOND;
 
 /// A transaction that a client asks for. It puts its number in every object that it writes.
@@ -74,44 +75,44 @@ const TIMEOUT: u64 = 5 * SECOND;
 pub struct Plan {
     /// The site that is asked.
     pub coordinator: usize,
-    /// The homes at which it reads the object, and finds nothing.
+    /// The homes at which it reads the object `x`, and finds nothing.
     pub reads: Vec<usize>,
     /// The homes at which it writes an object.
     pub writes: Vec<(usize, &'static str)>,
 }
 
-/// What to explore.
+/// The bounds of an exploration.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// For the printed line.
+    /// The name in the printed line.
     pub name: &'static str,
     /// The transactions.
     pub plans: Vec<Plan>,
-    /// How many crashes there may be.
+    /// The number of crashes that may happen.
     pub crashes: u8,
-    /// Whether a site that crashed starts again.
+    /// True if a site that crashed starts again.
     pub restarts: bool,
-    /// How many disks may be lost.
+    /// The number of disks that may be lost.
     pub losses: u8,
-    /// How often timers may fire, all sites together.
+    /// The number of times that timers may fire, at all sites together.
     pub looks: u8,
-    /// How often clients may ask what became of their transactions.
+    /// The number of times that clients may ask for outcomes.
     pub asks: u8,
-    /// Whether messages may arrive again and again.
+    /// True if a message may arrive more than once.
     pub repeats: bool,
-    /// Whether the clocks pass the deadline one by one, in any order, or together.
+    /// True if the clocks pass the deadline one by one, in any order; false if they do so together.
     pub skewed: bool,
-    /// Whether the third site holds a right over what is written at the second.
+    /// True if the third site holds a right over the object that is written at the second.
     pub right: bool,
-    /// Known to all states.
+    /// Shared by all states.
     shared: Arc<Shared>,
 }
 
-/// What is the same for all states.
+/// The data that all states share.
 #[derive(Debug, Default)]
 struct Shared {
     post: Mutex<Post>,
-    /// Which states come to rest without a doubt, and what the others come to.
+    /// The verdict at rest, by a state's fingerprint: none for those that come to rest without a doubt.
     rest: Mutex<HashMap<u64, Option<Wrong>>>,
 }
 
@@ -121,6 +122,7 @@ type Wrong = (&'static str, String);
 /// Every message that was ever sent in any state; a state names them by their places.
 #[derive(Debug, Default)]
 struct Post {
+    /// The place of each envelope, by its text.
     places: HashMap<String, u16>,
     envelopes: Vec<Arc<Envelope>>,
 }
@@ -144,41 +146,47 @@ struct Envelope {
 struct Site {
     /// None while it is down.
     txns: Option<Txns>,
+    /// Its durable rows.
     disk: BTreeMap<Vec<u8>, Vec<u8>>,
     incarnation: Incarnation,
     life: Life,
     /// The highest incarnation of each site that it has heard of.
     heard: Vec<Incarnation>,
-    /// Whether its clock is past the deadline.
+    /// True once its wall clock is past the deadline.
     is_late: bool,
+    /// Its monotonic clock, in microseconds.
     mono: u64,
-    /// Of all that, but for the monotonic clock.
+    /// The fingerprint of all fields above but the life and the monotonic clock.
     print: u64,
 }
 
-/// What came of a transaction, for good.
+/// The fate of a transaction: each field only becomes true, or gets more sites.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 struct Fate {
     is_submitted: bool,
     told_committed: bool,
     told_aborted: bool,
-    /// The sites that had durably prepared it in time, carried it out, and refused it; a bit each.
+    /// The sites that have durably prepared it in time, a bit each.
     prepared: u8,
+    /// The sites that have durably carried it out, a bit each.
     carried: u8,
+    /// The sites that have durably refused it, a bit each.
     refused: u8,
 }
 
-/// One state of the whole.
+/// One state of all sites, messages and transactions.
 #[derive(Clone, Debug)]
 pub struct State {
     sites: Vec<Arc<Site>>,
-    /// What was sent, in ascending order.
+    /// The places of the messages that may arrive, in ascending order.
     sent: Vec<u16>,
     fates: Vec<Fate>,
+    /// The numbers of these events that may still happen.
     crashes: u8,
     losses: u8,
     looks: u8,
     asks: u8,
+    /// True once an assertion of the product has failed.
     broken: bool,
     /// The property that it breaks, now or when the rest is played to its end.
     breaks: Option<&'static str>,
@@ -203,12 +211,12 @@ impl Hash for State {
     }
 }
 
-/// What may happen next.
+/// An event that may happen next.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// A client hands its transaction over.
     Submit(usize),
-    /// A client asks what became of it.
+    /// A client asks for its outcome.
     Ask(usize),
     /// A message arrives.
     Deliver(u16),
@@ -218,7 +226,7 @@ pub enum Action {
     Pass(usize),
     /// All clocks do.
     PassAll,
-    /// A site loses what is in memory, and starts again or not.
+    /// A site loses its memory, and starts again or not.
     Crash(usize),
     /// A site loses everything, and comes back with a new incarnation.
     LoseDisk(usize),
@@ -244,10 +252,12 @@ impl Plan {
                 .writes
                 .iter()
                 .filter(|(at, _)| *at == home)
-                .map(|(_, name)| ((*name).to_owned(), Change::Put(Value::Bytes(vec![number as u8]))))
+                .map(|(_, name)| ((*name).to_owned(), Change::Put(Value::Bytes(vec![number as u8].into()))))
                 .collect(),
             ..Part::default()
         };
+
+        // Reads are of version 0: nothing is there. So two transactions that read each other's writes cannot both be right.
         let homes = (0..SITES).map(|at| Home { region: at as u16, incarnation: Incarnation(1), part: part(at) });
         Transaction {
             homes: homes.filter(|home| !home.part.is_empty()).collect(),
@@ -256,7 +266,7 @@ impl Plan {
         }
     }
 
-    /// Whether each reads what the other writes.
+    /// True if each reads an object that the other writes: one of the two must see the other's write, so both cannot take effect.
     fn excludes(&self, other: &Plan) -> bool {
         let reads = |one: &Plan, two: &Plan| one.reads.iter().any(|home| two.writes.contains(&(*home, "x")));
         reads(self, other) && reads(other, self)
@@ -264,7 +274,7 @@ impl Plan {
 }
 
 impl Fate {
-    /// One that is not prepared before is by the same write.
+    /// Notes that a site has carried it out. A site that had not prepared it has done so by the same write.
     fn carry_out(&mut self, site: u8, is_late: bool) {
         self.carried |= site;
         self.prepared |= if is_late { 0 } else { site };
@@ -294,6 +304,7 @@ impl Site {
     }
 
     fn fingerprint(&mut self) {
+        // Without the life and the monotonic clock: they only rise, and with them no state would ever be met a second time.
         let mut hasher = DefaultHasher::new();
         (&self.disk, self.incarnation, &self.heard, self.is_late, self.txns.is_some()).hash(&mut hasher);
         if let Some(txns) = &self.txns {
@@ -304,23 +315,26 @@ impl Site {
 
     /// Starts it from its disk.
     fn open(&mut self, at: usize) {
+        // As the node does it: resident rows are restored one by one, and paged ones are read when they are needed.
         let mut txns = Txns::new(site_id(at), 0);
-        for (key, value) in self.disk.iter().filter(|(key, _)| Txns::is_row(key)) {
-            let restored = txns.restore(key, value, self.incarnation, &self.disk).expect("a map can be read");
+        for (key, value) in self.disk.iter().filter(|(key, _)| !rows::is_paged(key)) {
+            let restored = txns.restore(key, value, self.incarnation, &self.disk);
             restored.expect("a row that the product wrote");
         }
         self.life = Life(self.life.0 + 1);
         self.txns = Some(txns);
     }
 
-    /// Whether the site has prepared this and does not know how it ended.
+    /// True if the site has prepared the transaction and does not know its outcome.
     fn doubts(&self, id: OperationId) -> bool {
         let rows = self.disk.iter().filter_map(|(key, value)| Txns::stage_of_row(key, value).ok().flatten());
         rows.into_iter().any(|row| row == (id, Stage::Prepared))
     }
 }
 
-/// What a handler is called with.
+/// Declares the keys that a handler needs from storage.
+type Needs<'a> = dyn Fn(&Txns, &Here, &mut KeySet) + 'a;
+/// Calls a handler.
 type Act<'a> = dyn Fn(&mut Txns, &mut Turn, &View) + 'a;
 
 impl Setup {
@@ -329,13 +343,14 @@ impl Setup {
         OperationId { site, incarnation: Incarnation(1), session: SessionId(1), sequence: number as u64 }
     }
 
-    /// One turn of a site: calls the handler, makes its batch durable, and sends what it says. What was sent is returned.
-    fn turn(&self, state: &mut State, at: usize, hears: bool, needs: KeySet, act: &Act) -> Vec<u16> {
+    /// One turn of a site: calls the handler, makes its batch durable, and sends its messages. Returns their places.
+    fn turn(&self, state: &mut State, at: usize, hears: bool, needs: &Needs, act: &Act) -> Vec<u16> {
         let site = Arc::make_mut(&mut state.sites[at]);
         let (members, config) = (members(), Config { idle_calls: 0, ..Config::new(site_id(at), members()) });
         let heard = hears.then_some(site.mono);
         let now = Now { wall: if site.is_late { LATE } else { EARLY }, mono: site.mono };
-        // Whose clock is how far is what is explored; none is so far off that its site would notice.
+
+        // Every order in which clocks pass the deadline is explored, so no site may notice how far they are apart.
         let offset = Some(Offset::measure(now, now.wall, now));
         let peer = |other: usize| Peer {
             offset,
@@ -345,49 +360,46 @@ impl Setup {
             ..Peer::default()
         };
         let peers: Vec<Peer> = (0..SITES).map(peer).collect();
-        let mut turn = Turn {
+        let here = Here {
             now,
             uptime: site.mono,
             site: Membership { me: site_id(at), incarnation: site.incarnation, members: &members },
-            leaving: false,
-            waiting: 0,
-            has_room: true,
-            trust: Trust::Trusted,
-            config: &config,
-            peers: &peers,
             position: at,
-            rng: &mut Rng::new(0),
-            metrics: &mut Metrics::default(),
-            batch: Batch::new(),
-            sends: Vec::new(),
-            digests: vec![Vec::new(); SITES],
-            finished: Vec::new(),
-            undecided: Vec::new(),
-            removed: Default::default(),
-            responses: Vec::new(),
-            next_due: None,
+            peers: &peers,
+            config: &config,
+            has_room: true,
         };
-        let view = View::prepare(needs, &Overlay::default(), &site.disk).expect("a map can be read");
+        let (mut rng, mut metrics) = (Rng::new(0), Metrics::default());
+        let mut turn = Turn { here, out: Out::new(site_id(at), 0, &mut rng, &mut metrics) };
+
+        // The view has only the keys that the handler declared: a handler that reads another one fails here as in the product.
         let txns = site.txns.as_mut().expect("only a site that is up has turns");
+        let mut needed = KeySet::default();
+        needs(txns, &here, &mut needed);
+        let view = View::prepare(needed, &Overlay::default(), &site.disk).expect("a map can be read");
         let start = Start { incarnation: site.incarnation, life: site.life };
         let sound = catch_unwind(AssertUnwindSafe(|| {
             if txns.start() != start {
-                txns.resume(&turn, start);
+                txns.resume(&mut turn, start);
             }
             act(txns, &mut turn, &view);
-            txns.persist(&mut turn.batch);
+            txns.persist(&mut turn);
         }));
-        let Turn { batch, sends, finished, .. } = turn;
+
+        // Durable before anything leaves, as the release rule has it.
+        let Out { batch, sends, finished, .. } = turn.out;
         state.broken |= sound.is_err();
         self.make_durable(&mut state.fates, site, at, &batch);
         site.fingerprint();
         let incarnation = site.incarnation;
+        // The client hears an outcome only after the write that it rests on, so a fate never runs ahead of the disk.
         for (ticket, outcome) in finished {
             state.fates[ticket.sequence as usize].tell(&outcome);
         }
+
         let mut sent = Vec::new();
         for (to, body) in sends {
-            let Body::Object(message) = body else { continue };
+            let Body::Txn(message) = body else { continue };
             sent.push(self.send(Envelope { from: at, incarnation, to: usize::from(to.region), message: *message }));
         }
         for place in &sent {
@@ -398,6 +410,7 @@ impl Setup {
         sent
     }
 
+    /// Writes a batch to a site's disk, and notes in the fates of transactions what its rows say.
     fn make_durable(&self, fates: &mut [Fate], site: &mut Site, at: usize, batch: &Batch) {
         let bit = 1 << at;
         for (key, value) in batch.iter() {
@@ -408,6 +421,7 @@ impl Setup {
             if let Some((id, stage)) = Txns::stage_of_row(key, value).expect("a row that the product wrote") {
                 let fate = &mut fates[id.sequence as usize];
                 match stage {
+                    // In time only by the participant's own clock: that is the clock by which it refuses.
                     Stage::Prepared if !site.is_late => fate.prepared |= bit,
                     Stage::Prepared | Stage::Defending => {}
                     Stage::Committed => fate.carry_out(bit, site.is_late),
@@ -422,6 +436,7 @@ impl Setup {
         }
     }
 
+    /// The place of a message. The same message has the same place in every state.
     fn send(&self, envelope: Envelope) -> u16 {
         let mut post = lock(&self.shared.post);
         let Post { places, envelopes } = &mut *post;
@@ -435,85 +450,78 @@ impl Setup {
         lock(&self.shared.post).envelopes[usize::from(place)].clone()
     }
 
+    /// A client hands its transaction to the coordinator.
     fn submit(&self, state: &mut State, number: usize) {
         let plan = &self.plans[number];
         let at = plan.coordinator;
         let transaction = plan.transaction(number);
-        let mut needs = KeySet::default();
-        // What the node would ask storage for: its own part.
-        let own = transaction.homes.iter().filter(|home| usize::from(home.region) == at);
-        let site = &state.sites[at];
-        if let (Some(txns), Some(own)) = (&site.txns, own.into_iter().next()) {
-            let prepare = self.own_prepare(number, own.part.clone());
-            txns.message_needs(&prepare, site.incarnation, &mut needs);
-        }
-        let outcome = std::cell::RefCell::new(None);
         let ticket = Ticket { session: SessionId(1), sequence: number as u64 };
+        let operation = || Operation::Commit(Box::new(transaction.clone()));
+        let batch = Request::Batch(api::Batch {
+            site: site_id(at),
+            incarnation: Incarnation(1),
+            session: ticket.session,
+            low: 1,
+            operations: vec![Submission { sequence: ticket.sequence, timeout: TIMEOUT, operation: operation() }],
+        });
+
+        let outcome = std::cell::RefCell::new(None);
         state.fates[number].is_submitted = true;
-        self.turn(state, at, true, needs, &|txns, turn, view| {
-            let table = txns.table(turn, view);
-            *outcome.borrow_mut() = txns.commit(turn, &table, ticket, transaction.clone(), TIMEOUT, (1, 1));
+        let needs = |txns: &Txns, here: &Here, needed: &mut KeySet| txns.request_needs(here, &batch, needed);
+        self.turn(state, at, true, &needs, &|txns, turn, view| {
+            let order = Order { ticket, operation: operation(), timeout: TIMEOUT, low: 1, digest: 1 };
+            *outcome.borrow_mut() = txns.execute(turn, view, order);
         });
         if let Some(outcome) = outcome.into_inner() {
             state.fates[number].tell(&outcome);
         }
     }
 
-    /// A question of which only the part matters: what storage it needs.
-    fn own_prepare(&self, number: usize, part: Part) -> Message {
-        Message::Prepare(Box::new(slackline_core::object::message::Prepare {
-            id: self.id(number),
-            deadline: 0,
-            participants: Vec::new(),
-            prepared: 0,
-            part,
-            max_wait: 0,
-            released: Default::default(),
-            rank: slackline_core::object::Rank::LAST,
-            is_check: false,
-        }))
-    }
-
+    /// A message arrives. Returns the places of those that the receiver sends.
     fn deliver(&self, state: &mut State, place: u16) -> Vec<u16> {
         let envelope = self.envelope(place);
         let Envelope { from, incarnation, to, message } = &*envelope;
         let site = &state.sites[*to];
-        // An incarnation that is gone never acts again.
-        let Some(txns) = site.txns.as_ref().filter(|_| *incarnation >= site.heard[*from]) else { return Vec::new() };
-        let mut needs = KeySet::default();
-        txns.message_needs(message, site.incarnation, &mut needs);
-        self.turn(state, *to, true, needs, &|txns, turn, view| {
-            txns.message(turn, view, site_id(*from), message.clone());
-        })
+
+        // An incarnation that is gone never acts again: the node drops its messages.
+        if site.txns.is_none() || *incarnation < site.heard[*from] {
+            return Vec::new();
+        }
+        let body = Body::from(message.clone());
+        let needs = |txns: &Txns, here: &Here, needed: &mut KeySet| txns.message_needs(here, &body, needed);
+        self.turn(state, *to, true, &needs, &|txns, turn, view| txns.message(turn, view, *from, 0, body.clone()))
     }
 
+    /// A site's timers fire, all of them. Returns the places of the messages that it sends.
     fn look(&self, state: &mut State, at: usize) -> Vec<u16> {
         let site = Arc::make_mut(&mut state.sites[at]);
         site.mono += AN_HOUR;
-        let mut needs = KeySet::default();
-        if let Some(txns) = &site.txns {
-            txns.tick_needs(site.mono, site.incarnation, &mut needs);
-        }
-        self.turn(state, at, false, needs, &|txns, turn, view| txns.tick(turn, view))
+        let needs = |txns: &Txns, here: &Here, needed: &mut KeySet| txns.tick_needs(here, needed);
+        self.turn(state, at, false, &needs, &|txns, turn, view| txns.tick(turn, view))
     }
 
+    /// A site's clock passes the deadline.
     fn pass(state: &mut State, at: usize) {
         let site = Arc::make_mut(&mut state.sites[at]);
         site.is_late = true;
         site.fingerprint();
     }
 
+    /// A site starts from its disk.
     fn restart(&self, state: &mut State, at: usize) {
         Arc::make_mut(&mut state.sites[at]).open(at);
-        self.turn(state, at, true, KeySet::default(), &|_, _, _| {});
+        self.turn(state, at, true, &|_, _, _| {}, &|_, _, _| {});
     }
 
+    /// A site loses its disk, and starts as a new incarnation.
     fn lose_disk(&self, state: &mut State, at: usize) {
         let incarnation = Incarnation(state.sites[at].incarnation.0 + 1);
         let is_late = state.sites[at].is_late;
         let mut heard = vec![Incarnation(1); SITES];
         heard[at] = incarnation;
         state.sites[at] = Arc::new(Site { incarnation, heard, is_late, ..Site::new() });
+
+        // A site joins only after every other one has noted its new incarnation.
         for other in (0..SITES).filter(|other| *other != at) {
             let site = Arc::make_mut(&mut state.sites[other]);
             site.heard[at] = incarnation;
@@ -522,16 +530,14 @@ impl Setup {
         self.restart(state, at);
     }
 
-    /// A client asks, as the node would have it.
+    /// A client asks for the outcome. As the node does it: the operation is withdrawn if it can be, and inquired about otherwise.
     fn ask(&self, state: &mut State, number: usize) {
         let id = self.id(number);
         let taken_back = std::cell::Cell::new(false);
-        self.turn(state, id.site.region.into(), true, KeySet::default(), &|txns, turn, _| {
-            if txns.is_undecided(id) {
-                taken_back.set(txns.take_back(turn, id));
-                if !taken_back.get() {
-                    txns.ask_participants(turn, id);
-                }
+        self.turn(state, id.site.region.into(), true, &|_, _, _| {}, &|txns, turn, _| {
+            taken_back.set(!txns.withdraw(turn, id.session, &BTreeSet::from([id.sequence])).is_empty());
+            if !taken_back.get() {
+                txns.inquire(turn, id);
             }
         });
         state.fates[number].told_aborted |= taken_back.get();
@@ -539,11 +545,12 @@ impl Setup {
 }
 
 impl Fate {
+    /// The client is told an outcome.
     fn tell(&mut self, outcome: &Outcome) {
         match outcome {
             Outcome::Committed { .. } => self.told_committed = true,
             Outcome::Aborted(_) => self.told_aborted = true,
-            // It is told again when it is known.
+            // An unknown outcome is no promise; the client is told again when it is known.
             _ => {}
         }
     }
@@ -565,17 +572,21 @@ impl Model for Setup {
             broken: false,
             breaks: None,
         };
+
         (0..SITES).for_each(|at| self.restart(&mut state, at));
         if self.right {
             self.issue_right(&mut state);
         }
+
         vec![state]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        // A counterexample is found: nothing more has to be seen behind it.
         if state.breaks.is_some() {
             return;
         }
+
         let up = |at: usize| state.sites[at].txns.is_some();
         for (number, (plan, fate)) in self.plans.iter().zip(&state.fates).enumerate() {
             let site = &state.sites[plan.coordinator];
@@ -587,6 +598,7 @@ impl Model for Setup {
                 actions.push(Action::Ask(number));
             }
         }
+
         actions.extend(state.sent.iter().copied().map(Action::Deliver));
         if !self.skewed && !state.sites[0].is_late {
             actions.push(Action::PassAll);
@@ -601,7 +613,7 @@ impl Model for Setup {
             if state.crashes > 0 && up(at) {
                 actions.push(Action::Crash(at));
             }
-            // It is the others who give it its incarnation.
+            // The other sites confirm its new incarnation, so all must be up.
             if state.losses > 0 && (0..SITES).all(up) {
                 actions.push(Action::LoseDisk(at));
             }
@@ -618,7 +630,7 @@ impl Model for Setup {
             }
             Action::Deliver(place) => {
                 self.deliver(&mut state, place);
-                // One that changes nothing is as well not delivered yet.
+                // A message that changes nothing now may still do so later, so it stays.
                 if !self.repeats && state != *last {
                     state.sent.retain(|other| *other != place);
                 }
@@ -644,6 +656,8 @@ impl Model for Setup {
                 self.lose_disk(&mut state, at);
             }
         }
+
+        // An event that changes nothing leads nowhere new. Of the others each one is judged, now and when the rest is played.
         if state == *last {
             return None;
         }
@@ -663,7 +677,7 @@ impl Model for Setup {
 }
 
 impl Setup {
-    /// The third site reads what the second has often enough for a right over it.
+    /// Lets the third site read the second's object until it gets a right over it.
     fn issue_right(&self, state: &mut State) {
         for read in 0..5 {
             Arc::make_mut(&mut state.sites[1]).mono += SECOND;
@@ -684,9 +698,10 @@ impl Setup {
                 answer.into_iter().for_each(|place| drop(self.deliver(state, place)));
             }
         }
+
         state.sent.clear();
         let issued = state.sites[1].txns.as_ref().map_or(0, Txns::warranties);
-        assert_eq!(issued, 1, "what is read so often is worth a right");
+        assert_eq!(issued, 1, "an object that is read five times in a row must be worth a right");
     }
 }
 
@@ -699,6 +714,7 @@ pub fn setups() -> Vec<Setup> {
         Plan { coordinator: 0, reads: vec![0], writes: vec![(1, "x")] },
         Plan { coordinator: 1, reads: vec![1], writes: vec![(0, "x")] },
     ];
+
     let setup = |name, plans: Vec<Plan>| Setup {
         name,
         plans,
@@ -712,6 +728,7 @@ pub fn setups() -> Vec<Setup> {
         right: false,
         shared: Arc::default(),
     };
+
     let one = || vec![everywhere.clone()];
     let outside = || vec![outside.clone()];
     vec![

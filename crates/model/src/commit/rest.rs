@@ -1,4 +1,4 @@
-//! What is wrong in a state, or when the rest is played to its end from there.
+//! The judgement on a state: the property that it breaks, now or when the rest is played to its end from there.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,18 +8,20 @@ use slackline_core::id::Incarnation;
 
 use super::{Fate, Plan, SITES, Setup, State, Wrong, lock};
 
-/// After so many rounds of timers and messages nothing may change any more.
+/// The number of rounds of timers and messages after which nothing may change any more.
 const ROUNDS: usize = 24;
-/// So many messages one round may bring.
+/// The most messages of one round.
 const ROUND_MESSAGES: usize = 1_000;
 
 impl Setup {
-    /// Plays the rest to its end, with all that is under way lost. What is wrong now or then, if anything.
+    /// Plays the rest to its end, with all messages under way lost. Returns the property that is broken now or then, if one is.
     pub(super) fn wrong(&self, state: &State) -> Option<Wrong> {
         let now = self.wrong_now(state);
         if now.is_some() {
             return now;
         }
+
+        // Deadlines are over at the end, at all sites that are up: a doubt that only a deadline could end is none.
         let mut state = state.clone();
         for site in &mut state.sites {
             if site.txns.is_some() && !site.is_late {
@@ -28,6 +30,8 @@ impl Setup {
                 site.fingerprint();
             }
         }
+
+        // Many states come to the same rest, so its verdict is kept for all states that were met on the way there.
         let mut met = Vec::new();
         let verdict = loop {
             let key = {
@@ -51,9 +55,10 @@ impl Setup {
         verdict
     }
 
-    /// Every timer fires, and every message that comes of it arrives, in the order in which they were sent.
+    /// Every timer fires, and every message that is then sent arrives, in the order of sending.
     fn round(&self, state: &mut State) {
         let mut under_way = VecDeque::new();
+        // First all timers, then all messages: a round is the same from equal states, so a state that comes back is at rest.
         for at in 0..SITES {
             if state.sites[at].txns.is_some() && !state.broken {
                 under_way.extend(self.look(state, at));
@@ -65,16 +70,18 @@ impl Setup {
         }
     }
 
-    /// What no state may be.
+    /// The property that this state breaks, if it breaks one.
     pub(super) fn wrong_now(&self, state: &State) -> Option<Wrong> {
         if state.broken {
             return Some(("own invariants", "an assertion of the product fails".to_owned()));
         }
+
         for (number, (plan, fate)) in self.plans.iter().zip(&state.fates).enumerate() {
             let name = number + 1;
             if fate.took_effect() && fate.did_not() {
                 return Some(("atomicity", format!("T{name} is carried out and refused")));
             }
+            // Implicit commit: it is committed exactly when every participant has durably prepared in time.
             if fate.took_effect() && fate.prepared != plan.participants() {
                 return Some(("commitment", format!("T{name} is carried out, and not prepared by all in time")));
             }
@@ -84,15 +91,21 @@ impl Setup {
                 return Some(("isolation", format!("T{name} takes effect, and so does one that it excludes")));
             }
         }
+
         None
     }
 
+    /// The property that a state at rest breaks, if it breaks one.
     fn wrong_at_rest(&self, state: &State) -> Option<Wrong> {
         self.wrong_now(state).or_else(|| self.doubt_at_rest(state).map(|doubt| ("no doubt", doubt)))
     }
 
+    /// A doubt, lock or record that is left at rest though it need not be, in words.
     fn doubt_at_rest(&self, state: &State) -> Option<String> {
         let are_all_up = state.sites.iter().all(|site| site.txns.is_some());
+
+        // A participant may stay in doubt only if one that it cannot reach may have prepared, and all that it can reach are in
+        // doubt too.
         for (number, (plan, fate)) in self.plans.iter().zip(&state.fates).enumerate() {
             let participants = (0..SITES).filter(|at| plan.participants() >> at & 1 == 1);
             let (up, down): (Vec<usize>, Vec<usize>) = participants.partition(|at| state.sites[*at].txns.is_some());
@@ -110,6 +123,8 @@ impl Setup {
                 return Some(format!("the client of T{} is not told", number + 1));
             }
         }
+
+        // Locks and records that nobody ends would block objects and fill the disk permanently.
         for (at, site) in state.sites.iter().enumerate() {
             let Some(txns) = &site.txns else { continue };
             let doubts = (0..self.plans.len()).any(|number| site.doubts(self.id(number)));

@@ -16,7 +16,7 @@ pub(crate) fn trace(setup: &Setup, actions: Vec<Action>) -> Vec<String> {
             Action::Submit(number) => {
                 format!("S{} is asked to commit T{}", setup.plans[*number].coordinator + 1, number + 1)
             }
-            Action::Ask(number) => format!("the client of T{} asks what became of it", number + 1),
+            Action::Ask(number) => format!("the client of T{} asks for its outcome", number + 1),
             Action::Deliver(place) => {
                 let envelope = setup.envelope(*place);
                 format!("S{} → S{}  {}", envelope.from + 1, envelope.to + 1, brief(&envelope.message))
@@ -32,6 +32,8 @@ pub(crate) fn trace(setup: &Setup, actions: Vec<Action>) -> Vec<String> {
         let fates: Vec<String> = state.fates.iter().map(Fate::to_string).collect();
         lines.push(format!("{text:<60} {}", fates.join("; ")));
     }
+
+    // What breaks only at rest is not in the last state's fates: it is said beside them.
     if setup.wrong_now(&state).is_none() {
         lines.extend(setup.wrong(&state).map(|(_, wrong)| format!("the rest is played to its end: {wrong}")));
     }
@@ -55,16 +57,17 @@ impl fmt::Display for Fate {
     }
 }
 
+/// A message in a few words.
 fn brief(message: &Message) -> String {
     match message {
         Message::Fetch(_) => "Fetch".to_owned(),
         Message::Fetched(_) => "Fetched".to_owned(),
         Message::Revoke { .. } => "Revoke".to_owned(),
         Message::Revoked { .. } => "Revoked".to_owned(),
-        Message::Wonder { .. } => "Wonder".to_owned(),
-        Message::Gone { .. } => "Gone".to_owned(),
+        Message::ProbeCalls { .. } => "ProbeCalls".to_owned(),
+        Message::AbsentCalls { .. } => "AbsentCalls".to_owned(),
         Message::Prepare(prepare) => {
-            format!("Prepare(T{}, prepared {:03b})", prepare.id.sequence + 1, prepare.prepared)
+            format!("Prepare(T{}, prepared {:03b})", prepare.id.sequence + 1, prepare.prepared.0)
         }
         Message::Vote { id, vote } => {
             let vote = match vote {
@@ -78,9 +81,9 @@ fn brief(message: &Message) -> String {
         }
         Message::Decided { id } => format!("Decided(T{})", id.sequence + 1),
         Message::Forget { id } => format!("Forget(T{})", id.sequence + 1),
-        Message::Inquire { id, prepared, .. } => format!("Inquire(T{}, prepared {prepared:03b})", id.sequence + 1),
+        Message::Inquire { id, prepared, .. } => format!("Inquire(T{}, prepared {:03b})", id.sequence + 1, prepared.0),
         Message::Inquired { id, known, prepared } => {
-            format!("Inquired(T{}, {known:?}, prepared {prepared:03b})", id.sequence + 1)
+            format!("Inquired(T{}, {known:?}, prepared {:03b})", id.sequence + 1, prepared.0)
         }
     }
 }

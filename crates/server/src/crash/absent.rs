@@ -1,4 +1,4 @@
-//! What the driver calls in a build that has no crash points: nothing.
+//! The crash points of a build without them: each call does nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The driver's side: counts how often the point is reached, and ends the process.
+//! The driver's side: counts the times that the point is reached, and ends the process.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,11 +15,11 @@ use super::point::{Moment, POINTS, Point, step_of_effect, step_of_message};
 use crate::config::ConfigError;
 use crate::link::Outbox;
 
-/// Names the point.
+/// The environment variable that names the point.
 const VARIABLE: &str = "SLACKLINE_CRASH_AT";
-/// How long the last effect may take to leave; the link may have to be made first.
+/// The time that the last effect may take to leave; the link may have to be made first.
 const LAST_WORDS: Duration = Duration::from_secs(10);
-/// How often it is looked whether it has left, and how long its way to the socket takes after that.
+/// The pause between two looks at the last effect, and the time of its way to the socket once it has left.
 const STEP: Duration = Duration::from_millis(5);
 const TO_THE_SOCKET: Duration = Duration::from_millis(50);
 
@@ -28,14 +28,14 @@ const TO_THE_SOCKET: Duration = Duration::from_millis(50);
 pub(crate) struct CrashPoints {
     me: SiteId,
     armed: Option<Armed>,
-    /// What leaves last: a message to this site, or an answer. Nothing is done after that.
+    /// Set once the last effect leaves: a message to this site, or an answer to a client. Nothing is done after that.
     last: OnceLock<Option<SiteId>>,
 }
 
 #[derive(Debug)]
 struct Armed {
     point: &'static Point,
-    /// So many times more.
+    /// The number of times that it is still to be reached; the process ends at the last.
     left: AtomicU64,
 }
 
@@ -55,13 +55,13 @@ impl CrashPoints {
         let Some(armed) = self.armed_for(Moment::Arrived) else { return };
         if let Input::Message { message, .. } = input
             && step_of_message(message, self.me).is_some_and(|(step, _)| step == armed.point.step)
-            && armed.is_reached()
+            && armed.count_down()
         {
             armed.crash();
         }
     }
 
-    /// An input was handled; what came of it is not durable. What is only said again needs no batch, and is no step.
+    /// An input was handled; its effects are not durable. A message that is only repeated needs no batch, and is no step.
     pub(crate) fn gathered(&self, effects: &[Effect<Node>]) {
         if let Some(armed) = self.armed_for(Moment::Gathered)
             && effects.iter().any(|effect| matches!(effect, Effect::Persist(_)))
@@ -71,29 +71,31 @@ impl CrashPoints {
         }
     }
 
-    /// These effects are about to leave; what they need is durable. Takes those out that must not.
+    /// These effects are about to leave; the batches before them are durable. Takes those out that must not leave.
     pub(crate) fn leaving(&self, released: &mut Vec<Effect<Node>>) {
         if self.is_ending() {
             return released.clear();
         }
+
         if let Some(armed) = self.armed_for(Moment::Durable)
             && self.find(armed, released).is_some()
         {
             armed.crash();
         }
+
         if let Some(armed) = self.armed_for(Moment::Left)
             && let Some(position) = self.find(armed, released)
         {
             let last = released.swap_remove(position);
             let to = if let Effect::Send { to, .. } = &last { Some(*to) } else { None };
-            // Looked at above: it is not ending yet.
+            // It can be set: the process is not ending yet, see above.
             let _ = self.last.set(to);
             released.clear();
             released.push(last);
         }
     }
 
-    /// Whether nothing must be handled any more: [`CrashPoints::end`] is next.
+    /// True if nothing more may be handled: [`CrashPoints::end`] is next.
     pub(crate) fn is_ending(&self) -> bool {
         self.last.get().is_some()
     }
@@ -125,7 +127,7 @@ impl CrashPoints {
             else {
                 return false;
             };
-            before.replace(transaction) != Some(transaction) && armed.is_reached()
+            before.replace(transaction) != Some(transaction) && armed.count_down()
         };
         effects.iter().position(is_reached)
     }
@@ -140,12 +142,12 @@ impl Armed {
         };
         match times.parse() {
             Ok(times) if times > 0 => Ok(Self { point, left: AtomicU64::new(times) }),
-            _ => Err(format!("{times:?} after the colon is not a number from 1: the how-manieth time")),
+            _ => Err(format!("{times:?} after the colon is not a number from 1, of times that the point is reached")),
         }
     }
 
-    /// Counts once; whether that was the last.
-    fn is_reached(&self) -> bool {
+    /// Counts one time that the point is reached. Returns true if it was the last.
+    fn count_down(&self) -> bool {
         self.left.fetch_sub(1, Ordering::Relaxed) == 1
     }
 

@@ -1,11 +1,11 @@
-//! Crash points: where a test ends this process in the middle of a two-phase commit, as `kill -9` would.
+//! Crash points: places at which a test ends this process in the middle of a two-phase commit, as `kill -9` would.
 //!
 //! Only with the feature `crash-points`, which is never on by default. Then the environment names a point when a site starts:
 //! `SLACKLINE_CRASH_AT=POINT`, or `POINT:N` for the N-th time that it is reached. A transaction reaches a point once for all
 //! messages of a kind that leave together. The points are a table in `point`.
 //!
-//! The machine does not know of this. Which step of which transaction it is about is told by the message that arrives or is
-//! about to leave, and how far the step has got by where the driver meets it:
+//! The machine does not know of this. The message that arrives or is about to leave names the step and the transaction; the place
+//! at which the driver meets the message shows the step's progress:
 //!
 //! ```text
 //!             arrived          gathered            durable              left

@@ -1,4 +1,4 @@
-//! The points, and how a step is recognised.
+//! The points, and the recognition of steps.
 
 use slackline_core::api::{Outcome, Response};
 use slackline_core::id::{OperationId, SiteId};
@@ -15,7 +15,7 @@ pub(super) struct Point {
     pub(super) moment: Moment,
 }
 
-/// What is said, and the role in which the site says or hears it: the coordinator's, if the transaction is its own.
+/// A kind of message, and the role in which the site sends or receives it: the coordinator's, if the transaction is its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Step {
     pub(super) role: Role,
@@ -41,7 +41,7 @@ pub(super) enum Kind {
     Answer,
 }
 
-/// How far a step has got; see the table of the module.
+/// The progress of a step; see the table of the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Moment {
     Arrived,
@@ -60,12 +60,12 @@ const fn participant(name: &'static str, kind: Kind, moment: Moment) -> Point {
 
 /// Every point.
 pub(super) const POINTS: &[Point] = &[
-    // It notes whom it asks, with its own part if it has one; then it asks them.
+    // It notes the participants that it asks, with its own part if it has one; then it asks them.
     coordinator("coordinator-record-gathered", Kind::Prepare, Moment::Gathered),
     coordinator("coordinator-record-durable", Kind::Prepare, Moment::Durable),
     coordinator("coordinator-prepare-left", Kind::Prepare, Moment::Left),
     coordinator("coordinator-vote-arrived", Kind::Vote, Moment::Arrived),
-    // All have voted, or it found out; it notes that and the outcome, then it tells the client and the others.
+    // All have voted, or it has learned the outcome from them; it notes the outcome, then it tells the client and the others.
     coordinator("coordinator-decision-gathered", Kind::Decide, Moment::Gathered),
     coordinator("coordinator-decision-durable", Kind::Decide, Moment::Durable),
     coordinator("coordinator-answer-left", Kind::Answer, Moment::Left),
@@ -89,14 +89,14 @@ pub(super) const POINTS: &[Point] = &[
     participant("participant-decided-durable", Kind::Decided, Moment::Durable),
     participant("participant-decided-left", Kind::Decided, Moment::Left),
     participant("participant-forget-arrived", Kind::Forget, Moment::Arrived),
-    // It is in doubt: it asks the others, finds out, carries its part out, and tells them.
+    // It is in doubt: it asks the others, learns the outcome, carries its part out, and tells them.
     participant("participant-inquire-durable", Kind::Inquire, Moment::Durable),
     participant("participant-inquire-left", Kind::Inquire, Moment::Left),
     participant("participant-answer-arrived", Kind::Inquired, Moment::Arrived),
     participant("participant-recovery-gathered", Kind::Decide, Moment::Gathered),
     participant("participant-recovery-durable", Kind::Decide, Moment::Durable),
     participant("participant-recovery-left", Kind::Decide, Moment::Left),
-    // Another is in doubt and asks it: it notes what that one knows, and answers.
+    // Another site is in doubt and asks it: it notes the knowledge of that one, and answers.
     participant("participant-inquired-gathered", Kind::Inquired, Moment::Gathered),
     participant("participant-inquired-durable", Kind::Inquired, Moment::Durable),
     participant("participant-inquired-left", Kind::Inquired, Moment::Left),
@@ -104,7 +104,7 @@ pub(super) const POINTS: &[Point] = &[
 
 /// The step that a message is, for the site that sends or receives it, and the transaction that it is about.
 pub(super) fn step_of_message(message: &PeerMessage, me: SiteId) -> Option<(Step, Option<OperationId>)> {
-    let Body::Object(message) = &message.body else { return None };
+    let Body::Txn(message) = &message.body else { return None };
     let (kind, id) = match &**message {
         Message::Prepare(prepare) if prepare.participants.len() > 1 => (Kind::Prepare, prepare.id),
         Message::Vote { id, vote: Vote::Prepared } => (Kind::Vote, *id),
@@ -115,6 +115,7 @@ pub(super) fn step_of_message(message: &PeerMessage, me: SiteId) -> Option<(Step
         Message::Inquired { id, .. } => (Kind::Inquired, *id),
         _ => return None,
     };
+
     let role = if id.site == me { Role::Coordinator } else { Role::Participant };
     Some((Step { role, kind }, Some(id)))
 }

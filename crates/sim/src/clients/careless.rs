@@ -5,7 +5,8 @@ use slackline_core::api::{Hold, Operation, Outcome, Refusal, Request, SESSION_WI
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::machine::Effect;
 use slackline_core::node::Node;
-use slackline_core::peer::{Body, Forget};
+use slackline_core::peer::Body;
+use slackline_core::peer::quota::{Forget, QuotaMessage};
 
 use super::{ENDED, FLEETING, KINDS, Open, PLENTY, Purpose, RECENT, Session, is_fleeting};
 use crate::invariants::answers::is_of_one_copy;
@@ -75,7 +76,7 @@ impl Simulation {
     pub(crate) fn want_what_is_proposed(&mut self, world: &mut World, site: usize, effects: &[Effect<Node>]) {
         let proposed = effects.iter().find_map(|effect| match effect {
             Effect::Send { message, .. } => match &message.body {
-                Body::Forget(forget) => match &**forget {
+                Body::Quota(QuotaMessage::Forget(forget)) => match &**forget {
                     Forget::Propose { names, .. } => names.iter().find(|name| is_fleeting(name)).cloned(),
                     _ => None,
                 },
@@ -227,7 +228,7 @@ impl Simulation {
         self.oracle.ops[op as usize].relayed |= through != site;
         if is_first {
             let look_at = world.now() + timeout + self.patience(world, at, site);
-            self.clients[at].open.push(Open { op, look_at, tries: 0 });
+            self.clients[at].open.push(Open { op, look_at, tries: 0, asks_only: false });
         }
         self.send_batch(world, at, site, through, id.incarnation, id.session, 1, vec![submission], false);
     }

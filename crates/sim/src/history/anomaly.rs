@@ -2,10 +2,9 @@
 
 use std::fmt;
 
-use super::cycles::Cycle;
-use super::facts::{Object, Shape};
-use super::graph::Class;
-use super::{History, Op, Transaction};
+use super::graph::{Class, Edge};
+use super::object::{Object, Shape};
+use super::record::{History, Op, Transaction};
 
 /// Kinds of anomalies, the worst first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -83,9 +82,10 @@ impl Anomaly {
         Self { kind, realtime: false, labels: txns.iter().map(|txn| transaction(txn).label).collect(), lines }
     }
 
-    pub(super) fn of_cycle(history: &History, cycle: &Cycle) -> Self {
-        let labels = cycle.steps.iter().map(|step| history.transactions[step.from as usize].label).collect();
-        let lines = cycle.steps.iter().map(|step| {
+    /// An anomaly that is a cycle of these edges.
+    pub(super) fn of_cycle(history: &History, kind: Kind, realtime: bool, steps: &[Edge]) -> Self {
+        let labels = steps.iter().map(|step| history.transactions[step.from as usize].label).collect();
+        let lines = steps.iter().map(|step| {
             let (from, to) = (&history.transactions[step.from as usize], &history.transactions[step.to as usize]);
             let before = format!("T{} before T{}", from.label, to.label);
             if step.class == Class::RealTime {
@@ -102,7 +102,7 @@ impl Anomaly {
             let (one, other) = (deeds(history, step.from, step.object), deeds(history, step.to, step.object));
             format!("{before} ({edge}, {}{by_time}): {one}; {other}", title(history, step.object))
         });
-        Self { kind: cycle.kind, realtime: cycle.realtime, labels, lines: lines.collect() }
+        Self { kind, realtime, labels, lines: lines.collect() }
     }
 }
 

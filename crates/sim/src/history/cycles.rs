@@ -10,8 +10,9 @@
 
 use super::anomaly::Kind;
 use super::components::{Adjacency, Components};
-use super::facts::{Facts, Object};
+use super::facts::Facts;
 use super::graph::{Class, Edge, Graph};
+use super::object::Object;
 
 /// Cycles of at most so many transactions are easy to follow; a long fork has four. The worst kind that has one is
 /// reported. If none has, the shortest of any kind is: a stale read can close cycles of hundreds, and is better told by

@@ -12,7 +12,8 @@
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 
-use super::{Fate, History, Key, Op, Transaction};
+use super::object::Key;
+use super::record::{Fate, History, Op, Transaction};
 
 /// Which ops Elle is given; `elle-cli` has the names as `--model`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,37 +8,20 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use super::anomaly::{Anomaly, Kind, Worst};
-use super::{Fate, History, Key, Op, Summary, Transaction};
+use super::object::{Object, Shape};
+use super::record::{Fate, History, Op, Transaction};
 
-/// What an object is.
+/// What a clean verdict rests on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Shape {
-    List,
-    Register,
-    Set,
-    Counter,
-    Home,
-}
-
-/// One key as one shape.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(super) struct Object(u32);
-
-impl Object {
-    /// Where an edge needs none.
-    pub(super) const NONE: Self = Self(u32::MAX);
-
-    pub(super) fn new(key: Key, shape: Shape) -> Self {
-        Self(key.0 << 3 | shape as u32)
-    }
-
-    pub(super) fn key(self) -> Key {
-        Key(self.0 >> 3)
-    }
-
-    pub(super) fn shape(self) -> Shape {
-        [Shape::List, Shape::Register, Shape::Set, Shape::Counter, Shape::Home][self.0 as usize & 7]
-    }
+pub struct Summary {
+    /// Transactions that are known to have committed; all their reads were judged.
+    pub nodes: usize,
+    /// How many of them are of unknown fate, and were seen.
+    pub revealed: usize,
+    /// Reads of the nodes.
+    pub reads: usize,
+    /// Edges between them but for real time; one may stand for many.
+    pub edges: usize,
 }
 
 /// The base that a transaction found.

@@ -5,7 +5,7 @@
 //! transaction through joints to the next one is one edge. Its first part says which class of edge it is; the rest is
 //! `Link`.
 
-use super::facts::Object;
+use super::object::Object;
 
 /// What an edge follows from. Each is a bit, so that a search can name those that it allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use super::anomaly::{Anomaly, Kind, Worst};
 use super::facts::{Base, Facts, Touch};
 use super::graph::{Class, Graph, Row};
+use super::object::Object;
 
 #[derive(Default)]
 struct Block {
@@ -93,7 +94,7 @@ pub(super) fn infer(facts: &Facts<'_>, touches: &[Touch<'_>], graph: &mut Graph,
 }
 
 /// A joint that the end of a block leads to: its last writer, and the readers of its last value.
-fn enter(graph: &mut Graph, block: &Block, (write, read): (Class, Class), object: super::facts::Object) -> u32 {
+fn enter(graph: &mut Graph, block: &Block, (write, read): (Class, Class), object: Object) -> u32 {
     let joint = graph.joint();
     if let Some((_, last)) = block.ends {
         graph.edge(last, joint, write, object);

@@ -7,8 +7,9 @@
 //!   added to it comes after all others that read the same.
 
 use super::anomaly::{Anomaly, Kind, Worst};
-use super::facts::{Base, Change, Facts, Object, Shape, Touch};
+use super::facts::{Base, Change, Facts, Touch};
 use super::graph::{Class, Graph};
+use super::object::{Object, Shape};
 
 /// A transaction that read the number.
 struct Reader {

@@ -1,6 +1,6 @@
 //! A response never contradicts an earlier definitive one, and never says less than its asker has a right to know.
 
-use slackline_core::api::{Doubt, Outcome, Refusal};
+use slackline_core::api::{Outcome, Refusal, UnknownReason};
 use slackline_core::session::is_kept;
 
 /// The invariant's name.
@@ -19,7 +19,10 @@ pub fn is_definitive(outcome: &Outcome) -> bool {
 
 /// Whether a site says of the copy that it answers that it did nothing, and of other copies nothing.
 pub fn is_of_one_copy(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Refused(Refusal::StorageFull) | Outcome::Unknown(Doubt::NotReady | Doubt::StorageFull))
+    matches!(
+        outcome,
+        Outcome::Refused(Refusal::StorageFull) | Outcome::Unknown(UnknownReason::NotReady | UnknownReason::StorageFull)
+    )
 }
 
 /// What the checker knows when an answer reaches a client.
@@ -34,10 +37,10 @@ pub struct Standing {
 /// Judges an answer against the definitive one that the client was given before.
 pub fn check(told: Option<&Outcome>, answer: &Outcome, standing: Standing) -> Result<(), String> {
     match answer {
-        Outcome::Unknown(Doubt::IncarnationLost) if !standing.lost => {
+        Outcome::Unknown(UnknownReason::IncarnationLost) if !standing.lost => {
             Err("the incarnation is said to be lost, and lives".to_owned())
         }
-        Outcome::Unknown(Doubt::Forgotten) if !standing.forgotten && !standing.lost => {
+        Outcome::Unknown(UnknownReason::Forgotten) if !standing.forgotten && !standing.lost => {
             Err("was forgotten while its client cared".to_owned())
         }
         answer if is_definitive(answer) => match told {
@@ -127,10 +130,10 @@ mod tests {
         assert_eq!(check(Some(&Outcome::Committed { phases: 0 }), &withdrawn, cares), Ok(()));
         assert_eq!(check(Some(&withdrawn), &Outcome::Committed { phases: 0 }, cares), Ok(()), "it was overtaken");
         assert!(check(Some(&Outcome::Committed { phases: 1 }), &withdrawn, cares).is_err());
-        assert!(check(None, &Outcome::Unknown(Doubt::IncarnationLost), cares).is_err());
-        assert!(check(None, &Outcome::Unknown(Doubt::Forgotten), cares).is_err());
+        assert!(check(None, &Outcome::Unknown(UnknownReason::IncarnationLost), cares).is_err());
+        assert!(check(None, &Outcome::Unknown(UnknownReason::Forgotten), cares).is_err());
         let forgotten = Standing { forgotten: true, ..cares };
-        assert_eq!(check(Some(&released), &Outcome::Unknown(Doubt::Forgotten), forgotten), Ok(()));
+        assert_eq!(check(Some(&released), &Outcome::Unknown(UnknownReason::Forgotten), forgotten), Ok(()));
         assert!(check_known(Some(5), 6, &Outcome::Refused(Refusal::UnknownQuota)).is_err());
         assert_eq!(check_known(Some(5), 4, &Outcome::Refused(Refusal::UnknownQuota)), Ok(()));
     }

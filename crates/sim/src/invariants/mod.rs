@@ -4,6 +4,7 @@
 pub mod agreement;
 pub mod answers;
 pub mod bounded_work;
+pub mod callers;
 pub mod clock_errors;
 pub mod clock_marks;
 pub mod conservation;

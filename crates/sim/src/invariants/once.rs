@@ -1,6 +1,6 @@
 //! An operation id takes effect at most once, and not at all if it was refused or withdrawn.
 
-use slackline_core::api::{Doubt, Outcome};
+use slackline_core::api::{Outcome, UnknownReason};
 
 use super::answers::is_of_one_copy;
 
@@ -15,7 +15,7 @@ pub fn is_done(outcome: &Outcome) -> bool {
 /// Judges an outcome that became durable of an operation that was below its session's window when it was first sent.
 pub fn check_skipped(told: Option<&Outcome>, new: &Outcome) -> Result<(), String> {
     match told {
-        Some(Outcome::Unknown(Doubt::Forgotten)) => {
+        Some(Outcome::Unknown(UnknownReason::Forgotten)) => {
             Err(format!("was told to be forgotten before anything was known of it, and ended as {new:?}"))
         }
         _ => Ok(()),
@@ -31,7 +31,7 @@ pub fn check(durable: Option<&Outcome>, told: Option<&Outcome>, new: &Outcome) -
         return Err(format!("was refused to its client as {told:?}, and carried out as {new:?}"));
     }
     match durable {
-        None | Some(Outcome::Unknown(Doubt::Undecided)) => Ok(()),
+        None | Some(Outcome::Unknown(UnknownReason::Undecided)) => Ok(()),
         Some(before) => Err(format!("ended as {before:?}, and again as {new:?}")),
     }
 }
@@ -57,7 +57,7 @@ mod tests {
         let released = Outcome::Released { amount: 3 };
         let withdrawn = Outcome::Refused(Refusal::Withdrawn);
         assert_eq!(check(None, None, &released), Ok(()));
-        assert_eq!(check(Some(&Outcome::Unknown(Doubt::Undecided)), None, &released), Ok(()));
+        assert_eq!(check(Some(&Outcome::Unknown(UnknownReason::Undecided)), None, &released), Ok(()));
         assert!(check(Some(&released), None, &released).is_err());
         assert!(check(Some(&withdrawn), None, &released).is_err());
         assert!(check(None, Some(&withdrawn), &released).is_err());
@@ -67,7 +67,7 @@ mod tests {
     fn outcome_of_what_was_forgotten_before_it_came_is_noticed() {
         let refused = Outcome::Refused(Refusal::InvalidAmount);
         assert_eq!(check_skipped(None, &refused), Ok(()));
-        assert!(check_skipped(Some(&Outcome::Unknown(Doubt::Forgotten)), &refused).is_err());
+        assert!(check_skipped(Some(&Outcome::Unknown(UnknownReason::Forgotten)), &refused).is_err());
     }
 
     #[test]

@@ -20,7 +20,7 @@
 //! What has its own reason is no refusal in this sense: that what was read has changed, that another transaction is in the way,
 //! that rights of others have not ended (they last [`LONGEST`] at most), that storage was lost.
 
-use slackline_core::api::{Doubt, Outcome, Refusal};
+use slackline_core::api::{Outcome, Refusal, UnknownReason};
 use slackline_core::clock::SECOND;
 use slackline_core::object::{Abort, Cause, is_call};
 use slackline_core::txn::Stage;
@@ -135,7 +135,9 @@ pub fn check_transaction(outcome: &Outcome) -> Result<(), String> {
         Outcome::Aborted(abort) if is_unserved(abort) => {
             Err(format!("its homes were up and connected, and it ended as {abort:?}"))
         }
-        Outcome::Unknown(Doubt::Undecided) => Err("its homes were up and connected, and it is undecided".to_owned()),
+        Outcome::Unknown(UnknownReason::Undecided) => {
+            Err("its homes were up and connected, and it is undecided".to_owned())
+        }
         _ => Ok(()),
     }
 }
@@ -175,7 +177,7 @@ pub fn check_operation(outcome: &Outcome, timeout: u64) -> Result<(), String> {
     let refused = match outcome {
         Outcome::Refused(Refusal::Exhausted { .. }) => true,
         Outcome::Refused(Refusal::Unreachable { .. } | Refusal::DeadlinePassed)
-        | Outcome::Unknown(Doubt::Undecided) => timeout >= PATIENCE,
+        | Outcome::Unknown(UnknownReason::Undecided) => timeout >= PATIENCE,
         _ => false,
     };
     if refused { Err(format!("those who had to serve it could, and it ended as {outcome:?}")) } else { Ok(()) }
@@ -228,7 +230,7 @@ mod tests {
     fn refusals_without_a_reason_are_noticed() {
         let abort = |cause| Outcome::Aborted(Box::new(Abort::of(cause)));
         assert!(check_transaction(&abort(Cause::DeadlinePassed)).is_err());
-        assert!(check_transaction(&Outcome::Unknown(Doubt::Undecided)).is_err());
+        assert!(check_transaction(&Outcome::Unknown(UnknownReason::Undecided)).is_err());
         assert!(check_transaction(&abort(Cause::Busy)).is_ok());
         let waits = Abort { until: Some(1), ..Abort::of(Cause::DeadlinePassed) };
         assert!(check_transaction(&Outcome::Aborted(Box::new(waits))).is_ok());

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use slackline::{Committed, Outcome, Reason, Refused};
 use slackline_core::stats::Rng;
+use slackline_session::time::Time;
 use tokio::task::LocalSet;
 use tokio::time::sleep;
 use tokio::try_join;
@@ -136,12 +137,19 @@ pub(super) fn run(
             let connection = server.connect().await?;
             sessions.push(Session::new(connection, setting, store, checked, rng).await.map_err(failed)?);
         }
-        let window = Window::after(Instant::now(), setting.warm, setting.measure);
-        let start = |(client, session): (usize, Session)| {
+        let start = Instant::now();
+        let window = Window::after(Time::default(), setting.warm, setting.measure);
+        let begin = |(client, session): (usize, Session)| {
             let rng = Rng::new(setting.seed ^ (client as u64 + 1) << 20);
-            tokio::task::spawn_local(self::client(Rc::clone(&workload), session, rng, window, Rc::clone(&tally)))
+            tokio::task::spawn_local(self::client(
+                Rc::clone(&workload),
+                session,
+                rng,
+                (start, window),
+                Rc::clone(&tally),
+            ))
         };
-        let clients: Vec<_> = sessions.into_iter().enumerate().map(start).collect();
+        let clients: Vec<_> = sessions.into_iter().enumerate().map(begin).collect();
         let mut trips = 0;
         for client in clients {
             trips += client.await.map_err(failed)?;
@@ -193,12 +201,12 @@ async fn client(
     workload: Rc<Courses>,
     mut session: Session,
     mut rng: Rng,
-    window: Window,
+    (start, window): (Instant, Window),
     tally: Rc<RefCell<Tally>>,
 ) -> u64 {
     let mut trips = 0;
     loop {
-        let began = Instant::now();
+        let began = Time::default() + start.elapsed();
         if began >= window.end {
             return trips;
         }
@@ -211,7 +219,7 @@ async fn client(
                 return trips;
             }
         };
-        let ended = Instant::now();
+        let ended = Time::default() + start.elapsed();
         workload.note(act, &outcome);
         tally.borrow_mut().note(window, session.store, (began, ended), Ok(Step { outcome, writes: act.writes() }));
         if window.counts(ended) {

@@ -1,0 +1,228 @@
+//! Floors: what a benchmark's figures are compared with, in the same run.
+//!
+//! A floor is a site that does nothing but log and answer ([`slackline_server::floor`] says what it leaves out), asked by the same
+//! client for the same operations, on the same disk. Absolute figures depend on the hour; the ratio to the floor does not: the two
+//! have their rounds at the same time, in short slices by turns ([`SLICES`]), so that both have the machine at its best and at its
+//! worst.
+//!
+//! A floor appends as many bytes as a site logs. How many those are is found out before each run: a machine in this process, of
+//! the same code, is handed requests of one and of many such operations, and its batches are measured.
+
+use std::collections::BTreeMap;
+
+use slackline_core::api::{Batch, Hold, Operation, Readiness, Request, Response, Submission};
+use slackline_core::clock::{MILLISECOND, Now, SECOND};
+use slackline_core::id::{Incarnation, SessionId, SiteId};
+use slackline_core::machine::{ClientId, Effect, Input, Machine, Overlay, Seq, View};
+use slackline_core::node::{Config, Node};
+use slackline_core::object::{Change, Home, Part, Transaction, Value};
+use slackline_server::floor::Load;
+
+use crate::live::LiveError;
+use crate::median;
+use crate::report::Run;
+
+/// A round is made of so many slices; after each of a site comes one of its floor.
+pub(crate) const SLICES: u32 = 4;
+
+/// What a site is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Asked {
+    /// Acquires of one token of one quota.
+    Acquires,
+    /// Reads, of which nothing is logged.
+    Reads,
+    /// Transactions that write an object of so many bytes each.
+    Writes { bytes: usize },
+}
+
+/// The fact that explains floors, for a report.
+pub(crate) fn fact() -> (String, String) {
+    let what = "a server that does nothing but append as many bytes and answer, asked by the same client by turns; \
+                floor_ratio is the median of the rounds' ratios";
+    ("floor".into(), what.into())
+}
+
+/// Notes in a site's run how it compares with its floor: the median ratio of what was done in a second, over rounds side by side.
+///
+/// # Errors
+///
+/// Nothing was done in a round.
+pub(crate) fn compare(run: Run, site: &[f64], floor: &[f64]) -> Result<Run, LiveError> {
+    if site.iter().chain(floor).any(|speed| *speed <= 0.0) {
+        return Err(LiveError::Failed("nothing was done in a round".into()));
+    }
+    let ratios: Vec<f64> = site.iter().zip(floor).map(|(site, floor)| site / floor).collect();
+    let ratio = median(ratios, |ratio| *ratio);
+    Ok(run.with("floor_ratio", (ratio * 1e3).round() / 1e3))
+}
+
+/// Notes in a floor's run what it appends, and takes out what only a site has.
+pub(crate) fn mark(mut run: Run, load: Load) -> Run {
+    run.local_ratio = Some(0.0);
+    run.wan_messages = Some(0);
+    run.with("request_bytes", load.request_bytes).with("operation_bytes", load.operation_bytes)
+}
+
+/// Finds out what a site logs of what so many callers ask. Each has a row: the object that it writes, or the outcome of its call.
+///
+/// # Errors
+///
+/// The machine does not do what it is asked.
+pub(crate) fn load(asked: Asked, callers: usize) -> Result<Load, LiveError> {
+    if asked == Asked::Reads {
+        return Ok(Load::default());
+    }
+    let failed = |problem| LiveError::Failed(format!("what a site logs cannot be found out: {problem}"));
+    let mut sample = Sample::ready().map_err(failed)?;
+    let few = sample.mean_bytes(asked, 1).map_err(failed)?;
+    let many = sample.mean_bytes(asked, MANY).map_err(failed)?;
+
+    // Both lie on a line: what each request brings with it, and what each operation adds.
+    let operation = (many - few) / (MANY - 1) as f64;
+    let request = few - operation;
+    let rows = u16::try_from(callers).unwrap_or(u16::MAX);
+    Ok(Load { request_bytes: request.max(0.0).round() as usize, operation_bytes: operation.round() as usize, rows })
+}
+
+/// Operations of a large request.
+const MANY: usize = 65;
+/// The requests that are measured of each size.
+const REQUESTS: usize = 64;
+/// The first sequence: numbers are as long as they are in the midst of a run.
+const FIRST: u64 = 1 << 20;
+/// How long an operation may take, in microseconds.
+const TIMEOUT: u64 = 10 * SECOND;
+/// The quota that is acquired of, and its tokens.
+const QUOTA: &str = "hot";
+const LIMIT: i64 = 1 << 50;
+
+/// A machine, and what is needed to ask it.
+struct Sample {
+    node: Node,
+    now: u64,
+    overlay: Overlay,
+    batches: Seq,
+    session: (SiteId, Incarnation, SessionId),
+    next: u64,
+}
+
+/// What came of one request.
+struct Came {
+    logged: usize,
+    responses: Vec<Response>,
+}
+
+impl Sample {
+    /// A site without others, with a session and a quota.
+    fn ready() -> Result<Self, String> {
+        let site = SiteId::new(0, 0);
+        let (now, nothing) = (SECOND, BTreeMap::new());
+        let node = Node::open(Config::new(site, vec![site]), 1, 0, &nothing, clock(now));
+        let node = node.map_err(|error| error.to_string())?;
+        let session = (site, Incarnation::default(), SessionId::default());
+        let mut sample = Self { node, now, overlay: Overlay::default(), batches: 0, session, next: FIRST };
+        while sample.node.readiness() != Readiness::Ready {
+            if sample.now > 60 * SECOND {
+                return Err("it does not become ready".into());
+            }
+            sample.feed(Input::Tick)?;
+        }
+        match sample.ask(Request::Open)?.responses.pop() {
+            Some(Response::Opened { site, incarnation, session }) => sample.session = (site, incarnation, session),
+            other => return Err(format!("it opens no session: {other:?}")),
+        }
+        sample.carry_out(vec![Operation::Create { quota: QUOTA.into(), limit: LIMIT }])?;
+        Ok(sample)
+    }
+
+    /// The bytes that it logs of a request of so many operations, in the mean.
+    fn mean_bytes(&mut self, asked: Asked, operations: usize) -> Result<f64, String> {
+        let operation = |at| match asked {
+            Asked::Acquires => Operation::Acquire { quota: QUOTA.into(), amount: 1, hold: Hold::Counted },
+            Asked::Reads | Asked::Writes { .. } => write(at, asked),
+        };
+        // Rows that only the first of them write are not of every request.
+        self.carry_out((0..operations).map(operation).collect())?;
+        let mut logged = 0;
+        for _ in 0..REQUESTS {
+            logged += self.carry_out((0..operations).map(operation).collect())?;
+        }
+        Ok(logged as f64 / REQUESTS as f64)
+    }
+
+    /// Has operations carried out by one request. Returns the bytes that were logged.
+    fn carry_out(&mut self, operations: Vec<Operation>) -> Result<usize, String> {
+        let (low, expected) = (self.next, operations.len());
+        let submission = |(order, operation)| Submission { sequence: low + order as u64, timeout: TIMEOUT, operation };
+        let operations: Vec<_> = operations.into_iter().enumerate().map(submission).collect();
+        self.next += expected as u64;
+        let (site, incarnation, session) = self.session;
+        let came = self.ask(Request::Batch(Batch { site, incarnation, session, low, operations }))?;
+        let answers = came.responses.iter().map(|response| match response {
+            Response::Batch { answers, .. } => answers.len(),
+            _ => 0,
+        });
+        // Alone, it waits for nobody.
+        match answers.sum::<usize>() == expected {
+            true => Ok(came.logged),
+            false => Err(format!("of {expected} operations not all were answered: {:?}", came.responses)),
+        }
+    }
+
+    fn ask(&mut self, request: Request) -> Result<Came, String> {
+        self.feed(Input::Request { client: ClientId(1), request })
+    }
+
+    /// Does with one input what a driver does. Storage absorbs nothing, so all rows are in the overlay.
+    fn feed(&mut self, input: Input<Node>) -> Result<Came, String> {
+        self.now += MILLISECOND;
+        let (now, nothing, mut effects) = (clock(self.now), BTreeMap::new(), Vec::new());
+        let needed = self.node.working_set(now, &input);
+        let view = View::prepare(needed, &self.overlay, &nothing).map_err(|error| error.to_string())?;
+        self.node.handle(now, input, &view, &mut effects);
+        let mut came = Came { logged: 0, responses: Vec::new() };
+        for effect in effects {
+            match effect {
+                Effect::Persist(batch) => {
+                    self.batches += 1;
+                    self.overlay.apply::<Node>(self.batches, &batch);
+                    came.logged += batch.as_bytes().len();
+                }
+                Effect::Respond { response, .. } => came.responses.push(response),
+                Effect::Send { .. } => {}
+            }
+        }
+        Ok(came)
+    }
+}
+
+/// A transaction that writes one object, of its own among those of a request.
+fn write(at: usize, asked: Asked) -> Operation {
+    let bytes = if let Asked::Writes { bytes } = asked { bytes } else { 0 };
+    let put = (format!("object/{at:04}"), Change::Put(Value::Bytes(vec![b'7'; bytes].into())));
+    let part = Part { writes: vec![put], ..Part::default() };
+    let home = Home { region: 0, incarnation: Incarnation::default(), part };
+    Operation::Commit(Box::new(Transaction { homes: vec![home], max_wait: TIMEOUT, ..Transaction::default() }))
+}
+
+fn clock(mono: u64) -> Now {
+    Now { wall: 1_700_000_000_000_000 + mono as i64, mono }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn load_grows_with_what_is_written() {
+        let of = |asked| load(asked, 64).expect("a machine alone answers");
+        let (acquires, small, large) =
+            (of(Asked::Acquires), of(Asked::Writes { bytes: 64 }), of(Asked::Writes { bytes: 65_536 }));
+        assert!((10..100).contains(&acquires.request_bytes), "the quota's row: {acquires:?}");
+        assert!((10..100).contains(&acquires.operation_bytes), "the outcome's row: {acquires:?}");
+        assert!((64..300).contains(&small.operation_bytes), "the object and the outcome: {small:?}");
+        assert!((65_536 - 64..65_700).contains(&(large.operation_bytes - small.operation_bytes + 64)), "{large:?}");
+        assert_eq!(of(Asked::Reads), Load::default());
+    }
+}

@@ -1,0 +1,193 @@
+//! Questions that any site answers: what became of an operation, how the sites are.
+
+use std::time::Duration;
+
+use slackline_core::api::{self, PeerStatus, Readiness};
+use slackline_core::id::{GrantId, Incarnation, OperationId};
+use slackline_session::outcome::{Outcome, Reason, Refused, Unknown, UnknownReason};
+use slackline_session::port::Port as _;
+use slackline_session::time::Time;
+use slackline_session::topology::Topology;
+use slackline_wire::v1;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::client::Client;
+use crate::connection;
+
+/// The pause before an operation's site is asked again.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How long one site is given at first to say what became of an operation; twice as long each time.
+const FIRST_ASK: Duration = Duration::from_millis(500);
+
+impl Client {
+    /// The state of every site. Sites that do not answer within `wait` are reported as down.
+    pub async fn status(&self, wait: Duration) -> Vec<SiteStatus> {
+        let mut asked = JoinSet::new();
+        for (position, site) in self.shared.topology.sites.iter().enumerate() {
+            let Some(connection) = self.connection(site.id) else { continue };
+            let channel = connection.channel.clone();
+            asked.spawn(async move {
+                let reply = timeout(wait, async { connection::stub(channel).status(v1::StatusRequest {}).await }).await;
+                let state = reply.ok().and_then(Result::ok).map(tonic::Response::into_inner);
+                (position, state.and_then(|state| api::Status::try_from(state).ok()))
+            });
+        }
+        let mut states = vec![None; self.shared.topology.sites.len()];
+        while let Some(answer) = asked.join_next().await {
+            if let Ok((position, state)) = answer {
+                states[position] = state;
+            }
+        }
+        let sites = self.shared.topology.sites.iter().zip(states);
+        sites
+            .map(|(site, state)| SiteStatus { site: site.name.clone(), address: site.address.clone(), state })
+            .collect()
+    }
+
+    /// What became of an operation? Asks the one site that knows, through another if need be.
+    ///
+    /// **Asking settles it**: if the site has not seen the operation, it refuses it for ever
+    /// ([`Reason::Withdrawn`]), so a copy that is still under way has no effect.
+    pub async fn outcome_of(&self, operation: OperationId) -> Outcome<Effect> {
+        let until = self.shared.now() + self.shared.deadline;
+        let mut patience = FIRST_ASK;
+        loop {
+            let why = match self.ask(operation, until, patience).await {
+                Ok(outcome) => return effect(outcome, operation, &self.shared.topology),
+                Err(why) => why,
+            };
+            if self.shared.now() + PAUSE >= until {
+                return Outcome::Unknown(Unknown::new(&self.shared.topology, operation, why));
+            }
+            tokio::time::sleep(PAUSE).await;
+            patience = (patience * 2).min(self.shared.deadline);
+        }
+    }
+
+    /// Asks the operation's site once, and then others that may reach it, each for no longer than `patience`: a site that
+    /// died with the question answers nobody, and may be back long before the deadline.
+    async fn ask(
+        &self,
+        operation: OperationId,
+        until: Time,
+        patience: Duration,
+    ) -> Result<api::Outcome, UnknownReason> {
+        let mut why = UnknownReason::SiteUnreachable;
+        let all = self.connections(operation.site.lane);
+        let own = all.iter().filter(|to| to.link.site == operation.site);
+        let others = all.iter().filter(|to| to.link.site != operation.site && to.link.is_usable());
+        let mut turns = u32::try_from(all.len()).unwrap_or(u32::MAX);
+        for to in own.chain(others) {
+            let ask = v1::Ask { operation: Some(operation.into()) };
+            let channel = to.channel.clone();
+            let turn = (until.saturating_duration_since(self.shared.now()) / turns.max(1)).min(patience);
+            turns = turns.saturating_sub(1);
+            let Ok(Ok(reply)) = timeout(turn, async { connection::stub(channel).outcome_of(ask).await }).await else {
+                continue;
+            };
+            match <(OperationId, api::Outcome)>::try_from(reply.into_inner()) {
+                // Later it may tell.
+                Ok((_, api::Outcome::Unknown(doubt)))
+                    if !matches!(
+                        doubt,
+                        api::UnknownReason::IncarnationLost
+                            | api::UnknownReason::Forgotten
+                            | api::UnknownReason::HomeLost
+                    ) =>
+                {
+                    why = doubt.into();
+                }
+                Ok((_, outcome)) => return Ok(outcome),
+                Err(_) => why = UnknownReason::Senseless,
+            }
+        }
+        Err(why)
+    }
+}
+
+fn effect(outcome: api::Outcome, operation: OperationId, topology: &Topology) -> Outcome<Effect> {
+    match outcome {
+        api::Outcome::Granted { grant, lasts } => {
+            Outcome::Done(Effect::Granted { grant, lasts: lasts.map(Duration::from_micros) })
+        }
+        api::Outcome::Released { amount } => Outcome::Done(Effect::Released { amount }),
+        api::Outcome::Created { limit } => Outcome::Done(Effect::Created { limit }),
+        api::Outcome::Deleted => Outcome::Done(Effect::Deleted),
+        api::Outcome::Committed { phases } => Outcome::Done(Effect::Committed { phases }),
+        api::Outcome::LossAccepted => Outcome::Done(Effect::LossAccepted),
+        api::Outcome::Aborted(abort) => {
+            Outcome::Refused(Refused { reason: Reason::of_abort(*abort, topology), operation: Some(operation) })
+        }
+        api::Outcome::Refused(refusal) => Outcome::Refused(Refused {
+            reason: Reason::of(refusal, operation.site.lane, topology),
+            operation: Some(operation),
+        }),
+        api::Outcome::Unknown(doubt) => Outcome::Unknown(Unknown::new(topology, operation, doubt.into())),
+    }
+}
+
+/// What an operation did, as [`Client::outcome_of`] tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Effect {
+    /// It took tokens.
+    Granted {
+        /// The grant; release it with [`Client::release_grant`] if it is tracked.
+        grant: GrantId,
+        /// For a hold with an end: how long it lasts, from when the request was sent.
+        lasts: Option<Duration>,
+    },
+    /// It gave this many tokens back.
+    Released {
+        /// How many.
+        amount: i64,
+    },
+    /// The quota exists, with this limit.
+    Created {
+        /// How many tokens there are.
+        limit: i64,
+    },
+    /// The quota is gone.
+    Deleted,
+    /// The transaction took effect.
+    Committed {
+        /// In how many phases: 0 if its site judged it alone and it wrote nothing, 1 if one site did, 2 if several.
+        phases: u8,
+    },
+    /// A site has noted that the objects of its lost storage are gone for good.
+    LossAccepted,
+}
+
+/// The state of a site.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SiteStatus {
+    /// Its name.
+    pub site: String,
+    /// Where clients reach it.
+    pub address: String,
+    /// What it says of itself; none if it did not answer.
+    pub state: Option<api::Status>,
+}
+
+impl SiteStatus {
+    /// Whether it answered.
+    pub fn is_up(&self) -> bool {
+        self.state.is_some()
+    }
+
+    /// Whether it serves.
+    pub fn is_ready(&self) -> bool {
+        self.state.as_ref().is_some_and(|state| state.readiness == Readiness::Ready)
+    }
+
+    /// Its incarnation, if it answered.
+    pub fn incarnation(&self) -> Option<Incarnation> {
+        self.state.as_ref().map(|state| state.incarnation)
+    }
+
+    /// What it knows of the others.
+    pub fn peers(&self) -> &[PeerStatus] {
+        self.state.as_ref().map(|state| &state.peers[..]).unwrap_or_default()
+    }
+}

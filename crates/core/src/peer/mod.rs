@@ -1,0 +1,147 @@
+//! What sites say to each other.
+
+pub mod quota;
+
+use crate::api::{Request, Response};
+use crate::id::Incarnation;
+use crate::object::message::Message as TxnMessage;
+use quota::{Forget, Forgotten, QuotaMessage};
+
+/// A message between sites, with what every message tells of its sender.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PeerMessage {
+    /// The sender's incarnation; zero while it has none.
+    pub incarnation: Incarnation,
+    /// How far the sender's log had got: the number of its last batch. Receivers remember the highest; a site that comes
+    /// back with less has lost a part of its past.
+    pub position: u64,
+    /// How often the sender has forgotten names of quotas. What it says of a name that has been forgotten in between, there or
+    /// here, is about another quota.
+    pub epoch: u64,
+    /// What it says.
+    pub body: Body,
+}
+
+/// What a message says, by the chapter that it concerns.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Body {
+    /// Who a site is, whether it is there, and what its clocks show.
+    Site(SiteMessage),
+    /// Quotas.
+    Quota(QuotaMessage),
+    /// Objects and transactions.
+    Txn(Box<TxnMessage>),
+    /// Requests about another site's sessions, and the responses.
+    Relay(RelayMessage),
+}
+
+/// What sites say to each other of themselves, whether or not they serve.
+///
+/// | message | from → to | meaning |
+/// | --- | --- | --- |
+/// | `Hello`, `Welcome` | starting site ↔ all | is my storage the newest you heard of, and which incarnation do you know? |
+/// | `Ping`, `Pong` | all ↔ all | liveness, round trip, clock offset, log position |
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SiteMessage {
+    /// A site starts.
+    Hello {
+        /// Names this storage; the answer repeats it.
+        nonce: u64,
+        /// Names this start; the answer repeats it. An answer to an earlier start would vouch for what has been lost since.
+        start: u64,
+        /// Whether the storage has no incarnation yet.
+        is_new: bool,
+        /// Whether a person has said that the storage of every earlier incarnation is lost. Without that word the question
+        /// changes nothing at a site that knows an earlier one.
+        permitted: bool,
+    },
+    /// Answers `Hello`.
+    Welcome {
+        /// As asked.
+        nonce: u64,
+        /// As asked.
+        start: u64,
+        /// Whether the answering site has an incarnation itself.
+        established: bool,
+        /// The highest incarnation that it knows of the asking site; zero for none.
+        known: Incarnation,
+        /// The incarnation that it has noted for the asking site's new storage, higher than any it knew; zero if it has noted
+        /// none for it, because it knows an earlier one.
+        noted: Incarnation,
+        /// The highest log position that it heard from the known incarnation.
+        position: u64,
+        /// What it has forgotten last; new storage takes that over. To any other the names are not told, only the epoch.
+        forgotten: Box<Forgotten>,
+    },
+    /// Asks for a `Pong`.
+    Ping {
+        /// The sender's monotonic clock; the answer repeats it.
+        mono: u64,
+        /// The sender's wall clock, repeated too.
+        wall: i64,
+        /// Whether the sender is draining: it takes no more tokens.
+        leaving: bool,
+        /// The highest incarnation that the sender knows of the asked site, and the highest log position that it heard from that.
+        known: Incarnation,
+        /// See `known`.
+        position: u64,
+    },
+    /// Answers a `Ping`.
+    Pong {
+        /// As asked.
+        mono: u64,
+        /// As asked.
+        wall: i64,
+        /// The answering site's wall clock.
+        there: i64,
+    },
+}
+
+/// A client's request about another site's sessions, on its way to that site and back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RelayMessage {
+    /// A client's request that another site must answer.
+    Ask {
+        /// Repeated in the answers.
+        token: u64,
+        /// The request.
+        request: Box<Request>,
+    },
+    /// A response to a relayed request; there may be several.
+    Answer {
+        /// As asked.
+        token: u64,
+        /// The response.
+        response: Box<Response>,
+    },
+}
+
+impl From<SiteMessage> for Body {
+    fn from(message: SiteMessage) -> Self {
+        Self::Site(message)
+    }
+}
+
+impl From<QuotaMessage> for Body {
+    fn from(message: QuotaMessage) -> Self {
+        Self::Quota(message)
+    }
+}
+
+impl From<Forget> for Body {
+    fn from(message: Forget) -> Self {
+        Self::Quota(message.into())
+    }
+}
+
+impl From<TxnMessage> for Body {
+    fn from(message: TxnMessage) -> Self {
+        Self::Txn(Box::new(message))
+    }
+}
+
+impl From<RelayMessage> for Body {
+    fn from(message: RelayMessage) -> Self {
+        Self::Relay(message)
+    }
+}

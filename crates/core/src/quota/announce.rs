@@ -1,0 +1,44 @@
+//! Totals of gifts that are told again: after a start, to all that were given something, and to a member that is new, of all quotas.
+
+use crate::clock::{MILLISECOND, Now};
+
+/// How often quotas are announced, a page at a time, in microseconds.
+pub(super) const PAUSE: u64 = 100 * MILLISECOND;
+
+/// What is still to be told to members.
+#[derive(Debug, Default)]
+pub(super) struct Announcements {
+    pub(super) open: Vec<Announcement>,
+    /// When the next page is told.
+    pub(super) at: u64,
+}
+
+/// Totals of gifts that are still to be told to a member.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Announcement {
+    /// The member's position.
+    pub(super) peer: usize,
+    /// The quota to go on with.
+    pub(super) from: usize,
+    /// Whether all quotas are told, or only those of which something was given to it.
+    pub(super) everything: bool,
+}
+
+impl Announcements {
+    /// Gifts that were under way when the site stopped may never have arrived: their totals are told again to all others.
+    pub(super) fn of_gifts(members: usize, me: usize) -> Self {
+        let others = (0..members).filter(|&peer| peer != me);
+        Self { open: others.map(|peer| Announcement { peer, from: 0, everything: false }).collect(), at: 0 }
+    }
+
+    /// A member is new: it is told of all quotas.
+    pub(super) fn add_all(&mut self, now: Now, peer: usize) {
+        self.open.push(Announcement { peer, from: 0, everything: true });
+        self.at = self.at.min(now.mono);
+    }
+
+    /// When the next page is told, if there is one.
+    pub(super) fn deadline(&self) -> Option<u64> {
+        (!self.open.is_empty()).then_some(self.at)
+    }
+}

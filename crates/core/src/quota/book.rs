@@ -1,0 +1,309 @@
+//! The quotas of a site: how they are found, and what they have in common.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::announce::Announcements;
+use super::counting::Counts;
+use super::lookup::Lookups;
+use super::names::Names;
+use super::one::{Dirty, NEVER, Quota};
+use super::row::{self, QuotaRow};
+use super::walk::Walk;
+use crate::api::{Listed, Outcome};
+use crate::clock::MILLISECOND;
+use crate::codec::Malformed;
+use crate::machine::Batch;
+use crate::peer::quota::Digest;
+use crate::turn::{Here, Ticket, Turn};
+
+/// The most quotas that a site knows, those included that are deleted and not forgotten yet; creating one more is refused.
+pub const QUOTAS: usize = 4_000_000;
+/// How often an active quota looks after its share when tokens are scarce, in microseconds.
+pub const TICK: u64 = 50 * MILLISECOND;
+/// How often it does when they are not.
+pub const RELAXED_TICK: u64 = 200 * MILLISECOND;
+/// How long gifts are waited for before a round is led, in hundredths of the longest round trip.
+pub(super) const SECOND_LOOK: u64 = 110;
+/// The quotas of a site.
+#[derive(Debug, Default)]
+pub struct Quotas {
+    /// The quotas, at positions that they keep while the site runs. A position whose quota was forgotten is vacant until another
+    /// takes it.
+    pub(super) list: Vec<Quota>,
+    pub(super) index: Index,
+    /// How names go.
+    pub(super) forgetting: Names,
+    /// When each is to be looked after. Of several entries of one quota the one counts that [`Quota::wake`] names.
+    pub(super) timers: BinaryHeap<Reverse<(u64, u32)>>,
+    /// The positions of those that changed in this turn.
+    pub(super) dirty: Vec<u32>,
+    pub(super) lookups: Lookups,
+    /// The search for grants of quotas that are deleted.
+    pub(super) walk: Walk,
+    pub(super) waits: Waits,
+    pub(super) grants: Grants,
+    pub(super) gifts: Gifts,
+    pub(super) counts: Counts,
+    scratch: Vec<u8>,
+}
+
+/// Where quotas are found.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    /// Positions that no quota has.
+    pub(super) vacant: Vec<u32>,
+    pub(super) names: FxHashMap<Arc<str>, u32>,
+    /// The positions of quotas whose number is another.
+    pub(super) moved: FxHashMap<u64, u32>,
+    /// The number of the next quota. Numbers are never used twice.
+    pub(super) next_number: u64,
+}
+
+/// Operations that wait.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    /// Where each waits. All that wait are here, so that one is found without a walk over the others.
+    pub(super) places: FxHashMap<Ticket, Place>,
+    /// How many creations and deletions wait.
+    pub(super) administering: usize,
+}
+
+/// Grants of all quotas.
+#[derive(Debug, Default)]
+pub(super) struct Grants {
+    /// The number of the next grant.
+    pub(super) next: u64,
+    /// The uptime at which the next hold may end.
+    pub(super) next_due: Option<u64>,
+    /// How far the monotonic clock of this life is ahead of the uptime, in microseconds.
+    pub(super) mono_less_uptime: u64,
+    /// Tracked grants that were released in this turn: its view still shows them.
+    pub(super) removed: FxHashSet<u64>,
+}
+
+/// What is told of gifts.
+#[derive(Debug, Default)]
+pub(super) struct Gifts {
+    /// Digests that this turn sends, by member.
+    pub(super) digests: Vec<Vec<Digest>>,
+    /// How far the site is with giving its tokens away, if it drains. Then it wants no more than what waits needs.
+    pub(super) leaving: Option<Passage>,
+    pub(super) announcements: Announcements,
+}
+
+/// A walk through all quotas, to give their tokens away before the site stops.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Passage {
+    /// The position of the next quota.
+    pub(super) from: usize,
+    /// Whether something was given away since the first.
+    pub(super) gave: bool,
+}
+
+/// Where an operation waits.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// In a quota's line, for tokens.
+    Line { at: u32, arrival: u64 },
+    /// For a quota's creation or deletion.
+    Admin { at: u32 },
+    /// For what others know of a name; numbered in the order of arrival.
+    Name { name: Arc<str>, arrival: u64 },
+}
+
+impl Quotas {
+    /// No quotas; grants are numbered from 1, and counts, which are named anew in each life, after `token`.
+    pub fn new(token: u64) -> Self {
+        let grants = Grants { next: 1, ..Grants::default() };
+        Self { grants, counts: Counts::starting(token), ..Self::default() }
+    }
+
+    /// Takes in a row when the site starts: all that change with rounds first, in order, then those that change with
+    /// grants.
+    pub(super) fn restore_row(&mut self, row: QuotaRow) -> Result<(), Malformed> {
+        match row {
+            QuotaRow::Cold(quota) => {
+                let (at, number) = (self.list.len(), quota.number);
+                if quota.is_vacant() || self.index.names.contains_key(&quota.name) || self.position_of(number).is_some()
+                {
+                    return Err(Malformed);
+                }
+                self.index.names.insert(quota.name.clone(), at as u32);
+                if number != at as u64 {
+                    self.index.moved.insert(number, at as u32);
+                }
+                self.index.next_number = self.index.next_number.max(number + 1);
+                self.list.push(*quota);
+            }
+            QuotaRow::Hot { number, tokens, acquired, released, local, last_grant } => {
+                let at = self.position_of(number).ok_or(Malformed)?;
+                let quota = &mut self.list[at];
+                quota.avantan.share.tokens = tokens;
+                (quota.counters.acquired, quota.counters.released) = (acquired, released);
+                (quota.counters.local, quota.counters.last_grant) = (local, last_grant);
+                self.grants.next = self.grants.next.max(last_grant + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// How many are known, those included that are deleted and not forgotten yet.
+    pub fn len(&self) -> usize {
+        self.index.names.len()
+    }
+
+    /// Whether none is known.
+    pub fn is_empty(&self) -> bool {
+        self.index.names.is_empty()
+    }
+
+    /// All quotas that are known, in no order that means anything.
+    pub fn iter(&self) -> impl Iterator<Item = &Quota> {
+        self.list.iter().filter(|quota| !quota.is_vacant())
+    }
+
+    /// The quota that has this number on storage.
+    pub fn numbered(&self, number: u64) -> Option<&Quota> {
+        self.position_of(number).map(|at| &self.list[at])
+    }
+
+    /// The quota of this name.
+    pub fn find(&self, name: &str) -> Option<&Quota> {
+        self.index.names.get(name).map(|&at| &self.list[at as usize])
+    }
+
+    /// When the next quota is to be looked after, in monotonic microseconds.
+    pub(super) fn next_timer(&self) -> Option<u64> {
+        self.timers.peek().map(|Reverse((at, _))| *at)
+    }
+
+    pub(super) fn position(&self, name: &str) -> Option<usize> {
+        self.index.names.get(name).map(|&at| at as usize)
+    }
+
+    /// Most quotas stand at the position that is their number.
+    pub(super) fn position_of(&self, number: u64) -> Option<usize> {
+        let at =
+            usize::try_from(number).ok().filter(|&at| self.list.get(at).is_some_and(|quota| quota.number == number));
+        at.or_else(|| self.index.moved.get(&number).map(|&at| at as usize))
+    }
+
+    /// The quota of this name, if it exists and is not deleted.
+    #[inline]
+    pub(super) fn living(&self, name: &str) -> Option<usize> {
+        let at = *self.index.names.get(name)? as usize;
+        self.list[at].limit().map(|_| at)
+    }
+
+    /// The quota of this name, made if it is new; none past the bound.
+    pub(super) fn position_or_new(&mut self, here: &Here, name: &str) -> Option<usize> {
+        if let Some(at) = self.position(name) {
+            return Some(at);
+        }
+        if self.index.names.len() >= QUOTAS || name.is_empty() || name.len() > crate::api::NAME_BYTES {
+            return None;
+        }
+        let at = self.index.vacant.pop().map_or(self.list.len(), |at| at as usize);
+        if at == self.list.len() {
+            self.list.push(Quota::vacant());
+        }
+        self.occupy(here, at, name.into());
+        Some(at)
+    }
+
+    /// Ends an operation that waits.
+    pub(super) fn finish(&mut self, turn: &mut Turn, ticket: Ticket, outcome: Outcome) {
+        if let Some(Place::Admin { .. }) = self.waits.places.remove(&ticket) {
+            self.waits.administering -= 1;
+        }
+        turn.out.finished.push((ticket, outcome));
+    }
+
+    #[inline]
+    pub(super) fn touch(&mut self, at: usize, how: Dirty) {
+        let quota = &mut self.list[at];
+        match (quota.dirty, how) {
+            (Dirty::Clean, _) => {
+                quota.dirty = how;
+                self.dirty.push(at as u32);
+            }
+            (Dirty::Hot, Dirty::All) => quota.dirty = Dirty::All,
+            _ => {}
+        }
+    }
+
+    /// Sets the quota's timer to the earliest thing that it waits for.
+    #[inline]
+    pub(super) fn schedule(&mut self, at: usize) {
+        let quota = &mut self.list[at];
+        let Some(activity) = &quota.activity else { return };
+        let wake = activity.tick_at.min(activity.lead.phase_at).min(activity.deadline_at).min(activity.lead.record_at);
+        if wake < quota.wake {
+            quota.wake = wake;
+            self.timers.push(Reverse((wake, at as u32)));
+        }
+    }
+
+    /// Looks after the quotas that are due. At most [`WAKES`] a turn; the rest are still due afterwards.
+    pub(super) fn wake_due(&mut self, turn: &mut Turn) {
+        for _ in 0..WAKES {
+            let Some(&Reverse((at_time, at))) = self.timers.peek() else { break };
+            if at_time > turn.here.now.mono {
+                break;
+            }
+            self.timers.pop();
+            let at = at as usize;
+            // An entry that was overtaken by an earlier one no longer counts.
+            if self.list[at].wake != at_time {
+                continue;
+            }
+            self.list[at].wake = NEVER;
+            self.wake(turn, at);
+            self.schedule(at);
+        }
+    }
+
+    /// Writes the rows of every quota that changed in this turn.
+    pub(super) fn put_rows(&mut self, batch: &mut Batch) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        for at in self.dirty.drain(..) {
+            let quota = &mut self.list[at as usize];
+            // It is forgotten, or written already in the place of one that was.
+            if quota.dirty == Dirty::Clean {
+                continue;
+            }
+            row::put_hot(batch, &mut scratch, quota);
+            if quota.dirty == Dirty::All {
+                row::put_cold(batch, &mut scratch, quota);
+            }
+            quota.dirty = Dirty::Clean;
+        }
+        self.scratch = scratch;
+        self.persist_names(batch);
+    }
+
+    /// A hold may end at this uptime.
+    pub(super) fn note_due(&mut self, uptime: u64) {
+        self.grants.next_due = Some(self.grants.next_due.map_or(uptime, |due| due.min(uptime)));
+    }
+
+    /// The first `limit` quotas that exist, after a name, in the order of names.
+    pub fn list(&self, after: &str, limit: usize) -> Vec<Listed> {
+        let mut first = BinaryHeap::new();
+        for quota in self.iter().filter(|quota| quota.limit().is_some() && &**quota.name() > after) {
+            first.push((quota.name().clone(), quota.limit().unwrap_or(0), quota.avantan.share.tokens));
+            if first.len() > limit {
+                first.pop();
+            }
+        }
+        let sorted = first.into_sorted_vec().into_iter();
+        sorted.map(|(name, limit, tokens)| Listed { name: name.to_string(), limit, tokens }).collect()
+    }
+}
+
+/// The most quotas that one tick looks after.
+pub const WAKES: usize = 64;

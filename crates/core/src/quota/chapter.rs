@@ -1,0 +1,213 @@
+//! Quotas as a chapter of the node.
+
+use std::collections::BTreeSet;
+
+use super::announce::Announcements;
+use super::book::{Passage, Quotas};
+use super::row::{QuotaRow, due_ranges, due_uptime, grant_key};
+use crate::api::{Operation, Outcome, Request, Response, Status};
+use crate::chapter::{Chapter, Fate, Leaving, Order, Revived};
+use crate::clock::{MILLISECOND, Now};
+use crate::codec::Malformed;
+use crate::config::OpenError;
+use crate::id::{Incarnation, SessionId};
+use crate::machine::{ClientId, KeySet, Reader, View};
+use crate::metrics::Metrics;
+use crate::peer::Body;
+use crate::peer::quota::{DIGESTS, QuotaMessage};
+use crate::right::Start;
+use crate::rows::{DUE, FORGOTTEN, Owner};
+use crate::session::Aim;
+use crate::turn::{Here, Peer, Turn};
+
+/// Holds that end within this span end in one turn, in microseconds.
+const EXPIRY_QUANTUM: u64 = 5 * MILLISECOND;
+
+impl Chapter for Quotas {
+    fn owner(&self) -> Owner {
+        Owner::Quota
+    }
+
+    fn restore(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        _: Incarnation,
+        _: &dyn Reader,
+    ) -> Result<Option<Revived>, OpenError> {
+        let restored = match key[0] {
+            FORGOTTEN => self.restore_names(value),
+            _ => QuotaRow::decode(key, value).and_then(|row| self.restore_row(row)),
+        };
+        restored.map(|()| None).map_err(|Malformed| OpenError::Malformed { key: key.to_vec() })
+    }
+
+    fn restored(&mut self, reader: &dyn Reader) -> Result<(), OpenError> {
+        if let Some((key, _)) = reader.scan(&[DUE], &[DUE + 1], 1)?.first() {
+            self.grants.next_due =
+                Some(due_uptime(key).map_err(|Malformed| OpenError::Malformed { key: key.clone() })?);
+        }
+        Ok(())
+    }
+
+    fn resume(&mut self, turn: &mut Turn, _: Start) {
+        self.grants.mono_less_uptime = turn.here.now.mono.wrapping_sub(turn.here.uptime);
+        self.gifts.announcements = Announcements::of_gifts(turn.here.peers.len(), turn.here.position);
+        self.resume_rounds(turn);
+    }
+
+    fn persist(&mut self, turn: &mut Turn) {
+        self.put_rows(&mut turn.out.batch);
+        for (digests, to) in self.gifts.digests.iter_mut().zip(turn.here.peers) {
+            while !digests.is_empty() {
+                let rest = digests.split_off(digests.len().min(DIGESTS));
+                turn.out.send(to.site, QuotaMessage::Digests(std::mem::replace(digests, rest)));
+            }
+        }
+        self.grants.removed.clear();
+    }
+
+    fn counts_uptime(&self) -> bool {
+        self.grants.next_due.is_some()
+    }
+
+    fn request_needs(&self, _: &Here, request: &Request, needed: &mut KeySet) {
+        let Request::Batch(batch) = request else { return };
+        let released = batch.operations.iter().filter_map(|submission| match &submission.operation {
+            Operation::ReleaseGrant { grant } => Some(grant_key(grant.incarnation, grant.number).to_vec()),
+            _ => None,
+        });
+        needed.keys.extend(released);
+    }
+
+    fn tick_needs(&self, here: &Here, needed: &mut KeySet) {
+        if self.grants.next_due.is_some_and(|due| due <= here.uptime) {
+            needed.ranges.extend(due_ranges(here.uptime));
+        }
+        self.dead_grants_need(here.now.mono, needed);
+    }
+
+    fn execute(&mut self, turn: &mut Turn, view: &View, order: Order) -> Option<Outcome> {
+        self.carry_out(turn, view, order.ticket, &order.operation, order.timeout)
+    }
+
+    fn request(&mut self, turn: &mut Turn, _: &View, client: ClientId, request: Request) {
+        match request {
+            Request::Show { quota, timeout } => self.show(turn, client, quota, timeout),
+            Request::List { after, limit } => {
+                let listed = self.list(&after, limit.min(LISTED) as usize);
+                turn.out.responses.push((client, Response::Listed(listed)));
+            }
+            _ => unreachable!("it is not about quotas"),
+        }
+    }
+
+    fn hear(&mut self, turn: &mut Turn, from: usize, epoch: u64) {
+        self.meet_epoch(turn, from, epoch);
+    }
+
+    fn message(&mut self, turn: &mut Turn, _: &View, from: usize, epoch: u64, message: Body) {
+        let Body::Quota(message) = message else { unreachable!("it is not about quotas") };
+
+        // What is said of a name that was forgotten in between is about another quota. It counts as lost.
+        if message.name().is_some_and(|name| !self.is_of_this_life(epoch, name)) {
+            turn.out.metrics.ignored += 1;
+            return;
+        }
+        let peer = turn.here.peers[from].site;
+        match message {
+            QuotaMessage::Avantan { quota, message } => self.agreement(turn, peer, &quota, *message),
+            QuotaMessage::Digests(digests) => {
+                for digest in digests {
+                    if self.is_of_this_life(epoch, &digest.quota) {
+                        self.digest(turn, from, digest);
+                    }
+                }
+            }
+            QuotaMessage::Lookup { token, quota } => self.look_up(turn, from, quota, token),
+            QuotaMessage::NotKnown { token, quota } => self.not_known(turn, from, &quota, token),
+            QuotaMessage::NoVote { quota, answer } => self.no_vote(turn, from, &quota, *answer),
+            QuotaMessage::Forget(message) => self.forget(turn, from, epoch, *message),
+            QuotaMessage::Count { token, quota } => {
+                let tally = self.tally(&turn.here, &quota).map(Box::new);
+                turn.out.send(peer, QuotaMessage::Counted { token, tally });
+            }
+            QuotaMessage::Counted { token, tally } => {
+                self.counted(turn, from, epoch, token, tally.map(|tally| *tally));
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<u64> {
+        let due = self.grants.next_due.map(|due| self.grants.mono_less_uptime.wrapping_add(due));
+        let parts = [
+            self.next_timer(),
+            due.map(|due| due.div_ceil(EXPIRY_QUANTUM) * EXPIRY_QUANTUM),
+            self.lookups.deadline(),
+            self.walk.deadline(),
+            self.forgetting.deadline(),
+            self.counts.deadline(),
+            self.gifts.announcements.deadline(),
+        ];
+        parts.into_iter().flatten().min()
+    }
+
+    fn tick(&mut self, turn: &mut Turn, view: &View) {
+        self.expire(turn, view).expect("a row that storage vouches for");
+        self.remove_dead_grants(turn, view).expect("a row that storage vouches for");
+        self.wake_due(turn);
+        self.expire_lookups(turn);
+        self.tend_names(turn);
+        self.complete_overdue(turn);
+        self.announce(turn);
+    }
+
+    fn meet(&mut self, now: Now, position: usize, _: &Peer, replaces: bool) {
+        if replaces {
+            self.gifts.announcements.add_all(now, position);
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.waits.places.len()
+    }
+
+    fn withdraw(&mut self, turn: &mut Turn, session: SessionId, sequences: &BTreeSet<u64>) -> BTreeSet<u64> {
+        self.withdraw_waiting(turn, session, sequences)
+    }
+
+    fn fate(&self, aim: Aim) -> Fate {
+        match self.settled(aim) {
+            Some(outcome) => Fate::Settled(outcome),
+            None if self.is_lost(aim) => Fate::Lost,
+            None => Fate::Open,
+        }
+    }
+
+    fn leave(&mut self, turn: &mut Turn) -> Leaving {
+        let Passage { from, mut gave } = self.gifts.leaving.take().unwrap_or_default();
+        let before = turn.out.metrics.gifts_leaving;
+        let next = self.give_away(turn, from);
+        gave |= turn.out.metrics.gifts_leaving > before;
+
+        // A pass in which nothing was given shows that nothing is left; what comes in meanwhile is given in the next.
+        self.gifts.leaving = Some(Passage { from: next.unwrap_or(0), gave: gave && next.is_some() });
+        match next {
+            Some(_) => Leaving::GoesOn,
+            None if gave || self.waiting() > 0 || self.waits.administering > 0 => Leaving::Waits,
+            None => Leaving::Done,
+        }
+    }
+
+    fn describe(&self, status: &mut Status) {
+        status.quotas = self.iter().filter(|quota| quota.limit().is_some()).count() as u64;
+    }
+
+    fn measure(&self, metrics: &mut Metrics) {
+        metrics.waiting = self.waiting() as u64;
+        metrics.quotas = self.len() as u64;
+    }
+}
+
+/// The most quotas that one answer lists.
+const LISTED: u32 = 1_000;

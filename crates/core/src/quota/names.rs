@@ -1,0 +1,95 @@
+//! What a site has forgotten of names, has frozen, and might forget next; see `forget`.
+
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashMap;
+
+use crate::id::{Incarnation, SiteId, SiteSet};
+use crate::peer::quota::Forgotten;
+
+/// What a site has forgotten, has frozen, and might forget next.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    /// What is durable, in one row.
+    pub(super) kept: Forgetting,
+    /// Whether that row is to be written.
+    pub(super) is_dirty: bool,
+    /// The quotas that do not exist, yet or any more, by number.
+    pub(super) absent: FxHashMap<u64, Absent>,
+    /// When to look at each of them again.
+    pub(super) due: BTreeSet<(u64, u64)>,
+    /// The number of the last proposal; durable.
+    pub(super) last_proposal: u64,
+    /// The proposal that this site leads.
+    pub(super) leading: Option<Leading>,
+    /// Nothing is proposed before.
+    pub(super) propose_at: u64,
+    /// When to ask for what became of what is frozen.
+    pub(super) ask_at: u64,
+    /// When each member was last told of the decision.
+    pub(super) told_at: Vec<u64>,
+}
+
+/// Names that take part in nothing until it is known whether they are forgotten.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Freeze {
+    /// Who proposed it.
+    pub leader: SiteId,
+    /// In which incarnation it did.
+    pub incarnation: Incarnation,
+    /// Numbers that incarnation's proposals.
+    pub number: u64,
+    /// The names, in ascending order.
+    pub names: Vec<String>,
+}
+
+/// What a site has forgotten, and what it has agreed to forget.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Forgetting {
+    /// What was decided last.
+    pub decided: Forgotten,
+    /// What is frozen. More than one only if the leader of the others has lost its disk.
+    pub frozen: Vec<Freeze>,
+}
+
+/// A quota that does not exist, in this life's monotonic microseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Absent {
+    pub(super) since: u64,
+    /// The entry in [`Names::due`].
+    pub(super) due: u64,
+}
+
+/// A proposal that is not decided yet.
+#[derive(Debug)]
+pub(super) struct Leading {
+    pub(super) number: u64,
+    pub(super) view: Vec<Incarnation>,
+    /// What was asked for.
+    pub(super) names: Vec<String>,
+    /// What all that have agreed have frozen.
+    pub(super) common: BTreeSet<String>,
+    pub(super) agreed: SiteSet,
+    pub(super) give_up_at: u64,
+    pub(super) repeat_at: u64,
+}
+
+impl Names {
+    /// When something is next to be done.
+    pub(super) fn deadline(&self) -> Option<u64> {
+        match &self.leading {
+            Some(leading) => Some(leading.repeat_at.min(leading.give_up_at)),
+            None if !self.kept.frozen.is_empty() => Some(self.ask_at),
+            None => self.due.first().map(|(due, _)| (*due).max(self.propose_at)),
+        }
+    }
+
+    pub(super) fn is_frozen(&self, name: &str) -> bool {
+        self.kept.frozen.iter().any(|freeze| has(&freeze.names, name))
+    }
+}
+
+/// Whether a list of names in ascending order has this one.
+pub(super) fn has(names: &[String], name: &str) -> bool {
+    names.binary_search_by(|known| known.as_str().cmp(name)).is_ok()
+}

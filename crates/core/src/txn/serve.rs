@@ -1,0 +1,165 @@
+//! A home answers reads, of its own clients and of other sites.
+//!
+//! Whatever is asked for, about [`READ_BYTES`] are read and answered at a time. In place of the rest stands
+//! [`Cause::TooMuch`], and the client asks again for it.
+
+use super::bounds::READ_ITEMS;
+use super::calls::Calls;
+use super::participant::Participant;
+use super::table::{Table, row_key, row_range};
+use crate::id::{Incarnation, SiteId};
+use crate::machine::KeySet;
+use crate::object::message::{Fetch, Fetched, Given, Message};
+use crate::object::{Abort, Cause, Seen, Span, Value, is_call, is_key};
+use crate::turn::{Here, Turn};
+
+/// The most bytes that are read from storage, and answered, at a time, about. An answer on the wire carries less, so
+/// that a value that is asked for alone always fits here.
+const READ_BYTES: usize = 8 << 20;
+/// The room that a value takes in an answer besides its bytes and its name, about, in bytes.
+const ENTRY_BYTES: usize = 64;
+
+type Result<T> = std::result::Result<T, Abort>;
+
+/// True if an object or a call can have this name.
+pub(super) fn is_name(name: &str) -> bool {
+    is_key(name) || is_call(name)
+}
+
+/// Adds the rows that reads need. A name or span that is not sound needs none: it is refused.
+pub(super) fn needs<'a>(
+    gets: impl Iterator<Item = &'a str>,
+    scans: impl Iterator<Item = &'a Span>,
+    incarnation: Incarnation,
+    set: &mut KeySet,
+) {
+    set.keys.extend(gets.filter(|name| is_name(name)).map(|name| row_key(incarnation, name)));
+    set.ranges.extend(scans.filter(|span| span.is_sound()).map(|span| row_range(incarnation, span)));
+    set.room = Some(READ_BYTES);
+}
+
+/// The room that is left in an answer, in bytes. A value that is asked for twice takes it twice; copies take it too.
+pub(super) struct Room(usize);
+
+impl Room {
+    /// The room of an empty answer.
+    pub(super) fn new() -> Self {
+        Self(READ_BYTES)
+    }
+
+    /// Reads a value if there is room for it. After the first that does not fit, the room is zero and nothing is read.
+    pub(super) fn hold<T>(&mut self, read: impl FnOnce() -> Result<T>, bytes: impl FnOnce(&T) -> usize) -> Result<T> {
+        if self.0 == 0 {
+            return Err(Abort::of(Cause::TooMuch));
+        }
+        let found = read()?;
+        let left = self.0.checked_sub(bytes(&found));
+        self.0 = left.unwrap_or(0);
+        left.map(|_| found).ok_or_else(|| Abort::of(Cause::TooMuch))
+    }
+
+    /// Reads an object if there is room for it.
+    pub(super) fn get(&mut self, table: &Table, name: &str) -> Result<Seen> {
+        self.hold(|| table.get(name), seen_bytes)
+    }
+
+    /// Scans a span if there is room for it.
+    pub(super) fn scan(&mut self, table: &Table, span: &Span) -> Result<Vec<(String, Seen)>> {
+        let bytes = |rows: &Vec<(String, Seen)>| rows.iter().map(|(name, seen)| name.len() + seen_bytes(seen)).sum();
+        self.hold(|| table.scan(span), bytes)
+    }
+}
+
+/// The room that a value takes in an answer, about, in bytes.
+pub(super) fn seen_bytes(seen: &Seen) -> usize {
+    seen.value.as_ref().map_or(0, Value::size) + ENTRY_BYTES
+}
+
+impl Participant {
+    /// Reads an object for this site's own client. A read for upkeep does not count as a use.
+    pub(super) fn read_here(
+        &mut self,
+        here: &Here,
+        table: &Table,
+        calls: &mut Calls,
+        (name, upkeep): (&str, bool),
+        room: &mut Room,
+    ) -> Result<Seen> {
+        if !upkeep {
+            self.issuer.note_reads(here.now, name, 1);
+            calls.uses.note(here.now, name);
+        }
+        room.get(table, name)
+    }
+
+    /// Takes a question for values: answers it, or parks it until its turn.
+    pub(super) fn fetch(&mut self, turn: &mut Turn, table: &Table, calls: &mut Calls, from: SiteId, fetch: Fetch) {
+        // A question beyond the bound is senseless: sites keep it. It needed no rows either, so it could not be
+        // answered.
+        let claimed = fetch.claim.as_ref().map_or(0, |claim| claim.writes.len());
+        if fetch.gets.len() + fetch.scans.len() > READ_ITEMS || claimed > READ_ITEMS {
+            turn.out.metrics.ignored += 1;
+            return;
+        }
+        let fetch = if fetch.patience > 0 { self.park(turn, from, fetch) } else { Some(fetch) };
+        if let Some(fetch) = fetch {
+            self.answer_fetch(turn, table, calls, from, fetch);
+        }
+    }
+
+    /// Answers a question with the values that are here now.
+    pub(super) fn answer_fetch(
+        &mut self,
+        turn: &mut Turn,
+        table: &Table,
+        calls: &mut Calls,
+        from: SiteId,
+        fetch: Fetch,
+    ) {
+        let Fetch { token, start, gets, scans, rights, claim, .. } = fetch;
+        let rights = rights && turn.here.uses_rights();
+
+        // If nothing that is read here is about to change, all of it is of one instant, now: a transaction that reads
+        // nothing else has taken effect, and its claim is over. A call does not count: it rests on objects of other
+        // homes, at other instants.
+        let is_whole = !gets.iter().any(|(name, _)| is_call(name) || self.locks.is_changing(name))
+            && !scans.iter().any(|span| self.locks.changing_in(span).next().is_some());
+        if let Some(claim) = claim.filter(|claim| claim.ends && is_whole) {
+            self.end_claim(turn.here.now.mono, claim.rank.nonce);
+        }
+
+        let mut room = Room::new();
+        let mut given = Vec::with_capacity(gets.len());
+        for (name, reads) in gets {
+            if !is_name(&name) {
+                given.push(Err(Abort::of(Cause::InvalidKey)));
+                continue;
+            }
+            if reads > 0 {
+                self.issuer.note_reads(turn.here.now, &name, reads);
+                calls.uses.note(turn.here.now, &name);
+            }
+
+            // No right is issued while a write is prepared, as the value may be changed already, nor over what a
+            // program has claimed: it would have to be asked back at once. Nor for a call that is not there yet: the
+            // one who asks is about to put it.
+            given.push(room.get(table, &name).map(|seen| {
+                let is_missing = seen.value.is_none() && is_call(&name);
+                let may = rights && !is_missing && !self.locks.is_changing(&name) && !self.claims.is_claimed(&name);
+                let right = may
+                    .then(|| self.issuer.issue(turn.here.now, turn.here.config.epsilon, &name, from, start))
+                    .flatten();
+                turn.out.metrics.rights_issued += u64::from(right.is_some());
+                Given { seen, right }
+            }));
+        }
+
+        let scan = |span: &Span| match span.is_sound() {
+            true => room.scan(table, span),
+            false => Err(Abort::of(Cause::Malformed)),
+        };
+        let scans = scans.iter().map(scan).collect();
+        let fetched = Fetched { token, start, gets: given, scans, is_whole };
+        turn.out.send(from, Message::Fetched(Box::new(fetched)));
+    }
+}

@@ -1,0 +1,124 @@
+//! What every refusal, doubt and cause of an abort is called: a code for programs, which stays the same, and a sentence for
+//! people.
+
+use std::fmt;
+
+use crate::api::{Refusal, UnknownReason};
+use crate::object::Cause;
+
+impl Refusal {
+    /// Its name in JSON, in scripts and among the simulator's probes; stable.
+    pub fn code(self) -> &'static str {
+        self.words().0
+    }
+
+    /// The code, and the sentence where that says all.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Refusal::UnknownQuota => ("unknown_quota", "no quota has this name"),
+            Refusal::Exhausted { .. } => ("exhausted", "exhausted: no site has enough tokens"),
+            Refusal::InvalidAmount => (
+                "invalid_amount",
+                "the amount is out of range: amounts and limits are 1 to 9223372036854775807, holds 1 ms to 400 days",
+            ),
+            Refusal::InvalidName => {
+                ("invalid_name", "the name is not valid: use 1 to 256 bytes without control characters")
+            }
+            Refusal::LimitDiffers { .. } => ("limit_differs", "the quota exists with another limit"),
+            Refusal::AboveOut { .. } => ("above_out", "more than is out"),
+            Refusal::AboveLimit { .. } => ("above_limit", "more than there are in all"),
+            Refusal::UnknownGrant => (
+                "unknown_grant",
+                "no such grant is out: it was released already, its time is up, its site lost its disk, or it never was",
+            ),
+            Refusal::QuotaDeleted => ("quota_deleted", "the quota was deleted"),
+            Refusal::Overloaded => ("overloaded", "overloaded: a queue is full; try again later"),
+            Refusal::DeadlinePassed => ("deadline_passed", "the deadline passed before tokens could be had"),
+            Refusal::Unreachable { .. } => ("unreachable", "sites that this needs did not answer"),
+            Refusal::Withdrawn => ("withdrawn", "withdrawn: it was asked about before it was carried out"),
+            Refusal::OtherContent => ("other_content", "this operation id was used for another operation"),
+            Refusal::SessionEnded => ("session_ended", "the session has ended; open another"),
+            Refusal::NotReady => ("not_ready", "the site is not ready"),
+            Refusal::StorageFull => ("storage_full", "the site's disk is full; make room in its data directory"),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::AboveLimit { limit } => write!(f, "more than there are in all: the quota's limit is {limit}"),
+            Refusal::LimitDiffers { limit } => write!(f, "the quota exists with the limit {limit}"),
+            Refusal::AboveOut { at_most } => write!(f, "more than is out: at most {at_most} can be"),
+            _ => f.write_str(self.words().1),
+        }
+    }
+}
+
+impl UnknownReason {
+    /// Its name in JSON, in scripts and among the simulator's probes; stable.
+    pub fn code(self) -> &'static str {
+        self.words().0
+    }
+
+    /// Its code and its sentence.
+    pub fn words(self) -> (&'static str, &'static str) {
+        match self {
+            UnknownReason::SiteUnreachable => ("site_unreachable", "the one site that knows cannot be reached"),
+            UnknownReason::IncarnationLost => ("incarnation_lost", "the storage that knew is lost"),
+            UnknownReason::Forgotten => ("forgotten", "the outcome is no longer kept"),
+            UnknownReason::Undecided => ("undecided", "the sites are still agreeing on it"),
+            UnknownReason::HomeLost => ("home_lost", "the home that took part has lost its storage, and its objects"),
+            UnknownReason::NotReady => ("not_ready", "the one site that knows is not ready yet"),
+            UnknownReason::StorageFull => ("storage_full", "the disk of the one site that knows is full"),
+        }
+    }
+}
+
+impl fmt::Display for UnknownReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.words().1)
+    }
+}
+
+impl Cause {
+    /// Its name in JSON, in scripts and among the simulator's probes; stable.
+    pub fn code(self) -> &'static str {
+        self.words().0
+    }
+
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Cause::Changed => ("changed", "what was read has been changed since"),
+            Cause::Busy => ("busy", "another transaction is about to change or relies on the same object"),
+            Cause::WouldWait => ("would_wait", "others hold rights over what it writes, for longer than it may wait"),
+            Cause::DeadlinePassed => ("not_in_time", "the deadline passed before every site had answered"),
+            Cause::NotACounter => ("not_a_counter", "the object is no counter"),
+            Cause::OutOfRange => ("out_of_range", "the counter would leave the range of 64-bit integers"),
+            Cause::Lost => ("lost", "lost: the home lost its storage; write anew what was there, or accept the loss"),
+            Cause::Unreachable => ("home_unreachable", "the object's home does not answer"),
+            Cause::InvalidKey => ("invalid_key", "the key is not valid: use 1 to 512 bytes without control characters"),
+            Cause::UnknownRegion => ("no_such_home", "there is no such region"),
+            Cause::TooLarge => ("too_large", "the value is too large: at most 262144 bytes"),
+            Cause::TooMuch => (
+                "too_much",
+                "the transaction is too large: at most 4096 reads, scanned objects, scans and writes together, and \
+                 1048576 bytes written",
+            ),
+            Cause::Malformed => ("malformed", "the transaction is malformed"),
+            Cause::Overloaded => ("home_overloaded", "overloaded: a queue is full; try again later"),
+            Cause::NotReady => ("home_not_ready", "the site is not ready"),
+            Cause::Withdrawn => ("asked_too_early", "withdrawn: it was asked about before every site was prepared"),
+            Cause::Depended => ("calls_depend", "results of memoized functions depend on what it writes"),
+            Cause::ClocksDisagree => {
+                ("clocks_disagree", "the clocks of two sites are too far apart for a deadline to mean the same to both")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.words().1)
+    }
+}

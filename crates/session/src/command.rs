@@ -1,0 +1,172 @@
+//! What a caller wants done, on which terms, and what it is told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use slackline_core::api::{Hold, Operation, Outcome, Refusal};
+use slackline_core::id::{GrantId, OperationId};
+use slackline_core::object::Transaction;
+
+use crate::time::Time;
+
+/// What a caller wants done.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Takes tokens of a quota.
+    Acquire {
+        /// The quota's name.
+        quota: Arc<str>,
+        /// How many tokens.
+        amount: i64,
+        /// How they are held.
+        hold: Hold,
+    },
+    /// Gives tokens of a quota back, whichever grant they came with.
+    Release {
+        /// The quota's name.
+        quota: Arc<str>,
+        /// How many tokens.
+        amount: i64,
+    },
+    /// Gives a tracked grant back.
+    ReleaseGrant {
+        /// The grant.
+        grant: GrantId,
+    },
+    /// Creates a quota.
+    Create {
+        /// Its name.
+        quota: Arc<str>,
+        /// How many tokens there are.
+        limit: i64,
+    },
+    /// Deletes a quota.
+    Delete {
+        /// Its name.
+        quota: Arc<str>,
+    },
+    /// Commits a transaction.
+    Commit {
+        /// The transaction.
+        transaction: Arc<Transaction>,
+        /// How many bytes it takes in a batch, about.
+        bytes: usize,
+    },
+    /// Says that the objects of a site's lost storage are gone for good.
+    AcceptLoss,
+}
+
+impl Command {
+    /// Commits a transaction.
+    pub fn commit(transaction: Transaction) -> Self {
+        let bytes = transaction.bytes();
+        Command::Commit { transaction: Arc::new(transaction), bytes }
+    }
+
+    /// How many bytes it takes in a batch, about; all but transactions are small, and count for nothing.
+    pub(crate) fn bytes(&self) -> usize {
+        if let Command::Commit { bytes, .. } = self { *bytes } else { 0 }
+    }
+
+    /// The operation that sites are asked for.
+    pub fn operation(&self) -> Operation {
+        match self {
+            Command::Acquire { quota, amount, hold } => {
+                Operation::Acquire { quota: String::from(&**quota), amount: *amount, hold: *hold }
+            }
+            Command::Release { quota, amount } => Operation::Release { quota: String::from(&**quota), amount: *amount },
+            Command::ReleaseGrant { grant } => Operation::ReleaseGrant { grant: *grant },
+            Command::Create { quota, limit } => Operation::Create { quota: String::from(&**quota), limit: *limit },
+            Command::Delete { quota } => Operation::Delete { quota: String::from(&**quota) },
+            Command::Commit { transaction, .. } => Operation::Commit(Box::new(Transaction::clone(transaction))),
+            Command::AcceptLoss => Operation::AcceptLoss,
+        }
+    }
+
+    /// What undoes it, if it was granted.
+    pub(crate) fn undo(&self, outcome: &Outcome) -> Option<Command> {
+        let (Command::Acquire { quota, amount, hold }, Outcome::Granted { grant, .. }) = (self, outcome) else {
+            return None;
+        };
+        Some(match hold {
+            Hold::Counted => Command::Release { quota: quota.clone(), amount: *amount },
+            Hold::Open | Hold::For(_) => Command::ReleaseGrant { grant: *grant },
+        })
+    }
+
+    pub(crate) fn is_acquire(&self) -> bool {
+        matches!(self, Command::Acquire { .. })
+    }
+
+    pub(crate) fn is_release(&self) -> bool {
+        matches!(self, Command::Release { .. } | Command::ReleaseGrant { .. })
+    }
+}
+
+/// How a call is to be treated.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// When the caller wants to know.
+    pub deadline: Time,
+    /// Whether only this site will do.
+    pub pinned: bool,
+    /// How long an acquire or a release that has left stays with a site that says nothing (rule 6); none: until its deadline.
+    pub patience: Option<Duration>,
+}
+
+/// What a caller is told.
+#[derive(Debug)]
+pub enum Reply {
+    /// The site's answer.
+    Answered(Outcome),
+    /// It never left, or the site surely did not and will not carry it out: it may be issued elsewhere.
+    NotTaken(NotTaken),
+    /// Its deadline passed, and it may have been carried out.
+    InDoubt,
+    /// It is in doubt, and was left behind; issue it elsewhere.
+    LeftBehind,
+    /// It is a release that this client sees to, under this id.
+    HandedOver(OperationId),
+}
+
+/// Why a call was not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotTaken {
+    /// The site cannot be reached.
+    Unreachable,
+    /// Too many calls wait here.
+    Overloaded,
+    /// The deadline passed before it could leave.
+    DeadlinePassed,
+    /// The client was closed.
+    Closed,
+    /// The site refused it, without a trace or for ever.
+    Refused(Refusal),
+}
+
+/// A finished call.
+#[derive(Debug)]
+pub struct Finished {
+    /// What its caller is told.
+    pub reply: Reply,
+    /// What was to be done.
+    pub command: Command,
+    /// The id that it had; none if it never left.
+    pub id: Option<OperationId>,
+    /// When it first left.
+    pub sent_at: Option<Time>,
+}
+
+/// Names a call until its caller has taken the reply or gone away.
+pub type CallKey = usize;
+
+/// What is left when a client is closed.
+#[derive(Clone, Debug)]
+pub struct Unsettled {
+    /// What was to be done.
+    pub command: Command,
+    /// None if it never left.
+    pub id: Option<OperationId>,
+    /// How it ended, if that is known: refused, or unknown for good.
+    pub outcome: Option<Outcome>,
+}

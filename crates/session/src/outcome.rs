@@ -1,0 +1,468 @@
+//! How calls end: done, refused or unknown.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use slackline_core::api::{self, Refusal};
+use slackline_core::id::OperationId;
+use slackline_core::object::{self, Cause};
+
+use crate::command::NotTaken;
+use crate::key::Key;
+use crate::topology::Topology;
+
+/// How a call ended. There are three ways, and a program has to deal with each:
+///
+/// - **done**: it took effect, durably;
+/// - **refused**: it did not take effect, and never will;
+/// - **unknown**: it may have taken effect or not. `Client::outcome_of` asks the one site
+///   that knows, as soon as that can be reached.
+///
+/// [`Outcome::done`] makes a `Result` of it, for `?`.
+#[must_use = "a call may have been refused, or its outcome may be unknown"]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome<T> {
+    /// It took effect.
+    Done(T),
+    /// It did not, and never will.
+    Refused(Refused),
+    /// It may have taken effect or not.
+    Unknown(Unknown),
+}
+
+impl<T> Outcome<T> {
+    /// What was done, or why that is not to be had.
+    pub fn done(self) -> Result<T, NotDone> {
+        match self {
+            Outcome::Done(value) => Ok(value),
+            Outcome::Refused(refused) => Err(NotDone::Refused(refused)),
+            Outcome::Unknown(unknown) => Err(NotDone::Unknown(unknown)),
+        }
+    }
+
+    /// Whether it took effect.
+    pub fn is_done(&self) -> bool {
+        matches!(self, Outcome::Done(_))
+    }
+
+    /// Whether it was refused.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Outcome::Refused(_))
+    }
+
+    /// Whether it is not known how it ended.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Outcome::Unknown(_))
+    }
+
+    /// Why it was refused, if it was.
+    pub fn refusal(&self) -> Option<&Reason> {
+        match self {
+            Outcome::Refused(refused) => Some(&refused.reason),
+            _ => None,
+        }
+    }
+
+    /// Whether it is a release that was [handed over](UnknownReason::HandedOver) to the client.
+    pub fn is_handed_over(&self) -> bool {
+        matches!(self, Outcome::Unknown(Unknown { why: UnknownReason::HandedOver, .. }))
+    }
+
+    /// The same outcome with another value.
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Outcome<U> {
+        match self {
+            Outcome::Done(value) => Outcome::Done(change(value)),
+            Outcome::Refused(refused) => Outcome::Refused(refused),
+            Outcome::Unknown(unknown) => Outcome::Unknown(unknown),
+        }
+    }
+}
+
+/// A call was not done, as far as is known.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NotDone {
+    /// It did not take effect, and never will.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// It may have taken effect or not.
+    #[error(transparent)]
+    Unknown(#[from] Unknown),
+}
+
+/// A call did not take effect, and never will.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("refused: {reason}")]
+pub struct Refused {
+    /// Why.
+    pub reason: Reason,
+    /// The operation's id; none if it never left this client.
+    pub operation: Option<OperationId>,
+}
+
+/// It is not known whether a call took effect.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("unknown: operation {name} may or may not have been carried out: {why}")]
+pub struct Unknown {
+    /// The operation's id, to be asked about.
+    pub operation: OperationId,
+    /// The id as it is written for people, such as `eu-1-9-12`.
+    pub name: String,
+    /// Why it is not known.
+    pub why: UnknownReason,
+}
+
+impl Unknown {
+    /// An operation of which it is not known whether it took effect.
+    pub fn new(topology: &Topology, operation: OperationId, why: UnknownReason) -> Self {
+        Self { operation, name: topology.operation_text(operation), why }
+    }
+}
+
+/// Why it is not known whether a call took effect.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum UnknownReason {
+    /// The site did not answer before the deadline. Ask later.
+    DeadlinePassed,
+    /// The one site that knows cannot be reached. Ask later.
+    SiteUnreachable,
+    /// The storage that knew is lost. Nobody will ever know.
+    IncarnationLost,
+    /// The outcome is no longer kept: it is older than the site remembers.
+    Forgotten,
+    /// The sites are still agreeing on it. Ask later.
+    Undecided,
+    /// The only home that took part in the transaction has lost its storage, and its objects. Nobody will ever know.
+    HomeLost,
+    /// The one site that knows is starting or rejoining, and cannot tell yet. Ask later.
+    NotReady,
+    /// The disk of the one site that knows has no room to note the answer. Ask later.
+    StorageFull,
+    /// The site's answer made no sense to this client.
+    Senseless,
+    /// The client was closed while the call was under way.
+    Closed,
+    /// It is a release whose site says nothing. The client sees to it: it sends it under this id until the site has an answer, as long
+    /// as the client lives. Do not release again. There is no need to ask; and asking may withdraw it, which ends it as refused.
+    HandedOver,
+}
+
+impl UnknownReason {
+    /// Its name in JSON; stable.
+    pub fn code(self) -> &'static str {
+        self.words().0
+    }
+
+    /// What a site says is in the words of the sites; the rest only a client can say.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            UnknownReason::SiteUnreachable => api::UnknownReason::SiteUnreachable.words(),
+            UnknownReason::IncarnationLost => api::UnknownReason::IncarnationLost.words(),
+            UnknownReason::Forgotten => api::UnknownReason::Forgotten.words(),
+            UnknownReason::Undecided => api::UnknownReason::Undecided.words(),
+            UnknownReason::HomeLost => api::UnknownReason::HomeLost.words(),
+            UnknownReason::NotReady => api::UnknownReason::NotReady.words(),
+            UnknownReason::StorageFull => api::UnknownReason::StorageFull.words(),
+            UnknownReason::DeadlinePassed => ("deadline_passed", "its site did not answer before the deadline"),
+            UnknownReason::Senseless => {
+                ("senseless", "the site's answer made no sense; is its version newer than this client's?")
+            }
+            UnknownReason::Closed => ("closed", "the client was closed while it was under way"),
+            UnknownReason::HandedOver => ("handed_over", "its site says nothing; the client sees to it"),
+        }
+    }
+}
+
+impl fmt::Display for UnknownReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.words().1)
+    }
+}
+
+impl From<api::UnknownReason> for UnknownReason {
+    fn from(reason: api::UnknownReason) -> Self {
+        match reason {
+            api::UnknownReason::SiteUnreachable => UnknownReason::SiteUnreachable,
+            api::UnknownReason::IncarnationLost => UnknownReason::IncarnationLost,
+            api::UnknownReason::Forgotten => UnknownReason::Forgotten,
+            api::UnknownReason::Undecided => UnknownReason::Undecided,
+            api::UnknownReason::HomeLost => UnknownReason::HomeLost,
+            api::UnknownReason::NotReady => UnknownReason::NotReady,
+            api::UnknownReason::StorageFull => UnknownReason::StorageFull,
+        }
+    }
+}
+
+/// Why a call did not take effect.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Reason {
+    /// No quota has this name.
+    UnknownQuota,
+    /// The tokens are not to be had.
+    Exhausted {
+        /// The sites that were asked.
+        asked: Vec<String>,
+    },
+    /// More is asked for than the quota has tokens in all: that can never be granted.
+    AboveLimit {
+        /// The quota's limit.
+        limit: i64,
+    },
+    /// The amount, the limit or the duration is out of range: amounts and limits are at least 1, holds 1 ms to 400 days.
+    InvalidAmount,
+    /// The name is empty, longer than 256 bytes, or has control characters.
+    InvalidName,
+    /// The quota exists with another limit.
+    LimitDiffers {
+        /// The limit that it has.
+        limit: i64,
+    },
+    /// More is released than could be out.
+    AboveOut {
+        /// What could be out at most, as far as the site can tell.
+        at_most: i64,
+    },
+    /// No such grant is out: it was released, its time is up, its site lost its disk, or it never was.
+    UnknownGrant,
+    /// The quota was deleted while the request waited.
+    QuotaDeleted,
+    /// A queue is at its bound, at the site or in this client.
+    Overloaded,
+    /// The time was up before tokens could be had.
+    DeadlinePassed,
+    /// Sites that it needs did not answer.
+    Unreachable {
+        /// The sites that did not answer.
+        missing: Vec<String>,
+    },
+    /// Somebody asked what became of it before it was carried out, which refuses it for ever.
+    Withdrawn,
+    /// Its id was used for something else.
+    OtherContent,
+    /// The site, or each of the sites that can be reached, is starting, rejoining or stopping, and went on doing so until the
+    /// deadline.
+    NotReady,
+    /// The site's disk has no room.
+    StorageFull,
+    /// It never left this client: no site that would do could be reached before the deadline.
+    NotSent {
+        /// The sites that would have done.
+        sites: Vec<String>,
+    },
+    /// The cluster has no region of this name.
+    UnknownRegion {
+        /// The name.
+        region: String,
+        /// The regions that there are.
+        known: Vec<String>,
+    },
+    /// The client was closed before it could be sent.
+    Closed,
+    /// The transaction was aborted.
+    Aborted(Box<Aborted>),
+}
+
+/// Why a transaction was aborted, or an object could not be read.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+pub struct Aborted {
+    /// The reason.
+    pub cause: Cause,
+    /// The object that it is about.
+    pub key: Option<Key>,
+    /// The site that says so.
+    pub site: Option<String>,
+    /// The sites whose rights to read stand in the way of a write.
+    pub holders: Vec<String>,
+    /// When the last of these ends.
+    pub until: Option<SystemTime>,
+    /// Calls of memoized functions that depend on what is written; see [`crate::txn::Memo`].
+    pub calls: Vec<Key>,
+}
+
+impl Aborted {
+    /// Aborted for this cause; nothing else is known.
+    pub fn of(cause: Cause, key: Option<Key>) -> Self {
+        Self { cause, key, site: None, holders: Vec::new(), until: None, calls: Vec::new() }
+    }
+
+    /// What a site said, with the names of regions and sites.
+    pub fn new(abort: object::Abort, topology: &Topology) -> Self {
+        Self {
+            cause: abort.cause,
+            key: abort.key.map(|key| topology.key(&key)),
+            site: abort.site.map(|site| topology.name(site)),
+            holders: abort.holders.into_iter().map(|site| topology.name(site)).collect(),
+            until: abort
+                .until
+                .and_then(|until| u64::try_from(until).ok())
+                .map(|until| SystemTime::UNIX_EPOCH + Duration::from_micros(until)),
+            calls: abort.calls.iter().map(|call| topology.key(call)).collect(),
+        }
+    }
+}
+
+impl fmt::Display for Aborted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.cause)?;
+        match (&self.key, &self.site) {
+            (Some(key), _) => write!(f, " ({key})")?,
+            (None, Some(site)) => write!(f, " ({site})")?,
+            (None, None) => {}
+        }
+        let holders = self.holders.join(", ");
+        match self.cause {
+            Cause::WouldWait if holders.is_empty() => f.write_str("; an earlier life of the site may have given them"),
+            Cause::WouldWait => write!(f, "; they are held by {holders}"),
+            _ if !holders.is_empty() => write!(f, "; a write waited for rights held by {holders}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::UnknownQuota => f.write_str("no quota has this name"),
+            Reason::Exhausted { asked } if asked.is_empty() => f.write_str("exhausted: there are not enough tokens"),
+            Reason::Exhausted { asked } => {
+                write!(f, "exhausted: there are not enough tokens (sites asked: {})", asked.join(", "))
+            }
+            Reason::InvalidAmount => Refusal::InvalidAmount.fmt(f),
+            Reason::InvalidName => Refusal::InvalidName.fmt(f),
+            Reason::LimitDiffers { limit } => write!(f, "the quota exists already, with the limit {limit}"),
+            Reason::AboveLimit { limit } => Refusal::AboveLimit { limit: *limit }.fmt(f),
+            Reason::AboveOut { at_most } => {
+                write!(f, "more than is out: at most {at_most} can be released, as far as its site can tell")
+            }
+            Reason::UnknownGrant => Refusal::UnknownGrant.fmt(f),
+            Reason::QuotaDeleted => Refusal::QuotaDeleted.fmt(f),
+            Reason::Overloaded => Refusal::Overloaded.fmt(f),
+            Reason::DeadlinePassed => Refusal::DeadlinePassed.fmt(f),
+            Reason::Unreachable { missing } => {
+                write!(f, "sites that this needs did not answer: {}", missing.join(", "))
+            }
+            Reason::Withdrawn => Refusal::Withdrawn.fmt(f),
+            Reason::OtherContent => Refusal::OtherContent.fmt(f),
+            Reason::NotReady => f.write_str("none of the sites that may do it is ready; `slackline status` tells more"),
+            Reason::StorageFull => Refusal::StorageFull.fmt(f),
+            Reason::NotSent { sites } => {
+                write!(f, "not sent: no connection to {} before the deadline", sites.join(", "))
+            }
+            Reason::UnknownRegion { region, known } => {
+                write!(f, "no region is named \"{region}\"; there are {}", known.join(", "))
+            }
+            Reason::Closed => f.write_str("the client was closed"),
+            Reason::Aborted(aborted) => aborted.fmt(f),
+        }
+    }
+}
+
+impl Reason {
+    /// The reason that an abort is.
+    pub fn of_abort(abort: object::Abort, topology: &Topology) -> Self {
+        Reason::Aborted(Box::new(Aborted::new(abort, topology)))
+    }
+
+    /// The reason that a site's refusal is.
+    pub fn of(refusal: Refusal, lane: u16, topology: &Topology) -> Self {
+        match refusal {
+            Refusal::UnknownQuota => Reason::UnknownQuota,
+            Refusal::Exhausted { asked } => Reason::Exhausted { asked: topology.names(asked, lane) },
+            Refusal::InvalidAmount => Reason::InvalidAmount,
+            Refusal::InvalidName => Reason::InvalidName,
+            Refusal::LimitDiffers { limit } => Reason::LimitDiffers { limit },
+            Refusal::AboveOut { at_most } => Reason::AboveOut { at_most },
+            Refusal::AboveLimit { limit } => Reason::AboveLimit { limit },
+            Refusal::UnknownGrant => Reason::UnknownGrant,
+            Refusal::QuotaDeleted => Reason::QuotaDeleted,
+            Refusal::Overloaded => Reason::Overloaded,
+            Refusal::DeadlinePassed => Reason::DeadlinePassed,
+            Refusal::Unreachable { missing } => Reason::Unreachable { missing: topology.names(missing, lane) },
+            Refusal::Withdrawn => Reason::Withdrawn,
+            Refusal::OtherContent => Reason::OtherContent,
+            // A session that ends is replaced, so this is a site that ended every one until the deadline.
+            Refusal::SessionEnded | Refusal::NotReady => Reason::NotReady,
+            Refusal::StorageFull => Reason::StorageFull,
+        }
+    }
+
+    /// `sites` are those that would have done.
+    /// Why no site of these took it.
+    pub fn not_taken(why: NotTaken, lane: u16, sites: Vec<String>, topology: &Topology) -> Self {
+        match why {
+            NotTaken::Unreachable | NotTaken::DeadlinePassed => Reason::NotSent { sites },
+            NotTaken::Overloaded => Reason::Overloaded,
+            NotTaken::Closed => Reason::Closed,
+            NotTaken::Refused(refusal) => Reason::of(refusal, lane, topology),
+        }
+    }
+}
+
+/// Something could not be read: a count, a list, a state.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The site refuses to say.
+    #[error("refused: {0}")]
+    Refused(Reason),
+    /// No site that could tell has done so.
+    #[error("no answer: {}", each_why(asked))]
+    Unreachable {
+        /// The sites that were asked, each with what came of it.
+        asked: Vec<(String, String)>,
+    },
+}
+
+/// What came of each site, those together of which the same came: `us, eu: connection refused; ap: the site is not ready`.
+fn each_why(asked: &[(String, String)]) -> String {
+    let mut whys: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (site, why) in asked {
+        match whys.iter_mut().find(|(known, _)| known == why) {
+            Some((_, sites)) => sites.push(site),
+            None => whys.push((why, vec![site])),
+        }
+    }
+    let each: Vec<String> = whys.iter().map(|(why, sites)| format!("{}: {why}", sites.join(", "))).collect();
+    each.join("; ")
+}
+
+/// The client could not be set up.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// No address was given.
+    #[error("no address was given; name at least one site as host:port")]
+    NoAddress,
+    /// An address cannot be read.
+    #[error("\"{0}\" is not an address; write host:port")]
+    InvalidAddress(String),
+    /// None of the sites answered.
+    #[error("no site answers at {addresses}: {why}")]
+    Unreachable {
+        /// The addresses that were tried.
+        addresses: String,
+        /// What went wrong at the last of them.
+        why: String,
+    },
+    /// The preferred region does not exist.
+    #[error("no region is named \"{region}\"; there are {}", known.join(", "))]
+    UnknownRegion {
+        /// The name.
+        region: String,
+        /// The regions that there are.
+        known: Vec<String>,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sites_of_which_the_same_came_are_named_together() {
+        let asked = [("us", "refused"), ("ap", "not ready"), ("eu", "refused")];
+        let asked = asked.map(|(site, why)| (site.to_owned(), why.to_owned())).to_vec();
+        assert_eq!(ReadError::Unreachable { asked }.to_string(), "no answer: us, eu: refused; ap: not ready");
+    }
+}

@@ -1,0 +1,169 @@
+//! Which memoized functions a client knows, and which of their calls it leaves alone for a while.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use slackline_core::object::{CALL_MARK, ObjectKey};
+
+use super::failure::TxnError;
+use crate::port::Pending;
+use crate::time::Time;
+
+/// The first pause before a call whose registration failed is proposed again, and the longest; each is twice the one before.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// The most calls whose failed proposals are remembered, and proposals under way.
+const REFUSED: usize = 4096;
+const PROPOSALS: usize = 64;
+/// How often a function is run twice when its result is proposed, to see whether it is deterministic: the first few times,
+/// then one time in this many.
+const FIRST_CHECKS: u32 = 3;
+const CHECK_ONE_IN: u32 = 64;
+
+/// A memoized function whose types are not known; it reads through a handle `H`.
+pub trait Function<H>: Send + Sync {
+    /// Its name.
+    fn name(&self) -> &'static str;
+    /// The fingerprint of its code.
+    fn fingerprint(&self) -> u64;
+    /// Runs it, with arguments and result as JSON.
+    fn run(&self, handle: H, arguments: &str) -> Pending<Result<Vec<u8>, TxnError>>;
+}
+
+/// A function's name and fingerprint.
+type Id = (String, u64);
+
+/// Which function a call is of, and its arguments, as the call's name has them.
+pub(super) fn parse(call: &str) -> Option<(Id, &str)> {
+    let (name, rest) = call.strip_prefix(CALL_MARK)?.split_once('#')?;
+    let (fingerprint, arguments) = rest.split_at_checked(16)?;
+    Some(((name.to_owned(), u64::from_str_radix(fingerprint, 16).ok()?), arguments))
+}
+
+/// The memoized functions that a client knows.
+pub struct Registry<H: 'static> {
+    known: Mutex<Known<H>>,
+}
+
+struct Known<H: 'static> {
+    functions: BTreeMap<Id, Entry<H>>,
+    /// Calls that were proposed in vain: until when they are left alone, and for how long the next time.
+    refused: BTreeMap<ObjectKey, (Time, Duration)>,
+    under_way: usize,
+    is_off: bool,
+}
+
+struct Entry<H: 'static> {
+    function: &'static dyn Function<H>,
+    is_deterministic: bool,
+    proposals: u32,
+}
+
+impl<H> fmt::Debug for Registry<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry").field("functions", &self.known().functions.keys()).finish_non_exhaustive()
+    }
+}
+
+impl<H> Registry<H> {
+    fn known(&self) -> MutexGuard<'_, Known<H>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a function in; whether its results may be kept.
+    pub fn add(&self, function: &'static dyn Function<H>) -> bool {
+        let mut known = self.known();
+        let id = (function.name().to_owned(), function.fingerprint());
+        let entry = Entry { function, is_deterministic: true, proposals: 0 };
+        let is_deterministic = known.functions.entry(id).or_insert(entry).is_deterministic;
+        is_deterministic && !known.is_off
+    }
+
+    /// The function of a call, if it is known and deterministic as far as is known.
+    pub(super) fn find(&self, id: &Id) -> Option<&'static dyn Function<H>> {
+        let known = self.known();
+        known.functions.get(id).filter(|entry| entry.is_deterministic).map(|entry| entry.function)
+    }
+
+    /// Counts a result that is to be proposed. True if this one is to be computed twice.
+    pub(super) fn count_for_check(&self, id: &Id) -> bool {
+        let mut known = self.known();
+        let Some(entry) = known.functions.get_mut(id) else { return false };
+        entry.proposals = entry.proposals.wrapping_add(1);
+        entry.proposals <= FIRST_CHECKS || entry.proposals.is_multiple_of(CHECK_ONE_IN)
+    }
+
+    /// A function gave two results on the same reads.
+    pub(super) fn distrust(&self, id: &Id) {
+        if let Some(entry) = self.known().functions.get_mut(id) {
+            entry.is_deterministic = false;
+        }
+    }
+
+    /// The names of functions that gave different results on the same reads.
+    pub fn not_deterministic(&self) -> Vec<String> {
+        let known = self.known();
+        let found = known.functions.iter().filter(|(_, entry)| !entry.is_deterministic);
+        found.map(|((name, _), _)| name.clone()).collect()
+    }
+
+    /// Functions run as if they were no memoized ones, and what others have kept is not used; for comparisons.
+    pub fn turn_off(&self) {
+        self.known().is_off = true;
+    }
+
+    /// Reserves a place for a proposal of a call, if it may be proposed now. Then [`Registry::proposed`] must follow.
+    pub(super) fn reserve_proposal(&self, call: &ObjectKey, now: Time) -> bool {
+        let mut known = self.known();
+        let waits = known.refused.get(call).is_some_and(|(until, _)| now < *until);
+        let may = !waits && known.under_way < PROPOSALS;
+        known.under_way += usize::from(may);
+        may
+    }
+
+    /// A call was proposed; whether it was registered.
+    /// `random` spreads clients that proposed the same.
+    pub(super) fn proposed(&self, call: &ObjectKey, now: Time, random: u64, was_registered: bool) {
+        let mut known = self.known();
+        known.under_way -= 1;
+        if was_registered {
+            known.refused.remove(call);
+            return;
+        }
+        if known.refused.len() >= REFUSED {
+            known.refused.retain(|_, (until, _)| now < *until);
+        }
+        if known.refused.len() < REFUSED {
+            let entry = known.refused.entry(call.clone()).or_insert((now, PAUSES.0));
+            let pause = entry.1 / 2 + entry.1 / 2 * (random % 1024) as u32 / 1024;
+            *entry = (now + pause, (entry.1 * 2).min(PAUSES.1));
+        }
+    }
+}
+
+impl<H> Default for Registry<H> {
+    fn default() -> Self {
+        let known = Known { functions: BTreeMap::new(), refused: BTreeMap::new(), under_way: 0, is_off: false };
+        Self { known: Mutex::new(known) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn call_that_was_not_registered_is_left_alone_for_longer_and_longer() {
+        let (memos, call, now) = (Registry::<()>::default(), ObjectKey::new(0, "\u{1}f"), Time(0));
+        assert!(memos.reserve_proposal(&call, now));
+        memos.proposed(&call, now, 1023, false);
+        assert!(!memos.reserve_proposal(&call, now + PAUSES.0 / 2));
+        assert!(memos.reserve_proposal(&call, now + PAUSES.0));
+        memos.proposed(&call, now + PAUSES.0, 1023, false);
+        assert!(!memos.reserve_proposal(&call, now + PAUSES.0 * 2));
+        assert!(memos.reserve_proposal(&call, now + PAUSES.0 * 3));
+        memos.proposed(&call, now, 0, true);
+        assert!(memos.reserve_proposal(&call, now));
+    }
+}

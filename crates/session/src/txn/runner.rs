@@ -1,0 +1,415 @@
+//! Running a program, committing what it did, and running it again.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use slackline_core::api;
+use slackline_core::draft::Draft;
+use slackline_core::draft::again::Footprint;
+use slackline_core::draft::buffer::ROOT;
+use slackline_core::id::{OperationId, SiteId};
+use slackline_core::object::{self, Cause, ObjectKey};
+
+use super::again::{Ahead, Program};
+use super::failure::{Failure, OUTAGE, is_transient};
+use super::handle::{Memos, State, Txn};
+use crate::call::{CallFuture, Place};
+use crate::command::{Command, Terms};
+use crate::key::Key;
+use crate::outcome::{Aborted, Outcome, Reason, Refused};
+use crate::port::Port;
+use crate::time::Time;
+use crate::topology::{OBJECTS_LANE, Topology};
+
+/// A call's or a transaction's deadline, unless it or the client says otherwise.
+const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
+/// The first pause before a transaction is run again, and the longest; each is twice the one before, less up to half of it by
+/// chance.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(500));
+/// How much earlier than the transaction reads end.
+const MARGIN: Duration = Duration::from_millis(20);
+/// How often a transaction is refused because of calls that depend on what it writes, before the program is run again.
+const ROUNDS: u32 = 16;
+/// How long a proposal may take.
+const PROPOSAL: Duration = Duration::from_secs(5);
+
+/// A transaction that has not been run yet: set its terms, then [run](Transaction::run) it.
+#[must_use = "a transaction does nothing until it is run"]
+#[derive(Clone)]
+pub struct Transaction {
+    port: Arc<dyn Port>,
+    memos: Arc<Memos>,
+    place: Place,
+    deadline: Duration,
+    max_wait: Option<Duration>,
+}
+
+impl fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { port: _, memos: _, place, deadline, max_wait } = self;
+        f.debug_struct("Transaction")
+            .field("place", place)
+            .field("deadline", deadline)
+            .field("max_wait", max_wait)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A transaction that took effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Committed<T> {
+    /// What the program gave.
+    pub value: T,
+    /// In how many phases: 0 if its site judged it alone and it wrote nothing, 1 if one site did, 2 if several. 0 too if it
+    /// neither read nor wrote.
+    pub phases: u8,
+    /// How often the program was run.
+    pub runs: u32,
+    /// The operation that committed it; none if it neither read nor wrote.
+    pub operation: Option<OperationId>,
+}
+
+impl Transaction {
+    /// A transaction over links to sites, with the memoized functions that are known.
+    pub fn over(port: Arc<dyn Port>, memos: Arc<Memos>) -> Self {
+        Self { port, memos, place: Place::Nearest, deadline: DEFAULT_DEADLINE, max_wait: None }
+    }
+
+    /// How long it may take in all, every run included.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Has it run against the site of this region, and no other. Without, each run takes the nearest that can be reached.
+    pub fn at(mut self, region: &str) -> Self {
+        self.place = Place::of_region(region, self.port.topology());
+        self
+    }
+
+    /// How long its writes may wait for others' rights to read the old values. A site that reads an object often holds such a
+    /// right for up to 10 s, and gives it up when asked; one that cannot be reached is waited for. If it is known to take
+    /// longer, the transaction is refused at once, as [`Cause::WouldWait`]; if it turns out to, when a home has waited for so
+    /// long. Without, the deadline is the only bound.
+    pub fn max_wait(mut self, wait: Duration) -> Self {
+        self.max_wait = Some(wait);
+        self
+    }
+
+    /// Runs a program as a transaction, again and again until it is committed, is refused, or its deadline has passed.
+    ///
+    /// - It may be run **several times**: it must do nothing but read and write through its [`Txn`], or nothing that may not
+    ///   happen several times.
+    /// - As long as it runs, what it has read **may not belong together**: two reads may be of different times. Then it is
+    ///   not committed, but it must not loop for ever or panic over such a thing.
+    /// - Errors of [`Txn`] are passed on with `?`. It depends on what was read whether the program is run again.
+    ///
+    /// Ends in one of these ways:
+    ///
+    /// - `Ok(Outcome::Done(value))`: it took effect, with this value.
+    /// - `Ok(Outcome::Refused(…))`: it did not, and never will. [`Reason::Aborted`] tells why, about which object, and who
+    ///   stands in the way.
+    /// - `Ok(Outcome::Unknown(…))`: it may have taken effect or not. `Client::outcome_of` settles it.
+    /// - `Err(error)`: the program's own error. Nothing was written. What it had read up to there was true at one time: that
+    ///   was validated before the error was handed over, and if it was not so, the program was run again.
+    ///
+    /// # Errors
+    ///
+    /// The program's own.
+    pub async fn run<T, E, F, R>(self, program: F) -> Result<Outcome<T>, E>
+    where
+        F: FnMut(Txn) -> R,
+        R: Future<Output = Result<T, E>>,
+    {
+        Ok(self.run_and_tell(program).await?.map(|committed| committed.value))
+    }
+
+    /// As [`Transaction::run`]; tells in how many phases and after how many runs.
+    ///
+    /// # Errors
+    ///
+    /// The program's own.
+    pub async fn run_and_tell<T, E, F, R>(self, mut program: F) -> Result<Outcome<Committed<T>>, E>
+    where
+        F: FnMut(Txn) -> R,
+        R: Future<Output = Result<T, E>>,
+    {
+        let deadline = self.port.now() + self.deadline;
+        let region = match self.region() {
+            Ok(region) => region,
+            Err(reason) => return Ok(Outcome::Refused(Refused { reason, operation: None })),
+        };
+        let mut whose = Program { nonce: self.port.random() | 1, since: self.port.now() };
+        let mut pause = PAUSES.0;
+        let mut runs = 0;
+        let mut before: Option<Footprint> = None;
+        let mut contended = 0_u32;
+        let mut avoid = Vec::new();
+        // Why the run before came to nothing.
+        let mut last: Option<Failure> = None;
+        let mut outage: Option<Time> = None;
+        loop {
+            runs += 1;
+            let site = choose(&*self.port, region, &mut avoid);
+            // Reads end a little before the program would be ended, and say why they did not come to anything.
+            let began = self.port.now();
+            let margin = (deadline.saturating_duration_since(began) / 16).min(MARGIN);
+            // Who has read goes before who reads later. Only whom that does not help gets older than the run is.
+            if !before.as_ref().is_some_and(|footprint| footprint.keeps_age(contended)) {
+                whose.since = began;
+            }
+            let txn =
+                Txn::new(Arc::clone(&self.port), Arc::clone(&self.memos), site, runs > 1, deadline - margin, whose);
+            let before_this = before.take();
+            if let Some(footprint) = &before_this {
+                let bars = footprint.bars(contended);
+                self.until(deadline, txn.read_ahead(footprint, whose.origin(began), bars)).await;
+            }
+            let ended = self.until(deadline, program(txn.clone())).await;
+            let is_sound = matches!(ended, Some(Ok(_)))
+                && matches!(self.until(deadline, txn.check_computed()).await, Some(Ok(true)));
+            let State { draft, failure, may_propose, is_whole, ahead, .. } = txn.clone().end();
+            // What was so at one time, and is not changed by it, has taken effect then.
+            let is_whole = is_whole && draft.buffer.is_empty(ROOT);
+            let (failure, draft) = match (ended, failure) {
+                // It was still reading, or doing something else: nothing was sent that could take effect.
+                (None, failure) => {
+                    let failure = failure.unwrap_or_else(|| Failure::of(Cause::DeadlinePassed, None));
+                    return Ok(failure.or_before(last, self.port.now() - began).refused());
+                }
+                (Some(Err(_)), Some(failure)) => (failure, draft),
+                (Some(Ok(value)), _) if is_whole => {
+                    return Ok(Outcome::Done(Committed { value, phases: 0, runs, operation: None }));
+                }
+                (Some(Err(error)), None) if is_whole => return Err(error),
+                (Some(Ok(value)), _) => {
+                    match self.commit_with_calls(region, &txn, draft, (before_this, ahead), deadline).await {
+                        (Attempt::Committed { phases, operation }, draft) => {
+                            if is_sound && may_propose {
+                                self.propose(region, &draft);
+                            }
+                            return Ok(Outcome::Done(Committed { value, phases, runs, operation }));
+                        }
+                        (Attempt::Again(failure) | Attempt::Depended { failure, .. }, draft) => (failure, draft),
+                        (Attempt::Over(outcome), _) => return Ok(outcome.map(|never| match never {})),
+                    }
+                }
+                (Some(Err(error)), None) => match self.commit(region, &txn, draft.to_validate(), deadline).await {
+                    Attempt::Committed { .. } => return Err(error),
+                    Attempt::Again(failure) | Attempt::Depended { failure, .. } => (failure, draft),
+                    Attempt::Over(outcome) => return Ok(outcome.map(|never| match never {})),
+                },
+            };
+            if failure.is_of_the_site {
+                avoid.push(site);
+            }
+            before = failure.is_contention().then(|| Footprint::of(&draft)).filter(|footprint| !footprint.is_empty());
+            // What computes calls anew is judged several times in a run, and would lose its turn at the first. It waits here.
+            if before.is_some() && !draft.is_treating() {
+                // It waits for its turn at the homes. To wait here, too, would be to lose it.
+                contended += 1;
+                pause = PAUSES.0;
+            }
+            let (now, rest) = (self.port.now(), jittered(pause, self.port.random()));
+            let failure = failure.or_before(last.take(), now - began);
+            outage = failure.is_outage().then(|| outage.unwrap_or(now));
+            let is_brief = outage.is_some_and(|since| now < since + OUTAGE);
+            if !(failure.is_transient || is_brief) || now + rest >= deadline {
+                return Ok(failure.refused());
+            }
+            last = Some(failure);
+            self.port.sleep_until(now + rest).await;
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// The only region in which it may run, if there is one.
+    fn region(&self) -> Result<Option<u16>, Reason> {
+        match &self.place {
+            Place::Nearest => Ok(None),
+            Place::Region(region) => Ok(Some(*region)),
+            Place::Site(site) => Ok(Some(site.region)),
+            Place::Nowhere(region) => {
+                let known = self.port.topology().regions.clone();
+                Err(Reason::UnknownRegion { region: region.clone(), known })
+            }
+        }
+    }
+
+    /// Runs `work` until the deadline; `None` if it is not ready by then.
+    async fn until<F: Future>(&self, deadline: Time, work: F) -> Option<F::Output> {
+        let mut work = pin!(work);
+        let mut alarm = None;
+        poll_fn(|context| {
+            if let Poll::Ready(output) = work.as_mut().poll(context) {
+                return Poll::Ready(Some(output));
+            }
+            let alarm = alarm.get_or_insert_with(|| self.port.sleep_until(deadline));
+            alarm.as_mut().poll(context).map(|()| None)
+        })
+        .await
+    }
+
+    async fn commit(
+        &self,
+        region: Option<u16>,
+        txn: &Txn,
+        mut transaction: object::Transaction,
+        deadline: Time,
+    ) -> Attempt {
+        transaction.origin = txn.run.program.origin(self.port.now());
+        let is_read_only = !transaction.homes.iter().any(|home| home.part.changes());
+        if let Err(abort) = transaction.normalize() {
+            return Attempt::Again(Failure::of_abort(abort, self.port.topology()));
+        }
+        if transaction.homes.is_empty() {
+            return Attempt::Committed { phases: 0, operation: None };
+        }
+        match commit(Arc::clone(&self.port), region, transaction, deadline).await {
+            Outcome::Done((phases, operation)) => Attempt::Committed { phases, operation: Some(operation) },
+            Outcome::Refused(Refused { reason, operation }) => {
+                let depended = depended(self.port.topology(), &reason);
+                let is_transient = match &reason {
+                    Reason::Aborted(aborted) => is_transient(aborted.cause),
+                    reason => *reason == Reason::Withdrawn,
+                };
+                let failure = Failure { reason, operation, is_transient, is_of_the_site: false };
+                match depended {
+                    Some((home, calls)) => Attempt::Depended { failure, home, calls },
+                    None => Attempt::Again(failure),
+                }
+            }
+            // It wrote nothing, so there is nothing that could have happened.
+            Outcome::Unknown(unknown) if is_read_only => {
+                let reason = Reason::Aborted(Box::new(Aborted::of(Cause::DeadlinePassed, None)));
+                let operation = Some(unknown.operation);
+                Attempt::Again(Failure { reason, operation, is_transient: true, is_of_the_site: true })
+            }
+            Outcome::Unknown(unknown) => Attempt::Over(Outcome::Unknown(unknown)),
+        }
+    }
+
+    /// Commits what a program did; computes calls anew that depend on what it writes.
+    async fn commit_with_calls(
+        &self,
+        region: Option<u16>,
+        txn: &Txn,
+        mut draft: Draft,
+        (before, mut ahead): (Option<Footprint>, Ahead),
+        deadline: Time,
+    ) -> (Attempt, Draft) {
+        let mut rounds = 0;
+        let mut failure = Failure::of(Cause::DeadlinePassed, None);
+        // What depended on its writes in the run before does so still, as a rule: nobody need be asked first.
+        let told = before.map(|before| before.foretold(&draft)).unwrap_or_default();
+        told.iter().for_each(|(home, calls)| draft.demand(*home, calls));
+        loop {
+            if draft.next_pending().is_some() {
+                let treating = txn.resume(draft, std::mem::take(&mut ahead));
+                let treated = self.until(deadline, treating.treat_all()).await;
+                let State { draft: after, failure: why, .. } = treating.end();
+                draft = after;
+                if !matches!(treated, Some(Ok(()))) {
+                    return (Attempt::Again(why.unwrap_or(failure)), draft);
+                }
+            }
+            let attempt = self.commit(region, txn, draft.to_commit(self.longest_wait()), deadline).await;
+            let Attempt::Depended { failure: why, home, calls } = attempt else { return (attempt, draft) };
+            failure = why;
+            rounds += 1;
+            if rounds > ROUNDS {
+                return (Attempt::Again(failure), draft);
+            }
+            draft.demand(home, &calls);
+        }
+    }
+
+    /// Has what was computed registered, in the background.
+    fn propose(&self, region: Option<u16>, draft: &Draft) {
+        let Some((call, mut proposal)) = draft.proposal(self.port.random()) else { return };
+        let (port, memos, now) = (Arc::clone(&self.port), Arc::clone(&self.memos), self.port.now());
+        if proposal.normalize().is_err() || !memos.reserve_proposal(&call, now) {
+            return;
+        }
+        let work = async move {
+            let mut was_registered = false;
+            for _ in 0..ROUNDS {
+                let outcome = commit(Arc::clone(&port), region, proposal.clone(), now + PROPOSAL).await;
+                was_registered = matches!(outcome, Outcome::Done(_));
+                let Outcome::Refused(Refused { reason, .. }) = outcome else { break };
+                let Some((_, calls)) = depended(port.topology(), &reason) else { break };
+                Draft::revoke_in(&mut proposal, &calls);
+            }
+            memos.proposed(&call, port.now(), port.random(), was_registered);
+        };
+        self.port.spawn(Box::pin(work));
+    }
+
+    /// How long its writes may wait, in microseconds.
+    fn longest_wait(&self) -> u64 {
+        u64::try_from(self.max_wait.unwrap_or(self.deadline).as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+/// The home that says that calls depend on what is written there, and the calls.
+fn depended(topology: &Topology, reason: &Reason) -> Option<(u16, Vec<ObjectKey>)> {
+    let Reason::Aborted(aborted) = reason else { return None };
+    let place = |key: &Key| Some(ObjectKey::new(topology.region(key.region())?, key.name()));
+    let key = aborted.key.as_ref().filter(|_| aborted.cause == Cause::Depended)?;
+    Some((topology.region(key.region())?, aborted.calls.iter().filter_map(place).collect()))
+}
+
+/// What came of a run.
+enum Attempt {
+    Committed {
+        phases: u8,
+        operation: Option<OperationId>,
+    },
+    Again(Failure),
+    /// Calls depend on what it writes at a home.
+    Depended {
+        failure: Failure,
+        home: u16,
+        calls: Vec<ObjectKey>,
+    },
+    Over(Outcome<std::convert::Infallible>),
+}
+
+/// The site for a run: the nearest of those that can be reached, of this region if one is given. Those to avoid have just failed; if
+/// there is no other, they are forgotten.
+fn choose(port: &dyn Port, region: Option<u16>, avoid: &mut Vec<SiteId>) -> SiteId {
+    let is_there = |site: SiteId| region.is_none_or(|region| region == site.region);
+    let links = || port.links(OBJECTS_LANE).iter().filter(|link| is_there(link.site));
+    let found = links().find(|link| link.is_usable() && !avoid.contains(&link.site));
+    if found.is_none() {
+        avoid.clear();
+    }
+    let found = found.or_else(|| links().find(|link| link.is_usable())).or_else(|| links().next());
+    found.expect("a lane has a site in each region").site
+}
+
+/// Has a transaction committed, at the site of this region if one is given: in how many phases, as which operation.
+async fn commit(
+    port: Arc<dyn Port>,
+    region: Option<u16>,
+    transaction: object::Transaction,
+    deadline: Time,
+) -> Outcome<(u8, OperationId)> {
+    let place = region.map_or(Place::Nearest, Place::Region);
+    let terms = Terms { deadline, pinned: region.is_some(), patience: None };
+    let mut call = CallFuture::new(Arc::clone(&port), OBJECTS_LANE, Command::commit(transaction), place, terms);
+    let verdict = (&mut call).await;
+    call.told(verdict, |finished| match finished.outcome {
+        api::Outcome::Committed { phases } => Some((phases, finished.operation)),
+        _ => None,
+    })
+}
+
+/// Between half of `pause` and all of it.
+fn jittered(pause: Duration, random: u64) -> Duration {
+    pause / 2 + pause / 2 * (random as u32 % 1024) / 1024
+}

@@ -1,0 +1,382 @@
+//! The state that the threads of the embedded engine share, and two of them: the absorber and the preparer.
+
+use std::collections::VecDeque;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use slackline_core::machine::Seq;
+
+use crate::directory::Directory;
+use crate::error::{OpenError, message_of};
+use crate::fold::Fold;
+use crate::frame::BLOCK;
+use crate::medium::{is_full, remove_if_there};
+use crate::segment::{Place, Run, Segment};
+use crate::table::{Marks, Pause, Table};
+
+/// The batches of the active segment are absorbed when nothing was written for this time.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// The state that the threads share.
+pub(crate) struct Shared {
+    /// The last durable batch. Only the writer raises it, after the sync.
+    pub(crate) last: AtomicU64,
+    /// The last batch that the table's snapshot shows; never above `last`. Only the absorber raises it.
+    absorbed: AtomicU64,
+    /// Bytes of log that are certain to be there: the rest of the active segment, and all of the ready ones.
+    pub(crate) room: AtomicU64,
+    /// True once `State::stopped` is set, to be seen without the lock.
+    has_stopped: AtomicBool,
+    /// True from a call of [`Shared::ask`] until the absorber has seen it.
+    is_asked: AtomicBool,
+    state: Mutex<State>,
+    /// Notified when `state` changes in a way that a thread may be waiting for.
+    wake: Condvar,
+    pub(crate) table: Table,
+    place: Place,
+    /// Dropped last: no other process may have the directory while a thread can still write.
+    _directory: Directory,
+}
+
+/// The segments of the log, each in one of four states, or under work by the preparer.
+struct State {
+    /// Segments that can be written next, by rising numbers.
+    ready: VecDeque<Segment>,
+    /// The written part of the segment in use.
+    active: Written,
+    /// Segments that are written and not yet absorbed, oldest first.
+    full: VecDeque<Written>,
+    /// The files of segments that are absorbed.
+    spare: VecDeque<PathBuf>,
+    /// The number of all segments, in every state.
+    total: usize,
+    /// The number of the segment that is made next; above that of every segment so far.
+    next_number: u64,
+    /// The reason why storage has stopped, if it has. Never changes once it is set.
+    stopped: Option<String>,
+}
+
+/// The part of a segment that is written, and synced.
+#[derive(Clone)]
+struct Written {
+    number: u64,
+    path: PathBuf,
+    /// The end of the last group, in bytes from the start of the file.
+    end: u64,
+    /// The last batch before `end`; if the segment has none, the last one of the segment before.
+    last: Seq,
+}
+
+impl Shared {
+    /// The state of a log that begins again with the segment `active`: all batches up to `last` are in the table.
+    pub(crate) fn new(
+        directory: Directory,
+        table: Table,
+        place: Place,
+        active: &Segment,
+        spare: VecDeque<PathBuf>,
+        last: Seq,
+    ) -> Self {
+        let state = State {
+            ready: VecDeque::new(),
+            active: Written { number: active.number, path: active.path().to_path_buf(), end: active.end(), last },
+            full: VecDeque::new(),
+            total: 1 + spare.len(),
+            spare,
+            next_number: active.number + 1,
+            stopped: None,
+        };
+
+        Self {
+            last: AtomicU64::new(last),
+            absorbed: AtomicU64::new(last),
+            room: AtomicU64::new(active.left()),
+            has_stopped: AtomicBool::new(false),
+            is_asked: AtomicBool::new(false),
+            state: Mutex::new(state),
+            wake: Condvar::new(),
+            table,
+            place,
+            _directory: directory,
+        }
+    }
+
+    /// The last batch that is in the table.
+    pub(crate) fn absorbed(&self) -> Seq {
+        self.absorbed.load(Ordering::Acquire)
+    }
+
+    /// The reason why storage has stopped, if it has.
+    pub(crate) fn stopped(&self) -> Option<String> {
+        if !self.has_stopped.load(Ordering::Acquire) {
+            return None;
+        }
+        self.state().stopped.clone()
+    }
+
+    /// Stops everything, permanently; the first reason is kept.
+    pub(crate) fn stop(&self, why: String) {
+        // The reason before the flag: whoever sees the flag finds a reason.
+        self.state().stopped.get_or_insert(why);
+        self.has_stopped.store(true, Ordering::Release);
+
+        // The absorber may be waiting for disk space inside a transaction. Without this, closing would wait with it.
+        self.table.patience().end();
+        self.wake.notify_all();
+    }
+
+    /// Bytes that the log is certain to have; none once storage has stopped.
+    pub(crate) fn room(&self) -> u64 {
+        match self.has_stopped.load(Ordering::Acquire) {
+            true => 0,
+            false => self.room.load(Ordering::Acquire),
+        }
+    }
+
+    /// The space of an empty segment behind its header, in bytes.
+    pub(crate) fn usable(&self) -> u64 {
+        self.place.segment_bytes - BLOCK as u64
+    }
+
+    /// The number of segments that are ready.
+    pub(crate) fn ready(&self) -> usize {
+        self.state().ready.len()
+    }
+
+    /// Notes that the segment in use is written and synced up to `end`, and that `last` is its last batch.
+    pub(crate) fn note_written(&self, end: u64, last: Seq) {
+        let mut state = self.state();
+        assert!(end > state.active.end && last > state.active.last, "the log must grow with each group");
+        let was_absorbed = state.active.last == self.absorbed.load(Ordering::Acquire);
+        (state.active.end, state.active.last) = (end, last);
+        drop(state);
+
+        // The absorber slept without a limit, because there was nothing to absorb. From now on it wakes to see whether the log is
+        // idle. While it does, groups do not pay for waking it.
+        if was_absorbed {
+            self.wake.notify_all();
+        }
+    }
+
+    /// Asks the absorber to take in all durable batches now, if it has not been asked already.
+    pub(crate) fn ask(&self) {
+        if !self.is_asked.swap(true, Ordering::AcqRel) {
+            // The absorber holds the lock between its look at the flag and its wait. Taking the lock here puts the notification
+            // after the wait has begun, so that it is not missed.
+            drop(self.state());
+            self.wake.notify_all();
+        }
+    }
+
+    /// Takes the next ready segment and hands over the full one.
+    pub(crate) fn exchange(&self) -> Segment {
+        let mut state = self.state();
+        let next = state.ready.pop_front().expect("the writer counted the ready segments, and only it takes them");
+        assert_eq!(next.number, state.active.number + 1, "segments must be written in the order of their numbers");
+        let last = state.active.last;
+        let active = Written { number: next.number, path: next.path().to_path_buf(), end: next.end(), last };
+        let full = std::mem::replace(&mut state.active, active);
+        state.full.push_back(full);
+        drop(state);
+        self.wake.notify_all();
+        next
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The absorber: takes the written batches into the table, oldest first.
+    pub(crate) fn absorb(&self, mut marks: Marks) {
+        let mut pause = Pause::default();
+        while let Some((written, is_full)) = self.wait_to_absorb() {
+            match self.absorb_up_to(&mut marks, &written, is_full) {
+                Ok(()) => pause = Pause::default(),
+                // Nothing is lost while it waits: batches stay in the log, and at its bound room falls.
+                Err(OpenError::Io { source, .. }) if passes(&source) => {
+                    let state = self.state();
+                    if state.stopped.is_none() {
+                        drop(self.wake.wait_timeout(state, pause.next()));
+                    }
+                    continue;
+                }
+                Err(error) => return self.stop(error.to_string()),
+            }
+
+            // Only now may the file be used again: the table durably says that no batch is looked for in it.
+            if marks.segment > written.number {
+                let mut state = self.state();
+                state.full.pop_front();
+                state.spare.push_back(written.path);
+                drop(state);
+                self.wake.notify_all();
+            }
+        }
+    }
+
+    /// Waits for something to absorb, and returns it with true for a full segment. The written part of the active one is returned
+    /// when somebody asks for it, or when nothing more is written. `None` once storage has stopped.
+    fn wait_to_absorb(&self) -> Option<(Written, bool)> {
+        let mut state = self.state();
+        loop {
+            if state.stopped.is_some() {
+                return None;
+            }
+
+            // Oldest first: the table holds a prefix of the log at every moment.
+            if let Some(full) = state.full.front() {
+                return Some((full.clone(), true));
+            }
+
+            let is_asked = self.is_asked.swap(false, Ordering::AcqRel);
+            let last = state.active.last;
+            if last == self.absorbed.load(Ordering::Acquire) {
+                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            if is_asked {
+                return Some((state.active.clone(), false));
+            }
+
+            // A log is idle when it is still at the same batch after a whole wait. It is looked at again after each wake-up, whose
+            // reason may be another thread's.
+            let (after, waited) = self.wake.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+            state = after;
+            if waited.timed_out() && state.active.last == last && state.stopped.is_none() {
+                return Some((state.active.clone(), false));
+            }
+        }
+    }
+
+    /// Takes a segment's batches after `marks` into the table, up to the end of its written part. Each transaction ends between two
+    /// batches and takes the marks along, so after a crash absorption goes on where the last one ended.
+    fn absorb_up_to(&self, marks: &mut Marks, written: &Written, is_full: bool) -> Result<(), OpenError> {
+        let Written { number, path, end, last } = written;
+        let at = if marks.segment == *number { marks.at } else { BLOCK as u64 };
+        let mut run = Run::open(&self.place, path, *number, at, marks.absorbed, Some(*end))?;
+        let mut fold = Fold::default();
+        loop {
+            let batch = run.next()?;
+            if let Some(batch) = &batch {
+                fold.take(batch);
+            }
+            let is_over = batch.is_none();
+            if !is_over && !fold.is_large() {
+                continue;
+            }
+
+            // The batches are read back from the disk, not from memory, so this is where a write that the disk did not keep shows.
+            // With a batch left out, the table would hold no prefix of the log: the site must stop.
+            if is_over && run.last() != *last {
+                let what = "a batch that was written there cannot be read back";
+                return Err(OpenError::Damaged { path: path.clone(), at: run.at(), what });
+            }
+
+            // The marks of a full segment name the one after it: that is what allows its file to be used again.
+            let (segment, at) = if is_over && is_full { (number + 1, BLOCK as u64) } else { (*number, run.at()) };
+            let absorbed = Marks { absorbed: run.last(), segment, at };
+            let goes_forward = (marks.segment, marks.at, marks.absorbed) <= (segment, at, absorbed.absorbed);
+            assert!(goes_forward, "the table's marks must not go back: old batches would be written over newer rows");
+            self.table.absorb(&fold.rows(), absorbed)?;
+
+            // After the table has them durably, and its snapshot shows them: callers now let go of these rows.
+            *marks = absorbed;
+            self.absorbed.store(marks.absorbed, Ordering::Release);
+            if is_over || self.has_stopped.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            fold = Fold::default();
+        }
+    }
+
+    /// The preparer: keeps `ahead` segments ready, of `most` in all.
+    pub(crate) fn prepare(&self, ahead: usize, most: usize) {
+        let mut pause = Pause::default();
+        loop {
+            let mut state = self.state();
+            if state.stopped.is_some() {
+                return;
+            }
+
+            // Making a segment writes all of it, so no lock is held meanwhile: the writer would wait for it. This thread alone takes
+            // spare files and hands out numbers, so neither changes under it.
+            let is_short = state.ready.len() < ahead;
+            let (spare, number) = (state.spare.pop_front(), state.next_number);
+            let made = match (spare, is_short) {
+                (Some(old), true) => {
+                    drop(state);
+                    let made = Segment::recycle(&self.place, &old, number);
+                    if made.is_err() {
+                        self.state().spare.push_front(self.place.surviving_name(old));
+                    }
+                    made
+                }
+                (Some(surplus), false) => {
+                    state.total -= 1;
+                    drop(state);
+                    if let Err(error) = remove_if_there(&surplus) {
+                        return self.stop(format!("could not remove {}: {error}", surplus.display()));
+                    }
+                    continue;
+                }
+                (None, true) if state.total < most => {
+                    drop(state);
+                    let made = Segment::create(&self.place, number);
+                    self.state().total += usize::from(made.is_ok());
+                    made
+                }
+                (None, _) => {
+                    drop(self.wake.wait(state).unwrap_or_else(PoisonError::into_inner));
+                    continue;
+                }
+            };
+
+            match made {
+                Ok(segment) => {
+                    let room = segment.left();
+                    let mut state = self.state();
+                    state.ready.push_back(segment);
+                    state.next_number += 1;
+                    // Room is a promise that a group of this size can be written. It is made only once the segment can be taken.
+                    self.room.fetch_add(room, Ordering::AcqRel);
+                    pause = Pause::default();
+                }
+                // The disk is full, or too many files are open. It tries again after a pause, or at once when a segment becomes
+                // spare: that one needs no more space.
+                Err(error) if passes(&error) => {
+                    let state = self.state();
+                    if state.spare.is_empty() && state.stopped.is_none() {
+                        drop(self.wake.wait_timeout(state, pause.next()));
+                    }
+                }
+                Err(error) => return self.stop(format!("could not make segment {number} of the log: {error}")),
+            }
+        }
+    }
+}
+
+/// True if the operating system may give later what it refuses now: room on the disk, or an open file.
+fn passes(error: &io::Error) -> bool {
+    let too_many_open = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].map(|errno| errno.raw_os_error());
+    is_full(error) || error.raw_os_error().is_some_and(|code| too_many_open.contains(&code))
+}
+
+/// Starts a thread; if it panics, storage stops.
+pub(crate) fn spawn(
+    name: &str,
+    shared: &Arc<Shared>,
+    run: impl FnOnce(&Shared) + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    let shared = Arc::clone(shared);
+    let thread = name.to_owned();
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(&shared))) {
+            shared.stop(format!("its thread {thread} failed ({})", message_of(&*panic)));
+        }
+    })
+}
