@@ -57,7 +57,7 @@ pub(crate) fn compare(run: Run, site: &[f64], floor: &[f64]) -> Result<Run, Live
     Ok(run.with("floor_ratio", (ratio * 1e3).round() / 1e3))
 }
 
-/// Notes in a floor's run what it appends, and takes out what only a site has.
+/// Notes in a floor's run what it appends. It answers nothing by a right of its own, and sends nothing to another region.
 pub(crate) fn mark(mut run: Run, load: Load) -> Run {
     run.local_ratio = Some(0.0);
     run.wan_messages = Some(0);

@@ -60,7 +60,7 @@ fn is_well_formed(report: &Report) {
         }
         // A baseline without sites has none of these.
         let config = run["config"].as_str().expect("a name");
-        let has_sites = !config.starts_with("postgres") && !config.starts_with("floor-");
+        let has_sites = !config.starts_with("postgres");
         assert_eq!((run["local_ratio"].is_f64(), run["wan_messages"].is_u64()), (has_sites, has_sites), "{run}");
         for key in ["p50", "p90", "p95", "p99", "p999", "max"] {
             assert!(run["latency_ms"][key].is_f64(), "{key} is missing in {run}");

@@ -50,6 +50,8 @@ const WALL_CLOCK: u64 = 14;
 const MEASURABLE: u64 = 3 * SECOND;
 /// The most by which a wall clock errs, in microseconds; it is off for some seconds only.
 const FAR: u64 = 3_600 * SECOND;
+/// The longest time that storage takes to fetch what a tick needs.
+const TICK_FETCH: u64 = 400 * MILLISECOND;
 
 /// A fault that goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,6 +96,9 @@ pub(crate) struct Faults {
     hazards: Vec<Option<Hazard>>,
     /// How long storage takes for the next input that needs something from it.
     slow_fetch: Vec<Option<u64>>,
+    /// The same for the next tick. The site handles nothing else meanwhile, so it is short: a site that stands still for
+    /// long is another fault.
+    slow_tick: Vec<Option<u64>>,
     /// Crashes at a persist point that are still to be recovered from.
     recovering: Vec<Option<&'static str>>,
     copies: Vec<Vec<Kept>>,
@@ -135,6 +140,7 @@ impl Faults {
             active: Vec::new(),
             hazards: vec![None; sites],
             slow_fetch: vec![None; sites],
+            slow_tick: vec![None; sites],
             recovering: vec![None; sites],
             copies: (0..sites).map(|_| Vec::new()).collect(),
             reborn: None,
@@ -395,6 +401,7 @@ impl Simulation {
                 // Perhaps longer than any right lasts.
                 let takes = 100 * MILLISECOND + self.rng.below(12 * SECOND);
                 self.faults.slow_fetch[site] = Some(takes);
+                self.faults.slow_tick[site] = Some(takes.min(TICK_FETCH));
                 self.trace(world, format_args!("site {site}: the next fetch from storage takes {takes} us"));
             }
             28 if !self.faults.active.contains(&Some(Fault::FullDisk { site })) => {
@@ -768,14 +775,16 @@ impl Simulation {
 
     /// How long storage takes to fetch what an input needs, where a fault has made it slow.
     pub(crate) fn slow_fetch(&mut self, world: &World, site: usize, input: &Input<Node>) -> u64 {
-        let Some(takes) = self.faults.slow_fetch[site] else { return 0 };
-        // A tick that comes late is a site that stands still: that is another fault.
+        let is_tick = matches!(input, Input::Tick);
+        let Faults { slow_fetch, slow_tick, .. } = &mut self.faults;
+        let slow = if is_tick { &mut slow_tick[site] } else { &mut slow_fetch[site] };
+        let Some(takes) = *slow else { return 0 };
         let needs = |node: &Node| !node.working_set(world.time_at(site), input).is_empty();
-        if matches!(input, Input::Tick) || !world.node(site).is_some_and(needs) {
+        if !world.node(site).is_some_and(needs) {
             return 0;
         }
-        self.faults.slow_fetch[site] = None;
-        self.probes.hit("fault: slow fetch");
+        *slow = None;
+        self.probes.hit(if is_tick { "fault: slow fetch of a tick" } else { "fault: slow fetch" });
         takes
     }
 
@@ -961,6 +970,7 @@ impl Simulation {
         }
         self.faults.hazards.fill(None);
         self.faults.slow_fetch.fill(None);
+        self.faults.slow_tick.fill(None);
         self.faults.ambush = None;
         *world.weather() = CALM;
         for site in 0..world.len() {

@@ -51,6 +51,7 @@ const NAMED: &[&str] = &[
     "fault: full disk",
     "fault: crash after a session ended with a commit under way",
     "fault: slow fetch",
+    "fault: slow fetch of a tick",
     "fault: drain and restart",
     "fault: prepare after its deadline",
     "fault: prepare in the last moment",

@@ -16,7 +16,7 @@ use slackline_core::api::{Request, Response};
 use slackline_core::clock::Now;
 use slackline_core::config::{IDLE_CALLS, NAMES_KEPT, Warranties};
 use slackline_core::id::SiteId;
-use slackline_core::machine::{Batch, ClientId, Effect, Gate, Input, Machine, Overlay, STALL_BOUND, Seq, View};
+use slackline_core::machine::{Batch, ClientId, Effect, Gate, Input, KeySet, Machine, Overlay, STALL_BOUND, Seq, View};
 use slackline_core::node::{Config, Node};
 use slackline_core::peer::PeerMessage;
 use slackline_core::stats::Rng;
@@ -153,8 +153,17 @@ enum Event {
     Tick { site: u32, life: u32 },
     Run { site: u32, life: u32 },
     Synced { site: u32, life: u32, seq: Seq },
-    Fetched { site: u32, life: u32, input: Box<Input<Node>> },
+    Fetched { site: u32, life: u32, fetching: Box<Fetching> },
     Host { token: u64 },
+}
+
+/// An input for which storage fetches what it needs.
+#[derive(Debug)]
+struct Fetching {
+    input: Input<Node>,
+    /// What was named when the fetch began. None if the site names it anew when the fetch is over, because it handles
+    /// other inputs meanwhile.
+    named: Option<KeySet>,
 }
 
 /// One site.
@@ -389,9 +398,9 @@ impl World {
                         self.synced(host, site as usize, seq);
                     }
                 }
-                Event::Fetched { site, life, input } => {
+                Event::Fetched { site, life, fetching } => {
                     if self.sites[site as usize].life == life {
-                        self.fetched(host, site as usize, input);
+                        self.fetched(host, site as usize, fetching);
                     }
                 }
                 Event::Host { token } => host.wake(self, token),
@@ -605,28 +614,41 @@ impl World {
         if H::WATCHES {
             let takes = host.fetch_takes(self, site, &input);
             if takes > 0 {
-                let (at, life) = (self.now + takes, self.sites[site].life);
-                return self.queue.push(at, Event::Fetched { site: site as u32, life, input: Box::new(input) });
+                return self.fetch(site, input, takes);
             }
         }
         let now = self.time_at(site);
-        self.act(host, site, now, input);
+        self.act(host, site, now, input, None);
+    }
+
+    /// Has what an input needs fetched from storage.
+    fn fetch(&mut self, site: usize, input: Input<Node>, takes: u64) {
+        // A driver waits for storage between the time at which a tick names its rows and the time at which it is handled:
+        // more may be due by then than was named. Other inputs name the same at any time, and let others pass meanwhile.
+        let is_tick = matches!(input, Input::Tick);
+        let named = self.node(site).filter(|_| is_tick).map(|node| node.working_set(self.time_at(site), &input));
+        if is_tick {
+            self.freeze(site, self.now + takes);
+        }
+        let (life, fetching) = (self.sites[site].life, Box::new(Fetching { input, named }));
+        self.queue.push(self.now + takes, Event::Fetched { site: site as u32, life, fetching });
     }
 
     /// What an input needs is there.
-    fn fetched<H: Host>(&mut self, host: &mut H, site: usize, input: Box<Input<Node>>) {
+    fn fetched<H: Host>(&mut self, host: &mut H, site: usize, fetching: Box<Fetching>) {
         let at = &self.sites[site];
-        if at.is_busy(self.now) {
+        if fetching.named.is_none() && at.is_busy(self.now) {
             let (then, life) = (at.busy.div_ceil(NANOS).max(self.now + 1), at.life);
-            return self.queue.push(then, Event::Fetched { site: site as u32, life, input });
+            return self.queue.push(then, Event::Fetched { site: site as u32, life, fetching });
         }
         // The clock is read now, when nothing is left to be waited for.
         let now = self.time_at(site);
-        self.act(host, site, now, *input);
+        let Fetching { input, named } = *fetching;
+        self.act(host, site, now, input, named);
     }
 
     #[inline]
-    fn act<H: Host>(&mut self, host: &mut H, site: usize, now: Now, input: Input<Node>) {
+    fn act<H: Host>(&mut self, host: &mut H, site: usize, now: Now, input: Input<Node>, named: Option<KeySet>) {
         let costs = self.options.costs;
         let at = &mut self.sites[site];
         let mut cost = costs.input_ns;
@@ -637,7 +659,7 @@ impl World {
             cost += costs.object_ns * objects_of(&input);
         }
         let node = at.node.as_mut().expect("inputs go to sites that run");
-        let needed = node.working_set(now, &input);
+        let needed = named.unwrap_or_else(|| node.working_set(now, &input));
         let view = if needed.is_empty() {
             View::empty()
         } else {

@@ -190,12 +190,14 @@ impl Participant {
         // whose view has the rows that it needs.
         let due = self.timers.iter().copied().take_while(|(at, _)| *at <= turn.here.now.mono);
         let due: Vec<(u64, Timer)> = due.take(AT_ONCE).collect();
+        let mut is_first = true;
         for (at, timer) in due {
             self.timers.remove(&(at, timer));
             match timer {
                 Timer::Part(id) => self.look_at_part(turn, table, calls, at, id),
                 Timer::Parked(token) => {
-                    if let Some((from, fetch)) = self.unpark(&turn.here, at, token) {
+                    let is_first = std::mem::take(&mut is_first);
+                    if let Some((from, fetch)) = self.unpark(&turn.here, table.view, is_first, (at, token)) {
                         self.answer_fetch(turn, table, calls, from, fetch);
                     }
                 }

@@ -8,7 +8,7 @@ use super::calls::Calls;
 use super::participant::Participant;
 use super::table::{Table, row_key, row_range};
 use crate::id::{Incarnation, SiteId};
-use crate::machine::KeySet;
+use crate::machine::{KeySet, View};
 use crate::object::message::{Fetch, Fetched, Given, Message};
 use crate::object::{Abort, Cause, Seen, Span, Value, is_call, is_key};
 use crate::turn::{Here, Turn};
@@ -36,6 +36,13 @@ pub(super) fn needs<'a>(
     set.keys.extend(gets.filter(|name| is_name(name)).map(|name| row_key(incarnation, name)));
     set.ranges.extend(scans.filter(|span| span.is_sound()).map(|span| row_range(incarnation, span)));
     set.room = Some(READ_BYTES);
+}
+
+/// True if the view has every row that these reads [need](needs).
+pub(super) fn is_in_view(view: &View, fetch: &Fetch, incarnation: Incarnation) -> bool {
+    let mut set = KeySet::default();
+    needs(fetch.gets.iter().map(|(name, _)| &**name), fetch.scans.iter(), incarnation, &mut set);
+    set.keys.iter().all(|key| view.knows(key)) && set.ranges.iter().all(|range| view.ranges().contains(range))
 }
 
 /// The room that is left in an answer, in bytes. A value that is asked for twice takes it twice; copies take it too.

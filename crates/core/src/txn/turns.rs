@@ -2,7 +2,9 @@
 
 use super::claims::{Blocker, GRACE, PARKED, PATIENCE, Parked, SHORTEST, items_of};
 use super::participant::{Participant, Timer};
+use super::serve::is_in_view;
 use crate::id::SiteId;
+use crate::machine::View;
 use crate::object::Part;
 use crate::object::message::Fetch;
 use crate::turn::{Here, Turn};
@@ -38,8 +40,15 @@ impl Participant {
         None
     }
 
-    /// Looks at parked reads whose timer has come; returns them if they wait no longer.
-    pub(super) fn unpark(&mut self, here: &Here, at: u64, token: u64) -> Option<(SiteId, Fetch)> {
+    /// Looks at parked reads whose timer has come; returns them if they wait no longer. The rows of those that are
+    /// `first` in a tick were named before those of any other.
+    pub(super) fn unpark(
+        &mut self,
+        here: &Here,
+        view: &View,
+        is_first: bool,
+        (at, token): (u64, u64),
+    ) -> Option<(SiteId, Fetch)> {
         let parked = self.claims.parked.get(&token).filter(|parked| parked.look_at == at)?;
 
         // Other blockers may have come in the way since. The end of the wait stays where it was: no read waits without
@@ -50,6 +59,16 @@ impl Participant {
             let parked = self.claims.parked.get_mut(&token).expect("looked up above");
             (parked.look_at, parked.blockers) = (parked.until, blockers);
             self.timers.insert((parked.until, Timer::Parked(token)));
+            return None;
+        }
+
+        // They came due after the working set was named, while storage was read; or the rows of those before them took
+        // all the room. The next call has their rows.
+        let has_what_fits = is_first && view.is_cut();
+        if !has_what_fits && !is_in_view(view, &parked.fetch, here.site.incarnation) {
+            let parked = self.claims.parked.get_mut(&token).expect("looked up above");
+            parked.look_at = here.now.mono;
+            self.timers.insert((here.now.mono, Timer::Parked(token)));
             return None;
         }
 

@@ -41,6 +41,8 @@ pub(crate) struct Cluster {
     pub(crate) log: Option<Vec<(usize, SiteId, PeerMessage)>>,
     /// What the sites took in and handed out, if that is to be had later.
     pub(crate) record: Option<Vec<words::Handled>>,
+    /// How long a site waits for the rows that an input needs, in microseconds. No other input is handled meanwhile.
+    pub(crate) storage_takes: u64,
     names_kept: u64,
     seed: u64,
 }
@@ -98,6 +100,7 @@ impl Cluster {
             log: None,
             record: None,
             names_kept,
+            storage_takes: 0,
             seed: 1,
         };
         (0..sites).for_each(|at| cluster.start(at));
@@ -141,10 +144,16 @@ impl Cluster {
     }
 
     pub(crate) fn feed(&mut self, at: usize, input: Input<Node>) {
-        let now = self.time(at);
+        let mut now = self.time(at);
+        let Some(node) = &self.hosts[at].node else { return };
+        let needed = node.working_set(now, &input);
+        if !needed.is_empty() {
+            self.now += self.storage_takes;
+            now = self.time(at);
+        }
         let host = &mut self.hosts[at];
-        let Some(node) = &mut host.node else { return };
-        let view = View::prepare(node.working_set(now, &input), &Overlay::default(), &host.rows).expect("in memory");
+        let node = host.node.as_mut().expect("looked at above");
+        let view = View::prepare(needed, &Overlay::default(), &host.rows).expect("in memory");
         let mut out = Vec::new();
         let took = self.record.is_some().then(|| words::took(now, &input));
         node.handle(now, input, &view, &mut out);
@@ -216,7 +225,7 @@ impl Cluster {
                 "a site asks to be woken again and again: {tick:?} {:?}",
                 self.hosts[tick.map_or(0, |t| t.1)].node
             );
-            self.now = next;
+            self.now = self.now.max(next);
             match (message, tick) {
                 (Some(key), _) if key.0 <= next => {
                     let (to, from, message) = self.network.remove(&key).expect("looked at above");
@@ -226,7 +235,7 @@ impl Cluster {
                 _ => break,
             }
         }
-        self.now = end;
+        self.now = self.now.max(end);
     }
 
     pub(crate) fn request(&mut self, at: usize, client: u64, request: Request) {

@@ -101,6 +101,27 @@ fn program_that_waits_reads_what_was_prepared_when_it_came() {
 }
 
 #[test]
+fn reads_whose_turn_comes_while_storage_is_read_are_answered_by_the_next_tick() {
+    let (mut cluster, x, _) = with_x(3);
+    let y = key(1, "y");
+    assert_eq!(commit(&mut cluster, 1, Txn::new().put(&y, "1")), committed(1));
+    for key in [&x, &y] {
+        claim(&mut cluster, 0, program(5, SECOND), key, true);
+        end_read(&mut cluster, 0);
+    }
+
+    // The younger reads of both wait, one a little longer than the other; when the first is due, the second comes due
+    // while the home reads what the first needs.
+    cluster.storage_takes = 10 * MILLISECOND;
+    claim(&mut cluster, 2, program(6, 0), &x, false);
+    cluster.run(5 * MILLISECOND);
+    claim(&mut cluster, 2, program(7, 0), &y, false);
+    for _ in 0..2 {
+        assert_eq!(seen(end_read(&mut cluster, 2)).value, Some(bytes("1")));
+    }
+}
+
+#[test]
 fn read_with_little_time_is_answered_though_it_is_not_its_turn() {
     let (mut cluster, x, _) = with_x(3);
     claim(&mut cluster, 0, program(5, SECOND), &x, true);
