@@ -134,25 +134,32 @@ impl Participant {
             Known::Lost => doubt.lost |= other,
             Known::Prepared | Known::Nothing => {}
         }
+        let before = doubt.known;
         doubt.known |= doubt.confirmed & all;
+        let (has_learned, knows_all) = (doubt.known != before, doubt.known == all);
+        let are_confirmed = (doubt.confirmed | mine).has_all(all);
+        let has_lost = !doubt.lost.is_empty();
+        let can_have_been_shown = !(doubt.lost | doubt.know_of_loss | mine).has_all(everybody);
 
         // All have prepared, and each of the others has told so itself, or it is durable at one that has. So another
         // site knows it, or can tell from what it has, and this one may show the effects: a lost disk here would not
         // take them back.
-        if (doubt.confirmed | mine).has_all(all) {
+        if are_confirmed {
             return self.recover_part(turn, calls, id, true);
         }
-        if doubt.lost.is_empty() {
-            return;
+
+        // What was learned is durable before anybody is told of it, for the reasons of `note_prepared`.
+        if has_learned {
+            turn.out.batch.put(&row::participant_key(id), &entry.row());
         }
 
         // What a participant knew is lost. If this site knows that all were prepared, the lost one may have known it
         // too, and have shown the effects: then it is committed. Only when everybody who is left is in doubt, knows of
         // the loss, and has told since that it does not know of all, nobody can have shown anything: then it is
         // aborted. Anything else waits.
-        if doubt.known == all {
+        if has_lost && knows_all {
             self.recover_part(turn, calls, id, true);
-        } else if (doubt.lost | doubt.know_of_loss | mine).has_all(everybody) {
+        } else if has_lost && !can_have_been_shown {
             self.recover_part(turn, calls, id, false);
         }
     }

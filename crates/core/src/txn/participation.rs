@@ -82,8 +82,8 @@ pub(super) struct Defence {
 pub(super) struct InDoubt {
     /// What is locked, and is to be written if the transaction commits.
     pub(super) part: Part,
-    /// The participants that are known to be prepared; always includes this site. Each bit is durable: in this part's
-    /// row, or at the site that confirmed it.
+    /// The participants that are known to be prepared; always includes this site. It stands in this part's row before
+    /// anybody is told of it.
     pub(super) known: SiteSet,
     /// The participants whose preparing is durable at a site other than this one. Always within `known`, but for bits
     /// that a peer sent of no participant.
