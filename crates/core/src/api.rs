@@ -6,12 +6,10 @@
 //! not possible, the answer is unknown. One refusal may not be recorded yet: that of a new operation by a site whose disk has
 //! no room ([`Refusal::is_recorded`]).
 
+pub use crate::bounds::NAME_BYTES;
 use crate::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId, SiteSet};
 use crate::object::trace::Trace;
 use crate::object::{Abort, ObjectKey, Origin, Seen, Span, Transaction};
-
-/// The longest name of a quota, in bytes.
-pub const NAME_BYTES: usize = 256;
 
 /// Whether this can be a quota's name: 1 to 256 bytes, no control characters.
 pub fn is_name(name: &str) -> bool {

@@ -37,6 +37,7 @@
 
 pub mod api;
 pub mod avantan;
+pub mod bounds;
 pub mod chapter;
 pub mod clock;
 pub mod codec;

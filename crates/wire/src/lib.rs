@@ -21,16 +21,13 @@ pub mod rtt;
 mod trace;
 
 pub use check::Invalid;
-pub use object::{READING_BYTES, limit_message, limit_reading, message_bytes, operation_bytes, request_bytes};
+pub use object::{limit_message, limit_reading, message_bytes, operation_bytes, request_bytes};
 pub use proto::{internal, v1};
 pub use public::{lane_of, operation_id, single};
+pub use slackline_core::bounds::{MESSAGE_BYTES, READING_BYTES};
 
 /// The versions of the link between sites that this build speaks: its own and the one before (there is none yet).
 pub const LINK_VERSIONS: std::ops::RangeInclusive<u32> = 1..=1;
-
-/// The largest message that a site or a client takes, in bytes. A batch of 1,024 operations with the longest names fits, and
-/// so do the largest transaction and the largest answer to reads.
-pub const MESSAGE_BYTES: usize = 8 << 20;
 
 /// The most messages between sites in one frame.
 pub const FRAME_MESSAGES: usize = 1024;

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use slackline_core::api::{Claim, Operation, Read, Reading, Request};
+use slackline_core::bounds::READING_BYTES;
 use slackline_core::id::{Incarnation, OperationId, SiteId, SiteSet};
 use slackline_core::object::message::{self, Fetch, Fetched, Given, Known, Message, Offer, Prepare, Vote};
 use slackline_core::object::{
@@ -18,9 +19,6 @@ use crate::proto::{internal, v1};
 
 /// The most members of a lane.
 const MEMBERS: usize = 64;
-
-/// The most bytes of values that one answer to reads carries, names in spans included; see [`limit_reading`].
-pub const READING_BYTES: usize = 4 << 20;
 
 // Sizes.
 

@@ -15,24 +15,13 @@ use std::fmt;
 
 use bytes::Bytes;
 
+pub use crate::bounds::{
+    CALL_BYTES, ENTRY_BYTES, KEY_BYTES, SCAN_ROWS, TRANSACTION_BYTES, TRANSACTION_OPERATIONS, VALUE_BYTES,
+};
 use crate::clock::SECOND;
 use crate::codec::{Cursor, Malformed, put_bytes, put_i64, put_u64};
 use crate::id::{Incarnation, SiteId};
 
-/// The longest name of an object, in bytes.
-pub const KEY_BYTES: usize = 512;
-/// The largest value, in bytes.
-pub const VALUE_BYTES: usize = 256 * 1024;
-/// The most reads, scans and writes of one transaction, together.
-pub const TRANSACTION_OPERATIONS: usize = 4096;
-/// The most bytes that one transaction writes, names included.
-pub const TRANSACTION_BYTES: usize = 1024 * 1024;
-/// What an entry of a message takes besides its name and value, at most, in bytes.
-pub const ENTRY_BYTES: usize = 40;
-/// The most rows that one scan returns.
-pub const SCAN_ROWS: usize = 1024;
-/// The longest name of a call, in bytes.
-pub const CALL_BYTES: usize = 1024;
 /// The most regions that a call's value rests on: a cluster has no more.
 pub const HOMES: usize = 64;
 /// The first character of the name of a [call](is_call); no other name has it.

@@ -29,10 +29,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::bounds::{AT_ONCE, READ_ITEMS};
 use super::dependents::Dependents;
 use super::locks::Locks;
 use super::table::{Holds, Table, need_head, row_key, row_range};
+use crate::bounds::{AT_ONCE, READ_ITEMS};
 use crate::clock::{MILLISECOND, Now};
 use crate::id::{Incarnation, SiteId};
 use crate::machine::{Batch, KeySet};

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::bounds::READ_ITEMS;
 use super::reader::Home;
 use super::row::{self, CoordinatorRow, ParticipantRow};
 use super::{Commit, Txns, participant, serve, table};
 use crate::api::{Operation, Outcome, Request, Response, UnknownReason};
+use crate::bounds::READ_ITEMS;
 use crate::chapter::{Chapter, Order, Revived};
 use crate::clock::Now;
 use crate::codec::Malformed;

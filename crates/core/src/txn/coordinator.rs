@@ -21,10 +21,10 @@ use std::hash::{Hash, Hasher};
 
 use rustc_hash::FxHashMap;
 
-use super::bounds::AT_ONCE;
 use super::row::{self, CoordinatorRow};
 use super::trace::Traces;
 use crate::api::{Outcome, UnknownReason};
+use crate::bounds::AT_ONCE;
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::{Incarnation, OperationId, SessionId, SiteId, SiteSet};
 use crate::object::message::{Known, Message, Prepare, Vote};

@@ -54,7 +54,6 @@
 //! a message to its room. `chapter` is the face to the node, `row` the rows, `fingerprint` compares states for the
 //! model check.
 
-mod bounds;
 mod cache;
 mod calls;
 mod chapter;
@@ -74,6 +73,7 @@ mod trace;
 mod turns;
 
 use crate::api::Outcome;
+pub use crate::bounds::READ_ITEMS;
 use crate::id::{Incarnation, OperationId, SiteId};
 use crate::machine::View;
 use crate::object::message::{Known, Message};
@@ -83,7 +83,6 @@ use crate::peer::Body;
 use crate::right::{Start, WarrantyNumber};
 use crate::turn::{Here, Ticket, Turn};
 use crate::warranty::LONGEST;
-pub use bounds::READ_ITEMS;
 use calls::Calls;
 use coordinator::{Begun, Coordinator, Ended, site_of};
 use participant::Participant;

@@ -16,13 +16,13 @@ use std::ops::ControlFlow;
 
 use rustc_hash::FxHashMap;
 
-use super::bounds::AT_ONCE;
 use super::calls::Calls;
 use super::claims::Claims;
 use super::locks::Locks;
 use super::participation::{Defence, InDoubt, MOST_PARTICIPANTS, Participation, Stage, State};
 use super::row::{self, Loss, Numbers, ParticipantRow};
 use super::table::{Table, judged, need_head, need_heads_of, put_row};
+use crate::bounds::AT_ONCE;
 use crate::clock::{MILLISECOND, Now, SECOND};
 use crate::codec::Malformed;
 use crate::id::{Incarnation, OperationId, SiteId, SiteSet};

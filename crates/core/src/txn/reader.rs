@@ -9,13 +9,13 @@ use std::collections::BTreeSet;
 
 use rustc_hash::FxHashMap;
 
-use super::bounds::{AT_ONCE, READ_ITEMS};
 use super::cache::{Cache, Used};
 use super::calls::Calls;
 use super::participant::Participant;
 use super::serve::{Room, is_name, seen_bytes};
 use super::table::Table;
 use crate::api::{self, Reading, Response};
+use crate::bounds::{AT_ONCE, READ_ITEMS};
 use crate::clock::{MILLISECOND, Now, SECOND};
 use crate::id::{OperationId, SiteId};
 use crate::machine::ClientId;

@@ -3,19 +3,16 @@
 //! Whatever is asked for, about [`READ_BYTES`] are read and answered at a time. In place of the rest stands
 //! [`Cause::TooMuch`], and the client asks again for it.
 
-use super::bounds::READ_ITEMS;
 use super::calls::Calls;
 use super::participant::Participant;
 use super::table::{Table, row_key, row_range};
+use crate::bounds::{READ_BYTES, READ_ITEMS};
 use crate::id::{Incarnation, SiteId};
 use crate::machine::{KeySet, View};
 use crate::object::message::{Fetch, Fetched, Given, Message};
 use crate::object::{Abort, Cause, Seen, Span, Value, is_call, is_key};
 use crate::turn::{Here, Turn};
 
-/// The most bytes that are read from storage, and answered, at a time, about. An answer on the wire carries less, so
-/// that a value that is asked for alone always fits here.
-const READ_BYTES: usize = 8 << 20;
 /// The room that a value takes in an answer besides its bytes and its name, about, in bytes.
 const ENTRY_BYTES: usize = 64;
 

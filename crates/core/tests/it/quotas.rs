@@ -66,16 +66,6 @@ fn acquire_beyond_the_share_gets_tokens_of_others() {
 }
 
 #[test]
-fn name_unknown_everywhere_is_refused_and_one_missed_is_found() {
-    let mut cluster = Cluster::new(3);
-    assert_eq!(cluster.done(0, acquire(1)), Outcome::Refused(Refusal::UnknownQuota));
-    cluster.cut = vec![(0, 2), (1, 2), (2, 0), (2, 1)];
-    cluster.done(0, create(90));
-    cluster.cut.clear();
-    assert!(granted(&cluster.done(2, acquire(1))));
-}
-
-#[test]
 fn hold_ends_by_itself_once_also_across_a_restart() {
     let mut cluster = Cluster::new(3);
     cluster.done(0, create(9));
@@ -126,22 +116,6 @@ fn operation_repeated_is_answered_from_its_record_also_after_a_restart() {
         .collect();
     assert_eq!(answers, [first, Outcome::Refused(Refusal::OtherContent)]);
     assert_eq!(cluster.show(1, "gpus").in_use_max, 5);
-}
-
-#[test]
-fn asking_about_an_operation_that_never_came_refuses_it_for_ever() {
-    let mut cluster = Cluster::new(3);
-    cluster.done(0, create(90));
-    let (site, incarnation, session) = cluster.hosts[0].session.expect("open");
-    let operation = slackline_core::id::OperationId { site, incarnation, session, sequence: 2 };
-    cluster.request(1, 5, Request::Ask { operation });
-    cluster.run(SECOND);
-    let withdrawn = Outcome::Refused(Refusal::Withdrawn);
-    assert!(cluster.responses.iter().any(|(at, _, response)| {
-        *at == 1 && *response == Response::Asked { operation, outcome: withdrawn.clone() }
-    }));
-    assert_eq!(cluster.done(0, acquire(5)), withdrawn);
-    assert_eq!(cluster.show(1, "gpus").in_use_max, 0);
 }
 
 #[test]

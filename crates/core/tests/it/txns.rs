@@ -198,21 +198,6 @@ fn transaction_takes_as_many_phases_as_it_has_homes_left() {
 }
 
 #[test]
-fn stale_read_is_refused_and_a_fresh_one_is_not() {
-    let mut cluster = Cluster::new(3);
-    let x = key(1, "x");
-    commit(&mut cluster, 1, Txn::new().put(&x, "1"));
-    let old = get(&mut cluster, 0, &x).expect("read");
-    commit(&mut cluster, 1, Txn::new().put(&x, "2"));
-    let outcome = commit(&mut cluster, 0, Txn::new().read(&x, &old).put(&x, "3"));
-    assert_eq!(cause(&outcome), Some(Cause::Changed), "{outcome:?}");
-    assert_eq!(value(&mut cluster, 2, &x), Some(bytes("2")));
-    let new = get(&mut cluster, 0, &x).expect("read");
-    assert_eq!(new.value, Some(bytes("2")), "the stale copy is gone");
-    assert_eq!(commit(&mut cluster, 0, Txn::new().read(&x, &new).put(&x, "3")), committed(1));
-}
-
-#[test]
 fn prepared_write_excludes_reads_and_writes_but_adds_pass_adds() {
     let mut cluster = Cluster::new(3);
     let (counter, other) = (key(0, "n"), key(1, "m"));
