@@ -186,8 +186,8 @@ impl Sample {
             match effect {
                 Effect::Persist(batch) => {
                     self.batches += 1;
-                    self.overlay.apply::<Node>(self.batches, &batch);
                     came.logged += batch.as_bytes().len();
+                    self.overlay.apply::<Node>(self.batches, &batch.into());
                 }
                 Effect::Respond { response, .. } => came.responses.push(response),
                 Effect::Send { .. } => {}

@@ -9,6 +9,7 @@
 pub mod waiting;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use slackline_core::api::{Batch, Hold, Operation, Outcome, Readiness, Request, Response, SESSION_WINDOW, Submission};
@@ -122,7 +123,7 @@ struct Bench {
     overlay: Overlay,
     rows: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Batches handed out and not synced.
-    log: VecDeque<(Seq, slackline_core::machine::Batch)>,
+    log: VecDeque<(Seq, Arc<slackline_core::machine::Batch>)>,
     effects: Vec<Effect<Node>>,
     others: Vec<Node>,
     to_others: Vec<(SiteId, SiteId, PeerMessage)>,
@@ -234,6 +235,7 @@ impl Bench {
         gate.admit(
             effects,
             |seq, batch| {
+                let batch = Arc::new(batch);
                 overlay.apply::<Node>(seq, &batch);
                 *logged += batch.as_bytes().len() as u64;
                 log.push_back((seq, batch));

@@ -31,6 +31,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 
 use crate::clock::Now;
 use crate::codec::{Cursor, Malformed, put_u64};
@@ -202,6 +204,55 @@ impl fmt::Debug for Batch {
     }
 }
 
+/// A value that was taken out of a batch. It shares the batch's memory where it is most of it, and is a copy otherwise: a
+/// small row does not keep a large batch in memory.
+#[derive(Clone, Debug)]
+pub enum Taken {
+    /// A copy.
+    Copied(Vec<u8>),
+    /// The bytes of a batch at this place.
+    Shared(Arc<Batch>, Range<usize>),
+}
+
+impl Taken {
+    /// Takes `value`, which must lie in the batch.
+    pub fn of(batch: &Arc<Batch>, value: &[u8]) -> Self {
+        if !Self::is_shared(batch, value) {
+            return Taken::Copied(value.to_vec());
+        }
+        let start = value.as_ptr() as usize - batch.bytes.as_ptr() as usize;
+        assert!(start + value.len() <= batch.bytes.len(), "the value is of another batch");
+        Taken::Shared(Arc::clone(batch), start..start + value.len())
+    }
+
+    /// True if a value of the batch would share its memory.
+    pub fn is_shared(batch: &Batch, value: &[u8]) -> bool {
+        value.len() >= SHARED_BYTES && value.len() >= batch.bytes.len() / 2
+    }
+
+    /// The value as a vector of its own.
+    pub fn into_vec(self) -> Vec<u8> {
+        match self {
+            Taken::Copied(value) => value,
+            Taken::Shared(..) => self.to_vec(),
+        }
+    }
+}
+
+impl Deref for Taken {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Taken::Copied(value) => value,
+            Taken::Shared(batch, place) => &batch.bytes[place.clone()],
+        }
+    }
+}
+
+/// A value below this many bytes is copied out of its batch in any case: the copy costs less than the sharing.
+const SHARED_BYTES: usize = 1024;
+
 struct Writes<'a> {
     cursor: Cursor<'a>,
 }
@@ -360,7 +411,7 @@ impl View {
                 break;
             }
             let value = match overlay.rows.get(&key) {
-                Some((_, value)) => value.clone(),
+                Some((_, value)) => value.as_deref().map(<[u8]>::to_vec),
                 None => reader.read(&key)?,
             };
             room = room.map(|room| room.saturating_sub(value.as_ref().map_or(0, Vec::len)));
@@ -533,7 +584,7 @@ const RETIRED_AT_ONCE: usize = 8192;
 #[derive(Default, Debug)]
 pub struct Overlay {
     /// The last write of each row, with the number of its batch; none as a value for a deletion.
-    rows: BTreeMap<Vec<u8>, (Seq, Option<Vec<u8>>)>,
+    rows: BTreeMap<Vec<u8>, (Seq, Option<Taken>)>,
     /// The writes in order: the number of the batch, the key, and about the memory that the write takes, in bytes.
     written: VecDeque<(Seq, Vec<u8>, usize)>,
     /// The sum of that memory, in bytes.
@@ -542,12 +593,12 @@ pub struct Overlay {
 
 impl Overlay {
     /// Notes the paged rows of the batch numbered `seq`.
-    pub fn apply<M: Machine + ?Sized>(&mut self, seq: Seq, batch: &Batch) {
+    pub fn apply<M: Machine + ?Sized>(&mut self, seq: Seq, batch: &Arc<Batch>) {
         // Rows are forgotten by the number of their last batch: out of order, one could go before storage shows it.
         let is_newest = self.written.back().is_none_or(|(last, ..)| *last <= seq);
         assert!(is_newest, "batch {seq} is noted after a later one");
         for (key, value) in batch.iter().filter(|(key, _)| M::is_paged(key)) {
-            self.rows.insert(key.to_vec(), (seq, value.map(<[u8]>::to_vec)));
+            self.rows.insert(key.to_vec(), (seq, value.map(|value| Taken::of(batch, value))));
             let bytes = 2 * key.len() + value.map_or(0, <[u8]>::len) + HELD_BYTES;
             self.written.push_back((seq, key.to_vec(), bytes));
             self.bytes += bytes;
@@ -735,7 +786,7 @@ mod tests {
         }
     }
 
-    fn batch(writes: &[(&str, Option<&str>)]) -> Batch {
+    fn batch(writes: &[(&str, Option<&str>)]) -> Arc<Batch> {
         let mut batch = Batch::new();
         for (key, value) in writes {
             match value {
@@ -743,14 +794,14 @@ mod tests {
                 None => batch.delete(key.as_bytes()),
             }
         }
-        batch
+        batch.into()
     }
 
     #[test]
     fn batch_survives_the_way_through_bytes_and_refuses_a_torn_one() {
         let whole = batch(&[("k", Some("v")), ("gone", None), ("empty", Some(""))]);
         let back = Batch::from_bytes(whole.as_bytes().to_vec()).expect("well formed");
-        assert_eq!(back, whole);
+        assert_eq!(back, *whole);
         assert_eq!(back.iter().nth(1), Some((&b"gone"[..], None)));
         for cut in 1..whole.as_bytes().len() {
             // A cut between two writes is a shorter, well-formed batch; that is why storage adds a checksum.
@@ -770,7 +821,7 @@ mod tests {
             Effect::Send { message, .. } => message,
             _ => 0,
         };
-        let mut effects = vec![send(1), Effect::Persist(batch(&[("k", Some("v"))])), send(2)];
+        let mut effects = vec![send(1), Effect::Persist(Arc::unwrap_or_clone(batch(&[("k", Some("v"))]))), send(2)];
         gate.admit(&mut effects, |seq, _| persisted.push(seq), |effect| released.push(number(effect)));
         assert_eq!((&persisted[..], &released[..]), (&[1][..], &[1][..]));
         // Later effects that persist nothing still wait: they may have read what is not durable yet.
@@ -786,7 +837,7 @@ mod tests {
         let (mut overlay, mut newer) = (Overlay::default(), Batch::new());
         (0..300).filter(|at| at % 3 == 0).for_each(|at| newer.delete(&key(at)));
         (250..400).filter(|at| at % 2 == 0).for_each(|at| newer.put(&key(at), &[2; 100]));
-        overlay.apply::<Nothing>(1, &newer);
+        overlay.apply::<Nothing>(1, &newer.into());
         stored.insert(b"b".to_vec(), vec![3; 100]);
         let range = |limit| KeyRange { from: b"a".to_vec(), to: b"b".to_vec(), limit };
         let view = |keys: &[&[u8]], ranges: Vec<KeyRange>, room| {
@@ -839,9 +890,12 @@ mod tests {
                     one.delete(&key);
                     truth.remove(&key);
                 } else {
-                    one.put(&key, &seq.to_be_bytes());
-                    truth.insert(key.clone(), seq.to_be_bytes().to_vec());
+                    // Large ones are shared with their batch.
+                    let value = seq.to_be_bytes().repeat(if random(2) == 0 { 1 } else { SHARED_BYTES });
+                    one.put(&key, &value);
+                    truth.insert(key.clone(), value);
                 }
+                let one = one.into();
                 overlay.apply::<Nothing>(seq, &one);
                 if seq <= absorbed {
                     for (key, value) in one.iter() {

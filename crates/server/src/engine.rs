@@ -378,6 +378,7 @@ impl Engine {
         gate.admit(
             &mut leaving.effects,
             |seq, batch| {
+                let batch = Arc::new(batch);
                 overlay.apply::<Node>(seq, &batch);
                 assert_eq!(gather.push(batch), seq, "the log would have a gap");
             },

@@ -199,7 +199,7 @@ impl Floor {
             put(&mut batch, row as u16, operation_bytes);
         }
         self.issued += 1;
-        self.gather.push(batch);
+        self.gather.push(batch.into());
     }
 
     fn carry_out(&mut self, site: SiteId, operation: Operation) -> Outcome {

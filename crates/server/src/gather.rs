@@ -24,7 +24,7 @@ pub(crate) struct Gather {
     mailbox: Arc<Mailbox>,
     sync_times: Arc<SyncTimes>,
     /// Batches that wait for the log, and the number of the first.
-    batches: Vec<Batch>,
+    batches: Vec<Arc<Batch>>,
     first: Seq,
     bytes: usize,
     /// Bytes of the group that is being synced.
@@ -55,7 +55,7 @@ impl Gather {
     }
 
     /// Adds the batch that follows the last one. Returns its number.
-    pub(crate) fn push(&mut self, batch: Batch) -> Seq {
+    pub(crate) fn push(&mut self, batch: Arc<Batch>) -> Seq {
         self.bytes += batch.as_bytes().len();
         self.batches.push(batch);
         self.first + self.batches.len() as Seq - 1

@@ -26,7 +26,7 @@ pub(crate) struct Log {
     /// True from when a group is handed over until its result is taken.
     busy: bool,
     /// The empty vector of the last group, kept for its memory.
-    spare: Vec<Batch>,
+    spare: Vec<Arc<Batch>>,
 }
 
 /// A group that is durable.
@@ -51,9 +51,9 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Slot {
     /// The number of the first batch, and the batches.
-    group: Option<(Seq, Vec<Batch>)>,
+    group: Option<(Seq, Vec<Arc<Batch>>)>,
     /// The result, the number of the last batch, and the batches, given back for their memory.
-    done: Option<(Result<Duration, WriteError>, Seq, Vec<Batch>)>,
+    done: Option<(Result<Duration, WriteError>, Seq, Vec<Arc<Batch>>)>,
     /// True once the thread is to end.
     stop: bool,
 }
@@ -77,7 +77,7 @@ impl Log {
     }
 
     /// Hands a group over and takes an empty vector in its place. The log must not be busy.
-    pub(crate) fn submit(&mut self, first: Seq, group: &mut Vec<Batch>) {
+    pub(crate) fn submit(&mut self, first: Seq, group: &mut Vec<Arc<Batch>>) {
         assert!(!self.busy && !group.is_empty(), "a second group would overtake the one that is being synced");
         let group = std::mem::replace(group, std::mem::take(&mut self.spare));
         self.shared.slot().group = Some((first, group));
@@ -87,7 +87,11 @@ impl Log {
 
     /// Appends a group on this thread, and empties it. Returns `None` if there is no room: nothing was done then, and the group must
     /// be handed over, so that the log thread waits for room and this one does not. The log must not be busy.
-    pub(crate) fn append_here(&mut self, first: Seq, group: &mut Vec<Batch>) -> Option<Result<Synced, WriteError>> {
+    pub(crate) fn append_here(
+        &mut self,
+        first: Seq,
+        group: &mut Vec<Arc<Batch>>,
+    ) -> Option<Result<Synced, WriteError>> {
         assert!(!self.busy && !group.is_empty(), "a second group would overtake the one that is being synced");
         let start = Instant::now();
 
@@ -134,7 +138,7 @@ impl Shared {
     }
 
     /// Waits for the next group; `None` when the thread is to end.
-    fn next(&self) -> Option<(Seq, Vec<Batch>)> {
+    fn next(&self) -> Option<(Seq, Vec<Arc<Batch>>)> {
         let mut slot = self.slot();
         loop {
             // Before `stop`: a group that was handed over is synced, even by a site that stops.
@@ -171,7 +175,7 @@ fn run(shared: &Shared, writer: &Mutex<Box<dyn LogWriter>>) {
 }
 
 /// Appends a group; while the disk has no room, tries again until it has or the site stops.
-fn append(shared: &Shared, writer: &mut dyn LogWriter, first: Seq, batches: &[Batch]) -> Result<(), WriteError> {
+fn append(shared: &Shared, writer: &mut dyn LogWriter, first: Seq, batches: &[Arc<Batch>]) -> Result<(), WriteError> {
     let mut warned = false;
     loop {
         match writer.append(first, batches) {

@@ -2,6 +2,7 @@
 //! during a sync goes into the next one. The table of rows is folded from the log only when somebody needs it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use slackline_core::machine::{Batch, Machine, Overlay, Seq};
 use slackline_core::node::Node;
@@ -25,7 +26,7 @@ pub(crate) struct Disk {
     rows: Rows,
     folded: Seq,
     /// The batches after `folded`, durable or not.
-    log: VecDeque<Batch>,
+    log: VecDeque<Arc<Batch>>,
     durable: Seq,
     /// Bytes handed out since the last sync began.
     waiting_bytes: u64,
@@ -65,6 +66,7 @@ impl Disk {
     /// Takes a batch. One that no restart will read is absorbed at once, and needs no overlay.
     #[inline]
     pub(crate) fn append(&mut self, batch: Batch, overlay: &mut Overlay) {
+        let batch = Arc::new(batch);
         self.waiting_bytes += batch.as_bytes().len() as u64;
         if self.keeps_resident {
             overlay.apply::<Node>(self.issued() + 1, &batch);
@@ -92,7 +94,7 @@ impl Disk {
     /// The batches after `from`, with their numbers; those before may be folded.
     pub(crate) fn batches(&self, from: Seq, to: Seq) -> impl Iterator<Item = (Seq, &Batch)> {
         assert!(from >= self.folded);
-        (from + 1..=to).map(|seq| (seq, &self.log[(seq - self.folded) as usize - 1]))
+        (from + 1..=to).map(|seq| (seq, &*self.log[(seq - self.folded) as usize - 1]))
     }
 
     /// The site crashed: batches after `last` are lost, those up to it are durable.

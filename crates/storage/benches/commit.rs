@@ -10,6 +10,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redb::{Database, ReadableDatabase, ReadableTableMetadata, TableDefinition};
@@ -39,11 +40,11 @@ fn main() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-fn batch(number: u64) -> Batch {
+fn batch(number: u64) -> Arc<Batch> {
     let mut batch = Batch::new();
     batch.put(format!("quota/{:08}", number % KEYS).as_bytes(), &[number as u8; 24]);
     batch.put(format!("session/{:08}", number % 64).as_bytes(), &number.to_be_bytes().repeat(4));
-    batch
+    batch.into()
 }
 
 fn identity() -> Identity {
@@ -58,7 +59,7 @@ fn log(directory: &Path, name: &str, direct: bool, group: u64, time: Duration) {
     let mut writer = store.writer().unwrap();
     let (mut last, mut waits) = (0, 0);
     let times = measure(time, || {
-        let batches: Vec<Batch> = (last + 1..=last + group).map(batch).collect();
+        let batches: Vec<Arc<Batch>> = (last + 1..=last + group).map(batch).collect();
         let start = Instant::now();
         while let Err(error) = writer.append(last + 1, &batches) {
             assert!(matches!(error, WriteError::NoRoom { .. }), "{error}");
@@ -93,12 +94,12 @@ fn redb_alone(directory: &Path, group: u64, time: Duration) {
     let database = Database::create(&path).unwrap();
     let mut last = 0;
     let times = measure(time, || {
-        let batches: Vec<Batch> = (last + 1..=last + group).map(batch).collect();
+        let batches: Vec<Arc<Batch>> = (last + 1..=last + group).map(batch).collect();
         let start = Instant::now();
         let transaction = database.begin_write().unwrap();
         {
             let mut table = transaction.open_table(ROWS).unwrap();
-            for (key, value) in batches.iter().flat_map(Batch::iter) {
+            for (key, value) in batches.iter().flat_map(|batch| batch.iter()) {
                 table.insert(key, value.unwrap()).unwrap();
             }
         }
@@ -143,13 +144,13 @@ fn opening(directory: &Path, rows: u64) {
     let mut last = 0;
     while last < rows {
         let numbers = last + 1..=(last + 500).min(rows);
-        let batches: Vec<Batch> = numbers
+        let batches: Vec<Arc<Batch>> = numbers
             .map(|number| {
                 let mut batch = Batch::new();
                 // Out of order, as keys of a real site are.
                 let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 batch.put(&key.to_be_bytes(), &number.to_be_bytes());
-                batch
+                batch.into()
             })
             .collect();
         match writer.append(last + 1, &batches) {

@@ -251,7 +251,7 @@ fn replay(
         // middle of opening costs only what was not absorbed yet.
         let mut run = Run::open(place, path, number, at, last, None)?;
         while let Some(batch) = run.next()? {
-            fold.take(&batch);
+            fold.take(&batch.into());
             if fold.is_large() {
                 marks = Marks { absorbed: run.last(), segment: number, at: run.at() };
                 table.absorb(&std::mem::take(&mut fold).rows(), marks)?;

@@ -1,8 +1,9 @@
 //! The last write of each key of many batches: the rows that the table has to take in.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use slackline_core::machine::Batch;
+use slackline_core::machine::{Batch, Taken};
 
 /// The memory of a row beside its key and its value, in bytes; an estimate.
 const ROW_BYTES: usize = 96;
@@ -12,7 +13,7 @@ const FOLD_BYTES: usize = 16 << 20;
 /// The last write of each key; `None` removes the row. A log that is written fast has many more writes than keys.
 #[derive(Debug, Default)]
 pub(crate) struct Fold {
-    rows: HashMap<Vec<u8>, Option<Vec<u8>>>,
+    rows: HashMap<Vec<u8>, Option<Taken>>,
     /// The memory of `rows`, in bytes: all keys and values, and [`ROW_BYTES`] for each row.
     bytes: usize,
 }
@@ -23,26 +24,24 @@ impl Fold {
         self.bytes >= FOLD_BYTES
     }
 
-    /// Takes in the writes of a batch.
-    pub(crate) fn take(&mut self, batch: &Batch) {
+    /// Takes in the writes of a batch. Large values stay in the batch's memory.
+    pub(crate) fn take(&mut self, batch: &Arc<Batch>) {
         for (key, value) in batch.iter() {
-            let length = value.map_or(0, <[u8]>::len);
-            self.bytes += length;
-
-            // A value that is written again and again reuses its memory: a hot row costs no allocation for each write.
+            self.bytes += value.map_or(0, <[u8]>::len);
             match (self.rows.get_mut(key), value) {
-                (Some(Some(before)), Some(value)) => {
+                // A small value that is written again and again reuses its memory: a hot row costs no allocation for each write.
+                (Some(Some(Taken::Copied(before))), Some(value)) if !Taken::is_shared(batch, value) => {
                     self.bytes -= before.len();
                     before.clear();
                     before.extend_from_slice(value);
                 }
                 (Some(before), value) => {
-                    self.bytes -= before.as_ref().map_or(0, Vec::len);
-                    *before = value.map(<[u8]>::to_vec);
+                    self.bytes -= before.as_ref().map_or(0, |before| before.len());
+                    *before = value.map(|value| Taken::of(batch, value));
                 }
                 (None, value) => {
                     self.bytes += key.len() + ROW_BYTES;
-                    self.rows.insert(key.to_vec(), value.map(<[u8]>::to_vec));
+                    self.rows.insert(key.to_vec(), value.map(|value| Taken::of(batch, value)));
                 }
             }
         }
@@ -57,7 +56,7 @@ impl Fold {
 
     /// The rows, in no order.
     pub(crate) fn into_rows(self) -> impl Iterator<Item = (Vec<u8>, Option<Vec<u8>>)> {
-        self.rows.into_iter()
+        self.rows.into_iter().map(|(key, value)| (key, value.map(Taken::into_vec)))
     }
 }
 
@@ -73,11 +72,11 @@ mod tests {
         batch.put(b"a", &[1; 100]);
         batch.delete(b"b");
         batch.put(b"a", &[2; 5]);
-        fold.take(&batch);
+        fold.take(&batch.clone().into());
         assert_eq!(fold.rows(), [(&b"a"[..], Some(&[2; 5][..])), (&b"b"[..], None)]);
         assert_eq!(fold.bytes, 2 * (1 + ROW_BYTES) + 5);
         batch.put(b"b", &[3; 7]);
-        fold.take(&batch);
+        fold.take(&batch.into());
         assert_eq!(fold.bytes, 2 * (1 + ROW_BYTES) + 12);
     }
 }

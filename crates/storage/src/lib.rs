@@ -84,6 +84,7 @@ mod fold;
 mod frame;
 mod medium;
 mod memory;
+mod recent;
 mod role;
 mod segment;
 mod store;

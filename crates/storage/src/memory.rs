@@ -33,7 +33,7 @@ struct Disk {
     /// The last synced batch. `rows` and `log` together hold exactly the batches up to it.
     last: Seq,
     /// The batches after `last`, in order; a crash drops them.
-    unsynced: VecDeque<Batch>,
+    unsynced: VecDeque<Arc<Batch>>,
     /// The answer of [`Store::room`], in bytes.
     room: u64,
 }
@@ -46,7 +46,7 @@ impl Memory {
     }
 
     /// Appends the batch numbered `seq`, which must follow the last one; it is lost by [`Memory::crash`] until synced.
-    pub fn append_unsynced(&mut self, seq: Seq, batch: Batch) {
+    pub fn append_unsynced(&mut self, seq: Seq, batch: Arc<Batch>) {
         let mut disk = self.disk();
         assert_eq!(seq, disk.issued() + 1, "batches must be appended in order");
         disk.unsynced.push_back(batch);
@@ -115,7 +115,7 @@ impl Disk {
         // Only the last write of each key reaches the tree: folding a log of a hot row costs one insertion.
         let writes = Batch::from_bytes(std::mem::take(&mut self.log)).expect("made of whole batches");
         let mut fold = Fold::default();
-        fold.take(&writes);
+        fold.take(&writes.into());
         for (key, value) in fold.into_rows() {
             match value {
                 Some(value) => self.rows.insert(key, value),
@@ -178,7 +178,7 @@ struct MemoryWriter {
 }
 
 impl LogWriter for MemoryWriter {
-    fn append(&mut self, first: Seq, batches: &[Batch]) -> Result<(), WriteError> {
+    fn append(&mut self, first: Seq, batches: &[Arc<Batch>]) -> Result<(), WriteError> {
         let mut disk = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
         assert_eq!(first, disk.issued() + 1, "batches must be appended in order");
         assert!(disk.unsynced.is_empty(), "a memory is driven by hand or by its writer, not both");

@@ -1,6 +1,7 @@
 //! What a site needs of storage.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use slackline_core::machine::{Batch, Reader, Seq};
 
@@ -62,6 +63,6 @@ pub trait LogWriter: Send {
     ///
     /// They are one group with one sync, unless they take up more than 1 MiB or than is left in a segment; then they
     /// are several, in order. After [`WriteError::NoRoom`] nothing was written and the call may be repeated; every other
-    /// error ends the writer.
-    fn append(&mut self, first: Seq, batches: &[Batch]) -> Result<(), WriteError>;
+    /// error ends the writer. Batches are shared, so that storage can go on with them without a copy.
+    fn append(&mut self, first: Seq, batches: &[Arc<Batch>]) -> Result<(), WriteError>;
 }

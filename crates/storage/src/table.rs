@@ -108,12 +108,12 @@ impl Table {
 
         {
             let mut table = transaction.open_table(ROWS)?;
-            let mut stored = Vec::new();
             for (key, value) in rows {
                 match value {
+                    // It is written in its place: a large value is copied once.
                     Some(value) => {
-                        seal(&mut stored, key, value);
-                        table.insert(*key, &stored[..])?;
+                        let mut place = table.insert_reserve(*key, value.len() + CHECKSUM)?;
+                        seal(place.as_mut(), key, value);
                     }
                     None => {
                         table.remove(*key)?;
@@ -199,12 +199,12 @@ impl Reader for Table {
     }
 }
 
-/// Writes a value as it is stored: the value, then a checksum of key and value. The key's length is part of the checksum,
+/// Writes a value as it is stored, [`CHECKSUM`] bytes longer: the value, then a checksum of key and value. The key's length is part of the checksum,
 /// so that no byte can move between the two.
-fn seal(stored: &mut Vec<u8>, key: &[u8], value: &[u8]) {
-    stored.clear();
-    stored.extend_from_slice(value);
-    stored.extend_from_slice(&checksum(key, value).to_le_bytes());
+fn seal(stored: &mut [u8], key: &[u8], value: &[u8]) {
+    let (place, sum) = stored.split_at_mut(value.len());
+    place.copy_from_slice(value);
+    sum.copy_from_slice(&checksum(key, value).to_le_bytes());
 }
 
 /// The value in the bytes that were stored, if its checksum is right.
@@ -257,9 +257,9 @@ fn read_marks(database: &Database) -> Result<Marks, redb::Error> {
 }
 
 fn write_marks(transaction: &WriteTransaction, marks: Marks) -> Result<(), redb::Error> {
-    let mut stored = Vec::new();
-    let numbers = [marks.absorbed, marks.segment, marks.at].map(u64::to_le_bytes);
-    seal(&mut stored, &[], &numbers.concat());
+    let numbers = [marks.absorbed, marks.segment, marks.at].map(u64::to_le_bytes).concat();
+    let mut stored = vec![0; numbers.len() + CHECKSUM];
+    seal(&mut stored, &[], &numbers);
     transaction.open_table(MARKS)?.insert(&[][..], &stored[..])?;
     Ok(())
 }

@@ -16,6 +16,7 @@ use crate::error::{OpenError, message_of};
 use crate::fold::Fold;
 use crate::frame::BLOCK;
 use crate::medium::{is_full, remove_if_there};
+use crate::recent::{Kept, Recent};
 use crate::segment::{Place, Run, Segment};
 use crate::table::{Marks, Pause, Table};
 
@@ -34,6 +35,8 @@ pub(crate) struct Shared {
     has_stopped: AtomicBool,
     /// True from a call of [`Shared::ask`] until the absorber has seen it.
     is_asked: AtomicBool,
+    /// The batches that were written last. The writer adds them after their sync, the absorber takes them.
+    recent: Mutex<Recent>,
     state: Mutex<State>,
     /// Notified when `state` changes in a way that a thread may be waiting for.
     wake: Condvar,
@@ -98,6 +101,7 @@ impl Shared {
             room: AtomicU64::new(active.left()),
             has_stopped: AtomicBool::new(false),
             is_asked: AtomicBool::new(false),
+            recent: Mutex::default(),
             state: Mutex::new(state),
             wake: Condvar::new(),
             table,
@@ -187,6 +191,11 @@ impl Shared {
         next
     }
 
+    /// The batches that were written last.
+    pub(crate) fn recent(&self) -> MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -257,29 +266,42 @@ impl Shared {
     /// batches and takes the marks along, so after a crash absorption goes on where the last one ended.
     fn absorb_up_to(&self, marks: &mut Marks, written: &Written, is_full: bool) -> Result<(), OpenError> {
         let Written { number, path, end, last } = written;
-        let at = if marks.segment == *number { marks.at } else { BLOCK as u64 };
-        let mut run = Run::open(&self.place, path, *number, at, marks.absorbed, Some(*end))?;
+        let mut at = if marks.segment == *number { marks.at } else { BLOCK as u64 };
+        let mut taken = marks.absorbed;
+
+        // Opened even if all of it is in memory: a file that is gone or damaged is found now, and not after the crash in which it
+        // is needed.
+        let mut run = Some(Run::open(&self.place, path, *number, at, taken, Some(*end))?);
         let mut fold = Fold::default();
         loop {
-            let batch = run.next()?;
-            if let Some(batch) = &batch {
-                fold.take(batch);
-            }
-            let is_over = batch.is_none();
-            if !is_over && !fold.is_large() {
-                continue;
-            }
-
-            // The batches are read back from the disk, not from memory, so this is where a write that the disk did not keep shows.
-            // With a batch left out, the table would hold no prefix of the log: the site must stop.
-            if is_over && run.last() != *last {
-                let what = "a batch that was written there cannot be read back";
-                return Err(OpenError::Damaged { path: path.clone(), at: run.at(), what });
+            let is_over = taken == *last;
+            if !is_over {
+                // From memory, if it is kept there. What was let go, or is of an earlier start, is read back from the disk, and must
+                // be there: with a batch left out, the table would hold no prefix of the log.
+                let kept = self.recent().take(taken + 1);
+                if let Some(Kept { seq, batch, end }) = kept {
+                    fold.take(&batch);
+                    (taken, at, run) = (seq, end, None);
+                } else {
+                    let run = match &mut run {
+                        Some(run) => run,
+                        none => none.insert(Run::open(&self.place, path, *number, at, taken, Some(*end))?),
+                    };
+                    let Some(batches) = run.next()? else {
+                        let what = "a batch that was written there cannot be read back";
+                        return Err(OpenError::Damaged { path: path.clone(), at: run.at(), what });
+                    };
+                    fold.take(&batches.into());
+                    (taken, at) = (run.last(), run.at());
+                }
+                if !fold.is_large() {
+                    continue;
+                }
             }
 
             // The marks of a full segment name the one after it: that is what allows its file to be used again.
-            let (segment, at) = if is_over && is_full { (number + 1, BLOCK as u64) } else { (*number, run.at()) };
-            let absorbed = Marks { absorbed: run.last(), segment, at };
+            let (segment, at) = if is_over && is_full { (number + 1, BLOCK as u64) } else { (*number, at) };
+            let absorbed = Marks { absorbed: taken, segment, at };
             let goes_forward = (marks.segment, marks.at, marks.absorbed) <= (segment, at, absorbed.absorbed);
             assert!(goes_forward, "the table's marks must not go back: old batches would be written over newer rows");
             self.table.absorb(&fold.rows(), absorbed)?;

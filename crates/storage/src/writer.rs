@@ -8,6 +8,7 @@ use slackline_core::machine::{Batch, Seq};
 
 use crate::error::WriteError;
 use crate::frame::{Aligned, BLOCK, frame_bytes, write_frame};
+use crate::recent::Kept;
 use crate::segment::Segment;
 use crate::store::LogWriter;
 use crate::threads::Shared;
@@ -35,7 +36,7 @@ impl Writer {
 
     /// Checks, before anything is written, that every batch can be. So a full disk is met between two calls of
     /// [`LogWriter::append`] and never inside one.
-    fn check(&self, first: Seq, batches: &[Batch]) -> Result<(), WriteError> {
+    fn check(&self, first: Seq, batches: &[Arc<Batch>]) -> Result<(), WriteError> {
         if let Some(why) = self.shared.stopped() {
             return Err(WriteError::Stopped { why });
         }
@@ -64,7 +65,7 @@ impl Writer {
 }
 
 impl LogWriter for Writer {
-    fn append(&mut self, first: Seq, batches: &[Batch]) -> Result<(), WriteError> {
+    fn append(&mut self, first: Seq, batches: &[Arc<Batch>]) -> Result<(), WriteError> {
         self.check(first, batches)?;
         for group in Plan::new(batches, self.active.left(), self.shared.usable()) {
             // A group never crosses the end of a segment: recovery takes a whole group as evidence for all before it, and reads one
@@ -74,8 +75,10 @@ impl LogWriter for Writer {
             }
 
             self.group.clear();
+            let mut ends = Vec::with_capacity(group.batches.len());
             for index in group.batches.clone() {
                 write_frame(&mut self.group, self.active.number, first + index as u64, batches[index].as_bytes());
+                ends.push(self.active.end() + self.group.as_slice().len() as u64);
             }
             self.group.pad(BLOCK);
 
@@ -91,6 +94,8 @@ impl LogWriter for Writer {
             self.shared.room.fetch_sub(self.group.as_slice().len() as u64, Ordering::AcqRel);
             let last = first + group.batches.end as u64 - 1;
             self.shared.last.store(last, Ordering::Release);
+            let written = (first..).zip(batches).skip(group.batches.start).zip(ends);
+            self.shared.recent().extend(written.map(|((seq, batch), end)| Kept { seq, batch: Arc::clone(batch), end }));
             self.shared.note_written(self.active.end(), last);
         }
         Ok(())
@@ -112,7 +117,7 @@ struct Group {
 
 /// Divides batches into groups: as few as possible, none beyond the end of its segment.
 struct Plan<'a> {
-    batches: &'a [Batch],
+    batches: &'a [Arc<Batch>],
     /// The position of the first batch that is in no group yet.
     at: usize,
     /// Bytes that are left in the segment of the last group.
@@ -123,7 +128,7 @@ struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     /// `left` bytes are left in the segment in use, `usable` in each after that.
-    fn new(batches: &'a [Batch], left: u64, usable: u64) -> Self {
+    fn new(batches: &'a [Arc<Batch>], left: u64, usable: u64) -> Self {
         Self { batches, at: 0, left, usable }
     }
 }
@@ -161,11 +166,11 @@ mod tests {
 
     #[test]
     fn groups_fill_segments_and_never_cross_their_ends() {
-        let batches: Vec<Batch> = (0..40usize)
+        let batches: Vec<Arc<Batch>> = (0..40usize)
             .map(|index| {
                 let mut batch = Batch::new();
                 batch.put(b"key", &vec![7; index * 61 % 900]);
-                batch
+                batch.into()
             })
             .collect();
         let usable = 2 * BLOCK as u64;

@@ -57,7 +57,7 @@ impl Disk {
 
     /// Makes one batch durable.
     fn sync(&mut self, batch: Batch) -> Result<Duration, LiveError> {
-        let group = [batch];
+        let group = [batch.into()];
         loop {
             let began = Instant::now();
             match self.writer.append(self.last + 1, &group) {

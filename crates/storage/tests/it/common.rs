@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -48,10 +49,10 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<Embedded, OpenError
 }
 
 /// A batch that sets `k{number % keys}` to a value that names it.
-pub(crate) fn numbered(number: u64, keys: u64) -> Batch {
+pub(crate) fn numbered(number: u64, keys: u64) -> Arc<Batch> {
     let mut batch = Batch::new();
     batch.put(format!("k{:04}", number % keys).as_bytes(), format!("value of batch {number:08}").as_bytes());
-    batch
+    batch.into()
 }
 
 pub(crate) fn apply(rows: &mut Rows, batch: &Batch) {
@@ -68,7 +69,7 @@ pub(crate) fn all(reader: &dyn Reader) -> Rows {
 }
 
 /// Appends one group, waiting for room.
-pub(crate) fn append(writer: &mut dyn LogWriter, first: u64, batches: &[Batch]) {
+pub(crate) fn append(writer: &mut dyn LogWriter, first: u64, batches: &[Arc<Batch>]) {
     wait("room", || match writer.append(first, batches) {
         Ok(()) => true,
         Err(slackline_storage::WriteError::NoRoom { .. }) => false,
@@ -80,7 +81,7 @@ pub(crate) fn append(writer: &mut dyn LogWriter, first: u64, batches: &[Batch]) 
 pub(crate) fn fill(writer: &mut dyn LogWriter, range: std::ops::RangeInclusive<u64>, group: usize, keys: u64) {
     let numbers: Vec<u64> = range.collect();
     for numbers in numbers.chunks(group) {
-        let batches: Vec<Batch> = numbers.iter().map(|number| numbered(*number, keys)).collect();
+        let batches: Vec<Arc<Batch>> = numbers.iter().map(|number| numbered(*number, keys)).collect();
         append(writer, numbers[0], &batches);
     }
 }

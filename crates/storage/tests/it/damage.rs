@@ -174,7 +174,7 @@ fn three_segments(scratch: &Scratch) -> std::path::PathBuf {
     for number in 1..=11u8 {
         let mut batch = Batch::new();
         batch.put(b"key", &vec![number; 12_000]);
-        append(&mut *writer, number.into(), &[batch]);
+        append(&mut *writer, number.into(), &[batch.into()]);
     }
     drop((writer, store));
     for (path, link) in segments(&kept).iter().zip(links) {

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use slackline_core::machine::Batch;
@@ -15,10 +16,10 @@ fn lossy(faults: &Faults) -> Options {
 }
 
 /// Twenty rows under keys of their own, so that the table must grow.
-fn large(number: u64) -> Batch {
+fn large(number: u64) -> Arc<Batch> {
     let mut batch = Batch::new();
     (0..20).for_each(|row| batch.put(format!("{number:06}-{row}").as_bytes(), &[1; 100]));
-    batch
+    batch.into()
 }
 
 /// Appends until the log has no room and the table does not move any more: how many batches there are, and the refusal.
@@ -154,7 +155,7 @@ fn short_write_leaves_a_prefix() {
         fill(&mut *writer, 1..=10, 5, 9);
         faults.short_write(blocks);
         // Three blocks and a bit.
-        let batches: Vec<Batch> = (11..=300).map(|number| numbered(number, 9)).collect();
+        let batches: Vec<Arc<Batch>> = (11..=300).map(|number| numbered(number, 9)).collect();
         assert!(matches!(writer.append(11, &batches), Err(WriteError::Failed { .. })));
         drop((writer, store));
         let store = open(&scratch.site(), &lossy(&Faults::new())).unwrap();
@@ -204,7 +205,7 @@ fn power_cut_while_part_of_a_segment_is_absorbed_leaves_all_that_was_acknowledge
             wait("segments to be ready", || store.room() == 3 * (60 << 10));
             faults.crash_in_sync(1 + random.below(30), seed * 4 + life);
             while !faults.is_crashed() {
-                let batches: Vec<Batch> = (last + 1..=last + 3).map(|number| numbered(number, 50)).collect();
+                let batches: Vec<Arc<Batch>> = (last + 1..=last + 3).map(|number| numbered(number, 50)).collect();
                 match writer.append(last + 1, &batches) {
                     Ok(()) => last += 3,
                     Err(WriteError::NoRoom { .. }) => {}
@@ -244,7 +245,7 @@ fn power_cut_in_any_sync_leaves_a_prefix_with_all_that_was_acknowledged() {
                 assert_eq!((store.last(), all(store.reader())), (acknowledged, rows.clone()), "seed {seed}");
                 let mut writer = store.writer().unwrap();
                 while !faults.is_crashed() {
-                    let batches: Vec<Batch> = (0..1 + random.below(40)).map(|_| random_batch(random)).collect();
+                    let batches: Vec<Arc<Batch>> = (0..1 + random.below(40)).map(|_| random_batch(random)).collect();
                     match writer.append(acknowledged + 1, &batches) {
                         Err(WriteError::NoRoom { .. }) => continue,
                         result => {

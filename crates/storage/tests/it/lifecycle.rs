@@ -21,7 +21,7 @@ fn store_keeps_rows_over_reopening_and_knows_that_it_was_new() {
     assert_eq!(store.last(), 100);
     let mut delete = Batch::new();
     delete.delete(b"k0003");
-    writer.append(101, &[delete]).unwrap();
+    writer.append(101, &[delete.into()]).unwrap();
     writer.append(102, &[]).unwrap();
     drop((writer, store));
 
@@ -74,7 +74,7 @@ fn heads_of_rows_are_their_first_bytes() {
     let mut batch = Batch::new();
     batch.put(b"large", &(0..300_000u32).map(|at| at as u8).collect::<Vec<u8>>());
     batch.put(b"small", b"abc");
-    writer.append(1, &[batch]).unwrap();
+    writer.append(1, &[batch.into()]).unwrap();
     store.absorb_soon();
     wait("absorption", || store.absorbed() == 1);
     let reader = store.reader();
@@ -192,7 +192,7 @@ fn batch_larger_than_a_segment_is_refused_and_nothing_written() {
     let of = |bytes: usize| {
         let mut batch = Batch::new();
         batch.put(b"k", &vec![1; bytes]);
-        batch
+        batch.into()
     };
     let error = writer.append(1, &[of(10), of(60 << 10)]).unwrap_err();
     assert!(matches!(error, WriteError::TooLarge { seq: 2, most: 61_440, .. }), "{error}");
@@ -269,13 +269,13 @@ fn reads_during_absorption_are_never_behind_what_was_promised() {
     let is_done = Arc::clone(&done);
     let writing = std::thread::spawn(move || {
         for group in 0..300u64 {
-            let batches: Vec<Batch> = (1..=100)
+            let batches: Vec<Arc<Batch>> = (1..=100)
                 .map(|offset| {
                     let value = (group * 100 + offset).to_be_bytes();
                     let mut batch = Batch::new();
                     batch.put(b"left", &value);
                     batch.put(b"right", &value);
-                    batch
+                    batch.into()
                 })
                 .collect();
             append(&mut *writer, group * 100 + 1, &batches);

@@ -1,12 +1,14 @@
 //! Random histories against a plain map, with reopening and torn ends.
 
+use std::sync::Arc;
+
 use slackline_core::machine::Batch;
 use slackline_storage::{Options, Store};
 
 use crate::common::*;
 
 /// A batch of up to five writes, now and then a large one.
-pub(crate) fn random_batch(random: &mut Random) -> Batch {
+pub(crate) fn random_batch(random: &mut Random) -> Arc<Batch> {
     let mut batch = Batch::new();
     for _ in 0..1 + random.below(5) {
         let key = format!("k{:03}", random.below(150));
@@ -16,7 +18,7 @@ pub(crate) fn random_batch(random: &mut Random) -> Batch {
             _ => batch.put(key.as_bytes(), &random.below(u64::MAX >> 33).to_be_bytes()),
         }
     }
-    batch
+    batch.into()
 }
 
 #[test]
@@ -36,7 +38,7 @@ fn any_history_reads_as_the_map_does() {
             let mut writer = store.writer().unwrap();
             let mut states = vec![(last, rows.clone())];
             for _ in 0..random.below(60) {
-                let batches: Vec<Batch> = (0..1 + random.below(30)).map(|_| random_batch(random)).collect();
+                let batches: Vec<Arc<Batch>> = (0..1 + random.below(30)).map(|_| random_batch(random)).collect();
                 append(&mut *writer, last + 1, &batches);
                 states = vec![(last, rows.clone())];
                 for batch in &batches {
@@ -109,7 +111,7 @@ fn old_frames_in_a_used_segment_are_never_read_as_new() {
     let mut writer = store.writer().unwrap();
     let mut other = Batch::new();
     other.put(b"k0003", b"of another history");
-    writer.append(3, &[other]).unwrap();
+    writer.append(3, &[other.into()]).unwrap();
     drop((writer, store));
     // The old groups 4 and 5 just after the new 3, as recycling could have left them there.
     let path =
