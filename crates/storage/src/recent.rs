@@ -5,10 +5,6 @@ use std::sync::Arc;
 
 use slackline_core::machine::{Batch, Seq};
 
-/// The most bytes of batches that are kept. A driver asks for batches with rows that it holds to be absorbed before there are
-/// as many; without such rows the oldest are let go, and are read back when their segment is full.
-const RECENT_BYTES: usize = 24 << 20;
-
 /// A batch that is synced, and not absorbed yet.
 pub(crate) struct Kept {
     /// Its number.
@@ -20,14 +16,21 @@ pub(crate) struct Kept {
 }
 
 /// The last batches, without a gap between them.
-#[derive(Default)]
 pub(crate) struct Recent {
     kept: VecDeque<Kept>,
-    /// The sum of the batches' bytes; at most [`RECENT_BYTES`].
+    /// The sum of the batches' bytes; at most `most`.
     bytes: usize,
+    /// The most bytes of batches that are kept.
+    most: usize,
 }
 
 impl Recent {
+    /// No batches yet, of a log whose segments have so many bytes. A driver that holds rows asks for them to be absorbed long before
+    /// there are as many as are kept. Without such rows the oldest are let go, and are read back when their segment is full.
+    pub(crate) fn of_log(segment_bytes: u64) -> Self {
+        Self { kept: VecDeque::new(), bytes: 0, most: (segment_bytes / 8 * 3) as usize }
+    }
+
     /// Keeps batches, which follow those that are kept. The oldest are let go where there are too many.
     pub(crate) fn extend(&mut self, batches: impl Iterator<Item = Kept>) {
         for kept in batches {
@@ -36,7 +39,7 @@ impl Recent {
             self.bytes += kept.batch.as_bytes().len();
             self.kept.push_back(kept);
         }
-        while self.bytes > RECENT_BYTES {
+        while self.bytes > self.most {
             self.pop();
         }
     }
@@ -68,14 +71,14 @@ mod tests {
             batch.put(b"key", &vec![7; bytes]);
             Kept { seq, batch: batch.into(), end: seq * 4096 }
         };
-        let mut recent = Recent::default();
+        let mut recent = Recent::of_log(64 << 10);
         recent.extend((5..8).map(|seq| batch(seq, 10)));
         assert!(recent.take(4).is_none(), "it was written before");
         assert_eq!(recent.take(5).map(|kept| kept.end), Some(5 * 4096));
         assert_eq!(recent.take(7).map(|kept| kept.seq), Some(7), "the one between was absorbed from the disk");
         assert_eq!((recent.kept.len(), recent.bytes), (0, 0));
-        recent.extend((8..11).map(|seq| batch(seq, RECENT_BYTES / 2 - 100)));
-        assert!(recent.take(8).is_none() && recent.bytes <= RECENT_BYTES);
+        recent.extend((8..11).map(|seq| batch(seq, 12_000)));
+        assert!(recent.take(8).is_none() && recent.bytes <= 24 << 10);
         assert_eq!(recent.take(9).map(|kept| kept.seq), Some(9));
     }
 }

@@ -101,7 +101,7 @@ impl Shared {
             room: AtomicU64::new(active.left()),
             has_stopped: AtomicBool::new(false),
             is_asked: AtomicBool::new(false),
-            recent: Mutex::default(),
+            recent: Mutex::new(Recent::of_log(place.segment_bytes)),
             state: Mutex::new(state),
             wake: Condvar::new(),
             table,
