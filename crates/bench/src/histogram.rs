@@ -2,13 +2,17 @@
 
 /// Sub-buckets for each power of two.
 const FINE: u32 = 7;
+/// Values below 2⁷ have a bucket each; so has each power of two from there on 2⁷ of them.
 const BUCKETS: usize = (64 - FINE as usize + 1) << FINE;
 
 /// A histogram of nanoseconds. A percentile is off by less than 1 %; the largest is exact.
 #[derive(Clone, Debug)]
 pub struct Histogram {
+    /// How many fell into each bucket.
     counts: Vec<u64>,
+    /// How many there are in all: the sum of `counts`.
     count: u64,
+    /// The largest; 0 if there is none.
     max: u64,
 }
 
@@ -47,6 +51,7 @@ impl Histogram {
 
     /// The latency in nanoseconds that a share `q` (0 to 1) does not exceed; zero if nothing was noted.
     pub fn quantile(&self, q: f64) -> u64 {
+        // The smallest value that so many are no larger than, rounded up to the end of its bucket.
         let rank = ((q * self.count as f64).ceil() as u64).max(1);
         let mut seen = 0;
         for (at, count) in self.counts.iter().enumerate() {
@@ -65,6 +70,7 @@ impl Histogram {
 
     /// Upper bounds of the buckets that hold something, with the share of all that is at most that; for figures.
     pub fn shares(&self) -> Vec<(u64, f64)> {
+        // Only those that hold something: a figure has as many points as there are different latencies.
         let mut seen = 0;
         let filled = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         filled
