@@ -44,15 +44,49 @@ impl Ahead {
 
     /// A request of new operations, each of which may take `timeout` microseconds. When it arrives, at most `in_flight` operations
     /// have no answer yet, these included.
-    pub(crate) fn request(&mut self, operations: Vec<Operation>, in_flight: u64, timeout: u64) -> Request {
-        let first = self.last + 1;
-        self.last += operations.len() as u64;
+    pub(crate) fn request(
+        &mut self,
+        operations: impl IntoIterator<Item = Operation>,
+        in_flight: u64,
+        timeout: u64,
+    ) -> Request {
         let submission = |(operation, sequence)| Submission { sequence, timeout, operation };
-        let operations = operations.into_iter().zip(first..).map(submission).collect();
+        let operations: Vec<_> = operations.into_iter().zip(self.last + 1..).map(submission).collect();
+        self.last += operations.len() as u64;
 
         // Nobody asks again for what has been answered, so the site may forget it.
         let low = (self.last + 1).saturating_sub(in_flight).max(1);
         let Self { site, incarnation, session, .. } = *self;
         Request::Batch(Batch { site, incarnation, session, low, operations })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slackline_core::api::Hold;
+
+    use super::*;
+
+    #[test]
+    fn request_lets_go_of_what_was_answered_before_it() {
+        let opened = Response::Opened {
+            site: SiteId::new(0, 0),
+            incarnation: Incarnation::default(),
+            session: SessionId::default(),
+        };
+        let mut session = Ahead::opened(&opened).expect("it opens one");
+        let mut marks = |operations: usize, in_flight| {
+            let acquire = Operation::Acquire { quota: "q".into(), amount: 1, hold: Hold::Counted };
+            match session.request(vec![acquire; operations], in_flight, 1) {
+                Request::Batch(batch) => (batch.low, batch.operations[0].sequence, batch.operations.len()),
+                other => panic!("not a batch: {other:?}"),
+            }
+        };
+        assert_eq!(marks(2, 2), (1, 1, 2));
+        assert_eq!(marks(1, 2), (2, 3, 1), "the second operation is still under way");
+        assert_eq!(marks(2, 2), (4, 4, 2));
+        assert_eq!(marks(1, 100), (1, 6, 1), "no sequence is below the first");
+        assert_eq!(session.requested(), 6);
+        assert_eq!(Ahead::opened(&opened).expect("it opens one").after(9).id(10).sequence, 10);
     }
 }

@@ -9,7 +9,7 @@ use crate::trace::{Kind, Trace};
 /// The share of acquires that the tight limit lets the central counter refuse.
 pub const TIGHT: f64 = 0.01;
 
-/// What became of a trace at the central counter.
+/// The outcomes of a trace at the central counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
     /// Acquires granted.
@@ -25,7 +25,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Whether less than [`TIGHT`] of the acquires were refused.
+    /// True if less than [`TIGHT`] of the acquires were refused.
     fn is_fair(&self) -> bool {
         (self.refused as f64) < TIGHT * (self.granted + self.refused) as f64
     }
@@ -126,7 +126,7 @@ mod tests {
         Trace { data: "generated".into(), events, jobs, skipped: 0 }
     }
 
-    /// Counts what is in use anew at every event, from the list of what was granted.
+    /// Counts what is in use at every event from the beginning, by the list of what was granted.
     fn replay_slowly(trace: &Trace, limit: i64) -> Tally {
         let mut granted: Vec<usize> = Vec::new();
         let mut released = 0;

@@ -16,9 +16,9 @@ use slackline_session::time::Time;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct SiteClient {
-    /// What is under way at the site.
+    /// Calls and reads under way at the site.
     sessions: Sessions,
-    /// How long a call may take.
+    /// The time that a call may take.
     timeout: Duration,
     /// Calls that have not ended, each with the time of its submission, in that order.
     calls: Vec<(CallKey, Time)>,
@@ -29,9 +29,9 @@ pub(crate) struct SiteClient {
 /// A call that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// When it was submitted.
+    /// The time of its submission.
     pub(crate) submitted: Time,
-    /// What the site answered.
+    /// The site's answer.
     pub(crate) outcome: Outcome,
 }
 
@@ -43,7 +43,7 @@ impl SiteClient {
         Self { sessions, timeout, calls: Vec::new(), reading: None }
     }
 
-    /// Whether every call and every read has ended.
+    /// True if every call and every read has ended.
     pub(crate) fn is_idle(&self) -> bool {
         self.calls.is_empty() && self.reading.is_none()
     }
@@ -84,7 +84,7 @@ impl SiteClient {
     ///
     /// The site does not do what it is asked, where nothing fails.
     pub(crate) fn receive(&mut self, response: Response, now: Time) -> Result<Vec<Ended>, String> {
-        // Nobody waits to be woken: whoever drives this looks at what has ended.
+        // Nobody waits to be woken: the calls are polled below.
         let mut wakers = Vec::new();
         match response {
             Response::Opened { incarnation, session, .. } => self.sessions.opened(incarnation, session),
@@ -108,7 +108,7 @@ impl SiteClient {
         failure.map_or(Ok(ended), Err)
     }
 
-    /// What the read found, if it has ended.
+    /// Fetches the result of the read, if it has ended.
     ///
     /// # Errors
     ///

@@ -10,18 +10,18 @@ use slackline_server::{Dev, DevConfig, Ports, RttTable};
 use crate::EPSILON;
 use crate::live::{LiveError, Scratch, metric};
 
-/// How long sites may take to become ready.
+/// The time that sites may take to become ready.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long they may take to answer what is under way when they are stopped.
+/// The time that they may take to answer what is under way when they are stopped.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// What sites are told.
+/// The terms on which sites run.
 pub(crate) struct Terms {
     /// The region of each site.
     pub(crate) regions: Vec<String>,
     /// The round trips between them.
     pub(crate) rtt: RttTable,
-    /// Whether tokens of quotas move between sites.
+    /// True if tokens of quotas move between sites.
     pub(crate) redistribute: bool,
     /// Which warranties are issued.
     pub(crate) warranties: Warranties,
@@ -33,7 +33,7 @@ pub(crate) struct Cluster {
     dev: Dev,
     /// The region of each site.
     regions: Vec<String>,
-    /// Where the data lie.
+    /// The folder of the data.
     scratch: Scratch,
 }
 

@@ -10,7 +10,7 @@ const DAY: f64 = 1_440.0;
 const RATE: f64 = 114.0;
 /// By how much a region's rate rises and falls around its mean over a day.
 const SWING: f64 = 0.8;
-/// How long a virtual machine lives on average, in seconds of the replay.
+/// The mean life of a virtual machine, in seconds of the replay.
 const LIFE: f64 = 35.0;
 
 /// Nearly periodic demand with a phase for each region, like the paper's: virtual machines are created, each takes a token,

@@ -9,7 +9,7 @@ use slackline_core::clock::Now;
 use slackline_core::machine::{Batch, Effect, Gate, Input, Machine, Overlay, Seq, View};
 use slackline_core::node::{Config, Node};
 
-/// What all clocks of a process say at a time of the monotonic one, in microseconds: there is no clock error.
+/// Both clocks at a time of the monotonic one, in microseconds; the wall clock has no error.
 pub(crate) fn clock(mono: u64) -> Now {
     Now { wall: 1_700_000_000_000_000 + mono as i64, mono }
 }
@@ -63,7 +63,7 @@ impl Driven {
         self.gate.waiting()
     }
 
-    /// Whether the machine wants a tick by this time.
+    /// True if the machine wants a tick by this time.
     pub(crate) fn is_due(&self, mono: u64) -> bool {
         self.node.deadline().is_some_and(|deadline| deadline <= mono)
     }

@@ -18,7 +18,7 @@ const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00
 pub struct Figure {
     /// The file's name, without its extension.
     pub name: String,
-    /// What it shows, in a line.
+    /// The title, in a line.
     pub title: String,
     /// From left to right.
     pub x: Axis,
@@ -31,13 +31,13 @@ pub struct Figure {
 /// An axis.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Axis {
-    /// What it counts, with its unit.
+    /// The quantity, with its unit.
     pub label: String,
-    /// How.
+    /// The scale.
     pub scale: Scale,
 }
 
-/// How an axis counts.
+/// The scale of an axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scale {
     /// Evenly, from zero.
@@ -57,7 +57,7 @@ pub struct Series {
     pub name: String,
     /// Its points, from left to right.
     pub points: Vec<(f64, f64)>,
-    /// Whether it is only a mark to compare with.
+    /// True for a mark that is only there to compare with.
     pub is_reference: bool,
 }
 
@@ -180,16 +180,16 @@ impl Figure {
     }
 }
 
-/// How many nines an axis of shares shows.
+/// The number of nines that an axis of shares shows.
 const NINES: f64 = 4.0;
 
 /// Maps values to a part of an axis' length.
 struct Ruler {
-    /// How it counts.
+    /// The scale.
     scale: Scale,
-    /// Where it begins: a value, an exponent of ten, or a number of nines, by its scale.
+    /// The beginning: a value, an exponent of ten, or a number of nines, by the scale.
     from: f64,
-    /// Where it ends, counted in the same way.
+    /// The end, counted in the same way.
     to: f64,
     /// From one tick to the next, counted in the same way.
     step: f64,

@@ -6,7 +6,7 @@
 //! worst.
 //!
 //! A floor appends as many bytes as a site logs. How many those are is found out before each run: a machine in this process, of
-//! the same code, is handed requests of one and of many such operations, and its batches are measured.
+//! the same code, is handed requests of one and of many of these operations, and its batches are measured.
 
 use slackline_core::api::{Hold, Operation, Readiness, Request, Response};
 use slackline_core::clock::{MILLISECOND, SECOND};
@@ -22,17 +22,17 @@ use crate::live::LiveError;
 use crate::median;
 use crate::report::Run;
 
-/// A round is made of so many slices; after each of a site comes one of its floor.
+/// The number of slices of a round; after each of a site comes one of its floor.
 pub(crate) const SLICES: u32 = 4;
 
-/// What a site is asked.
+/// The operation that a site is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Asked {
     /// Acquires of one token of one quota.
     Acquires,
     /// Reads, of which nothing is logged.
     Reads,
-    /// Transactions that write an object of so many bytes each.
+    /// Transactions that write one object each.
     Writes {
         /// The size of its value.
         bytes: usize,
@@ -69,7 +69,7 @@ pub(crate) fn mark(mut run: Run, load: Load) -> Run {
     run.with("request_bytes", load.request_bytes).with("operation_bytes", load.operation_bytes)
 }
 
-/// Finds out what a site logs of what so many callers ask. Each has a row: the object that it writes, or the outcome of its call.
+/// Finds out what a site logs of what callers ask. Each has a row: the object that it writes, or the outcome of its call.
 ///
 /// # Errors
 ///
@@ -98,7 +98,7 @@ const MANY: usize = 65;
 const REQUESTS: usize = 64;
 /// The first sequence: numbers are as long as they are in the midst of a run.
 const FIRST: u64 = 1 << 20;
-/// How long an operation may take, in microseconds.
+/// The time that an operation may take, in microseconds.
 const TIMEOUT: u64 = 10 * SECOND;
 /// The quota that is acquired of.
 const QUOTA: &str = "hot";
@@ -135,7 +135,7 @@ impl Sample {
         Ok(sample)
     }
 
-    /// The bytes that it logs of a request of so many operations, in the mean.
+    /// The mean of the bytes that it logs of a request with this number of operations.
     fn mean_bytes(&mut self, asked: Asked, operations: usize) -> Result<f64, String> {
         let operation = |at| match asked {
             Asked::Acquires => Operation::Acquire { quota: QUOTA.into(), amount: 1, hold: Hold::Counted },

@@ -14,16 +14,16 @@ use crate::live::{LiveError, Scratch, Server, runtime};
 use crate::report::{Mode, Report, Run};
 use crate::turns::Live;
 
-/// What `bench footprint` is told.
+/// Options of `bench footprint`.
 #[derive(Clone, Debug)]
 pub struct FootprintOptions {
-    /// How many quotas there are.
+    /// The number of quotas.
     pub quotas: usize,
-    /// How many tracked grants of the first quota there are besides.
+    /// The number of tracked grants of the first quota besides.
     pub grants: usize,
-    /// Where to measure.
+    /// The server to measure, and the place of its data.
     pub live: Live,
-    /// What every random choice comes from; there is none.
+    /// The seed that is reported; nothing here is random.
     pub seed: u64,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! One site of a three-site cluster carries out acquires on 10,000 quotas, chosen by Zipf's law. Every acquire has a fresh
 //! operation id that is checked and recorded. Timed is all that lies between a decoded request and a response that may
-//! leave: the clock, the working set, the [`View`], `handle` with the encoding of its records, the [`Overlay`], the
-//! [`Gate`], ticks when the machine asks for them, and messages of the other sites. Not timed: making the requests,
+//! leave: the clock, the working set, the view, `handle` with the encoding of its records, the overlay, the gate
+//! (the module `driven`), ticks when the machine asks for them, and messages of the other sites. Not timed: making the requests,
 //! and the other two sites, which are real machines too and are looked after between chunks of requests.
 //!
 //! The quotas are created by the product's client. The acquires are not: their requests are made ahead, a chunk at a time, which that
@@ -30,18 +30,18 @@ use crate::report::{Latency, Measured, Mode, Report, Run, runs_and_figure};
 use crate::zipf::Zipf;
 use trio::{Mail, Trio, config, deliver};
 
-/// What `bench core` is told.
+/// Options of `bench core`.
 #[derive(Clone, Debug)]
 pub struct CoreOptions {
-    /// How many quotas there are.
+    /// The number of quotas.
     pub quotas: usize,
-    /// How many acquires each round carries out.
+    /// The number of acquires of a round.
     pub acquires: u64,
-    /// How many rounds a run has; the one with the median throughput is reported.
+    /// The number of rounds of a run; the one with the median throughput is reported.
     pub rounds: usize,
     /// Sizes of batches, one run for each.
     pub batches: Vec<usize>,
-    /// What every random choice comes from.
+    /// The seed of every random choice.
     pub seed: u64,
 }
 
@@ -55,13 +55,13 @@ impl Default for CoreOptions {
 const SKEW: f64 = 1.0;
 /// Clients, each with a session of its own.
 const SESSIONS: usize = 8;
-/// How many acquires are on their way at a time, over all sessions; no fewer than a batch.
+/// The number of acquires on their way at a time, over all sessions; at least a batch.
 const IN_FLIGHT: usize = 64;
 /// Acquires that share a sync.
 const SYNCED_TOGETHER: usize = 64;
 /// Acquires whose requests are made at a time.
 const CHUNK: usize = 1 << 16;
-/// How long an acquire may take, in microseconds.
+/// The time that an acquire may take, in microseconds.
 const TIMEOUT: u64 = SECOND;
 
 /// Runs `bench core`.
@@ -129,7 +129,7 @@ fn run(options: &CoreOptions, batch: usize) -> Measured {
     (run.with("logged_bytes_per_acquire", logged / bench.seen.granted as f64), latencies)
 }
 
-/// Carries out so many acquires.
+/// Carries out acquires, a chunk at a time.
 fn acquire(bench: &mut Bench, generator: &mut Generator, acquires: u64) {
     let mut left = acquires as usize;
     while left > 0 {
@@ -156,7 +156,7 @@ fn verify(bench: &Bench, generator: &Generator) {
 struct Bench {
     /// The site.
     site: Driven,
-    /// What has left it.
+    /// Everything that has left it.
     seen: Seen,
     /// The other sites.
     others: Vec<Node>,
@@ -164,15 +164,15 @@ struct Bench {
     to_site: Vec<(SiteId, PeerMessage)>,
     /// Time spent in timed chunks.
     timed: Duration,
-    /// What the sites' clocks showed before the first chunk, in microseconds. They show `timed` more now.
+    /// The time of the sites' clocks before the first chunk, in microseconds. They show `timed` more now.
     began: u64,
-    /// What each request took since this was emptied.
+    /// The time of each request since this was emptied.
     latencies: Histogram,
     /// Bytes that the site had logged before the first chunk.
     logged_before: u64,
 }
 
-/// What has left a site.
+/// Everything that has left a site.
 #[derive(Default)]
 struct Seen {
     /// Messages to other sites that have not been delivered.
@@ -199,7 +199,7 @@ impl Seen {
 }
 
 impl Bench {
-    /// Three sites with so many quotas, and the quotas' names.
+    /// Three sites that serve and have quotas; and the quotas' names.
     fn prepare(quotas: usize, seed: u64) -> (Self, Vec<String>) {
         let names: Vec<String> = (0..quotas).map(|quota| format!("quota-{quota}")).collect();
         let mut trio = Trio::ready(seed);
@@ -285,7 +285,7 @@ struct Generator {
     sessions: Vec<Ahead>,
     /// The position of the session that asks next.
     turn: usize,
-    /// How many acquires a request has.
+    /// The number of acquires of a request.
     batch: usize,
 }
 
@@ -295,25 +295,25 @@ impl Generator {
         Self { zipf: Zipf::new(names.len(), SKEW), names, rng: Rng::new(seed), sessions, turn: 0, batch }
     }
 
-    /// Requests of so many acquires together.
+    /// Requests that have this number of acquires together.
     fn requests(&mut self, acquires: usize) -> Vec<Request> {
-        let mut requests = Vec::with_capacity(acquires / self.batch + 1);
+        let Self { names, zipf, rng, sessions, turn, batch } = self;
+        let mut requests = Vec::with_capacity(acquires / *batch + 1);
         let mut left = acquires;
 
         // Each session has its part of what is under way, and at least the batch that it sends.
-        let in_flight = (IN_FLIGHT.max(self.batch) / SESSIONS).max(self.batch) as u64;
+        let in_flight = (IN_FLIGHT.max(*batch) / SESSIONS).max(*batch) as u64;
         while left > 0 {
-            let size = self.batch.min(left);
+            let size = left.min(*batch);
             left -= size;
             let operations = (0..size).map(|_| {
-                let quota = self.names[self.zipf.draw(&mut self.rng)].clone();
+                let quota = names[zipf.draw(rng)].clone();
                 Operation::Acquire { quota, amount: 1, hold: Hold::Counted }
             });
-            let operations: Vec<Operation> = operations.collect();
 
             // Sessions by turns, as requests of different clients come.
-            requests.push(self.sessions[self.turn].request(operations, in_flight, TIMEOUT));
-            self.turn = (self.turn + 1) % self.sessions.len();
+            requests.push(sessions[*turn].request(operations, in_flight, TIMEOUT));
+            *turn = (*turn + 1) % sessions.len();
         }
         requests
     }

@@ -8,9 +8,9 @@ const BUCKETS: usize = (64 - FINE as usize + 1) << FINE;
 /// A histogram of nanoseconds. A percentile is off by less than 1 %; the largest is exact.
 #[derive(Clone, Debug)]
 pub struct Histogram {
-    /// How many fell into each bucket.
+    /// The number of values in each bucket.
     counts: Vec<u64>,
-    /// How many there are in all: the sum of `counts`.
+    /// The number of values in all: the sum of `counts`.
     count: u64,
     /// The largest; 0 if there is none.
     max: u64,
@@ -44,14 +44,14 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    /// How many were noted.
+    /// The number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
     /// The latency in nanoseconds that a share `q` (0 to 1) does not exceed; zero if nothing was noted.
     pub fn quantile(&self, q: f64) -> u64 {
-        // The smallest value that so many are no larger than, rounded up to the end of its bucket.
+        // The value at this rank, rounded up to the end of its bucket.
         let rank = ((q * self.count as f64).ceil() as u64).max(1);
         let mut seen = 0;
         for (at, count) in self.counts.iter().enumerate() {

@@ -28,18 +28,18 @@ use crate::report::{Measured, Mode, Report, runs_and_figure};
 pub use crate::turns::Live;
 use crate::turns::{Counted, Length, Line, Pair, Role, Round, Sum, together};
 
-/// What `bench hot` is told.
+/// Options of `bench hot`.
 #[derive(Clone, Debug)]
 pub struct HotOptions {
-    /// How many callers there are; one run for each number.
+    /// The numbers of callers; one run for each.
     pub callers: Vec<usize>,
-    /// How long each round lasts.
+    /// The length of a round.
     pub round: Duration,
-    /// How many rounds there are; the one with the median throughput is reported.
+    /// The number of rounds; the one with the median throughput is reported.
     pub rounds: usize,
-    /// What every random choice comes from.
+    /// The seed of every random choice.
     pub seed: u64,
-    /// Where to measure for real; none for virtual time.
+    /// The server to measure for real; none for virtual time.
     pub live: Option<Live>,
 }
 
@@ -57,7 +57,7 @@ const LIMIT: i64 = 1 << 50;
 const WARM: Duration = Duration::from_secs(1);
 /// A round trip over loopback, for virtual time, in microseconds.
 const LOOPBACK: u64 = 20;
-/// How long a simulated call may take.
+/// The time that a simulated call may take.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest that a simulated site may take to become ready, in microseconds.
 const PATIENCE: u64 = 60 * SECOND;
@@ -124,7 +124,7 @@ struct Callers {
     client: Client,
     /// The quota.
     quota: Quota,
-    /// How many callers there are.
+    /// The number of callers.
     count: usize,
 }
 
@@ -176,7 +176,7 @@ async fn caller(quota: Quota, counted: Arc<Mutex<Counted>>, end: Instant) -> Res
 /// The callers of a simulated site, and their client. A request reaches the site half a round trip after it was sent, a response the
 /// client half a round trip after it left.
 struct Crowd {
-    /// How many callers there are.
+    /// The number of callers.
     count: usize,
     /// Their client.
     client: SiteClient,
@@ -184,7 +184,7 @@ struct Crowd {
     arriving: VecDeque<Response>,
     /// Callers whose call has ended, and who call again.
     idle: usize,
-    /// Whether the quota has been created.
+    /// True once the quota has been created.
     created: bool,
     /// Grants that were told.
     granted: u64,

@@ -13,9 +13,9 @@ use slackline_server::floor::Load;
 use slackline_server::{ServeConfig, Site, SiteHandle};
 use tokio::runtime::{Builder, Runtime};
 
-/// How long a server may take to serve, or to stop.
+/// The time that a server may take to serve, or to stop.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often it is asked whether it serves.
+/// The pause between two looks whether it serves.
 const LOOK: Duration = Duration::from_millis(2);
 /// File systems that keep nothing when the power goes.
 const VOLATILE: [&str; 4] = ["tmpfs", "ramfs", "devtmpfs", "hugetlbfs"];
@@ -34,7 +34,7 @@ pub enum LiveError {
     /// The operating system refuses something.
     #[error("cannot {action}: {source}")]
     System {
-        /// What was tried.
+        /// The attempt.
         action: String,
         /// Why not.
         source: io::Error,
@@ -65,7 +65,7 @@ pub(crate) fn runtime() -> Result<Runtime, LiveError> {
 /// A directory of its own for one benchmark's data. Removed when dropped.
 #[derive(Debug)]
 pub struct Scratch {
-    /// Where it is; absolute.
+    /// The absolute path.
     path: PathBuf,
     /// The type of the file system.
     pub file_system: String,
@@ -96,7 +96,7 @@ impl Scratch {
     fn fresh(path: PathBuf, builder: DirBuilder) -> Result<PathBuf, LiveError> {
         let mut number = 0;
         loop {
-            // Whoever creates it first has it: a test beside us looks for another number.
+            // The first to create it has it: a test beside this one looks for another number.
             let path = path.with_extension(number.to_string());
             match builder.create(&path) {
                 Ok(()) => return Ok(path),
@@ -117,7 +117,7 @@ impl Scratch {
         Err(LiveError::InMemory { path, kind: self.file_system.clone() })
     }
 
-    /// Where it is.
+    /// The absolute path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -150,15 +150,15 @@ fn mount_of<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
 /// A site, in a process of its own (`slackline serve`) or, for tests, on threads of this one.
 #[derive(Debug)]
 pub struct Server {
-    /// What is stopped when this is dropped.
+    /// The process or the threads, stopped when this is dropped.
     running: Running,
-    /// Where it serves clients.
+    /// The address for clients.
     pub address: SocketAddr,
-    /// Where it tells of its health and its metrics.
+    /// The address for health and metrics.
     http: SocketAddr,
     /// Its region, which its threads are named after.
     region: String,
-    /// When it was started.
+    /// The time of its start.
     started: Instant,
 }
 
@@ -172,7 +172,7 @@ pub struct Worked {
 }
 
 impl Worked {
-    /// What was worked since then.
+    /// The difference to an earlier reading.
     pub fn since(self, before: Self) -> Self {
         Self { site: self.site - before.site, beside: self.beside - before.beside }
     }

@@ -15,11 +15,11 @@ use tokio_postgres::{Client, Config, NoTls};
 
 use crate::live::{LiveError, Scratch};
 
-/// Where Debian's packages put each version.
+/// The folder in which Debian's packages put each version.
 const PACKAGED: &str = "/usr/lib/postgresql";
 /// The user that the server runs as when we are root, which it refuses to be.
 const SERVER_USER: &str = "postgres";
-/// Who owns the database.
+/// The owner of the database.
 const OWNER: &str = "bench";
 /// Shared buffers, in megabytes: more than all that is in the tables.
 const SHARED_BUFFERS: usize = 256;
@@ -54,7 +54,7 @@ pub struct Installation {
 }
 
 impl Installation {
-    /// What is in `PATH`, or else the newest of the packaged versions.
+    /// Looks in `PATH`, then for the newest of the packaged versions.
     pub fn find() -> Result<Self, LiveError> {
         let is_there =
             |folder: &PathBuf| ["initdb", "postgres", "pg_isready"].iter().all(|name| folder.join(name).is_file());
@@ -121,7 +121,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes a cluster for so many clients, and starts its server.
+    /// Makes a cluster for this number of clients, and starts its server.
     pub fn start(installation: &Installation, clients: usize) -> Result<Self, LiveError> {
         let scratch = Scratch::private()?;
         let folder = scratch.path();
@@ -182,7 +182,7 @@ impl Server {
         Ok(client)
     }
 
-    /// What the log ends with, from the last error on.
+    /// The end of the log, from the last error on.
     fn last_words(&self) -> String {
         let log = fs::read_to_string(self.scratch.path().join("log")).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();

@@ -12,7 +12,7 @@ use crate::histogram::Histogram;
 /// The width of tables.
 const COLUMNS: usize = 80;
 
-/// Whether time was virtual.
+/// Virtual time, or real.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -22,30 +22,30 @@ pub enum Mode {
     Live,
 }
 
-/// What one benchmark found. Serialized, it is the object that `--json` prints.
+/// The result of one benchmark. Serialized, it is the object that `--json` prints.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The workload's name.
     pub workload: String,
-    /// Whether time was virtual.
+    /// Virtual time, or real.
     pub mode: Mode,
-    /// What every random choice came from.
+    /// The seed of every random choice.
     pub seed: u64,
     /// `generated`, or `real: ` and what.
     pub data: String,
     /// The bound on each clock's error, in microseconds.
     pub epsilon_us: u64,
-    /// What work costs in virtual time.
+    /// The cost model of virtual time; none in real time.
     #[serde(serialize_with = "costs")]
     pub cost_model: Option<Costs>,
     /// One for each configuration.
     pub runs: Vec<Run>,
-    /// Whether the data were checked after every run, and right.
+    /// True if the data were checked after every run, and right.
     pub verified: bool,
-    /// What else a reader must know: round trips, the paper's figures. Only in the table.
+    /// The facts that the figures rest on: round trips, the paper's figures. Only in the table.
     #[serde(skip)]
     pub facts: Vec<(String, String)>,
-    /// What `--plot` draws. Not printed.
+    /// The figures that `--plot` draws. Not printed.
     #[serde(skip)]
     pub figures: Vec<Figure>,
 }
@@ -61,7 +61,7 @@ pub struct Run {
     pub refused: u64,
     /// Operations of which it is not known how they ended.
     pub unknown: u64,
-    /// How long it took, in virtual time if the report is of a simulation.
+    /// Its length, in virtual time if the report is of a simulation.
     pub duration_s: f64,
     /// Operations done in a second of that time.
     pub throughput_per_s: f64,
@@ -77,13 +77,13 @@ pub struct Run {
     pub retracts: u64,
     /// Messages between sites; none where there is one site only.
     pub wan_messages: Option<u64>,
-    /// What only some benchmarks tell.
+    /// Figures that only some benchmarks have.
     #[serde(flatten)]
     pub more: Map<String, Value>,
-    /// What the table calls it, if its configuration does not tell it from others.
+    /// Its name in the table, where the configuration alone does not tell it from others.
     #[serde(skip)]
     pub label: Option<String>,
-    /// Whether it is an ideal that only counts: it takes no time and sends nothing, so its latencies and messages are 0. The
+    /// True if it is an ideal that only counts: it takes no time and sends nothing, so its latencies and messages are 0. The
     /// table leaves them out.
     #[serde(skip)]
     pub is_ideal: bool,
@@ -153,7 +153,7 @@ impl Run {
         self
     }
 
-    /// What the table calls it.
+    /// Its name in the table.
     fn name(&self) -> &str {
         self.label.as_deref().unwrap_or(&self.config)
     }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use slackline_wire::rtt::{RttError, RttTable};
 
-/// Where round-trip times come from.
+/// The source of round-trip times.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Rtt {
     /// The built-in table of AWS regions.
@@ -87,7 +87,7 @@ impl Matrix {
         Ok(Self { regions, micros, table })
     }
 
-    /// How many sites there are.
+    /// The number of sites.
     pub fn sites(&self) -> usize {
         self.regions.len()
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// How long a request of an LLM trace holds its tokens, in microseconds: limits there are tokens a minute.
+/// The time for which a request of an LLM trace holds its tokens, in microseconds: limits there are tokens a minute.
 const LLM_HOLD: u64 = 60_000_000;
 /// The shortest hold that a quota takes, in microseconds.
 const SHORTEST_HOLD: u64 = 1_000;
@@ -23,34 +23,34 @@ pub enum Format {
 /// One thing that happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// When, in microseconds since the beginning of the trace.
+    /// The time, in microseconds since the beginning of the trace.
     pub at: u64,
     /// The site where, if the trace says so; otherwise it is chosen by a hash of `key`.
     pub site: Option<usize>,
-    /// What belongs together goes to the same site.
+    /// Events of the same key go to the same site.
     pub key: u64,
-    /// What.
+    /// The operation.
     pub kind: Kind,
 }
 
-/// What happens.
+/// The operation of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Tokens are wanted, and released by the amount some other time, or never.
     Acquire {
-        /// How many.
+        /// The number of tokens.
         amount: i64,
     },
     /// Tokens are wanted for a time.
     Hold {
-        /// How many.
+        /// The number of tokens.
         amount: i64,
         /// For how long, in microseconds.
         micros: u64,
     },
     /// Tokens are wanted until the job of this number ends.
     Begin {
-        /// How many.
+        /// The number of tokens.
         amount: i64,
         /// The job, counted from 0 in the order of the trace.
         job: u32,
@@ -62,13 +62,13 @@ pub enum Kind {
     },
     /// Tokens are given back by amount.
     Release {
-        /// How many.
+        /// The number of tokens.
         amount: i64,
     },
 }
 
 impl Kind {
-    /// How many tokens an acquire wants; none for what is no acquire.
+    /// The tokens that an acquire wants; none for any other operation.
     pub fn wanted(&self) -> Option<i64> {
         match self {
             Kind::Acquire { amount } | Kind::Hold { amount, .. } | Kind::Begin { amount, .. } => Some(*amount),
@@ -84,7 +84,7 @@ pub struct Trace {
     pub data: String,
     /// The events.
     pub events: Vec<Event>,
-    /// How many jobs there are.
+    /// The number of jobs.
     pub jobs: u32,
     /// Lines of the file that ask for nothing and were left out.
     pub skipped: u64,
@@ -108,9 +108,9 @@ pub enum TraceError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
-        /// What it should look like.
+        /// The expected form.
         expected: &'static str,
     },
     /// The file asks for nothing.
@@ -210,12 +210,12 @@ impl Trace {
         }
     }
 
-    /// How many events are acquires.
+    /// The number of acquires.
     pub fn acquires(&self) -> u64 {
         self.events.iter().filter(|event| event.kind.wanted().is_some()).count() as u64
     }
 
-    /// When the last event happens, in microseconds.
+    /// The time of the last event, in microseconds.
     pub fn length(&self) -> u64 {
         self.events.last().map_or(0, |event| event.at)
     }
@@ -232,7 +232,7 @@ fn mix(number: u64) -> u64 {
 /// Takes in one line.
 type ParseLine = fn(&mut Gathered, &str) -> Result<(), String>;
 
-/// What was read so far. Times are absolute, in microseconds, and may be in any order.
+/// The lines that were read so far. Times are absolute, in microseconds, and may be in any order.
 #[derive(Default)]
 struct Gathered {
     /// The events, each with its absolute time.

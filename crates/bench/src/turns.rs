@@ -17,7 +17,7 @@ use crate::live::{LiveError, Scratch, Server, runtime};
 use crate::median;
 use crate::report::{Latency, Measured, Run};
 
-/// Where to measure for real.
+/// The server to measure for real, and the place of its data.
 #[derive(Clone, Debug)]
 pub struct Live {
     /// The binary that has `serve`. Without one the server is on threads of this process, which is only good for tests.
@@ -37,14 +37,14 @@ impl Live {
     }
 }
 
-/// How long a measurement is.
+/// The length of a measurement.
 #[derive(Clone, Copy)]
 pub(crate) struct Length {
     /// The time before the first round, in which nothing is counted.
     pub(crate) warm: Duration,
     /// The time of a round, of each of the two servers.
     pub(crate) round: Duration,
-    /// How many rounds there are.
+    /// The number of rounds.
     pub(crate) rounds: usize,
 }
 
@@ -54,16 +54,16 @@ pub(crate) struct Pair {
     sites: Vec<Server>,
     /// The floor, in the place of the first site.
     floor: Server,
-    /// What the floor appends.
+    /// The bytes that the floor appends.
     load: Load,
-    /// Where all of their data lie, until they have ended.
+    /// The folder of all their data, until they have ended.
     scratch: Scratch,
     /// The clients' thread.
     runtime: Runtime,
 }
 
 impl Pair {
-    /// Starts a site for each region, and a floor of what so many callers ask of the first; waits until they serve.
+    /// Starts a site for each region, and a floor of what the callers ask of the first; waits until they serve.
     pub(crate) fn start(live: &Live, regions: &[&str], asked: Asked, callers: usize) -> Result<Self, LiveError> {
         let scratch = live.scratch()?;
         let load = floor::load(asked, callers)?;
@@ -131,14 +131,14 @@ pub(crate) trait Line {
     async fn close(self, server: Role, told: u64) -> Result<(), LiveError>;
 }
 
-/// What callers counted.
+/// Calls, as callers counted them.
 #[derive(Default)]
 pub(crate) struct Counted {
     /// Of each call that was done.
     pub(crate) latencies: Histogram,
-    /// Where calls are transactions: those committed in 0, 1, and 2 or more phases.
+    /// Transactions committed in 0, 1, and 2 or more phases; zeros where calls are none.
     pub(crate) phases: [u64; 3],
-    /// Where calls are transactions: runs of their programs, those in vain included.
+    /// Runs of transactions' programs, those in vain included; 0 where calls are none.
     pub(crate) runs: u64,
 }
 
@@ -165,12 +165,12 @@ pub(crate) async fn together(
     Ok(Arc::into_inner(counted).expect("every caller has ended").into_inner().expect("no caller panicked"))
 }
 
-/// What was done in one round at one server.
+/// One round at one server.
 #[derive(Default)]
 pub(crate) struct Round {
     /// The time that its slices took.
     pub(crate) seconds: f64,
-    /// What callers counted in that time.
+    /// The calls of that time.
     pub(crate) counted: Counted,
     /// Syncs of the server's log.
     pub(crate) syncs: u64,
@@ -213,7 +213,7 @@ impl Sum {
         Self { run, latencies, phases, runs, speeds }
     }
 
-    /// What is reported where there is no floor.
+    /// The run where there is no floor.
     pub(crate) fn alone(self) -> Measured {
         (self.run, self.latencies)
     }
@@ -221,7 +221,7 @@ impl Sum {
 
 /// A line, and what was done on it.
 struct Turns<'a, L> {
-    /// Where it leads.
+    /// The server to which it leads.
     server: &'a Server,
     /// The callers' way there.
     line: L,

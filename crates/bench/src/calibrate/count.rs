@@ -9,13 +9,13 @@ use slackline_sim::world::{Host, Options, World};
 use super::fit::{Counts, TERMS};
 use super::load::{Caller, Load};
 
-/// How many requests are counted.
+/// The number of requests that are counted.
 const REQUESTS: u64 = 400;
 /// Between sites, and between a client's answer and its next request, in microseconds.
 const PAUSE: u64 = 100;
-/// How long sites are watched doing nothing, in microseconds: what they do of themselves is not the load's.
+/// The time for which sites are watched without load, in microseconds: what they do of themselves is not the load's.
 const IDLE: u64 = 2_000_000;
-/// How long anything may take, in microseconds.
+/// The time that anything may take, in microseconds.
 const PATIENCE: u64 = 120_000_000;
 
 /// A world in which each thing of one term takes a microsecond.
@@ -33,13 +33,13 @@ fn unit(term: usize) -> Costs {
 
 /// The client.
 struct Client {
-    /// What it asks.
+    /// Its requests.
     caller: Caller,
     /// Requests that were answered since the caller is ready.
     done: u64,
-    /// How many of those there are to be.
+    /// The number of those that are wanted.
     most: u64,
-    /// What went wrong.
+    /// The first thing that went wrong.
     failure: Option<String>,
 }
 
@@ -67,7 +67,7 @@ impl Host for Client {
     }
 }
 
-/// What one request of a load makes each of two sites do; the client is at the first.
+/// Counts what one request of a load makes each of two sites do; the client is at the first.
 ///
 /// # Errors
 ///

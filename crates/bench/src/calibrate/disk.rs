@@ -11,9 +11,9 @@ use crate::live::LiveError;
 
 /// Bytes of what a small and a large sync make durable.
 const SIZES: [usize; 2] = [100, 64 << 10];
-/// How long to wait while the log has no room: it is being taken into the table.
+/// The pause while the log has no room: it is being taken into the table.
 const NO_ROOM_PAUSE: Duration = Duration::from_millis(1);
-/// How many keys are written, again and again, so that the table stays small.
+/// The number of keys, which are written over and over, so that the table stays small.
 const KEYS: u64 = 64;
 
 /// A log of its own.
@@ -62,7 +62,7 @@ impl Disk {
     fn sync(&mut self, batch: Batch) -> Result<Duration, LiveError> {
         let group = [batch];
         loop {
-            // Timed anew after a pause: waiting for room is no part of a sync.
+            // After a pause the time begins again: waiting for room is no part of a sync.
             let began = Instant::now();
             match self.writer.append(self.last + 1, &group) {
                 Ok(()) => {

@@ -1,21 +1,21 @@
 //! Terms from measurements: least squares, none below zero.
 
-/// How many terms a site's processor time has: input, operation, object, send, byte.
+/// The number of terms of a site's processor time: input, operation, object, send, byte.
 pub(super) const TERMS: usize = 5;
 
-/// How often something of each term is done.
+/// The number of times that something of each term is done.
 pub(super) type Counts = [f64; TERMS];
 
 /// One measurement: what a request made a site do, and the processor time that it took.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
-    /// How often the site did something of each term.
+    /// The number of times that the site did something of each term.
     pub(super) counts: Counts,
     /// The processor time, in nanoseconds.
     pub(super) nanos: f64,
 }
 
-/// What a request with these counts takes by these terms.
+/// The time of a request with these counts, by these terms.
 pub(super) fn predict(counts: &Counts, terms: &Counts) -> f64 {
     counts.iter().zip(terms).map(|(count, term)| count * term).sum()
 }
@@ -41,7 +41,7 @@ fn least_squares(rows: &[Counts], chosen: usize) -> Option<Counts> {
     let columns: Vec<usize> = (0..TERMS).filter(|term| chosen >> term & 1 == 1).collect();
     let length = |term: usize| rows.iter().map(|row| row[term] * row[term]).sum::<f64>().sqrt();
     let scales: Vec<f64> = columns.iter().map(|&term| length(term)).collect();
-    // No row says anything of such a term.
+    // No row says anything of a term that is never counted.
     if scales.contains(&0.0) {
         return None;
     }

@@ -17,21 +17,37 @@ use crate::client::SiteClient;
 pub(super) struct Load {
     /// Its name in reports.
     pub(super) name: &'static str,
-    /// What each request is.
+    /// The kind of request.
     pub(super) kind: Kind,
 }
 
-/// What each request is.
+/// The kind of request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// A batch of so many acquires.
-    Acquire { operations: usize },
-    /// A read of so many small objects of this site.
-    Read { objects: usize },
-    /// A transaction that read so many small objects of this site, and writes none.
-    Validate { objects: usize },
-    /// A transaction that writes so many objects of so many bytes of this region, unread.
-    Write { objects: usize, bytes: usize, region: u16 },
+    /// A batch of acquires.
+    Acquire {
+        /// The number of acquires.
+        operations: usize,
+    },
+    /// A read of small objects of this site.
+    Read {
+        /// The number of objects.
+        objects: usize,
+    },
+    /// A transaction that read small objects of this site, and writes none.
+    Validate {
+        /// The number of objects.
+        objects: usize,
+    },
+    /// A transaction that writes objects that it has not read.
+    Write {
+        /// The number of objects.
+        objects: usize,
+        /// The size of each.
+        bytes: usize,
+        /// The home of all of them.
+        region: u16,
+    },
 }
 
 /// Loads that differ in one thing at a time.
@@ -54,17 +70,17 @@ pub(super) const LOADS: [Load; 12] = [
 const SMALL: usize = 64;
 /// Tokens of each quota: more than all acquires together.
 const LIMIT: i64 = 1 << 50;
-/// How long an operation may take.
+/// The time that an operation may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A client with one request under way. First it makes what its load needs; then it asks the same again and again.
 #[derive(Debug)]
 pub(super) struct Caller {
-    /// What it is there for.
+    /// The kind of request that it repeats.
     kind: Kind,
-    /// What its quota and its objects are named after, so that no two callers meet.
+    /// The name of its quota, and the prefix of its objects; no two callers have the same.
     name: String,
-    /// How far it is.
+    /// Its stage.
     stage: Stage,
     /// The product's client.
     client: SiteClient,
@@ -76,7 +92,7 @@ pub(super) struct Caller {
     read: Vec<(String, u64)>,
 }
 
-/// How far a caller is.
+/// The stages of a caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     /// Opens its session.
@@ -98,12 +114,12 @@ impl Caller {
         Self { kind, name, stage: Stage::Open, client: SiteClient::new(site, TIMEOUT), granted: 0, incarnation, read }
     }
 
-    /// Whether everything is there that its load needs.
+    /// True once everything is there that its load needs.
     pub(super) fn is_going(&self) -> bool {
         self.stage == Stage::Going
     }
 
-    /// What it asks next. Everything before must be answered.
+    /// Makes its next request. Everything before must be answered.
     ///
     /// # Errors
     ///
@@ -190,7 +206,7 @@ impl Caller {
         self.name.as_str().into()
     }
 
-    /// How many objects it has.
+    /// The number of its objects.
     fn objects(&self) -> usize {
         match self.kind {
             Kind::Acquire { .. } => 0,

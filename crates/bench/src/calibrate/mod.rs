@@ -43,18 +43,18 @@ use fit::{Counts, Row, TERMS, fit, predict};
 use load::{LOADS, Load};
 use real::{Ready, Taken, idle, verify};
 
-/// What `bench calibrate` is told.
+/// Options of `bench calibrate`.
 #[derive(Clone, Debug)]
 pub struct CalibrateOptions {
-    /// How many callers a load has, each with one request under way.
+    /// The number of callers of a load, each with one request under way.
     pub callers: usize,
     /// For how long each load is run in a round.
     pub length: Duration,
-    /// How many rounds there are; each gives all terms, and the medians are reported.
+    /// The number of rounds; each gives all terms, and the medians are reported.
     pub rounds: usize,
     /// The seed that is reported; nothing here is random.
     pub seed: u64,
-    /// Where to measure.
+    /// The server to measure, and the place of its data.
     pub live: Live,
 }
 
@@ -71,7 +71,7 @@ const REGIONS: [&str; 2] = ["here", "there"];
 const NAMES: [&str; TERMS + 2] =
     ["input_ns", "operation_ns", "object_ns", "send_ns", "byte_ns", "sync_us", "sync_byte_ns"];
 
-/// What one thing costs.
+/// The cost of one thing.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Term {
     /// Its name in [`Costs`], with its unit at the end.
@@ -82,18 +82,18 @@ pub struct Term {
     pub least: f64,
     /// The most of the rounds.
     pub most: f64,
-    /// What the simulator reckons with.
+    /// The simulator's constant.
     pub simulated: f64,
 }
 
 impl Term {
-    /// How many times as much as the simulator reckons with.
+    /// The ratio of what was measured to the simulator's constant.
     pub fn ratio(&self) -> f64 {
         self.measured / self.simulated
     }
 }
 
-/// What was found.
+/// Everything that `bench calibrate` found.
 #[derive(Clone, Debug)]
 pub struct Calibration {
     /// The terms, in the order of [`Costs`].
@@ -102,11 +102,11 @@ pub struct Calibration {
     pub report: Report,
 }
 
-/// What `--json` and the table tell of a load at one site.
+/// A load at one site, as `--json` and the table show it.
 struct Shown {
     /// The load's name; with `-home` behind it, of the site where what it writes is at home.
     name: String,
-    /// What a request makes the site do.
+    /// The work of a request at the site.
     counts: Counts,
     /// The processor time of a request that was measured, in nanoseconds.
     nanos: f64,
@@ -140,11 +140,11 @@ pub fn calibrate(options: &CalibrateOptions) -> Result<Calibration, LiveError> {
     Ok(Calibration { terms, report })
 }
 
-/// What all loads took, each run once.
+/// One run of each load.
 struct Round {
-    /// What the sites do of themselves.
+    /// The work of the sites without load.
     idle: Taken,
-    /// What each load took, in the order of `LOADS`.
+    /// The work of each load, in the order of `LOADS`.
     loads: Vec<Taken>,
     /// Bytes and nanoseconds of a small and of a large sync.
     syncs: [(f64, f64); 2],
@@ -213,7 +213,7 @@ fn line(one: (f64, f64), other: (f64, f64)) -> (f64, f64) {
     ((one.1 - slope * one.0).max(0.0), slope)
 }
 
-/// What simulations reckon with, in the order of the names. Only those of transactions reckon with objects.
+/// The simulator's constants, in the order of the names. Only simulations of transactions have a cost of objects.
 fn simulated() -> [u64; TERMS + 2] {
     let Costs { input_ns, operation_ns, send_ns, byte_ns, sync_us, sync_byte_ns, .. } = Costs::default();
     [input_ns, operation_ns, OBJECT_NS, send_ns, byte_ns, sync_us, sync_byte_ns]
@@ -248,7 +248,7 @@ fn shown(rounds: &[Round], counts: &[[Counts; 2]], fitted: &Counts) -> Vec<Shown
     places(counts).map(show).collect()
 }
 
-/// What was found, as a report.
+/// The terms and the loads, as a report.
 fn report(
     options: &CalibrateOptions,
     terms: &[Term],

@@ -17,20 +17,20 @@ use tonic::transport::{Channel, Endpoint};
 use super::load::{Caller, Load};
 use crate::live::{LiveError, Server, Worked};
 
-/// How long one answer may take.
+/// The time that one answer may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The window of the callers' connection, in bytes: no caller waits for another.
 const WINDOW: u32 = 4 << 20;
 
 /// A load with its callers, who stay from round to round.
 pub(super) struct Ready {
-    /// What the callers ask.
+    /// The load.
     pub(super) load: Load,
     /// The callers.
     lines: Vec<Line>,
 }
 
-/// What a load took in one round.
+/// The time and the work of a load in one round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     /// Requests that were answered.
@@ -46,7 +46,7 @@ pub(super) struct Taken {
 }
 
 impl Ready {
-    /// Connects so many callers of a load to the first site, and has them make what they need.
+    /// Connects the callers of a load to the first site, and has them make what they need.
     pub(super) async fn new(load: Load, order: usize, callers: usize, site: &Server) -> Result<Self, LiveError> {
         let endpoint = Endpoint::from_shared(format!("http://{}", site.address)).map_err(LiveError::failed)?;
         let endpoint = endpoint.initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW);
@@ -99,7 +99,7 @@ pub(super) async fn verify(loads: &[Ready], site: &Server) -> Result<(), LiveErr
     Ok(())
 }
 
-/// What the sites do of themselves for this long.
+/// Measures what the sites do of themselves for this long.
 pub(super) async fn idle(length: Duration, sites: &[Server; 2]) -> Result<Taken, LiveError> {
     let (before, began) = (Reading::of(sites)?, Instant::now());
     tokio::time::sleep(length).await;
@@ -107,7 +107,7 @@ pub(super) async fn idle(length: Duration, sites: &[Server; 2]) -> Result<Taken,
     Ok(Reading::of(sites)?.since(&before, 0, seconds))
 }
 
-/// What the sites say of themselves at one moment.
+/// The sites' counters at one moment.
 struct Reading {
     /// Processor time of each site since it started.
     worked: [Worked; 2],
@@ -134,7 +134,7 @@ impl Reading {
 
 /// A caller on a stream of its own.
 struct Line {
-    /// What it asks.
+    /// Its requests.
     caller: Caller,
     /// From when its clock counts.
     began: Instant,

@@ -19,7 +19,7 @@ use crate::driven::{Driven, clock};
 const SITES: usize = 3;
 /// Tokens of each quota: more than all acquires of a run together.
 const LIMIT: i64 = 1 << 40;
-/// How long the creation of a quota may take.
+/// The time that the creation of a quota may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Messages on their way: from, to, and what.
@@ -37,11 +37,11 @@ pub(super) struct Trio {
     pub(super) first: Driven,
     /// The others. Nobody looks at what they persist.
     pub(super) others: Vec<Node>,
-    /// What all clocks show, in microseconds.
+    /// The time of all clocks, in microseconds.
     pub(super) now: u64,
     /// Messages on their way.
     mail: Mail,
-    /// What the first site has responded, and nobody has taken.
+    /// Responses of the first site that nobody has taken.
     responses: Vec<Response>,
 }
 

@@ -4,7 +4,8 @@
 //! in its line, and twice as many operations wait for what the others know of names that this site does not know. Each
 //! release brings one token back, which the first that wants no more than one gets. Each question asks what became of an acquire
 //! that waits, and so withdraws it. Each tick does what is due next. Timed is what the driver does for one input, as in the other
-//! runs.
+//! runs. Sessions are those of the module `ahead`: the operations that wait are never answered, and a release is answered only with
+//! the next sync, while the product's client waits for the answer to one batch before it sends another.
 
 use std::time::{Duration, Instant};
 
@@ -19,14 +20,14 @@ use crate::ahead::Ahead;
 use crate::histogram::Histogram;
 use crate::report::{Latency, Measured, Report, Run};
 
-/// What `bench core --waiting` is told.
+/// Options of `bench core --waiting`.
 #[derive(Clone, Debug)]
 pub struct WaitingOptions {
-    /// How many acquires are to wait; twice as many operations are offered on unknown names.
+    /// The number of acquires that wait; twice as many operations are offered on unknown names.
     pub waiting: usize,
-    /// How many releases, questions and ticks are timed.
+    /// The number of releases, of questions and of ticks that are timed.
     pub operations: usize,
-    /// What every random choice comes from.
+    /// The seed of every random choice.
     pub seed: u64,
 }
 
@@ -38,7 +39,7 @@ impl Default for WaitingOptions {
 
 /// The names that nobody knows.
 const NAMES: usize = 1_000;
-/// The acquires want from one token to so many.
+/// The most tokens that an acquire wants; the least is one.
 const LARGEST: usize = 7;
 /// Longer than any run lasts.
 const TIMEOUT: u64 = 3_600 * SECOND;
@@ -72,9 +73,9 @@ struct Line {
     quota: String,
     /// The sessions of the acquires that wait, a batch each.
     sessions: Vec<Ahead>,
-    /// How many acquires wait in the beginning.
+    /// The number of acquires that wait in the beginning.
     acquires: usize,
-    /// How many operations on unknown names wait in the beginning.
+    /// The number of operations on unknown names that wait in the beginning.
     unknown: usize,
     /// Virtual time that has passed.
     passed: Duration,
@@ -104,16 +105,16 @@ impl Line {
         for first in (0..count).step_by(BATCH_OPERATIONS) {
             let mut session = self.bench.open();
             let batch = first..count.min(first + BATCH_OPERATIONS);
-            let operations: Vec<Operation> = batch.map(|at| operation(&self.quota, at)).collect();
-            let in_flight = operations.len() as u64;
-            self.ask(session.request(operations, in_flight, TIMEOUT));
+            let in_flight = batch.len() as u64;
+            let request = session.request(batch.map(|at| operation(&self.quota, at)), in_flight, TIMEOUT);
+            self.ask(request);
             self.bench.sync();
             sessions.push(session);
         }
         sessions
     }
 
-    /// How many operations wait.
+    /// The number of operations that wait now.
     fn waiting(&self) -> usize {
         self.bench.site.node.chapters().quotas.waiting()
     }
@@ -127,7 +128,7 @@ impl Line {
         let in_flight = SYNCED_TOGETHER as u64 + 2;
         let run = self.timed("release", count, |line, _| {
             let release = Operation::Release { quota: line.quota.clone(), amount: 1 };
-            line.ask(session.request(vec![release], in_flight, TIMEOUT));
+            line.ask(session.request([release], in_flight, TIMEOUT));
         });
 
         let served = (self.bench.seen.granted - granted) as usize;

@@ -10,7 +10,7 @@ use crate::trace::{Kind, Trace};
 /// Into how many parts figures divide a trace's time.
 pub(super) const PARTS: usize = 240;
 
-/// How many operations ended in which way, and what clients know of each site.
+/// The number of operations by their outcomes, and the tokens that clients had of each site.
 pub(super) struct Books {
     /// Acquires granted.
     granted: u64,
@@ -26,17 +26,17 @@ pub(super) struct Books {
     pub(super) local: u64,
     /// From when each operation was sent until its client knew how it ended.
     pub(super) latencies: Histogram,
-    /// What was granted and given back, by site.
+    /// Tokens granted and given back, by site.
     sites: Vec<Ledger>,
     /// Tokens that clients have and give back by amount, those left out that are on their way back.
     counted: i128,
-    /// What happened when, by part of the trace's time.
+    /// Refusals and tokens in use, by part of the trace's time.
     pub(super) timeline: Vec<Moment>,
     /// The trace's time, in microseconds.
     length: u64,
 }
 
-/// What the clients of one site were granted and gave back, in tokens.
+/// Tokens that the clients of one site were granted and gave back.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ledger {
     /// Tokens granted in any way.
@@ -47,7 +47,7 @@ struct Ledger {
     held: u128,
 }
 
-/// What happened in one part of a trace's time.
+/// Refusals and tokens in use in one part of a trace's time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Moment {
     /// Acquires refused.
@@ -56,11 +56,11 @@ pub(super) struct Moment {
     pub(super) in_use: i128,
 }
 
-/// What figures need of a run.
+/// The part of the books that figures show.
 pub(super) struct Drawn {
     /// Of all operations.
     pub(super) latencies: Histogram,
-    /// What happened when, by part of the trace's time.
+    /// Refusals and tokens in use, by part of the trace's time.
     pub(super) timeline: Vec<Moment>,
 }
 
@@ -88,7 +88,7 @@ impl Books {
         &mut self.timeline[part as usize]
     }
 
-    /// When the parts of the trace's time end.
+    /// The times at which the parts of the trace's time end.
     pub(super) fn ends(&self) -> Vec<u64> {
         (1..=PARTS as u128).map(|part| (u128::from(self.length) * part / PARTS as u128) as u64).collect()
     }
@@ -157,7 +157,7 @@ impl Books {
             .with("refused_of_central", (of_central * 1e4).round() / 1e4)
     }
 
-    /// What figures need of them.
+    /// The part of them that figures show.
     pub(super) fn drawn(self) -> Drawn {
         Drawn { latencies: self.latencies, timeline: self.timeline }
     }
@@ -167,8 +167,8 @@ impl Books {
         self.sites.iter().map(|site| site.granted as i128 - site.released as i128 - site.held as i128).sum()
     }
 
-    /// When every hold has ended: each site's books must agree with what its clients know, and all together with the limit.
-    /// Gifts may be under way, and a site may have been stopped before it heard of the last decided round.
+    /// Checks the books once every hold has ended: each site's must agree with what its clients know, and all together with the
+    /// limit. Gifts may be under way, and a site may have been stopped before it heard of the last decided round.
     pub(super) fn audit(&self, nodes: &[&Node], limit: i64) -> Result<(), String> {
         let (mut tokens, mut under_way) = (0i128, 0i128);
 

@@ -6,7 +6,6 @@
 //!
 //! **Local** is an acquire that its site answers in the very turn in which it arrives, granted or refused. One that has to
 //! wait counts as not local, even if tokens that come back at its own site end the wait.
-
 //!
 //! | module | what it is about |
 //! | --- | --- |
@@ -36,12 +35,13 @@ pub fn quota(options: &QuotaOptions) -> Result<Report, QuotaError> {
     let matrix = Matrix::new(&options.rtt, options.sites)?;
     let prepared = prepare(options)?;
 
-    // The same events, at the same sites, with the same limit.
     let costs = options.live.is_none().then(Costs::default);
     let run = |redistribute| match (&options.live, costs) {
         (Some(directory), _) => real::play(&prepared, &matrix, directory, redistribute),
         (None, costs) => play::play_and_draw(&prepared, &matrix, costs.unwrap_or_default(), options.seed, redistribute),
     };
+
+    // The same events, at the same sites, with the same limit.
     let (ours, ours_drawn) = run(true)?;
     let (without, without_drawn) = run(false)?;
 
@@ -62,7 +62,7 @@ pub fn quota(options: &QuotaOptions) -> Result<Report, QuotaError> {
     })
 }
 
-/// What the ideal counter does, as a run.
+/// The ideal counter's outcomes, as a run.
 fn central_run(prepared: &Prepared) -> Run {
     let Tally { granted, refused, released, refused_releases, peak } = prepared.central;
     let mut run = Run::new("central");
@@ -79,7 +79,7 @@ fn central_run(prepared: &Prepared) -> Run {
     }
 }
 
-/// What a reader must know besides.
+/// The facts that the figures rest on.
 fn facts(prepared: &Prepared, matrix: &Matrix, runs: &[Run]) -> Vec<(String, String)> {
     let acquires = prepared.trace.acquires();
     let mut limit = format!(

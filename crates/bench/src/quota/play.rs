@@ -99,25 +99,25 @@ struct Play<'a> {
 
 /// The clients of all sites, and what they know.
 struct Players<'a> {
-    /// What is played.
+    /// The events.
     trace: &'a Trace,
     /// Round trip between a client and its site in microseconds, by site.
     near: Vec<u64>,
     /// The client of each site.
     clients: Vec<SiteClient>,
-    /// What is known of each event's operation.
+    /// The operation of each event.
     asked: Vec<Asked>,
-    /// What became of each job so far.
+    /// The jobs of the trace, by number.
     jobs: Vec<Job>,
     /// The virtual time at which the trace began, in microseconds.
     began: u64,
-    /// When the last answer came.
+    /// The time of the last answer.
     last_answer: u64,
     /// Operations on their way.
     open: usize,
-    /// When the last hold ends.
+    /// The time at which the last hold ends.
     held_until: u64,
-    /// What clients were told.
+    /// The outcomes that clients were told.
     books: Books,
     /// The last response to [`ADMIN`].
     told: Option<Response>,
@@ -128,7 +128,7 @@ struct Players<'a> {
 struct SiteClient {
     /// Those that are in use.
     sessions: Vec<Session>,
-    /// Whether one was asked for and is not open yet.
+    /// True if one was asked for and is not open yet.
     is_opening: bool,
     /// Operations, by their event, that wait for a session.
     queue: VecDeque<(usize, Operation)>,
@@ -147,31 +147,31 @@ struct Session {
     low: u64,
     /// From `low` on: whether it is answered.
     answered: VecDeque<bool>,
-    /// When it was last used; the end of time before its first use.
+    /// The time of its last use; the end of time before its first.
     used: u64,
 }
 
-/// What is known of an event's operation.
+/// The operation of an event, once it was submitted.
 #[derive(Clone, Copy, Default)]
 struct Asked {
-    /// When its client wanted to send it.
+    /// The time of its submission.
     sent: u64,
     /// The session in which it was sent.
     session: SessionId,
-    /// Whether the first response to its request had no answer.
+    /// True if the first response to its request had no answer.
     waited: bool,
 }
 
 /// A job of the trace.
 #[derive(Clone, Copy, Default)]
 struct Job {
-    /// How far it is.
+    /// Its stage.
     state: JobState,
     /// The event that ends it, if that came before its grant.
     ended: Option<u32>,
 }
 
-/// How far a job is.
+/// The stages of a job.
 #[derive(Clone, Copy, Default)]
 enum JobState {
     /// Its acquire has no answer yet.
@@ -340,7 +340,7 @@ impl<'a> Play<'a> {
         Ok(shown)
     }
 
-    /// Whether no gift and no round is under way.
+    /// True if no gift and no round is under way.
     fn is_at_rest(&self) -> bool {
         let quotas: Option<Vec<&Quota>> = self.nodes().map(|node| node.chapters().quotas.find(NAME)).collect();
         let Some(quotas) = quotas else { return false };

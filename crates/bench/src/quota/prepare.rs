@@ -11,27 +11,27 @@ use crate::trace::{Format, Trace, TraceError};
 
 /// Events that are generated unless told otherwise: as many as the paper's main experiment has.
 const GENERATED: usize = 820_000;
-/// How long an acquire may wait for tokens, in microseconds.
+/// The time that an acquire may wait for tokens, in microseconds.
 pub(super) const TIMEOUT: u64 = 2_000_000;
 /// The quota's name.
 pub(super) const NAME: &str = "tokens";
 
-/// What `bench quota` is told.
+/// Options of `bench quota`.
 #[derive(Clone, Debug)]
 pub struct QuotaOptions {
     /// The trace to replay; none for generated demand.
     pub trace: Option<(PathBuf, Format)>,
     /// The quota's limit.
     pub limit: Limit,
-    /// How many sites there are.
+    /// The number of sites.
     pub sites: usize,
-    /// How far they are from each other.
+    /// The round trips between them.
     pub rtt: Rtt,
-    /// How much faster than it happened the trace is replayed, holds included.
+    /// The factor by which the trace is replayed faster than it happened, holds included.
     pub speed: f64,
-    /// Only so many events.
+    /// The number of events to take from the beginning; none for all.
     pub events: Option<usize>,
-    /// What every random choice comes from.
+    /// The seed of every random choice.
     pub seed: u64,
     /// Runs real sites in real time, with their data in a directory that is made below this one and removed; none for
     /// virtual time.
@@ -53,10 +53,10 @@ impl Default for QuotaOptions {
     }
 }
 
-/// How the limit is chosen.
+/// The choice of the limit.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Limit {
-    /// So many tokens.
+    /// A number of tokens.
     Tokens(i64),
     /// This many times the tight limit (see [`central::tight_limit`]).
     Auto(f64),
@@ -98,7 +98,7 @@ pub enum QuotaError {
     Books {
         /// The configuration.
         config: String,
-        /// What does not add up.
+        /// The sums that disagree.
         what: String,
     },
 }
@@ -112,7 +112,7 @@ pub struct Prepared {
     pub limit: i64,
     /// The tight limit, if the limit came from it.
     pub tight: Option<i64>,
-    /// What an ideal central counter does at that limit.
+    /// The outcomes at an ideal central counter with that limit.
     pub central: Tally,
 }
 

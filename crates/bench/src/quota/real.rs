@@ -20,7 +20,7 @@ use crate::report::Run;
 use crate::rtt::Matrix;
 use crate::trace::{Event, Kind};
 
-/// How long sites may take to come to rest.
+/// The time that sites may take to come to rest.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Plays events to real sites in real time, stops them, and checks the books on their disks.
@@ -59,9 +59,9 @@ pub(super) fn play(
     Ok((run, books.drawn()))
 }
 
-/// What the clients of all sites share.
+/// The state that the clients of all sites share.
 struct Shared {
-    /// What they were told.
+    /// The outcomes that they were told.
     books: Mutex<Books>,
     /// Jobs that have begun, by their number in the trace.
     jobs: Mutex<BTreeMap<u32, Job>>,

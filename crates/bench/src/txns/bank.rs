@@ -1,8 +1,8 @@
 //! `bench bank`: transfers between accounts of different stores, audits of the total, and scans. What every client saw is put
 //! through the checker of strict serializability ([`slackline_sim::history`]).
 //!
-//! Every balance is written with a number that is used once, so whoever reads it names its writer: to the checker, accounts
-//! are registers. Some transfers leave a receipt under a prefix that others scan.
+//! Every balance is written with a number that is used once, so a transaction that reads it names its writer: to the checker,
+//! accounts are registers. Some transfers leave a receipt under a prefix that others scan.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,14 +18,14 @@ use super::tally;
 use super::workload::{Seat, Step, Workload, read_all, without_value};
 use crate::report::{Report, Run, runs_and_figure};
 
-/// What `bench bank` is told.
+/// Options of `bench bank`.
 #[derive(Clone, Debug)]
 pub struct BankOptions {
-    /// How it is run.
+    /// The sites and clients, and the length of a run.
     pub terms: Terms,
-    /// How many stores there are.
+    /// The number of stores.
     pub stores: usize,
-    /// How many accounts each has.
+    /// The number of accounts of each.
     pub accounts: usize,
 }
 
@@ -35,9 +35,9 @@ impl Default for BankOptions {
     }
 }
 
-/// What each account has in the beginning.
+/// The balance of each account in the beginning.
 const BALANCE: i64 = 1_000;
-/// A prefix that has so many receipts is left for the next one.
+/// The number of receipts at which a prefix is left for the next one.
 const RECEIPTS: u64 = 40;
 
 /// Runs `bench bank`.
@@ -76,32 +76,32 @@ type Account = (i64, u64);
 
 /// The workload, and what its clients have seen.
 struct Bank {
-    /// How many stores there are.
+    /// The number of stores.
     stores: usize,
-    /// How many accounts each store has.
+    /// The number of accounts of each store.
     accounts: usize,
     /// Numbers of versions given out so far, those of the first versions left out.
     stamps: Cell<u64>,
     /// Receipts written at each store.
     receipts: RefCell<Vec<u64>>,
-    /// What clients did and saw.
+    /// The reads and writes of all clients.
     record: RefCell<Record>,
-    /// What was wrong with what a committed transaction saw.
+    /// The first wrong total that a committed audit saw.
     wrong: RefCell<Option<String>>,
-    /// When the first step began; none before.
+    /// The time of the first step; none before.
     began: Cell<Option<Time>>,
 }
 
-/// What the checker is given.
+/// The checker's input.
 #[derive(Default)]
 struct Record {
     /// The transactions.
     history: History,
-    /// How many there are; each has its number as its label.
+    /// The number of them; each has its own as its label.
     labels: u64,
 }
 
-/// What one run of a program did; the last one counts.
+/// The reads and writes of one run of a program; the last run counts.
 type Ops = Rc<RefCell<Vec<Op>>>;
 
 impl Bank {
@@ -142,7 +142,7 @@ impl Bank {
         (self.stores * self.accounts) as u64 + self.stamps.get()
     }
 
-    /// What all accounts have together, at any time.
+    /// The total of all accounts, at any time.
     fn total(&self) -> i64 {
         (self.stores * self.accounts) as i64 * BALANCE
     }
@@ -244,7 +244,7 @@ struct Transfer {
     from: Key,
     /// The account that is paid, at another store.
     to: Key,
-    /// How much.
+    /// The amount.
     amount: i64,
     /// A prefix, and an element to be put there.
     receipt: Option<(Key, u64)>,

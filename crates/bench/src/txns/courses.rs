@@ -24,7 +24,7 @@ use crate::report::{Report, runs_and_figure};
 use coursework::{ASSIGNMENTS, COURSES, Courses, PERIOD, TAKEN};
 use statements::Checked;
 
-/// What Slackline is compared with.
+/// A system that Slackline is compared with.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Baseline {
     /// Optimistic locking by version columns, on PostgreSQL.
@@ -33,16 +33,16 @@ pub enum Baseline {
 
 named!(Baseline is a "baseline": Postgres "postgres");
 
-/// What `bench courses` is told.
+/// Options of `bench courses`.
 #[derive(Clone, Debug)]
 pub struct CoursesOptions {
-    /// How it is run.
+    /// The sites and clients, and the length of a run.
     pub terms: Terms,
-    /// How many stores there are.
+    /// The number of stores.
     pub stores: usize,
-    /// How many students there are in all.
+    /// The number of students in all.
     pub students: usize,
-    /// What is run besides, on the same seed; only live.
+    /// A system that is run besides, on the same seed; only live.
     pub baseline: Option<Baseline>,
 }
 

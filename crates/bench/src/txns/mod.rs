@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | `occ` | no warranties: every read is validated at its home. The same copies at sites, and the same batched reads |
 //! | `state` | warranties over the values of objects |
-//! | `computation` | and kept results of memoized functions: the product. Only where a workload has such |
+//! | `computation` | and kept results of memoized functions: the product. Only where a workload calls one |
 //!
 //! `courses` can be compared with other systems, its baselines, which have further runs in the same report.
 //!

@@ -17,16 +17,16 @@ use crate::figure::{Axis, Figure, Scale, Series};
 use crate::report::{Report, Run};
 use crate::zipf::Zipf;
 
-/// What `bench oo7` is told.
+/// Options of `bench oo7`.
 #[derive(Clone, Debug)]
 pub struct Oo7Options {
-    /// How it is run.
+    /// The sites and clients, and the length of a run.
     pub terms: Terms,
-    /// How many stores there are; a run per number and configuration.
+    /// The numbers of stores; a run for each number and configuration.
     pub stores: Vec<usize>,
-    /// Of 100 transactions so many write; a run per number too.
+    /// Percentages of transactions that write; a run for each too.
     pub write_shares: Vec<u8>,
-    /// How many composite parts each module has.
+    /// The number of composite parts of each module.
     pub composites: usize,
 }
 
@@ -41,17 +41,17 @@ impl Default for Oo7Options {
     }
 }
 
-/// An assembly has so many children; those on the last level are base assemblies, and have none.
+/// The children of an assembly. Those on the last level are base assemblies, and have none.
 const CHILDREN: usize = 3;
-/// The root is on the first of so many levels.
+/// The number of levels; the root is on the first.
 const LEVELS: u32 = 6;
 /// Base assemblies of a module.
 const BASES: usize = CHILDREN.pow(LEVELS - 1);
-/// A base assembly refers to so many composite parts.
+/// The number of composite parts that a base assembly refers to.
 const REFERS: usize = 3;
-/// A composite part has so many atomic parts.
+/// The number of atomic parts of a composite part.
 const ATOMIC: usize = 20;
-/// A transaction draws so many base assemblies.
+/// The number of base assemblies that a transaction draws.
 const DRAWN: usize = 7;
 /// The exponent of the power law.
 const SKEW: f64 = 1.0;
@@ -145,11 +145,11 @@ fn figures(options: &Oo7Options, runs: &[Run]) -> Vec<Figure> {
 
 /// The workload.
 struct Oo7 {
-    /// How many stores there are, with a module each.
+    /// The number of stores, with a module each.
     stores: usize,
-    /// How many composite parts each module has.
+    /// The number of composite parts of each module.
     composites: usize,
-    /// Of 100 transactions so many write.
+    /// The percentage of transactions that write.
     writes: u8,
     /// Of the base assemblies of all modules.
     popularity: Zipf,
@@ -157,7 +157,7 @@ struct Oo7 {
     swaps: Told,
 }
 
-/// What an atomic part holds: two coordinates, and how often they were swapped.
+/// The content of an atomic part: two coordinates, and the number of times that they were swapped.
 type Atomic = (i64, i64, u64);
 
 impl Oo7 {
@@ -286,7 +286,7 @@ async fn traverse(txn: Txn, drawn: &[(usize, usize)], swap: Option<usize>) -> Re
     Ok(())
 }
 
-/// How often the parts of a composite were swapped, if that is the same for all.
+/// The number of times that the parts of a composite were swapped, if it is the same for all.
 fn swaps_of(parts: &[Option<Value>]) -> Option<u64> {
     let mut swaps = None;
     for (part, order) in parts.iter().zip(0i64..) {

@@ -12,12 +12,12 @@ use slackline_sim::Costs;
 
 use crate::live::LiveError;
 
-/// What an object costs that is read, told, validated or written, in nanoseconds of a site's processor: measured of a real
+/// The cost of an object that is read, told, validated or written, in nanoseconds of a site's processor: measured of a real
 /// site (`docs/src/benchmarks.md`).
 pub(crate) const OBJECT_NS: u64 = 1_000;
-/// How long a transaction may take in all.
+/// The time that a transaction may take in all.
 pub(super) const DEADLINE: Duration = Duration::from_secs(30);
-/// What transactions stand on.
+/// The protocol that transactions stand on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Config {
     /// Optimistic concurrency control alone.
@@ -34,7 +34,7 @@ impl Config {
     /// All that there are.
     pub const ALL: [Self; 3] = [Self::Occ, Self::State, Self::Computation];
 
-    /// What sites are told to issue.
+    /// The warranties that sites issue.
     pub(super) fn warranties(self) -> Warranties {
         match self {
             // Rights off, and nothing else: copies and batched reads are as in the other configurations.
@@ -90,23 +90,23 @@ pub enum TxnsError {
     Wrong {
         /// The configuration.
         config: String,
-        /// What does not add up.
+        /// The sums that disagree.
         what: String,
     },
 }
 
-/// How a workload is run: what all of them are told.
+/// The terms on which any workload is run.
 #[derive(Clone, Debug)]
 pub struct Terms {
     /// The configurations, one run each.
     pub configs: Vec<Config>,
-    /// How many clients each store has.
+    /// The number of clients of each store.
     pub clients_per_store: usize,
     /// The round trip between stores.
     pub rtt: Duration,
-    /// How long is counted.
+    /// The time for which transactions are counted.
     pub measure: Duration,
-    /// What every random choice comes from.
+    /// The seed of every random choice.
     pub seed: u64,
     /// Real sites, with their data below this directory.
     pub live: Option<PathBuf>,
@@ -135,11 +135,11 @@ impl Terms {
 /// The sites and clients of a run, and how long it is.
 #[derive(Clone, Debug)]
 pub(super) struct Setting {
-    /// What its transactions stand on.
+    /// The protocol that its transactions stand on.
     pub(super) config: Config,
-    /// How many sites there are; each is the home of its store's objects.
+    /// The number of sites; each is the home of its store's objects.
     pub(super) stores: usize,
-    /// How many clients use each store's site.
+    /// The number of clients of each store's site.
     pub(super) clients_per_store: usize,
     /// The round trip between stores.
     pub(super) rtt: Duration,
@@ -147,14 +147,14 @@ pub(super) struct Setting {
     pub(super) warm: Duration,
     /// The time for which they are counted.
     pub(super) measure: Duration,
-    /// What every random choice comes from.
+    /// The seed of every random choice.
     pub(super) seed: u64,
     /// Real sites, with their data below this directory.
     pub(super) live: Option<PathBuf>,
 }
 
 impl Setting {
-    /// Whether clients use kept results of memoized functions.
+    /// True if clients use kept results of memoized functions.
     fn memoizes(&self) -> bool {
         self.config == Config::Computation
     }
@@ -169,25 +169,19 @@ impl Setting {
         (0..self.stores * self.clients_per_store).map(|client| client % self.stores).collect()
     }
 
-    /// What work costs, if time is virtual.
+    /// The cost model, if time is virtual.
     pub(super) fn costs(&self) -> Option<Costs> {
         self.live.is_none().then(|| Costs { object_ns: OBJECT_NS, ..Costs::default() })
     }
 
     /// The map of the stores, in virtual time.
     pub(super) fn topology(&self) -> Topology {
-        let regions: Vec<String> = (0..self.stores).map(region).collect();
-
-        let site = |(at, name): (usize, &String)| slackline::Site {
-            id: SiteId::new(at as u16, 0),
-            name: name.clone(),
-            address: String::new(),
-        };
-        let sites = regions.iter().enumerate().map(site).collect();
-        Topology { cluster: "bench".into(), regions, lanes: 1, sites }
+        let regions = (0..self.stores).map(region).collect();
+        let sites = (0..self.stores as u16).map(|at| (SiteId::new(at, 0), String::new())).collect();
+        Topology::new("bench".into(), regions, 1, sites).expect("a site for each of the regions")
     }
 
-    /// The memoized functions of a new client; whether it uses kept results.
+    /// The memoized functions of a new client, which uses kept results where the configuration has them.
     pub(super) fn memos(&self) -> Arc<Memos> {
         // A client without kept results computes every call itself.
         let memos = Memos::default();

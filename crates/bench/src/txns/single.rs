@@ -19,20 +19,20 @@ use crate::live::{LiveError, Server};
 use crate::report::{Measured, Mode, Report, runs_and_figure};
 use crate::turns::{Counted, Length, Line, Live, Pair, Role, Sum, together};
 
-/// What `bench reads` and `bench writes` are told.
+/// Options of `bench reads` and `bench writes`.
 #[derive(Clone, Debug)]
 pub struct SingleOptions {
-    /// How many callers there are; one run for each number.
+    /// The numbers of callers; one run for each.
     pub callers: Vec<usize>,
-    /// How long each round lasts.
+    /// The length of a round.
     pub round: Duration,
-    /// How many rounds there are; the one with the median throughput is reported.
+    /// The number of rounds; the one with the median throughput is reported.
     pub rounds: usize,
     /// The seed that is reported; nothing here is random.
     pub seed: u64,
     /// The size of the values that are written, in bytes; numbers as short as they are, if it is less.
     pub value_bytes: usize,
-    /// Where to measure.
+    /// The server to measure, and the place of its data.
     pub live: Live,
 }
 
@@ -51,7 +51,7 @@ const WARM: Duration = Duration::from_secs(4);
 /// The size of a number that is written, about, in bytes.
 const NUMBER_BYTES: usize = 4;
 
-/// What a transaction does.
+/// The act of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Reads an object.
@@ -136,10 +136,10 @@ fn measure(options: &SingleOptions, pair: &Pair, load: Load, callers: usize) -> 
     pair.compare([site, floor])
 }
 
-/// What callers ask.
+/// The transactions of callers.
 #[derive(Clone, Copy)]
 struct Load {
-    /// What each transaction does.
+    /// The act of each.
     kind: Kind,
     /// The size of the values that are written, in bytes.
     value_bytes: usize,
@@ -151,7 +151,7 @@ struct Callers {
     client: Client,
     /// The object of each caller.
     keys: Vec<Key>,
-    /// What they ask.
+    /// Their transactions.
     load: Load,
 }
 
@@ -171,7 +171,7 @@ impl Callers {
         Ok(Self { client, keys, load })
     }
 
-    /// What the objects hold in the end is what was told: every write counts its object up.
+    /// Checks that the objects hold what was told: every write counts its object up.
     async fn verify_site(&self, told: u64) -> Result<(), LiveError> {
         let keys = &self.keys;
         let read = self.client.transact(|txn| async move { txn.get_many::<u64>(keys).await }).await;

@@ -26,12 +26,12 @@ const RESPONSE: u64 = 1 << 63;
 /// The stream's number in the id that a site knows a client by; the wire's is below.
 const STREAM: u32 = 32;
 
-/// How long parts of transactions waited for warranties to end: the longest part of each, in microseconds.
+/// The time for which the parts of transactions waited for warranties to end: of each the longest, in microseconds.
 #[derive(Debug, Default)]
 pub(super) struct Delays(Mutex<BTreeMap<OperationId, u64>>);
 
 impl Delays {
-    /// How long a transaction was delayed; then that is forgotten.
+    /// Takes out the delay of a transaction, in microseconds.
     pub(super) fn take(&self, id: OperationId) -> u64 {
         self.all().remove(&id).unwrap_or(0)
     }
@@ -47,17 +47,17 @@ pub(super) struct Stage {
     pub(super) world: World,
     /// The callers, and what is on its way to them.
     hall: Hall,
-    /// What each client's transactions stand on.
+    /// The port of each client.
     clients: Vec<Arc<dyn Port>>,
 }
 
-/// What is between the world and the desk.
+/// The desk, and what is between it and the world.
 struct Hall {
     /// The clients' links, and the callers' tasks.
     desk: Desk,
-    /// How long transactions were delayed.
+    /// The delays of transactions.
     delays: Arc<Delays>,
-    /// What is on its way to a client: wire, stream, response.
+    /// Responses on their way to clients: wire, stream, response.
     arriving: BTreeMap<u64, (usize, u64, Response)>,
     /// Responses so far, to name each on its way.
     arrivals: u64,
@@ -86,12 +86,12 @@ impl Stage {
         stage
     }
 
-    /// What transactions of a client stand on.
+    /// The port of a client, on which its transactions stand.
     pub(super) fn port(&self, client: usize) -> Arc<dyn Port> {
         Arc::clone(&self.clients[client])
     }
 
-    /// How long transactions were delayed.
+    /// The delays of transactions.
     pub(super) fn delays(&self) -> Arc<Delays> {
         Arc::clone(&self.hall.delays)
     }

@@ -19,9 +19,9 @@ use crate::report::{Latency, Measured, Mode, Report, Run};
 /// The time for which transactions are counted.
 #[derive(Clone, Copy)]
 pub(super) struct Window {
-    /// When it begins.
+    /// Its first moment.
     pub(super) from: Time,
-    /// When it has ended.
+    /// The first moment after it.
     pub(super) end: Time,
 }
 
@@ -31,13 +31,13 @@ impl Window {
         Self { from: now + warm, end: now + warm + measure }
     }
 
-    /// Whether what ends then is counted.
+    /// True if a transaction that ends then is counted.
     pub(super) fn counts(self, ended: Time) -> bool {
         (self.from..self.end).contains(&ended)
     }
 }
 
-/// What became of the transactions that ended in the window.
+/// The outcomes of transactions that ended in the window.
 #[derive(Default)]
 pub(super) struct Tally {
     /// Transactions committed in 0, 1, and 2 or more phases.
@@ -52,11 +52,11 @@ pub(super) struct Tally {
     runs: u64,
     /// Latencies of committed transactions, by the store of their client.
     latencies: Vec<Histogram>,
-    /// How long warranties delayed each committed transaction that wrote.
+    /// The delay by warranties of each committed transaction that wrote.
     delays: Histogram,
     /// The first thing that went wrong, in the window or not.
     pub(super) failure: Option<String>,
-    /// How long parts of transactions waited for warranties; none where that is not known, against real sites.
+    /// The delays that the stage notes; none against real sites, which do not tell.
     defended: Option<Arc<Delays>>,
 }
 
@@ -66,7 +66,7 @@ impl Tally {
         Self { defended, ..Self::default() }
     }
 
-    /// Notes that something went wrong. The first such note stays.
+    /// Notes that something went wrong. The first note stays.
     pub(super) fn fail(&mut self, what: String) {
         self.failure.get_or_insert(what);
     }

@@ -9,7 +9,7 @@ use slackline_core::stats::Rng;
 use super::tally::{Tally, Window};
 use super::workload::{Seat, Workload};
 
-/// How many objects a transaction writes that loads them.
+/// The number of objects that one loading transaction writes.
 const LOAD: usize = 500;
 
 /// Writes the objects of a store.

@@ -16,12 +16,12 @@ use super::tally;
 use super::workload::{Seat, Step, Workload, both, read_all, without_value};
 use crate::report::{Report, runs_and_figure};
 
-/// What `bench twitter` is told.
+/// Options of `bench twitter`.
 #[derive(Clone, Debug)]
 pub struct TwitterOptions {
-    /// How it is run.
+    /// The sites and clients, and the length of a run.
     pub terms: Terms,
-    /// How many users there are.
+    /// The number of users.
     pub users: usize,
 }
 
@@ -33,9 +33,9 @@ impl Default for TwitterOptions {
 
 /// As the paper has it.
 const STORES: usize = 3;
-/// Of 100 transactions so many follow or unfollow.
+/// The percentage of transactions that follow or unfollow.
 const WRITES: u64 = 2;
-/// So many are sought.
+/// The number of users that are sought.
 const TOP_USERS: usize = 5;
 /// Ranges of no more users are read as they are.
 const LEAF: usize = 16;
@@ -76,7 +76,7 @@ pub fn twitter(options: &TwitterOptions) -> Result<Report, TxnsError> {
 struct Twitter {
     /// Numbers of followers, counters.
     users: Vec<Key>,
-    /// How many clients there are; each has an account once it has written.
+    /// The number of clients; each has an account once it has written.
     clients: usize,
     /// Follows less unfollows that were told to be done.
     follows: Cell<i64>,
@@ -85,7 +85,7 @@ struct Twitter {
 }
 
 impl Twitter {
-    /// So many users, of whom nobody has followed anybody yet.
+    /// Users, of whom nobody has followed anybody yet.
     fn new(users: usize, setting: &Setting) -> Self {
         Self {
             users: (0..users).map(user).collect(),
@@ -171,7 +171,7 @@ impl Workload for Twitter {
     }
 }
 
-/// What a counter holds; nothing if it is not there.
+/// The value of a counter; 0 if it is not there.
 fn count(value: &Option<Value>) -> i64 {
     match value {
         Some(Value::Counter(count)) => *count,
@@ -179,7 +179,7 @@ fn count(value: &Option<Value>) -> i64 {
     }
 }
 
-/// How many an account follows. A value that is no list counts as less than nothing, so that the check fails.
+/// The number of users that an account follows. A value that is no list counts as less than nothing, so that the check fails.
 fn length(value: &Option<Value>) -> i64 {
     match value {
         Some(Value::Bytes(bytes)) => serde_json::from_slice::<Vec<u64>>(bytes).map_or(-1, |list| list.len() as i64),

@@ -15,7 +15,7 @@ use slackline_session::txn::Memos;
 use super::setting::{DEADLINE, region};
 use crate::report::Run;
 
-/// Where a client sits: its number, its site, and what its transactions stand on.
+/// A client's seat: its number, its site, and the port that its transactions stand on.
 #[derive(Clone)]
 pub(super) struct Seat {
     /// Its number among all clients.
@@ -24,7 +24,7 @@ pub(super) struct Seat {
     pub(super) site: usize,
     /// The region of that site.
     region: String,
-    /// What its transactions stand on.
+    /// The links, the time and the random numbers that its transactions stand on.
     pub(super) port: Arc<dyn Port>,
     /// The results of memoized functions that it keeps.
     memos: Arc<Memos>,
@@ -47,15 +47,15 @@ impl Seat {
     }
 }
 
-/// How one step of a client ended.
+/// The end of one step of a client.
 pub(super) struct Step {
-    /// What became of its transaction.
+    /// The outcome of its transaction.
     pub(super) outcome: Outcome<Committed<()>>,
-    /// Whether the transaction was to write.
+    /// True if the transaction was to write.
     pub(super) writes: bool,
 }
 
-/// What the clients of a run do, over which objects, and what must be there in the end.
+/// The objects of a run, the steps of its clients, and the check of what is there in the end.
 pub(super) trait Workload: 'static {
     /// The objects of a store before the first step.
     fn objects(&self, store: usize) -> Vec<(Key, Value)>;
@@ -67,7 +67,7 @@ pub(super) trait Workload: 'static {
     /// An object does not hold what it should.
     async fn step(&self, seat: &Seat, rng: &mut Rng) -> Result<Step, TxnError>;
 
-    /// Whether the data are right in the end.
+    /// Checks the data in the end.
     async fn verify(&self, seat: &Seat) -> Result<(), String>;
 
     /// Adds what only this workload knows.
@@ -110,7 +110,7 @@ impl Told {
     }
 }
 
-/// How a transaction was committed, without the value that its program returned.
+/// A commit without the value that its program returned.
 pub(super) fn without_value<T>(committed: Committed<T>) -> Committed<()> {
     let Committed { value: _, phases, runs, operation } = committed;
     Committed { value: (), phases, runs, operation }
@@ -125,7 +125,7 @@ pub(super) async fn read_all(seat: &Seat, keys: &[Key]) -> Result<Vec<Option<Val
     }
 }
 
-/// What both of two futures return, polled at the same time.
+/// Polls two futures at the same time, and returns the outputs of both.
 pub(super) async fn both<F: Future>(one: F, other: F) -> (F::Output, F::Output) {
     // Here rather than by a library: this runs in virtual time as well, where no runtime polls.
     let (mut one, mut other) = (pin!(one), pin!(other));

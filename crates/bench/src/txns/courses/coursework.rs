@@ -13,26 +13,26 @@ use super::super::workload::{Seat, Step, Told, Workload, read_all};
 
 /// From one deadline to the next.
 pub(super) const PERIOD: Duration = Duration::from_secs(5);
-/// How many courses there are.
+/// The number of courses.
 pub(super) const COURSES: usize = 12;
-/// How many assignments each course has.
+/// The number of assignments of each course.
 pub(super) const ASSIGNMENTS: usize = 6;
-/// How many courses a student takes.
+/// The number of courses that a student takes.
 pub(super) const TAKEN: usize = 4;
 
-/// What a client does for a student.
+/// The act of a client for a student.
 #[derive(Clone, Copy)]
 pub(super) enum Act {
     /// The student looks at everything.
     Dashboard,
     /// Hands in an assignment of a course.
     HandIn(usize, usize),
-    /// What was handed in for an assignment of a course is graded.
+    /// A teacher grades what was handed in for an assignment of a course.
     Grade(usize, usize),
 }
 
 impl Act {
-    /// Whether its transaction is to write.
+    /// True if its transaction is to write.
     pub(super) fn writes(self) -> bool {
         !matches!(self, Self::Dashboard)
     }
@@ -40,18 +40,18 @@ impl Act {
 
 /// The workload.
 pub(super) struct Courses {
-    /// How many stores there are.
+    /// The number of stores.
     stores: usize,
-    /// How many students there are at all of them.
+    /// The number of students at all of them.
     pub(super) students: usize,
-    /// When the first step began, from which periods are counted; none before.
+    /// The time of the first step, from which periods are counted; none before.
     began: Cell<Option<Time>>,
     /// Submissions, those handed in again included.
     pub(super) handed_in: Told,
 }
 
 impl Courses {
-    /// So many students at so many stores, of which nobody has done anything yet.
+    /// Students at some stores, of whom nobody has done anything yet.
     pub(super) fn new(stores: usize, students: usize) -> Self {
         Self { stores, students, began: Cell::new(None), handed_in: Told::default() }
     }
@@ -69,12 +69,12 @@ impl Courses {
         self.of_course(course, format!("assignment/{course:02}/{order}"))
     }
 
-    /// How often something was handed in for an assignment: a counter.
+    /// The number of times that something was handed in for an assignment: a counter.
     fn count(&self, course: usize, order: usize) -> Key {
         self.of_course(course, format!("count/{course:02}/{order}"))
     }
 
-    /// What a student has handed in: how often.
+    /// The number of times that a student has handed an assignment in.
     fn submission(&self, course: usize, order: usize, student: usize) -> Key {
         self.of_course(course, format!("submission/{course:02}/{order}/{student:05}"))
     }
@@ -97,7 +97,7 @@ impl Courses {
         ((passed / period) as usize % ASSIGNMENTS, passed % period >= period * 4 / 5)
     }
 
-    /// What a client at a store does next, and for which student.
+    /// Draws the next act of a client at a store, and its student.
     pub(super) fn next(&self, now: Time, store: usize, rng: &mut Rng) -> (Act, usize) {
         let (due, is_soon) = self.due(now);
         let near = rng.below((self.students / self.stores) as u64) as usize;
@@ -201,7 +201,7 @@ impl Workload for Courses {
         Ok(Step { outcome, writes: act.writes() })
     }
 
-    /// What was handed in is what the counters say and clients were told, and nothing was graded that is not there.
+    /// Checks that what was handed in is what the counters say and clients were told, and that nothing was graded that is not there.
     async fn verify(&self, seat: &Seat) -> Result<(), String> {
         let mut total = 0;
         for course in 0..COURSES {
@@ -233,7 +233,7 @@ impl Workload for Courses {
     }
 }
 
-/// How often a submission was handed in. A value that is no number counts as more than any run can have.
+/// The number of times that a submission was handed in. A value that is no number counts as more than any run can have.
 fn number(value: &Option<Value>) -> u64 {
     match value {
         Some(Value::Bytes(bytes)) => serde_json::from_slice(bytes).unwrap_or(u64::MAX / 4),

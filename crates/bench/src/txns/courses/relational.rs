@@ -1,7 +1,7 @@
 //! `bench courses` on PostgreSQL: optimistic locking by version columns, as object-relational mappers have it.
 //!
 //! A client has a connection of its own to the one server, which is in the region of the first store. What a transaction reads, it
-//! reads outside of any transaction of the database. At its end one statement, which is one such transaction at read committed, writes
+//! reads outside of any transaction of the database. At its end one statement, a transaction of the database at read committed, writes
 //! if rows have the versions that were read. A row that has another, or that somebody else has inserted, is a conflict, and all is
 //! done again.
 //!
@@ -44,7 +44,7 @@ use crate::report::Measured;
 /// The first pause before a transaction is run again, and the longest: those of Slackline's client.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(500));
 
-/// What a reader must know of these runs.
+/// The fact that explains these runs, for a report.
 pub(super) fn fact() -> String {
     "PostgreSQL with its defaults for durability, in a folder of its own for each run; it is in the region of the first store, and \
      each client has a connection, over a Unix socket; those of other stores sleep for half a round trip before and after each \
@@ -172,7 +172,7 @@ struct Session {
     store: usize,
     /// The time from the client to the server, and back again.
     way: Duration,
-    /// What is checked when a transaction ends.
+    /// The checks at the end of a transaction.
     checked: Checked,
     /// Of pauses.
     rng: Rng,
@@ -180,7 +180,7 @@ struct Session {
     trips: Cell<u64>,
     /// The connection.
     client: Client,
-    /// What it can ask.
+    /// All that it can ask.
     statements: Statements,
 }
 
@@ -232,7 +232,7 @@ impl Session {
         }
     }
 
-    /// Whether so many rows, as one statement counts them, are as they were read.
+    /// Asks whether the rows that were read, `read` in all, are as they were, as one statement counts them.
     async fn are_unchanged(&self, read: usize, statement: &Statement, rows: Parameters<'_>) -> Result<bool, Error> {
         let row = self.trip(self.client.query_one(statement, rows)).await?;
         Ok(row.try_get::<_, i64>(0)? == read as i64)
@@ -325,14 +325,14 @@ impl Session {
 /// Values for the parameters of a statement.
 type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 
-/// Whether a run of a transaction was committed; a conflict that the database itself finds is one too.
+/// True if a run of a transaction was committed. A conflict that the database itself finds is one like any other.
 fn is_committed(ended: Result<bool, Error>) -> Result<bool, Error> {
     let conflicts = [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED];
     ended
         .or_else(|error| if error.code().is_some_and(|code| conflicts.contains(code)) { Ok(false) } else { Err(error) })
 }
 
-/// What was handed in is what the counters say and clients were told, and nothing was graded that is not there.
+/// Checks that what was handed in is what the counters say and clients were told, and that nothing was graded that is not there.
 async fn verify(client: &Client, workload: &Courses) -> Result<Result<(), String>, Error> {
     let counts = "SELECT course, assignment, handed_in, coalesce(sum(times), 0)::bigint FROM counts
         LEFT JOIN submissions USING (course, assignment) GROUP BY course, assignment";

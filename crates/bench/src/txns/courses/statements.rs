@@ -2,7 +2,7 @@
 
 use tokio_postgres::{Client, Error, Statement};
 
-/// What is checked when a transaction ends; see `relational`.
+/// The checks at the end of a transaction; see `relational`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Checked {
     /// The versions of what is written.
@@ -114,13 +114,13 @@ CREATE TABLE grades (student int, course int, graded bigint[] NOT NULL, version 
     PRIMARY KEY (student, course));
 ";
 
-/// What a dashboard reads: first the courses, then what belongs to them.
+/// The reads of a dashboard: first the courses, then what belongs to them.
 const COURSES_OF: &str = "SELECT course, version FROM courses WHERE course = ANY($1)";
 const ASSIGNMENTS_OF: &str = "SELECT course, assignment, version FROM assignments WHERE course = ANY($1)";
 const SUBMISSIONS_OF: &str =
     "SELECT course, assignment, version, times FROM submissions WHERE student = $1 AND course = ANY($2)";
 const GRADES_OF: &str = "SELECT course, version, graded FROM grades WHERE student = $1 AND course = ANY($2)";
-/// How many of the rows that a dashboard read are as they were.
+/// Counts the rows that are as a dashboard read them.
 const UNCHANGED: &str = "SELECT
     (SELECT count(*) FROM courses JOIN unnest($2::int[], $3::bigint[]) AS read(course, version) USING (course, version))
   + (SELECT count(*) FROM assignments JOIN unnest($4::int[], $5::int[], $6::bigint[]) AS read(course, assignment, version)
@@ -130,12 +130,12 @@ const UNCHANGED: &str = "SELECT
   + (SELECT count(*) FROM grades JOIN unnest($10::int[], $11::bigint[]) AS read(course, version)
         USING (course, version) WHERE student = $1)";
 
-/// What is read before something is handed in.
+/// The reads before something is handed in.
 const ASSIGNMENT: &str = "SELECT version FROM assignments WHERE course = $1 AND assignment = $2";
 const SUBMISSION: &str =
     "SELECT times, version FROM submissions WHERE course = $1 AND assignment = $2 AND student = $3";
 
-/// What is read before something is graded.
+/// The reads before something is graded.
 const HANDED_IN: &str = "SELECT student, version, times FROM submissions WHERE course = $1 AND assignment = $2";
 const GRADES: &str = "SELECT graded, version FROM grades WHERE student = $1 AND course = $2";
 /// Writes the grades that were read, if nobody has written them since.
@@ -147,7 +147,7 @@ const GRADE_VALIDATED: &str = "WITH read AS (
         WHERE course = $2 AND assignment = $5 ORDER BY student FOR SHARE OF submissions)
     UPDATE grades SET graded = $3, version = version + 1
     WHERE student = $1 AND course = $2 AND version = $4 AND (SELECT count(*) FROM read) = cardinality($6)";
-/// How many of the submissions that were scanned are as they were.
+/// Counts the submissions that are as they were scanned.
 const UNCHANGED_SUBMISSIONS: &str = "SELECT count(*) FROM submissions
     JOIN unnest($3::int[], $4::bigint[]) AS read(student, version) USING (student, version)
     WHERE course = $1 AND assignment = $2";
