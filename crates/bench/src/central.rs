@@ -1,4 +1,4 @@
-//! What is compared with: one central counter, ideal: it needs no time, sees every event in order, and refuses at once what
+//! The reference for refusals: one central counter, ideal: it needs no time, sees every event in order, and refuses at once what
 //! does not fit.
 
 use std::cmp::Reverse;
@@ -9,7 +9,7 @@ use crate::trace::{Kind, Trace};
 /// The share of acquires that the tight limit lets the central counter refuse.
 pub const TIGHT: f64 = 0.01;
 
-/// What became of a trace at the central counter.
+/// The outcomes of a trace at the central counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
     /// Acquires granted.
@@ -25,7 +25,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Whether less than [`TIGHT`] of the acquires were refused.
+    /// True if less than [`TIGHT`] of the acquires were refused.
     fn is_fair(&self) -> bool {
         (self.refused as f64) < TIGHT * (self.granted + self.refused) as f64
     }
@@ -38,12 +38,15 @@ pub fn replay(trace: &Trace, limit: i64) -> Tally {
     let mut holds: BinaryHeap<Reverse<(u64, i64)>> = BinaryHeap::new();
     let mut jobs = vec![0i64; trace.jobs as usize];
     for event in &trace.events {
+        // What ends makes room before what begins at the same time.
         while holds.peek().is_some_and(|Reverse((ends, _))| *ends <= event.at) {
             let Reverse((_, amount)) = holds.pop().expect("looked at above");
             in_use -= amount;
         }
+
         if let Some(amount) = event.kind.wanted() {
             if amount > limit - in_use {
+                // A job that is refused has nothing to give back at its end.
                 tally.refused += 1;
                 continue;
             }
@@ -51,7 +54,9 @@ pub fn replay(trace: &Trace, limit: i64) -> Tally {
             in_use += amount;
             tally.peak = tally.peak.max(in_use);
         }
+
         match event.kind {
+            // It is released by amount, if at all.
             Kind::Acquire { .. } => {}
             Kind::Hold { amount, micros } => holds.push(Reverse((event.at + micros, amount))),
             Kind::Begin { amount, job } => jobs[job as usize] = amount,
@@ -60,6 +65,7 @@ pub fn replay(trace: &Trace, limit: i64) -> Tally {
                 in_use -= amount;
                 tally.released += u64::from(amount > 0);
             }
+            // Tokens that nobody has cannot be given back.
             Kind::Release { amount } if amount > in_use => tally.refused_releases += 1,
             Kind::Release { amount } => {
                 in_use -= amount;
@@ -78,6 +84,7 @@ pub fn tight_limit(trace: &Trace) -> i64 {
     let enough = wanted.fold(1i64, i64::saturating_add);
     // With more than the peak of an unlimited counter nothing is ever refused.
     let (mut low, mut high) = (0, replay(trace, enough).peak.max(1));
+    // Always: `high` is fair, and `low` is not or is 0.
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         if replay(trace, middle).is_fair() { high = middle } else { low = middle }
@@ -119,7 +126,7 @@ mod tests {
         Trace { data: "generated".into(), events, jobs, skipped: 0 }
     }
 
-    /// Counts what is in use anew at every event, from the list of what was granted.
+    /// Counts what is in use at every event from the beginning, by the list of what was granted.
     fn replay_slowly(trace: &Trace, limit: i64) -> Tally {
         let mut granted: Vec<usize> = Vec::new();
         let mut released = 0;

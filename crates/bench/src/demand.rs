@@ -10,7 +10,7 @@ const DAY: f64 = 1_440.0;
 const RATE: f64 = 114.0;
 /// By how much a region's rate rises and falls around its mean over a day.
 const SWING: f64 = 0.8;
-/// How long a virtual machine lives on average, in seconds of the replay.
+/// The mean life of a virtual machine, in seconds of the replay.
 const LIFE: f64 = 35.0;
 
 /// Nearly periodic demand with a phase for each region, like the paper's: virtual machines are created, each takes a token,
@@ -19,6 +19,7 @@ pub fn periodic(events: usize, sites: usize, seed: u64) -> Trace {
     let mut rng = Rng::new(seed ^ 0x7065_7269);
     let mut out = Vec::with_capacity(events);
     let (mut at, mut jobs) = (0.0, 0);
+    // No region's rate is ever above this: events are drawn at it, and kept with the probability of the real rate.
     let fastest = RATE * (1.0 + SWING) * 1.3;
     // A slow random walk, so that no day is like the other.
     let mut weather = vec![1.0f64; sites];
@@ -31,12 +32,15 @@ pub fn periodic(events: usize, sites: usize, seed: u64) -> Trace {
                 *level = (*level + (unit(&mut rng) - 0.5) * 0.2).clamp(0.7, 1.3);
             }
         }
+
+        // Regions are as far apart in their day as on a globe.
         let site = rng.below(sites as u64) as usize;
         let phase = at / DAY + site as f64 / sites as f64;
         let rate = RATE * (1.0 + SWING * (phase * std::f64::consts::TAU).sin()) * weather[site];
         if unit(&mut rng) * fastest > rate {
             continue;
         }
+
         let life = exponential(&mut rng, LIFE);
         let event = |at: f64, kind| Event { at: (at * 1e6) as u64, site: Some(site), key: u64::from(jobs), kind };
         out.push(event(at, Kind::Begin { amount: 1, job: jobs }));
@@ -56,6 +60,7 @@ pub fn bursty(requests: usize, seed: u64) -> Trace {
     while out.len() < requests {
         let rate = if busy { 9.0 } else { 0.35 };
         let next = at + exponential(&mut rng, 1.0 / rate);
+        // The draw is thrown away where the rate changes before it: times between events have no memory.
         if next >= until {
             at = until;
             busy = !busy;
@@ -63,6 +68,8 @@ pub fn bursty(requests: usize, seed: u64) -> Trace {
             continue;
         }
         at = next;
+
+        // Long-tailed contexts, short outputs; both are held for a minute, as limits there are tokens a minute.
         let context = (1_400.0 * (0.9 * normal(&mut rng)).exp()).clamp(3.0, 7_500.0);
         let generated = 1.0 + exponential(&mut rng, 27.0);
         let amount = (context + generated) as i64;
@@ -72,6 +79,7 @@ pub fn bursty(requests: usize, seed: u64) -> Trace {
     finish(out, 0)
 }
 
+/// A trace of events in any order. What ends makes room before what begins at the same time.
 fn finish(mut events: Vec<Event>, jobs: u32) -> Trace {
     events.sort_by_key(|event| (event.at, event.kind.wanted().is_some()));
     Trace { data: "generated".into(), events, jobs, skipped: 0 }
@@ -82,6 +90,7 @@ fn unit(rng: &mut Rng) -> f64 {
     ((rng.draw() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
 }
 
+/// Of an exponential distribution.
 fn exponential(rng: &mut Rng, mean: f64) -> f64 {
     -mean * unit(rng).ln()
 }

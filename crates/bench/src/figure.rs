@@ -4,7 +4,9 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+/// The width of a figure, in pixels.
 const WIDTH: f64 = 760.0;
+/// The height of a figure, in pixels.
 const HEIGHT: f64 = 440.0;
 /// Room for the labels of axes, the title and the legend: left, top, right, bottom.
 const MARGIN: (f64, f64, f64, f64) = (78.0, 78.0, 24.0, 56.0);
@@ -16,7 +18,7 @@ const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00
 pub struct Figure {
     /// The file's name, without its extension.
     pub name: String,
-    /// What it shows, in a line.
+    /// The title, in a line.
     pub title: String,
     /// From left to right.
     pub x: Axis,
@@ -29,13 +31,13 @@ pub struct Figure {
 /// An axis.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Axis {
-    /// What it counts, with its unit.
+    /// The quantity, with its unit.
     pub label: String,
-    /// How.
+    /// The scale.
     pub scale: Scale,
 }
 
-/// How an axis counts.
+/// The scale of an axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scale {
     /// Evenly, from zero.
@@ -55,7 +57,7 @@ pub struct Series {
     pub name: String,
     /// Its points, from left to right.
     pub points: Vec<(f64, f64)>,
-    /// Whether it is only a mark to compare with.
+    /// True for a mark that is only there to compare with.
     pub is_reference: bool,
 }
 
@@ -103,6 +105,8 @@ impl Figure {
              <text x=\"{left}\" y=\"28\" font-size=\"17\" font-weight=\"bold\">{}</text>\n",
             escape(&self.title)
         );
+
+        // The grid first, so that lines are drawn over it.
         for tick in y.ticks() {
             let at = up(tick);
             let _ = writeln!(out, "<path d=\"M{left:.1} {at:.1}H{:.1}\" stroke=\"#e3e3e3\"/>", WIDTH - right);
@@ -117,6 +121,8 @@ impl Figure {
             let _ =
                 writeln!(out, "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}</text>", floor + 20.0);
         }
+
+        // The labels of axes stand in the margins, which lines never enter: points are clamped to the axes.
         let _ = writeln!(out, "<path d=\"M{left} {:.1}H{:.1}\" stroke=\"#444\"/>", HEIGHT - bottom, WIDTH - right);
         let middle = (left + WIDTH - right) / 2.0;
         let x_label = escape(&self.x.label);
@@ -127,6 +133,8 @@ impl Figure {
             out,
             "<text transform=\"translate(18 {middle}) rotate(-90)\" text-anchor=\"middle\">{y_label}</text>"
         );
+
+        // Each name stands beside a piece of its line, in the same colour and dashes.
         let mut legend = left;
         for (order, series) in self.series.iter().enumerate() {
             let colour = if series.is_reference { "#777" } else { COLOURS[order % COLOURS.len()] };
@@ -134,59 +142,72 @@ impl Figure {
             let line = format!("fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" stroke-linejoin=\"round\"{dash}");
             let points = series.points.iter().map(|&(x, y)| format!("{:.1} {:.1}", across(x), up(y)));
             let path: Vec<String> = points.collect();
+            // A path without points is not well formed; its name still says that there was nothing.
             if !path.is_empty() {
                 let _ = writeln!(out, "<path d=\"M{}\" {line}/>", path.join("L"));
             }
             let _ = writeln!(out, "<path d=\"M{legend} 50h22\" {line}/>");
             let _ = writeln!(out, "<text x=\"{}\" y=\"54.5\">{}</text>", legend + 28.0, escape(&series.name));
+            // About the width of the text: nothing here measures fonts.
             legend += 52.0 + 7.2 * series.name.chars().count() as f64;
         }
         out.push_str("</svg>\n");
         out
     }
 
+    /// The ruler of one coordinate of all points.
     fn ruler(&self, part: impl Fn(&(f64, f64)) -> f64, scale: Scale) -> Ruler {
         let values: Vec<f64> = self.series.iter().flat_map(|series| series.points.iter().map(&part)).collect();
         let positive = values.iter().copied().filter(|value| *value > 0.0);
         let least = positive.fold(f64::INFINITY, f64::min);
         let most = values.iter().copied().fold(0.0, f64::max);
+
         match scale {
             Scale::Linear | Scale::Whole => {
                 let least = if scale == Scale::Whole { 1.0 } else { 0.0 };
                 let step = nice(most.max(1e-9) / 5.0).max(least);
                 Ruler { scale, from: 0.0, to: (most.max(1e-9) / step).ceil() * step, step }
             }
+            // A whole power of ten at either end, so that every tick has a round label.
             Scale::Log if least.is_finite() => {
                 let (from, to) = (least.log10().floor(), most.log10().ceil());
                 Ruler { scale, from, to: to.max(from + 1.0), step: 1.0 }
             }
+            // Nothing above zero is to be drawn.
             Scale::Log => Ruler { scale, from: 0.0, to: 1.0, step: 1.0 },
             Scale::Nines => Ruler { scale, from: 0.0, to: NINES, step: 1.0 },
         }
     }
 }
 
-/// How many nines an axis of shares shows.
+/// The number of nines that an axis of shares shows.
 const NINES: f64 = 4.0;
 
 /// Maps values to a part of an axis' length.
 struct Ruler {
+    /// The scale.
     scale: Scale,
+    /// The beginning: a value, an exponent of ten, or a number of nines, by the scale.
     from: f64,
+    /// The end, counted in the same way.
     to: f64,
+    /// From one tick to the next, counted in the same way.
     step: f64,
 }
 
 impl Ruler {
+    /// The place of a value, from 0 at the beginning to 1 at the end; a value beyond either is put there.
     fn place(&self, value: f64) -> f64 {
         let value = match self.scale {
             Scale::Linear | Scale::Whole => value,
             Scale::Log => value.max(1e-300).log10(),
+            // The whole itself has no end of nines: it is drawn at the last.
             Scale::Nines => -(1.0 - value).max(1e-9).log10(),
         };
         ((value - self.from) / (self.to - self.from)).clamp(0.0, 1.0)
     }
 
+    /// The values at its ticks.
     fn ticks(&self) -> Vec<f64> {
         let count = ((self.to - self.from) / self.step).round() as i32;
         let tick = |order: i32| {
@@ -200,6 +221,7 @@ impl Ruler {
         (0..=count).map(tick).collect()
     }
 
+    /// The text at a tick.
     fn label(&self, tick: f64) -> String {
         match self.scale {
             Scale::Nines => {
@@ -218,11 +240,13 @@ fn nice(step: f64) -> f64 {
     [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|nice| *nice >= step * 0.999).unwrap_or(step)
 }
 
+/// A number without zeros at its end.
 fn trim(value: f64) -> String {
     let text = format!("{value:.6}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
+/// Text, for SVG.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

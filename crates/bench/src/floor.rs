@@ -6,34 +6,37 @@
 //! worst.
 //!
 //! A floor appends as many bytes as a site logs. How many those are is found out before each run: a machine in this process, of
-//! the same code, is handed requests of one and of many such operations, and its batches are measured.
+//! the same code, is handed requests of one and of many of these operations, and its batches are measured.
 
-use std::collections::BTreeMap;
-
-use slackline_core::api::{Batch, Hold, Operation, Readiness, Request, Response, Submission};
-use slackline_core::clock::{MILLISECOND, Now, SECOND};
-use slackline_core::id::{Incarnation, SessionId, SiteId};
-use slackline_core::machine::{ClientId, Effect, Input, Machine, Overlay, Seq, View};
+use slackline_core::api::{Hold, Operation, Readiness, Request, Response};
+use slackline_core::clock::{MILLISECOND, SECOND};
+use slackline_core::id::{Incarnation, SiteId};
+use slackline_core::machine::{ClientId, Effect, Input};
 use slackline_core::node::{Config, Node};
 use slackline_core::object::{Change, Home, Part, Transaction, Value};
 use slackline_server::floor::Load;
 
+use crate::ahead::Ahead;
+use crate::driven::Driven;
 use crate::live::LiveError;
 use crate::median;
 use crate::report::Run;
 
-/// A round is made of so many slices; after each of a site comes one of its floor.
+/// The number of slices of a round; after each of a site comes one of its floor.
 pub(crate) const SLICES: u32 = 4;
 
-/// What a site is asked.
+/// The operation that a site is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Asked {
     /// Acquires of one token of one quota.
     Acquires,
     /// Reads, of which nothing is logged.
     Reads,
-    /// Transactions that write an object of so many bytes each.
-    Writes { bytes: usize },
+    /// Transactions that write one object each.
+    Writes {
+        /// The size of its value.
+        bytes: usize,
+    },
 }
 
 /// The fact that explains floors, for a report.
@@ -52,6 +55,8 @@ pub(crate) fn compare(run: Run, site: &[f64], floor: &[f64]) -> Result<Run, Live
     if site.iter().chain(floor).any(|speed| *speed <= 0.0) {
         return Err(LiveError::Failed("nothing was done in a round".into()));
     }
+
+    // Of rounds side by side, so that what else the machine did in that time falls on both.
     let ratios: Vec<f64> = site.iter().zip(floor).map(|(site, floor)| site / floor).collect();
     let ratio = median(ratios, |ratio| *ratio);
     Ok(run.with("floor_ratio", (ratio * 1e3).round() / 1e3))
@@ -64,7 +69,7 @@ pub(crate) fn mark(mut run: Run, load: Load) -> Run {
     run.with("request_bytes", load.request_bytes).with("operation_bytes", load.operation_bytes)
 }
 
-/// Finds out what a site logs of what so many callers ask. Each has a row: the object that it writes, or the outcome of its call.
+/// Finds out what a site logs of what callers ask. Each has a row: the object that it writes, or the outcome of its call.
 ///
 /// # Errors
 ///
@@ -74,6 +79,8 @@ pub(crate) fn load(asked: Asked, callers: usize) -> Result<Load, LiveError> {
         return Ok(Load::default());
     }
     let failed = |problem| LiveError::Failed(format!("what a site logs cannot be found out: {problem}"));
+
+    // The same code that a site runs, so that a change of what it logs changes its floor.
     let mut sample = Sample::ready().map_err(failed)?;
     let few = sample.mean_bytes(asked, 1).map_err(failed)?;
     let many = sample.mean_bytes(asked, MANY).map_err(failed)?;
@@ -91,52 +98,44 @@ const MANY: usize = 65;
 const REQUESTS: usize = 64;
 /// The first sequence: numbers are as long as they are in the midst of a run.
 const FIRST: u64 = 1 << 20;
-/// How long an operation may take, in microseconds.
+/// The time that an operation may take, in microseconds.
 const TIMEOUT: u64 = 10 * SECOND;
-/// The quota that is acquired of, and its tokens.
+/// The quota that is acquired of.
 const QUOTA: &str = "hot";
+/// Its tokens: more than all requests take.
 const LIMIT: i64 = 1 << 50;
 
 /// A machine, and what is needed to ask it.
 struct Sample {
-    node: Node,
+    /// A site without others.
+    site: Driven,
+    /// Its clock, in microseconds.
     now: u64,
-    overlay: Overlay,
-    batches: Seq,
-    session: (SiteId, Incarnation, SessionId),
-    next: u64,
-}
-
-/// What came of one request.
-struct Came {
-    logged: usize,
-    responses: Vec<Response>,
+    /// The session of all requests, once it is open.
+    session: Option<Ahead>,
 }
 
 impl Sample {
     /// A site without others, with a session and a quota.
     fn ready() -> Result<Self, String> {
         let site = SiteId::new(0, 0);
-        let (now, nothing) = (SECOND, BTreeMap::new());
-        let node = Node::open(Config::new(site, vec![site]), 1, 0, &nothing, clock(now));
-        let node = node.map_err(|error| error.to_string())?;
-        let session = (site, Incarnation::default(), SessionId::default());
-        let mut sample = Self { node, now, overlay: Overlay::default(), batches: 0, session, next: FIRST };
-        while sample.node.readiness() != Readiness::Ready {
+        let mut sample =
+            Self { site: Driven::open(Config::new(site, vec![site]), 1, SECOND), now: SECOND, session: None };
+        while sample.site.node.readiness() != Readiness::Ready {
             if sample.now > 60 * SECOND {
                 return Err("it does not become ready".into());
             }
-            sample.feed(Input::Tick)?;
+            sample.feed(Input::Tick);
         }
-        match sample.ask(Request::Open)?.responses.pop() {
-            Some(Response::Opened { site, incarnation, session }) => sample.session = (site, incarnation, session),
-            other => return Err(format!("it opens no session: {other:?}")),
-        }
+
+        let opened = sample.ask(Request::Open);
+        let session = opened.iter().find_map(Ahead::opened).map(|session| session.after(FIRST - 1));
+        sample.session = Some(session.ok_or_else(|| format!("it opens no session: {opened:?}"))?);
         sample.carry_out(vec![Operation::Create { quota: QUOTA.into(), limit: LIMIT }])?;
         Ok(sample)
     }
 
-    /// The bytes that it logs of a request of so many operations, in the mean.
+    /// The mean of the bytes that it logs of a request with this number of operations.
     fn mean_bytes(&mut self, asked: Asked, operations: usize) -> Result<f64, String> {
         let operation = |at| match asked {
             Asked::Acquires => Operation::Acquire { quota: QUOTA.into(), amount: 1, hold: Hold::Counted },
@@ -144,56 +143,49 @@ impl Sample {
         };
         // Rows that only the first of them write are not of every request.
         self.carry_out((0..operations).map(operation).collect())?;
-        let mut logged = 0;
+
+        let before = self.site.logged();
         for _ in 0..REQUESTS {
-            logged += self.carry_out((0..operations).map(operation).collect())?;
+            self.carry_out((0..operations).map(operation).collect())?;
         }
-        Ok(logged as f64 / REQUESTS as f64)
+        Ok((self.site.logged() - before) as f64 / REQUESTS as f64)
     }
 
-    /// Has operations carried out by one request. Returns the bytes that were logged.
-    fn carry_out(&mut self, operations: Vec<Operation>) -> Result<usize, String> {
-        let (low, expected) = (self.next, operations.len());
-        let submission = |(order, operation)| Submission { sequence: low + order as u64, timeout: TIMEOUT, operation };
-        let operations: Vec<_> = operations.into_iter().enumerate().map(submission).collect();
-        self.next += expected as u64;
-        let (site, incarnation, session) = self.session;
-        let came = self.ask(Request::Batch(Batch { site, incarnation, session, low, operations }))?;
-        let answers = came.responses.iter().map(|response| match response {
+    /// Has operations carried out by one request.
+    fn carry_out(&mut self, operations: Vec<Operation>) -> Result<(), String> {
+        let expected = operations.len();
+        let session = self.session.as_mut().ok_or("no session is open")?;
+        let request = session.request(operations, expected as u64, TIMEOUT);
+        let responses = self.ask(request);
+
+        // Alone, it waits for nobody, so all answers are there.
+        let answers = responses.iter().map(|response| match response {
             Response::Batch { answers, .. } => answers.len(),
             _ => 0,
         });
-        // Alone, it waits for nobody.
         match answers.sum::<usize>() == expected {
-            true => Ok(came.logged),
-            false => Err(format!("of {expected} operations not all were answered: {:?}", came.responses)),
+            true => Ok(()),
+            false => Err(format!("of {expected} operations not all were answered: {responses:?}")),
         }
     }
 
-    fn ask(&mut self, request: Request) -> Result<Came, String> {
+    fn ask(&mut self, request: Request) -> Vec<Response> {
         self.feed(Input::Request { client: ClientId(1), request })
     }
 
-    /// Does with one input what a driver does. Storage absorbs nothing, so all rows are in the overlay.
-    fn feed(&mut self, input: Input<Node>) -> Result<Came, String> {
+    /// Hands the machine an input, and syncs what comes of it. Returns the responses.
+    fn feed(&mut self, input: Input<Node>) -> Vec<Response> {
+        // A site that joins waits for time to pass, so its clock goes on with every input.
         self.now += MILLISECOND;
-        let (now, nothing, mut effects) = (clock(self.now), BTreeMap::new(), Vec::new());
-        let needed = self.node.working_set(now, &input);
-        let view = View::prepare(needed, &self.overlay, &nothing).map_err(|error| error.to_string())?;
-        self.node.handle(now, input, &view, &mut effects);
-        let mut came = Came { logged: 0, responses: Vec::new() };
-        for effect in effects {
-            match effect {
-                Effect::Persist(batch) => {
-                    self.batches += 1;
-                    came.logged += batch.as_bytes().len();
-                    self.overlay.apply::<Node>(self.batches, &batch.into());
-                }
-                Effect::Respond { response, .. } => came.responses.push(response),
-                Effect::Send { .. } => {}
+        let mut responses = Vec::new();
+        let mut release = |effect| {
+            if let Effect::Respond { response, .. } = effect {
+                responses.push(response);
             }
-        }
-        Ok(came)
+        };
+        self.site.input(self.now, input, &mut release);
+        self.site.sync(release);
+        responses
     }
 }
 
@@ -204,10 +196,6 @@ fn write(at: usize, asked: Asked) -> Operation {
     let part = Part { writes: vec![put], ..Part::default() };
     let home = Home { region: 0, incarnation: Incarnation::default(), part };
     Operation::Commit(Box::new(Transaction { homes: vec![home], max_wait: TIMEOUT, ..Transaction::default() }))
-}
-
-fn clock(mono: u64) -> Now {
-    Now { wall: 1_700_000_000_000_000 + mono as i64, mono }
 }
 
 #[cfg(test)]

@@ -10,20 +10,20 @@ use std::time::Instant;
 
 use slackline::{Client, GrantId, ReadError};
 
-use crate::hot::Live;
-use crate::live::{LiveError, Scratch, Server};
+use crate::live::{LiveError, Scratch, Server, runtime};
 use crate::report::{Mode, Report, Run};
+use crate::turns::Live;
 
-/// What `bench footprint` is told.
+/// Options of `bench footprint`.
 #[derive(Clone, Debug)]
 pub struct FootprintOptions {
-    /// How many quotas there are.
+    /// The number of quotas.
     pub quotas: usize,
-    /// How many tracked grants of the first quota there are besides.
+    /// The number of tracked grants of the first quota besides.
     pub grants: usize,
-    /// Where to measure.
+    /// The server to measure, and the place of its data.
     pub live: Live,
-    /// What every random choice comes from; there is none.
+    /// The seed that is reported; nothing here is random.
     pub seed: u64,
 }
 
@@ -38,23 +38,25 @@ impl FootprintOptions {
 const CALLERS: usize = 256;
 /// Tokens of each quota.
 const LIMIT: i64 = 1_000;
+
 /// Runs `bench footprint`.
 pub fn footprint(options: &FootprintOptions) -> Result<Report, LiveError> {
     let scratch = Scratch::below(&options.live.directory)?;
     let directory = scratch.path().join("site");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime =
-        runtime.map_err(|source| LiveError::System { action: "start the client's runtime".into(), source })?;
+    let runtime = runtime()?;
 
     let server = Server::start(options.live.binary.as_deref(), &directory)?;
     server.wait_ready()?;
+
     let began = Instant::now();
     let samples = runtime.block_on(fill(&server, options))?;
     let seconds = began.elapsed().as_secs_f64();
     let before = server.resident_bytes()?;
-    drop(server);
 
+    // As by `kill -9`: nothing is tidied up before the restart.
+    drop(server);
     let server = Server::start(options.live.binary.as_deref(), &directory)?;
+    // Memory is looked at when the site serves, and again after every quota was looked at.
     let ready = server.wait_ready()?;
     let after = server.resident_bytes()?;
     runtime.block_on(check(&server, options, samples))?;
@@ -65,6 +67,7 @@ pub fn footprint(options: &FootprintOptions) -> Result<Report, LiveError> {
     run.committed = (2 * options.quotas + options.grants) as u64;
     // Tracked grants take memory until they are absorbed: that of before counts too.
     let most = after.max(listed).max(if options.grants > 0 { before } else { 0 });
+
     let run = run
         .took(seconds)
         .with("quotas", options.quotas)
@@ -104,9 +107,11 @@ pub fn footprint(options: &FootprintOptions) -> Result<Report, LiveError> {
 
 /// Creates the quotas, acquires a token of each, and then the tracked grants; some of those.
 async fn fill(server: &Server, options: &FootprintOptions) -> Result<Vec<GrantId>, LiveError> {
-    let client = Client::connect([server.address.to_string()]).await.map_err(failed)?;
+    let client = Client::connect([server.address.to_string()]).await.map_err(LiveError::failed)?;
     let next = Arc::new(AtomicUsize::new(0));
     let (quotas, limit) = (options.quotas, limit(options));
+
+    // Callers take the next number each, so that all are busy until the last.
     let caller = |_| {
         let (client, next) = (client.clone(), Arc::clone(&next));
         tokio::spawn(async move {
@@ -123,9 +128,10 @@ async fn fill(server: &Server, options: &FootprintOptions) -> Result<Vec<GrantId
     };
     let callers: Vec<_> = (0..CALLERS).map(caller).collect();
     for caller in callers {
-        caller.await.map_err(failed)?.map_err(failed)?;
+        caller.await.map_err(LiveError::failed)?.map_err(LiveError::failed)?;
     }
 
+    // Of each caller the last grant is kept, to be given back after the restart.
     let (next, grants) = (Arc::new(AtomicUsize::new(0)), options.grants);
     let caller = |_| {
         let (client, next) = (client.clone(), Arc::clone(&next));
@@ -140,7 +146,7 @@ async fn fill(server: &Server, options: &FootprintOptions) -> Result<Vec<GrantId
     let callers: Vec<_> = (0..CALLERS).map(caller).collect();
     let mut samples = Vec::new();
     for caller in callers {
-        samples.extend(caller.await.map_err(failed)?.map_err(failed)?);
+        samples.extend(caller.await.map_err(LiveError::failed)?.map_err(LiveError::failed)?);
     }
     client.close().await;
     Ok(samples)
@@ -149,18 +155,20 @@ async fn fill(server: &Server, options: &FootprintOptions) -> Result<Vec<GrantId
 /// Every quota is there with its tokens out, and grants are given back.
 async fn check(server: &Server, options: &FootprintOptions, samples: Vec<GrantId>) -> Result<(), LiveError> {
     let (quotas, limit) = (options.quotas, limit(options));
-    let client = Client::connect([server.address.to_string()]).await.map_err(failed)?;
-    let listed = client.list().await.map_err(|error: ReadError| failed(error))?;
+    let client = Client::connect([server.address.to_string()]).await.map_err(LiveError::failed)?;
+    let listed = client.list().await.map_err(|error: ReadError| LiveError::failed(error))?;
+
     let out = |name: &str| if name == self::name(0) { 1 + options.grants as i64 } else { 1 };
     let right = listed.iter().filter(|quota| quota.limit == limit && quota.tokens == limit - out(&quota.name)).count();
     if (listed.len(), right) != (quotas, quotas) {
         let found = listed.len();
-        return Err(failed(format!(
+        return Err(LiveError::failed(format!(
             "after the restart there are {found} quotas, {right} of them with the right tokens out, not {quotas}; this is a bug"
         )));
     }
+
     for grant in samples {
-        client.release_grant(grant).await.done().map_err(failed)?;
+        client.release_grant(grant).await.done().map_err(LiveError::failed)?;
     }
     client.close().await;
     Ok(())
@@ -171,10 +179,7 @@ fn limit(options: &FootprintOptions) -> i64 {
     LIMIT + options.grants as i64
 }
 
+/// The name of a quota.
 fn name(number: usize) -> String {
     format!("footprint-{number:06}")
-}
-
-fn failed(error: impl std::fmt::Display) -> LiveError {
-    LiveError::Failed(error.to_string())
 }

@@ -2,13 +2,17 @@
 
 /// Sub-buckets for each power of two.
 const FINE: u32 = 7;
+/// Values below 2⁷ have a bucket each; so has each power of two from there on 2⁷ of them.
 const BUCKETS: usize = (64 - FINE as usize + 1) << FINE;
 
 /// A histogram of nanoseconds. A percentile is off by less than 1 %; the largest is exact.
 #[derive(Clone, Debug)]
 pub struct Histogram {
+    /// The number of values in each bucket.
     counts: Vec<u64>,
+    /// The number of values in all: the sum of `counts`.
     count: u64,
+    /// The largest; 0 if there is none.
     max: u64,
 }
 
@@ -40,13 +44,14 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    /// How many were noted.
+    /// The number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
     /// The latency in nanoseconds that a share `q` (0 to 1) does not exceed; zero if nothing was noted.
     pub fn quantile(&self, q: f64) -> u64 {
+        // The value at this rank, rounded up to the end of its bucket.
         let rank = ((q * self.count as f64).ceil() as u64).max(1);
         let mut seen = 0;
         for (at, count) in self.counts.iter().enumerate() {
@@ -65,6 +70,7 @@ impl Histogram {
 
     /// Upper bounds of the buckets that hold something, with the share of all that is at most that; for figures.
     pub fn shares(&self) -> Vec<(u64, f64)> {
+        // Only those that hold something: a figure has as many points as there are different latencies.
         let mut seen = 0;
         let filled = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         filled

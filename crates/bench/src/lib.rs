@@ -4,6 +4,9 @@
 //! | --- | --- |
 //! | [`handle`] | `bench core`: the machine alone, as fast as it goes on one core |
 //! | [`hot`] | `bench hot`: one quota that never runs out, one site, many callers |
+//! | `turns` | rounds of a site and of its floor by turns |
+//! | `driven`, `ahead` | one site's machine driven in this process; sessions whose requests are made ahead |
+//! | `client` | the product's client of one site, driven by hand |
 //! | `floor` | what live figures are compared with, in the same run |
 //! | [`footprint`] | `bench footprint`: what many quotas cost one site |
 //! | [`calibrate`] | `bench calibrate`: what work costs at a real site, beside what the simulator reckons with |
@@ -12,15 +15,19 @@
 //! | [`trace`], [`demand`] | what is replayed: files, generators |
 //! | [`central`] | what is compared with: one ideal counter |
 //! | [`rtt`] | round trips between sites |
-//! | [`live`] | real sites to measure |
+//! | [`live`], `cluster` | real sites to measure: a process each, or many in this process |
 //! | [`postgres`] | what is compared with: a PostgreSQL of our own |
 //! | [`report`] | what every benchmark prints |
 //! | [`figure`], [`histogram`] | what `--plot` draws; latencies |
 //! | [`zipf`] | popularity |
 
+mod ahead;
 pub mod calibrate;
 pub mod central;
+mod client;
+mod cluster;
 pub mod demand;
+mod driven;
 pub mod figure;
 mod floor;
 pub mod footprint;
@@ -33,10 +40,14 @@ pub mod quota;
 pub mod report;
 pub mod rtt;
 pub mod trace;
+mod turns;
 pub mod txns;
 pub mod zipf;
 
-/// The one in the middle by some measure, of at least one; of an even number the lower.
+/// The bound on each clock's error that sites are told, in microseconds, where a benchmark chooses it.
+const EPSILON: u64 = 10_000;
+
+/// The lower median by `measure`; panics on an empty list.
 fn median<T>(mut all: Vec<T>, measure: impl Fn(&T) -> f64) -> T {
     all.sort_by(|one, other| measure(one).total_cmp(&measure(other)));
     let middle = (all.len() - 1) / 2;

@@ -11,10 +11,11 @@ use std::{fs, thread};
 
 use slackline_server::floor::Load;
 use slackline_server::{ServeConfig, Site, SiteHandle};
+use tokio::runtime::{Builder, Runtime};
 
-/// How long a server may take to serve, or to stop.
+/// The time that a server may take to serve, or to stop.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often it is asked whether it serves.
+/// The pause between two looks whether it serves.
 const LOOK: Duration = Duration::from_millis(2);
 /// File systems that keep nothing when the power goes.
 const VOLATILE: [&str; 4] = ["tmpfs", "ramfs", "devtmpfs", "hugetlbfs"];
@@ -33,7 +34,7 @@ pub enum LiveError {
     /// The operating system refuses something.
     #[error("cannot {action}: {source}")]
     System {
-        /// What was tried.
+        /// The attempt.
         action: String,
         /// Why not.
         source: io::Error,
@@ -44,6 +45,11 @@ pub enum LiveError {
 }
 
 impl LiveError {
+    /// A site or its client failed: how.
+    pub(crate) fn failed(why: impl std::fmt::Display) -> Self {
+        Self::Failed(why.to_string())
+    }
+
     /// For `map_err`: what was tried.
     pub(crate) fn system(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let action = action.into();
@@ -51,9 +57,15 @@ impl LiveError {
     }
 }
 
+/// A runtime for the clients of a benchmark: one thread, so that they take no more than one processor from the sites.
+pub(crate) fn runtime() -> Result<Runtime, LiveError> {
+    Builder::new_current_thread().enable_all().build().map_err(LiveError::system("start the client's runtime"))
+}
+
 /// A directory of its own for one benchmark's data. Removed when dropped.
 #[derive(Debug)]
 pub struct Scratch {
+    /// The absolute path.
     path: PathBuf,
     /// The type of the file system.
     pub file_system: String,
@@ -75,6 +87,7 @@ impl Scratch {
         let parent = parent.canonicalize().map_err(LiveError::system(format!("look at {}", parent.display())))?;
         let mut builder = DirBuilder::new();
         builder.mode(0o700);
+
         let path = Self::fresh(parent.join(format!("slackline-bench-{}", std::process::id())), builder)?;
         Ok(Self { file_system: file_system(&path), path })
     }
@@ -83,6 +96,7 @@ impl Scratch {
     fn fresh(path: PathBuf, builder: DirBuilder) -> Result<PathBuf, LiveError> {
         let mut number = 0;
         loop {
+            // The first to create it has it: a test beside this one looks for another number.
             let path = path.with_extension(number.to_string());
             match builder.create(&path) {
                 Ok(()) => return Ok(path),
@@ -97,11 +111,13 @@ impl Scratch {
         if !VOLATILE.contains(&self.file_system.as_str()) {
             return Ok(());
         }
+
+        // The directory that was asked for, not the one below it that we made.
         let path = self.path.parent().unwrap_or(&self.path).to_owned();
         Err(LiveError::InMemory { path, kind: self.file_system.clone() })
     }
 
-    /// Where it is.
+    /// The absolute path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -123,6 +139,7 @@ fn file_system(path: &Path) -> String {
 /// The type of the mount with the longest path that leads to `path`; of equal ones the last, which hides the others.
 fn mount_of<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
     let mount = |line: &'a str| {
+        // What is before the dash has the mount point as its fifth word; the type is the first word behind it.
         let (place, kind) = line.split_once(" - ")?;
         let place = place.split(' ').nth(4)?.replace("\\040", " ");
         path.starts_with(&place).then(|| (place.len(), kind.split(' ').next().unwrap_or_default()))
@@ -133,11 +150,15 @@ fn mount_of<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
 /// A site, in a process of its own (`slackline serve`) or, for tests, on threads of this one.
 #[derive(Debug)]
 pub struct Server {
+    /// The process or the threads, stopped when this is dropped.
     running: Running,
-    /// Where it serves clients.
+    /// The address for clients.
     pub address: SocketAddr,
+    /// The address for health and metrics.
     http: SocketAddr,
+    /// Its region, which its threads are named after.
     region: String,
+    /// The time of its start.
     started: Instant,
 }
 
@@ -151,7 +172,7 @@ pub struct Worked {
 }
 
 impl Worked {
-    /// What was worked since then.
+    /// The difference to an earlier reading.
     pub fn since(self, before: Self) -> Self {
         Self { site: self.site - before.site, beside: self.beside - before.beside }
     }
@@ -164,9 +185,11 @@ impl Worked {
 
 #[derive(Debug)]
 enum Running {
+    /// A process of its own.
     Process(Child),
     /// Only kept: when it is dropped, the site stops.
     Threads {
+        /// Its threads.
         _site: SiteHandle,
     },
 }
@@ -203,6 +226,8 @@ impl Server {
     ) -> Result<Self, LiveError> {
         let ((region, address), http) = (&sites[at], free_address()?);
         let regions: Vec<&String> = sites.iter().map(|(region, _)| region).collect();
+
+        // The configuration is a file, as people write it.
         let mut text = format!(
             "cluster = \"bench\"\nregions = {regions:?}\nregion = \"{region}\"\ndata = {:?}\nlisten = \"{address}\"\n\
              http = \"{http}\"\n",
@@ -213,6 +238,7 @@ impl Server {
         }
         let file = directory.with_extension("toml");
         fs::write(&file, &text).map_err(LiveError::system(format!("write {}", file.display())))?;
+
         let started = Instant::now();
         let running = match binary {
             Some(binary) => Running::Process(start_process(binary, &file, floor)?),
@@ -231,6 +257,7 @@ impl Server {
     /// Waits until it serves. Returns how long that took from its start.
     pub fn wait_ready(&self) -> Result<Duration, LiveError> {
         while self.started.elapsed() < PATIENCE {
+            // It listens before it serves: until then it says that it is not healthy.
             if get(self.http, "/healthz").is_ok_and(|reply| reply.starts_with("HTTP/1.1 200")) {
                 return Ok(self.started.elapsed());
             }
@@ -253,6 +280,7 @@ impl Server {
     pub fn resident_bytes(&self) -> Result<u64, LiveError> {
         let path = format!("/proc/{}/status", self.process());
         let status = fs::read_to_string(&path).map_err(LiveError::system(format!("read {path}")))?;
+
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kibibytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
         kibibytes.map(|kibibytes| kibibytes * 1024).ok_or_else(|| LiveError::Failed(format!("{path} has no VmRSS")))
@@ -268,10 +296,14 @@ impl Server {
             // A thread may end at any time.
             let Ok(name) = fs::read_to_string(thread.join("comm")) else { continue };
             let Ok(times) = fs::read_to_string(thread.join("schedstat")) else { continue };
+
+            // The first number of `schedstat` is the time on a processor; time spent waiting for one is not in it.
             let nanos = times.split(' ').next().and_then(|nanos| nanos.parse::<u64>().ok()).unwrap_or(0);
             let part = if name.starts_with(&of_site) { &mut worked.site } else { &mut worked.beside };
             *part += nanos as f64 / 1e9;
         }
+
+        // Without the scheduler's statistics, or with another name of the thread, all figures would be 0.
         if worked.site == 0.0 {
             let path = path.display();
             return Err(LiveError::Failed(format!("{path} does not tell the time of thread {of_site}")));
@@ -310,6 +342,7 @@ fn start_process(binary: &Path, config: &Path, floor: Option<Load>) -> Result<Ch
             command.args(["bench", "floor", "--load"]).arg(format!("{request_bytes},{operation_bytes},{rows}"))
         }
     };
+
     let mut child = command
         .args(["--json", "--config"])
         .arg(config)
@@ -318,6 +351,7 @@ fn start_process(binary: &Path, config: &Path, floor: Option<Load>) -> Result<Ch
         .stdout(Stdio::piped())
         .spawn()
         .map_err(LiveError::system(format!("start {}", binary.display())))?;
+
     // The first line says that it listens; none, that it has ended.
     let mut line = String::new();
     let output = child.stdout.take().map(BufReader::new);
@@ -332,13 +366,16 @@ fn start_process(binary: &Path, config: &Path, floor: Option<Load>) -> Result<Ch
 /// The sum of a metric over its labels, from the `/metrics` of a site.
 pub fn metric(http: SocketAddr, name: &str) -> Result<f64, LiveError> {
     let page = get(http, "/metrics").map_err(LiveError::system("read /metrics"))?;
+
     let value = |line: &str| {
+        // Another metric's name may begin with this one.
         let rest = line.strip_prefix(name)?;
         if !rest.starts_with(['{', ' ']) {
             return None;
         }
         rest.rsplit(' ').next()?.parse::<f64>().ok()
     };
+
     let values: Vec<f64> = page.lines().filter_map(value).collect();
     if values.is_empty() {
         return Err(LiveError::Failed(format!("/metrics has no {name}")));
@@ -351,6 +388,7 @@ fn addresses(regions: &[&str]) -> Result<Vec<(String, SocketAddr)>, LiveError> {
     regions.iter().map(|region| Ok(((*region).to_owned(), free_address()?))).collect()
 }
 
+/// An address of this machine that nobody listens at.
 fn free_address() -> Result<SocketAddr, LiveError> {
     let ports = slackline_server::ports::free(1).map_err(LiveError::system("find a free port of 127.0.0.1"))?;
     Ok(SocketAddr::from(([127, 0, 0, 1], ports[0])))

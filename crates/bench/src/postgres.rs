@@ -15,11 +15,11 @@ use tokio_postgres::{Client, Config, NoTls};
 
 use crate::live::{LiveError, Scratch};
 
-/// Where Debian's packages put each version.
+/// The folder in which Debian's packages put each version.
 const PACKAGED: &str = "/usr/lib/postgresql";
 /// The user that the server runs as when we are root, which it refuses to be.
 const SERVER_USER: &str = "postgres";
-/// Who owns the database.
+/// The owner of the database.
 const OWNER: &str = "bench";
 /// Shared buffers, in megabytes: more than all that is in the tables.
 const SHARED_BUFFERS: usize = 256;
@@ -47,22 +47,26 @@ rm -rf "$2"
 /// PostgreSQL's programs on this machine, and whom they are run as.
 #[derive(Clone, Debug)]
 pub struct Installation {
+    /// The folder that they are in.
     programs: PathBuf,
     /// User and group, if we are root.
     user: Option<(u32, u32)>,
 }
 
 impl Installation {
-    /// What is in `PATH`, or else the newest of the packaged versions.
+    /// Looks in `PATH`, then for the newest of the packaged versions.
     pub fn find() -> Result<Self, LiveError> {
         let is_there =
             |folder: &PathBuf| ["initdb", "postgres", "pg_isready"].iter().all(|name| folder.join(name).is_file());
         let path = std::env::var_os("PATH").unwrap_or_default();
         let programs = std::env::split_paths(&path).find(is_there).or_else(|| packaged().find(is_there));
+
         let programs = programs.ok_or_else(|| {
             let why = format!("PostgreSQL is neither in PATH nor below {PACKAGED}: apt-get install postgresql");
             LiveError::Failed(why)
         })?;
+
+        // PostgreSQL refuses to be run by root.
         let is_root = fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
         let user = if is_root { Some(server_user()?) } else { None };
         Ok(Self { programs, user })
@@ -78,6 +82,7 @@ impl Installation {
             Ok(status) => Err(format!("{}: {status}", script.display())),
             Err(error) => Err(format!("{}: {error}", script.display())),
         };
+
         let found = Self::find().or_else(|_| installed());
         // Not by `eprintln`, which is shown only of tests that fail.
         found.map_err(|why| writeln!(io::stderr(), "a test is left out, for want of PostgreSQL: {why}")).ok()
@@ -109,12 +114,14 @@ fn server_user() -> Result<(u32, u32), LiveError> {
 /// A running server. Stopped, and its folder removed, when dropped.
 #[derive(Debug)]
 pub struct Server {
+    /// The shell that watches over the server, and stops it at the end of its input.
     watch: Child,
+    /// The cluster's folder.
     scratch: Scratch,
 }
 
 impl Server {
-    /// Makes a cluster for so many clients, and starts its server.
+    /// Makes a cluster for this number of clients, and starts its server.
     pub fn start(installation: &Installation, clients: usize) -> Result<Self, LiveError> {
         let scratch = Scratch::private()?;
         let folder = scratch.path();
@@ -124,12 +131,15 @@ impl Server {
             chown(folder, Some(user), Some(group)).map_err(why)?;
             command.uid(user).gid(group);
         }
+
+        // No port of the machine: only who may enter the folder can connect.
         let settings = format!(
             "listen_addresses = ''\nport = 5432\nunix_socket_directories = '{}'\nmax_connections = {}\n\
              shared_buffers = {SHARED_BUFFERS}MB",
             folder.display().to_string().replace('\'', "''"),
             clients + SPARE
         );
+
         // In a group of its own, so that it outlives an interrupt from the terminal.
         let mut watch = command
             .args(["-c", WATCH, "sh"])
@@ -145,6 +155,7 @@ impl Server {
             .map_err(LiveError::system("start sh"))?;
         let output = watch.stdout.take();
         let server = Self { watch, scratch };
+
         // The first line says that it serves; none, that it has ended.
         let mut line = String::new();
         let read = output.map(|output| BufReader::new(output).read_line(&mut line)).transpose();
@@ -163,6 +174,7 @@ impl Server {
     pub async fn connect(&self) -> Result<Client, LiveError> {
         let socket = UnixStream::connect(self.scratch.path().join(".s.PGSQL.5432")).await;
         let socket = socket.map_err(LiveError::system("connect to PostgreSQL"))?;
+
         let connected = Config::new().user(OWNER).dbname("postgres").connect_raw(socket, NoTls).await;
         let (client, connection) = connected.map_err(|error| LiveError::Failed(format!("PostgreSQL: {error}")))?;
         // If it fails, so does each request on it.
@@ -170,7 +182,7 @@ impl Server {
         Ok(client)
     }
 
-    /// What the log ends with, from the last error on.
+    /// The end of the log, from the last error on.
     fn last_words(&self) -> String {
         let log = fs::read_to_string(self.scratch.path().join("log")).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();

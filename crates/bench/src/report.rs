@@ -12,7 +12,7 @@ use crate::histogram::Histogram;
 /// The width of tables.
 const COLUMNS: usize = 80;
 
-/// Whether time was virtual.
+/// Virtual time, or real.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -22,30 +22,30 @@ pub enum Mode {
     Live,
 }
 
-/// What one benchmark found. Serialized, it is the object that `--json` prints.
+/// The result of one benchmark. Serialized, it is the object that `--json` prints.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The workload's name.
     pub workload: String,
-    /// Whether time was virtual.
+    /// Virtual time, or real.
     pub mode: Mode,
-    /// What every random choice came from.
+    /// The seed of every random choice.
     pub seed: u64,
     /// `generated`, or `real: ` and what.
     pub data: String,
     /// The bound on each clock's error, in microseconds.
     pub epsilon_us: u64,
-    /// What work costs in virtual time.
+    /// The cost model of virtual time; none in real time.
     #[serde(serialize_with = "costs")]
     pub cost_model: Option<Costs>,
     /// One for each configuration.
     pub runs: Vec<Run>,
-    /// Whether the data were checked after every run, and right.
+    /// True if the data were checked after every run, and right.
     pub verified: bool,
-    /// What else a reader must know: round trips, the paper's figures. Only in the table.
+    /// The facts that the figures rest on: round trips, the paper's figures. Only in the table.
     #[serde(skip)]
     pub facts: Vec<(String, String)>,
-    /// What `--plot` draws. Not printed.
+    /// The figures that `--plot` draws. Not printed.
     #[serde(skip)]
     pub figures: Vec<Figure>,
 }
@@ -61,7 +61,7 @@ pub struct Run {
     pub refused: u64,
     /// Operations of which it is not known how they ended.
     pub unknown: u64,
-    /// How long it took, in virtual time if the report is of a simulation.
+    /// Its length, in virtual time if the report is of a simulation.
     pub duration_s: f64,
     /// Operations done in a second of that time.
     pub throughput_per_s: f64,
@@ -77,13 +77,13 @@ pub struct Run {
     pub retracts: u64,
     /// Messages between sites; none where there is one site only.
     pub wan_messages: Option<u64>,
-    /// What only some benchmarks tell.
+    /// Figures that only some benchmarks have.
     #[serde(flatten)]
     pub more: Map<String, Value>,
-    /// What the table calls it, if its configuration does not tell it from others.
+    /// Its name in the table, where the configuration alone does not tell it from others.
     #[serde(skip)]
     pub label: Option<String>,
-    /// Whether it is an ideal that only counts: it takes no time and sends nothing, so its latencies and messages are 0. The
+    /// True if it is an ideal that only counts: it takes no time and sends nothing, so its latencies and messages are 0. The
     /// table leaves them out.
     #[serde(skip)]
     pub is_ideal: bool,
@@ -113,6 +113,9 @@ impl From<&Histogram> for Latency {
     }
 }
 
+/// A run, and the latencies of its operations, for figures.
+pub(crate) type Measured = (Run, Histogram);
+
 impl Run {
     /// A run of which nothing is known but its name.
     pub fn new(config: impl Into<String>) -> Self {
@@ -137,6 +140,7 @@ impl Run {
 
     /// Sets the duration, and with it the throughput.
     pub fn took(mut self, seconds: f64) -> Self {
+        // Set together: one is never of another run's time than the other.
         self.duration_s = seconds;
         let per_second = if seconds > 0.0 { self.committed as f64 / seconds } else { 0.0 };
         self.throughput_per_s = (per_second * 100.0).round() / 100.0;
@@ -149,7 +153,7 @@ impl Run {
         self
     }
 
-    /// What the table calls it.
+    /// Its name in the table.
     fn name(&self) -> &str {
         self.label.as_deref().unwrap_or(&self.config)
     }
@@ -182,6 +186,8 @@ impl Report {
         let width = self.runs.iter().map(|run| run.name().len()).max().unwrap_or(0).max(6);
         let known = |run: &Run, figure: String| if run.is_ideal { "-".to_owned() } else { figure };
         let told = |figure: Option<String>| figure.unwrap_or_else(|| "-".to_owned());
+
+        // The first block of rows: how operations ended, and what came with them; transactions have other columns than quotas.
         let are_txns = self.runs.iter().any(|run| run.more.contains_key("phases"));
         let last = if are_txns { "aborts 0-ph. 1-ph. 2-ph." } else { "local rebalances  gifts" };
         let _ = writeln!(out, "{:width$} committed refused unknown    per s {last}", "");
@@ -212,6 +218,8 @@ impl Report {
                 known(run, run.gifts.to_string()),
             );
         }
+
+        // The second block: latencies.
         let _ = writeln!(out, "\n{:width$}   p50 ms     p90     p95     p99    p999     max messages", "");
         for run in &self.runs {
             let latency = &run.latency_ms;
@@ -230,6 +238,8 @@ impl Report {
                 known(run, told(run.wan_messages.map(|messages| messages.to_string()))),
             );
         }
+
+        // Then what only some benchmarks tell, by the names that it has in JSON.
         for run in self.runs.iter().filter(|run| !run.more.is_empty()) {
             let more: Vec<String> = run.more.iter().map(|(name, value)| format!("{name} {}", plain(value))).collect();
             wrap(&mut out, &format!("\n{}: ", run.name()), &more.join(", "));
@@ -245,6 +255,7 @@ impl Report {
             Mode::Sim => "simulated, virtual time",
             Mode::Live => "live, real time",
         };
+
         let mut facts = vec![
             ("workload".to_owned(), self.workload.clone()),
             ("mode".to_owned(), mode.to_owned()),
@@ -256,6 +267,7 @@ impl Report {
         facts.extend(self.facts.iter().cloned());
         let verified = if self.verified { "the books were checked after every run, and are right" } else { "NO" };
         facts.push(("verified".to_owned(), verified.to_owned()));
+
         for (name, fact) in &facts {
             wrap(&mut out, &format!("{name:12} "), fact);
         }
@@ -263,11 +275,18 @@ impl Report {
     }
 }
 
+/// Runs without their latencies, and the figure of the latencies.
+pub(crate) fn runs_and_figure(name: &str, measured: Vec<Measured>) -> (Vec<Run>, Figure) {
+    let figure = latency_figure(name, measured.iter().map(|(run, latencies)| (run.config.as_str(), latencies)));
+    (measured.into_iter().map(|(run, _)| run).collect(), figure)
+}
+
 /// The share of operations that a latency covers.
 pub(crate) fn latency_figure<'a>(name: &str, runs: impl Iterator<Item = (&'a str, &'a Histogram)>) -> Figure {
     let line = |histogram: &Histogram| {
         let mut points: Vec<_> =
             histogram.shares().into_iter().map(|(nanos, share)| (nanos as f64 / 1e6, share)).collect();
+        // A line begins at the share of nothing.
         if let Some(&(first, _)) = points.first() {
             points.insert(0, (first, 0.0));
         }
@@ -286,6 +305,7 @@ pub(crate) fn latency_figure<'a>(name: &str, runs: impl Iterator<Item = (&'a str
 fn wrap(out: &mut String, label: &str, text: &str) {
     let indent = label.trim_start_matches('\n').chars().count();
     out.push_str(label);
+
     let mut column = indent;
     for (order, word) in text.split(' ').enumerate() {
         let width = word.chars().count();
@@ -302,6 +322,7 @@ fn wrap(out: &mut String, label: &str, text: &str) {
     out.push('\n');
 }
 
+/// The cost model as an object, or null.
 fn costs<S: serde::Serializer>(costs: &Option<Costs>, serializer: S) -> Result<S::Ok, S::Error> {
     let object = |costs: &Costs| {
         let Costs { input_ns, operation_ns, object_ns, send_ns, byte_ns, sync_us, sync_byte_ns } = *costs;
@@ -313,6 +334,7 @@ fn costs<S: serde::Serializer>(costs: &Option<Costs>, serializer: S) -> Result<S
     costs.as_ref().map(object).serialize(serializer)
 }
 
+/// The cost model in words.
 fn cost_words(costs: &Costs) -> String {
     let Costs { input_ns, operation_ns, object_ns, send_ns, byte_ns, sync_us, sync_byte_ns } = costs;
     format!(
@@ -324,6 +346,7 @@ fn cost_words(costs: &Costs) -> String {
 /// Milliseconds with three significant digits.
 fn milliseconds(ms: f64) -> String {
     let digits = match ms {
+        // A microsecond is still told from two.
         _ if ms < 0.01 => 4,
         _ if ms < 10.0 => 3,
         _ if ms < 100.0 => 1,
@@ -341,6 +364,7 @@ fn phases(run: &Run) -> String {
     [share(0), share(1), share(2)].join(" ")
 }
 
+/// A figure as the table shows it: three decimals, and lists on one line.
 fn plain(value: &Value) -> String {
     match value {
         Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join("/"),
@@ -348,6 +372,7 @@ fn plain(value: &Value) -> String {
             values.iter().map(|(name, value)| format!("{name} {}", plain(value))).collect::<Vec<_>>().join(" ")
         }
         Value::String(text) => text.clone(),
+        // A float that is whole is a count or a total: decimals would only look exact.
         Value::Number(number) => match number.as_f64() {
             Some(value) if value.fract() != 0.0 => format!("{value:.3}"),
             Some(value) if number.is_f64() => format!("{value:.0}"),

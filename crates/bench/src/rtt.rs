@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use slackline_wire::rtt::{RttError, RttTable};
 
-/// Where round-trip times come from.
+/// The source of round-trip times.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Rtt {
     /// The built-in table of AWS regions.
@@ -75,6 +75,8 @@ impl Matrix {
             Rtt::File(path) => RttTable::from_csv(path)?,
         };
         let regions: Vec<String> = table.regions().iter().cycle().take(sites).cloned().collect();
+
+        // Every pair must be known: a default would be a figure that nobody has measured.
         let mut micros = Vec::with_capacity(sites * sites);
         for from in &regions {
             for to in &regions {
@@ -85,7 +87,7 @@ impl Matrix {
         Ok(Self { regions, micros, table })
     }
 
-    /// How many sites there are.
+    /// The number of sites.
     pub fn sites(&self) -> usize {
         self.regions.len()
     }
@@ -100,6 +102,7 @@ impl Matrix {
         let sites = self.sites();
         let pairs = (0..sites).flat_map(|from| (0..from).map(move |to| (from, to)));
         let times: Vec<u64> = pairs.map(|(from, to)| self.micros(from, to)).collect();
+
         let ms = |micros: Option<&u64>| *micros.unwrap_or(&0) as f64 / 1e3;
         let (shortest, longest) = (ms(times.iter().min()), ms(times.iter().max()));
         format!("{shortest} to {longest} ms between {} ({})", self.regions.join(", "), self.table.source())

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// How long a request of an LLM trace holds its tokens, in microseconds: limits there are tokens a minute.
+/// The time for which a request of an LLM trace holds its tokens, in microseconds: limits there are tokens a minute.
 const LLM_HOLD: u64 = 60_000_000;
 /// The shortest hold that a quota takes, in microseconds.
 const SHORTEST_HOLD: u64 = 1_000;
@@ -23,34 +23,34 @@ pub enum Format {
 /// One thing that happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// When, in microseconds since the beginning of the trace.
+    /// The time, in microseconds since the beginning of the trace.
     pub at: u64,
     /// The site where, if the trace says so; otherwise it is chosen by a hash of `key`.
     pub site: Option<usize>,
-    /// What belongs together goes to the same site.
+    /// Events of the same key go to the same site.
     pub key: u64,
-    /// What.
+    /// The operation.
     pub kind: Kind,
 }
 
-/// What happens.
+/// The operation of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Tokens are wanted, and released by the amount some other time, or never.
     Acquire {
-        /// How many.
+        /// The number of tokens.
         amount: i64,
     },
     /// Tokens are wanted for a time.
     Hold {
-        /// How many.
+        /// The number of tokens.
         amount: i64,
         /// For how long, in microseconds.
         micros: u64,
     },
     /// Tokens are wanted until the job of this number ends.
     Begin {
-        /// How many.
+        /// The number of tokens.
         amount: i64,
         /// The job, counted from 0 in the order of the trace.
         job: u32,
@@ -62,13 +62,13 @@ pub enum Kind {
     },
     /// Tokens are given back by amount.
     Release {
-        /// How many.
+        /// The number of tokens.
         amount: i64,
     },
 }
 
 impl Kind {
-    /// How many tokens an acquire wants; none for what is no acquire.
+    /// The tokens that an acquire wants; none for any other operation.
     pub fn wanted(&self) -> Option<i64> {
         match self {
             Kind::Acquire { amount } | Kind::Hold { amount, .. } | Kind::Begin { amount, .. } => Some(*amount),
@@ -84,7 +84,7 @@ pub struct Trace {
     pub data: String,
     /// The events.
     pub events: Vec<Event>,
-    /// How many jobs there are.
+    /// The number of jobs.
     pub jobs: u32,
     /// Lines of the file that ask for nothing and were left out.
     pub skipped: u64,
@@ -108,9 +108,9 @@ pub enum TraceError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
-        /// What it should look like.
+        /// The expected form.
         expected: &'static str,
     },
     /// The file asks for nothing.
@@ -158,6 +158,7 @@ impl Trace {
             Format::Openb => ("as its header line says, with num_gpu, creation_time and deletion_time", openb),
             Format::Events => ("`12.5,0,acquire,3`: seconds, site or nothing, acquire or release, tokens", events),
         };
+
         let mut gathered = Gathered::default();
         for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
             let line = line.trim();
@@ -171,10 +172,13 @@ impl Trace {
                 expected,
             })?;
         }
+
+        // A trace that only gives back would let every configuration look alike.
         let Gathered { mut events, jobs, skipped, .. } = gathered;
         if events.iter().all(|(_, event)| event.kind.wanted().is_none()) {
             return Err(TraceError::Empty(path.to_owned()));
         }
+
         // What ends makes room before what begins at the same time.
         events.sort_by_key(|(at, event)| (*at, event.kind.wanted().is_some()));
         let first = events[0].0;
@@ -192,6 +196,7 @@ impl Trace {
         for event in &mut self.events {
             event.at = (event.at as f64 / speed) as u64;
             if let Kind::Hold { micros, .. } = &mut event.kind {
+                // A hold that were shorter would be refused.
                 *micros = ((*micros as f64 / speed) as u64).max(SHORTEST_HOLD);
             }
         }
@@ -205,12 +210,12 @@ impl Trace {
         }
     }
 
-    /// How many events are acquires.
+    /// The number of acquires.
     pub fn acquires(&self) -> u64 {
         self.events.iter().filter(|event| event.kind.wanted().is_some()).count() as u64
     }
 
-    /// When the last event happens, in microseconds.
+    /// The time of the last event, in microseconds.
     pub fn length(&self) -> u64 {
         self.events.last().map_or(0, |event| event.at)
     }
@@ -227,22 +232,27 @@ fn mix(number: u64) -> u64 {
 /// Takes in one line.
 type ParseLine = fn(&mut Gathered, &str) -> Result<(), String>;
 
-/// What was read so far. Times are absolute, in microseconds, and may be in any order.
+/// The lines that were read so far. Times are absolute, in microseconds, and may be in any order.
 #[derive(Default)]
 struct Gathered {
+    /// The events, each with its absolute time.
     events: Vec<(i64, Event)>,
+    /// Jobs so far.
     jobs: u32,
+    /// Lines that ask for nothing.
     skipped: u64,
     /// Positions of the columns of interest, once the header was read.
     columns: Option<[usize; 3]>,
 }
 
 impl Gathered {
+    /// Adds an event, at an absolute time.
     fn push(&mut self, at: i64, site: Option<usize>, key: u64, kind: Kind) {
         self.events.push((at, Event { at: 0, site, key, kind }));
     }
 }
 
+/// A line of [`Format::AzureLlm`].
 fn azure_llm(gathered: &mut Gathered, line: &str) -> Result<(), String> {
     if gathered.events.is_empty()
         && gathered.skipped == 0
@@ -254,19 +264,25 @@ fn azure_llm(gathered: &mut Gathered, line: &str) -> Result<(), String> {
     let [time, context, generated] = fields[..] else {
         return Err(format!("there are {} fields, not 3", fields.len()));
     };
+
+    // Both sorts of tokens count against one limit.
     let at = timestamp(time).ok_or_else(|| format!("{time:?} is not a time"))?;
     let amount = count(context)?.checked_add(count(generated)?).ok_or("the sum of the tokens is beyond 64 bits")?;
     if amount == 0 {
         gathered.skipped += 1;
         return Ok(());
     }
+
+    // Requests have nothing in common, so each is placed by itself.
     let key = gathered.events.len() as u64;
     gathered.push(at, None, key, Kind::Hold { amount, micros: LLM_HOLD });
     Ok(())
 }
 
+/// A line of [`Format::Openb`].
 fn openb(gathered: &mut Gathered, line: &str) -> Result<(), String> {
     let fields: Vec<&str> = line.split(',').map(str::trim).collect();
+    // The first line names the columns.
     let Some(columns) = gathered.columns else {
         let position = |name: &str| {
             fields.iter().position(|field| *field == name).ok_or_else(|| format!("the header has no column {name}"))
@@ -274,6 +290,7 @@ fn openb(gathered: &mut Gathered, line: &str) -> Result<(), String> {
         gathered.columns = Some([position("num_gpu")?, position("creation_time")?, position("deletion_time")?]);
         return Ok(());
     };
+
     let field = |at: usize| fields.get(at).copied().ok_or_else(|| format!("there are only {} fields", fields.len()));
     let [gpus, created, deleted] = columns;
     let (amount, created, deleted) = (count(field(gpus)?)?, seconds(field(created)?)?, seconds(field(deleted)?)?);
@@ -284,6 +301,7 @@ fn openb(gathered: &mut Gathered, line: &str) -> Result<(), String> {
         gathered.skipped += 1;
         return Ok(());
     }
+
     let job = gathered.jobs;
     gathered.jobs += 1;
     gathered.push(created, None, job.into(), Kind::Begin { amount, job });
@@ -292,6 +310,7 @@ fn openb(gathered: &mut Gathered, line: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// A line of [`Format::Events`].
 fn events(gathered: &mut Gathered, line: &str) -> Result<(), String> {
     if gathered.events.is_empty() && line == "time_s,site,op,amount" {
         return Ok(());
@@ -300,6 +319,7 @@ fn events(gathered: &mut Gathered, line: &str) -> Result<(), String> {
     let [time, site, op, amount] = fields[..] else {
         return Err(format!("there are {} fields, not 4", fields.len()));
     };
+
     let at = seconds(time)?;
     let site = match site {
         "" => None,
@@ -309,6 +329,7 @@ fn events(gathered: &mut Gathered, line: &str) -> Result<(), String> {
     if tokens == 0 {
         return Err("the amount is zero".into());
     }
+
     let kind = match op {
         "acquire" => Kind::Acquire { amount: tokens },
         "release" => Kind::Release { amount: tokens },
@@ -319,6 +340,7 @@ fn events(gathered: &mut Gathered, line: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// A number of tokens.
 fn count(text: &str) -> Result<i64, String> {
     text.parse().ok().filter(|count| *count >= 0).ok_or_else(|| format!("{text:?} is not a number of tokens"))
 }
@@ -339,17 +361,21 @@ fn timestamp(text: &str) -> Option<i64> {
         Some(at) => (&time[..at], offset(&time[at..])?),
         None => (time, 0),
     };
+
     let mut date = date.splitn(3, '-').map(str::parse::<i64>);
     let (year, month, day) = (date.next()?.ok()?, date.next()?.ok()?, date.next()?.ok()?);
     let mut time = time.splitn(3, ':');
     let (hour, minute): (i64, i64) = (time.next()?.parse().ok()?, time.next()?.parse().ok()?);
     let second: f64 = time.next()?.parse().ok()?;
+
+    // A leap second is a time like another; days beyond a month's end run over into the next.
     let valid = (1..=9999).contains(&year)
         && (1..=12).contains(&month)
         && (1..=31).contains(&day)
         && (0..24).contains(&hour)
         && (0..60).contains(&minute)
         && (0.0..61.0).contains(&second);
+
     // Days since 1970 in the Gregorian calendar, years counted from March.
     let shifted = if month <= 2 { year - 1 } else { year };
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;

@@ -14,6 +14,8 @@ impl Zipf {
     pub fn new(count: usize, s: f64) -> Self {
         let weights: Vec<f64> = (1..=count).map(|rank| (rank as f64).powf(-s)).collect();
         let total: f64 = weights.iter().sum();
+
+        // Sums of whole numbers, so that a draw is a search and no arithmetic.
         let mut sum = 0.0;
         let sums = weights.iter().map(|weight| {
             sum += weight;
@@ -25,6 +27,7 @@ impl Zipf {
     /// A position.
     pub fn draw(&self, rng: &mut Rng) -> usize {
         let mark = rng.draw();
+        // The last sum may be rounded to less than the highest mark.
         self.sums.partition_point(|sum| *sum < mark).min(self.sums.len() - 1)
     }
 }

@@ -206,11 +206,12 @@ fn bursty_demand_is_served_locally_and_hardly_refused_more_than_centrally() {
 
 #[test]
 fn hot_simulated_is_faster_with_more_callers() {
-    let options = HotOptions { callers: vec![1, 64], round: Duration::from_millis(50), ..HotOptions::default() };
+    let options = HotOptions { callers: vec![1, 64, 512], round: Duration::from_millis(50), ..HotOptions::default() };
     let report = hot(&options).expect("it runs");
     is_well_formed(&report);
-    let (one, many) = (run(&report, "callers-1"), run(&report, "callers-64"));
+    let [one, many, crowd] = ["callers-1", "callers-64", "callers-512"].map(|config| run(&report, config));
     assert!(many.throughput_per_s > 20.0 * one.throughput_per_s, "{one:?} {many:?}");
+    assert!(crowd.throughput_per_s > many.throughput_per_s, "{many:?} {crowd:?}");
     assert!(one.latency_ms.p50 > 0.12 && figure(one, "syncs") > 100.0, "{one:?}");
 }
 

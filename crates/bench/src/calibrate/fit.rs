@@ -1,19 +1,21 @@
 //! Terms from measurements: least squares, none below zero.
 
-/// How many terms a site's processor time has: input, operation, object, send, byte.
+/// The number of terms of a site's processor time: input, operation, object, send, byte.
 pub(super) const TERMS: usize = 5;
 
-/// How often something of each term is done.
+/// The number of times that something of each term is done.
 pub(super) type Counts = [f64; TERMS];
 
 /// One measurement: what a request made a site do, and the processor time that it took.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
+    /// The number of times that the site did something of each term.
     pub(super) counts: Counts,
+    /// The processor time, in nanoseconds.
     pub(super) nanos: f64,
 }
 
-/// What a request with these counts takes by these terms.
+/// The time of a request with these counts, by these terms.
 pub(super) fn predict(counts: &Counts, terms: &Counts) -> f64 {
     counts.iter().zip(terms).map(|(count, term)| count * term).sum()
 }
@@ -23,8 +25,10 @@ pub(super) fn predict(counts: &Counts, terms: &Counts) -> f64 {
 /// Of non-negative solutions the best has some terms at zero, and is the plain least-squares solution in the others. There are
 /// only 31 choices of those, so all are tried.
 pub(super) fn fit(rows: &[Row]) -> Counts {
+    // Divided by what was measured, so that the error of each row is relative to it, and small requests count as much as large ones.
     let rows: Vec<Counts> =
         rows.iter().filter(|row| row.nanos > 0.0).map(|row| row.counts.map(|count| count / row.nanos)).collect();
+
     let error = |terms: &Counts| rows.iter().map(|row| (predict(row, terms) - 1.0).powi(2)).sum::<f64>();
     let choices = (1..1usize << TERMS).filter_map(|chosen| least_squares(&rows, chosen));
     let feasible = choices.filter(|terms| terms.iter().all(|term| term.is_finite() && *term >= 0.0));
@@ -37,9 +41,12 @@ fn least_squares(rows: &[Counts], chosen: usize) -> Option<Counts> {
     let columns: Vec<usize> = (0..TERMS).filter(|term| chosen >> term & 1 == 1).collect();
     let length = |term: usize| rows.iter().map(|row| row[term] * row[term]).sum::<f64>().sqrt();
     let scales: Vec<f64> = columns.iter().map(|&term| length(term)).collect();
+    // No row says anything of a term that is never counted.
     if scales.contains(&0.0) {
         return None;
     }
+
+    // The normal equations: the derivative of the sum of squares in each chosen term is zero.
     let scaled = |row: &Counts, at: usize| row[columns[at]] / scales[at];
     let equation = |at: usize| {
         let mut equation: Vec<f64> =
@@ -48,6 +55,7 @@ fn least_squares(rows: &[Counts], chosen: usize) -> Option<Counts> {
         equation
     };
     let solution = solve((0..columns.len()).map(equation).collect())?;
+
     let mut terms = [0.0; TERMS];
     for ((&term, value), scale) in columns.iter().zip(solution).zip(scales) {
         terms[term] = value / scale;
@@ -59,12 +67,15 @@ fn least_squares(rows: &[Counts], chosen: usize) -> Option<Counts> {
 fn solve(mut equations: Vec<Vec<f64>>) -> Option<Vec<f64>> {
     let size = equations.len();
     for column in 0..size {
+        // The largest pivot, so that rounding errors do not grow.
         let best = (column..size).max_by(|&a, &b| equations[a][column].abs().total_cmp(&equations[b][column].abs()))?;
         equations.swap(column, best);
         let pivot = equations[column].clone();
         if pivot[column].abs() < 1e-9 {
             return None;
         }
+
+        // The column leaves all other equations, so no substitution is left to be done (Gauss and Jordan).
         for (_, equation) in equations.iter_mut().enumerate().filter(|(order, _)| *order != column) {
             let factor = equation[column] / pivot[column];
             equation.iter_mut().zip(&pivot).for_each(|(value, of_pivot)| *value -= factor * of_pivot);

@@ -1,28 +1,53 @@
 //! Loads: what a client asks of a site again and again. A real site and a simulated one are asked the very same.
 
-use slackline_core::api::{Batch, Hold, Operation, Outcome, Read, Request, Response, Submission};
-use slackline_core::id::{Incarnation, SessionId, SiteId};
+use std::sync::Arc;
+use std::time::Duration;
+
+use slackline_core::api::{Hold, Outcome, Reading, Request, Response};
+use slackline_core::id::{Incarnation, SiteId};
 use slackline_core::object::{Change, Home, ObjectKey, Part, Transaction, Value};
+use slackline_session::command::Command;
+use slackline_session::reads::Wanted;
+use slackline_session::time::Time;
+
+use crate::client::SiteClient;
 
 /// One load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Load {
     /// Its name in reports.
     pub(super) name: &'static str,
+    /// The kind of request.
     pub(super) kind: Kind,
 }
 
-/// What each request is.
+/// The kind of request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// A batch of so many acquires.
-    Acquire { operations: usize },
-    /// A read of so many small objects of this site.
-    Read { objects: usize },
-    /// A transaction that read so many small objects of this site, and writes none.
-    Validate { objects: usize },
-    /// A transaction that writes so many objects of so many bytes of this region, unread.
-    Write { objects: usize, bytes: usize, region: u16 },
+    /// A batch of acquires.
+    Acquire {
+        /// The number of acquires.
+        operations: usize,
+    },
+    /// A read of small objects of this site.
+    Read {
+        /// The number of objects.
+        objects: usize,
+    },
+    /// A transaction that read small objects of this site, and writes none.
+    Validate {
+        /// The number of objects.
+        objects: usize,
+    },
+    /// A transaction that writes objects that it has not read.
+    Write {
+        /// The number of objects.
+        objects: usize,
+        /// The size of each.
+        bytes: usize,
+        /// The home of all of them.
+        region: u16,
+    },
 }
 
 /// Loads that differ in one thing at a time.
@@ -45,27 +70,29 @@ pub(super) const LOADS: [Load; 12] = [
 const SMALL: usize = 64;
 /// Tokens of each quota: more than all acquires together.
 const LIMIT: i64 = 1 << 50;
-/// How long an operation may take, in microseconds.
-const TIMEOUT: u64 = 10_000_000;
+/// The time that an operation may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A client of one session with one request under way. First it makes what its load needs; then it asks the same again and
-/// again.
+/// A client with one request under way. First it makes what its load needs; then it asks the same again and again.
 #[derive(Debug)]
 pub(super) struct Caller {
+    /// The kind of request that it repeats.
     kind: Kind,
-    /// What its quota and its objects are named after, so that no two callers meet.
+    /// The name of its quota, and the prefix of its objects; no two callers have the same.
     name: String,
+    /// Its stage.
     stage: Stage,
-    session: Option<(SiteId, Incarnation, SessionId)>,
-    /// The next sequence, and how many operations have no answer yet.
-    next: u64,
-    open: usize,
-    /// What was read, for those that validate it.
+    /// The product's client.
+    client: SiteClient,
+    /// Acquires that were granted.
+    granted: u64,
+    /// The home's incarnation that the last read found; for those that validate what they read.
     incarnation: Incarnation,
+    /// The versions that the last read found, by the objects' names.
     read: Vec<(String, u64)>,
 }
 
-/// How far a caller is.
+/// The stages of a caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     /// Opens its session.
@@ -81,37 +108,49 @@ enum Stage {
 }
 
 impl Caller {
-    /// A caller of a load, with a name of its own.
-    pub(super) fn new(kind: Kind, name: String) -> Self {
+    /// A caller of a load at a site, with a name of its own.
+    pub(super) fn new(kind: Kind, name: String, site: SiteId) -> Self {
         let (incarnation, read) = (Incarnation::default(), Vec::new());
-        Self { kind, name, stage: Stage::Open, session: None, next: 1, open: 0, incarnation, read }
+        Self { kind, name, stage: Stage::Open, client: SiteClient::new(site, TIMEOUT), granted: 0, incarnation, read }
     }
 
-    /// Whether everything is there that its load needs.
+    /// True once everything is there that its load needs.
     pub(super) fn is_going(&self) -> bool {
         self.stage == Stage::Going
     }
 
-    /// What it asks next. Everything before must be answered.
-    pub(super) fn request(&mut self) -> Request {
+    /// Makes its next request. Everything before must be answered.
+    ///
+    /// # Errors
+    ///
+    /// Nothing may be asked now.
+    pub(super) fn request(&mut self, now: Time) -> Result<Request, String> {
         match self.stage {
-            Stage::Open => Request::Open,
-            Stage::Create => self.batch(vec![Operation::Create { quota: self.name.clone(), limit: LIMIT }]),
-            Stage::Fill => self.write(),
-            Stage::Look => self.look(),
+            // The client opens its session by itself.
+            Stage::Open => {}
+            Stage::Create => self.client.submit(Command::Create { quota: self.quota(), limit: LIMIT }, now)?,
+            Stage::Fill => self.write(now)?,
+            Stage::Look => self.look(now)?,
             Stage::Going => match self.kind {
                 Kind::Acquire { operations } => {
-                    let acquire = || Operation::Acquire { quota: self.name.clone(), amount: 1, hold: Hold::Counted };
-                    self.batch((0..operations).map(|_| acquire()).collect())
+                    let quota = self.quota();
+                    for _ in 0..operations {
+                        let acquire = Command::Acquire { quota: Arc::clone(&quota), amount: 1, hold: Hold::Counted };
+                        self.client.submit(acquire, now)?;
+                    }
                 }
-                Kind::Read { .. } => self.look(),
+                Kind::Read { .. } => self.look(now)?,
+                // What it once read is still there, so nothing but the check is done.
                 Kind::Validate { .. } => {
                     let part = Part { reads: self.read.clone(), ..Part::default() };
-                    self.commit(Home { region: 0, incarnation: self.incarnation, part })
+                    self.commit(Home { region: 0, incarnation: self.incarnation, part }, now)?;
                 }
-                Kind::Write { .. } => self.write(),
+                Kind::Write { .. } => self.write(now)?,
             },
         }
+
+        // All that was submitted leaves in one request: no load is a crowd.
+        self.client.next_request(now).ok_or_else(|| "the client has nothing to ask".into())
     }
 
     /// Takes a response in: whether all that was asked is answered now.
@@ -119,47 +158,55 @@ impl Caller {
     /// # Errors
     ///
     /// Something was not done: how it ended.
-    pub(super) fn take(&mut self, response: Response) -> Result<bool, String> {
-        match response {
-            Response::Opened { site, incarnation, session } => {
-                self.session = Some((site, incarnation, session));
-                let is_quota = matches!(self.kind, Kind::Acquire { .. });
-                self.stage = if is_quota { Stage::Create } else { Stage::Fill };
+    pub(super) fn take(&mut self, response: Response, now: Time) -> Result<bool, String> {
+        // An operation that waits at its site is answered by a later response.
+        for ended in self.client.receive(response, now)? {
+            match ended.outcome {
+                Outcome::Granted { .. } => self.granted += 1,
+                Outcome::Created { .. } | Outcome::Committed { .. } => {}
+                other => return Err(format!("an operation was not done: {other:?}")),
             }
-            Response::Batch { answers, .. } => {
-                let is_done = |outcome: &Outcome| {
-                    matches!(outcome, Outcome::Granted { .. } | Outcome::Created { .. } | Outcome::Committed { .. })
-                };
-                if let Some(answer) = answers.iter().find(|answer| !is_done(&answer.outcome)) {
-                    return Err(format!("an operation was not done: {:?}", answer.outcome));
-                }
-                self.open = self.open.saturating_sub(answers.len());
-                if self.open > 0 {
-                    return Ok(false);
-                }
-                let reads = matches!(self.kind, Kind::Read { .. } | Kind::Validate { .. });
-                self.stage = if reads && self.stage == Stage::Fill { Stage::Look } else { Stage::Going };
-            }
-            Response::Read(reading) => {
-                self.read.clear();
-                for (at, seen) in reading.gets.into_iter().enumerate() {
-                    let seen = seen.map_err(|abort| format!("an object was not read: {abort:?}"))?;
-                    self.incarnation = seen.version.incarnation;
-                    self.read.push((self.object(at), seen.version.number));
-                }
-                self.stage = Stage::Going;
-            }
-            other => return Err(format!("an answer to nothing: {other:?}")),
         }
+        if let Some(reading) = self.client.found()? {
+            self.note_versions(*reading)?;
+        }
+        if !self.client.is_idle() {
+            return Ok(false);
+        }
+
+        let reads = matches!(self.kind, Kind::Read { .. } | Kind::Validate { .. });
+        self.stage = match self.stage {
+            Stage::Open if matches!(self.kind, Kind::Acquire { .. }) => Stage::Create,
+            Stage::Open => Stage::Fill,
+            Stage::Fill if reads => Stage::Look,
+            Stage::Create | Stage::Fill | Stage::Look | Stage::Going => Stage::Going,
+        };
         Ok(true)
     }
 
     /// The quota that it acquires of, if it does, and the tokens that it was granted.
     pub(super) fn granted(&self) -> Option<(&str, u64)> {
-        // Its first operation created the quota; each of the others acquired a token.
-        matches!(self.kind, Kind::Acquire { .. }).then(|| (self.name.as_str(), self.next - 2))
+        matches!(self.kind, Kind::Acquire { .. }).then_some((self.name.as_str(), self.granted))
     }
 
+    /// Notes what a read found.
+    fn note_versions(&mut self, reading: Reading) -> Result<(), String> {
+        // Those of the last read only: they are in the order in which they were asked for.
+        self.read.clear();
+        for (at, seen) in reading.gets.into_iter().enumerate() {
+            let seen = seen.map_err(|abort| format!("an object was not read: {abort:?}"))?;
+            self.incarnation = seen.version.incarnation;
+            self.read.push((self.object(at), seen.version.number));
+        }
+        Ok(())
+    }
+
+    /// The quota's name.
+    fn quota(&self) -> Arc<str> {
+        self.name.as_str().into()
+    }
+
+    /// The number of its objects.
     fn objects(&self) -> usize {
         match self.kind {
             Kind::Acquire { .. } => 0,
@@ -167,37 +214,32 @@ impl Caller {
         }
     }
 
+    /// The name of one of its objects.
     fn object(&self, at: usize) -> String {
         format!("{}/{at:03}", self.name)
     }
 
-    fn look(&self) -> Request {
+    /// Reads all objects.
+    fn look(&mut self, now: Time) -> Result<(), String> {
         let gets = (0..self.objects()).map(|at| ObjectKey::new(0, self.object(at))).collect();
-        Request::Read(Box::new(Read { gets, timeout: TIMEOUT, ..Read::default() }))
+        self.client.read(Wanted { gets, ..Wanted::default() }, now)
     }
 
-    fn write(&mut self) -> Request {
+    /// Writes all objects.
+    fn write(&mut self, now: Time) -> Result<(), String> {
         let (bytes, region) = match self.kind {
             Kind::Write { bytes, region, .. } => (bytes, region),
             Kind::Acquire { .. } | Kind::Read { .. } | Kind::Validate { .. } => (SMALL, 0),
         };
         let put = |at| (self.object(at), Change::Put(Value::Bytes(vec![b'x'; bytes].into())));
         let part = Part { writes: (0..self.objects()).map(put).collect(), ..Part::default() };
-        self.commit(Home { region, incarnation: Incarnation::default(), part })
+        self.commit(Home { region, incarnation: Incarnation::default(), part }, now)
     }
 
-    fn commit(&mut self, home: Home) -> Request {
-        let transaction = Transaction { homes: vec![home], max_wait: TIMEOUT, ..Transaction::default() };
-        self.batch(vec![Operation::Commit(Box::new(transaction))])
-    }
-
-    fn batch(&mut self, operations: Vec<Operation>) -> Request {
-        let (site, incarnation, session) = self.session.unwrap_or_default();
-        let low = self.next;
-        let submission = |(order, operation)| Submission { sequence: low + order as u64, timeout: TIMEOUT, operation };
-        let operations: Vec<_> = operations.into_iter().enumerate().map(submission).collect();
-        self.next += operations.len() as u64;
-        self.open = operations.len();
-        Request::Batch(Batch { site, incarnation, session, low, operations })
+    /// Commits a transaction at one home.
+    fn commit(&mut self, home: Home, now: Time) -> Result<(), String> {
+        let max_wait = TIMEOUT.as_micros() as u64;
+        let transaction = Transaction { homes: vec![home], max_wait, ..Transaction::default() };
+        self.client.submit(Command::commit(transaction), now)
     }
 }

@@ -31,31 +31,30 @@ use std::time::Duration;
 
 use serde_json::json;
 use slackline_sim::Costs;
-use tokio::runtime::Builder;
 
-use crate::hot::Live;
-use crate::live::{LiveError, Scratch, Server, Worked};
+use crate::live::{LiveError, Server, Worked, runtime};
 use crate::median;
 use crate::report::{Mode, Report, Run};
+use crate::turns::Live;
 use crate::txns::OBJECT_NS;
 use count::count;
 use disk::Disk;
 use fit::{Counts, Row, TERMS, fit, predict};
 use load::{LOADS, Load};
-use real::{Ready, Taken, failed, idle, verify};
+use real::{Ready, Taken, idle, verify};
 
-/// What `bench calibrate` is told.
+/// Options of `bench calibrate`.
 #[derive(Clone, Debug)]
 pub struct CalibrateOptions {
-    /// How many callers a load has, each with one request under way.
+    /// The number of callers of a load, each with one request under way.
     pub callers: usize,
     /// For how long each load is run in a round.
     pub length: Duration,
-    /// How many rounds there are; each gives all terms, and the medians are reported.
+    /// The number of rounds; each gives all terms, and the medians are reported.
     pub rounds: usize,
     /// The seed that is reported; nothing here is random.
     pub seed: u64,
-    /// Where to measure.
+    /// The server to measure, and the place of its data.
     pub live: Live,
 }
 
@@ -72,7 +71,7 @@ const REGIONS: [&str; 2] = ["here", "there"];
 const NAMES: [&str; TERMS + 2] =
     ["input_ns", "operation_ns", "object_ns", "send_ns", "byte_ns", "sync_us", "sync_byte_ns"];
 
-/// What one thing costs.
+/// The cost of one thing.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Term {
     /// Its name in [`Costs`], with its unit at the end.
@@ -83,18 +82,18 @@ pub struct Term {
     pub least: f64,
     /// The most of the rounds.
     pub most: f64,
-    /// What the simulator reckons with.
+    /// The simulator's constant.
     pub simulated: f64,
 }
 
 impl Term {
-    /// How many times as much as the simulator reckons with.
+    /// The ratio of what was measured to the simulator's constant.
     pub fn ratio(&self) -> f64 {
         self.measured / self.simulated
     }
 }
 
-/// What was found.
+/// Everything that `bench calibrate` found.
 #[derive(Clone, Debug)]
 pub struct Calibration {
     /// The terms, in the order of [`Costs`].
@@ -103,31 +102,35 @@ pub struct Calibration {
     pub report: Report,
 }
 
-/// What `--json` and the table tell of a load at one site.
+/// A load at one site, as `--json` and the table show it.
 struct Shown {
+    /// The load's name; with `-home` behind it, of the site where what it writes is at home.
     name: String,
+    /// The work of a request at the site.
     counts: Counts,
+    /// The processor time of a request that was measured, in nanoseconds.
     nanos: f64,
+    /// The same, by the terms that were found.
     fitted: f64,
+    /// The same, by the simulator's terms.
     simulated: f64,
+    /// All that was measured in the round of the median.
     taken: Taken,
 }
 
 /// Runs `bench calibrate`.
 pub fn calibrate(options: &CalibrateOptions) -> Result<Calibration, LiveError> {
-    let counted = |load: &Load| count(load).map_err(|problem| failed(format!("{}: {problem}", load.name)));
+    let counted = |load: &Load| count(load).map_err(|problem| LiveError::failed(format!("{}: {problem}", load.name)));
     let counts = LOADS.iter().map(counted).collect::<Result<Vec<_>, _>>()?;
 
-    let scratch = Scratch::below(&options.live.directory)?;
-    if options.live.binary.is_some() {
-        scratch.refuse_memory()?;
-    }
+    let scratch = options.live.scratch()?;
     let sites = Server::start_cluster(options.live.binary.as_deref(), scratch.path(), &REGIONS)?;
-    let sites: [Server; 2] = sites.try_into().map_err(|_| failed("two sites were asked for"))?;
+    let sites: [Server; 2] = sites.try_into().map_err(|_| LiveError::failed("two sites were asked for"))?;
     sites.iter().try_for_each(|site| site.wait_ready().map(drop))?;
-    let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let runtime = runtime()?;
     let rounds = runtime.block_on(measure(options, &sites, Disk::open(&scratch.path().join("disk"))?))?;
 
+    // Each round gives all terms; the fit of a load is by the medians, which are what is reported.
     let found: Vec<[f64; TERMS + 2]> = rounds.iter().map(|round| round.terms(&counts)).collect();
     let terms = terms(&found);
     let fitted: Counts = std::array::from_fn(|term| terms[term].measured);
@@ -137,29 +140,35 @@ pub fn calibrate(options: &CalibrateOptions) -> Result<Calibration, LiveError> {
     Ok(Calibration { terms, report })
 }
 
-/// What all loads took, each run once.
+/// One run of each load.
 struct Round {
+    /// The work of the sites without load.
     idle: Taken,
+    /// The work of each load, in the order of `LOADS`.
     loads: Vec<Taken>,
     /// Bytes and nanoseconds of a small and of a large sync.
     syncs: [(f64, f64); 2],
 }
 
+/// Runs all loads, round after round, and checks that what was told was done.
 async fn measure(options: &CalibrateOptions, sites: &[Server; 2], mut disk: Disk) -> Result<Vec<Round>, LiveError> {
     let mut loads = Vec::new();
     for (order, load) in LOADS.into_iter().enumerate() {
         loads.push(Ready::new(load, order, options.callers, &sites[0]).await?);
     }
+
     let mut rounds = Vec::with_capacity(options.rounds);
     // The first round only warms up.
     for round in 0..=options.rounds {
+        // Beside the loads of the same round, so that what else the machine does weighs on all alike.
         let idle = idle(options.length, sites).await?;
         let syncs = disk.run(options.length)?;
+
         let mut taken = Vec::with_capacity(loads.len());
         for load in &mut loads {
             let took = load.run(options.length, sites).await?;
             if took.requests == 0 {
-                return Err(failed(format!("nothing of {} was done in a round", load.load.name)));
+                return Err(LiveError::failed(format!("nothing of {} was done in a round", load.load.name)));
             }
             taken.push(took);
         }
@@ -175,6 +184,7 @@ impl Round {
     /// Nanoseconds of the processor of a site's thread for one request of a load, without what the site does of itself.
     fn nanos(&self, load: usize, site: usize) -> f64 {
         let (taken, idle) = (&self.loads[load], &self.idle);
+        // Heartbeats and ticks go on under load.
         let of_itself = idle.worked[site].site * taken.seconds / idle.seconds;
         ((taken.worked[site].site - of_itself) / taken.requests as f64).max(0.0) * 1e9
     }
@@ -183,6 +193,8 @@ impl Round {
     fn terms(&self, counts: &[[Counts; 2]]) -> [f64; TERMS + 2] {
         let rows = places(counts).map(|(load, site)| Row { counts: counts[load][site], nanos: self.nanos(load, site) });
         let processor = fit(&rows.collect::<Vec<_>>());
+
+        // The disk has terms of its own, from syncs alone.
         let (sync, byte) = line(self.syncs[0], self.syncs[1]);
         let [input, operation, object, send, logged] = processor;
         [input, operation, object, send, logged, sync / 1e3, byte]
@@ -201,12 +213,13 @@ fn line(one: (f64, f64), other: (f64, f64)) -> (f64, f64) {
     ((one.1 - slope * one.0).max(0.0), slope)
 }
 
-/// What simulations reckon with, in the order of the names. Only those of transactions reckon with objects.
+/// The simulator's constants, in the order of the names. Only simulations of transactions have a cost of objects.
 fn simulated() -> [u64; TERMS + 2] {
     let Costs { input_ns, operation_ns, send_ns, byte_ns, sync_us, sync_byte_ns, .. } = Costs::default();
     [input_ns, operation_ns, OBJECT_NS, send_ns, byte_ns, sync_us, sync_byte_ns]
 }
 
+/// The terms of all rounds, beside the simulated ones.
 fn terms(rounds: &[[f64; TERMS + 2]]) -> Vec<Term> {
     let term = |(at, (name, simulated)): (usize, (&'static str, u64))| {
         let all: Vec<f64> = rounds.iter().map(|round| round[at]).collect();
@@ -223,15 +236,19 @@ fn shown(rounds: &[Round], counts: &[[Counts; 2]], fitted: &Counts) -> Vec<Shown
     let show = |(load, site): (usize, usize)| {
         let all = rounds.iter().map(|round| (round.nanos(load, site), round.loads[load])).collect();
         let (nanos, taken) = median(all, |(nanos, _)| *nanos);
+
         let name = LOADS[load].name;
         let name = if site == 0 { name.to_owned() } else { format!("{name}-home") };
         let counts = counts[load][site];
+
+        // Differences between these and what was measured are what the terms do not explain.
         let (fitted, simulated) = (predict(&counts, fitted), predict(&counts, &reckoned));
         Shown { name, counts, nanos, fitted, simulated, taken }
     };
     places(counts).map(show).collect()
 }
 
+/// The terms and the loads, as a report.
 fn report(
     options: &CalibrateOptions,
     terms: &[Term],
@@ -241,6 +258,8 @@ fn report(
     epsilon_us: u64,
 ) -> Report {
     let digits = |value: f64| (value * 1e3).round() / 1e3;
+
+    // The first run has the terms; it lasted as long as all loads together.
     let mut first = Run::new("terms");
     let takens = || rounds.iter().flat_map(|round| &round.loads);
     first.committed = takens().map(|taken| taken.requests).sum();
@@ -252,11 +271,14 @@ fn report(
         });
         first = first.with(term.name, all);
     }
+
+    // The fit is of the sites' own threads: what other threads take is told beside it.
     let all = takens().flat_map(|taken| taken.worked).fold(Worked::default(), Worked::and);
     let (syncs, seconds) = takens().fold((0.0, 0.0), |sum, taken| (sum.0 + taken.syncs, sum.1 + taken.sync_seconds));
     let site_sync = (seconds / f64::max(syncs, 1.0) * 1e6).round();
     first = first.with("site_sync_us", site_sync);
     first = first.with("beside_share", digits(all.beside / (all.site + all.beside).max(f64::MIN_POSITIVE)));
+
     let run = |shown: &Shown| {
         let mut run = Run::new(shown.name.clone());
         run.committed = shown.taken.requests;
@@ -264,9 +286,11 @@ fn report(
         for (name, count) in ["inputs", "operations", "objects", "sends", "bytes"].into_iter().zip(shown.counts) {
             run = run.with(name, digits(count));
         }
+
         let times = [("cpu_ns", shown.nanos), ("fitted_ns", shown.fitted), ("simulated_ns", shown.simulated)];
         times.into_iter().fold(run, |run, (name, nanos)| run.with(name, nanos.round()))
     };
+
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     let rounds = format!(
         "{}, of which the medians and the spread are shown; in each, {} loads of {} ms",
@@ -274,6 +298,7 @@ fn report(
         LOADS.len(),
         options.length.as_millis()
     );
+
     let fact = |name: &str, fact: String| (name.to_owned(), fact);
     Report {
         workload: "calibrate".into(),
@@ -318,6 +343,8 @@ impl Calibration {
                 term.ratio()
             );
         }
+
+        // Below the terms the loads that they were fitted to; the first run has no load.
         let _ = writeln!(
             out,
             "\n{:14} {:>8} {:>8} {:>9} {:>6} {:>5} {:>5} {:>5} {:>7}",
@@ -339,6 +366,7 @@ impl Calibration {
                 of("bytes").round(),
             );
         }
+
         let of = |name: &str| self.report.runs[0].figure(name).unwrap_or(0.0);
         let (sync, beside) = (of("site_sync_us"), of("beside_share") * 100.0);
         let _ = writeln!(out, "\nsyncs of the site under these loads: {sync} µs, the mean");

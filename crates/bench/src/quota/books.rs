@@ -2,7 +2,7 @@
 
 use slackline_core::node::Node;
 
-use super::{NAME, Prepared};
+use super::prepare::{NAME, Prepared};
 use crate::histogram::Histogram;
 use crate::report::{Latency, Run};
 use crate::trace::{Kind, Trace};
@@ -10,37 +10,44 @@ use crate::trace::{Kind, Trace};
 /// Into how many parts figures divide a trace's time.
 pub(super) const PARTS: usize = 240;
 
-/// How many operations ended in which way, and what clients know of each site.
+/// The number of operations by their outcomes, and the tokens that clients had of each site.
 pub(super) struct Books {
+    /// Acquires granted.
     granted: u64,
+    /// Acquires refused.
     refused: u64,
+    /// Releases done, ends of jobs included.
     released: u64,
+    /// Releases refused, or not sent because clients did not have the tokens.
     refused_releases: u64,
     /// Operations of which it is not known how they ended.
     pub(super) unknown: u64,
     /// Acquires that were answered with nothing awaited.
     pub(super) local: u64,
+    /// From when each operation was sent until its client knew how it ended.
     pub(super) latencies: Histogram,
-    /// What was granted and given back, by site.
+    /// Tokens granted and given back, by site.
     sites: Vec<Ledger>,
     /// Tokens that clients have and give back by amount, those left out that are on their way back.
     counted: i128,
-    /// What happened when, by part of the trace's time.
+    /// Refusals and tokens in use, by part of the trace's time.
     pub(super) timeline: Vec<Moment>,
     /// The trace's time, in microseconds.
     length: u64,
 }
 
-/// What the clients of one site were granted and gave back, in tokens.
+/// Tokens that the clients of one site were granted and gave back.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ledger {
+    /// Tokens granted in any way.
     granted: u128,
+    /// Tokens given back by a client, by amount or with a grant.
     released: u128,
-    /// Granted for a time.
+    /// Tokens granted for a time, which come back by themselves.
     held: u128,
 }
 
-/// What happened in one part of a trace's time.
+/// Refusals and tokens in use in one part of a trace's time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Moment {
     /// Acquires refused.
@@ -49,13 +56,16 @@ pub(super) struct Moment {
     pub(super) in_use: i128,
 }
 
-/// What figures need of a run.
+/// The part of the books that figures show.
 pub(super) struct Drawn {
+    /// Of all operations.
     pub(super) latencies: Histogram,
+    /// Refusals and tokens in use, by part of the trace's time.
     pub(super) timeline: Vec<Moment>,
 }
 
 impl Books {
+    /// Nothing has happened yet.
     pub(super) fn new(trace: &Trace, sites: usize) -> Self {
         Self {
             granted: 0,
@@ -78,18 +88,21 @@ impl Books {
         &mut self.timeline[part as usize]
     }
 
-    /// When the parts of the trace's time end.
+    /// The times at which the parts of the trace's time end.
     pub(super) fn ends(&self) -> Vec<u64> {
         (1..=PARTS as u128).map(|part| (u128::from(self.length) * part / PARTS as u128) as u64).collect()
     }
 
+    /// An acquire was granted.
     pub(super) fn note_granted(&mut self, site: usize, kind: Kind) {
         let amount = kind.wanted().expect("only an acquire is granted") as u128;
         self.granted += 1;
         self.sites[site].granted += amount;
         match kind {
+            // It ends by itself, so by the time of the audit it is back.
             Kind::Hold { .. } => self.sites[site].held += amount,
             Kind::Acquire { .. } => self.counted += amount as i128,
+            // Its grant is given back when its job ends.
             _ => {}
         }
     }
@@ -110,11 +123,13 @@ impl Books {
         self.counted += i128::from(amount);
     }
 
+    /// Tokens were given back.
     pub(super) fn note_released(&mut self, site: usize, amount: i64) {
         self.released += 1;
         self.sites[site].released += amount as u128;
     }
 
+    /// An acquire or a release was refused, at this time of the trace.
     pub(super) fn note_refused(&mut self, at: u64, is_acquire: bool) {
         match is_acquire {
             true => {
@@ -133,6 +148,8 @@ impl Books {
         run.unknown = self.unknown;
         run.latency_ms = Latency::from(&self.latencies);
         run.local_ratio = Some(self.local as f64 / prepared.trace.acquires().max(1) as f64);
+
+        // To 1 if the central counter refuses none, so that there is a ratio at all.
         let of_central = self.refused as f64 / prepared.central.refused.max(1) as f64;
         run.took(seconds)
             .with("limit", prepared.limit)
@@ -140,6 +157,7 @@ impl Books {
             .with("refused_of_central", (of_central * 1e4).round() / 1e4)
     }
 
+    /// The part of them that figures show.
     pub(super) fn drawn(self) -> Drawn {
         Drawn { latencies: self.latencies, timeline: self.timeline }
     }
@@ -149,10 +167,12 @@ impl Books {
         self.sites.iter().map(|site| site.granted as i128 - site.released as i128 - site.held as i128).sum()
     }
 
-    /// When every hold has ended: each site's books must agree with what its clients know, and all together with the limit.
-    /// Gifts may be under way, and a site may have been stopped before it heard of the last decided round.
+    /// Checks the books once every hold has ended: each site's must agree with what its clients know, and all together with the
+    /// limit. Gifts may be under way, and a site may have been stopped before it heard of the last decided round.
     pub(super) fn audit(&self, nodes: &[&Node], limit: i64) -> Result<(), String> {
         let (mut tokens, mut under_way) = (0i128, 0i128);
+
+        // Every decided round is in the share of some site: the one that has applied most of them.
         let shares = nodes.iter().filter_map(|node| Some(&node.chapters().quotas.find(NAME)?.avantan().share));
         let newest = shares.max_by_key(|share| share.applied).map(|share| (share.applied, share.table.clone()));
         let (decided, table) = newest.unwrap_or_default();
@@ -160,6 +180,8 @@ impl Books {
             let quota =
                 node.chapters().quotas.find(NAME).ok_or_else(|| format!("site {site} does not know the quota"))?;
             let (granted, back) = quota.used();
+
+            // Each site alone: what it booked is what its own clients were told.
             let known = (ledger.granted, ledger.released + ledger.held);
             if (granted, back) != known {
                 return Err(format!(
@@ -167,17 +189,23 @@ impl Books {
                     known.0, known.1
                 ));
             }
+
+            // A site that has not applied the last decided round still has its tokens of before; the others have theirs of after.
             let share = &quota.avantan().share;
             tokens += i128::from(share.tokens);
             let missed = table.settled(node.config().me).filter(|last| last.instance > share.applied);
             if let Some(last) = missed.filter(|last| share.applied < decided && last.row.share == share.number) {
                 tokens += i128::from(last.row.after) - i128::from(last.row.before);
             }
+
+            // A gift has left one site and not arrived at the other: running totals tell by how much.
             under_way += (0..nodes.len())
                 .filter_map(|to| nodes[to].chapters().quotas.find(NAME).map(|there| (to, there)))
                 .map(|(to, there)| (quota.given(to).1 - there.received(site).1) as i128)
                 .sum::<i128>();
         }
+
+        // All together: no token was made or lost.
         let in_use = self.in_use();
         if tokens + under_way + in_use != i128::from(limit) {
             return Err(format!(

@@ -1,4 +1,8 @@
 //! A trace played to sites in virtual time.
+//!
+//! Each event is a request of its own, sent at the very moment at which it happens, because `local` is read off its first response.
+//! The product's client (`slackline_session::sessions`) would put calls that come while a batch is under way into the next one, so
+//! sessions are kept here: as few as have room, each with the outcomes that are still awaited.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -16,7 +20,8 @@ use slackline_sim::Costs;
 use slackline_sim::world::{Host, Options, World};
 
 use super::books::{Books, Drawn, booked};
-use super::{EPSILON, NAME, Prepared, QuotaError, TIMEOUT};
+use super::prepare::{NAME, Prepared, QuotaError, TIMEOUT, config_name};
+use crate::EPSILON;
 use crate::report::Run;
 use crate::rtt::Matrix;
 use crate::trace::{Event, Kind, Trace};
@@ -41,6 +46,7 @@ pub fn play(
     play_and_draw(prepared, matrix, costs, seed, redistribute).map(|(run, _)| run)
 }
 
+/// The same; and what figures need of the run.
 pub(super) fn play_and_draw(
     prepared: &Prepared,
     matrix: &Matrix,
@@ -48,9 +54,11 @@ pub(super) fn play_and_draw(
     seed: u64,
     redistribute: bool,
 ) -> Result<(Run, Drawn), QuotaError> {
-    let name = super::config_name(redistribute);
+    let name = config_name(redistribute);
     let wrong = |what| QuotaError::Books { config: name.into(), what };
     let mut play = Play::prepare(prepared, matrix, costs, seed, redistribute);
+
+    // What sites did before the trace began is not the trace's.
     let sum = |play: &Play, part: fn(&Metrics) -> u64| play.nodes().map(|node| part(node.metrics())).sum::<u64>();
     let counts = |play: &Play| {
         let (reactive, proactive) = (sum(play, |m| m.rounds_reactive), sum(play, |m| m.rounds_proactive));
@@ -62,6 +70,7 @@ pub(super) fn play_and_draw(
     let elapsed = clock.elapsed().as_secs_f64();
     let mut after = counts(&play);
     after.iter_mut().zip(before).for_each(|(after, before)| *after -= before);
+
     let [inputs, sent, syncs, reactive, proactive] = after;
     let shown = play.verify().map_err(wrong)?;
 
@@ -80,27 +89,35 @@ pub(super) fn play_and_draw(
 
 /// One configuration at play.
 struct Play<'a> {
+    /// The sites.
     world: World,
+    /// Their clients.
     players: Players<'a>,
+    /// The quota's limit.
     limit: i64,
 }
 
 /// The clients of all sites, and what they know.
 struct Players<'a> {
+    /// The events.
     trace: &'a Trace,
     /// Round trip between a client and its site in microseconds, by site.
     near: Vec<u64>,
+    /// The client of each site.
     clients: Vec<SiteClient>,
-    /// By event.
+    /// The operation of each event.
     asked: Vec<Asked>,
-    /// By job.
+    /// The jobs of the trace, by number.
     jobs: Vec<Job>,
+    /// The virtual time at which the trace began, in microseconds.
     began: u64,
+    /// The time of the last answer.
     last_answer: u64,
     /// Operations on their way.
     open: usize,
-    /// When the last hold ends.
+    /// The time at which the last hold ends.
     held_until: u64,
+    /// The outcomes that clients were told.
     books: Books,
     /// The last response to [`ADMIN`].
     told: Option<Response>,
@@ -109,53 +126,71 @@ struct Players<'a> {
 /// A site's client. It opens a session when those that it has are stale, or have no room.
 #[derive(Debug, Default)]
 struct SiteClient {
+    /// Those that are in use.
     sessions: Vec<Session>,
+    /// True if one was asked for and is not open yet.
     is_opening: bool,
     /// Operations, by their event, that wait for a session.
     queue: VecDeque<(usize, Operation)>,
 }
 
+/// A session, and which outcomes are awaited in it.
 #[derive(Debug)]
 struct Session {
+    /// The site that opened it.
     site: SiteId,
+    /// That site's incarnation.
     incarnation: Incarnation,
+    /// Its id at that site.
     id: SessionId,
     /// The lowest sequence whose outcome is awaited.
     low: u64,
     /// From `low` on: whether it is answered.
     answered: VecDeque<bool>,
-    /// When it was last used.
+    /// The time of its last use; the end of time before its first.
     used: u64,
 }
 
+/// The operation of an event, once it was submitted.
 #[derive(Clone, Copy, Default)]
 struct Asked {
+    /// The time of its submission.
     sent: u64,
+    /// The session in which it was sent.
     session: SessionId,
+    /// True if the first response to its request had no answer.
     waited: bool,
 }
 
+/// A job of the trace.
 #[derive(Clone, Copy, Default)]
 struct Job {
+    /// Its stage.
     state: JobState,
     /// The event that ends it, if that came before its grant.
     ended: Option<u32>,
 }
 
+/// The stages of a job.
 #[derive(Clone, Copy, Default)]
 enum JobState {
+    /// Its acquire has no answer yet.
     #[default]
     Asked,
+    /// It has its tokens.
     Granted(GrantId),
+    /// It was refused, or gives its tokens back.
     Over,
 }
 
 impl<'a> Play<'a> {
+    /// Sites that serve and have the quota.
     fn prepare(prepared: &'a Prepared, matrix: &Matrix, costs: Costs, seed: u64, redistribute: bool) -> Self {
         let sites = matrix.sites();
         let row = |from: usize| (0..sites).map(|to| matrix.micros(from, to)).collect();
         let rtt = (0..sites).map(row).collect();
         let world = World::new(Options { redistribute, costs, epsilon: EPSILON, ..Options::new(rtt, seed) });
+
         let players = Players {
             trace: &prepared.trace,
             near: (0..sites).map(|site| matrix.micros(site, site)).collect(),
@@ -169,12 +204,14 @@ impl<'a> Play<'a> {
             books: Books::new(&prepared.trace, sites),
             told: None,
         };
+
         let mut play = Self { world, players, limit: prepared.limit };
         play.settle();
         play.create();
         play
     }
 
+    /// The machines of all sites.
     fn nodes(&self) -> impl Iterator<Item = &Node> {
         (0..self.world.len()).map(|site| self.world.node(site).expect("no site fails here"))
     }
@@ -197,6 +234,7 @@ impl<'a> Play<'a> {
         let patience = self.world.now() + REST;
         loop {
             match self.players.told.take() {
+                // The operation waits; its answer comes later.
                 Some(Response::Batch { answers, .. }) if answers.is_empty() => {}
                 Some(response) => return response,
                 None => {}
@@ -212,6 +250,7 @@ impl<'a> Play<'a> {
             Response::Opened { site, incarnation, session } => Session::new(site, incarnation, session),
             other => panic!("a ready site opens sessions, and does not say {other:?}"),
         };
+
         let operation = Operation::Create { quota: NAME.into(), limit: self.limit };
         let request = session.submit(operation, 10 * SECOND, self.world.now());
         match self.ask(0, request) {
@@ -220,6 +259,8 @@ impl<'a> Play<'a> {
             }
             other => panic!("a creation is answered, and not by {other:?}"),
         }
+
+        // The trace begins when every site has heard of the quota.
         self.advance(self.world.now() + 2 * SECOND);
         self.players.began = self.world.now();
         self.players.last_answer = self.world.now();
@@ -235,16 +276,21 @@ impl<'a> Play<'a> {
                 self.advance(began + end);
                 self.players.books.timeline[part].in_use = self.never_above_the_limit()?;
             }
+
             self.advance(began + event.at);
             self.players.happen(&mut self.world, order, event.site.expect("every event has its place"), event.kind);
+            // Looking at all sites takes longer than an event.
             if order % 64 == 0 {
                 self.never_above_the_limit()?;
             }
         }
+
         for (part, end) in parts {
             self.advance(began + end);
             self.players.books.timeline[part].in_use = self.never_above_the_limit()?;
         }
+
+        // Every operation has a deadline at its site, so by then each has an answer.
         let patience = self.world.now() + TIMEOUT + 60 * SECOND;
         while self.players.open > 0 && self.world.now() < patience {
             self.advance(self.world.now() + SECOND / 10);
@@ -269,6 +315,8 @@ impl<'a> Play<'a> {
     fn verify(&mut self) -> Result<Shown, String> {
         self.never_above_the_limit()?;
         self.advance(self.world.now().max(self.players.held_until) + 2 * SECOND);
+
+        // Totals are exact only when nothing is under way between sites.
         let patience = self.world.now() + REST;
         while !self.is_at_rest() {
             if self.world.now() > patience {
@@ -276,8 +324,11 @@ impl<'a> Play<'a> {
             }
             self.advance(self.world.now() + SECOND);
         }
+
         let nodes: Vec<&Node> = self.nodes().collect();
         self.players.books.audit(&nodes, self.limit)?;
+
+        // What users see agrees with it too.
         let shown = match self.ask(0, Request::Show { quota: NAME.into(), timeout: 5_000_000 }) {
             Response::Shown(shown) => shown.map_err(|refusal| format!("`show` is refused: {refusal}"))?,
             other => return Err(format!("`show` is answered by {other:?}")),
@@ -289,7 +340,7 @@ impl<'a> Play<'a> {
         Ok(shown)
     }
 
-    /// Whether no gift and no round is under way.
+    /// True if no gift and no round is under way.
     fn is_at_rest(&self) -> bool {
         let quotas: Option<Vec<&Quota>> = self.nodes().map(|node| node.chapters().quotas.find(NAME)).collect();
         let Some(quotas) = quotas else { return false };
@@ -316,6 +367,7 @@ impl Host for Players<'_> {
             }
             (client, Response::Batch { session, answers }) => {
                 let order = client.0 as usize;
+                // A site responds in the turn in which it takes a batch; without an answer, the operation waits.
                 let Some(answer) = answers.into_iter().next() else {
                     self.asked[order].waited = true;
                     return;
@@ -326,6 +378,8 @@ impl Host for Players<'_> {
                     session.answer(answer.sequence);
                 }
                 self.answered(world, order, site, answer.outcome);
+
+                // There may be room again for what waits.
                 if !self.clients[site].queue.is_empty() {
                     self.send(world, site);
                 }
@@ -336,6 +390,7 @@ impl Host for Players<'_> {
 }
 
 impl Players<'_> {
+    /// An event happens: its operation is sent, if there is one.
     fn happen(&mut self, world: &mut World, order: usize, site: usize, kind: Kind) {
         let quota = || NAME.to_owned();
         let operation = match kind {
@@ -343,6 +398,7 @@ impl Players<'_> {
             Kind::Hold { amount, micros } => Operation::Acquire { quota: quota(), amount, hold: Hold::For(micros) },
             Kind::Begin { amount, .. } => Operation::Acquire { quota: quota(), amount, hold: Hold::Open },
             Kind::Release { amount } => {
+                // Clients who were refused have nothing to give back, whatever the trace says.
                 if !self.books.give_back(self.trace.events[order].at, amount) {
                     return;
                 }
@@ -367,6 +423,7 @@ impl Players<'_> {
         self.submit(world, order, site, operation);
     }
 
+    /// Has the operation of an event sent.
     fn submit(&mut self, world: &mut World, order: usize, site: usize, operation: Operation) {
         self.asked[order] = Asked { sent: world.now(), ..Asked::default() };
         self.open += 1;
@@ -391,11 +448,13 @@ impl Players<'_> {
                 }
                 return;
             };
+
             self.asked[order].session = session.id;
             world.request(now, site, ClientId(order as u64), session.submit(operation, TIMEOUT, now));
         }
     }
 
+    /// The operation of an event has ended.
     fn answered(&mut self, world: &mut World, order: usize, site: usize, outcome: Outcome) {
         let Event { kind, at, .. } = self.trace.events[order];
         let Asked { sent, waited, .. } = self.asked[order];
@@ -403,8 +462,11 @@ impl Players<'_> {
         let is_acquire = kind.wanted().is_some();
         self.open -= 1;
         self.last_answer = now;
+
+        // Requests arrive at once in this world: the way of the client there and back is added here.
         self.books.latencies.note((now - sent + self.near[site]) * 1_000);
         self.books.local += u64::from(is_acquire && !waited);
+
         match outcome {
             Outcome::Granted { grant, .. } => {
                 self.books.note_granted(site, kind);
@@ -442,6 +504,7 @@ impl Session {
         Self { site, incarnation, id, low: 1, answered: VecDeque::new(), used: u64::MAX }
     }
 
+    /// A request of one operation, with the next sequence.
     fn submit(&mut self, operation: Operation, timeout: u64, now: u64) -> Request {
         let sequence = self.low + self.answered.len() as u64;
         self.answered.push_back(false);
@@ -451,6 +514,7 @@ impl Session {
         Request::Batch(Batch { site, incarnation, session: id, low, operations })
     }
 
+    /// Notes that an operation has its answer. The site may forget those before the lowest that is awaited.
     fn answer(&mut self, sequence: u64) {
         self.answered[(sequence - self.low) as usize] = true;
         while self.answered.front() == Some(&true) {

@@ -6,26 +6,27 @@
 //! objects, level by level. It is reads that are popular: a transaction that writes draws its base assemblies evenly, and swaps
 //! the coordinates of the atomic parts of one composite that it has read.
 
-use std::cell::Cell;
-
-use slackline::{Committed, Key, Outcome, Txn, TxnError, Value};
+use slackline::{Key, Txn, TxnError, Value};
 use slackline_core::stats::Rng;
 
-use super::{Config, Seat, Step, Terms, TxnsError, Workload, read_all, region, run_each, tally};
+use super::run::{run, run_each};
+use super::setting::{Config, Terms, TxnsError, region};
+use super::tally;
+use super::workload::{Seat, Step, Told, Workload, read_all};
 use crate::figure::{Axis, Figure, Scale, Series};
 use crate::report::{Report, Run};
 use crate::zipf::Zipf;
 
-/// What `bench oo7` is told.
+/// Options of `bench oo7`.
 #[derive(Clone, Debug)]
 pub struct Oo7Options {
-    /// How it is run.
+    /// The sites and clients, and the length of a run.
     pub terms: Terms,
-    /// How many stores there are; a run per number and configuration.
+    /// The numbers of stores; a run for each number and configuration.
     pub stores: Vec<usize>,
-    /// Of 100 transactions so many write; a run per number too.
+    /// Percentages of transactions that write; a run for each too.
     pub write_shares: Vec<u8>,
-    /// How many composite parts each module has.
+    /// The number of composite parts of each module.
     pub composites: usize,
 }
 
@@ -40,15 +41,17 @@ impl Default for Oo7Options {
     }
 }
 
-/// Assemblies have so many children each, on so many levels; those of the last are base assemblies.
+/// The children of an assembly. Those on the last level are base assemblies, and have none.
 const CHILDREN: usize = 3;
+/// The number of levels; the root is on the first.
 const LEVELS: u32 = 6;
+/// Base assemblies of a module.
 const BASES: usize = CHILDREN.pow(LEVELS - 1);
-/// A base assembly refers to so many composite parts.
+/// The number of composite parts that a base assembly refers to.
 const REFERS: usize = 3;
-/// A composite part has so many atomic parts.
+/// The number of atomic parts of a composite part.
 const ATOMIC: usize = 20;
-/// A transaction draws so many base assemblies.
+/// The number of base assemblies that a transaction draws.
 const DRAWN: usize = 7;
 /// The exponent of the power law.
 const SKEW: f64 = 1.0;
@@ -66,7 +69,10 @@ pub fn oo7(options: &Oo7Options) -> Result<Report, TxnsError> {
     if options.terms.clients_per_store == 0 || options.composites < REFERS {
         return wrong("there must be clients and composite parts");
     }
+
+    // Caches fill and warranties grow before anything is counted.
     let setting = |config, stores| options.terms.setting(config, stores, options.terms.measure * 4);
+
     let mut jobs = Vec::new();
     for &config in &options.terms.configs {
         for &stores in &options.stores {
@@ -74,13 +80,15 @@ pub fn oo7(options: &Oo7Options) -> Result<Report, TxnsError> {
         }
     }
     let runs = run_each(&jobs, options.terms.live.is_some(), |&(config, stores, writes)| {
-        let (mut run, _) = setting(config, stores).run(Oo7::new(options, stores, writes))?;
+        let (mut run, _) = run(&setting(config, stores), Oo7::new(options, stores, writes))?;
+
+        // Runs are told apart by what a report has several of.
         let by_stores = if options.stores.len() > 1 { format!("/{stores}") } else { String::new() };
         let by_writes = if options.write_shares.len() > 1 { format!("/{writes}%") } else { String::new() };
         run.label = Some(format!("{config}{by_stores}{by_writes}"));
-        Ok::<_, TxnsError>(run.with("write_percent", writes))
-    });
-    let runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok(run.with("write_percent", writes))
+    })?;
+
     let figures = figures(options, &runs);
     let setting = setting(Config::State, options.stores[0]);
     let facts = vec![
@@ -102,6 +110,7 @@ pub fn oo7(options: &Oo7Options) -> Result<Report, TxnsError> {
     Ok(tally::report("oo7", &setting, setting.costs(), runs, facts, figures))
 }
 
+/// Throughput by stores, and by the share of writes, where a report has several of them.
 fn figures(options: &Oo7Options, runs: &[Run]) -> Vec<Figure> {
     let line = |config: &Config, over: &str, fixed: &str, value: f64| {
         let of_it = runs.iter().filter(|run| run.config == config.to_string() && run.figure(fixed) == Some(value));
@@ -115,6 +124,7 @@ fn figures(options: &Oo7Options, runs: &[Run]) -> Vec<Figure> {
         y: Axis::new("transactions a second", Scale::Linear),
         series,
     };
+
     let mut figures = Vec::new();
     let writes = options.write_shares[0];
     if options.stores.len() > 1 {
@@ -123,6 +133,7 @@ fn figures(options: &Oo7Options, runs: &[Run]) -> Vec<Figure> {
         let title = format!("OO7: throughput by stores, {writes} % of transactions write");
         figures.push(figure("oo7-stores", title, "stores", lines.collect()));
     }
+
     let stores = options.stores[0];
     if options.write_shares.len() > 1 {
         let lines = options.terms.configs.iter().map(|config| line(config, "write_percent", "stores", stores as f64));
@@ -134,22 +145,25 @@ fn figures(options: &Oo7Options, runs: &[Run]) -> Vec<Figure> {
 
 /// The workload.
 struct Oo7 {
+    /// The number of stores, with a module each.
     stores: usize,
+    /// The number of composite parts of each module.
     composites: usize,
+    /// The percentage of transactions that write.
     writes: u8,
+    /// Of the base assemblies of all modules.
     popularity: Zipf,
-    /// Swaps that were told to be done, and those of which it is not known.
-    swaps: Cell<u64>,
-    unknown: Cell<u64>,
+    /// Swaps of coordinates.
+    swaps: Told,
 }
 
-/// What an atomic part holds: two coordinates, and how often they were swapped.
+/// The content of an atomic part: two coordinates, and the number of times that they were swapped.
 type Atomic = (i64, i64, u64);
 
 impl Oo7 {
     fn new(options: &Oo7Options, stores: usize, writes: u8) -> Self {
         let (composites, popularity) = (options.composites, Zipf::new(BASES * stores, SKEW));
-        Self { stores, composites, writes, popularity, swaps: Cell::new(0), unknown: Cell::new(0) }
+        Self { stores, composites, writes, popularity, swaps: Told::default() }
     }
 
     /// An assembly of a module: level 0 is its root, the last has the base assemblies.
@@ -157,10 +171,12 @@ impl Oo7 {
         Key::new(region(module), format!("assembly/{level}/{order:03}"))
     }
 
+    /// A composite part of a module.
     fn composite(module: usize, order: usize) -> Key {
         Key::new(region(module), format!("composite/{order:04}"))
     }
 
+    /// The atomic parts of a composite part.
     fn atomic(module: usize, composite: usize) -> impl Iterator<Item = Key> {
         (0..ATOMIC).map(move |order| Key::new(region(module), format!("atomic/{composite:04}/{order:02}")))
     }
@@ -174,6 +190,7 @@ impl Oo7 {
     /// Base assemblies with their modules, each once: the popular ones for who only reads, any for who writes.
     fn draw(&self, rng: &mut Rng, writes: bool) -> Vec<(usize, usize)> {
         let all = (BASES * self.stores) as u64;
+        // Reads are popular, writes are not: a conflict over a popular part would be most of what is measured.
         let rank = (0..DRAWN).map(|_| if writes { rng.below(all) as usize } else { self.popularity.draw(rng) });
         let mut drawn: Vec<(usize, usize)> = rank.map(|rank| (rank / BASES, rank % BASES)).collect();
         drawn.sort_unstable();
@@ -194,8 +211,11 @@ impl Workload for Oo7 {
             };
             objects.extend((0..count).map(inner));
         }
+
         let base = |order| (Self::assembly(store, LEVELS - 1, order), json(self.refers(store, order).into()));
         objects.extend((0..BASES).map(base));
+
+        // The coordinates of a part are its order and the negative of that: a swap turns them round, a torn write shows.
         for composite in 0..self.composites {
             objects.push((Self::composite(store, composite), json(composite.into())));
             let atomic = Self::atomic(store, composite).zip(0i64..);
@@ -206,17 +226,13 @@ impl Workload for Oo7 {
 
     async fn step(&self, seat: &Seat, rng: &mut Rng) -> Result<Step, TxnError> {
         let swap = (rng.below(100) < u64::from(self.writes)).then(|| rng.draw() as usize);
+        // Both are drawn before the program runs: one that is run again does the same.
         let drawn = &self.draw(rng, swap.is_some());
         let outcome = seat.transaction().run_and_tell(|txn| traverse(txn, drawn, swap)).await?;
         if swap.is_some() {
-            match &outcome {
-                Outcome::Done(_) => self.swaps.set(self.swaps.get() + 1),
-                Outcome::Refused(_) => {}
-                Outcome::Unknown(_) => self.unknown.set(self.unknown.get() + 1),
-            }
+            self.swaps.note(&outcome);
         }
-        let plain = |Committed { value: (), phases, runs, operation }| Committed { value: (), phases, runs, operation };
-        Ok(Step { outcome: outcome.map(plain), writes: swap.is_some() })
+        Ok(Step { outcome, writes: swap.is_some() })
     }
 
     async fn verify(&self, seat: &Seat) -> Result<(), String> {
@@ -229,16 +245,13 @@ impl Workload for Oo7 {
                 }
             }
         }
-        let (told, unknown) = (self.swaps.get(), self.unknown.get());
-        if swaps < told || swaps > told + unknown {
-            return Err(format!("{swaps} swaps are there, {told} were told ({unknown} are unknown)"));
-        }
-        Ok(())
+        self.swaps.check(swaps, "swaps")
     }
 }
 
 /// Walks down to the base assemblies and reads all their parts; swaps the coordinates of one composite part's, if asked.
 async fn traverse(txn: Txn, drawn: &[(usize, usize)], swap: Option<usize>) -> Result<(), TxnError> {
+    // Level by level: the objects of one are read together.
     for level in 0..LEVELS - 1 {
         let above = CHILDREN.pow(LEVELS - 1 - level);
         let mut keys: Vec<Key> =
@@ -246,18 +259,23 @@ async fn traverse(txn: Txn, drawn: &[(usize, usize)], swap: Option<usize>) -> Re
         keys.dedup();
         txn.values(&keys).await?;
     }
+
     let bases: Vec<Key> = drawn.iter().map(|(module, base)| Oo7::assembly(*module, LEVELS - 1, *base)).collect();
     let refers: Vec<Option<Vec<usize>>> = txn.get_many(&bases).await?;
+
+    // A composite part that several base assemblies refer to is read once.
     let with_module = drawn.iter().zip(refers);
     let mut composites: Vec<(usize, usize)> = with_module
         .flat_map(|((module, _), refers)| refers.unwrap_or_default().into_iter().map(|order| (*module, order)))
         .collect();
     composites.sort_unstable();
     composites.dedup();
+
     let keys: Vec<Key> = composites.iter().map(|(module, order)| Oo7::composite(*module, *order)).collect();
     txn.values(&keys).await?;
     let keys: Vec<Key> = composites.iter().flat_map(|(module, order)| Oo7::atomic(*module, *order)).collect();
     let parts: Vec<Option<Atomic>> = txn.get_many(&keys).await?;
+
     if let Some(swap) = swap {
         let at = swap % composites.len().max(1) * ATOMIC;
         for (key, part) in keys.iter().zip(parts).skip(at).take(ATOMIC) {
@@ -268,7 +286,7 @@ async fn traverse(txn: Txn, drawn: &[(usize, usize)], swap: Option<usize>) -> Re
     Ok(())
 }
 
-/// How often the parts of a composite were swapped, if that is the same for all.
+/// The number of times that the parts of a composite were swapped, if it is the same for all.
 fn swaps_of(parts: &[Option<Value>]) -> Option<u64> {
     let mut swaps = None;
     for (part, order) in parts.iter().zip(0i64..) {

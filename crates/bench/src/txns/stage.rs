@@ -26,12 +26,12 @@ const RESPONSE: u64 = 1 << 63;
 /// The stream's number in the id that a site knows a client by; the wire's is below.
 const STREAM: u32 = 32;
 
-/// How long parts of transactions waited for warranties to end: the longest part of each, in microseconds.
+/// The time for which the parts of transactions waited for warranties to end: of each the longest, in microseconds.
 #[derive(Debug, Default)]
 pub(super) struct Delays(Mutex<BTreeMap<OperationId, u64>>);
 
 impl Delays {
-    /// How long a transaction was delayed; then that is forgotten.
+    /// Takes out the delay of a transaction, in microseconds.
     pub(super) fn take(&self, id: OperationId) -> u64 {
         self.all().remove(&id).unwrap_or(0)
     }
@@ -43,17 +43,23 @@ impl Delays {
 
 /// See the module.
 pub(super) struct Stage {
+    /// The sites.
     pub(super) world: World,
+    /// The callers, and what is on its way to them.
     hall: Hall,
+    /// The port of each client.
     clients: Vec<Arc<dyn Port>>,
 }
 
-/// What is between the world and the desk.
+/// The desk, and what is between it and the world.
 struct Hall {
+    /// The clients' links, and the callers' tasks.
     desk: Desk,
+    /// The delays of transactions.
     delays: Arc<Delays>,
-    /// What is on its way to a client: wire, stream, response.
+    /// Responses on their way to clients: wire, stream, response.
     arriving: BTreeMap<u64, (usize, u64, Response)>,
+    /// Responses so far, to name each on its way.
     arrivals: u64,
     /// By site: since when parts of transactions wait there for warranties to end.
     defending: Vec<BTreeMap<OperationId, u64>>,
@@ -71,6 +77,7 @@ impl Stage {
             arrivals: 0,
             defending: vec![BTreeMap::new(); options.rtt.len()],
         };
+
         let mut stage = Self { world: World::new(options), hall, clients };
         stage.wait(|stage| {
             let mut nodes = (0..stage.world.len()).map(|site| stage.world.node(site));
@@ -79,12 +86,12 @@ impl Stage {
         stage
     }
 
-    /// What transactions of a client stand on.
+    /// The port of a client, on which its transactions stand.
     pub(super) fn port(&self, client: usize) -> Arc<dyn Port> {
         Arc::clone(&self.clients[client])
     }
 
-    /// How long transactions were delayed.
+    /// The delays of transactions.
     pub(super) fn delays(&self) -> Arc<Delays> {
         Arc::clone(&self.hall.delays)
     }
@@ -104,11 +111,13 @@ impl Stage {
     /// Lets this many microseconds pass.
     pub(super) fn pass(&mut self, micros: u64) {
         let until = self.world.now() + micros;
+        // The world stops early when the last task has ended.
         while self.world.now() < until {
             self.world.run(&mut self.hall, until);
         }
     }
 
+    /// Lets time pass until something holds.
     fn wait(&mut self, is_over: impl Fn(&Self) -> bool) {
         let patience = self.world.now() + PATIENCE;
         while !is_over(self) {
@@ -129,6 +138,7 @@ impl Hall {
             }
             for errand in errands {
                 match errand {
+                    // No site fails and no stream breaks, so each wire leads to its own site.
                     Errand::Connect { wire, .. } => self.desk.connected(world.now(), wire),
                     Errand::Send { wire, stream, through, request } => {
                         let client = ClientId(stream << STREAM | wire as u64);
@@ -138,6 +148,8 @@ impl Hall {
                 }
             }
         }
+
+        // Nothing more is to be simulated for these tasks.
         if before > 0 && self.desk.open() == 0 {
             world.stop();
         }
@@ -158,6 +170,7 @@ impl Host for Hall {
     /// A response leaves its site when the processor has made it, and is then on its way to the client.
     fn respond(&mut self, world: &mut World, site: usize, client: ClientId, response: Response) {
         let (wire, stream) = ((client.0 & ((1 << STREAM) - 1)) as usize, client.0 >> STREAM);
+
         self.arrivals += 1;
         let token = RESPONSE | self.arrivals;
         self.arriving.insert(token, (wire, stream, response));
@@ -171,6 +184,8 @@ impl Host for Hall {
         if known.is_empty() && present.peek().is_none() {
             return After::Go;
         }
+
+        // What is defended no longer has ended its delay. Of the parts of one transaction the longest counts.
         let present: Vec<OperationId> = present.collect();
         let mut delays = self.delays.all();
         known.retain(|id, since| {
@@ -181,6 +196,7 @@ impl Host for Hall {
             }
             is_there
         });
+
         for id in present {
             known.entry(id).or_insert(world.now());
         }

@@ -5,58 +5,68 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use slackline::{Outcome, TxnError};
+use slackline_session::time::Time;
 use slackline_sim::Costs;
 
-use super::stage::Delays;
-use super::{EPSILON, Setting, Step};
+use super::setting::Setting;
+use super::stage::{Delays, NEAR};
+use super::workload::Step;
+use crate::EPSILON;
 use crate::figure::Figure;
 use crate::histogram::Histogram;
-use crate::report::{Latency, Mode, Report, Run};
-use slackline_session::time::Time;
+use crate::report::{Latency, Measured, Mode, Report, Run};
 
 /// The time for which transactions are counted.
 #[derive(Clone, Copy)]
 pub(super) struct Window {
+    /// Its first moment.
     pub(super) from: Time,
+    /// The first moment after it.
     pub(super) end: Time,
 }
 
 impl Window {
+    /// The window that begins when `warm` has passed, and is open for `measure`.
     pub(super) fn after(now: Time, warm: Duration, measure: Duration) -> Self {
         Self { from: now + warm, end: now + warm + measure }
     }
 
-    /// Whether what ends then is counted.
+    /// True if a transaction that ends then is counted.
     pub(super) fn counts(self, ended: Time) -> bool {
         (self.from..self.end).contains(&ended)
     }
 }
 
-/// What became of the transactions that ended in the window.
+/// The outcomes of transactions that ended in the window.
 #[derive(Default)]
 pub(super) struct Tally {
+    /// Transactions committed in 0, 1, and 2 or more phases.
     committed: [u64; 3],
-    /// Those of them that wrote.
+    /// Committed transactions that wrote.
     wrote: u64,
+    /// Transactions refused.
     refused: u64,
+    /// Transactions of which it is not known how they ended.
     unknown: u64,
-    /// How often programs were run.
+    /// Runs of programs, those in vain included; a refused transaction counts as one.
     runs: u64,
-    /// Of what was committed, by the clients' store.
+    /// Latencies of committed transactions, by the store of their client.
     latencies: Vec<Histogram>,
-    /// Of those that wrote: how long they were delayed by warranties.
+    /// The delay by warranties of each committed transaction that wrote.
     delays: Histogram,
-    /// What went wrong, anywhere.
+    /// The first thing that went wrong, in the window or not.
     pub(super) failure: Option<String>,
+    /// The delays that the stage notes; none against real sites, which do not tell.
     defended: Option<Arc<Delays>>,
 }
 
 impl Tally {
-    /// With what is known of delays, in virtual time.
+    /// Nothing counted yet; with the delays that the stage notes, in virtual time.
     pub(super) fn new(defended: Option<Arc<Delays>>) -> Self {
         Self { defended, ..Self::default() }
     }
 
+    /// Notes that something went wrong. The first note stays.
     pub(super) fn fail(&mut self, what: String) {
         self.failure.get_or_insert(what);
     }
@@ -68,6 +78,8 @@ impl Tally {
             Ok(step) => step,
             Err(error) => return self.fail(error.to_string()),
         };
+
+        // Taken in any case, or the delays of transactions outside of the window would pile up.
         let delay = match &outcome {
             Outcome::Done(committed) => committed.operation.and_then(|id| Some(self.defended.as_ref()?.take(id))),
             _ => None,
@@ -75,6 +87,7 @@ impl Tally {
         if !window.counts(ended) {
             return;
         }
+
         match outcome {
             Outcome::Done(committed) => {
                 self.committed[usize::from(committed.phases.min(2))] += 1;
@@ -83,11 +96,13 @@ impl Tally {
                 if self.latencies.len() <= store {
                     self.latencies.resize_with(store + 1, Histogram::default);
                 }
+                // By store, because clients far from popular objects wait longer, which a median of all hides.
                 self.latencies[store].note((ended - began).as_nanos() as u64);
                 if writes && let Some(delay) = delay {
                     self.delays.note(delay * 1_000);
                 }
             }
+            // How often its program was run is not told; it was at least once.
             Outcome::Refused(_) => {
                 self.refused += 1;
                 self.runs += 1;
@@ -103,10 +118,12 @@ impl Tally {
         (run.refused, run.unknown) = (self.refused, self.unknown);
         run.latency_ms = Latency::from(&self.latencies());
         let committed = run.committed;
+
         let of_stores = json!({
             "committed": self.latencies.iter().map(Histogram::count).collect::<Vec<_>>(),
             "p50_ms": self.latencies.iter().map(|store| rounded(store.quantile(0.5) as f64 / 1e6)).collect::<Vec<_>>(),
         });
+
         run.took(setting.measure.as_secs_f64())
             .with("stores", setting.stores)
             .with("clients", setting.stores * setting.clients_per_store)
@@ -124,15 +141,18 @@ impl Tally {
     }
 
     /// The figures of transactions over sites; `sent` are messages between them in the window, if they were counted.
-    pub(super) fn report(&self, setting: &Setting, sent: Option<u64>) -> (Run, Histogram) {
+    pub(super) fn report(&self, setting: &Setting, sent: Option<u64>) -> Measured {
         let mut run = self.figures(setting.config.to_string(), setting);
         let committed = run.committed;
         run.local_ratio = Some(share(self.committed[0], committed));
         run.wan_messages = sent;
         let mut run = run.with("phases", json!(self.committed.map(|count| share(count, committed))));
+
         if let Some(sent) = sent {
             run = run.with("messages_per_txn", share(sent, committed));
         }
+
+        // Real sites do not tell how long they defended what.
         if self.defended.is_some() {
             let at = |q| rounded(self.delays.quantile(q) as f64 / 1e6);
             run = run.with("write_delay_ms", json!({ "p50": at(0.5), "p95": at(0.95), "max": at(1.0) }));
@@ -167,16 +187,14 @@ pub(super) fn report(
         setting.measure.as_secs_f64(),
         setting.warm.as_secs_f64(),
     );
+    // In virtual time clients have a way to their store; live they have loopback.
     let distance = match setting.live {
         Some(_) => {
             format!("{} ms between stores, put in by the links; clients are on the same machine", ms(setting.rtt))
         }
-        None => format!(
-            "{} ms between stores, {} ms from a client to its store",
-            ms(setting.rtt),
-            super::stage::NEAR as f64 / 1e3
-        ),
+        None => format!("{} ms between stores, {} ms from a client to its store", ms(setting.rtt), NEAR as f64 / 1e3),
     };
+
     let mut all = vec![("clients".to_owned(), shape), ("round trips".to_owned(), distance)];
     all.extend(facts.into_iter().map(|(name, fact)| (name.to_owned(), fact)));
     Report {

@@ -7,18 +7,21 @@
 
 use std::cell::Cell;
 
-use slackline::{Key, TxnError, Value, memoized};
+use slackline::{Key, Outcome, TxnError, Value, memoized};
 use slackline_core::stats::Rng;
 
-use super::{Config, Seat, Setting, Step, Terms, TxnsError, Workload, both, read_all, region, run_each, tally};
-use crate::report::{Report, latency_figure};
+use super::run::{run, run_each};
+use super::setting::{Config, Setting, Terms, TxnsError, region};
+use super::tally;
+use super::workload::{Seat, Step, Workload, both, read_all, without_value};
+use crate::report::{Report, runs_and_figure};
 
-/// What `bench twitter` is told.
+/// Options of `bench twitter`.
 #[derive(Clone, Debug)]
 pub struct TwitterOptions {
-    /// How it is run.
+    /// The sites and clients, and the length of a run.
     pub terms: Terms,
-    /// How many users there are.
+    /// The number of users.
     pub users: usize,
 }
 
@@ -30,9 +33,9 @@ impl Default for TwitterOptions {
 
 /// As the paper has it.
 const STORES: usize = 3;
-/// Of 100 transactions so many follow or unfollow.
+/// The percentage of transactions that follow or unfollow.
 const WRITES: u64 = 2;
-/// So many are sought.
+/// The number of users that are sought.
 const TOP_USERS: usize = 5;
 /// Ranges of no more users are read as they are.
 const LEAF: usize = 16;
@@ -43,12 +46,12 @@ pub fn twitter(options: &TwitterOptions) -> Result<Report, TxnsError> {
         return Err(TxnsError::Option(format!("there must be clients, and at least {TOP_USERS} users")));
     }
     let setting = |config| options.terms.setting(config, STORES, options.terms.measure / 2);
-    let runs = run_each(&options.terms.configs, options.terms.live.is_some(), |config| {
+    let measured = run_each(&options.terms.configs, options.terms.live.is_some(), |config| {
         let setting = setting(*config);
-        setting.run(Twitter::new(options.users, &setting))
-    });
-    let runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let figure = latency_figure("twitter-latency", runs.iter().map(|(run, latencies)| (&*run.config, latencies)));
+        run(&setting, Twitter::new(options.users, &setting))
+    })?;
+    let (runs, figure) = runs_and_figure("twitter-latency", measured);
+
     let setting = setting(Config::State);
     let facts = vec![
         (
@@ -66,7 +69,6 @@ pub fn twitter(options: &TwitterOptions) -> Result<Report, TxnsError> {
                 .to_owned(),
         ),
     ];
-    let runs = runs.into_iter().map(|(run, _)| run).collect();
     Ok(tally::report("twitter", &setting, setting.costs(), runs, facts, vec![figure]))
 }
 
@@ -74,13 +76,16 @@ pub fn twitter(options: &TwitterOptions) -> Result<Report, TxnsError> {
 struct Twitter {
     /// Numbers of followers, counters.
     users: Vec<Key>,
+    /// The number of clients; each has an account once it has written.
     clients: usize,
-    /// Follows less unfollows that were told to be done, and those of which it is not known.
+    /// Follows less unfollows that were told to be done.
     follows: Cell<i64>,
+    /// Follows and unfollows of which it is not known how they ended.
     unknown: Cell<i64>,
 }
 
 impl Twitter {
+    /// Users, of whom nobody has followed anybody yet.
     fn new(users: usize, setting: &Setting) -> Self {
         Self {
             users: (0..users).map(user).collect(),
@@ -95,9 +100,12 @@ impl Twitter {
         Key::new(region(client % STORES), format!("accounts/{client:04}"))
     }
 
+    /// Follows somebody, or unfollows somebody who is followed.
     async fn follow(&self, seat: &Seat, whom: usize) -> Result<Step, TxnError> {
         let account = self.account(seat.client);
         let (account, user) = (&account, &self.users[whom]);
+
+        // The change goes with the outcome: a program that is run again may find another list.
         let done = seat.transaction().run_and_tell(|txn| async move {
             let mut followed: Vec<usize> = txn.get(account).await?.unwrap_or_default();
             let change = match followed.iter().position(|other| *other == whom) {
@@ -110,23 +118,21 @@ impl Twitter {
                     1
                 }
             };
+
+            // The number is added to, not read, so two clients who follow the same user do not conflict.
             txn.put(account, &followed)?;
             txn.add(user, change)?;
             Ok::<_, TxnError>(change)
         });
+
         let outcome = done.await?;
         match &outcome {
-            slackline::Outcome::Done(committed) => self.follows.set(self.follows.get() + committed.value),
-            slackline::Outcome::Refused(_) => {}
-            slackline::Outcome::Unknown(_) => self.unknown.set(self.unknown.get() + 1),
+            Outcome::Done(committed) => self.follows.set(self.follows.get() + committed.value),
+            Outcome::Refused(_) => {}
+            Outcome::Unknown(_) => self.unknown.set(self.unknown.get() + 1),
         }
-        Ok(Step { outcome: outcome.map(nothing), writes: true })
+        Ok(Step { outcome: outcome.map(without_value), writes: true })
     }
-}
-
-fn nothing<T>(committed: slackline::Committed<T>) -> slackline::Committed<()> {
-    let slackline::Committed { value: _, phases, runs, operation } = committed;
-    slackline::Committed { value: (), phases, runs, operation }
 }
 
 impl Workload for Twitter {
@@ -141,9 +147,10 @@ impl Workload for Twitter {
         if rng.below(100) < WRITES {
             return self.follow(seat, rng.below(self.users.len() as u64) as usize).await;
         }
+
         let users = self.users.len();
         let found = seat.transaction().run_and_tell(|txn| async move { txn.call(&TOP, (0, users)).await }).await?;
-        Ok(Step { outcome: found.map(nothing), writes: false })
+        Ok(Step { outcome: found.map(without_value), writes: false })
     }
 
     async fn verify(&self, seat: &Seat) -> Result<(), String> {
@@ -151,6 +158,8 @@ impl Workload for Twitter {
         let total: i64 = read_all(seat, &self.users).await?.iter().map(count).sum();
         let accounts: Vec<Key> = (0..self.clients).map(|client| self.account(client)).collect();
         let followed: i64 = read_all(seat, &accounts).await?.iter().map(length).sum();
+
+        // What users gained is what accounts follow, and that is what clients were told.
         let (told, unknown) = (self.follows.get(), self.unknown.get());
         if total - begun != followed || (followed - told).abs() > unknown {
             let gained = total - begun;
@@ -162,6 +171,7 @@ impl Workload for Twitter {
     }
 }
 
+/// The value of a counter; 0 if it is not there.
 fn count(value: &Option<Value>) -> i64 {
     match value {
         Some(Value::Counter(count)) => *count,
@@ -169,6 +179,7 @@ fn count(value: &Option<Value>) -> i64 {
     }
 }
 
+/// The number of users that an account follows. A value that is no list counts as less than nothing, so that the check fails.
 fn length(value: &Option<Value>) -> i64 {
     match value {
         Some(Value::Bytes(bytes)) => serde_json::from_slice::<Vec<u64>>(bytes).map_or(-1, |list| list.len() as i64),
@@ -189,6 +200,7 @@ memoized! {
             txn.values(&users).await?.iter().zip(from..).map(|(value, user)| (count(value), user)).collect()
         } else {
             let middle = from.midpoint(to);
+            // Both halves at once: a client waits for the longer of two chains of round trips, not for their sum.
             let (low, high) = both(txn.call(&TOP, (from, middle)), txn.call(&TOP, (middle, to))).await;
             [low?, high?].concat()
         };

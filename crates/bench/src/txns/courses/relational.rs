@@ -1,7 +1,7 @@
 //! `bench courses` on PostgreSQL: optimistic locking by version columns, as object-relational mappers have it.
 //!
 //! A client has a connection of its own to the one server, which is in the region of the first store. What a transaction reads, it
-//! reads outside of any transaction of the database. At its end one statement, which is one such transaction at read committed, writes
+//! reads outside of any transaction of the database. At its end one statement, a transaction of the database at read committed, writes
 //! if rows have the versions that were read. A row that has another, or that somebody else has inserted, is a conflict, and all is
 //! done again.
 //!
@@ -32,84 +32,19 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{FromSqlOwned, ToSql};
 use tokio_postgres::{Client, Error, Row, Statement};
 
+use super::super::setting::{DEADLINE, Setting, TxnsError};
 use super::super::tally::{Tally, Window, share};
-use super::super::{DEADLINE, Setting, Step, TxnsError};
-use super::{ASSIGNMENTS, Act, COURSES, Courses};
-use crate::histogram::Histogram;
-use crate::live::LiveError;
+use super::super::workload::Step;
+use super::coursework::{ASSIGNMENTS, Act, COURSES, Courses};
+use super::statements::{Checked, Dashboard, Grade, HandIn, SCHEMA, Statements};
+use crate::live::{LiveError, runtime};
 use crate::postgres::{Installation, Server};
-use crate::report::Run;
+use crate::report::Measured;
 
 /// The first pause before a transaction is run again, and the longest: those of Slackline's client.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(500));
 
-const SCHEMA: &str = "
-CREATE TABLE courses (course int PRIMARY KEY, version bigint NOT NULL);
-CREATE TABLE assignments (course int, assignment int, version bigint NOT NULL, PRIMARY KEY (course, assignment));
-CREATE TABLE counts (course int, assignment int, handed_in bigint NOT NULL, PRIMARY KEY (course, assignment));
-CREATE TABLE submissions (student int, course int, assignment int, times bigint NOT NULL, version bigint NOT NULL,
-    PRIMARY KEY (student, course, assignment));
-CREATE INDEX ON submissions (course, assignment);
-CREATE TABLE grades (student int, course int, graded bigint[] NOT NULL, version bigint NOT NULL,
-    PRIMARY KEY (student, course));
-";
-
-const COURSES_OF: &str = "SELECT course, version FROM courses WHERE course = ANY($1)";
-const ASSIGNMENTS_OF: &str = "SELECT course, assignment, version FROM assignments WHERE course = ANY($1)";
-const SUBMISSIONS_OF: &str =
-    "SELECT course, assignment, version, times FROM submissions WHERE student = $1 AND course = ANY($2)";
-const GRADES_OF: &str = "SELECT course, version, graded FROM grades WHERE student = $1 AND course = ANY($2)";
-/// How many of the rows that a dashboard read are as they were.
-const UNCHANGED: &str = "SELECT
-    (SELECT count(*) FROM courses JOIN unnest($2::int[], $3::bigint[]) AS read(course, version) USING (course, version))
-  + (SELECT count(*) FROM assignments JOIN unnest($4::int[], $5::int[], $6::bigint[]) AS read(course, assignment, version)
-        USING (course, assignment, version))
-  + (SELECT count(*) FROM submissions JOIN unnest($7::int[], $8::int[], $9::bigint[]) AS read(course, assignment, version)
-        USING (course, assignment, version) WHERE student = $1)
-  + (SELECT count(*) FROM grades JOIN unnest($10::int[], $11::bigint[]) AS read(course, version)
-        USING (course, version) WHERE student = $1)";
-
-const ASSIGNMENT: &str = "SELECT version FROM assignments WHERE course = $1 AND assignment = $2";
-const SUBMISSION: &str =
-    "SELECT times, version FROM submissions WHERE course = $1 AND assignment = $2 AND student = $3";
-
-const HANDED_IN: &str = "SELECT student, version, times FROM submissions WHERE course = $1 AND assignment = $2";
-const GRADES: &str = "SELECT graded, version FROM grades WHERE student = $1 AND course = $2";
-const GRADE: &str = "UPDATE grades SET graded = $3, version = version + 1
-    WHERE student = $1 AND course = $2 AND version = $4";
-/// As before; and what was scanned is share-locked, in an order, and compared.
-const GRADE_VALIDATED: &str = "WITH read AS (
-        SELECT FROM submissions JOIN unnest($6::int[], $7::bigint[]) AS read(student, version) USING (student, version)
-        WHERE course = $2 AND assignment = $5 ORDER BY student FOR SHARE OF submissions)
-    UPDATE grades SET graded = $3, version = version + 1
-    WHERE student = $1 AND course = $2 AND version = $4 AND (SELECT count(*) FROM read) = cardinality($6)";
-/// How many of the submissions that were scanned are as they were.
-const UNCHANGED_SUBMISSIONS: &str = "SELECT count(*) FROM submissions
-    JOIN unnest($3::int[], $4::bigint[]) AS read(student, version) USING (student, version)
-    WHERE course = $1 AND assignment = $2";
-
-/// What is checked when a transaction ends; see the module.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Checked {
-    /// The versions of what is written.
-    Written,
-    /// And of what was read.
-    Read,
-}
-
-impl Checked {
-    pub(super) const ALL: [Self; 2] = [Self::Written, Self::Read];
-
-    /// The name of the run.
-    fn config(self) -> &'static str {
-        match self {
-            Self::Written => "postgres",
-            Self::Read => "postgres-validated",
-        }
-    }
-}
-
-/// What a reader must know of these runs.
+/// The fact that explains these runs, for a report.
 pub(super) fn fact() -> String {
     "PostgreSQL with its defaults for durability, in a folder of its own for each run; it is in the region of the first store, and \
      each client has a connection, over a Unix socket; those of other stores sleep for half a round trip before and after each \
@@ -123,10 +58,10 @@ pub(super) fn run(
     workload: Courses,
     installation: &Installation,
     checked: Checked,
-) -> Result<(Run, Histogram), TxnsError> {
+) -> Result<Measured, TxnsError> {
     let clients = setting.clients();
     let server = Server::start(installation, clients.len())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let runtime = runtime()?;
     let (tally, workload) = (Rc::new(RefCell::new(Tally::new(None))), Rc::new(workload));
     let (trips, version) = runtime.block_on(LocalSet::new().run_until(async {
         let own = server.connect().await?;
@@ -137,19 +72,15 @@ pub(super) fn run(
             let connection = server.connect().await?;
             sessions.push(Session::new(connection, setting, store, checked, rng).await.map_err(failed)?);
         }
+
         let start = Instant::now();
         let window = Window::after(Time::default(), setting.warm, setting.measure);
         let begin = |(client, session): (usize, Session)| {
-            let rng = Rng::new(setting.seed ^ (client as u64 + 1) << 20);
-            tokio::task::spawn_local(self::client(
-                Rc::clone(&workload),
-                session,
-                rng,
-                (start, window),
-                Rc::clone(&tally),
-            ))
+            let (workload, tally) = (Rc::clone(&workload), Rc::clone(&tally));
+            tokio::task::spawn_local(self::client(workload, session, setting.rng(client), (start, window), tally))
         };
         let clients: Vec<_> = sessions.into_iter().enumerate().map(begin).collect();
+
         let mut trips = 0;
         for client in clients {
             trips += client.await.map_err(failed)?;
@@ -160,11 +91,13 @@ pub(super) fn run(
         let version = own.query_one("SHOW server_version", &[]).await.map_err(failed)?;
         Ok::<_, TxnsError>((trips, version.try_get::<_, String>(0).map_err(failed)?))
     }))?;
+
     drop(runtime);
     let tally = tally.take();
     if let Some(what) = tally.failure.clone() {
         return Err(TxnsError::Wrong { config: checked.config().into(), what });
     }
+
     let mut run = tally.figures(checked.config().into(), setting);
     // There are no sites, and no messages between them.
     (run.local_ratio, run.wan_messages) = (None, None);
@@ -188,11 +121,14 @@ async fn load(client: &Client, workload: &Courses) -> Result<(), Error> {
          INSERT INTO counts SELECT course, assignment, 0 FROM {each};"
     );
     client.batch_execute(&tables).await?;
+
     let taken = (0..workload.students).flat_map(|student| Courses::taken(student).map(move |course| (student, course)));
     let (students, courses): (Vec<i32>, Vec<i32>) = taken.map(|(student, course)| (id(student), id(course))).unzip();
     let grades =
         "INSERT INTO grades SELECT student, course, $3, 1 FROM unnest($1::int[], $2::int[]) AS taken(student, course)";
     client.execute(grades, &[&students, &courses, &vec![0_i64; ASSIGNMENTS]]).await?;
+
+    // Without statistics the first plans would be poor ones, and would stay with the prepared statements.
     client.batch_execute("VACUUM ANALYZE").await
 }
 
@@ -210,6 +146,7 @@ async fn client(
         if began >= window.end {
             return trips;
         }
+
         let (act, student) = workload.next(began, session.store, &mut rng);
         let before = session.trips.get();
         let outcome = match session.transact(act, student).await {
@@ -219,6 +156,7 @@ async fn client(
                 return trips;
             }
         };
+
         let ended = Time::default() + start.elapsed();
         workload.note(act, &outcome);
         tally.borrow_mut().note(window, session.store, (began, ended), Ok(Step { outcome, writes: act.writes() }));
@@ -230,53 +168,27 @@ async fn client(
 
 /// A client's connection, and its statements.
 struct Session {
+    /// The position of the client's store; the server is at the first.
     store: usize,
-    /// The way to the server, and the way back.
+    /// The time from the client to the server, and back again.
     way: Duration,
+    /// The checks at the end of a transaction.
     checked: Checked,
     /// Of pauses.
     rng: Rng,
+    /// Round trips so far.
     trips: Cell<u64>,
+    /// The connection.
     client: Client,
-    courses_of: Statement,
-    assignments_of: Statement,
-    submissions_of: Statement,
-    grades_of: Statement,
-    unchanged: Statement,
-    assignment: Statement,
-    submission: Statement,
-    hand_in_first: Statement,
-    hand_in_again: Statement,
-    handed_in: Statement,
-    unchanged_submissions: Statement,
-    grades: Statement,
-    grade: Statement,
+    /// All that it can ask.
+    statements: Statements,
 }
 
 impl Session {
     async fn new(client: Client, setting: &Setting, store: usize, checked: Checked, rng: Rng) -> Result<Self, Error> {
-        let grade = if checked == Checked::Read { GRADE_VALIDATED } else { GRADE };
-        Ok(Self {
-            store,
-            way: if store == 0 { Duration::ZERO } else { setting.rtt / 2 },
-            checked,
-            rng,
-            trips: Cell::new(0),
-            courses_of: client.prepare(COURSES_OF).await?,
-            assignments_of: client.prepare(ASSIGNMENTS_OF).await?,
-            submissions_of: client.prepare(SUBMISSIONS_OF).await?,
-            grades_of: client.prepare(GRADES_OF).await?,
-            unchanged: client.prepare(UNCHANGED).await?,
-            assignment: client.prepare(ASSIGNMENT).await?,
-            submission: client.prepare(SUBMISSION).await?,
-            hand_in_first: client.prepare(&hand_in(checked, true)).await?,
-            hand_in_again: client.prepare(&hand_in(checked, false)).await?,
-            handed_in: client.prepare(HANDED_IN).await?,
-            unchanged_submissions: client.prepare(UNCHANGED_SUBMISSIONS).await?,
-            grades: client.prepare(GRADES).await?,
-            grade: client.prepare(grade).await?,
-            client,
-        })
+        let way = if store == 0 { Duration::ZERO } else { setting.rtt / 2 };
+        let statements = Statements::prepare(&client, checked).await?;
+        Ok(Self { store, way, checked, rng, trips: Cell::new(0), client, statements })
     }
 
     /// Runs a transaction, again and again until it is committed or its deadline has passed.
@@ -294,6 +206,8 @@ impl Session {
                 // No phases of Slackline's: they are not reported.
                 return Ok(Outcome::Done(Committed { value: (), phases: 0, runs, operation: None }));
             }
+
+            // Those that met in a conflict must not meet again after the pause.
             let rest = pause / 2 + pause / 2 * self.rng.below(1024) as u32 / 1024;
             if Instant::now() + rest >= deadline {
                 return Ok(Outcome::Refused(Refused { reason: Reason::DeadlinePassed, operation: None }));
@@ -318,29 +232,32 @@ impl Session {
         }
     }
 
-    /// Whether so many rows, as one statement counts them, are as they were read.
+    /// Asks whether the rows that were read, `read` in all, are as they were, as one statement counts them.
     async fn are_unchanged(&self, read: usize, statement: &Statement, rows: Parameters<'_>) -> Result<bool, Error> {
         let row = self.trip(self.client.query_one(statement, rows)).await?;
         Ok(row.try_get::<_, i64>(0)? == read as i64)
     }
 
     async fn dashboard(&self, student: i32) -> Result<bool, Error> {
+        let Dashboard { courses, assignments, submissions, grades, unchanged } = &self.statements.dashboard;
         let taken: Vec<i32> = Courses::taken(student as usize).map(id).collect();
-        let courses = self.trip(self.client.query(&self.courses_of, &[&taken])).await?;
+        let courses = self.trip(self.client.query(courses, &[&taken])).await?;
         let found: Vec<i32> = column(&courses, 0)?;
         let (of_courses, of_student): (Parameters<'_>, Parameters<'_>) = (&[&found], &[&student, &found]);
         let (assignments, submissions, grades) = self
             .trip(async {
                 try_join!(
-                    self.client.query(&self.assignments_of, of_courses),
-                    self.client.query(&self.submissions_of, of_student),
-                    self.client.query(&self.grades_of, of_student),
+                    self.client.query(assignments, of_courses),
+                    self.client.query(submissions, of_student),
+                    self.client.query(grades, of_student),
                 )
             })
             .await?;
         if self.checked == Checked::Written {
             return Ok(true);
         }
+
+        // One statement sees one snapshot: what is unchanged in it was there together.
         let read = courses.len() + assignments.len() + submissions.len() + grades.len();
         let rows: Parameters<'_> = &[
             &student,
@@ -355,23 +272,22 @@ impl Session {
             &column::<i32>(&grades, 0)?,
             &column::<i64>(&grades, 1)?,
         ];
-        self.are_unchanged(read, &self.unchanged, rows).await
+        self.are_unchanged(read, unchanged, rows).await
     }
 
     async fn hand_in(&self, course: i32, order: i32, student: i32) -> Result<bool, Error> {
+        let HandIn { assignment, submission, first, again } = &self.statements.hand_in;
         let (of_course, of_student): (Parameters<'_>, Parameters<'_>) =
             (&[&course, &order], &[&course, &order, &student]);
         let (assignment, submission) = self
             .trip(async {
-                try_join!(
-                    self.client.query_one(&self.assignment, of_course),
-                    self.client.query_opt(&self.submission, of_student),
-                )
+                try_join!(self.client.query_one(assignment, of_course), self.client.query_opt(submission, of_student),)
             })
             .await?;
+
         let (statement, times, version) = match submission {
-            Some(row) => (&self.hand_in_again, row.try_get::<_, i64>(0)?, row.try_get::<_, i64>(1)?),
-            None => (&self.hand_in_first, 0, 0),
+            Some(row) => (again, row.try_get::<_, i64>(0)?, row.try_get::<_, i64>(1)?),
+            None => (first, 0, 0),
         };
         let all: Parameters<'_> =
             &[&course, &order, &student, &(times + 1), &version, &assignment.try_get::<_, i64>(0)?];
@@ -380,64 +296,43 @@ impl Session {
     }
 
     async fn grade(&self, course: i32, order: usize, student: i32) -> Result<bool, Error> {
+        let Grade { submissions, grades, grade, unchanged } = &self.statements.grade;
         let assignment = id(order);
-        let handed_in = self.trip(self.client.query(&self.handed_in, &[&course, &assignment])).await?;
+        let handed_in = self.trip(self.client.query(submissions, &[&course, &assignment])).await?;
         let (students, versions): (Vec<i32>, Vec<i64>) = (column(&handed_in, 0)?, column(&handed_in, 1)?);
         let times: Vec<i64> = column(&handed_in, 2)?;
+
+        // A student who has handed nothing in is not graded, but that was read and is checked as well.
         let Some(at) = students.iter().position(|other| *other == student) else {
             return match self.checked {
                 Checked::Written => Ok(true),
                 Checked::Read => {
                     let rows: Parameters<'_> = &[&course, &assignment, &students, &versions];
-                    self.are_unchanged(students.len(), &self.unchanged_submissions, rows).await
+                    self.are_unchanged(students.len(), unchanged, rows).await
                 }
             };
         };
-        let row = self.trip(self.client.query_one(&self.grades, &[&student, &course])).await?;
+
+        let row = self.trip(self.client.query_one(grades, &[&student, &course])).await?;
         let (mut graded, version): (Vec<i64>, i64) = (row.try_get(0)?, row.try_get(1)?);
         graded[order] = times[at];
         let all: Parameters<'_> = &[&student, &course, &graded, &version, &assignment, &students, &versions];
-        let written = self.trip(self.client.execute(&self.grade, &all[..self.grade.params().len()])).await?;
+        let written = self.trip(self.client.execute(grade, &all[..grade.params().len()])).await?;
         Ok(written == 1)
     }
 }
 
+/// Values for the parameters of a statement.
 type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 
-/// Hands in for the first time, or again; counts that if it was done. What was read of the assignment is parameter 6.
-fn hand_in(checked: Checked, is_first: bool) -> String {
-    let (read, holds) = match checked {
-        Checked::Written => ("", "TRUE"),
-        Checked::Read => (
-            "read AS (SELECT FROM assignments WHERE course = $1 AND assignment = $2 AND version = $6 FOR SHARE), ",
-            "EXISTS (SELECT FROM read)",
-        ),
-    };
-    let write = match is_first {
-        true => format!(
-            "INSERT INTO submissions (course, assignment, student, times, version)
-             SELECT $1, $2, $3::int, $4::bigint, $5::bigint + 1 WHERE {holds} ON CONFLICT DO NOTHING"
-        ),
-        false => format!(
-            "UPDATE submissions SET times = $4, version = version + 1
-             WHERE course = $1 AND assignment = $2 AND student = $3 AND version = $5 AND {holds}"
-        ),
-    };
-    format!(
-        "WITH {read}written AS ({write} RETURNING TRUE)
-         UPDATE counts SET handed_in = handed_in + 1
-         WHERE course = $1 AND assignment = $2 AND EXISTS (SELECT FROM written)"
-    )
-}
-
-/// Whether a run of a transaction was committed; a conflict that the database itself finds is one too.
+/// True if a run of a transaction was committed. A conflict that the database itself finds is one like any other.
 fn is_committed(ended: Result<bool, Error>) -> Result<bool, Error> {
     let conflicts = [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED];
     ended
         .or_else(|error| if error.code().is_some_and(|code| conflicts.contains(code)) { Ok(false) } else { Err(error) })
 }
 
-/// What was handed in is what the counters say and clients were told, and nothing was graded that is not there.
+/// Checks that what was handed in is what the counters say and clients were told, and that nothing was graded that is not there.
 async fn verify(client: &Client, workload: &Courses) -> Result<Result<(), String>, Error> {
     let counts = "SELECT course, assignment, handed_in, coalesce(sum(times), 0)::bigint FROM counts
         LEFT JOIN submissions USING (course, assignment) GROUP BY course, assignment";
@@ -450,6 +345,7 @@ async fn verify(client: &Client, workload: &Courses) -> Result<Result<(), String
         }
         total += counted as u64;
     }
+
     // Arrays count from 1.
     let graded = "SELECT count(*) FROM grades CROSS JOIN unnest(graded) WITH ORDINALITY AS mark(version, place)
         LEFT JOIN submissions ON submissions.student = grades.student AND submissions.course = grades.course
@@ -458,7 +354,7 @@ async fn verify(client: &Client, workload: &Courses) -> Result<Result<(), String
     if client.query_one(graded, &[]).await?.try_get::<_, i64>(0)? > 0 {
         return Ok(Err("something is graded that was not handed in".into()));
     }
-    Ok(workload.check_told(total))
+    Ok(workload.handed_in.check(total, "submissions"))
 }
 
 fn column<T: FromSqlOwned>(rows: &[Row], at: usize) -> Result<Vec<T>, Error> {
@@ -476,12 +372,11 @@ fn said(error: &dyn std::error::Error) -> String {
 }
 
 fn failed(error: impl std::error::Error) -> TxnsError {
-    LiveError::Failed(format!("PostgreSQL: {}", said(&error))).into()
+    LiveError::failed(format!("PostgreSQL: {}", said(&error))).into()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::CoursesOptions;
     use super::*;
     use crate::txns::Config;
 
@@ -508,7 +403,7 @@ mod tests {
                 seed: 1,
                 live: None,
             };
-            let workload = Courses::new(&CoursesOptions { students: 24, ..CoursesOptions::default() });
+            let workload = Courses::new(3, 24);
             let server = Server::start(installation, 8).expect("it starts");
             let own = server.connect().await.expect("it serves");
             load(&own, &workload).await.expect("the tables are made");
@@ -553,7 +448,7 @@ mod tests {
                         tokio::join!(stand.runs(&mut one, now, act, 0), stand.runs(&mut other, now, act, 0));
                     assert_eq!(one + other, 3, "{checked:?}: one of them is run again");
                 }
-                assert_eq!(stand.workload.handed_in.get(), 4);
+                assert_eq!(stand.workload.handed_in.done.get(), 4);
                 stand.verify().await;
             }
         });
@@ -599,7 +494,7 @@ mod tests {
                 for student in students {
                     student.await.expect("it has no conflict");
                 }
-                assert_eq!(stand.workload.handed_in.get(), 600);
+                assert_eq!(stand.workload.handed_in.done.get(), 600);
                 stand.verify().await;
             }
         });
