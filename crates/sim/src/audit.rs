@@ -1,14 +1,23 @@
-//! The cluster at rest is looked at: it must serve everywhere, and its books must be exact.
+//! The cluster at rest is looked at: it must serve everywhere, and its books must be exact. What the audit asks for, it asks for
+//! through the product's client: sessions, ids and repetition are not what it is about.
 
-use slackline_core::api::{Hold, Operation, Outcome, Refusal, Request, Shown, is_name};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use slackline_core::api::{Hold, Outcome, Refusal, Request, Shown, is_name};
 use slackline_core::chapter::Chapter as _;
 use slackline_core::clock::SECOND;
+use slackline_core::id::OperationId;
 use slackline_core::right::POSTPONED;
+use slackline_session::call::Place;
+use slackline_session::command::Command;
 
-use crate::invariants::answers::is_definitive;
+use crate::callers::told;
 use crate::invariants::{bounded_work, forgetting, liveness};
 use crate::oracle::Book;
 use crate::state::audit::{Current, Step, Task};
+use crate::state::callers::{Event, Ledger, Seat};
 use crate::state::post::Purpose;
 use crate::state::{Phase, Simulation};
 use crate::world::World;
@@ -24,6 +33,8 @@ const RESTLESS: u64 = 90 * SECOND;
 const LATE: u64 = 2 * POSTPONED + 15 * SECOND;
 /// How long one site may take to answer in the audit.
 const TASK: u64 = 25 * SECOND;
+/// How long the product's client may take for an operation of it.
+const DEADLINE: u64 = 20 * SECOND;
 
 /// How often an acquire of all that is free may be refused because gifts are under way, and how long is waited then.
 const PATIENCE: u64 = 5;
@@ -63,10 +74,10 @@ impl Simulation {
             return;
         }
 
-        if let Some(Current { task, since, op, .. }) = self.audit.current {
-            if !self.judge_answer_to_audit(world, task, op) {
-                if now > since + TASK {
-                    self.blame_silence(task);
+        if let Some(current) = self.audit.current {
+            if !self.judge_answer_to_audit(world, current) {
+                if now > current.since + TASK {
+                    self.blame_silence(current.task);
                 }
                 return;
             }
@@ -236,11 +247,11 @@ impl Simulation {
                 let quota = self.oracle.books[book].name.clone();
                 let request = Request::Show { quota, timeout: 5 * SECOND };
                 self.ask_site(world, now, site, Purpose::Audit { book, site }, request);
-                self.audit.current = Some(Current { task, since: now, op: None, is_shown: false });
+                self.audit.current = Some(Current { task, since: now, is_shown: false });
             }
             Task::Create { book, site } => {
-                let operation = Operation::Create { quota: self.oracle.books[book].name.clone(), limit: 40 };
-                self.begin_operation(world, task, site, operation);
+                let quota = Arc::from(self.oracle.books[book].name.as_str());
+                self.begin_operation(world, task, site, Command::Create { quota, limit: 40 });
             }
             Task::Acquire { book, site } => {
                 // All that is free, wherever it is: the site must bring it together.
@@ -260,34 +271,24 @@ impl Simulation {
                 }
 
                 self.audit.restless = 0;
-                (self.audit.book, self.audit.amount) = (book, amount);
-                let quota = self.oracle.books[book].name.clone();
-                let operation = Operation::Acquire { quota, amount, hold: Hold::Counted };
-                // The client whose position is the site's is at home there.
-                self.begin_operation(world, task, site, operation);
+                self.audit.amount = amount;
+                let quota = Arc::from(self.oracle.books[book].name.as_str());
+                self.begin_operation(world, task, site, Command::Acquire { quota, amount, hold: Hold::Counted });
             }
         }
     }
 
-    /// A task waits for the answer to an operation, or for the session in which that is to be sent.
-    fn begin_operation(&mut self, world: &mut World, task: Task, site: usize, operation: Operation) {
-        match self.submit_for_audit(world, site, operation) {
-            Some(op) => {
-                self.audit.current = Some(Current { task, since: world.now(), op: Some(op), is_shown: false });
-            }
-            None => self.audit.tasks.push(task),
-        }
-    }
-
-    /// The audit's acquire was granted: gives the tokens back at the same site.
-    pub(crate) fn audit_granted(&mut self, world: &mut World, op: u32, hold: usize, amount: i64) {
-        let quota = self.oracle.books[self.audit.book].name.clone();
-        let site = self.oracle.ops[op as usize].site;
-        self.oracle.let_go(world.now(), hold, amount);
-        let release = self.submit_for_audit(world, site, Operation::Release { quota, amount });
-        if let Some(current @ Current { task: Task::Acquire { .. }, .. }) = &mut self.audit.current {
-            current.op = release;
-        }
+    /// Hands an operation to the product's client of the site's region, which carries it out there and nowhere else.
+    fn begin_operation(&mut self, world: &mut World, task: Task, site: usize, command: Command) {
+        let (seat, ledger) = (self.callers.clients[site].clone(), Rc::clone(&self.callers.ledger));
+        let place = Place::Site(self.settings.members[site]);
+        ledger.borrow_mut().audited = None;
+        self.audit.current = Some(Current { task, since: world.now(), is_shown: false });
+        self.callers.desk.spawn(async move {
+            let ended = carry_out(&seat, &ledger, command, place).await;
+            ledger.borrow_mut().audited = Some(ended);
+        });
+        self.run_callers(world);
     }
 
     /// A site has counted a quota, which must be exact now.
@@ -311,49 +312,28 @@ impl Simulation {
     }
 
     /// Judges the answer to a task; true if there is one.
-    fn judge_answer_to_audit(&mut self, world: &World, task: Task, op: Option<u32>) -> bool {
-        let (Task::Acquire { book, site } | Task::Create { book, site }) = task else {
-            return self.audit.current.is_some_and(|current| current.is_shown);
+    fn judge_answer_to_audit(&mut self, world: &World, current: Current) -> bool {
+        let (Task::Acquire { book, site } | Task::Create { book, site }) = current.task else {
+            return current.is_shown;
         };
-        let Some(op) = op else { return false };
-        let known = &self.oracle.ops[op as usize];
-        let is_told = known.told.is_some();
-        let about = format!("quota {} at site {site}", self.oracle.books[book].name);
+        let Some(ended) = self.callers.ledger.borrow_mut().audited.take() else { return false };
+        let is_acquire = matches!(current.task, Task::Acquire { .. });
 
-        if let (Operation::Create { .. }, Some(told)) = (&known.operation, &known.told) {
-            let again = is_to_be_sent_anew(told) && self.audit.refused < PATIENCE;
-            let found = match told {
-                _ if again => Ok(()),
-                Outcome::Created { .. } | Outcome::Refused(Refusal::LimitDiffers { .. }) => Ok(()),
-                told => Err(format!("creating it ends as {told:?}")),
-            };
-            if again {
-                self.try_again(world, task);
-                return true;
-            }
-            self.audit.refused = 0;
-            self.oracle.blame(liveness::NAME, found, &about);
+        // Gifts may be on their way back from the site that was asked before.
+        let may_come = is_acquire && matches!(ended, Ok(Outcome::Refused(Refusal::Exhausted { .. })));
+        if may_come && self.audit.refused < PATIENCE {
+            self.try_again(world, current.task);
             return true;
         }
-
-        if let (Operation::Acquire { .. }, Some(told)) = (&known.operation, &known.told) {
-            let again = match told {
-                Outcome::Refused(Refusal::Exhausted { .. }) => true,
-                told => is_to_be_sent_anew(told),
-            };
-            if again && self.audit.refused < PATIENCE {
-                // Gifts may be on their way back from the site that was asked before.
-                self.try_again(world, task);
-                return true;
-            }
-            let found = liveness::check_granted(self.audit.amount, Some(told));
-            self.oracle.blame(liveness::NAME, found, &about);
-        }
-
-        if is_told {
-            self.audit.refused = 0;
-        }
-        is_told
+        self.audit.refused = 0;
+        let found = ended.and_then(|outcome| match outcome {
+            outcome if is_acquire => liveness::check_granted(self.audit.amount, Some(&outcome)),
+            Outcome::Created { .. } | Outcome::Refused(Refusal::LimitDiffers { .. }) => Ok(()),
+            outcome => Err(format!("creating it ends as {outcome:?}")),
+        });
+        let about = format!("quota {} at site {site}", self.oracle.books[book].name);
+        self.oracle.blame(liveness::NAME, found, &about);
+        true
     }
 
     /// A task is begun once more, after a pause.
@@ -376,8 +356,36 @@ impl Simulation {
     }
 }
 
-/// Whether nothing was done because the client's session is no more: it was of an incarnation that is gone, or a crash ended it
-/// before anything was done in it. The client opens another.
-fn is_to_be_sent_anew(told: &Outcome) -> bool {
-    !is_definitive(told) || *told == Outcome::Refused(Refusal::SessionEnded)
+/// Carries an operation of the audit out. What is granted is given back at the same site.
+async fn carry_out(
+    seat: &Seat,
+    ledger: &Rc<RefCell<Ledger>>,
+    command: Command,
+    place: Place,
+) -> Result<Outcome, String> {
+    let (told_of, outcome) = call(seat, ledger, command.clone(), place.clone()).await?;
+    let (Command::Acquire { quota, amount, .. }, Outcome::Granted { .. }) = (command, &outcome) else {
+        return Ok(outcome);
+    };
+    let holder = ledger.borrow_mut().hold(told_of, amount, None);
+
+    // From now on the site may take them back.
+    ledger.borrow_mut().events.push(Event::LetGo { holder });
+    match call(seat, ledger, Command::Release { quota, amount }, place).await? {
+        (_, Outcome::Released { .. }) => Ok(outcome),
+        (_, other) => Err(format!("{amount} tokens were granted, and giving them back ends as {other:?}")),
+    }
+}
+
+/// One call, and its outcome with its id.
+async fn call(
+    seat: &Seat,
+    ledger: &Rc<RefCell<Ledger>>,
+    command: Command,
+    place: Place,
+) -> Result<(OperationId, Outcome), String> {
+    let verdict = seat.call(command.clone(), place, DEADLINE, None).await;
+    let unanswered = format!("{command:?} ends without an outcome: {verdict:?}");
+    let (finished, outcome) = told(ledger, command, verdict).ok_or(unanswered)?;
+    Ok((finished.id.expect("what was answered has an id"), outcome))
 }

@@ -18,8 +18,8 @@ use slackline_core::api::{Hold, Operation, Outcome, Refusal, Request, Response, 
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{GrantId, OperationId};
 use slackline_core::stats::Rng;
-use slackline_session::call::{CallFuture, Place, Verdict};
-use slackline_session::command::{Command, Finished, Reply, Terms};
+use slackline_session::call::{Place, Verdict};
+use slackline_session::command::{Command, Finished, Reply};
 use slackline_session::key::Key;
 use slackline_session::memoized;
 use slackline_session::outcome::Outcome as Ended;
@@ -396,19 +396,6 @@ async fn caller(seat: Seat, ledger: Rc<RefCell<Ledger>>, mut rng: Rng, silence: 
     }
 }
 
-impl Seat {
-    fn at_most(&self, micros: u64) -> Time {
-        self.port.now() + Duration::from_micros(micros)
-    }
-
-    fn call(&self, command: Command, place: Place, deadline: u64, patience: Option<u64>) -> CallFuture {
-        let pinned = place != Place::Nearest;
-        let patience = patience.map(Duration::from_micros);
-        let terms = Terms { deadline: self.at_most(deadline), pinned, patience };
-        CallFuture::new(Arc::clone(&self.port) as Arc<dyn Port>, 0, command, place, terms)
-    }
-}
-
 async fn create(seat: &Seat) {
     seat.call(Command::Create { quota: QUOTA.into(), limit: LIMIT }, Place::Nearest, 5 * SECOND, None).await;
 }
@@ -443,13 +430,7 @@ async fn use_tokens(seat: &Seat, ledger: &Rc<RefCell<Ledger>>, rng: &mut Rng) {
     let Outcome::Granted { grant, lasts } = outcome else { return };
     let (Some(id), Some(sent_at)) = (finished.id, finished.sent_at) else { return };
     let ends = lasts.map(|lasts| sent_at.0 + lasts.saturating_sub(EPSILON as u64));
-    let holder = {
-        let mut ledger = ledger.borrow_mut();
-        ledger.holders += 1;
-        let holder = ledger.holders;
-        ledger.events.push(Event::Held { holder, id, amount, until: ends });
-        holder
-    };
+    let holder = ledger.borrow_mut().hold(id, amount, ends);
     let uses = seat.at_most(rng.below(3 * SECOND));
     seat.port.sleep_until(uses).await;
     if ends.is_some_and(|ends| rng.one_in(2) || ends <= seat.port.now().0) {
@@ -486,7 +467,7 @@ async fn give_back(seat: &Seat, ledger: &Rc<RefCell<Ledger>>, rng: &mut Rng, hol
 }
 
 /// Writes down what a caller was told; the outcome if its site gave one.
-fn told(ledger: &Rc<RefCell<Ledger>>, command: Command, verdict: Verdict) -> Option<(Finished, Outcome)> {
+pub(crate) fn told(ledger: &Rc<RefCell<Ledger>>, command: Command, verdict: Verdict) -> Option<(Finished, Outcome)> {
     let Verdict::Finished(finished) = verdict else { return None };
     let events = &mut ledger.borrow_mut().events;
     match &finished.reply {

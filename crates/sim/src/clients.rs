@@ -105,18 +105,6 @@ impl Simulation {
         self.clients.all[at].open.push(Open { op, look_at, tries: 1, asks_only: true });
     }
 
-    /// An operation of the audit, by the client that is at home at its site.
-    pub(crate) fn submit_for_audit(&mut self, world: &mut World, at: usize, operation: Operation) -> Option<u32> {
-        let site = self.clients.all[at].home;
-        if !self.has_or_opens_session(world, at, site) {
-            return None;
-        }
-
-        let op = self.submit(world, at, site, operation, 20 * SECOND);
-        self.flush(world, at, site);
-        op
-    }
-
     /// New operations, and what else a client comes up with.
     fn work(&mut self, world: &mut World, at: usize) {
         let now = world.now();

@@ -10,10 +10,10 @@ use crate::invariants::answers::{self, Standing, is_definitive, is_of_one_copy};
 use crate::invariants::{limit, once, survival};
 use crate::oracle::Op;
 use crate::quotas::{KINDS, PLENTY};
+use crate::state::Simulation;
 use crate::state::clients::{Holding, Open, Session};
 use crate::state::post::Purpose;
 use crate::state::timer::Timer;
-use crate::state::{Phase, Simulation};
 use crate::world::World;
 
 impl Simulation {
@@ -266,7 +266,7 @@ impl Simulation {
             (Operation::AcceptLoss, Outcome::LossAccepted) => self.probes.hit("object: loss accepted"),
             (Operation::Acquire { amount, hold, .. }, Outcome::Granted { grant, lasts }) => {
                 let tracked = (*hold != Hold::Counted).then_some(*grant);
-                self.granted(world, at, op, *amount, (tracked, *lasts));
+                self.granted(now, at, op, *amount, (tracked, *lasts));
             }
             (Operation::Release { amount, quota }, outcome) => match outcome {
                 Outcome::Released { .. } => self.probes.hit("operation: released by amount"),
@@ -296,24 +296,13 @@ impl Simulation {
     }
 
     /// An acquire was granted: the client holds the tokens, tracked under a grant or not, for as long as `lasts` says.
-    fn granted(
-        &mut self,
-        world: &mut World,
-        at: usize,
-        op: u32,
-        amount: i64,
-        (tracked, lasts): (Option<GrantId>, Option<u64>),
-    ) {
-        let now = world.now();
+    fn granted(&mut self, now: u64, at: usize, op: u32, amount: i64, (tracked, lasts): (Option<GrantId>, Option<u64>)) {
         let (first_sent, book) = (self.oracle.ops[op as usize].sent.first, self.oracle.ops[op as usize].book);
         // It counts from when it first sent the request, and stops early by what the two clocks may err, so that it never uses
         // what its site has taken back.
         let until = lasts.map(|lasts| first_sent + lasts.saturating_sub(EPSILON as u64));
 
         let hold = self.oracle.hold(now, op, amount, until);
-        if book == Some(self.audit.book) && self.phase == Phase::Audit {
-            return self.audit_granted(world, op, hold, amount);
-        }
 
         let kind = KINDS.iter().find(|kind| Some(self.oracle.book(kind.name)) == book);
         let mean = kind.map_or(2_000, |kind| kind.held) * MILLISECOND;

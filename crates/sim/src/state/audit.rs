@@ -18,8 +18,6 @@ pub(crate) struct Current {
     pub(crate) task: Task,
     /// When it was begun.
     pub(crate) since: u64,
-    /// The operation whose answer it waits for: the acquire, and then the release. None if it counts.
-    pub(crate) op: Option<u32>,
     /// Whether what it counts was answered.
     pub(crate) is_shown: bool,
 }
@@ -49,9 +47,7 @@ pub(crate) struct Audit {
     pub(crate) tasks: Vec<Task>,
     /// What is being done.
     pub(crate) current: Option<Current>,
-    /// The quota of the present acquire.
-    pub(crate) book: usize,
-    /// How much it asks for.
+    /// How much the present acquire asks for.
     pub(crate) amount: i64,
     /// Which quotas were seen at rest.
     pub(crate) rested: Vec<bool>,

@@ -4,12 +4,15 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use slackline_core::api::Outcome;
 use slackline_core::id::{Incarnation, OperationId, SessionId, SiteId};
 use slackline_core::stats::Rng;
-use slackline_session::command::Command;
+use slackline_session::call::{CallFuture, Place};
+use slackline_session::command::{Command, Terms};
 use slackline_session::port::Port;
+use slackline_session::time::Time;
 use slackline_session::topology::Topology;
 use slackline_session::txn::Memos;
 
@@ -79,6 +82,8 @@ pub(crate) struct Ledger {
     pub(crate) programs: BTreeMap<u64, Program>,
     /// The lists of each pair, and its counters, as they were read at rest.
     pub(crate) finals: Vec<Final>,
+    /// How the audit's present operation has ended: an outcome, or why there is none.
+    pub(crate) audited: Option<Result<Outcome, String>>,
 }
 
 /// Something that happened to a caller.
@@ -94,6 +99,30 @@ pub(crate) enum Event {
     InDoubt { id: OperationId, command: Command },
     /// It came across something that a sweep counts.
     Probe(&'static str),
+}
+
+impl Ledger {
+    /// A caller holds tokens, until then if they end by themselves; its number.
+    pub(crate) fn hold(&mut self, id: OperationId, amount: i64, until: Option<u64>) -> u64 {
+        self.holders += 1;
+        self.events.push(Event::Held { holder: self.holders, id, amount, until });
+        self.holders
+    }
+}
+
+impl Seat {
+    /// The time in so many microseconds.
+    pub(crate) fn at_most(&self, micros: u64) -> Time {
+        self.port.now() + Duration::from_micros(micros)
+    }
+
+    /// A call that ends within so many microseconds.
+    pub(crate) fn call(&self, command: Command, place: Place, deadline: u64, patience: Option<u64>) -> CallFuture {
+        let pinned = place != Place::Nearest;
+        let patience = patience.map(Duration::from_micros);
+        let terms = Terms { deadline: self.at_most(deadline), pinned, patience };
+        CallFuture::new(Arc::clone(&self.port) as Arc<dyn Port>, 0, command, place, terms)
+    }
 }
 
 impl Callers {
