@@ -19,26 +19,9 @@ use slackline_core::node::Node;
 use slackline_core::peer::Body;
 use slackline_core::peer::quota::QuotaMessage;
 
-use crate::faults::Fault;
-use crate::run::Simulation;
+use crate::state::Simulation;
+use crate::state::faults::{Ambush, Fault};
 use crate::world::World;
-
-/// How far it has got.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Ambush {
-    /// Waits for a leader that asks for votes.
-    Lies,
-    /// The leader's value reaches a bare majority.
-    Set {
-        leader: usize,
-        /// Who is to forget its vote.
-        victim: usize,
-        /// Who gets the value, the leader and the victim included; one bit for each site.
-        quorum: u64,
-        quota: String,
-        instance: u64,
-    },
-}
 
 impl Simulation {
     /// Looks whether the time has come, after `site` handled an input.
@@ -49,12 +32,16 @@ impl Simulation {
                 self.faults.ambush = Some(self.set_ambush(world, site, effects).unwrap_or(Ambush::Lies))
             }
             Some(set @ Ambush::Set { leader, .. }) if leader != site => self.faults.ambush = Some(set),
+
             Some(Ambush::Set { leader, victim, quorum, quota, instance }) => {
                 let at_leader = world
                     .node(leader)
                     .and_then(|node| node.chapters().quotas.find(&quota))
                     .map(|quota| quota.avantan());
+
                 let Some(avantan) = at_leader else { return };
+
+                // Decided: the moment has come. A leader that has given up, or lost to another, ends the ambush.
                 if avantan.share.applied == instance {
                     self.spring_ambush(world, victim, quorum, &quota, instance);
                 } else if matches!(avantan.role(), Role::Collecting { .. }) && avantan.share.applied < instance {
@@ -72,17 +59,19 @@ impl Simulation {
             let Message::Accept { instance, .. } = **message else { return None };
             Some((quota.clone(), instance))
         });
+
         let (quota, instance) = asks?;
+
+        // With the leader, half of the others are a bare majority: one vote less, and nothing would have been decided.
         let sites = world.len();
-        let mut others: Vec<usize> = (0..sites).filter(|other| *other != leader).collect();
-        for at in (1..others.len()).rev() {
-            others.swap(at, self.rng.below(at as u64 + 1) as usize);
-        }
+        let others = self.shuffled((0..sites).filter(|other| *other != leader));
         let (voters, outside) = others.split_at(sites / 2);
         let victim = voters[0];
+
         if world.node(victim).is_none_or(|node| node.readiness() != Readiness::Ready) {
             return None;
         }
+
         let lasts = SECOND + self.rng.below(2 * SECOND);
         outside.iter().for_each(|&to| self.begin(world, Fault::Cut { from: leader, to }, lasts));
         let quorum = voters.iter().fold(1 << leader, |quorum, voter| quorum | 1 << voter);
@@ -100,17 +89,24 @@ impl Simulation {
             let knows = share.is_some_and(|share| share.applied >= instance);
             (knows, round.is_some_and(|round| round.instance == instance && round.accepted.is_some()))
         };
+
         let is_in = |site: usize| quorum >> site & 1 == 1;
         let (inside, outside): (Vec<usize>, Vec<usize>) = (0..world.len()).partition(|&site| is_in(site));
+
         let ready = world.node(victim).is_some_and(|node| node.readiness() == Readiness::Ready);
         let forgets = has_voted(victim) == (false, true);
         let unaware = outside.iter().all(|&site| has_voted(site) == (false, false));
+
+        // The victim's vote is in nobody's memory but the leader's and those voters', and the others can still decide without them.
         if !(ready && forgets && unaware && self.may_lose_disk(world, victim)) {
             return;
         }
+
         self.probes.hit("fault: disk lost after a vote");
         let down_for = 50 * MILLISECOND + self.rng.below(300 * MILLISECOND);
         self.lose_disk(world, victim, down_for);
+
+        // For as long, the others and the new incarnation cannot hear of the decision from those who know it.
         let lasts = 4 * SECOND + self.rng.below(4 * SECOND);
         let by = SECOND + self.rng.below(2 * SECOND);
         for &from in inside.iter().filter(|&&site| site != victim) {

@@ -1,15 +1,25 @@
-//! The cluster at rest is looked at: it must serve everywhere, and its books must be exact.
+//! The cluster at rest is looked at: it must serve everywhere, and its books must be exact. What the audit asks for, it asks for
+//! through the product's client: sessions, ids and repetition are not what it is about.
 
-use slackline_core::api::{Hold, Operation, Outcome, Refusal, Request, Shown, is_name};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use slackline_core::api::{Hold, Outcome, Refusal, Request, Shown, is_name};
 use slackline_core::chapter::Chapter as _;
 use slackline_core::clock::SECOND;
+use slackline_core::id::OperationId;
 use slackline_core::right::POSTPONED;
+use slackline_session::call::Place;
+use slackline_session::command::Command;
 
-use crate::clients::Purpose;
-use crate::invariants::answers::is_definitive;
+use crate::callers::told;
 use crate::invariants::{bounded_work, forgetting, liveness};
 use crate::oracle::Book;
-use crate::run::{Phase, Simulation};
+use crate::state::audit::{Current, Step, Task};
+use crate::state::callers::{Event, Ledger, Seat};
+use crate::state::post::Purpose;
+use crate::state::{Phase, Simulation};
 use crate::world::World;
 
 /// How long clients may take, after the last fault has ended, to settle what is in doubt and to give back what they hold.
@@ -22,7 +32,9 @@ const RESTLESS: u64 = 90 * SECOND;
 /// minute of the time at which it was found not to be over, and one that was granted on a clock ahead ends by so much later.
 const LATE: u64 = 2 * POSTPONED + 15 * SECOND;
 /// How long one site may take to answer in the audit.
-const STEP: u64 = 25 * SECOND;
+const TASK: u64 = 25 * SECOND;
+/// How long the product's client may take for an operation of it.
+const DEADLINE: u64 = 20 * SECOND;
 
 /// How often an acquire of all that is free may be refused because gifts are under way, and how long is waited then.
 const PATIENCE: u64 = 5;
@@ -30,40 +42,6 @@ const PAUSE: u64 = 3 * SECOND;
 
 /// How many names that do not exist are created.
 const CREATIONS: usize = 6;
-
-/// What the audit has to do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Task {
-    /// All free tokens of a quota are acquired at a site, and given back.
-    Acquire { book: usize, site: usize },
-    /// A quota that does not exist, whatever became of attempts to create it, is created at a site.
-    Create { book: usize, site: usize },
-    /// A site counts a quota.
-    Show { book: usize, site: usize },
-}
-
-/// How far the audit is.
-#[derive(Debug, Default)]
-pub(crate) struct Audit {
-    pub(crate) healed_at: u64,
-    resting_until: u64,
-    tasks: Vec<Task>,
-    current: Option<(Task, u64, Option<u32>)>,
-    pub(crate) book: usize,
-    amount: i64,
-    /// Which quotas were seen at rest.
-    rested: Vec<bool>,
-    /// Until then nothing is asked.
-    pause_until: u64,
-    /// How often tokens were found under way before the present acquire.
-    restless: u64,
-    /// How often the present acquire was refused.
-    refused: u64,
-    /// Whether acquires were tried; then the books are looked at again.
-    acquired: bool,
-    done: bool,
-    shown: bool,
-}
 
 impl Simulation {
     /// Whether clients take too long.
@@ -78,6 +56,7 @@ impl Simulation {
         }
     }
 
+    /// Clients are done: the cluster is left alone from now on.
     pub(crate) fn begin_audit(&mut self, world: &mut World) {
         self.audit.resting_until = world.now() + REST;
         self.take_over_from_callers(world);
@@ -85,60 +64,26 @@ impl Simulation {
         self.trace(world, format_args!("clients are done"));
     }
 
+    /// Looks whether the present task is done, and begins the next one.
     pub(crate) fn go_on_with_audit(&mut self, world: &mut World) {
         let now = world.now();
         if now < self.audit.resting_until {
             return;
         }
-        if self.audit.tasks.is_empty() && self.audit.current.is_none() {
-            if self.audit.done {
-                self.oracle.conserve_all();
-                self.judge_callers();
-                for site in 0..world.len() {
-                    let txns = world.node(site).map(|node| &node.chapters().txns);
-                    let under_way = txns.map_or((0, 0), |txns| txns.under_way());
-                    let is_settled = txns.is_none_or(|txns| txns.is_settled());
-                    let found = liveness::check_transactions(under_way, is_settled);
-                    self.oracle.blame(liveness::NAME, found, &format!("site {site}"));
-                    let found = bounded_work::check_rows(self.leftovers(world, site));
-                    self.oracle.blame(bounded_work::NAME, found, &format!("site {site}"));
-                    let turns = world.node(site).map_or(0, |node| node.chapters().txns.turns());
-                    self.oracle.blame(liveness::NAME, liveness::check_turns(turns), &format!("site {site}"));
-                }
-                self.phase = Phase::Over;
-                return world.stop();
-            }
-            if !self.note_rest(world) && now < self.audit.resting_until + RESTLESS {
-                return;
-            }
-            self.look_at_rest(world);
-            if !std::mem::replace(&mut self.audit.acquired, true) {
-                self.plan(world, |book, site| Task::Acquire { book, site });
-                let absent = |&book: &usize| {
-                    let Book { name, life, .. } = &self.oracle.books[book];
-                    !self.exists(book) && is_name(name) && self.oracle.life_in(name, u64::MAX) == *life
-                };
-                let absent = (0..self.oracle.books.len()).rev().filter(absent).take(CREATIONS);
-                let creations = absent.map(|book| Task::Create { book, site: book % world.len() });
-                let creations: Vec<Task> = creations.collect();
-                self.audit.tasks.extend(creations);
-                self.audit.rested.clear();
-                // What that moved comes to rest before the books are looked at once more.
-                self.audit.resting_until = now + REST;
-            } else {
-                self.plan(world, |book, site| Task::Show { book, site });
-                self.audit.done = true;
-            }
+        if self.audit.tasks.is_empty() && self.audit.current.is_none() && !self.go_a_step_on(world) {
+            return;
         }
-        if let Some((task, since, op)) = self.audit.current {
-            if !self.judge_answer(world, task, op) {
-                if now > since + STEP {
-                    self.blame_silence(task);
+
+        if let Some(current) = self.audit.current {
+            if !self.judge_answer_to_audit(world, current) {
+                if now > current.since + TASK {
+                    self.blame_silence(current.task);
                 }
                 return;
             }
             self.audit.current = None;
         }
+
         let Some(task) = self.audit.tasks.pop() else { return };
         if now >= self.audit.pause_until {
             self.begin_task(world, task);
@@ -147,6 +92,65 @@ impl Simulation {
         }
     }
 
+    /// All tasks are done: plans the next ones, when everything is at rest; true if it did.
+    fn go_a_step_on(&mut self, world: &mut World) -> bool {
+        if self.audit.step == Step::Ends {
+            self.judge_the_end(world);
+            self.phase = Phase::Over;
+            world.stop();
+            return false;
+        }
+
+        // What moves tokens for longer than that does not come to rest at all.
+        if !self.note_rest(world) && world.now() < self.audit.resting_until + RESTLESS {
+            return false;
+        }
+        self.look_at_rest(world);
+
+        if self.audit.step == Step::Counts {
+            self.plan(world, |book, site| Task::Show { book, site });
+            self.audit.step = Step::Ends;
+            return true;
+        }
+
+        self.plan(world, |book, site| Task::Acquire { book, site });
+        let absent = |&book: &usize| {
+            let Book { name, life, .. } = &self.oracle.books[book];
+            !self.exists(book) && is_name(name) && self.oracle.life_in(name, u64::MAX) == *life
+        };
+        let absent = (0..self.oracle.books.len()).rev().filter(absent).take(CREATIONS);
+        let creations: Vec<Task> = absent.map(|book| Task::Create { book, site: book % world.len() }).collect();
+        self.audit.tasks.extend(creations);
+
+        // What that moves comes to rest before the books are looked at once more.
+        self.audit.rested.clear();
+        self.audit.resting_until = world.now() + REST;
+        self.audit.step = Step::Counts;
+        true
+    }
+
+    /// Nothing is under way any more, and nothing is left of what was.
+    fn judge_the_end(&mut self, world: &mut World) {
+        self.oracle.conserve_all();
+        self.judge_callers();
+        for site in 0..world.len() {
+            let about = format!("site {site}");
+            let txns = world.node(site).map(|node| &node.chapters().txns);
+            let under_way = txns.map_or((0, 0), |txns| txns.under_way());
+            let is_settled = txns.is_none_or(|txns| txns.is_settled());
+
+            let found = liveness::check_transactions(under_way, is_settled);
+            self.oracle.blame(liveness::NAME, found, &about);
+
+            let found = bounded_work::check_rows(self.leftovers(world, site));
+            self.oracle.blame(bounded_work::NAME, found, &about);
+
+            let turns = world.node(site).map_or(0, |node| node.chapters().txns.turns());
+            self.oracle.blame(liveness::NAME, liveness::check_turns(turns), &about);
+        }
+    }
+
+    /// The cluster at rest: every site serves, nobody waits, all tokens are where they belong, and holds are over.
     fn look_at_rest(&mut self, world: &mut World) {
         self.oracle.conserve_all();
         self.oracle.check_holds(world.now(), LATE);
@@ -156,10 +160,14 @@ impl Simulation {
             let waiting = world.node(site).map_or(0, |node| node.chapters().quotas.waiting());
             self.oracle.blame(bounded_work::NAME, bounded_work::check_rest(waiting), &format!("site {site}"));
         }
+
+        // A quota that was seen at rest once is: what came after was asked for by the audit itself, or is a gift ahead of need.
         self.look_at_names(world);
+
         let no_loss = self.oracle.lost.is_empty();
         for book in (0..self.oracle.books.len()).rev() {
             let name = self.oracle.books[book].name.clone();
+
             let Ok(Some((_, sums))) = self.oracle.sums(book) else { continue };
             for site in 0..world.len() {
                 let quota = world.node(site).and_then(|node| node.chapters().quotas.find(&name));
@@ -171,6 +179,8 @@ impl Simulation {
                 let found = liveness::check_rest(in_round, sums).map_err(|what| what + &self.oracle.accounts(book));
                 self.oracle.blame(liveness::NAME, found, &about);
             }
+
+            // With a loss, tokens of the lost incarnation are out of everybody's reach; without, all that is not in doubt has come back.
             if no_loss {
                 let found = liveness::check_returned(sums.in_use, self.oracle.in_doubt(book));
                 let found = found.map_err(|what| what + &self.oracle.differences(book));
@@ -187,7 +197,7 @@ impl Simulation {
             for quota in node.chapters().quotas.iter().filter(|quota| quota.limit().is_none()) {
                 let book = self.oracle.book(quota.name());
                 let since = self.oracle.books[book].changed[site].max(self.audit.healed_at);
-                let found = forgetting::check_left(now - since, self.names_kept);
+                let found = forgetting::check_left(now - since, self.settings.names_kept);
                 self.oracle.blame(forgetting::NAME, found, &format!("quota {} at site {site}", quota.name()));
             }
         }
@@ -202,6 +212,7 @@ impl Simulation {
                 let quota = world.node(site).and_then(|node| node.chapters().quotas.find(name));
                 quota.is_some_and(|quota| quota.avantan().in_round())
             });
+
             let sums = self.oracle.sums(book);
             let moving = sums.is_ok_and(|sums| sums.is_some_and(|(_, sums)| sums.under_way != 0));
             self.audit.rested[book] |= !in_round && !moving;
@@ -209,6 +220,7 @@ impl Simulation {
         self.audit.rested.iter().all(|rested| *rested)
     }
 
+    /// Whether a quota exists now.
     fn exists(&self, book: usize) -> bool {
         self.oracle.books[book].decisions.newest().is_some_and(|(_, table)| table.limit.is_some())
     }
@@ -227,24 +239,22 @@ impl Simulation {
         }
     }
 
+    /// Asks a site for what a task is about.
     fn begin_task(&mut self, world: &mut World, task: Task) {
         let now = world.now();
-        self.audit.shown = false;
         match task {
             Task::Show { book, site } => {
                 let quota = self.oracle.books[book].name.clone();
                 let request = Request::Show { quota, timeout: 5 * SECOND };
                 self.ask_site(world, now, site, Purpose::Audit { book, site }, request);
-                self.audit.current = Some((task, now, None));
+                self.audit.current = Some(Current { task, since: now, is_shown: false });
             }
             Task::Create { book, site } => {
-                let operation = Operation::Create { quota: self.oracle.books[book].name.clone(), limit: 40 };
-                match self.submit_for_audit(world, site, operation) {
-                    Some(op) => self.audit.current = Some((task, now, Some(op))),
-                    None => self.audit.tasks.push(task),
-                }
+                let quota = Arc::from(self.oracle.books[book].name.as_str());
+                self.begin_operation(world, task, site, Command::Create { quota, limit: 40 });
             }
             Task::Acquire { book, site } => {
+                // All that is free, wherever it is: the site must bring it together.
                 let Ok(Some((limit, sums))) = self.oracle.sums(book) else { return };
                 let all = i64::try_from(sums.tokens + sums.under_way).unwrap_or(i64::MAX);
                 // For so little of the limit a request does not wait until gifts have arrived elsewhere.
@@ -252,97 +262,88 @@ impl Simulation {
                 if amount == 0 {
                     return;
                 }
+
                 if sums.under_way > 0 && self.audit.restless < PATIENCE {
                     // What the task before moved has not come to rest.
                     self.audit.restless += 1;
                     self.audit.pause_until = now + SECOND;
                     return self.audit.tasks.push(task);
                 }
+
                 self.audit.restless = 0;
-                (self.audit.book, self.audit.amount) = (book, amount);
-                let quota = self.oracle.books[book].name.clone();
-                let operation = Operation::Acquire { quota, amount, hold: Hold::Counted };
-                // The client whose position is the site's is at home there.
-                match self.submit_for_audit(world, site, operation) {
-                    Some(op) => self.audit.current = Some((task, now, Some(op))),
-                    None => self.audit.tasks.push(task),
-                }
+                self.audit.amount = amount;
+                let quota = Arc::from(self.oracle.books[book].name.as_str());
+                self.begin_operation(world, task, site, Command::Acquire { quota, amount, hold: Hold::Counted });
             }
         }
     }
 
-    /// The audit's acquire was granted: gives the tokens back at the same site.
-    pub(crate) fn audit_granted(&mut self, world: &mut World, op: u32, hold: usize, amount: i64) {
-        let quota = self.oracle.books[self.audit.book].name.clone();
-        let site = self.oracle.ops[op as usize].site;
-        self.oracle.let_go(world.now(), hold, amount);
-        let release = self.submit_for_audit(world, site, Operation::Release { quota, amount });
-        if let Some((Task::Acquire { .. }, _, current)) = &mut self.audit.current {
-            *current = release;
-        }
+    /// Hands an operation to the product's client of the site's region, which carries it out there and nowhere else.
+    fn begin_operation(&mut self, world: &mut World, task: Task, site: usize, command: Command) {
+        let (seat, ledger) = (self.callers.clients[site].clone(), Rc::clone(&self.callers.ledger));
+        let place = Place::Site(self.settings.members[site]);
+        ledger.borrow_mut().audited = None;
+        self.audit.current = Some(Current { task, since: world.now(), is_shown: false });
+        self.callers.desk.spawn(async move {
+            let ended = carry_out(&seat, &ledger, command, place).await;
+            ledger.borrow_mut().audited = Some(ended);
+        });
+        self.run_callers(world);
     }
 
+    /// A site has counted a quota, which must be exact now.
     pub(crate) fn audited_show(&mut self, world: &World, book: usize, site: usize, shown: Result<Shown, Refusal>) {
-        self.audit.shown = true;
+        if let Some(current) = &mut self.audit.current {
+            current.is_shown = true;
+        }
+
         let Ok(Some((_, sums))) = self.oracle.sums(book) else { return };
         let about = format!("quota {} at site {site}", self.oracle.books[book].name);
         let exact = shown.as_ref().is_ok_and(|shown| shown.in_use_min == shown.in_use_max);
         if !exact && self.audit.refused < PATIENCE {
             // Something moved while it counted.
             self.probes.hit("audit: counted at a second try");
-            self.audit.refused += 1;
-            self.audit.pause_until = world.now() + PAUSE;
-            return self.audit.tasks.push(Task::Show { book, site });
+            return self.try_again(world, Task::Show { book, site });
         }
+
         self.audit.refused = 0;
         let found = liveness::check_shown(shown.ok().as_ref(), sums).map_err(|what| what + &self.oracle.accounts(book));
         self.oracle.blame(liveness::NAME, found, &about);
     }
 
-    fn judge_answer(&mut self, world: &World, task: Task, op: Option<u32>) -> bool {
-        let (Task::Acquire { book, site } | Task::Create { book, site }) = task else { return self.audit.shown };
-        let Some(op) = op else { return false };
-        let known = &self.oracle.ops[op as usize];
-        let known_told = known.told.is_some();
-        let about = format!("quota {} at site {site}", self.oracle.books[book].name);
-        if let (Operation::Create { .. }, Some(told)) = (&known.operation, &known.told) {
-            let again = is_to_be_sent_anew(told) && self.audit.refused < PATIENCE;
-            let found = match told {
-                _ if again => Ok(()),
-                Outcome::Created { .. } | Outcome::Refused(Refusal::LimitDiffers { .. }) => Ok(()),
-                told => Err(format!("creating it ends as {told:?}")),
-            };
-            if again {
-                self.audit.refused += 1;
-                self.audit.pause_until = world.now() + PAUSE;
-                self.audit.tasks.push(task);
-                return true;
-            }
-            self.audit.refused = 0;
-            self.oracle.blame(liveness::NAME, found, &about);
+    /// Judges the answer to a task; true if there is one.
+    fn judge_answer_to_audit(&mut self, world: &World, current: Current) -> bool {
+        let (Task::Acquire { book, site } | Task::Create { book, site }) = current.task else {
+            return current.is_shown;
+        };
+        let Some(ended) = self.callers.ledger.borrow_mut().audited.take() else { return false };
+        let is_acquire = matches!(current.task, Task::Acquire { .. });
+
+        // Gifts may be on their way back from the site that was asked before.
+        let may_come = is_acquire && matches!(ended, Ok(Outcome::Refused(Refusal::Exhausted { .. })));
+        if may_come && self.audit.refused < PATIENCE {
+            self.try_again(world, current.task);
             return true;
         }
-        if let (Operation::Acquire { .. }, Some(told)) = (&known.operation, &known.told) {
-            let again = match told {
-                Outcome::Refused(Refusal::Exhausted { .. }) => true,
-                told => is_to_be_sent_anew(told),
-            };
-            if again && self.audit.refused < PATIENCE {
-                // Gifts may be on their way back from the site that was asked before.
-                self.audit.refused += 1;
-                self.audit.pause_until = world.now() + PAUSE;
-                self.audit.tasks.push(task);
-                return true;
-            }
-            let found = liveness::check_granted(self.audit.amount, Some(told));
-            self.oracle.blame(liveness::NAME, found, &about);
-        }
-        if known_told {
-            self.audit.refused = 0;
-        }
-        self.oracle.ops[op as usize].told.is_some()
+        self.audit.refused = 0;
+        let found = ended.and_then(|outcome| match outcome {
+            outcome if is_acquire => liveness::check_granted(self.audit.amount, Some(&outcome)),
+            Outcome::Created { .. } | Outcome::Refused(Refusal::LimitDiffers { .. }) => Ok(()),
+            outcome => Err(format!("creating it ends as {outcome:?}")),
+        });
+        let about = format!("quota {} at site {site}", self.oracle.books[book].name);
+        self.oracle.blame(liveness::NAME, found, &about);
+        true
     }
 
+    /// A task is begun once more, after a pause.
+    fn try_again(&mut self, world: &World, task: Task) {
+        self.audit.refused += 1;
+        self.audit.pause_until = world.now() + PAUSE;
+        self.audit.tasks.push(task);
+    }
+
+    /// A task has no answer.
     fn blame_silence(&mut self, task: Task) {
         let (Task::Acquire { book, site } | Task::Create { book, site } | Task::Show { book, site }) = task;
         let about = format!("quota {} at site {site}", self.oracle.books[book].name);
@@ -355,8 +356,36 @@ impl Simulation {
     }
 }
 
-/// Whether nothing was done because the client's session is no more: it was of an incarnation that is gone, or a crash ended it
-/// before anything was done in it. The client opens another.
-fn is_to_be_sent_anew(told: &Outcome) -> bool {
-    !is_definitive(told) || *told == Outcome::Refused(Refusal::SessionEnded)
+/// Carries an operation of the audit out. What is granted is given back at the same site.
+async fn carry_out(
+    seat: &Seat,
+    ledger: &Rc<RefCell<Ledger>>,
+    command: Command,
+    place: Place,
+) -> Result<Outcome, String> {
+    let (told_of, outcome) = call(seat, ledger, command.clone(), place.clone()).await?;
+    let (Command::Acquire { quota, amount, .. }, Outcome::Granted { .. }) = (command, &outcome) else {
+        return Ok(outcome);
+    };
+    let holder = ledger.borrow_mut().hold(told_of, amount, None);
+
+    // From now on the site may take them back.
+    ledger.borrow_mut().events.push(Event::LetGo { holder });
+    match call(seat, ledger, Command::Release { quota, amount }, place).await? {
+        (_, Outcome::Released { .. }) => Ok(outcome),
+        (_, other) => Err(format!("{amount} tokens were granted, and giving them back ends as {other:?}")),
+    }
+}
+
+/// One call, and its outcome with its id.
+async fn call(
+    seat: &Seat,
+    ledger: &Rc<RefCell<Ledger>>,
+    command: Command,
+    place: Place,
+) -> Result<(OperationId, Outcome), String> {
+    let verdict = seat.call(command.clone(), place, DEADLINE, None).await;
+    let unanswered = format!("{command:?} ends without an outcome: {verdict:?}");
+    let (finished, outcome) = told(ledger, command, verdict).ok_or(unanswered)?;
+    Ok((finished.id.expect("what was answered has an id"), outcome))
 }

@@ -30,12 +30,13 @@ use slackline_core::node::Node;
 use slackline_core::object::ObjectKey;
 use slackline_core::object::message::{Message, Prepare};
 use slackline_core::peer::{Body, PeerMessage};
-use slackline_core::stats::Rng;
 
 use crate::calls::{Functions, REGISTERS, picked, register};
-use crate::clock::EPOCH;
-use crate::faults::{EPSILON, Fault};
-use crate::run::{Phase, Simulation, Timer};
+use crate::clock::{EPOCH, EPSILON};
+use crate::state::brink::{Held, Way};
+use crate::state::faults::Fault;
+use crate::state::timer::Timer;
+use crate::state::{Phase, Simulation};
 use crate::world::{Keep, World};
 
 /// The shortest and the longest time to its deadline for which a message is held back.
@@ -57,48 +58,6 @@ const CRASHES: u32 = 4;
 const UNTOLD: u64 = 600 * MILLISECOND;
 const WRITERS: u64 = 4;
 const WRITTEN: u64 = 150 * MILLISECOND;
-
-/// How a transaction is brought to its brink.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
-    Late,
-    Last,
-    Anew,
-    Fetched,
-    Overtaken,
-}
-
-/// One transaction that is held back.
-#[derive(Clone, Debug)]
-struct Held {
-    way: Way,
-    id: OperationId,
-    coordinator: usize,
-    participant: usize,
-    /// What it rests on, and what it writes at the participant.
-    under: ObjectKey,
-    written: ObjectKey,
-    /// When the participant is to judge it.
-    until: u64,
-    /// Whether the message is on its way.
-    has_left: bool,
-    has_crashed: bool,
-}
-
-/// Whether a transaction is held back now, and when the next one may be.
-#[derive(Debug)]
-pub(crate) struct Brink {
-    held: Option<Held>,
-    next: u64,
-    crashes: u32,
-    rng: Rng,
-}
-
-impl Brink {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self { held: None, next: 5 * SECOND, crashes: 0, rng: Rng::new(seed ^ 0x6272_696e) }
-    }
-}
 
 /// The transaction that a message is about.
 fn about(message: &PeerMessage) -> Option<OperationId> {
@@ -123,6 +82,7 @@ fn moved(sites: u64, home: usize, prepare: &Prepare) -> Option<(ObjectKey, Objec
     if !part.writes.is_empty() || !part.depends.is_empty() {
         return None;
     }
+
     let number = (0..REGISTERS).find(|number| part.forgets.contains(&functions.pick(*number)))?;
     let mut others = [0, 1].map(|parity| register(sites, picked(number, parity))).into_iter();
     Some((register(sites, number), others.find(|key| usize::from(key.home) == home)?))
@@ -131,20 +91,23 @@ fn moved(sites: u64, home: usize, prepare: &Prepare) -> Option<(ObjectKey, Objec
 impl Simulation {
     /// Looks at what a site has just handed out: whether a transaction can be brought to its brink, or goes on.
     pub(crate) fn look_at_brink(&mut self, world: &mut World, site: usize, effects: &[Effect<Node>]) {
-        if !self.has_warranties || self.phase != Phase::Faults {
+        if !self.settings.has_warranties || self.phase != Phase::Faults {
             return;
         }
-        if self.brink.held.as_ref().is_some_and(|held| held.until + EPSILON as u64 <= world.now()) {
-            self.brink.held = None;
+
+        // One at a time: what happens to it must be what decides. The next one may be when nobody can see anything of it any more.
+        if self.faults.brink.held.as_ref().is_some_and(|held| held.until + EPSILON as u64 <= world.now()) {
+            self.faults.brink.held = None;
         }
+
         for effect in effects {
             let Effect::Send { to, message } = effect else { continue };
-            let Ok(to) = self.members.binary_search(to) else { continue };
-            if self.brink.held.is_some() {
+            let Ok(to) = self.settings.members.binary_search(to) else { continue };
+            if self.faults.brink.held.is_some() {
                 self.crash_when_asked_back(world, to, message);
-            } else if let Some(prepare) = prepare_in(message).filter(|_| self.brink.next <= world.now()) {
-                match moved(self.members.len() as u64, to, prepare) {
-                    Some((under, written)) if self.brink.rng.one_in(3) => {
+            } else if let Some(prepare) = prepare_in(message).filter(|_| self.faults.brink.next <= world.now()) {
+                match moved(self.settings.members.len() as u64, to, prepare) {
+                    Some((under, written)) if self.faults.brink.rng.one_in(3) => {
                         self.leave_untold(world, site, to, prepare.id, (under, written));
                     }
                     _ => self.hold_back(world, site, to, prepare),
@@ -170,8 +133,11 @@ impl Simulation {
         );
         let (way, has_left, has_crashed) = (Way::Overtaken, false, false);
         let held = Held { way, id, coordinator, participant, under, written, until, has_left, has_crashed };
-        self.brink.held = Some(held);
-        self.brink.next = until + self.brink.rng.below(2 * SECOND);
+        self.faults.brink.held = Some(held);
+
+        self.faults.brink.next = until + self.faults.brink.rng.below(2 * SECOND);
+
+        // The writers come while the home does not know how the transaction ended, those of what it writes in the last moments of that.
         for writer in 1..=WRITERS {
             world.wake_at(now + writer * UNTOLD / (WRITERS + 1), Timer::Brink(true).token());
             world.wake_at(now + UNTOLD + writer * WRITTEN / (WRITERS + 1), Timer::Brink(false).token());
@@ -183,27 +149,34 @@ impl Simulation {
         let Some(node) = world.node(coordinator) else { return };
         let Some((under, ends_it)) = node.chapters().txns.rests_on(prepare.id, EPSILON as u64) else { return };
         let (under, now) = (under.clone(), world.now());
+
         let Some((name, _)) = prepare.part.writes.first() else { return };
         let written = ObjectKey::new(participant as u16, name.clone());
         let deadline = prepare.deadline - EPOCH;
         let left = u64::try_from(deadline).unwrap_or(0).saturating_sub(now);
+
         let needs_storage = !prepare.part.reads.is_empty();
         let issuer = usize::from(under.home);
         // Of a site's two clocks at most one errs in all the run: what was granted by one that did may not have ended yet.
-        let may_be_fast = (self.faults.errs_mono[issuer] || self.txns_from == 0) && !self.faults.errs_walls;
-        let is_calm = !self.errs(issuer) && !self.errs(participant) && may_be_fast;
-        let way = match self.brink.rng.below(8) {
+        let may_be_fast =
+            (self.faults.sites[issuer].errs_mono || self.settings.txns_from == 0) && !self.faults.errs_walls;
+        let is_calm = !self.faults.errs(issuer) && !self.faults.errs(participant) && may_be_fast;
+
+        // A site that crashes must not take with it what alone betrays an impostor, and is not crashed too often; and a right that ends
+        // at another time than the transaction's deadline cannot bring it to its brink.
+        let way = match self.faults.brink.rng.below(8) {
             _ if !(SHORTEST..LONGEST).contains(&left) || issuer == participant => return,
-            0..=1 if left > BACK && self.brink.crashes < CRASHES && self.may_crash() => Way::Anew,
+            0..=1 if left > BACK && self.faults.brink.crashes < CRASHES && self.faults.may_crash() => Way::Anew,
             _ if !ends_it => return,
             0..=3 if left > GAINED && is_calm => Way::Last,
             4..=5 if needs_storage => Way::Fetched,
             _ => Way::Late,
         };
         let (deadline, epsilon) = (now + left, EPSILON as u64);
+
         // Not much later: a participant that settles another transaction with a later deadline refuses those before it.
-        let more = if self.brink.rng.one_in(4) { 400 } else { 40 };
-        let after = deadline + 4 * epsilon + 10 * MILLISECOND + self.brink.rng.below(more * MILLISECOND);
+        let more = if self.faults.brink.rng.one_in(4) { 400 } else { 40 };
+        let after = deadline + 4 * epsilon + 10 * MILLISECOND + self.faults.brink.rng.below(more * MILLISECOND);
         // From when on somebody may have seen the write, and when the participant is to judge.
         let (from, until) = match way {
             Way::Late | Way::Fetched => (deadline + 3 * epsilon, after),
@@ -211,44 +184,46 @@ impl Simulation {
             Way::Anew => (now + left / 3, deadline - 2 * epsilon),
             Way::Overtaken => return,
         };
+
         if way == Way::Last {
             self.part_clocks(world, issuer, participant, until - now);
         }
         if way == Way::Late && self.faults.errs_walls {
-            if left > COMPARED && self.may_step(coordinator) && self.brink.rng.one_in(2) {
-                // The coordinator's is set right, and the participant's wrong, just before the message arrives.
-                self.set_wall_back(world, coordinator, until - now - 5 * MILLISECOND);
-                self.faults.passes_on = Some((coordinator, participant));
-            } else if self.may_step(participant) {
-                self.set_wall_back(world, participant, until - now + SECOND);
-                // By as much, so that the two agree with each other.
-                if left > COMPARED && self.may_step(coordinator) {
-                    self.set_wall_back(world, coordinator, until - now + SECOND);
-                }
-            }
+            self.mislead(world, (coordinator, participant), left, until - now);
         }
+
         self.trace(world, format_args!("{} is held back until {until}: {way:?}, under {under:?}", prepare.id));
-        let id = prepare.id;
-        self.brink.held = Some(Held {
-            way,
-            id,
-            coordinator,
-            participant,
-            under,
-            written,
-            until,
-            has_left: false,
-            has_crashed: false,
-        });
-        self.brink.next = until + self.brink.rng.below(2 * SECOND);
+        let (id, has_left, has_crashed) = (prepare.id, false, false);
+        let held = Held { way, id, coordinator, participant, under, written, until, has_left, has_crashed };
+        self.faults.brink.held = Some(held);
+
+        self.faults.brink.next = until + self.faults.brink.rng.below(2 * SECOND);
         world.wake_at(now, Timer::Brink(true).token());
         for reader in 1..READERS {
             world.wake_at(from + reader * (until - from) / READERS, Timer::Brink(false).token());
         }
     }
 
+    /// The participant's wall clock is set back, so that a message that arrives after its deadline seems to be in time. `left` is what is
+    /// left of that, and the message is judged in `lasts`.
+    fn mislead(&mut self, world: &mut World, (coordinator, participant): (usize, usize), left: u64, lasts: u64) {
+        let may_compare = left > COMPARED && self.faults.may_step(coordinator);
+        if may_compare && self.faults.brink.rng.one_in(2) {
+            // The coordinator's is set right, and the participant's wrong, just before the message arrives.
+            self.set_wall_back(world, coordinator, lasts - 5 * MILLISECOND);
+            self.faults.passes_on = Some((coordinator, participant));
+        } else if self.faults.may_step(participant) {
+            self.set_wall_back(world, participant, lasts + SECOND);
+            // By as much, so that the two agree with each other.
+            if left > COMPARED && self.faults.may_step(coordinator) {
+                self.set_wall_back(world, coordinator, lasts + SECOND);
+            }
+        }
+    }
+
     /// The issuer's wall clock goes to one end of ε, and its other clock runs fast; the participant's goes to the other end.
     fn part_clocks(&mut self, world: &mut World, issuer: usize, participant: usize, lasts: u64) {
+        // Both stay within what sites are told that clocks may err: the margins must bear it.
         let now = world.now();
         world.clock(issuer).set_wall(now, EPSILON, 0);
         world.clock(issuer).set_mono_drift(now, FAST);
@@ -263,8 +238,9 @@ impl Simulation {
     fn crash_when_asked_back(&mut self, world: &mut World, to: usize, message: &PeerMessage) {
         let Body::Txn(message) = &message.body else { return };
         let Message::Revoke { rights, .. } = &**message else { return };
-        let may_crash = self.may_crash();
-        let Some(held) = &mut self.brink.held else { return };
+        let may_crash = self.faults.may_crash();
+
+        let Some(held) = &mut self.faults.brink.held else { return };
         let is_asked = held.coordinator == to && rights.iter().any(|(name, _)| *name == held.under.name);
         if !is_asked
             || held.way != Way::Anew
@@ -275,9 +251,10 @@ impl Simulation {
         {
             return;
         }
+
         held.has_crashed = true;
-        self.brink.crashes += 1;
-        let down_for = 5 * MILLISECOND + self.brink.rng.below(20 * MILLISECOND);
+        self.faults.brink.crashes += 1;
+        let down_for = 5 * MILLISECOND + self.faults.brink.rng.below(20 * MILLISECOND);
         self.probes.hit("fault: holder starts anew when a right is asked back");
         self.crash_for(world, to, Keep::Everything, down_for);
     }
@@ -291,7 +268,9 @@ impl Simulation {
 
     /// A writer of what the transaction rests on begins, or a reader of what it writes.
     pub(crate) fn meet_at_brink(&mut self, world: &mut World, writes: bool) {
-        let Some(held) = self.brink.held.clone().filter(|held| held.until > world.now()) else { return };
+        let Some(held) = self.faults.brink.held.clone().filter(|held| held.until > world.now()) else { return };
+
+        // Where a call has come to read another register, both come as writers.
         let key = if writes { held.under } else { held.written };
         let writes = writes || held.way == Way::Overtaken;
         let at = usize::from(key.home);
@@ -300,13 +279,14 @@ impl Simulation {
 
     /// Until when the network keeps a message.
     pub(crate) fn kept_by_network(&mut self, to: usize, message: &PeerMessage) -> u64 {
-        let Some(held) = &mut self.brink.held else { return 0 };
+        let Some(held) = &mut self.faults.brink.held else { return 0 };
         if held.participant != to || about(message) != Some(held.id) {
             return 0;
         }
         // What it says comes first; questions about it come after, in the order in which they were sent.
         let is_prepare = prepare_in(message).is_some();
         held.has_left |= is_prepare;
+
         match held.way {
             Way::Fetched if is_prepare => 0,
             Way::Fetched => held.until + 1,
@@ -331,11 +311,12 @@ impl Simulation {
     /// How long storage takes to fetch what a message needs.
     pub(crate) fn kept_by_storage(&mut self, world: &World, site: usize, input: &Input<Node>) -> u64 {
         let Input::Message { message, .. } = input else { return 0 };
-        let Some(held) = &self.brink.held else { return 0 };
+        let Some(held) = &self.faults.brink.held else { return 0 };
         let is_held = held.way == Way::Fetched && held.participant == site;
         if !is_held || prepare_in(message).is_none_or(|prepare| prepare.id != held.id) {
             return 0;
         }
+
         let takes = held.until.saturating_sub(world.now());
         if takes > 0 {
             self.probes.hit("fault: fetched after the deadline");

@@ -9,7 +9,6 @@
 //! crashes, and for no reason; it also falls silent for seconds, as a path does whose packets are dropped.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,24 +16,26 @@ use std::time::Duration;
 
 use slackline_core::api::{Hold, Operation, Outcome, Refusal, Request, Response, UnknownReason};
 use slackline_core::clock::{MILLISECOND, SECOND};
-use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId};
+use slackline_core::id::{GrantId, OperationId};
 use slackline_core::stats::Rng;
-use slackline_session::call::{CallFuture, Place, Verdict};
-use slackline_session::command::{Command, Finished, Reply, Terms};
+use slackline_session::call::{Place, Verdict};
+use slackline_session::command::{Command, Finished, Reply};
 use slackline_session::key::Key;
 use slackline_session::memoized;
 use slackline_session::outcome::Outcome as Ended;
 use slackline_session::port::Port;
 use slackline_session::sessions::WATCH;
 use slackline_session::time::Time;
-use slackline_session::topology::Topology;
-use slackline_session::txn::{Committed, Memos, Transaction, Txn, TxnError};
+use slackline_session::txn::{Committed, Transaction, Txn, TxnError};
 
-use crate::clients::Purpose;
-use crate::desk::{Desk, Errand};
-use crate::faults::EPSILON;
+use crate::clock::EPSILON;
+use crate::desk::Errand;
 use crate::invariants::callers::{self, End, Program};
-use crate::run::{Phase, Simulation, Timer};
+use crate::oracle::Origin;
+use crate::state::callers::{Event, Ledger, Seat, Wire};
+use crate::state::post::Purpose;
+use crate::state::timer::Timer;
+use crate::state::{Phase, Simulation};
 use crate::world::World;
 
 /// Callers of each client.
@@ -52,84 +53,6 @@ const SILENCES: u64 = 80;
 /// How long a caller waits for a transaction.
 const TRANSACTION: [u64; 3] = [SECOND, 4 * SECOND, 10 * SECOND];
 
-/// See the module.
-#[derive(Debug)]
-pub(crate) struct Callers {
-    desk: Desk,
-    clients: Vec<Seat>,
-    ledger: Rc<RefCell<Ledger>>,
-    rng: Rng,
-    /// The incarnation of each session that a wire's site opened.
-    sessions: BTreeMap<(usize, SessionId), Incarnation>,
-    wires: Vec<Wire>,
-    /// When the outcome of an operation in doubt may be forgotten: its client is asked to keep it until then.
-    pub(crate) wanted: BTreeMap<u32, u64>,
-    /// What callers hold: the oracle's name, and the tokens.
-    holds: BTreeMap<u64, (usize, i64)>,
-    has_begun: bool,
-    is_read: bool,
-}
-
-/// A wire's faults.
-#[derive(Clone, Copy, Debug, Default)]
-struct Wire {
-    /// Nothing gets through before this.
-    silent_until: u64,
-    /// When the last thing on its way arrives, there and back.
-    last: [u64; 2],
-}
-
-/// One client, as its callers see it.
-#[derive(Clone, Debug)]
-struct Seat {
-    port: Arc<dyn PortOf>,
-    memos: Arc<Memos>,
-    sites: usize,
-}
-
-/// A port that can be printed.
-trait PortOf: Port + std::fmt::Debug {}
-
-impl<P: Port + std::fmt::Debug> PortOf for P {}
-
-/// What callers were told, and have not been judged by yet.
-#[derive(Debug, Default)]
-struct Ledger {
-    is_over: bool,
-    events: Vec<Event>,
-    holders: u64,
-    pub(crate) programs: BTreeMap<u64, Program>,
-    /// The lists of each pair, and its counters, as they were read at rest.
-    finals: Vec<callers::Final>,
-}
-
-#[derive(Debug)]
-enum Event {
-    /// A caller was told how its call ended.
-    Told {
-        id: OperationId,
-        command: Command,
-        outcome: Outcome,
-    },
-    /// A caller holds what it was granted, until then.
-    Held {
-        holder: u64,
-        id: OperationId,
-        amount: i64,
-        until: Option<u64>,
-    },
-    /// It gives it back from now on.
-    LetGo {
-        holder: u64,
-    },
-    /// Its deadline passed, and it does not know.
-    InDoubt {
-        id: OperationId,
-        command: Command,
-    },
-    Probe(&'static str),
-}
-
 memoized! {
     /// What both lists of a pair hold: how many, and the last.
     static BOTH: async fn(txn: Txn, left: u32, right: u32, pair: u32) -> Result<(u64, u64, u64), TxnError> {
@@ -140,45 +63,10 @@ memoized! {
     } => |arguments| format!("r{}", arguments.0);
 }
 
-impl Callers {
-    pub(crate) fn new(sites: usize, members: &[slackline_core::id::SiteId], seed: u64) -> Self {
-        let regions = (0..sites).map(|region| format!("r{region}")).collect();
-        let addresses = members.iter().map(|id| (*id, String::new())).collect();
-        let topology = Topology::new("sim".to_owned(), regions, 1, addresses).expect("regions of these sites");
-        let mut desk = Desk::new(Arc::new(topology), seed);
-        let clients = (0..sites).map(|home| {
-            // Its own region first; the others as if by distance.
-            let order: Vec<usize> = (0..sites).map(|far| (home + far) % sites).collect();
-            let (port, _) = desk.client(&order);
-            Seat { port, memos: Arc::default(), sites }
-        });
-        let clients: Vec<Seat> = clients.collect();
-        let wires = vec![Wire::default(); desk.wires()];
-        Self {
-            desk,
-            clients,
-            ledger: Rc::default(),
-            rng: Rng::new(seed ^ 0x6361_6c6c),
-            sessions: BTreeMap::new(),
-            wires,
-            wanted: BTreeMap::new(),
-            holds: BTreeMap::new(),
-            has_begun: false,
-            is_read: false,
-        }
-    }
-
-    /// True once all callers have ended, and nothing is under way for any of them.
-    fn are_done(&self) -> bool {
-        let is_idle = |wire| !self.desk.link(wire).change(|sessions, _| sessions.has_work());
-        self.has_begun && self.desk.open() == 0 && (0..self.desk.wires()).all(is_idle)
-    }
-}
-
 impl Simulation {
     /// Lets callers begin, once transactions may.
     pub(crate) fn begin_callers(&mut self, world: &mut World) {
-        if self.callers.has_begun || world.now() < self.txns_from.max(2 * SECOND) {
+        if self.callers.has_begun || world.now() < self.settings.txns_from.max(2 * SECOND) {
             return;
         }
         self.callers.has_begun = true;
@@ -186,7 +74,7 @@ impl Simulation {
             for _ in 0..CALLERS {
                 let rng = Rng::new(self.callers.rng.draw());
                 let ledger = Rc::clone(&self.callers.ledger);
-                self.callers.desk.spawn(caller(seat.clone(), ledger, rng, self.silence));
+                self.callers.desk.spawn(caller(seat.clone(), ledger, rng, self.settings.silence));
             }
         }
         self.run_callers(world);
@@ -226,7 +114,7 @@ impl Simulation {
                         self.send_for_caller(world, wire, stream, through, request);
                     }
                     Errand::WakeAt { at, name } => {
-                        let at = self.after_silence(at);
+                        let at = self.settings.after_silence(at);
                         world.wake_at(at, Timer::Caller(name as usize).token());
                     }
                 }
@@ -319,12 +207,6 @@ impl Simulation {
         self.run_callers(world);
     }
 
-    /// Which incarnation's sessions a wire's batches name.
-    pub(crate) fn caller_session(&self, wire: usize, session: SessionId) -> Option<(usize, Incarnation)> {
-        let incarnation = self.callers.sessions.get(&(wire, session))?;
-        Some((self.callers.desk.site(wire), *incarnation))
-    }
-
     /// A batch leaves a client: the oracle learns its operations, and an id that was used is used for the same.
     fn note_batch(&mut self, world: &World, wire: usize, through: usize, batch: &slackline_core::api::Batch) {
         let site = self.callers.desk.site(wire);
@@ -333,18 +215,17 @@ impl Simulation {
             let known = self.oracle.sessions.get(&of).map_or(0, Vec::len) as u64;
             // Ids of calls that were handed over before they left are given before, and sent after, those of others.
             for sequence in known + 1..=submission.sequence {
+                let id = OperationId { site: batch.site, incarnation: of.1, session: of.2, sequence };
                 let operation = submission.operation.clone();
-                let op = self.register(world, site, of.1, of.2, sequence, operation, submission.timeout);
-                self.oracle.ops[op as usize].is_callers = true;
+                self.oracle.register(world.now(), id, operation, submission.timeout, Origin::Caller);
             }
             let op = self.oracle.sessions[&of][submission.sequence as usize - 1];
             let known = &mut self.oracle.ops[op as usize];
-            if known.sent == 0 {
+            if known.sent.times == 0 {
                 known.operation = submission.operation.clone();
-                known.first_sent = world.now();
+                known.sent.first = world.now();
             }
-            known.sent += 1;
-            known.relayed |= through != site;
+            known.sent.again(through != site);
             let (about, is_same) = (known.id.to_string(), known.operation == submission.operation);
             self.oracle.blame(callers::SAME_ID, callers::check_id(is_same), &about);
         }
@@ -381,7 +262,7 @@ impl Simulation {
                     self.oracle.blame(callers::OWN_OUTCOME, callers::check_own(is_own), &id.to_string());
                     // It asks what became of it, as long as the client keeps that from being forgotten.
                     // A session that was open while all were silent may have ended in that time.
-                    if self.silence.is_none_or(|(from, _)| world.now() < from) {
+                    if self.settings.silence.is_none_or(|(from, _)| world.now() < from) {
                         self.callers.wanted.insert(op, world.now() + WATCH.as_micros() as u64);
                     }
                     let look_at = world.now() + self.callers.rng.below(20 * SECOND);
@@ -393,7 +274,7 @@ impl Simulation {
     }
 
     fn op_of(&mut self, id: OperationId) -> Option<u32> {
-        let site = self.members.binary_search(&id.site).ok()?;
+        let site = self.settings.members.binary_search(&id.site).ok()?;
         let of = self.oracle.sessions.get(&(site, id.incarnation, id.session));
         let op = of.and_then(|ops| ops.get(id.sequence as usize - 1)).copied();
         if op.is_none() {
@@ -438,7 +319,7 @@ impl Simulation {
         let mut found = Vec::new();
         for pair in 0..PAIRS {
             // What was lost with its storage is gone, and what comes after it begins anew.
-            let homes = homes_of(pair, self.members.len());
+            let homes = homes_of(pair, self.settings.members.len());
             if self.oracle.lost.iter().any(|(site, _)| homes.0 == *site || homes.1 == *site) {
                 continue;
             }
@@ -465,7 +346,7 @@ impl Simulation {
             _ => None,
         }));
         let mut kept = Vec::new();
-        for op in self.oracle.ops.iter().filter(|op| op.is_callers) {
+        for op in self.oracle.ops.iter().filter(|op| op.origin == Origin::Caller) {
             let Some(Outcome::Granted { grant, .. }) = op.durable else { continue };
             let is_out = op.tracked.is_some_and(|tracked| tracked.until.is_none() && !tracked.ended);
             let is_lost = self.oracle.lost.contains(&(op.site, op.id.incarnation));
@@ -515,19 +396,6 @@ async fn caller(seat: Seat, ledger: Rc<RefCell<Ledger>>, mut rng: Rng, silence: 
     }
 }
 
-impl Seat {
-    fn at_most(&self, micros: u64) -> Time {
-        self.port.now() + Duration::from_micros(micros)
-    }
-
-    fn call(&self, command: Command, place: Place, deadline: u64, patience: Option<u64>) -> CallFuture {
-        let pinned = place != Place::Nearest;
-        let patience = patience.map(Duration::from_micros);
-        let terms = Terms { deadline: self.at_most(deadline), pinned, patience };
-        CallFuture::new(Arc::clone(&self.port) as Arc<dyn Port>, 0, command, place, terms)
-    }
-}
-
 async fn create(seat: &Seat) {
     seat.call(Command::Create { quota: QUOTA.into(), limit: LIMIT }, Place::Nearest, 5 * SECOND, None).await;
 }
@@ -562,13 +430,7 @@ async fn use_tokens(seat: &Seat, ledger: &Rc<RefCell<Ledger>>, rng: &mut Rng) {
     let Outcome::Granted { grant, lasts } = outcome else { return };
     let (Some(id), Some(sent_at)) = (finished.id, finished.sent_at) else { return };
     let ends = lasts.map(|lasts| sent_at.0 + lasts.saturating_sub(EPSILON as u64));
-    let holder = {
-        let mut ledger = ledger.borrow_mut();
-        ledger.holders += 1;
-        let holder = ledger.holders;
-        ledger.events.push(Event::Held { holder, id, amount, until: ends });
-        holder
-    };
+    let holder = ledger.borrow_mut().hold(id, amount, ends);
     let uses = seat.at_most(rng.below(3 * SECOND));
     seat.port.sleep_until(uses).await;
     if ends.is_some_and(|ends| rng.one_in(2) || ends <= seat.port.now().0) {
@@ -605,7 +467,7 @@ async fn give_back(seat: &Seat, ledger: &Rc<RefCell<Ledger>>, rng: &mut Rng, hol
 }
 
 /// Writes down what a caller was told; the outcome if its site gave one.
-fn told(ledger: &Rc<RefCell<Ledger>>, command: Command, verdict: Verdict) -> Option<(Finished, Outcome)> {
+pub(crate) fn told(ledger: &Rc<RefCell<Ledger>>, command: Command, verdict: Verdict) -> Option<(Finished, Outcome)> {
     let Verdict::Finished(finished) = verdict else { return None };
     let events = &mut ledger.borrow_mut().events;
     match &finished.reply {

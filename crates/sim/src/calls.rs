@@ -37,9 +37,13 @@ pub(crate) enum Missing {
 /// What became of the calls that depended on what a transaction writes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Treated {
+    /// Calls that were computed again, to the same result.
     pub(crate) kept: u32,
+    /// Calls that were computed again, to another result.
     pub(crate) changed: u32,
+    /// Calls that were deleted.
     pub(crate) revoked: u32,
+    /// Calls that were not there.
     pub(crate) absent: u32,
 }
 
@@ -68,6 +72,7 @@ pub(crate) fn picked(number: u64, parity: u64) -> u64 {
     (number + 1 + 2 * parity) % REGISTERS
 }
 
+/// The value of a register.
 fn value_of(value: Option<&Value>) -> Option<u64> {
     match value {
         Some(Value::Bytes(bytes)) => bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)),
@@ -99,6 +104,7 @@ impl Functions {
         self.named(u64::from(home) + 1, &format!("count#1({home},{prefix})"))
     }
 
+    /// A call by its name; its home goes by a number.
     fn named(self, number: u64, name: &str) -> ObjectKey {
         ObjectKey::new((number % self.sites) as u16, format!("{CALL_MARK}{name}"))
     }
@@ -106,21 +112,28 @@ impl Functions {
     /// The result of a call, used in a frame or by the program itself.
     pub(crate) fn call(self, draft: &mut Draft, frame: Option<FrameId>, call: &ObjectKey) -> Result<Vec<u8>, Missing> {
         let result = match draft.lookup(call) {
+            // It was read, or was computed before in this transaction.
             Lookup::Known(result) => result,
+            // Somebody may have registered it.
             Lookup::Fetch => return Err(Missing::Call(call.clone())),
+            // What this transaction writes has changed what it rests on: it is computed again before it is used.
             Lookup::Pending => {
                 self.treat(draft, call, false)?;
                 return self.call(draft, frame, call);
             }
             Lookup::Compute => self.compute(draft, call)?,
+            // It will be deleted: the function runs as if it were not memoized.
             Lookup::Inline => return self.run(draft, frame, call),
         };
+
+        // Who used it depends on all that it depends on.
         if let Some(frame) = frame {
             draft.note_use(frame, call);
         }
         Ok(result)
     }
 
+    /// Runs a function in a frame of its own, and keeps the result.
     fn compute(self, draft: &mut Draft, call: &ObjectKey) -> Result<Vec<u8>, Missing> {
         let frame = draft.open(call.clone());
         let result = self.run(draft, Some(frame), call)?;
@@ -175,6 +188,8 @@ impl Functions {
             _ => {
                 let (home, prefix) = arguments.split_once(',').expect("a home and a prefix");
                 let home: u16 = home.parse().expect("a number");
+
+                // Page after page, so that what it rests on is several spans.
                 let (mut names, mut after) = (BTreeSet::new(), String::new());
                 loop {
                     let span = Span { prefix: prefix.to_owned(), after, limit: PAGE as u32 };
@@ -189,6 +204,8 @@ impl Functions {
                         break;
                     }
                 }
+
+                // What the transaction itself writes counts, too.
                 let changed = draft.buffer.changed(ROOT, home, |name| name.starts_with(prefix));
                 for (key, change) in changed.expect("the root is there") {
                     if change == Change::Delete {
@@ -197,6 +214,7 @@ impl Functions {
                         names.insert(key.name)
                     };
                 }
+
                 let count = names.len() as u64;
                 let incarnation = u64::from(draft.snapshot.incarnation(home).0);
                 Ok([count, incarnation].iter().flat_map(|word| word.to_le_bytes()).collect())
@@ -209,6 +227,7 @@ impl Functions {
         let key = register(self.sites, number);
         let Some(base) = draft.snapshot.known(&key) else { return Err(Missing::Get(key)) };
         let incarnation = u64::from(draft.snapshot.incarnation(key.home).0);
+
         let change = draft.buffer.change(ROOT, &key).expect("the root is there");
         let value = change.map_or(Ok(base.clone()), |change| apply(base, &change)).expect("a register is put");
         if let Some(frame) = frame {

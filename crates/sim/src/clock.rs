@@ -5,6 +5,8 @@ use slackline_core::clock::Now;
 
 /// What the wall clocks show at the start of a run: microseconds since 1970.
 pub(crate) const EPOCH: i64 = 1_700_000_000_000_000;
+/// The bound on wall clocks' errors that sites are told, in microseconds.
+pub(crate) const EPSILON: i64 = 10_000;
 /// Parts in which drift is counted.
 const MILLION: i128 = 1_000_000;
 
@@ -13,9 +15,13 @@ const MILLION: i128 = 1_000_000;
 pub(crate) struct Clock {
     /// The true time from which drift is counted.
     since: u64,
+    /// What the wall clock showed then, in microseconds since 1970.
     wall: i64,
+    /// What the monotonic clock showed then, in microseconds.
     mono: u64,
+    /// By how many millionths the wall clock goes too fast.
     wall_drift: i64,
+    /// The same of the monotonic clock.
     mono_drift: i64,
     /// The monotonic clock stands still up to this true time.
     stands_until: u64,
@@ -35,6 +41,7 @@ impl Clock {
         if self.wall_drift == 0 && self.mono_drift == 0 {
             return Now { wall: self.wall + passed as i64, mono: self.mono + went };
         }
+
         let drifted = |passed: u64, drift: i64| i128::from(passed) + i128::from(passed) * i128::from(drift) / MILLION;
         Now {
             wall: self.wall + drifted(passed, self.wall_drift) as i64,
@@ -47,6 +54,8 @@ impl Clock {
     pub(crate) fn when(&self, now: u64, mono: u64) -> u64 {
         let missing = mono.saturating_sub(self.read(now).mono);
         let now = if missing > 0 { now.max(self.stands_until) } else { now };
+
+        // Rounded up: a deadline that is planned must be met when its time comes.
         if self.mono_drift == 0 || missing == 0 {
             return now.saturating_add(missing);
         }
@@ -85,6 +94,7 @@ impl Clock {
         self.stands_until = self.stands_until.max(until);
     }
 
+    /// Counts drift from now on.
     fn rebase(&mut self, now: u64) {
         let shown = self.read(now);
         (self.since, self.wall, self.mono) = (now, shown.wall, shown.mono);

@@ -17,16 +17,22 @@ const FOLD: u64 = 32;
 /// A copy of a disk: the rows, and the number of the last batch in them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Copy {
+    /// The rows.
     pub(crate) rows: Rows,
+    /// The last batch in them.
     pub(crate) last: Seq,
 }
 
+/// See the module.
 #[derive(Debug)]
 pub(crate) struct Disk {
+    /// The rows of all batches up to `folded`.
     rows: Rows,
+    /// The last batch that was folded into the rows.
     folded: Seq,
     /// The batches after `folded`, durable or not.
     log: VecDeque<Arc<Batch>>,
+    /// The last batch that is durable; never before `folded`.
     durable: Seq,
     /// Bytes handed out since the last sync began.
     waiting_bytes: u64,
@@ -35,10 +41,12 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
+    /// An empty disk.
     pub(crate) fn new(keeps_resident: bool) -> Self {
         Self::from_copy(Copy::default(), keeps_resident)
     }
 
+    /// A disk that has what a copy has.
     pub(crate) fn from_copy(copy: Copy, keeps_resident: bool) -> Self {
         Self {
             rows: copy.rows,
@@ -55,10 +63,12 @@ impl Disk {
         &self.rows
     }
 
+    /// The last batch that is durable.
     pub(crate) fn durable(&self) -> Seq {
         self.durable
     }
 
+    /// The last batch that was handed out.
     pub(crate) fn issued(&self) -> Seq {
         self.folded + self.log.len() as u64
     }
@@ -68,6 +78,7 @@ impl Disk {
     pub(crate) fn append(&mut self, batch: Batch, overlay: &mut Overlay) {
         let batch = Arc::new(batch);
         self.waiting_bytes += batch.as_bytes().len() as u64;
+
         if self.keeps_resident {
             overlay.apply::<Node>(self.issued() + 1, &batch);
             self.log.push_back(batch);
@@ -100,6 +111,8 @@ impl Disk {
     /// The site crashed: batches after `last` are lost, those up to it are durable.
     pub(crate) fn crash(&mut self, last: Seq) {
         assert!(last >= self.durable, "a crash loses nothing that was synced");
+
+        // A prefix stays, as a log that is written in order leaves it.
         self.log.truncate((last - self.folded) as usize);
         self.durable = last;
         self.waiting_bytes = 0;
@@ -113,6 +126,7 @@ impl Disk {
         Copy { rows: self.rows.clone(), last: self.durable }
     }
 
+    /// Folds batches into the rows.
     fn fold(&mut self, to: Seq) {
         for batch in self.log.drain(..(to - self.folded) as usize) {
             absorb(&mut self.rows, &batch, |_| true);

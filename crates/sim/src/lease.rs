@@ -13,7 +13,9 @@ use slackline_core::clock::MILLISECOND;
 use slackline_core::warranty::{LEASE, LONGEST, VOUCHED};
 
 use crate::calls::{Functions, REGISTERS};
-use crate::run::{Simulation, Timer};
+use crate::state::Simulation;
+use crate::state::faults::Unheard;
+use crate::state::timer::Timer;
 use crate::world::World;
 
 /// How often somebody reads or writes.
@@ -21,31 +23,24 @@ const STEP: u64 = 200 * MILLISECOND;
 /// For how long: a keeper that was suspended might issue rights for longer than the lost site waits.
 const LASTS: u64 = LEASE + LONGEST;
 
-/// A site that has lost its storage, and another one that has not heard of it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Unheard {
-    lost: usize,
-    keeper: usize,
-    since: u64,
-}
-
 impl Simulation {
     /// From now on calls are read that rest on the lost site.
     pub(crate) fn read_what_was_lost(&mut self, world: &mut World, lost: usize, keeper: usize) {
-        if !self.has_warranties || self.faults.unheard.is_some() {
+        if !self.settings.has_warranties || self.faults.losses.unheard.is_some() {
             return;
         }
+
         self.trace(world, format_args!("site {keeper} has not heard that site {lost} has lost its storage"));
-        self.faults.unheard = Some(Unheard { lost, keeper, since: world.now() });
+        self.faults.losses.unheard = Some(Unheard { lost, keeper, since: world.now() });
         world.wake_at(world.now() + STEP, Timer::Unheard.token());
     }
 
     /// Somebody reads a call under a right, or renews that; later on somebody at the lost site writes what the call read.
     pub(crate) fn meet_unheard(&mut self, world: &mut World) {
         let now = world.now();
-        let Some(Unheard { lost, keeper, since }) = self.faults.unheard else { return };
+        let Some(Unheard { lost, keeper, since }) = self.faults.losses.unheard else { return };
         if self.faults.healed || now > since + LASTS {
-            self.faults.unheard = None;
+            self.faults.losses.unheard = None;
             return;
         }
 
@@ -57,6 +52,7 @@ impl Simulation {
         }
         let reader = readers[self.rng.below(readers.len() as u64) as usize];
         let renews = now < since + VOUCHED || self.rng.one_in(2);
+
         let functions = Functions { sites };
         for (call, registers) in (0..REGISTERS).flat_map(|number| functions.of_registers(number)) {
             let rests = registers.into_iter().find(|read| usize::from(read.home) == lost);
@@ -66,6 +62,7 @@ impl Simulation {
                 self.begin_for_one(world, lost, read, true);
             }
         }
+
         world.wake_at(now + STEP, Timer::Unheard.token());
     }
 }

@@ -7,18 +7,24 @@
 //! | [`desk`] | the product's client in virtual time |
 //! | [`invariants`] | what must hold in every run, one property a file |
 //! | [`history`] | judges histories of transactions from outside: strict serializability |
+//! | `state` | all that a run remembers, in parts; what follows acts on them |
 //! | `oracle` | what is durable, what clients were told, where every token is |
 //! | `callers` | programs over the product's client |
-//! | `clients`, `txns` | more workload, by the public rules for ids, sessions and doubt, some of it as no sound client would do it |
-//! | `faults` | what goes wrong, and what would not be fair |
+//! | `clients`, `txns`, `quotas`, `calls` | clients that speak to sites themselves, some of it as no sound client would do it |
+//! | `strikes` | which fault strikes when, and what would not be fair |
+//! | `faults`, `losses`, `clock_faults` | what faults do: to processes and links, to storage, to clocks |
 //! | `ambush` | a fault that needs exact timing: a vote forgotten right after it counted |
 //! | `brink` | faults that need exact timing: transactions held back until the rights they rest on end |
 //! | `lease` | one more: rights over what rests on storage that was lost |
 //! | `audit` | the cluster at rest after the healing |
 //! | `vigil` | who can hear whom while a clock is far off, and whether it is noticed |
 //! | `refusals` | who is up and connected, and whether they serve |
+//! | `work` | how much work sites make for each other |
+//! | `sightings` | what is seen of sites as they start, handle inputs and answer |
 //! | `probes` | what a sweep must have come across |
 //! | `run`, `sweep` | one seed, many seeds |
+//!
+//! The parts in `state` know nothing of what acts on them, so what two files need of each other is there, below both.
 //!
 //! # Glossary
 //!
@@ -34,6 +40,7 @@ mod callers;
 mod calls;
 mod clients;
 mod clock;
+mod clock_faults;
 mod costs;
 pub mod desk;
 mod disk;
@@ -42,12 +49,17 @@ pub mod history;
 pub mod invariants;
 mod kinds;
 mod lease;
+mod losses;
 mod network;
 mod oracle;
 mod probes;
 mod queue;
+mod quotas;
 mod refusals;
 mod run;
+mod sightings;
+mod state;
+mod strikes;
 mod sweep;
 mod txns;
 mod vigil;
@@ -58,7 +70,8 @@ pub use costs::Costs;
 pub use invariants::Violation;
 pub use network::Fate;
 pub use probes::{Probes, Table};
-pub use run::{Report, RunOptions, run};
+pub use run::{Report, run};
+pub use state::RunOptions;
 pub use sweep::{SweepReport, sweep};
 
 /// Where panics end the process, nobody can catch those of a run: prints the seed and ends the process with status 1.

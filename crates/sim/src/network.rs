@@ -21,11 +21,13 @@ pub(crate) struct Link {
 /// What may go wrong with any message, in millionths.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Weather {
+    /// Messages that are lost.
     pub(crate) loss: u64,
+    /// Messages that arrive twice.
     pub(crate) duplication: u64,
     /// Messages that take a detour of up to [`Weather::detour`].
     pub(crate) reordering: u64,
-    /// In microseconds.
+    /// The longest detour, in microseconds.
     pub(crate) detour: u64,
     /// The most that any delay varies, in thousandths.
     pub(crate) jitter: u64,
@@ -44,11 +46,16 @@ pub enum Fate {
     Reordered,
 }
 
+/// What is between all sites.
 #[derive(Debug)]
 pub(crate) struct Network {
+    /// How many sites there are.
     sites: usize,
+    /// One direction between each two; by sender, then by receiver.
     links: Vec<Link>,
+    /// What may go wrong everywhere.
     pub(crate) weather: Weather,
+    /// Feeds what goes wrong.
     rng: Rng,
 }
 
@@ -61,6 +68,7 @@ impl Network {
         Self { sites, links, weather: Weather::default(), rng: Rng::new(seed) }
     }
 
+    /// One direction between two sites.
     pub(crate) fn link(&mut self, from: usize, to: usize) -> &mut Link {
         &mut self.links[from * self.sites + to]
     }
@@ -76,11 +84,14 @@ impl Network {
         let weather = self.weather;
         let link = self.links[from * self.sites + to];
         let mut chance = |part: u64| part > 0 && self.rng.below(MILLION) < part;
+
         if link.cut > 0 || chance(weather.loss) {
             return (None, None, false);
         }
+
         let twice = chance(weather.duplication);
         let detour = chance(weather.reordering);
+
         let mut arrival = |detour: bool| {
             let base = link.delay + link.slow;
             let jitter = base * weather.jitter / 1000;
@@ -88,8 +99,11 @@ impl Network {
             let detour = if detour { self.rng.below(weather.detour.max(1)) } else { 0 };
             now + base + jitter + detour
         };
+
         let first = arrival(detour);
         let second = twice.then(|| arrival(true));
+
+        // What overtakes is known by when the latest before it arrives; the counts of a sweep rest on it.
         let link = &mut self.links[from * self.sites + to];
         let overtakes = first < link.latest;
         link.latest = link.latest.max(first);

@@ -198,6 +198,7 @@ const FATES: [&str; 3] = ["lost", "duplicated", "reordered"];
 /// Counters of one run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Probes {
+    /// How often each was hit: those that are named, then fates by kind of message, then recoveries by persist point.
     counts: Vec<u64>,
 }
 
@@ -208,10 +209,12 @@ impl Default for Probes {
 }
 
 impl Probes {
+    /// The run came across what a probe names.
     pub(crate) fn hit(&mut self, name: &str) {
         self.add(name, 1);
     }
 
+    /// It did so this many times.
     pub(crate) fn add(&mut self, name: &str, times: u64) {
         let at = NAMED.iter().position(|known| *known == name);
         self.counts[at.unwrap_or_else(|| panic!("no probe is called {name}"))] += times;
@@ -243,6 +246,7 @@ impl Probes {
 pub struct Table {
     /// Runs counted.
     pub runs: u64,
+    /// Each probe's name, the runs in which it was hit, and how often in all.
     rows: Vec<(String, u64, u64)>,
 }
 

@@ -10,13 +10,18 @@ const SLOT_BITS: u32 = 24;
 /// Events by the time at which they happen. The heap holds keys of 16 bytes; the events themselves do not move.
 #[derive(Debug)]
 pub(crate) struct Queue<E> {
+    /// Keys: the time, the number of the event, and its slot.
     heap: BinaryHeap<Reverse<u128>>,
+    /// The events.
     slots: Vec<Option<E>>,
+    /// Slots that are empty.
     free: Vec<u32>,
+    /// How many events were ever pushed.
     pushed: u64,
 }
 
 impl<E> Queue<E> {
+    /// Nothing is going to happen.
     pub(crate) fn new() -> Self {
         Self { heap: BinaryHeap::new(), slots: Vec::new(), free: Vec::new(), pushed: 0 }
     }
@@ -35,6 +40,8 @@ impl<E> Queue<E> {
                 self.slots.len() as u32 - 1
             }
         };
+
+        // Among events of one time the order in which they were pushed decides, so that a seed has one run.
         self.pushed += 1;
         self.heap.push(Reverse(u128::from(at) << 64 | u128::from(self.pushed << SLOT_BITS | u64::from(slot))));
     }

@@ -1,10 +1,7 @@
 //! Keeps watch over who is up and connected, and judges refusals by that.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use slackline_core::api::{Operation, Outcome, Readiness};
 use slackline_core::clock::MILLISECOND;
-use slackline_core::id::{OperationId, SiteId};
 use slackline_core::machine::Effect;
 use slackline_core::node::Node;
 use slackline_core::object::message::{Message, Vote};
@@ -12,11 +9,11 @@ use slackline_core::object::{Abort, Cause, Transaction};
 use slackline_core::peer::{Body, PeerMessage};
 use slackline_core::warranty::LEASE;
 
-use crate::clients::{KINDS, Kind};
-use crate::clock::EPOCH;
-use crate::faults::EPSILON;
-use crate::invariants::refusal::{self, SETTLED, Standing, TIME, TOKENS};
-use crate::run::{Simulation, Timer};
+use crate::clock::{EPOCH, EPSILON};
+use crate::invariants::refusal::{self, SETTLED, TIME, TOKENS};
+use crate::quotas::{KINDS, Kind};
+use crate::state::Simulation;
+use crate::state::timer::Timer;
 use crate::world::World;
 
 /// How often it looks. Whatever keeps sites from hearing each other lasts longer.
@@ -24,64 +21,32 @@ const LOOK: u64 = 50 * MILLISECOND;
 /// Every so many looks it looks at parts that are in doubt.
 const PARTS: u64 = 5;
 
-/// What was seen.
-#[derive(Debug)]
-pub(crate) struct Refusals {
-    standing: Standing,
-    /// By site: a fault holds something up there until then.
-    held_up: Vec<u64>,
-    /// By site and kind of quota: since when there are enough tokens within reach.
-    plenty: Vec<Vec<Option<u64>>>,
-    /// By site: its life, and since when it has served in it.
-    serving: Vec<(u32, Option<u64>)>,
-    /// Transactions of which a part was seen to wait for rights.
-    waited: BTreeSet<OperationId>,
-    /// By home, holder and object: when the one asked the other to give its right up.
-    asked_back: BTreeMap<(usize, SiteId, String), u64>,
-    /// Transactions that homes have refused because they may not wait.
-    would_wait: BTreeSet<(usize, OperationId)>,
-    looks: u64,
-}
-
-impl Refusals {
-    pub(crate) fn new(sites: usize) -> Self {
-        let plenty = vec![vec![None; KINDS.len()]; sites];
-        Self {
-            standing: Standing::new(sites),
-            held_up: vec![0; sites],
-            plenty,
-            serving: vec![(0, None); sites],
-            waited: BTreeSet::new(),
-            asked_back: BTreeMap::new(),
-            would_wait: BTreeSet::new(),
-            looks: 0,
-        }
-    }
-}
-
 impl Simulation {
     /// Notes how all sites and links are now.
     fn note_standing(&mut self, world: &mut World) {
         let (now, sites) = (world.now(), world.len());
         for site in 0..sites {
             let serves = world.node(site).is_some_and(|node| node.readiness() == Readiness::Ready);
-            let served = &mut self.refusals.serving[site];
+            let served = &mut self.watch.refusals.serving[site];
             if served.0 != world.life(site) {
                 *served = (world.life(site), None);
             }
+
             served.1 = served.1.or(serves.then_some(now));
-            let is_well = serves && !world.is_held_up(site) && self.refusals.held_up[site] <= now;
+            let is_well = serves && !world.is_held_up(site) && self.watch.refusals.held_up[site] <= now;
+
             let error = world.clock(site).error(now);
-            let are_right = error.abs() <= EPSILON && !self.errs(site);
-            self.refusals.standing.note_site(now, site, is_well);
-            self.refusals.standing.note_clocks(now, site, are_right);
+            let are_right = error.abs() <= EPSILON && !self.faults.errs(site);
+            self.watch.refusals.standing.note_site(now, site, is_well);
+            self.watch.refusals.standing.note_clocks(now, site, are_right);
+
             for other in 0..site {
                 let mut is_good = |from: usize, to: usize| {
                     let link = world.link(from, to);
                     link.cut == 0 && link.slow == 0
                 };
-                let is_good = is_good(site, other) && is_good(other, site) && !self.is_stormy();
-                self.refusals.standing.note_link(now, site, other, is_good);
+                let is_good = is_good(site, other) && is_good(other, site) && !self.faults.is_stormy();
+                self.watch.refusals.standing.note_link(now, site, other, is_good);
             }
         }
     }
@@ -93,47 +58,53 @@ impl Simulation {
         for site in 0..sites {
             for (at, kind) in KINDS.iter().enumerate() {
                 let has_plenty = self.has_plenty(world, site, kind);
-                let plenty = &mut self.refusals.plenty[site][at];
+                let plenty = &mut self.watch.refusals.plenty[site][at];
                 *plenty = has_plenty.then(|| plenty.unwrap_or(now));
             }
         }
-        self.refusals.looks += 1;
-        if self.refusals.looks.is_multiple_of(PARTS) {
+
+        self.watch.refusals.looks += 1;
+        if self.watch.refusals.looks.is_multiple_of(PARTS) {
             self.look_at_parts(world);
         }
+
         world.wake_at(now + LOOK, Timer::Refusals.token());
     }
 
     /// Something at a site is held up by a fault until then.
     pub(crate) fn holds_up(&mut self, world: &World, site: usize, until: u64) {
-        self.refusals.held_up[site] = self.refusals.held_up[site].max(until);
-        self.refusals.standing.note_site(world.now(), site, false);
+        self.watch.refusals.held_up[site] = self.watch.refusals.held_up[site].max(until);
+        self.watch.refusals.standing.note_site(world.now(), site, false);
     }
 
     /// A message between two sites is lost, as they stand.
     pub(crate) fn loses(&mut self, now: u64, from: usize, to: usize, message: &PeerMessage) {
         if matches!(message.body, Body::Txn(_)) {
-            self.refusals.standing.note_loss(now, from, to);
+            self.watch.refusals.standing.note_loss(now, from, to);
         }
     }
 
     /// Whether a site, and those that are sound with it, have more free tokens than all sites wait for, by what a client may ask
     /// for.
     fn has_plenty(&self, world: &World, site: usize, kind: &Kind) -> bool {
-        if self.refusals.standing.sound_since(&[site]).is_none() {
+        if self.watch.refusals.standing.sound_since(&[site]).is_none() {
             return false;
         }
+
         let (mut free, mut needed) = (0i128, 0i128);
         for other in 0..world.len() {
             let Some(quota) = world.node(other).and_then(|node| node.chapters().quotas.find(kind.name)) else {
                 continue;
             };
+
+            // What any site waits for counts as needed, wherever it is; what is free counts only where this site can get it.
             needed += i128::from(quota.needed());
             let is_known = quota.limit().is_some() && quota.avantan().share.round.is_none();
-            if is_known && self.refusals.standing.sound_since(&[site, other]).is_some() {
+            if is_known && self.watch.refusals.standing.sound_since(&[site, other]).is_some() {
                 free += i128::from(quota.avantan().share.free());
             }
         }
+
         free >= needed + 2 * i128::from(kind.most)
     }
 
@@ -142,17 +113,22 @@ impl Simulation {
         for site in 0..world.len() {
             let Some(node) = world.node(site) else { continue };
             for (id, stage, deadline, participants) in node.chapters().txns.undecided() {
-                let mut group: Vec<usize> =
-                    participants.chain([id.site]).filter_map(|other| self.members.binary_search(&other).ok()).collect();
+                let mut group: Vec<usize> = participants
+                    .chain([id.site])
+                    .filter_map(|other| self.settings.members.binary_search(&other).ok())
+                    .collect();
                 group.push(site);
                 group.sort_unstable();
                 group.dedup();
+
+                // One that waits for rights waits for its own home alone.
                 if stage == slackline_core::txn::Stage::Defending {
                     group = vec![site];
-                    self.refusals.waited.insert(id);
+                    self.watch.refusals.waited.insert(id);
                 }
+
                 let deadline = u64::try_from(deadline - EPOCH).unwrap_or(0);
-                let sound = self.refusals.standing.sound_since(&group);
+                let sound = self.watch.refusals.standing.sound_since(&group);
                 let found = refusal::check_part(now, stage, deadline, sound);
                 self.oracle.blame(refusal::NAME, found, &format!("site {site}, {id}"));
             }
@@ -169,27 +145,29 @@ impl Simulation {
             },
             _ => None,
         });
+
         for (to, message) in messages.clone() {
             if let Message::Revoke { rights, .. } = message {
                 let asked_back = rights.iter().map(|(name, _)| ((site, to, name.clone()), now));
-                self.refusals.asked_back.extend(asked_back);
+                self.watch.refusals.asked_back.extend(asked_back);
             }
         }
         for (_, message) in messages {
             let Message::Vote { id, vote: Vote::Refused(abort) } = message else { continue };
             // What it said once it may repeat.
-            if abort.cause == Cause::WouldWait && self.refusals.would_wait.insert((site, *id)) {
+            if abort.cause == Cause::WouldWait && self.watch.refusals.would_wait.insert((site, *id)) {
                 let (Some(key), Some(until)) = (&abort.key, abort.until) else { continue };
-                let asked = abort
-                    .holders
-                    .iter()
-                    .filter_map(|holder| self.refusals.asked_back.get(&(site, *holder, key.name.clone())).copied());
+                let asked = abort.holders.iter().filter_map(|holder| {
+                    self.watch.refusals.asked_back.get(&(site, *holder, key.name.clone())).copied()
+                });
                 let left = until - world.time_at(site).wall;
+
                 // Rights of before its start, or by clocks that are wrong, may bind for longer than those that it knows.
-                let is_judged = !self.is_new(site, now) && self.refusals.standing.is_settled(&[site], now);
+                let is_judged = !self.is_new(site, now) && self.watch.refusals.standing.is_settled(&[site], now);
                 // What waited while the home was held up is refused afterwards, and was asked back before.
-                let since = self.refusals.standing.sound_since(&[site]);
+                let since = self.watch.refusals.standing.sound_since(&[site]);
                 let was_well = since.is_some_and(|since| since + refusal::ASKED_BACK <= now);
+
                 if is_judged && was_well && !abort.holders.is_empty() {
                     let found = refusal::check_asked_back(now, left, asked.max());
                     self.oracle.blame(refusal::NAME, found, &format!("site {site}, {id}"));
@@ -200,14 +178,16 @@ impl Simulation {
 
     /// Whether a home has started so lately that it does not know what it, or the storage before, has issued.
     fn is_new(&self, home: usize, when: u64) -> bool {
-        let (life, since) = self.refusals.serving[home];
+        let (life, since) = self.watch.refusals.serving[home];
         life > 0 && since.is_none_or(|since| since + LEASE > when)
     }
 
     /// The sites of a transaction's homes and its coordinator.
     fn group_of(&self, coordinator: usize, transaction: &Transaction) -> Vec<usize> {
         let homes = transaction.homes.iter().map(|home| usize::from(home.region));
-        let mut group: Vec<usize> = homes.chain([coordinator]).filter(|site| *site < self.members.len()).collect();
+        let mut group: Vec<usize> =
+            homes.chain([coordinator]).filter(|site| *site < self.settings.members.len()).collect();
+
         group.sort_unstable();
         group.dedup();
         group
@@ -217,9 +197,10 @@ impl Simulation {
     pub(crate) fn judge_refusal(&mut self, world: &mut World, op: u32, outcome: &Outcome) {
         // A fault may have begun since the last look.
         self.note_standing(world);
+
         let known = &self.oracle.ops[op as usize];
-        let (site, sent, timeout) = (known.site, known.first_sent, known.timeout);
-        let standing = &self.refusals.standing;
+        let (site, sent, timeout) = (known.site, known.sent.first, known.timeout);
+        let standing = &self.watch.refusals.standing;
         let found = match &known.operation {
             Operation::Commit(transaction) if timeout >= TIME => {
                 let group = self.group_of(site, transaction);
@@ -228,26 +209,32 @@ impl Simulation {
                 let rests = transaction.homes.iter().any(|home| elsewhere(home.region) && !home.part.changes());
                 // One that waits for rights waits until they end, if a holder cannot be asked to give them up, or if the home has
                 // started since and does not know what it, or the storage before, has issued.
-                let all: Vec<usize> = (0..self.members.len()).collect();
+                let all: Vec<usize> = (0..self.settings.members.len()).collect();
                 let is_new = group.iter().any(|home| self.is_new(*home, sent));
-                let may_wait = self.refusals.waited.contains(&known.id) && (is_new || !standing.must_serve(&all, sent));
-                let is_judged = standing.must_serve(&group, sent) && !(rests && self.has_warranties) && !may_wait;
+                let may_wait =
+                    self.watch.refusals.waited.contains(&known.id) && (is_new || !standing.must_serve(&all, sent));
+
+                let is_judged =
+                    standing.must_serve(&group, sent) && !(rests && self.settings.has_warranties) && !may_wait;
                 if is_judged { refusal::check_transaction(outcome) } else { Ok(()) }
             }
             Operation::Acquire { quota, amount, .. } => {
+                // Others may have asked as well since the tokens were seen, so they must have been there for some time.
                 let at = KINDS.iter().position(|kind| kind.name == quota && *amount <= kind.most);
-                let since = at.and_then(|at| self.refusals.plenty[site][at]);
+                let since = at.and_then(|at| self.watch.refusals.plenty[site][at]);
                 let is_judged = since.is_some_and(|since| since + TOKENS <= sent)
                     && standing.sound_since(&[site]).is_some_and(|since| since + SETTLED <= sent);
                 if is_judged { refusal::check_operation(outcome, timeout) } else { Ok(()) }
             }
             Operation::Create { .. } | Operation::Delete { .. } => {
-                let all: Vec<usize> = (0..self.members.len()).collect();
+                // To create or to delete is decided by a majority; it is judged only while all are there, so that it need not be known which.
+                let all: Vec<usize> = (0..self.settings.members.len()).collect();
                 let is_judged = standing.sound_since(&all).is_some_and(|since| since + SETTLED <= sent);
                 if is_judged { refusal::check_operation(outcome, timeout) } else { Ok(()) }
             }
             _ => Ok(()),
         };
+
         let about = format!("{}, sent at {sent}", known.id);
         self.oracle.blame(refusal::NAME, found, &about);
     }
@@ -255,9 +242,11 @@ impl Simulation {
     /// Judges that an object was not read.
     pub(crate) fn judge_not_read(&mut self, world: &mut World, site: usize, home: usize, sent: u64, abort: &Abort) {
         self.note_standing(world);
+
         let mut group = vec![site];
-        group.extend(Some(home).filter(|home| *home != site && *home < self.members.len()));
-        if self.refusals.standing.must_serve(&group, sent) {
+        group.extend(Some(home).filter(|home| *home != site && *home < self.settings.members.len()));
+
+        if self.watch.refusals.standing.must_serve(&group, sent) {
             self.oracle.blame(
                 refusal::NAME,
                 refusal::check_read(abort),

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::probes::Table;
-use crate::run::{Report, RunOptions, run};
+use crate::run::{Report, run};
+use crate::state::RunOptions;
 
 /// A probe must be hit in this many of each [`SEEDS_EACH`] seeds.
 const SEEDS_HIT: u64 = 5;

@@ -5,36 +5,21 @@ use slackline_core::api::Readiness;
 use slackline_core::clock::{MILLISECOND, Now};
 use slackline_core::peer::{Body, PeerMessage, SiteMessage};
 
-use crate::clock::EPOCH;
-use crate::faults::EPSILON;
+use crate::clock::{EPOCH, EPSILON};
 use crate::invariants::clock_errors::{self, Ear};
 use crate::invariants::clock_marks;
-use crate::run::{Phase, Simulation, Timer};
+use crate::state::timer::Timer;
+use crate::state::{Phase, Simulation};
 use crate::world::World;
 
 /// How often it looks, once a clock was off. Whatever keeps sites from hearing each other lasts longer.
 const LOOK: u64 = 20 * MILLISECOND;
 
-/// What was seen of every site.
-#[derive(Debug)]
-pub(crate) struct Vigil {
-    ears: Vec<Ear>,
-    /// Sites whose present error was judged.
-    judged: Vec<bool>,
-    is_on: bool,
-}
-
-impl Vigil {
-    pub(crate) fn new(sites: usize) -> Self {
-        Self { ears: vec![Ear::new(sites); sites], judged: vec![false; sites], is_on: false }
-    }
-}
-
 impl Simulation {
     /// A wall clock was set beyond ε.
     pub(crate) fn begin_vigil(&mut self, world: &mut World) {
-        if !std::mem::replace(&mut self.vigil.is_on, true) {
-            self.vigil.ears.fill(Ear::new(world.len()));
+        if !std::mem::replace(&mut self.watch.vigil.is_on, true) {
+            self.watch.vigil.ears.fill(Ear::new(world.len()));
             self.keep_vigil(world);
         }
     }
@@ -44,14 +29,16 @@ impl Simulation {
         let (now, epsilon, sites) = (world.now(), EPSILON as u64, world.len());
         let errors: Vec<u64> = (0..sites).map(|site| world.clock(site).error(now).unsigned_abs()).collect();
         for site in 0..sites {
-            self.vigil.ears[site].note_error(now, errors[site], epsilon);
-            self.vigil.ears[site].note_time(now, world.time_at(site));
+            self.watch.vigil.ears[site].note_error(now, errors[site], epsilon);
+            self.watch.vigil.ears[site].note_time(now, world.time_at(site));
             for peer in (0..sites).filter(|&peer| peer != site) {
                 let can_hear = errors[peer] <= epsilon && can_exchange(world, site, peer);
                 let rtt = world.delay(site, peer) + world.delay(peer, site);
-                self.vigil.ears[site].note_peer(now, peer, can_hear, rtt);
+                self.watch.vigil.ears[site].note_peer(now, peer, can_hear, rtt);
             }
-            let ear = &self.vigil.ears[site];
+            let ear = &self.watch.vigil.ears[site];
+
+            // A site that can hear a majority must not keep marks that its own clock's error has put ahead of the time.
             if let Some(node) = world.node(site)
                 && ear.hears_majority(now)
             {
@@ -59,13 +46,17 @@ impl Simulation {
                 self.oracle.blame(clock_marks::NAME, found, &format!("site {site}"));
                 self.probes.hit("site: marks looked at after a clock error");
             }
+
+            // One whose clock is not off has nothing to notice; a later error is judged anew.
             let Some(node) = world.node(site).filter(|_| ear.is_off()) else {
-                self.vigil.judged[site] = false;
+                self.watch.vigil.judged[site] = false;
                 continue;
             };
             let (_, is_trusted) = node.clock(world.time_at(site));
+
+            // It must notice within a time that depends on whom it could hear meanwhile.
             match ear.check(now, epsilon, is_trusted) {
-                Ok(true) if !std::mem::replace(&mut self.vigil.judged[site], true) => {
+                Ok(true) if !std::mem::replace(&mut self.watch.vigil.judged[site], true) => {
                     self.probes.hit("site: clock error noticed in time");
                 }
                 found => {
@@ -74,8 +65,8 @@ impl Simulation {
             }
         }
         // What an error leaves behind may show later.
-        self.vigil.is_on = self.phase != Phase::Audit;
-        if self.vigil.is_on {
+        self.watch.vigil.is_on = self.phase != Phase::Audit;
+        if self.watch.vigil.is_on {
             world.wake_at(now + LOOK, Timer::Vigil.token());
         }
     }
@@ -83,20 +74,20 @@ impl Simulation {
     /// A site is told the time by a peer.
     pub(crate) fn hears(&mut self, site: usize, now: Now, message: &PeerMessage, peer: usize) {
         if let Body::Site(SiteMessage::Pong { mono, .. }) = &message.body
-            && self.vigil.is_on
+            && self.watch.vigil.is_on
             && *mono <= now.mono
         {
-            self.vigil.ears[site].note_exchange(peer, now.mono - mono);
+            self.watch.vigil.ears[site].note_exchange(peer, now.mono - mono);
         }
     }
 
     /// A message between two sites is lost.
     pub(crate) fn misses(&mut self, from: usize, to: usize, message: &PeerMessage) {
-        if self.vigil.is_on
+        if self.watch.vigil.is_on
             && matches!(message.body, Body::Site(SiteMessage::Ping { .. }) | Body::Site(SiteMessage::Pong { .. }))
         {
-            self.vigil.ears[from].note_peer(0, to, false, 0);
-            self.vigil.ears[to].note_peer(0, from, false, 0);
+            self.watch.vigil.ears[from].note_peer(0, to, false, 0);
+            self.watch.vigil.ears[to].note_peer(0, from, false, 0);
         }
     }
 }

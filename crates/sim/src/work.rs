@@ -13,19 +13,9 @@ use slackline_core::peer::quota::QuotaMessage;
 use slackline_core::quota::quota_number;
 use slackline_core::rows::{COORDINATOR, DUE, GRANT, OUTCOME, PARTICIPANT, QUOTA_COLD, QUOTA_HOT};
 
-use crate::invariants::bounded_work::{self, Leftovers, Talk, Why, Work};
-use crate::run::Simulation;
+use crate::invariants::bounded_work::{self, Leftovers, Why};
+use crate::state::Simulation;
 use crate::world::World;
-
-/// What one site has done since it was started.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Works {
-    quotas: BTreeMap<String, Work>,
-    transactions: BTreeMap<OperationId, Talk>,
-    rights: BTreeMap<String, Talk>,
-    /// How many elections it has led ahead of need.
-    foreseen: u64,
-}
 
 /// So many transactions are remembered; beyond it, those are forgotten of which nothing was said lately.
 const REMEMBERED: usize = 4_096;
@@ -34,17 +24,20 @@ impl Simulation {
     /// The rows of a site at rest that nothing accounts for.
     pub(crate) fn leftovers(&self, world: &mut World, site: usize) -> Leftovers {
         let rows = world.copy(site).rows;
+
         let mut left = Leftovers::default();
         let Some(node) = world.node(site) else { return left };
-        let incarnation = self.oracle.present(site);
+        let incarnation = self.oracle.incarnation(site);
         let outcomes: BTreeSet<(SessionId, u64)> = node.sessions().rows().into_iter().collect();
 
         // A grant without an end whose quota was deleted is there for a while.
         let is_tracked = |number: u64| {
-            let grant = GrantId { site: self.members[site], incarnation, number };
+            let grant = GrantId { site: self.settings.members[site], incarnation, number };
             let op = self.oracle.grant(grant).map(|op| &self.oracle.ops[op as usize]);
             op.and_then(|op| op.tracked).is_some_and(|tracked| !tracked.ended)
         };
+
+        // Each kind of row must be accounted for by what the machine has in memory, or by the oracle.
         for key in rows.keys() {
             let number = |from: usize| u64::from_be_bytes(key[from..from + 8].try_into().expect("eight bytes"));
             match key[0] {
@@ -62,6 +55,7 @@ impl Simulation {
                 _ => {}
             }
         }
+
         left
     }
 
@@ -73,21 +67,25 @@ impl Simulation {
             Effect::Send { message, .. } => Some(&message.body),
             _ => None,
         });
+
         let mut said: BTreeMap<&str, u64> = BTreeMap::new();
         let mut about: BTreeMap<OperationId, u64> = BTreeMap::new();
         let mut asked_back: BTreeMap<&str, u64> = BTreeMap::new();
         let mut messages = 0;
+
         let foreseen = node.metrics().rounds_proactive;
-        let is_foreseen = std::mem::replace(&mut self.works[site].foreseen, foreseen) != foreseen;
+        let is_foreseen = std::mem::replace(&mut self.watch.works[site].foreseen, foreseen) != foreseen;
         for body in sends {
             messages += 1;
             match body {
+                // What is told of a quota, each in its own message or many in one.
                 Body::Quota(QuotaMessage::Digests(digests)) => {
                     digests.iter().for_each(|digest| *said.entry(&digest.quota).or_default() += 1)
                 }
                 Body::Quota(QuotaMessage::Lookup { quota, .. }) => *said.entry(quota).or_default() += 1,
                 Body::Quota(QuotaMessage::Avantan { quota, message }) => {
                     *said.entry(quota).or_default() += 1;
+                    // Elections are counted besides, by why they are led.
                     if let Message::Election { instance, ballot, .. } = &**message {
                         let waits = node.chapters().quotas.find(quota).is_some_and(|quota| quota.waiting() > 0);
                         let why = match waits {
@@ -95,11 +93,12 @@ impl Simulation {
                             false if is_foreseen => Why::Foreseen,
                             false => Why::Unasked,
                         };
-                        let work = self.works[site].quotas.entry(quota.clone()).or_default();
+                        let work = self.watch.works[site].quotas.entry(quota.clone()).or_default();
                         let found = work.lead(now, (*instance, ballot.number), why);
                         self.oracle.blame(bounded_work::NAME, found, &format!("site {site}, quota {quota}"));
                     }
                 }
+                // What is told of a transaction, and what asks for rights back.
                 Body::Txn(message) => {
                     if let Some(id) = transaction_of(message) {
                         *about.entry(id).or_default() += 1;
@@ -111,10 +110,12 @@ impl Simulation {
                 _ => {}
             }
         }
-        let works = &mut self.works[site];
+
+        let works = &mut self.watch.works[site];
         if works.transactions.len() > REMEMBERED {
             works.transactions.retain(|_, talk| !talk.is_quiet(now));
         }
+
         for (id, messages) in about {
             let found = works.transactions.entry(id).or_default().say(now, messages, others as u64);
             self.oracle.blame(bounded_work::NAME, found, &format!("site {site}, transaction {id}"));
@@ -124,10 +125,11 @@ impl Simulation {
             self.oracle.blame(bounded_work::NAME, found, &format!("site {site}, rights over {name}"));
         }
         for (quota, messages) in said {
-            let work = self.works[site].quotas.entry(quota.to_owned()).or_default();
+            let work = self.watch.works[site].quotas.entry(quota.to_owned()).or_default();
             let found = work.say(now, messages, others as u64);
             self.oracle.blame(bounded_work::NAME, found, &format!("site {site}, quota {quota}"));
         }
+
         let found = bounded_work::check_turn(messages, others, node.chapters().quotas.waiting());
         self.oracle.blame(bounded_work::NAME, found, &format!("site {site}"));
     }

@@ -22,11 +22,12 @@ use slackline_core::peer::PeerMessage;
 use slackline_core::stats::Rng;
 
 use crate::clock::Clock;
-use crate::costs::{Costs, objects_of};
+use crate::costs::Costs;
 use crate::disk::{Copy, Disk};
 use crate::network::{Fate, Link, Network, Weather};
 use crate::queue::Queue;
 
+/// Nanoseconds in a microsecond.
 const NANOS: u64 = 1_000;
 
 /// What a world is made of.
@@ -146,20 +147,29 @@ pub enum Keep {
     Some(u64),
 }
 
+/// Something that happens.
 #[derive(Debug)]
 enum Event {
+    /// A message arrives.
     Message { to: u32, from: u32, message: PeerMessage },
+    /// A client's request arrives.
     Request { to: u32, client: ClientId, request: Request },
+    /// A machine's deadline has come.
     Tick { site: u32, life: u32 },
+    /// A processor turns to what waits.
     Run { site: u32, life: u32 },
+    /// A sync ends that had everything up to this batch.
     Synced { site: u32, life: u32, seq: Seq },
+    /// Storage has fetched what an input needs.
     Fetched { site: u32, life: u32, fetching: Box<Fetching> },
+    /// A timer of the host fires.
     Host { token: u64 },
 }
 
 /// An input for which storage fetches what it needs.
 #[derive(Debug)]
 struct Fetching {
+    /// The input.
     input: Input<Node>,
     /// What was named when the fetch began. None if the site names it anew when the fetch is over, because it handles
     /// other inputs meanwhile.
@@ -169,83 +179,140 @@ struct Fetching {
 /// One site.
 #[derive(Debug)]
 struct Site {
+    /// Its name.
     id: SiteId,
+    /// The machine, unless the site is down.
     node: Option<Node>,
+    /// Holds back what leaves it until that may be seen.
     gate: Gate<Node>,
-    overlay: Overlay,
-    disk: Disk,
+    /// Its disk, and how that is.
+    storage: Storage,
     /// A person says, at the next start, that the storage of every earlier incarnation is lost.
     new_storage: bool,
+    /// Its clocks.
     clock: Clock,
     /// Counts starts and crashes, so that events of an earlier life are known as such.
     life: u32,
-    /// The processor is busy until then, in nanoseconds.
-    busy: u64,
-    /// How long the processor has worked in all, in nanoseconds.
-    worked: u64,
-    /// When the processor will turn to what waits, if something does.
-    run_at: u64,
+    /// What it is busy with, and until when.
+    processor: Processor,
+    /// What waits for the processor.
+    inbox: Inbox,
     /// When the next tick is to come.
     tick_at: u64,
-    tick_due: bool,
-    messages: VecDeque<(u32, PeerMessage)>,
-    requests: VecDeque<(ClientId, Request)>,
+}
+
+/// A site's disk, and how that is.
+#[derive(Debug)]
+struct Storage {
+    /// What was handed out, and how much of it is durable.
+    disk: Disk,
+    /// What was handed out and is not folded into the disk's rows.
+    overlay: Overlay,
+    /// Whether a sync is going on.
     syncing: bool,
     /// What a sync takes besides its cost, in microseconds.
     slow_sync: u64,
-    /// Whether the disk has room for what clients want written.
+    /// Whether there is room for what clients want written.
     has_room: bool,
+}
+
+/// A site's processor, which does one thing at a time.
+#[derive(Debug)]
+struct Processor {
+    /// It is busy until then, in nanoseconds.
+    busy: u64,
+    /// How long it has worked in all, in nanoseconds.
+    worked: u64,
+    /// When it will turn to what waits, if something does.
+    run_at: u64,
+    /// It stands still until then: no sync ends before, either.
     frozen_until: u64,
 }
 
+/// What waits for a site's processor.
+#[derive(Debug, Default)]
+struct Inbox {
+    /// Messages, and the sites that sent them.
+    messages: VecDeque<(u32, PeerMessage)>,
+    /// Requests of clients.
+    requests: VecDeque<(ClientId, Request)>,
+    /// Whether the time of the next tick has come.
+    tick_due: bool,
+}
+
+impl Site {
+    /// A site that was never started, on an empty disk.
+    fn new(id: SiteId, restarts: bool) -> Self {
+        let disk = Disk::new(restarts);
+        Self {
+            id,
+            node: None,
+            gate: Gate::new(0),
+            storage: Storage { disk, overlay: Overlay::default(), syncing: false, slow_sync: 0, has_room: true },
+            new_storage: false,
+            clock: Clock::new(),
+            life: 0,
+            processor: Processor { busy: 0, worked: 0, run_at: NEVER, frozen_until: 0 },
+            inbox: Inbox::default(),
+            tick_at: NEVER,
+        }
+    }
+
+    #[inline]
+    fn is_busy(&self, now: u64) -> bool {
+        self.processor.busy > now * NANOS || self.processor.run_at != NEVER
+    }
+}
+
+/// A time that does not come.
 const NEVER: u64 = u64::MAX;
 
 /// Sites in virtual time.
 #[derive(Debug)]
 pub struct World {
+    /// What it is made of.
     options: Options,
+    /// The sites' names, by position.
     members: Vec<SiteId>,
+    /// The true time.
     now: u64,
+    /// The present call of [`World::run`] lets nothing happen after this.
     until: u64,
+    /// Whether that call returns before the next event.
     stopped: bool,
+    /// What is to happen.
     queue: Queue<Event>,
+    /// The sites.
     sites: Vec<Site>,
+    /// What is between them.
     network: Network,
+    /// Feeds what sites draw when they start.
     rng: Rng,
-    inputs: u64,
-    sent: u64,
-    syncs: u64,
+    /// What has happened so far.
+    counts: Counts,
+    /// Used again in every turn, so that none allocates: what a machine hands out.
     effects: Vec<Effect<Node>>,
+    /// The same: what its gate lets out.
     released: Vec<Effect<Node>>,
+}
+
+/// What has happened in a world so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    /// Inputs handled, at all sites.
+    inputs: u64,
+    /// Messages sent between sites, lost ones included.
+    sent: u64,
+    /// Syncs finished.
+    syncs: u64,
 }
 
 impl World {
     /// Sites with empty disks, started at time zero.
     pub fn new(options: Options) -> Self {
         let members: Vec<SiteId> = (0..options.rtt.len()).map(|region| SiteId::new(region as u16, 0)).collect();
-        let site = |&id: &SiteId| Site {
-            id,
-            node: None,
-            gate: Gate::new(0),
-            overlay: Overlay::default(),
-            disk: Disk::new(options.restarts),
-            new_storage: false,
-            clock: Clock::new(),
-            life: 0,
-            busy: 0,
-            worked: 0,
-            run_at: NEVER,
-            tick_at: NEVER,
-            tick_due: false,
-            messages: VecDeque::new(),
-            requests: VecDeque::new(),
-            syncing: false,
-            slow_sync: 0,
-            has_room: true,
-            frozen_until: 0,
-        };
         let mut world = Self {
-            sites: members.iter().map(site).collect(),
+            sites: members.iter().map(|id| Site::new(*id, options.restarts)).collect(),
             network: Network::new(&options.rtt, options.seed ^ 0x6e65_7477),
             rng: Rng::new(options.seed ^ 0x776f_726c),
             members,
@@ -254,9 +321,7 @@ impl World {
             until: 0,
             stopped: false,
             queue: Queue::new(),
-            inputs: 0,
-            sent: 0,
-            syncs: 0,
+            counts: Counts::default(),
             effects: Vec::new(),
             released: Vec::new(),
         };
@@ -291,27 +356,27 @@ impl World {
 
     /// Inputs handled so far, at all sites.
     pub fn inputs(&self) -> u64 {
-        self.inputs
+        self.counts.inputs
     }
 
     /// Messages sent between sites so far, lost ones included.
     pub fn wan_messages(&self) -> u64 {
-        self.sent
+        self.counts.sent
     }
 
     /// Syncs finished so far.
     pub fn syncs(&self) -> u64 {
-        self.syncs
+        self.counts.syncs
     }
 
     /// How long a site's processor has worked so far, in microseconds.
     pub fn worked(&self, site: usize) -> u64 {
-        self.sites[site].worked / NANOS
+        self.sites[site].processor.worked / NANOS
     }
 
     /// When a site's processor is free, as far as is known now.
     pub fn free_at(&self, site: usize) -> u64 {
-        self.now.max(self.sites[site].busy.div_ceil(NANOS))
+        self.now.max(self.sites[site].processor.busy.div_ceil(NANOS))
     }
 
     /// One way between two sites without faults, in microseconds.
@@ -343,8 +408,10 @@ impl World {
                 self.now = self.now.max(until);
                 return;
             };
+
             self.now = at;
             match event {
+                // What arrives at a site that is down is lost. What arrives at one that is busy waits.
                 Event::Message { to, from, message } => {
                     let site = &mut self.sites[to as usize];
                     if site.node.is_none() {
@@ -354,25 +421,27 @@ impl World {
                         continue;
                     }
                     if site.is_busy(at) {
-                        site.messages.push_back((from, message));
+                        site.inbox.messages.push_back((from, message));
                         self.run_later(to as usize);
                     } else {
                         let from = self.members[from as usize];
                         self.handle(host, to as usize, Input::Message { from, message });
                     }
                 }
+                // The same for a request; nobody is told that it is lost, because clients must not know.
                 Event::Request { to, client, request } => {
                     let site = &mut self.sites[to as usize];
                     if site.node.is_none() {
                         continue;
                     }
                     if site.is_busy(at) {
-                        site.requests.push_back((client, request));
+                        site.inbox.requests.push_back((client, request));
                         self.run_later(to as usize);
                     } else {
                         self.handle(host, to as usize, Input::Request { client, request });
                     }
                 }
+                // A tick of an earlier life, or one that was put off since, means nothing.
                 Event::Tick { site, life } => {
                     let index = site as usize;
                     let site = &mut self.sites[index];
@@ -381,18 +450,20 @@ impl World {
                     }
                     site.tick_at = NEVER;
                     if site.is_busy(at) {
-                        site.tick_due = true;
+                        site.inbox.tick_due = true;
                         self.run_later(index);
                     } else {
                         self.tick(host, index);
                     }
                 }
+                // The processor is free for what waits.
                 Event::Run { site, life } => {
                     if self.sites[site as usize].life == life {
-                        self.sites[site as usize].run_at = NEVER;
+                        self.sites[site as usize].processor.run_at = NEVER;
                         self.run_waiting(host, site as usize);
                     }
                 }
+                // What the disk or storage of an earlier life had still to do is not done.
                 Event::Synced { site, life, seq } => {
                     if self.sites[site as usize].life == life {
                         self.synced(host, site as usize, seq);
@@ -415,7 +486,7 @@ impl World {
         assert!(at.node.is_none(), "a site that runs is not started");
         at.life += 1;
         at.clock.restart(self.now, mono);
-        let last = at.disk.durable();
+        let last = at.storage.disk.durable();
         let mut config = Config::new(at.id, self.members.clone());
         config.epsilon = self.options.epsilon;
         config.redistribute = self.options.redistribute;
@@ -423,41 +494,41 @@ impl World {
         config.idle_calls = self.options.idle_calls;
         config.names_kept = self.options.names_kept;
         config.new_storage = std::mem::take(&mut at.new_storage);
-        let node = Node::open(config, seed, last, at.disk.rows(), at.clock.read(self.now));
+        let node = Node::open(config, seed, last, at.storage.disk.rows(), at.clock.read(self.now));
         let mut node = node.expect("a durable prefix of what was handed out can be opened");
-        node.set_room(at.has_room);
+        node.set_room(at.storage.has_room);
         at.node = Some(node);
         at.gate = Gate::new(last);
-        at.overlay = Overlay::default();
-        at.busy = self.now * NANOS;
+        at.storage.overlay = Overlay::default();
+        at.processor.busy = self.now * NANOS;
         self.schedule_tick(site);
     }
 
     /// The site's process ends at once. What it had handed out and not synced is lost but for a prefix.
     pub fn crash<H: Host>(&mut self, host: &mut H, site: usize, keep: Keep) {
         let at = &mut self.sites[site];
-        let unsynced = at.disk.issued() - at.disk.durable();
+        let unsynced = at.storage.disk.issued() - at.storage.disk.durable();
         let kept = match keep {
             Keep::Nothing => 0,
             Keep::Everything => unsynced,
             Keep::Some(number) => number % (unsynced + 1),
         };
-        let (from, to) = (at.disk.durable(), at.disk.durable() + kept);
+        let (from, to) = (at.storage.disk.durable(), at.storage.disk.durable() + kept);
         if H::WATCHES {
-            at.disk.batches(from, to).for_each(|(seq, batch)| host.durable(self.now, site, seq, batch));
+            at.storage.disk.batches(from, to).for_each(|(seq, batch)| host.durable(self.now, site, seq, batch));
         }
-        at.disk.crash(to);
+        at.storage.disk.crash(to);
         at.life += 1;
         at.node = None;
-        at.messages.clear();
-        at.requests.clear();
-        (at.run_at, at.tick_at, at.tick_due) = (NEVER, NEVER, false);
-        (at.syncing, at.frozen_until) = (false, 0);
+        at.inbox.messages.clear();
+        at.inbox.requests.clear();
+        (at.processor.run_at, at.tick_at, at.inbox.tick_due) = (NEVER, NEVER, false);
+        (at.storage.syncing, at.processor.frozen_until) = (false, 0);
     }
 
     /// The site, which is down, has an empty disk now.
     pub(crate) fn lose_disk(&mut self, site: usize) {
-        self.sites[site].disk = Disk::new(self.options.restarts);
+        self.sites[site].storage.disk = Disk::new(self.options.restarts);
     }
 
     /// The next start of the site, and only that, has a person's word that the storage of every earlier incarnation is lost.
@@ -472,12 +543,12 @@ impl World {
 
     /// The site, which is down, has this copy of a disk now.
     pub(crate) fn restore(&mut self, site: usize, copy: Copy) {
-        self.sites[site].disk = Disk::from_copy(copy, self.options.restarts);
+        self.sites[site].storage.disk = Disk::from_copy(copy, self.options.restarts);
     }
 
     /// A copy of what is durable at a site.
     pub(crate) fn copy(&mut self, site: usize) -> Copy {
-        let Site { disk, overlay, .. } = &mut self.sites[site];
+        let Storage { disk, overlay, .. } = &mut self.sites[site].storage;
         disk.copy(overlay)
     }
 
@@ -486,32 +557,32 @@ impl World {
         let at = &self.sites[site];
         assert!(at.node.is_none());
         let config = Config::new(at.id, self.members.clone());
-        let node = Node::open(config, 0, at.disk.durable(), at.disk.rows(), at.clock.read(self.now));
+        let node = Node::open(config, 0, at.storage.disk.durable(), at.storage.disk.rows(), at.clock.read(self.now));
         node.expect("a durable prefix of what was handed out can be opened")
     }
 
     /// The site stands still until `until`: it handles nothing and sees no sync end.
     pub(crate) fn freeze(&mut self, site: usize, until: u64) {
         let at = &mut self.sites[site];
-        at.busy = at.busy.max(until * NANOS);
-        at.frozen_until = at.frozen_until.max(until);
+        at.processor.busy = at.processor.busy.max(until * NANOS);
+        at.processor.frozen_until = at.processor.frozen_until.max(until);
     }
 
     /// Whether the site stands still, or its disk is slower than usual.
     pub(crate) fn is_held_up(&self, site: usize) -> bool {
         let at = &self.sites[site];
-        at.frozen_until > self.now || at.slow_sync > 0
+        at.processor.frozen_until > self.now || at.storage.slow_sync > 0
     }
 
     /// From here on a sync takes so many microseconds more.
     pub(crate) fn slow_disk(&mut self, site: usize, more: u64) {
-        self.sites[site].slow_sync = more;
+        self.sites[site].storage.slow_sync = more;
     }
 
     /// From here on the disk has room, or none, for what clients want written.
     pub(crate) fn set_room(&mut self, site: usize, has_room: bool) {
         let at = &mut self.sites[site];
-        at.has_room = has_room;
+        at.storage.has_room = has_room;
         at.node.iter_mut().for_each(|node| node.set_room(has_room));
     }
 
@@ -542,15 +613,18 @@ impl World {
 
     /// The number of the last durable batch, and of the last one handed out.
     pub(crate) fn log(&self, site: usize) -> (Seq, Seq) {
-        (self.sites[site].disk.durable(), self.sites[site].disk.issued())
+        (self.sites[site].storage.disk.durable(), self.sites[site].storage.disk.issued())
     }
 
+    /// Has the processor turn to what waits as soon as it is free.
     fn run_later(&mut self, site: usize) {
         let at = &mut self.sites[site];
-        if at.run_at == NEVER {
-            at.run_at = at.busy.div_ceil(NANOS).max(self.now);
+
+        // One event stands for all that waits.
+        if at.processor.run_at == NEVER {
+            at.processor.run_at = at.processor.busy.div_ceil(NANOS).max(self.now);
             let event = Event::Run { site: site as u32, life: at.life };
-            self.queue.push(at.run_at, event);
+            self.queue.push(at.processor.run_at, event);
         }
     }
 
@@ -561,11 +635,13 @@ impl World {
             if at.node.is_none() {
                 return;
             }
-            let free_at = at.busy.div_ceil(NANOS);
-            let idle = at.messages.is_empty() && !at.tick_due && at.requests.is_empty();
+            let free_at = at.processor.busy.div_ceil(NANOS);
+            let idle = at.inbox.messages.is_empty() && !at.inbox.tick_due && at.inbox.requests.is_empty();
             if idle {
                 return;
             }
+
+            // Most sites find nothing else to happen before they are free: then no event is needed to come back to this.
             if free_at > self.now {
                 let nothing_between = self.queue.next_at().is_none_or(|next| next > free_at) && free_at <= self.until;
                 if !nothing_between || self.stopped {
@@ -575,17 +651,18 @@ impl World {
             }
             // Protocol messages go before requests, or overload becomes a wide-area stall.
             let at = &mut self.sites[site];
-            if std::mem::take(&mut at.tick_due) {
+            if std::mem::take(&mut at.inbox.tick_due) {
                 self.tick(host, site);
-            } else if let Some((from, message)) = at.messages.pop_front() {
+            } else if let Some((from, message)) = at.inbox.messages.pop_front() {
                 let from = self.members[from as usize];
                 self.handle(host, site, Input::Message { from, message });
-            } else if let Some((client, request)) = at.requests.pop_front() {
+            } else if let Some((client, request)) = at.inbox.requests.pop_front() {
                 self.handle(host, site, Input::Request { client, request });
             }
         }
     }
 
+    /// Handles a tick, if it is still due.
     fn tick<H: Host>(&mut self, host: &mut H, site: usize) {
         let at = &self.sites[site];
         let Some(node) = &at.node else { return };
@@ -597,11 +674,13 @@ impl World {
         }
     }
 
+    /// Plans a tick for the machine's deadline, if none comes earlier.
     fn schedule_tick(&mut self, site: usize) {
         let at = &mut self.sites[site];
         let Some(deadline) = at.node.as_ref().and_then(Node::deadline) else { return };
+
         let when = at.clock.when(self.now, deadline);
-        if when < at.tick_at && !at.tick_due {
+        if when < at.tick_at && !at.inbox.tick_due {
             at.tick_at = when;
             let event = Event::Tick { site: site as u32, life: at.life };
             self.queue.push(when, event);
@@ -630,6 +709,7 @@ impl World {
         if is_tick {
             self.freeze(site, self.now + takes);
         }
+
         let (life, fetching) = (self.sites[site].life, Box::new(Fetching { input, named }));
         self.queue.push(self.now + takes, Event::Fetched { site: site as u32, life, fetching });
     }
@@ -638,7 +718,7 @@ impl World {
     fn fetched<H: Host>(&mut self, host: &mut H, site: usize, fetching: Box<Fetching>) {
         let at = &self.sites[site];
         if fetching.named.is_none() && at.is_busy(self.now) {
-            let (then, life) = (at.busy.div_ceil(NANOS).max(self.now + 1), at.life);
+            let (then, life) = (at.processor.busy.div_ceil(NANOS).max(self.now + 1), at.life);
             return self.queue.push(then, Event::Fetched { site: site as u32, life, fetching });
         }
         // The clock is read now, when nothing is left to be waited for.
@@ -647,32 +727,30 @@ impl World {
         self.act(host, site, now, input, named);
     }
 
+    /// Handles an input at that time by the site's clocks. `named` is what it needs from storage, if that was named before.
     #[inline]
     fn act<H: Host>(&mut self, host: &mut H, site: usize, now: Now, input: Input<Node>, named: Option<KeySet>) {
         let costs = self.options.costs;
         let at = &mut self.sites[site];
-        let mut cost = costs.input_ns;
-        if let Input::Request { request: Request::Batch(batch), .. } = &input {
-            cost += costs.operation_ns * batch.operations.len() as u64;
-        }
-        if costs.object_ns > 0 {
-            cost += costs.object_ns * objects_of(&input);
-        }
+        let mut cost = costs.of_input(&input);
+
         let node = at.node.as_mut().expect("inputs go to sites that run");
         let needed = named.unwrap_or_else(|| node.working_set(now, &input));
         let view = if needed.is_empty() {
             View::empty()
         } else {
-            View::prepare(needed, &at.overlay, at.disk.rows()).expect("memory can be read")
+            View::prepare(needed, &at.storage.overlay, at.storage.disk.rows()).expect("memory can be read")
         };
+
         if H::WATCHES {
             host.before(self, site, now, &input);
         }
+
         let mut effects = std::mem::take(&mut self.effects);
         let at = &mut self.sites[site];
         let node = at.node.as_mut().expect("inputs go to sites that run");
         node.handle(now, input, &view, &mut effects);
-        self.inputs += 1;
+        self.counts.inputs += 1;
         let after = if H::WATCHES { host.after(self, site, &effects) } else { After::Go };
 
         let at = &mut self.sites[site];
@@ -685,9 +763,11 @@ impl World {
             self.crash(host, site, Keep::Everything);
             return host.crashed(self, site, pause);
         }
+
+        // The gate takes the batches in their order and lets out what waits for none of them.
         let mut released = std::mem::take(&mut self.released);
         let mut bytes = 0;
-        let Site { gate, overlay, disk, .. } = at;
+        let Site { gate, storage: Storage { overlay, disk, .. }, .. } = at;
         let sends = effects.len() as u64;
         let persist = |_, batch: Batch| {
             bytes += batch.as_bytes().len() as u64;
@@ -695,20 +775,25 @@ impl World {
         };
         gate.admit(&mut effects, persist, |effect| released.push(effect));
         self.effects = effects;
+
+        // A crash after the effects are known and before any leaves: what was handed out to the disk may survive, what was to be sent is
+        // gone.
         if let After::Crash(keep) = after {
             released.clear();
             self.released = released;
             self.crash(host, site, keep);
             return host.crashed(self, site, 0);
         }
+
         cost += costs.send_ns * sends + costs.byte_ns * bytes;
-        at.busy = at.busy.max(self.now * NANOS) + cost;
-        at.worked += cost;
+        at.processor.busy = at.processor.busy.max(self.now * NANOS) + cost;
+        at.processor.worked += cost;
         if let After::Stall(pause) = after {
-            at.busy += pause * NANOS;
-            at.frozen_until = at.frozen_until.max(at.busy.div_ceil(NANOS));
+            at.processor.busy += pause * NANOS;
+            at.processor.frozen_until = at.processor.frozen_until.max(at.processor.busy.div_ceil(NANOS));
         }
-        let done = at.busy.div_ceil(NANOS);
+
+        let done = at.processor.busy.div_ceil(NANOS);
         if bytes > 0 {
             self.begin_sync(site, done);
         }
@@ -717,41 +802,54 @@ impl World {
         self.schedule_tick(site);
     }
 
+    /// Begins a sync from that time on, unless one goes on or nothing waits for one.
     fn begin_sync(&mut self, site: usize, at_time: u64) {
         let costs = self.options.costs;
+
         let at = &mut self.sites[site];
-        if at.syncing || at.disk.issued() == at.disk.durable() {
+        if at.storage.syncing || at.storage.disk.issued() == at.storage.disk.durable() {
             return;
         }
-        at.syncing = true;
-        let (seq, bytes) = at.disk.begin_sync();
-        let takes = costs.sync_us + at.slow_sync + costs.sync_byte_ns * bytes / NANOS;
+        at.storage.syncing = true;
+
+        // What is handed out from now on goes into the next sync.
+        let (seq, bytes) = at.storage.disk.begin_sync();
+        let takes = costs.sync_us + at.storage.slow_sync + costs.sync_byte_ns * bytes / NANOS;
         self.queue.push(at_time + takes, Event::Synced { site: site as u32, life: at.life, seq });
     }
 
+    /// A sync has ended.
     fn synced<H: Host>(&mut self, host: &mut H, site: usize, seq: Seq) {
+        // A site that stands still sees no sync end.
         let at = &mut self.sites[site];
-        if at.frozen_until > self.now {
+        if at.processor.frozen_until > self.now {
             let event = Event::Synced { site: site as u32, life: at.life, seq };
-            return self.queue.push(at.frozen_until, event);
+            return self.queue.push(at.processor.frozen_until, event);
         }
-        self.syncs += 1;
+
+        self.counts.syncs += 1;
         if H::WATCHES && self.options.restarts {
-            at.disk.batches(at.disk.durable(), seq).for_each(|(seq, batch)| host.durable(self.now, site, seq, batch));
+            at.storage
+                .disk
+                .batches(at.storage.disk.durable(), seq)
+                .for_each(|(seq, batch)| host.durable(self.now, site, seq, batch));
         }
+
         let mut released = std::mem::take(&mut self.released);
-        at.disk.finish_sync(seq, &mut at.overlay);
+        at.storage.disk.finish_sync(seq, &mut at.storage.overlay);
         at.gate.durable(seq, |effect| released.push(effect));
-        at.syncing = false;
+        at.storage.syncing = false;
+
         self.begin_sync(site, self.now);
         self.dispatch(host, site, self.now, &mut released);
         self.released = released;
     }
 
+    /// Sends what the gate has let out.
     fn dispatch<H: Host>(&mut self, host: &mut H, site: usize, at_time: u64, released: &mut Vec<Effect<Node>>) {
         for effect in released.drain(..) {
             if H::WATCHES {
-                host.release(site, self.sites[site].disk.durable(), &effect);
+                host.release(site, self.sites[site].storage.disk.durable(), &effect);
             }
             match effect {
                 Effect::Send { to, message } => {
@@ -764,16 +862,21 @@ impl World {
         }
     }
 
+    /// Sends a message: the network, and a host that watches, say when it arrives and how often.
     fn send<H: Host>(&mut self, host: &mut H, at_time: u64, from: usize, to: usize, message: PeerMessage) {
-        self.sent += 1;
+        self.counts.sent += 1;
         let (first, second, overtakes) = self.network.carry(at_time, from, to);
+
+        // The network decides first, and a host may only delay what it lets through: what it draws does not depend on faults of the host.
         let held = if H::WATCHES { host.not_before(self, to, &message) } else { 0 };
         let (first, second) = (first.map(|at| at.max(held)), second.map(|at| at.max(held)));
+
         let again = if H::WATCHES { host.comes_again(at_time, &message) } else { 0 };
         if again > at_time {
             let message = message.clone();
             self.queue.push(again, Event::Message { to: to as u32, from: from as u32, message });
         }
+
         if H::WATCHES {
             match first {
                 None => host.fate(at_time, from, to, &message, Fate::Lost),
@@ -786,6 +889,7 @@ impl World {
                 host.fate(at_time, from, to, &message, Fate::Reordered);
             }
         }
+
         let (to, from) = (to as u32, from as u32);
         if let Some(at) = second {
             self.queue.push(at, Event::Message { to, from, message: message.clone() });
@@ -793,12 +897,5 @@ impl World {
         if let Some(at) = first {
             self.queue.push(at, Event::Message { to, from, message });
         }
-    }
-}
-
-impl Site {
-    #[inline]
-    fn is_busy(&self, now: u64) -> bool {
-        self.busy > now * NANOS || self.run_at != NEVER
     }
 }

@@ -120,6 +120,7 @@ impl std::error::Error for Anomaly {}
 pub(super) struct Worst(Option<Anomaly>);
 
 impl Worst {
+    /// Keeps what was found, if nothing worse was.
     pub(super) fn note(&mut self, found: Anomaly) {
         let rank = |anomaly: &Anomaly| (anomaly.realtime, anomaly.kind);
         if self.0.as_ref().is_none_or(|worst| rank(&found) < rank(worst)) {
@@ -127,6 +128,7 @@ impl Worst {
         }
     }
 
+    /// The worst, if anything was found.
     pub(super) fn verdict(self) -> Result<(), Anomaly> {
         self.0.map_or(Ok(()), Err)
     }
@@ -155,6 +157,7 @@ fn deeds(history: &History, txn: u32, object: Object) -> String {
     format!("T{label} {}", deeds.join(", "))
 }
 
+/// What one op did.
 fn deed(op: &Op) -> String {
     match op {
         Op::Append { element, .. } => format!("append {element}"),

@@ -4,6 +4,7 @@ use super::graph::{Edge, Graph};
 
 /// The edges of a graph by where they come from.
 pub(super) struct Adjacency {
+    /// The edges, those that leave a node together.
     edges: Vec<Edge>,
     /// Where the edges of each node start; one more at the end.
     starts: Vec<u32>,
@@ -50,6 +51,7 @@ impl Components {
         let mut open: Vec<u32> = Vec::new();
         let mut path: Vec<(u32, usize)> = Vec::new();
         let mut clock = 0;
+
         for root in 0..edges.nodes() as u32 {
             if met[root as usize] == 0 {
                 path.push((root, 0));
@@ -61,6 +63,9 @@ impl Components {
                     (met[at], low[at]) = (clock, clock);
                     open.push(node);
                 }
+
+                // Goes on along the first edge to a node that was not met; what is still open and was met is as early as this one can
+                // reach.
                 let mut inner = None;
                 while inner.is_none() && *next < edges.of(node).len() {
                     let Edge { to, class, .. } = edges.of(node)[*next];
@@ -74,6 +79,7 @@ impl Components {
                         met => low[at] = low[at].min(met),
                     }
                 }
+
                 if let Some(to) = inner {
                     path.push((to, 0));
                     continue;
@@ -82,6 +88,8 @@ impl Components {
                 if let Some((parent, _)) = path.last() {
                     low[*parent as usize] = low[*parent as usize].min(low[at]);
                 }
+
+                // It reaches nothing earlier: everything above it that is open is its component.
                 if low[at] == met[at] {
                     let from = open.iter().rposition(|other| *other == node).expect("a node is open until it closes");
                     components.close(open.drain(from..));
@@ -91,6 +99,7 @@ impl Components {
         components
     }
 
+    /// These nodes, which are above one that reaches nothing earlier, are a component.
     fn close(&mut self, nodes: impl Iterator<Item = u32>) {
         for node in nodes {
             self.of[node as usize] = self.ends.len() as u32;

@@ -29,8 +29,11 @@ const DEPTHS: [usize; 4] = [2, READABLE, 2 * READABLE, usize::MAX];
 /// A cycle through transactions.
 #[derive(Debug)]
 pub(super) struct Cycle {
+    /// What such a cycle is called.
     pub(super) kind: Kind,
+    /// Whether an edge of it is that the one had completed before the other was invoked.
     pub(super) realtime: bool,
+    /// Its edges, in order.
     pub(super) steps: Vec<Edge>,
 }
 
@@ -79,9 +82,13 @@ pub(super) fn worst(facts: &Facts<'_>, graph: Graph) -> Option<Cycle> {
     best
 }
 
+/// A search for cycles.
 struct Search<'a> {
+    /// When transactions began and were over.
     facts: &'a Facts<'a>,
+    /// Nodes below this are transactions, the others joints.
     transactions: u32,
+    /// What leads where.
     edges: Adjacency,
 }
 
@@ -115,11 +122,13 @@ impl Search<'_> {
     /// each, if the first edge may be of all classes.
     fn starts(&self, realtime: bool, first: u8, rest: u8) -> (Components, Vec<u32>) {
         let components = Components::new(&self.edges, first | rest);
+
         let back = match realtime {
             true if first | rest == rest => self.back_in_time(&components, first, rest),
             true => self.back_in_time(&Components::new(&self.edges, rest), first, rest),
             false => vec![false; self.transactions as usize],
         };
+
         let is_start = |txn: &u32| components.is_cyclic(*txn) || back[*txn as usize];
         let starts = (0..self.transactions).filter(is_start).collect();
         (components, starts)
@@ -140,6 +149,7 @@ impl Search<'_> {
             }
             component.iter().for_each(|node| earliest[*node as usize] = least);
         }
+
         let leads_back = |txn: u32| {
             let mut onwards = self.edges.of(txn).iter().filter(|edge| edge.class as u8 & first != 0);
             onwards.any(|edge| earliest[edge.to as usize] < self.facts.invoked(txn))
@@ -183,6 +193,7 @@ impl Search<'_> {
                     }
                 }
             }
+
             if next.is_empty() {
                 return None;
             }
@@ -214,8 +225,9 @@ impl Search<'_> {
 struct Walk {
     /// Edges followed so far.
     followed: usize,
-    /// For each node the start from which it was last seen, and the edge by which.
+    /// For each node the start from which it was last seen.
     seen_from: Vec<u32>,
+    /// And the edge by which.
     by: Vec<Edge>,
 }
 

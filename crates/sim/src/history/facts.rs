@@ -55,8 +55,11 @@ fn shown(value: u64) -> Option<u64> {
 /// What one transaction did with one object.
 #[derive(Debug)]
 pub(super) struct Touch<'a> {
+    /// The transaction.
     pub(super) txn: u32,
+    /// The object.
     pub(super) object: Object,
+    /// What was there when it came, as far as it has read that.
     pub(super) base: Option<Base<'a>>,
     /// Elements or values in the order of the program; nothing for counters.
     pub(super) wrote: Vec<u64>,
@@ -69,6 +72,7 @@ pub(super) struct Touch<'a> {
 /// Who wrote a value.
 #[derive(Debug)]
 struct Writer {
+    /// The transaction.
     txn: u32,
     /// The last look at a base that had it, to notice the same element twice.
     look: u32,
@@ -77,42 +81,53 @@ struct Writer {
 /// A change of a set's size or a counter by a transaction that may have committed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Change {
+    /// The set or counter.
     pub(super) object: Object,
+    /// The transaction.
     pub(super) txn: u32,
+    /// By how much it changed in all.
     pub(super) net: i128,
-    /// All that it took away, and all that it added.
+    /// All that was taken away.
     pub(super) less: i128,
+    /// All that was added.
     pub(super) more: i128,
 }
 
 /// An element that was taken out of a set by a transaction that may have committed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Removal {
+    /// The set.
     pub(super) object: Object,
+    /// The element.
     pub(super) element: u64,
+    /// Who may have taken it out.
     pub(super) txn: u32,
 }
 
 /// All that the edges are inferred from.
 #[derive(Debug)]
 pub(super) struct Facts<'a> {
+    /// What is judged.
     pub(super) history: &'a History,
-    /// Of the nodes, by object and transaction.
+    /// What nodes did with objects, by object and transaction.
     touches: Vec<Touch<'a>>,
-    /// By object.
+    /// Changes of sizes and sums, by object.
     changes: Vec<Change>,
-    /// By object and element.
+    /// Elements that were taken out, by object and element.
     removals: Vec<Removal>,
     /// Registers that somebody may have written or deleted.
     written: HashSet<Object>,
+    /// Who wrote each value or element.
     writers: HashMap<(Object, u64), Writer>,
     /// The longest base of each list that was looked at, and the look that its elements have.
     longest: HashMap<Object, (&'a [u64], u32)>,
+    /// Whether each transaction is known to have committed.
     nodes: Vec<bool>,
 }
 
 /// Looks at every transaction that counts.
 pub(super) fn gather(history: &History) -> Result<Facts<'_>, Anomaly> {
+    // Who committed counts, and whoever was seen to have: an unknown transaction whose write was read has taken effect.
     let nodes: Vec<bool> = history.transactions.iter().map(|txn| txn.fate == Fate::Committed).collect();
     let mut queue: Vec<u32> = (0..nodes.len() as u32).filter(|txn| nodes[*txn as usize]).collect();
     let mut facts = Facts {
@@ -126,6 +141,7 @@ pub(super) fn gather(history: &History) -> Result<Facts<'_>, Anomaly> {
         nodes,
     };
     facts.note_writes();
+
     let mut worst = Worst::default();
     let mut next = 0;
     while let Some(&txn) = queue.get(next) {
@@ -143,6 +159,8 @@ pub(super) fn gather(history: &History) -> Result<Facts<'_>, Anomaly> {
             facts.touches.push(touch);
         }
     }
+
+    // What needs all touches comes last, in the order of objects.
     facts.touches.sort_by_key(|touch| (touch.object, touch.txn));
     facts.tell_deletions_apart();
     facts.judge_ends(&mut worst);
@@ -190,6 +208,7 @@ impl<'a> Facts<'a> {
         self.writers.get(&(object, value)).expect("a value without a writer is garbage").txn
     }
 
+    /// When a transaction began.
     pub(super) fn invoked(&self, txn: u32) -> u64 {
         self.history.transactions[txn as usize].invoked
     }
@@ -200,6 +219,7 @@ impl<'a> Facts<'a> {
         txn.completed.filter(|_| txn.fate == Fate::Committed).unwrap_or(u64::MAX)
     }
 
+    /// What was looked at.
     pub(super) fn summary(&self, edges: usize) -> Summary {
         let nodes = self.nodes.iter().filter(|node| **node).count();
         let committed = self.history.transactions.iter().filter(|txn| txn.fate == Fate::Committed).count();
@@ -207,6 +227,7 @@ impl<'a> Facts<'a> {
         Summary { nodes, revealed: nodes - committed, reads, edges }
     }
 
+    /// Notes what every transaction wrote or changed, or would have.
     fn note_writes(&mut self) {
         for (txn, transaction) in self.history.transactions.iter().enumerate() {
             let txn = txn as u32;
@@ -217,9 +238,11 @@ impl<'a> Facts<'a> {
                 if transaction.fate == Fate::Aborted {
                     continue;
                 }
+
                 if matches!(op, Op::Write { .. } | Op::Delete { .. }) {
                     self.written.insert(op.object());
                 }
+
                 let net = gain(op);
                 self.changes.push(Change { object: op.object(), txn, net, less: net.min(0), more: net.max(0) });
                 if let Op::Remove { element, .. } = *op {
@@ -227,6 +250,7 @@ impl<'a> Facts<'a> {
                 }
             }
         }
+
         self.removals.sort_unstable();
         // A transaction takes effect as a whole.
         self.changes.sort_by_key(|change| (change.object, change.txn));
@@ -278,17 +302,21 @@ impl<'a> Facts<'a> {
                 }
             }
         }
+
         let mut found: Vec<(usize, Option<Base<'a>>)> = Vec::new();
         let mut start = 0;
         for touches in self.objects() {
             let first = start;
             start += touches.len();
+
             let Some(deleters) = deleters.get(&touches[0].object) else { continue };
             // When the first of those is over that are invoked at some time or later.
             let writers = touches.iter().filter(|touch| !touch.wrote.is_empty());
             let mut over: Vec<(u64, u64)> =
                 writers.map(|touch| (self.invoked(touch.txn), self.completed(touch.txn))).collect();
             over.sort_unstable();
+
+            // From the back, so that each time has the least of all that are invoked later.
             for at in (1..over.len()).rev() {
                 over[at - 1].1 = over[at - 1].1.min(over[at].1);
             }
@@ -297,16 +325,19 @@ impl<'a> Facts<'a> {
                 over.get(at).map_or(u64::MAX, |(_, completed)| *completed)
             };
             let first_write = over.first().map_or(u64::MAX, |(_, completed)| *completed);
+
             for (at, touch) in touches.iter().enumerate() {
                 if touch.base != Some(Base::Register(None)) {
                     continue;
                 }
+
                 let (invoked, completed) = (self.invoked(touch.txn), self.completed(touch.txn));
                 let may_be = |deleter: &&u32| {
                     let deleter = **deleter;
                     let is_later = self.invoked(deleter) > completed;
                     deleter != touch.txn && !is_later && overwritten(self.completed(deleter)) >= invoked
                 };
+
                 let mut possible = deleters.iter().filter(may_be);
                 let base = match (possible.next(), possible.next(), first_write < invoked) {
                     // If neither is possible, the cycle with who wrote it first shows that.
@@ -316,9 +347,11 @@ impl<'a> Facts<'a> {
                     }
                     _ => None,
                 };
+
                 found.push((first + at, base));
             }
         }
+
         for (at, base) in found {
             self.touches[at].base = base;
         }
@@ -350,10 +383,12 @@ impl<'a> Facts<'a> {
             Some(Base::Register(Some(value))) => (std::slice::from_ref(value), look),
             _ => return,
         };
+
         let mut blame = |kind: Kind, other: Option<u32>, what: String| {
             let txns: Vec<u32> = [Some(touch.txn), other].into_iter().flatten().collect();
             worst.note(Anomaly::at(history, kind, object, &txns, what));
         };
+
         if let Some(own) = touch.wrote.iter().find(|own| values.contains(own)) {
             return blame(Kind::Internal, None, format!("its own {own} was there before it wrote it"));
         }
@@ -369,6 +404,7 @@ impl<'a> Facts<'a> {
                 longest.0 = elements;
             }
         }
+
         for value in &values[known..] {
             let Some(writer) = self.writers.get_mut(&(object, *value)) else {
                 blame(Kind::Garbage, None, format!("nobody wrote {value}"));
@@ -377,6 +413,8 @@ impl<'a> Facts<'a> {
             if std::mem::replace(&mut writer.look, look) == look {
                 blame(Kind::Duplicate, None, format!("{value} is there twice"));
             }
+
+            // A read reveals that its writer has committed, and then all that the writer did counts, too.
             match history.transactions[writer.txn as usize].fate {
                 Fate::Aborted => blame(Kind::AbortedRead, Some(writer.txn), format!("the writer of {value} aborted")),
                 Fate::Unknown if !self.nodes[writer.txn as usize] => {
@@ -396,6 +434,7 @@ fn by_object(transaction: &Transaction) -> Vec<(Object, &Op)> {
     ops
 }
 
+/// The value by which an op's effect is known again.
 fn written(op: &Op, txn: u32) -> Option<u64> {
     match *op {
         Op::Delete { .. } => Some(GONE | u64::from(txn)),
@@ -419,12 +458,14 @@ fn fold<'a>(txn: u32, ops: &[(Object, &'a Op)]) -> Result<Touch<'a>, (Kind, Stri
     let mut touch = Touch { txn, object: ops[0].0, base: None, wrote: Vec::new(), removed: Vec::new(), net: 0 };
     for (_, op) in ops {
         touch.wrote.extend(written(op, txn));
+
         if let Op::Remove { element, .. } = op {
             if touch.removed.contains(element) || touch.wrote.contains(element) {
                 return Err((Kind::Internal, format!("it takes {element} out, which it inserted or took out")));
             }
             touch.removed.push(*element);
         }
+
         touch.net += gain(op);
         let Some(base) = touch.base_seen(op)? else { continue };
         touch.base = match (touch.base.take(), base) {
@@ -471,6 +512,7 @@ impl<'a> Touch<'a> {
             Some(Base::Members { elements, .. }) => &elements[..],
             _ => &[],
         };
+
         let unread = self.removed.iter().filter(|element| read.binary_search(element).is_err());
         read.iter().chain(unread).copied().collect()
     }

@@ -28,21 +28,29 @@ pub(super) enum Class {
 /// An edge between transactions or joints.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Edge {
+    /// Who comes before.
     pub(super) from: u32,
+    /// Who comes after.
     pub(super) to: u32,
+    /// Why.
     pub(super) class: Class,
+    /// The object that shows it.
     pub(super) object: Object,
 }
 
 /// Transactions are numbered as in the history; joints follow.
 #[derive(Debug)]
 pub(super) struct Graph {
+    /// How many transactions there are.
     pub(super) transactions: u32,
+    /// How many nodes: transactions and joints.
     pub(super) nodes: u32,
+    /// The edges, in the order in which they were found.
     pub(super) edges: Vec<Edge>,
 }
 
 impl Graph {
+    /// A graph without edges.
     pub(super) fn new(transactions: usize) -> Self {
         let transactions = transactions as u32;
         Self { transactions, nodes: transactions, edges: Vec::new() }
@@ -53,6 +61,7 @@ impl Graph {
         self.edges.len()
     }
 
+    /// A new joint.
     pub(super) fn joint(&mut self) -> u32 {
         self.nodes += 1;
         self.nodes - 1
@@ -77,10 +86,12 @@ pub(super) struct Row {
     /// Joint `n` of the tree is node `first + n`; its children are `2n` and `2n + 1`. Those from `txns.len()` are the
     /// row.
     first: u32,
+    /// The row.
     txns: Vec<u32>,
 }
 
 impl Row {
+    /// Adds the tree of a row to a graph.
     pub(super) fn new(graph: &mut Graph, txns: Vec<u32>) -> Self {
         let row = Self { first: graph.nodes, txns };
         graph.nodes += row.txns.len() as u32;

@@ -15,9 +15,12 @@ pub(super) fn infer(facts: &Facts<'_>, touches: &[Touch<'_>], graph: &mut Graph,
         _ => None,
     };
     let Some(order) = order(facts, touches, worst) else { return };
+
     for pair in order.windows(2) {
         graph.edge(pair[0], pair[1], Class::Ww, object);
     }
+
+    // Who appended and was not seen by the longest read comes after all of it, in no order among themselves.
     let mut shown: HashMap<u32, usize> = HashMap::new();
     order.iter().for_each(|txn| *shown.entry(*txn).or_default() += 1);
     let unread = touches.iter().filter(|touch| shown.get(&touch.txn).copied().unwrap_or(0) < touch.wrote.len());
@@ -27,6 +30,7 @@ pub(super) fn infer(facts: &Facts<'_>, touches: &[Touch<'_>], graph: &mut Graph,
     if let Some(last) = order.last() {
         unread.iter().for_each(|txn| graph.edge(*last, *txn, Class::Ww, object));
     }
+
     for touch in touches {
         let Some(len) = base(touch) else { continue };
         if len > 0 {
@@ -46,6 +50,7 @@ fn order(facts: &Facts<'_>, touches: &[Touch<'_>], worst: &mut Worst) -> Option<
             readers.push((base, touch));
         }
     }
+
     readers.sort_by_key(|(base, _)| base.len());
     let Some(&(longest, reader)) = readers.last() else { return Some(Vec::new()) };
     if let Some((_, other)) = readers.iter().find(|(base, _)| !longest.starts_with(base)) {
@@ -53,12 +58,16 @@ fn order(facts: &Facts<'_>, touches: &[Touch<'_>], worst: &mut Worst) -> Option<
         worst.note(Anomaly::at(history, Kind::IncompatibleOrder, object, &[other.txn, reader.txn], what));
         return None;
     }
+
+    // Two that read the same and appended cannot both be right after it.
     readers.retain(|(_, touch)| !touch.wrote.is_empty());
     if let Some(pair) = readers.windows(2).find(|pair| pair[0].0.len() == pair[1].0.len()) {
         let what = "both read the same list and appended to it".to_owned();
         worst.note(Anomaly::at(history, Kind::LostUpdate, object, &[pair[0].1.txn, pair[1].1.txn], what));
         return None;
     }
+
+    // One writer's elements are there in its own order.
     let mut order: Vec<u32> = longest.iter().map(|element| facts.writer(object, *element)).collect();
     let mut shown: HashMap<u32, usize> = HashMap::new();
     for (element, txn) in longest.iter().zip(&order) {

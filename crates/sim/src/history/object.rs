@@ -22,14 +22,17 @@ impl Object {
     /// Where an edge needs none.
     pub(super) const NONE: Self = Self(u32::MAX);
 
+    /// A key as a shape.
     pub(super) fn new(key: Key, shape: Shape) -> Self {
         Self(key.0 << 3 | shape as u32)
     }
 
+    /// The key.
     pub(super) fn key(self) -> Key {
         Key(self.0 >> 3)
     }
 
+    /// The shape.
     pub(super) fn shape(self) -> Shape {
         [Shape::List, Shape::Register, Shape::Set, Shape::Counter, Shape::Home][self.0 as usize & 7]
     }

@@ -164,8 +164,11 @@ pub struct Transaction {
 /// Transactions to be judged, and the names that they use.
 #[derive(Clone, Default, Debug)]
 pub struct History {
+    /// Names of keys, by number.
     names: Vec<String>,
+    /// The key of each name.
     keys: HashMap<String, Key>,
+    /// The transactions, in any order.
     pub(super) transactions: Vec<Transaction>,
 }
 

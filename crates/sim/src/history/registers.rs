@@ -15,20 +15,24 @@ use super::facts::{Base, Facts, Touch};
 use super::graph::{Class, Graph, Row};
 use super::object::Object;
 
+/// Values of a register of which each was overwritten by who had read it, from a blind write on.
 #[derive(Default)]
 struct Block {
     /// Its first and its last writer; none if the register was absent all along.
     ends: Option<(u32, u32)>,
     /// Who read its last value and wrote nothing.
     readers: Vec<u32>,
-    /// By when it was there, and when it was last alive; microseconds.
+    /// By when it was there, in microseconds: somebody who wrote or read a value of it had completed.
     there: u64,
+    /// When it was last alive, in microseconds: the last of these was invoked.
     alive: u64,
 }
 
 /// Adds the edges of one register.
 pub(super) fn infer(facts: &Facts<'_>, touches: &[Touch<'_>], graph: &mut Graph, worst: &mut Worst) {
     let object = touches[0].object;
+
+    // Who overwrote each value that was read: one at most, or an update is lost.
     let mut next: HashMap<Option<u64>, &Touch<'_>> = HashMap::new();
     let mut readers: HashMap<Option<u64>, Vec<u32>> = HashMap::new();
     for touch in touches {
@@ -41,6 +45,8 @@ pub(super) fn infer(facts: &Facts<'_>, touches: &[Touch<'_>], graph: &mut Graph,
             return worst.note(Anomaly::at(facts.history, Kind::LostUpdate, object, &txns, what));
         }
     }
+
+    // Who wrote a value comes before all that read it, and these before who overwrote it.
     for touch in touches {
         let Some(Base::Register(value)) = touch.base else { continue };
         let writer = value.map(|value| facts.writer(object, value));
@@ -53,6 +59,8 @@ pub(super) fn infer(facts: &Facts<'_>, touches: &[Touch<'_>], graph: &mut Graph,
             None => {}
         }
     }
+
+    // A block is what follows a write without a read: each value overwritten by who has read it, up to the last.
     let block = |head: Option<&Touch<'_>>| {
         let mut block = Block { there: u64::MAX, ..Block::default() };
         let mut at = head;
@@ -78,15 +86,18 @@ pub(super) fn infer(facts: &Facts<'_>, touches: &[Touch<'_>], graph: &mut Graph,
     let blind = touches.iter().filter(|touch| touch.base.is_none() && !touch.wrote.is_empty());
     let mut blocks: Vec<Block> = blind.map(|touch| block(Some(touch))).collect();
     blocks.sort_by_key(|block| block.alive);
+
     let heads = blocks.iter().filter_map(|block| block.ends).map(|ends| ends.0);
     let row = Row::new(graph, heads.collect());
     let absent = enter(graph, &block(None), (Class::Ww, Class::Rw), object);
     row.before(graph, absent, 0..blocks.len(), Class::Link, object);
+
     for (at, this) in blocks.iter().enumerate() {
         let later = blocks.partition_point(|other| other.alive <= this.there);
         // Who overwrote the value that it read is told by its read: that it wrote says less.
         let blind = this.ends.is_some_and(|(head, last)| head == last);
         let write = if blind { Class::WwInTime } else { Class::RwInTime };
+
         let joint = enter(graph, this, (write, Class::RwInTime), object);
         row.before(graph, joint, later..at.max(later), Class::Link, object);
         row.before(graph, joint, later.max(at + 1)..blocks.len(), Class::Link, object);

@@ -13,6 +13,7 @@ use super::object::{Object, Shape};
 
 /// A transaction that read the number.
 struct Reader {
+    /// The transaction.
     txn: u32,
     /// What it found.
     base: i128,
@@ -52,6 +53,8 @@ pub(super) fn infer(facts: &Facts<'_>, touches: &[Touch<'_>], graph: &mut Graph,
         };
         readers.push(Reader { txn: touch.txn, base, net: touch.net });
     }
+
+    // Only of a number that goes one way do two values tell which was there first.
     let grows = facts.changes(object).iter().all(|change| change.net > 0);
     let shrinks = facts.changes(object).iter().all(|change| change.net < 0);
     if shrinks {
@@ -68,11 +71,13 @@ pub(super) fn infer(facts: &Facts<'_>, touches: &[Touch<'_>], graph: &mut Graph,
 /// added to it follows on the second. From there it goes on to the next number.
 fn order(facts: &Facts<'_>, object: Object, mut readers: Vec<Reader>, graph: &mut Graph, worst: &mut Worst) {
     let unseen = if object.shape() == Shape::Set { Class::RwPrefix } else { Class::Rw };
+
     readers.sort_by_key(|reader| (reader.base, reader.txn));
     let mut before: Option<u32> = None;
     let mut adder: Option<&Reader> = None;
     for equal in readers.chunk_by(|one, other| one.base == other.base) {
         let (first, second) = (graph.joint(), graph.joint());
+
         graph.link(first, second);
         match (adder, before) {
             (Some(adder), _) => {
@@ -86,14 +91,18 @@ fn order(facts: &Facts<'_>, object: Object, mut readers: Vec<Reader>, graph: &mu
             (None, Some(before)) => graph.link(before, first),
             (None, None) => {}
         }
+
         let (adders, others): (Vec<&Reader>, Vec<&Reader>) = equal.iter().partition(|reader| reader.net > 0);
         for reader in others {
             graph.link(first, reader.txn);
             graph.edge(reader.txn, second, unseen, object);
         }
+
         adder = adders.first().copied();
         before = Some(second);
         adder.into_iter().for_each(|adder| graph.link(second, adder.txn));
+
+        // Nobody can have read the same and added to it twice: each of the two would have come before the other.
         if let [one, other, ..] = adders[..] {
             graph.edge(one.txn, other.txn, unseen, object);
             graph.edge(other.txn, one.txn, unseen, object);
@@ -123,6 +132,7 @@ fn breach_since(facts: &Facts<'_>, touch: &Touch<'_>, sum: i128) -> Option<Strin
         Some(Some(Base::Register(None))) => (0, 0),
         _ => (0, u64::MAX),
     };
+
     let (start, end) = (facts.invoked(touch.txn), facts.completed(touch.txn));
     let (mut least, mut most) = (0, 0);
     for change in facts.changes(touch.object).iter().filter(|change| change.txn != touch.txn) {
@@ -134,6 +144,7 @@ fn breach_since(facts: &Facts<'_>, touch: &Touch<'_>, sum: i128) -> Option<Strin
             (least, most) = (least + change.less, most + change.more);
         }
     }
+
     let is_out = !(least..=most).contains(&sum);
     is_out.then(|| {
         format!("before it there were at least {least} and at most {most} since it was written, and it found {sum}")

@@ -10,6 +10,7 @@ pub const NAME: &str = "agreement";
 /// What every decided instance of one quota came to.
 #[derive(Clone, Debug, Default)]
 pub struct Decisions {
+    /// The table of each instance that somebody applied.
     tables: BTreeMap<u64, Table>,
 }
 
@@ -25,6 +26,7 @@ impl Decisions {
             }
             return Ok(());
         }
+
         self.tables.insert(instance, table.clone());
         Ok(())
     }

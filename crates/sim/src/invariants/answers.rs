@@ -86,6 +86,7 @@ impl Answered {
                 false => Ok(()),
             };
         }
+
         self.unkept = Some(life);
         if self.kept { Err(format!("{answer:?} is told after another outcome")) } else { Ok(()) }
     }

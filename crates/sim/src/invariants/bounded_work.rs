@@ -35,20 +35,26 @@ pub const TURN: usize = 4_096;
 /// What is allowed: so many at once, and so many in a thousand seconds.
 #[derive(Clone, Copy, Debug)]
 struct Allowance {
+    /// How many at once.
     at_once: u64,
+    /// How many in a thousand seconds, from then on.
     in_1000_s: u64,
 }
 
 /// Counts acts against an allowance: each act owes a million, and each microsecond pays off the rate.
 #[derive(Clone, Copy, Debug, Default)]
 struct Meter {
+    /// Millionths of acts that are not paid off.
     owed: u64,
+    /// When that was so, in microseconds.
     at: u64,
 }
 
 impl Meter {
+    /// Whether so many acts more are within what is allowed.
     fn note(&mut self, now: u64, acts: u64, allowed: Allowance) -> bool {
         let paid = (now - self.at).saturating_mul(allowed.in_1000_s) / 1000;
+
         self.owed = self.owed.saturating_sub(paid) + acts * 1_000_000;
         self.at = now;
         self.owed <= allowed.at_once * 1_000_000
@@ -69,9 +75,13 @@ pub enum Why {
 /// What one site has done for one quota since it was started.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Work {
+    /// Elections for which something waited.
     asked: Meter,
+    /// Elections ahead of need.
     foreseen: Meter,
+    /// Elections for which nothing waited.
     unasked: Meter,
+    /// Messages about the quota.
     said: Meter,
     /// The instance and the ballot of the last election.
     last: (u64, u64),
@@ -89,6 +99,7 @@ impl Work {
             Why::Foreseen => (&mut self.foreseen, FORESEEN, 1_000, "more is expected than is there"),
             Why::Unasked => (&mut self.unasked, UNASKED, 125, "nothing waits"),
         };
+
         let allowed = Allowance { at_once, in_1000_s };
         match meter.note(now, 1, allowed) {
             true => Ok(()),

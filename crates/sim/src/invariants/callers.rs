@@ -94,9 +94,12 @@ pub fn check_once(programs: &[(u64, &Program)], last: &Final) -> Result<(), Stri
     if let Some(why) = &last.why {
         return Err(format!("it cannot be read at rest: {why}"));
     }
+
     if last.left != last.right {
         return Err(format!("its lists differ: {:?} and {:?}", last.left, last.right));
     }
+
+    // A caller that was told nothing, or that nobody knows, allows for once and for not at all; never for twice.
     for (number, program) in programs.iter().filter(|(_, program)| !program.counts) {
         let times = last.left.iter().filter(|found| *found == number).count();
         let is_right = match program.end {
@@ -108,6 +111,7 @@ pub fn check_once(programs: &[(u64, &Program)], last: &Final) -> Result<(), Stri
             return Err(format!("program {number} ended as {:?}, and its number is there {times} times", program.end));
         }
     }
+
     let counting = |end: End| programs.iter().filter(|(_, of)| of.counts && of.end == end).count() as i64;
     let (least, most) = (counting(End::Done), counting(End::Done) + counting(End::Unknown) + counting(End::Open));
     let [one, other] = last.counters;
@@ -125,12 +129,15 @@ pub fn check_states(programs: &[(u64, &Program)], last: &Final) -> Result<(), St
         if saw.left != saw.right {
             return Err(format!("program {number} saw {:?} and {:?} at once", saw.left, saw.right));
         }
+
         if !last.left.starts_with(&saw.left) {
             return Err(format!("program {number} saw {:?}, which never was: {:?}", saw.left, last.left));
         }
         if program.writes && last.left.get(saw.left.len()) != Some(number) {
             return Err(format!("program {number} wrote after {:?}, and is not next in {:?}", saw.left, last.left));
         }
+
+        // A memoized result may come from a copy, and must be what its function gives for the lists of the same time.
         let length = saw.left.len() as u64;
         let right = (length, length, saw.left.last().copied().unwrap_or(0));
         if saw.memo.is_some_and(|memo| memo != right) {

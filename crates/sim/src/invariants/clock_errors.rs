@@ -70,8 +70,11 @@ impl Ear {
     pub fn must_distrust(&self, now: u64, epsilon: u64) -> bool {
         let Some((since, least)) = self.error else { return false };
         let heard = self.peers.iter().flatten().filter(|(from, _)| now >= since.max(*from) + 2 * PING);
+
         let mut rtts: Vec<u64> = heard.map(|(_, rtt)| *rtt).collect();
         rtts.sort_unstable();
+
+        // Each exchange tells the time to within its round trip: of a majority, the slowest decides how large an error must be to show.
         let majority = self.peers.len() / 2 + 1;
         rtts.get(majority - 1).is_some_and(|rtt| least >= 3 * epsilon + rtt)
     }

@@ -62,16 +62,22 @@ pub fn sum(
 ) -> Result<Option<(i64, Sums)>, String> {
     let Some((_, newest)) = decisions.newest() else { return Ok(None) };
     let Some(limit) = newest.limit else { return Ok(None) };
+
     let mut sums = Sums::default();
     for account in accounts {
         let live = is_live(account);
         let mut tokens = 0;
+
+        // A share of another generation, or of before the quota was created, has nothing of it.
         if account.generation == newest.generation && account.applied >= newest.created {
             if account.tokens < 0 || account.held < 0 || account.held > account.tokens {
                 return Err(format!("a share makes no sense: {account:?}"));
             }
             tokens += i128::from(account.tokens);
+
             sums.in_use += account.granted as i128 - account.taken_back as i128;
+
+            // A gift is under way from when the donor has lowered its share until the receiver has taken the higher total in.
             for &(peer, incarnation, given) in &account.given {
                 let receiver = accounts.iter().find(|a| a.site == members[peer] && a.incarnation == incarnation);
                 let current = receiver.filter(|receiver| receiver.generation == newest.generation);
@@ -80,12 +86,14 @@ pub fn sum(
                     let totals = receiver.received.iter();
                     totals.filter(|total| total.0 == from && total.1 == account.incarnation).map(|total| total.2).sum()
                 });
+
                 if received > given {
                     return Err(format!(
                         "site {} received {received} from site {} which gave {given}",
                         members[peer], account.site
                     ));
                 }
+
                 let under_way = (given - received) as i128;
                 // A donor that is lost tells nobody of its gifts any more, and one that is lost gets none.
                 if live && receiver.is_some_and(|receiver| is_live(receiver)) {
@@ -105,6 +113,7 @@ pub fn sum(
                 }
             }
         }
+
         if live {
             sums.tokens += tokens;
         } else {
@@ -120,6 +129,7 @@ pub fn check(limit: i64, sums: Sums) -> Result<(), String> {
     if total == i128::from(limit) {
         return Ok(());
     }
+
     let what = if total > i128::from(limit) { "made" } else { "lost" };
     Err(format!(
         "{} tokens were {what}: the limit is {limit}, and there are {sums:?}",

@@ -15,9 +15,11 @@ pub const SLACK: u64 = 60 * SECOND;
 /// One step: the names that were forgotten in it.
 #[derive(Clone, Debug)]
 struct Step {
+    /// The names.
     names: Vec<String>,
-    /// The site that took it first, and whether it has it durably, or told others of it.
+    /// The site that took it first.
     by: usize,
+    /// Whether some site has it durably, so that others may have been told.
     is_durable: bool,
 }
 

@@ -17,6 +17,8 @@ pub fn check_end(grant: &Tracked, now: u64, released: bool) -> Result<(), String
     if grant.ended {
         return Err("ended twice".to_owned());
     }
+
+    // Whoever holds for a time stops by itself, so it may come back then and no earlier.
     match grant.until {
         _ if released => Ok(()),
         None => Err("has no end and ended by itself".to_owned()),

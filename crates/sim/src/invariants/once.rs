@@ -30,6 +30,8 @@ pub fn check(durable: Option<&Outcome>, told: Option<&Outcome>, new: &Outcome) -
     {
         return Err(format!("was refused to its client as {told:?}, and carried out as {new:?}"));
     }
+
+    // What was undecided may still be found out, once.
     match durable {
         None | Some(Outcome::Unknown(UnknownReason::Undecided)) => Ok(()),
         Some(before) => Err(format!("ended as {before:?}, and again as {new:?}")),

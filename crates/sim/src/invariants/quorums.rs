@@ -34,6 +34,8 @@ impl Promises {
         let Some((_, ballots)) = self.quotas.get(quota).filter(|(newest, _)| *newest <= instance) else {
             return Ok(());
         };
+
+        // A leader promises its own ballot without telling itself.
         let promised = ballots.get(&ballot).copied().unwrap_or(0) | 1 << leader;
         if (promised.count_ones() as usize) <= sites / 2 {
             return Err(format!(

@@ -51,9 +51,11 @@ pub const SOON: i64 = SECOND as i64;
 /// Since when sites have been well, and pairs connected.
 #[derive(Clone, Debug)]
 pub struct Standing {
+    /// Since when each site has been well.
     sites: Vec<Option<u64>>,
+    /// Since when both clocks of each site have been right.
     clocks: Vec<Option<u64>>,
-    /// By both numbers, the lower first.
+    /// Since when each pair of sites has been connected, by both numbers, the lower first.
     links: Vec<Option<u64>>,
     /// When a message between them was lost last.
     lost: Vec<u64>,
@@ -66,6 +68,7 @@ impl Standing {
         Self { sites: vec![None; sites], clocks: vec![None; sites], links: vec![None; links], lost: vec![0; links] }
     }
 
+    /// Where a pair of sites is found.
     fn link(&self, one: usize, other: usize) -> usize {
         one.min(other) * self.sites.len() + one.max(other)
     }

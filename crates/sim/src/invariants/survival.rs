@@ -14,6 +14,8 @@ pub fn check_answer(durable: Option<&Outcome>, answer: &Outcome) -> Result<(), S
     if is_done(answer) && is_kept(answer) && durable != Some(answer) {
         return Err(format!("{answer:?} is acknowledged, and {durable:?} is durable"));
     }
+
+    // What is durable must not be denied, but for a request that names other content.
     match (durable, answer) {
         (Some(durable), Outcome::Refused(refusal)) if is_done(durable) && *refusal != Refusal::OtherContent => {
             Err(format!("{durable:?} is durable, and {answer:?} is answered"))

@@ -1,0 +1,125 @@
+//! What clients ask for: mostly tokens of quotas that exist, and now and then what must be refused.
+
+use slackline_core::api::{Hold, Operation};
+use slackline_core::clock::{MILLISECOND, SECOND};
+use slackline_core::config::NAMES_KEPT;
+use slackline_core::id::{GrantId, Incarnation};
+
+use crate::quotas::{FLEETING, KINDS, Kind, PASSERS, PASSING, PLENTY, SKEWED};
+use crate::state::Simulation;
+use crate::world::World;
+
+impl Simulation {
+    /// An operation, and how long it may wait.
+    pub(super) fn invent(&mut self, world: &World, at: usize) -> (Operation, u64) {
+        let timeouts = [30 * MILLISECOND, 300 * MILLISECOND, SECOND, 2 * SECOND, 5 * SECOND];
+        let timeout = timeouts[self.rng.below(5) as usize];
+        let name = |kind: &Kind| kind.name.to_owned();
+        let any = KINDS[self.rng.below(7) as usize];
+        let fleeting = KINDS[FLEETING];
+
+        let operation = match self.rng.below(1000) {
+            // More is given back than there is.
+            0..=1 => Operation::Release { quota: name(&PLENTY), amount: PLENTY.limit + 1 },
+            // A grant that nobody was given.
+            2..=3 => {
+                let number = 1 + self.rng.below(1_000_000_000);
+                let site = self.settings.members[self.rng.below(world.len() as u64) as usize];
+                Operation::ReleaseGrant { grant: GrantId { site, incarnation: Incarnation(1), number: number << 20 } }
+            }
+            // A creation of what exists, with its limit and with another.
+            4..=5 => Operation::Create { quota: name(&PLENTY), limit: PLENTY.limit },
+            6..=7 => Operation::Create { quota: name(&PLENTY), limit: 5 },
+            // A name, and limits, that no quota can have.
+            8 => Operation::Create { quota: "a\nb".to_owned(), limit: 5 },
+            9 => Operation::Create { quota: name(&fleeting), limit: -(self.rng.below(3) as i64) },
+            // A quota that does not exist, amounts that nobody can hold, and a hold that is over before it begins.
+            10..=11 => {
+                let quota = ["nobody", "", "ghost"][self.rng.below(3) as usize].to_owned();
+                Operation::Acquire { quota, amount: 1, hold: Hold::Counted }
+            }
+            12..=13 => {
+                Operation::Acquire { quota: name(&any), amount: -(self.rng.below(2) as i64), hold: Hold::Counted }
+            }
+            14 => Operation::Acquire { quota: name(&PLENTY), amount: 1, hold: Hold::For(3) },
+            // More than the limit.
+            15..=16 => Operation::Acquire { quota: "tight".to_owned(), amount: 421, hold: Hold::Counted },
+            // A quota that comes and goes.
+            17..=19 => return (Operation::Delete { quota: self.fleeting(world.now()) }, 5 * SECOND),
+            20..=29 => {
+                // Two limits: whoever is first wins, and the others are told.
+                let limit = fleeting.limit + i64::from(self.rng.one_in(8));
+                let quota = self.fleeting(world.now());
+                // What is soon left alone is left deleted.
+                if quota != fleeting.name && world.now() % PASSING > PASSING / 2 {
+                    return (Operation::Delete { quota }, 5 * SECOND);
+                }
+                return (Operation::Create { quota, limit }, 5 * SECOND);
+            }
+            // A quota that some clients ask for before it exists.
+            30..=34 => {
+                let quota = self.late(world.now());
+                let limit = 40 + i64::from(self.rng.one_in(3));
+                return (Operation::Create { quota, limit }, 5 * SECOND);
+            }
+            35..=54 => {
+                let quota = self.late(world.now());
+                let hold = if self.rng.one_in(2) { Hold::Counted } else { Hold::For(SECOND) };
+                Operation::Acquire { quota, amount: 1 + self.rng.below(4) as i64, hold }
+            }
+            // Everything else is ordinary.
+            _ => {
+                let kind = self.kind_for(world, at);
+                let hold = match self.rng.below(100) {
+                    part if part < kind.open => Hold::Open,
+                    part if part < kind.open + kind.timed => {
+                        Hold::For(50 * MILLISECOND + self.rng.below(3 * kind.held * MILLISECOND))
+                    }
+                    _ => Hold::Counted,
+                };
+                let amount = 1 + self.rng.below(kind.most as u64) as i64;
+                let quota = if kind.name == fleeting.name { self.fleeting(world.now()) } else { name(&kind) };
+                Operation::Acquire { quota, amount, hold }
+            }
+        };
+        (operation, timeout)
+    }
+
+    /// The quota that is deleted and created again. Where names are forgotten soon, there are several, in turn, and each is left alone
+    /// for so long in between that its name may be forgotten.
+    fn fleeting(&mut self, now: u64) -> String {
+        let turn = now / PASSING % PASSERS;
+        if self.settings.names_kept >= NAMES_KEPT || turn == 0 {
+            return KINDS[FLEETING].name.to_owned();
+        }
+        let name = format!("passing-{turn}");
+
+        let book = self.oracle.book(&name);
+        self.oracle.books[book].deletable = true;
+        name
+    }
+
+    /// The quota of this part of the run: it does not exist until some client creates it.
+    fn late(&mut self, now: u64) -> String {
+        let name = format!("late-{}", now / (15 * SECOND));
+        self.oracle.book(&name);
+        name
+    }
+
+    /// The quota that a client acquires tokens of.
+    fn kind_for(&mut self, world: &World, at: usize) -> Kind {
+        let mut draw = self.rng.below(100);
+        for (position, kind) in KINDS.iter().enumerate() {
+            if draw < kind.weight {
+                // Everybody wants it, then only the clients of one region do.
+                let turn = (world.now() / (8 * SECOND)) as usize % (world.len() + 1);
+                if position == SKEWED && turn < world.len() && self.clients.all[at].home != turn {
+                    return PLENTY;
+                }
+                return *kind;
+            }
+            draw -= kind.weight;
+        }
+        PLENTY
+    }
+}

@@ -1,0 +1,142 @@
+//! Where every token of a quota is: the accounts of sites, and what they add up to.
+
+use slackline_core::api::{Operation, Outcome};
+use slackline_core::id::Incarnation;
+use slackline_core::quota::Quota;
+
+use super::{Op, Oracle};
+use crate::invariants::agreement;
+use crate::invariants::answers::is_of_one_copy;
+use crate::invariants::conservation::{self, Account, Sums};
+use crate::invariants::once::is_done;
+
+impl Oracle {
+    /// Looks at a site's share of a quota anew.
+    pub(super) fn refresh(&mut self, site: usize, incarnation: Incarnation, epoch: u64, quota: &Quota) -> usize {
+        let at = self.book_in(quota.name(), epoch);
+        let members = self.members.len();
+
+        let book = &mut self.books[at];
+        let share = &quota.avantan().share;
+        let generation = share.table.generation;
+        let before = book.live[site].take().filter(|a| a.incarnation == incarnation && a.generation == generation);
+        let exists = share.table.limit.is_some();
+
+        // Totals that belong to an incarnation of the peer that is gone are dropped by the node, and kept here.
+        let totals = |now: &dyn Fn(usize) -> (Incarnation, u128), kept: Option<&Vec<(usize, Incarnation, u128)>>| {
+            let mut all = Vec::new();
+            for peer in 0..members {
+                let (of, tokens) = now(peer);
+                let kept = kept.into_iter().flatten().filter(|total| exists && total.0 == peer && total.1 < of);
+                all.extend(kept.copied());
+                if tokens > 0 {
+                    all.push((peer, of, tokens));
+                }
+            }
+            all
+        };
+
+        let (granted, taken_back) = quota.used();
+        let account = Account {
+            site: self.members[site],
+            incarnation,
+            applied: share.applied,
+            number: share.number,
+            generation,
+            tokens: share.tokens,
+            held: share.held(),
+            granted,
+            taken_back,
+            given: totals(&|peer| quota.given(peer), before.as_ref().map(|account| &account.given)),
+            received: totals(&|peer| quota.received(peer), before.as_ref().map(|account| &account.received)),
+        };
+
+        if let Some(before) = before.filter(|before| before.held > 0 && account.held > 0) {
+            self.counts.granted_aside += u64::from(account.granted > before.granted);
+            self.counts.released_aside += u64::from(account.taken_back > before.taken_back);
+        }
+
+        let found = book.decisions.note(share.applied, &share.table);
+        book.live[site] = Some(account);
+        let about = format!("quota {} at site {site}", quota.name());
+        self.blame(agreement::NAME, found, &about);
+        at
+    }
+
+    /// A site that has not met a quota has nothing of it.
+    pub(super) fn fill(&mut self, site: usize) {
+        let (id, incarnation) = (self.members[site], self.sites[site].present);
+        for book in self.books.iter_mut().filter(|book| book.live[site].is_none()) {
+            book.live[site] = Some(Account { site: id, incarnation, ..Account::default() });
+        }
+    }
+
+    /// Where a quota's tokens are.
+    pub(crate) fn sums(&self, book: usize) -> Result<Option<(i64, Sums)>, String> {
+        let book = &self.books[book];
+        let accounts: Vec<&Account> = book.live.iter().flatten().chain(&book.lost).collect();
+
+        let is_live = |account: &Account| {
+            let site = self.members.binary_search(&account.site).unwrap_or(usize::MAX);
+            !self.lost.contains(&(site, account.incarnation))
+        };
+        conservation::sum(&book.decisions, &accounts, &self.members, is_live)
+    }
+
+    /// Checks that the tokens of a quota add up to its limit.
+    pub(super) fn conserve(&mut self, book: usize) {
+        self.counts.conserved += 1;
+
+        let found = self.sums(book).and_then(|sums| match sums {
+            Some((limit, sums)) => conservation::check(limit, sums),
+            None => Ok(()),
+        });
+        if found.is_err() {
+            let about = format!("quota {}", self.books[book].name);
+            let found = found.map_err(|what| what + &self.accounts(book));
+            self.blame(conservation::NAME, found, &about);
+        }
+    }
+
+    /// Checks every quota.
+    pub(crate) fn conserve_all(&mut self) {
+        (0..self.books.len()).for_each(|book| self.conserve(book));
+    }
+
+    /// Everything that is known of a quota, for whoever has to find out what went wrong with it.
+    pub(crate) fn accounts(&self, book: usize) -> String {
+        let book = &self.books[book];
+        let accounts = book.live.iter().flatten().chain(&book.lost).map(|account| format!("\n  {account:?}"));
+        accounts.collect::<String>() + &format!("\n  {:?}", book.decisions.newest())
+    }
+
+    /// Operations on a quota of which sites and clients do not think the same.
+    pub(crate) fn differences(&self, book: usize) -> String {
+        let differ = self.ops.iter().enumerate().filter(|(at, op)| {
+            self.book_of(*at as u32) == Some(book)
+                && op.durable.as_ref().is_some_and(is_done)
+                && op.told.as_ref() != op.durable.as_ref()
+        });
+        differ.map(|(_, op)| format!("\n  {op:?}")).collect()
+    }
+
+    /// Tokens of a quota of which clients were told that nobody knows what became of them.
+    pub(crate) fn in_doubt(&self, book: usize) -> i128 {
+        let doubted = self.ops.iter().enumerate().filter(|(at, op)| {
+            // Of some its client knows that they did nothing.
+            let is_doubt = |told: &Outcome| matches!(told, Outcome::Unknown(_)) && !is_of_one_copy(told);
+            op.told.as_ref().is_some_and(is_doubt) && self.book_of(*at as u32) == Some(book)
+        });
+
+        let amount = |op: &Op| match &op.operation {
+            Operation::Acquire { amount, .. } | Operation::Release { amount, .. } => i128::from(*amount),
+            Operation::ReleaseGrant { grant } => {
+                let granted = self.grant(*grant).map(|granted| &self.ops[granted as usize].operation);
+                let Some(Operation::Acquire { amount, .. }) = granted else { return 0 };
+                i128::from(*amount)
+            }
+            _ => 0,
+        };
+        doubted.map(|(_, op)| amount(op)).sum()
+    }
+}

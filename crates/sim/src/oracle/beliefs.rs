@@ -1,0 +1,108 @@
+//! What clients believe: the tokens that they hold, and the counts that they ask for.
+
+use std::cmp::Reverse;
+
+use slackline_core::machine::ClientId;
+
+use super::{Held, Oracle, Watch};
+use crate::invariants::{holds, limit};
+
+impl Oracle {
+    /// A client believes to hold tokens from now on, until it says otherwise or until a true time.
+    pub(crate) fn hold(&mut self, now: u64, op: u32, amount: i64, until: Option<u64>) -> usize {
+        // What is over by now does not count any more against what is held from now on.
+        self.end_holds(now);
+        let at = self.believed.holds.len();
+        let generation = self.ops[op as usize].generation;
+        let book = self.ops[op as usize].book.expect("a grant is of a quota");
+
+        let active = until.is_none_or(|until| until > now);
+        self.believed.holds.push(Held { op, book, generation, amount, active });
+        if !active {
+            return at;
+        }
+
+        let of_book = &mut self.books[book];
+        let held = of_book.held.entry(generation).or_default();
+        *held += i128::from(amount);
+        let held = *held;
+        if let Some(until) = until {
+            self.believed.ends.push(Reverse((until, at)));
+        }
+
+        // Sites may not have taken the tokens of an earlier generation back; they count against its own limit alone.
+        let table = of_book.decisions.newest().map(|(_, table)| table);
+        if let Some(of) = table.filter(|table| table.generation == generation).and_then(|table| table.limit) {
+            let about = format!("quota {}, at {}", of_book.name, self.ops[op as usize].id);
+            let found = limit::check(held, of, "the clients'").map_err(|what| what + &self.holders(book));
+            self.blame(limit::NAME, found, &about);
+        }
+        at
+    }
+
+    /// The client no longer uses a part of what it held.
+    pub(crate) fn let_go(&mut self, now: u64, hold: usize, amount: i64) {
+        self.end_holds(now);
+        let held = &mut self.believed.holds[hold];
+        if !held.active {
+            return;
+        }
+        held.amount -= amount;
+        held.active = held.amount > 0;
+        *self.books[held.book].held.entry(held.generation).or_default() -= i128::from(amount);
+    }
+
+    /// Ends what has ended by itself.
+    fn end_holds(&mut self, now: u64) {
+        while let Some(&Reverse((until, at))) = self.believed.ends.peek() {
+            if until > now {
+                return;
+            }
+            self.believed.ends.pop();
+            let held = &mut self.believed.holds[at];
+            if std::mem::take(&mut held.active) {
+                *self.books[held.book].held.entry(held.generation).or_default() -= i128::from(held.amount);
+            }
+        }
+    }
+
+    /// Who believes to hold tokens of a quota.
+    fn holders(&self, book: usize) -> String {
+        let active = self.believed.holds.iter().filter(|held| held.active && held.book == book);
+        active.map(|held| format!("\n  {held:?} by {}", self.ops[held.op as usize].id)).collect()
+    }
+
+    /// Tracked grants that should be over.
+    pub(crate) fn check_holds(&mut self, now: u64, patience: u64) {
+        let mut late = Vec::new();
+        for (&(site, incarnation, _), &op) in &self.grants {
+            let op = &self.ops[op as usize];
+            let deleted = op.book.is_some_and(|book| self.books[book].deletable);
+            if self.lost.contains(&(site, incarnation)) || deleted {
+                continue;
+            }
+            if let Some(tracked) = &op.tracked {
+                late.push((op.id.to_string(), holds::check_rest(tracked, now, patience)));
+            }
+        }
+        late.into_iter().for_each(|(about, found)| self.blame(holds::NAME, found, &about));
+    }
+
+    /// A client asks for a count.
+    pub(crate) fn watch(&mut self, book: usize, request: ClientId) {
+        let book = &mut self.books[book];
+        let generation = book.decisions.newest().map_or(0, |(_, table)| table.generation);
+        let in_use = book.in_use.get(&generation).copied().unwrap_or(0);
+        book.watches.push(Watch { request, generation, least: in_use, most: in_use });
+    }
+
+    /// What may be told to a client that asked for a count; none if the quota was created anew in between.
+    pub(crate) fn unwatch(&mut self, book: usize, request: ClientId) -> Option<Watch> {
+        let book = &mut self.books[book];
+        let at = book.watches.iter().position(|watch| watch.request == request)?;
+        let watch = book.watches.swap_remove(at);
+
+        let (_, table) = book.decisions.newest()?;
+        (table.generation == watch.generation && table.limit.is_some()).then_some(watch)
+    }
+}

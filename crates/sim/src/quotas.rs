@@ -1,0 +1,55 @@
+//! The quotas that clients share: their limits, how much is asked of each, and how it is held.
+
+use slackline_core::clock::SECOND;
+
+/// A quota of the workload.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// How many tokens it has.
+    pub(crate) limit: i64,
+    /// The largest ordinary request.
+    pub(crate) most: i64,
+    /// How many of a hundred acquires are of this quota.
+    pub(crate) weight: u64,
+    /// How many of a hundred grants are tracked and have no end.
+    pub(crate) open: u64,
+    /// How many of a hundred grants are tracked and end by themselves.
+    pub(crate) timed: u64,
+    /// How long tokens are held in the mean, in milliseconds.
+    pub(crate) held: u64,
+}
+
+/// A quota that never runs short; what a client does for another reason than tokens, it does with this one.
+pub(crate) const PLENTY: Kind =
+    Kind { name: "plenty", limit: 1_000_000, most: 20, weight: 22, open: 10, timed: 20, held: 4_000 };
+
+/// All of them.
+pub(crate) const KINDS: [Kind; 7] = [
+    PLENTY,
+    Kind { name: "tight", limit: 420, most: 9, weight: 26, open: 10, timed: 10, held: 3_000 },
+    Kind { name: "scarce", limit: 7, most: 3, weight: 8, open: 30, timed: 30, held: 1_500 },
+    Kind { name: "skewed", limit: 600, most: 30, weight: 22, open: 5, timed: 5, held: 2_000 },
+    Kind { name: "timed", limit: 500, most: 12, weight: 16, open: 0, timed: 100, held: 3_000 },
+    Kind { name: "fleeting", limit: 90, most: 5, weight: 4, open: 50, timed: 50, held: 2_000 },
+    Kind { name: "huge", limit: i64::MAX, most: i64::MAX / 5, weight: 2, open: 20, timed: 10, held: 3_000 },
+];
+
+/// The position of the quota that only the clients of one region want at a time.
+pub(crate) const SKEWED: usize = 3;
+
+/// The position of the quota that is deleted and created again. Its grants are all tracked, because a release by amount
+/// could not tell its generations apart.
+pub(crate) const FLEETING: usize = 5;
+
+/// How long a quota whose name is forgotten soon is used in each turn.
+pub(crate) const PASSING: u64 = 3 * SECOND;
+
+/// How many such quotas take turns, the usual one included.
+pub(crate) const PASSERS: u64 = 4;
+
+/// Whether a quota is one of those that are deleted and created again.
+pub(crate) fn is_fleeting(name: &str) -> bool {
+    name == KINDS[FLEETING].name || name.starts_with("passing")
+}
