@@ -145,6 +145,8 @@ impl Quotas {
                 quota.avantan.share.tokens = tokens;
                 (quota.counters.acquired, quota.counters.released) = (acquired, released);
                 (quota.counters.local, quota.counters.last_grant) = (local, last_grant);
+                // A grant's number is never given out again in this incarnation: a release names nothing else. Those of quotas
+                // that are forgotten are below the number in the row about that, see `restore_names`.
                 self.grants.next = self.grants.next.max(last_grant + 1);
             }
         }

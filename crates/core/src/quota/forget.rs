@@ -61,6 +61,8 @@ const PRECEDENCE: u64 = SECOND;
 const ASK_AGAIN: u64 = 2 * SECOND;
 /// The most names that one look at those that are due goes through.
 const LOOKED_AT: usize = 4 * NAMES;
+/// More grants than a site can have given out: so many take nine years at a million a second.
+const GRANTS_BEFORE: u64 = 1 << 48;
 
 impl Quotas {
     /// How often names were forgotten.
@@ -457,7 +459,17 @@ impl Quotas {
             let (incarnation, number) = (Incarnation(cursor.u32()?), cursor.u64()?);
             frozen.push(Freeze { leader, incarnation, number, names: read_names(&mut cursor)? });
         }
+        // Storage that was written before the number of the next grant stood here may have forgotten quotas whose grants
+        // had higher numbers than any that is left. So the numbers go on above all that it can have given out.
+        let next_grant = match cursor.0.is_empty() {
+            false => cursor.u64()?,
+            true if decided.epoch > 0 => GRANTS_BEFORE,
+            true => 0,
+        };
         cursor.end()?;
+        self.grants.next = self.grants.next.max(next_grant);
+        // Else each start would leave out as many numbers again.
+        self.forgetting.is_dirty = next_grant == GRANTS_BEFORE;
         self.index.next_number = self.index.next_number.max(next);
         self.forgetting.last_proposal = last_proposal;
         self.forgetting.kept = Forgetting { decided, frozen };
@@ -483,6 +495,8 @@ impl Quotas {
             put_u64(&mut row, freeze.number);
             put_names(&mut row, &freeze.names);
         }
+        // The hot row of a quota that is forgotten goes in this very batch, and with it the number of its last grant.
+        put_u64(&mut row, self.grants.next);
         batch.put(&[FORGOTTEN], &row);
     }
 

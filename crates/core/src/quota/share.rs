@@ -237,6 +237,10 @@ impl Quotas {
         quota.given.resize(turn.here.peers.len(), Total::default());
         let receiver = turn.here.peers[peer].incarnation;
         let total = &mut quota.given[peer];
+        // A total that began again for an incarnation that is gone would begin again for the present one, below what that has
+        // had, and be ignored there. But nothing of an incarnation is heard once a later one is known, and who is known
+        // is durable before anything is given to it.
+        assert!(total.incarnation <= receiver, "a gift to an incarnation that is gone");
         if total.incarnation != receiver {
             // What an earlier incarnation did not take is lost with it, and counts as in use.
             *total = Total { incarnation: receiver, tokens: 0 };
