@@ -49,17 +49,22 @@
 //! same sequence, so that two creators cannot both succeed.
 
 mod agreement;
+mod amount;
 mod clearance;
+mod leader;
 mod member;
 mod message;
 mod reallocate;
 mod state;
+mod tokens;
 mod value;
 
 pub use agreement::{Avantan, Intent, Offer, Role, Step};
+pub use amount::{Amount, Bound};
 pub use clearance::{Clearance, Heard, NoVote};
+pub use leader::{Due, Leader, Moment, Sight};
 pub use member::Membership;
-pub use message::{Line, Message, Report, Scope};
-pub use reallocate::{Bound, reallocate};
+pub use message::{Message, Report, Scope};
+pub use reallocate::reallocate;
 pub use state::{Round, Settled, Share, Table};
-pub use value::{Ballot, Lifecycle, Row, Value};
+pub use value::{Ballot, Lifecycle, Line, Row, Value};

@@ -5,16 +5,8 @@
 //! with less. Here the total is divided, never summed twice; wishes are met largest first as long as they fit; and the
 //! remainder goes to somebody.
 
-use super::message::Line;
-
-/// What the rows must add up to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bound {
-    /// What the lines set aside.
-    Conserve,
-    /// This many tokens; the lines hold none. Used when an entity is created.
-    Total(i64),
-}
+use super::amount::Bound;
+use super::value::Line;
 
 /// What each line's site shall hold in place of what it set aside; same order as `lines`, adds up to `bound`.
 ///

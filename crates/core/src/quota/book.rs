@@ -243,7 +243,7 @@ impl Quotas {
     pub(super) fn schedule(&mut self, at: usize) {
         let quota = &mut self.list[at];
         let Some(activity) = &quota.activity else { return };
-        let wake = activity.tick_at.min(activity.lead.phase_at).min(activity.deadline_at).min(activity.lead.record_at);
+        let wake = activity.tick_at.min(activity.deadline_at).min(activity.leader.deadline());
         if wake < quota.wake {
             quota.wake = wake;
             self.timers.push(Reverse((wake, at as u32)));

@@ -298,7 +298,7 @@ impl Quotas {
         self.occupy(&turn.here, at, name);
         let mut activity = Box::new(Activity::new(turn.here.now.mono, turn.here.peers.len()));
         activity.admin = creations;
-        activity.lead.phase_at = turn.here.now.mono;
+        activity.leader.look_at(turn.here.now.mono);
         activity.note_deadlines();
         self.list[at].activity = Some(activity);
         self.schedule(at);

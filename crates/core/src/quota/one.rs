@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::line::Line;
-use crate::avantan::{Avantan, Clearance};
-use crate::id::{Incarnation, SiteSet};
+use crate::avantan::{Avantan, Leader};
+use crate::gift::{Total, Totals};
+use crate::id::Incarnation;
 use crate::session::Aim;
 use crate::stats::Demand;
 use crate::turn::{Here, Ticket};
@@ -21,9 +22,8 @@ pub struct Quota {
     pub(super) number: u64,
     pub(super) avantan: Avantan,
     pub(super) counters: Counters,
-    /// Running totals by member; empty until the first gift.
-    pub(super) given: Vec<Total>,
-    pub(super) received: Vec<Total>,
+    /// The totals of gifts between this site and each other, in this generation.
+    pub(super) totals: Totals,
     /// What only matters while something goes on; none for a quota at rest, so that many fit into memory.
     pub(super) activity: Option<Box<Activity>>,
     /// The entry in the timers that counts.
@@ -45,13 +45,6 @@ pub(super) struct Counters {
     pub(super) rebalances: u64,
     /// Gifts sent.
     pub(super) gifts: u64,
-}
-
-/// A running total of gifts, and the incarnation of the peer that it belongs to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Total {
-    pub(super) incarnation: Incarnation,
-    pub(super) tokens: u128,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -82,29 +75,8 @@ pub(super) struct Activity {
     pub(super) fed_at: u64,
     /// When demand, gifts or rounds were last seen.
     pub(super) active_at: u64,
-    pub(super) lead: Lead,
-}
-
-/// When this site leads a round, or does something about one that is under way; apart from the requests that wait for what comes of
-/// it.
-#[derive(Debug)]
-pub(super) struct Lead {
-    /// When to do something about the round, or about the shortage.
-    pub(super) phase_at: u64,
-    /// When the round's present phase began.
-    pub(super) phase_since: u64,
-    /// No round is started before.
-    pub(super) retry_at: u64,
-    /// How often rounds failed or ended in vain in a row.
-    pub(super) failures: u32,
-    /// Who did not answer the last election that came to nothing.
-    pub(super) unanswered: SiteSet,
-    /// When to record new incarnations of members; [`NEVER`] if all that are known are recorded.
-    pub(super) record_at: u64,
-    /// How often that was tried, or put off, since all were recorded.
-    pub(super) recordings: u32,
-    /// What the others say of votes of this site's predecessors.
-    pub(super) clearance: Clearance,
+    /// When this site leads a round, or does something about one that is under way.
+    pub(super) leader: Leader,
 }
 
 /// A creation or deletion that waits for its round.
@@ -155,16 +127,7 @@ impl Activity {
             deadline_at: NEVER,
             fed_at: now,
             active_at: now,
-            lead: Lead {
-                phase_at: NEVER,
-                phase_since: now,
-                retry_at: 0,
-                failures: 0,
-                unanswered: SiteSet::default(),
-                record_at: NEVER,
-                recordings: 0,
-                clearance: Clearance::default(),
-            },
+            leader: Leader::new(now),
         }
     }
 }
@@ -176,8 +139,7 @@ impl Quota {
             number,
             avantan: Avantan::default(),
             counters: Counters::default(),
-            given: Vec::new(),
-            received: Vec::new(),
+            totals: Totals::default(),
             activity: None,
             wake: NEVER,
             dirty: Dirty::Clean,
@@ -235,14 +197,23 @@ impl Quota {
 
     /// The running total given to the member at `position`, and the member's incarnation that it is for.
     pub fn given(&self, position: usize) -> (Incarnation, u128) {
-        self.given.get(position).map_or((Incarnation(0), 0), |total| (total.incarnation, total.tokens))
+        let Total { incarnation, amount } = self.totals.given(position);
+        (incarnation, amount)
     }
 
     /// The running total received from the member at `position`, and the incarnation that gave it.
     pub fn received(&self, position: usize) -> (Incarnation, u128) {
-        self.received.get(position).map_or((Incarnation(0), 0), |total| (total.incarnation, total.tokens))
+        let Total { incarnation, amount } = self.totals.received(position);
+        (incarnation, amount)
     }
 
+    /// The agreement, and what goes on beside it.
+    pub(super) fn parts(&mut self, here: &Here) -> (&mut Avantan, &mut Activity) {
+        self.activity(here);
+        (&mut self.avantan, self.activity.as_mut().expect("made above"))
+    }
+
+    /// What goes on in the quota, begun if it was at rest.
     #[inline]
     pub(super) fn activity(&mut self, here: &Here) -> &mut Activity {
         if self.activity.is_none() {

@@ -1,25 +1,23 @@
-//! When a round is led, how long it is waited for, and what its outcome means for the requests that wait.
+//! Why a round is led for a quota, and what its outcome means for the requests that wait. When it is led, and how long it is
+//! waited for, is [`Leader`](crate::avantan::Leader)'s.
 //!
-//! | the site is | after | it |
-//! | --- | --- | --- |
-//! | short, and peers are known to have enough | one round trip | leads a round, if gifts have not ended the shortage |
-//! | short otherwise | at once | leads a round |
-//! | electing, a majority has promised | a grace for the rest, or when the offers cover the need | builds the value |
-//! | electing without a majority | three graces | withdraws, and tries again later |
-//! | collecting votes | twice the round trip, then ever more slowly | asks again |
-//! | the same, and outbid | eight round trips | leads a higher ballot |
-//! | in another leader's round, no outcome | a patience and a random delay | leads a higher ballot, if a majority is up |
-//! | the same, or to record a new incarnation, and no majority is up | a growing pause | looks again |
-//! | told of a new incarnation that no round has recorded | a random delay | leads a round in which nothing moves |
+//! | the site is | it |
+//! | --- | --- |
+//! | short, and peers are known to have enough | tells them, and leads a round if gifts have not ended the shortage in one round trip |
+//! | short otherwise | leads a round at once |
+//! | about to be short, and no gift comes though peers have enough | leads a round |
+//! | asked to create or delete the quota | leads a round |
+//! | told of a new incarnation that no round has recorded | leads a round in which nothing moves |
 
 use std::collections::VecDeque;
 
 use super::book::{Place, Quotas, RELAXED_TICK, SECOND_LOOK, TICK};
-use super::one::{Activity, Admin, Dirty, NEVER};
+use super::one::{Admin, Dirty};
 use super::serve::created;
 use crate::api::{Outcome, Refusal, UnknownReason};
-use crate::avantan::{Intent, Message, Offer, Role, Step};
+use crate::avantan::{Due, Intent, Message, Offer, Role, Sight, Step};
 use crate::clock::{MILLISECOND, SECOND};
+use crate::gift::Totals;
 use crate::id::{SiteId, SiteSet};
 use crate::peer::quota::QuotaMessage;
 use crate::session::Aim;
@@ -31,12 +29,6 @@ const EPOCH: u64 = 5 * SECOND;
 const ADMIN: usize = 256;
 /// A request for more than this part of the limit waits for gifts that are on their way elsewhere.
 const LARGE: i64 = 64;
-/// How long votes are collected for a ballot that was outbid, in round trips.
-const PATIENCE: u64 = 8;
-/// The longest back-off between rounds.
-const BACK_OFF: u64 = 2 * SECOND;
-/// How often the pause of a second before new incarnations are recorded is doubled.
-const RECORDINGS: u32 = 4;
 
 /// Why a round is led, for the counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,7 +65,6 @@ impl Quotas {
         let before = self.standing(at);
         let mut step = Step::default();
         self.list[at].avantan.handle(turn.here.site, from, message, |_| offer, &mut step);
-        let now = turn.here.now.mono;
         // A report that is repeated says nothing new: the leader counts the first.
         let reported = step.sends.iter().any(|(_, message)| matches!(message, Message::Report { .. }));
         if reported
@@ -90,12 +81,8 @@ impl Quotas {
 
         let quota = &mut self.list[at];
         if quota.avantan.in_round() && *quota.avantan.role() == Role::Idle {
-            let patience = 4 * turn.here.longest_round_trip() + 200 * MILLISECOND;
-            let delay = patience + turn.out.jitter(patience);
             let activity = self.list[at].activity(&turn.here);
-            // Waiting anew with each sign of life from a leader.
-            activity.lead.phase_at = now + delay;
-            activity.lead.phase_since = now;
+            activity.leader.follow(turn.here.moment(), turn.out.rng);
         }
         self.schedule(at);
     }
@@ -110,20 +97,17 @@ impl Quotas {
         if activity.waiting.is_empty() || in_round || electing || activity.asked_for_gifts {
             return;
         }
-        if now < activity.lead.retry_at {
-            let retry_at = activity.lead.retry_at;
-            let activity = self.list[at].activity(&turn.here);
-            activity.lead.phase_at = activity.lead.phase_at.min(retry_at);
-            return;
+        if !activity.leader.may_start(now) {
+            return self.list[at].activity(&turn.here).leader.look_at_retry();
         }
+
         let short = activity.needed().saturating_sub(free);
         if activity.known_free(turn.here.position) >= short.saturating_add(short / 4) {
             // Probably a gift from those who have it ends this sooner, and stops nobody.
             let patience = turn.here.longest_round_trip() * SECOND_LOOK / 100 + 5 * MILLISECOND;
             let activity = self.list[at].activity(&turn.here);
             activity.asked_for_gifts = true;
-            activity.lead.phase_at = now + patience;
-            activity.lead.phase_since = now;
+            activity.leader.wait(now, patience);
             let me = turn.here.position;
             for peer in (0..turn.here.peers.len()).filter(|&peer| peer != me) {
                 self.tell(turn, at, peer);
@@ -141,7 +125,7 @@ impl Quotas {
         let rate = activity.demand.rate();
         let calm = activity.waiting.is_empty()
             && !quota.avantan.in_round()
-            && now >= activity.lead.retry_at
+            && activity.leader.may_start(now)
             && self.gifts.leaving.is_none();
         if rate == 0 || !calm || !turn.here.config.redistribute || quota.limit().is_none() {
             return;
@@ -191,14 +175,11 @@ impl Quotas {
         let Some(first) = quota.activity.as_ref().and_then(|activity| activity.admin.front()) else { return };
         let intent = first.limit.map_or(Intent::Delete, |limit| Intent::Create { limit });
         let now = turn.here.now.mono;
-        let retry_at = quota.activity.as_ref().map_or(0, |activity| activity.lead.retry_at);
         if quota.avantan.in_round() || *quota.avantan.role() != Role::Idle {
             return;
         }
-        if now < retry_at {
-            let activity = self.list[at].activity(&turn.here);
-            activity.lead.phase_at = activity.lead.phase_at.min(retry_at);
-            return;
+        if quota.activity.as_ref().is_some_and(|activity| !activity.leader.may_start(now)) {
+            return self.list[at].activity(&turn.here).leader.look_at_retry();
         }
         self.lead(turn, at, intent, Cause::Reactive);
     }
@@ -211,12 +192,8 @@ impl Quotas {
                 // Not recorded yet: our digests make the others do it.
                 self.ask_whether_it_may_vote(turn, at);
             }
-            // A round trip that was measured while the clock stood still is no measure of how often to ask.
-            let retry = turn.here.now.mono + turn.here.longest_round_trip() + 50 * MILLISECOND;
             let activity = self.list[at].activity(&turn.here);
-            activity.lead.retry_at = retry;
-            activity.lead.phase_at = activity.lead.phase_at.min(retry);
-            activity.tick_at = activity.tick_at.min(retry);
+            activity.tick_at = activity.tick_at.min(activity.leader.put_off(turn.here.moment()));
             return;
         }
         match cause {
@@ -226,24 +203,20 @@ impl Quotas {
         }
         let offer = self.offer(&turn.here, at);
         let before = self.standing(at);
-        let grace = grace(&turn.here);
-        let now = turn.here.now.mono;
         let again = self.list[at].activity.as_ref().is_some_and(|activity| activity.waiting.has_been_in_vain());
         let intent = if intent == Intent::Move && again { Intent::Gather } else { intent };
         let mut step = Step::default();
-        self.list[at].avantan.start(turn.here.site, intent, offer, &mut step);
-        let activity = self.list[at].activity(&turn.here);
+        let (avantan, activity) = self.list[at].parts(&turn.here);
+        activity.leader.lead(turn.here.moment(), avantan, turn.here.site, (intent, offer), &mut step);
         activity.waiting.note_offer();
         activity.asked_for_gifts = false;
-        activity.lead.phase_since = now;
-        activity.lead.phase_at = now + grace;
         self.conclude_step(turn, at, before, step);
     }
 
     /// What this site is ready to say to a round.
     fn offer(&self, here: &Here, at: usize) -> Offer {
         let quota = &self.list[at];
-        let away = quota.given_less_received(here);
+        let away = quota.totals.away(|position| here.peers[position].incarnation);
         let Some(activity) = &quota.activity else { return Offer { away, ..Offer::default() } };
         let needed = activity.needed();
         if self.gifts.leaving.is_some() {
@@ -267,14 +240,14 @@ impl Quotas {
     pub(super) fn wake(&mut self, turn: &mut Turn, at: usize) {
         let now = turn.here.now.mono;
         let Some(activity) = &self.list[at].activity else { return };
-        let (tick, phase) = (activity.tick_at <= now, activity.lead.phase_at <= now);
+        let (tick, phase) = (activity.tick_at <= now, activity.leader.is_phase_over(now));
         if activity.deadline_at <= now {
             self.expire_waiting(turn, at);
         }
         if phase {
             self.phase(turn, at);
         }
-        if self.list[at].activity.as_ref().is_some_and(|activity| activity.lead.record_at <= now) {
+        if self.list[at].activity.as_ref().is_some_and(|activity| activity.leader.is_recording_due(now)) {
             self.record(turn, at);
         }
         if tick {
@@ -282,31 +255,23 @@ impl Quotas {
         }
     }
 
-    /// Somebody is new, and no round has recorded it.
+    /// A member is new, and no round has recorded it.
     pub(super) fn record_soon(&mut self, turn: &mut Turn, at: usize) {
-        let delay = turn.out.jitter(2 * turn.here.longest_round_trip());
         let activity = self.list[at].activity(&turn.here);
-        // What was tried and put off before keeps its back-off, however often the new one is heard of.
-        if activity.lead.record_at == NEVER {
-            activity.lead.record_at = turn.here.now.mono + delay;
-            self.schedule(at);
-        }
+        activity.leader.record_soon(turn.here.moment(), turn.out.rng);
+        self.schedule(at);
     }
 
     /// Leads a round that records new incarnations, if it can come to anything; else looks again later.
     fn record(&mut self, turn: &mut Turn, at: usize) {
         let may_vote = self.list[at].avantan.may_vote(turn.here.site);
         let is_wanted = self.has_unrecorded(&turn.here, at) || (may_vote && self.is_unrecorded(&turn.here, at));
-        let pause = turn.out.jitter(SECOND);
         let activity = self.list[at].activity(&turn.here);
+        activity.leader.record_again(turn.here.now.mono, turn.out.rng, is_wanted);
         if !is_wanted {
-            (activity.lead.record_at, activity.lead.recordings) = (NEVER, 0);
             return;
         }
 
-        // Whatever comes of it: one that does not get through costs each site two writes, and there may be very many quotas.
-        activity.lead.record_at = turn.here.now.mono + (SECOND << activity.lead.recordings.min(RECORDINGS)) + pause;
-        activity.lead.recordings += 1;
         let quota = &self.list[at];
         let is_idle = !quota.avantan.in_round() && *quota.avantan.role() == Role::Idle;
         if may_vote && is_idle && self.has_majority(&turn.here, at) {
@@ -342,7 +307,7 @@ impl Quotas {
         while let Some(activity) = &mut self.list[at].activity {
             let Some(request) = activity.waiting.take_overdue(now) else { break };
             turn.out.metrics.refused_waited += 1;
-            let refusal = if activity.lead.failures > 0 && !failed.is_empty() {
+            let refusal = if activity.leader.failures() > 0 && !failed.is_empty() {
                 Refusal::Unreachable { missing: failed }
             } else {
                 Refusal::DeadlinePassed
@@ -387,8 +352,8 @@ impl Quotas {
 
     /// Members that have not answered: the election that is under way, or the last one, or anything lately.
     fn unreachable(&self, here: &Here, at: usize) -> SiteSet {
-        let failed = self.list[at].activity.as_ref().filter(|activity| activity.lead.failures > 0);
-        let mut missing = failed.map_or(SiteSet::default(), |activity| activity.lead.unanswered);
+        let activity = self.list[at].activity.as_ref();
+        let mut missing = activity.map_or(SiteSet::default(), |activity| activity.leader.unanswered());
         if matches!(self.list[at].avantan.role(), Role::Electing { .. }) {
             missing = SiteSet::default();
         }
@@ -418,53 +383,18 @@ impl Quotas {
 
     /// The time of the present phase is over.
     fn phase(&mut self, turn: &mut Turn, at: usize) {
-        let now = turn.here.now.mono;
-        let grace = grace(&turn.here);
         let before = self.standing(at);
-        let unanswered = self.unreachable(&turn.here, at);
+        let has_majority = self.has_majority(&turn.here, at);
+        let sight = Sight { has_majority, unanswered: self.unreachable(&turn.here, at) };
         let mut step = Step::default();
-        let quota = &mut self.list[at];
-        let activity = quota.activity.as_mut().expect("a quota with a timer is active");
-        activity.lead.phase_at = NEVER;
-        match quota.avantan.role() {
-            Role::Electing { .. } => {
-                if quota.avantan.build(turn.here.site, &mut step) {
-                    // Built, or withdrawn because it came to nothing.
-                } else if now < activity.lead.phase_since + 3 * grace {
-                    quota.avantan.repeat(turn.here.site, &mut step);
-                    activity.lead.phase_at = (activity.lead.phase_since + 3 * grace).min(now + grace);
-                } else {
-                    activity.lead.unanswered = unanswered;
-                    quota.avantan.withdraw(turn.here.site, &mut step);
-                }
-            }
-            Role::Collecting { .. } => {
-                let waited = now.saturating_sub(activity.lead.phase_since);
-                if quota.avantan.is_outbid() && waited > PATIENCE * turn.here.longest_round_trip() {
-                    // Whoever bid higher may have given up: nobody else might finish what we began.
-                    self.lead(turn, at, Intent::Move, Cause::Recovery);
-                    self.schedule(at);
-                    return;
-                }
-                quota.avantan.repeat(turn.here.site, &mut step);
-                activity.lead.phase_at = now + waited.min(2 * SECOND).max(2 * turn.here.longest_round_trip());
-            }
-            Role::Idle if quota.avantan.in_round() => {
-                if self.has_majority(&turn.here, at) {
-                    self.lead(turn, at, Intent::Move, Cause::Recovery);
-                } else {
-                    // Nobody could bring it to an end: an election would only cost writes.
-                    let pause = BACK_OFF + turn.out.jitter(BACK_OFF);
-                    let activity = self.list[at].activity(&turn.here);
-                    activity.lead.unanswered = unanswered;
-                    activity.lead.failures = activity.lead.failures.max(1);
-                    activity.lead.phase_at = now + pause;
-                }
-                self.schedule(at);
-                return;
-            }
-            Role::Idle => {
+        let (avantan, activity) = self.list[at].parts(&turn.here);
+        let due = activity.leader.tick(turn.here.moment(), turn.out.rng, avantan, turn.here.site, sight, &mut step);
+        match due {
+            Due::Stepped => self.conclude_step(turn, at, before, step),
+            Due::Finish => self.lead(turn, at, Intent::Move, Cause::Recovery),
+            Due::Idle => {
                 self.lead_admin(turn, at);
+
                 // What is led now answers the requests that wait, too.
                 if *self.list[at].avantan.role() == Role::Idle && !self.list[at].avantan.in_round() {
                     let asked = self.list[at].activity.as_mut().is_some_and(|activity| {
@@ -476,11 +406,8 @@ impl Quotas {
                         self.seek(turn, at);
                     }
                 }
-                self.schedule(at);
-                return;
             }
         }
-        self.conclude_step(turn, at, before, step);
         self.schedule(at);
     }
 
@@ -523,7 +450,6 @@ impl Quotas {
 
     /// Carries out what a step of the agreement came to.
     fn conclude_step(&mut self, turn: &mut Turn, at: usize, before: Standing, step: Step) {
-        let now = turn.here.now.mono;
         turn.out.metrics.ignored += u64::from(step.ignored);
         if step.changed {
             self.touch(at, Dirty::All);
@@ -539,10 +465,8 @@ impl Quotas {
             let lifecycle = accepted.map(|(_, value)| value.lifecycle);
             let generation = quota.avantan.share.table.generation;
             let (instance, number) = (quota.avantan.share.applied + 1, quota.number);
-            let again = now + 2 * turn.here.longest_round_trip();
             let activity = quota.activity(&turn.here);
-            activity.lead.phase_since = now;
-            activity.lead.phase_at = again;
+            activity.leader.collect(turn.here.moment());
             if !matches!(lifecycle, None | Some(crate::avantan::Lifecycle::Keep)) {
                 for admin in &mut activity.admin {
                     let aim = Aim { quota: number, generation, instance, limit: admin.limit };
@@ -568,19 +492,14 @@ impl Quotas {
     /// An election came to nothing.
     fn failed(&mut self, turn: &mut Turn, at: usize, was_recording: bool) {
         if was_recording {
-            // It says nothing of what requests may hope for, and has a back-off of its own.
-            self.list[at].activity(&turn.here).lead.phase_at = NEVER;
+            self.list[at].activity(&turn.here).leader.fail_to_record();
             self.seek(turn, at);
             return self.lead_admin(turn, at);
         }
         let in_round = self.list[at].avantan.in_round();
-        let back_off = turn.out.jitter(2 * turn.here.longest_round_trip());
         let activity = self.list[at].activity(&turn.here);
-        activity.lead.failures += 1;
-        let pause = ((50 * MILLISECOND) << activity.lead.failures.min(6)).min(BACK_OFF) + back_off;
-        activity.lead.retry_at = turn.here.now.mono + pause;
         let wanted = !activity.waiting.is_empty() || !activity.admin.is_empty() || in_round;
-        activity.lead.phase_at = if wanted { activity.lead.retry_at } else { NEVER };
+        activity.leader.fail(turn.here.moment(), turn.out.rng, wanted);
     }
 
     /// An instance was decided and applied.
@@ -591,8 +510,7 @@ impl Quotas {
         if table.generation != before.generation || !(before.exists && table.limit.is_some()) {
             // A new generation, or none: its books start empty.
             (quota.counters.acquired, quota.counters.released) = (0, 0);
-            quota.given.clear();
-            quota.received.clear();
+            quota.totals = Totals::default();
             if before.exists {
                 self.walk.note(now, quota.number);
             }
@@ -613,10 +531,9 @@ impl Quotas {
         let quota = &mut self.list[at];
         let (applied, table) = (quota.avantan.share.applied, quota.avantan.share.table.clone());
         let activity = quota.activity.as_mut().expect("looked at above");
-        activity.lead.phase_at = NEVER;
+        activity.leader.decided();
         activity.fed_at = now;
         activity.asked_for_gifts = false;
-        activity.lead.unanswered = SiteSet::default();
         activity.tick_at = activity.tick_at.min(now + TICK);
         // The rows tell what everybody has now, what they kept out of the round included.
         let mut asked = SiteSet::default();
@@ -645,14 +562,8 @@ impl Quotas {
         self.seek(turn, at);
         self.lead_admin(turn, at);
         let is_left = self.has_unrecorded(&turn.here, at);
-        let delay = SECOND + turn.out.jitter(SECOND);
         let activity = self.list[at].activity(&turn.here);
-        if !is_left {
-            (activity.lead.record_at, activity.lead.recordings) = (NEVER, 0);
-        } else if activity.lead.record_at == NEVER {
-            // It did not report in time; not at once again.
-            activity.lead.record_at = now + delay;
-        }
+        activity.leader.note_recorded(now, turn.out.rng, is_left);
         self.schedule(at);
     }
 
@@ -674,20 +585,15 @@ impl Quotas {
         // A small one would have to be lucky; those behind it in the line should not wait for that.
         let (refused, waits) = activity.waiting.judge(large, reachable, hoped_for_by_large);
         if !refused.is_empty() {
-            // Long ago is not in a row.
-            let in_a_row = turn.here.now.mono < activity.lead.retry_at + BACK_OFF;
-            activity.lead.failures = if in_a_row { activity.lead.failures + 1 } else { 1 };
-            activity.lead.retry_at =
-                turn.here.now.mono + ((25 * MILLISECOND) << activity.lead.failures.min(7)).min(BACK_OFF);
+            activity.leader.end_in_vain(turn.here.now.mono);
         } else if activity.waiting.is_empty() {
-            activity.lead.failures /= 2;
+            activity.leader.end_well();
         }
         activity.note_deadlines();
         if waits && !activity.asked_for_gifts {
             activity.asked_for_gifts = true;
-            activity.lead.phase_since = turn.here.now.mono;
-            activity.lead.phase_at =
-                turn.here.now.mono + turn.here.longest_round_trip() * SECOND_LOOK / 100 + 5 * MILLISECOND;
+            let patience = turn.here.longest_round_trip() * SECOND_LOOK / 100 + 5 * MILLISECOND;
+            activity.leader.wait(turn.here.now.mono, patience);
         }
         for request in refused {
             turn.out.metrics.refused_waited += 1;
@@ -755,9 +661,8 @@ impl Quotas {
         self.resume_names(&turn.here);
         for at in 0..self.list.len() {
             if self.list[at].avantan.in_round() {
-                let delay = turn.here.longest_round_trip() + turn.out.jitter(SECOND);
-                let activity: &mut Activity = self.list[at].activity(&turn.here);
-                activity.lead.phase_at = turn.here.now.mono + delay;
+                let activity = self.list[at].activity(&turn.here);
+                activity.leader.resume(turn.here.moment(), turn.out.rng);
                 self.schedule(at);
             }
             if self.is_unrecorded(&turn.here, at) {
@@ -768,11 +673,6 @@ impl Quotas {
             }
         }
     }
-}
-
-/// How long a leader waits for reports once it may have a majority.
-fn grace(here: &Here) -> u64 {
-    here.longest_round_trip() * 5 / 4 + 20 * MILLISECOND
 }
 
 #[derive(Clone, Copy, Debug)]

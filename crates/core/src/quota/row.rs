@@ -1,8 +1,9 @@
 //! The rows of quotas and grants on storage, see [`crate::rows`].
 
-use super::one::{Quota, Total};
+use super::one::Quota;
 use crate::avantan::Share;
 use crate::codec::{Cursor, Malformed, put_bytes, put_i64, put_u64, put_u128};
+use crate::gift::Totals;
 use crate::id::Incarnation;
 use crate::machine::{Batch, KeyRange};
 use crate::right::Term;
@@ -47,13 +48,7 @@ pub(super) fn put_cold(batch: &mut Batch, scratch: &mut Vec<u8>, quota: &Quota) 
     scratch.clear();
     put_bytes(scratch, quota.name.as_bytes());
     quota.avantan.share.encode(scratch);
-    for totals in [&quota.given, &quota.received] {
-        put_u64(scratch, totals.len() as u64);
-        for total in totals {
-            put_u64(scratch, u64::from(total.incarnation.0));
-            put_u128(scratch, total.tokens);
-        }
-    }
+    quota.totals.encode(scratch);
     put_u64(scratch, quota.counters.rebalances);
     put_u64(scratch, quota.counters.gifts);
     batch.put(&quota_key(QUOTA_COLD, quota.number), scratch);
@@ -99,8 +94,7 @@ impl QuotaRow {
             let name = std::str::from_utf8(cursor.bytes()?).map_err(|_| Malformed)?;
             let mut quota = Quota::new(name.into(), number);
             quota.avantan = crate::avantan::Avantan::restore(Share::decode(&mut cursor, 0)?);
-            quota.given = read_totals(&mut cursor)?;
-            quota.received = read_totals(&mut cursor)?;
+            quota.totals = Totals::decode(&mut cursor)?;
             quota.counters.rebalances = cursor.u64()?;
             quota.counters.gifts = cursor.u64()?;
             QuotaRow::Cold(Box::new(quota))
@@ -108,10 +102,6 @@ impl QuotaRow {
         cursor.end()?;
         Ok(row)
     }
-}
-
-fn read_totals(cursor: &mut Cursor) -> Result<Vec<Total>, Malformed> {
-    (0..cursor.u64()?).map(|_| Ok(Total { incarnation: Incarnation(cursor.u32()?), tokens: cursor.u128()? })).collect()
 }
 
 /// The key of a tracked grant.
@@ -205,7 +195,7 @@ mod tests {
         quota.avantan.share.tokens = 41;
         quota.counters.acquired = 1 << 90;
         quota.counters.last_grant = 7;
-        quota.given = vec![Total { incarnation: Incarnation(2), tokens: 9 }; 3];
+        quota.totals.give(2, Incarnation(2), 9);
         let (mut batch, mut scratch) = (Batch::new(), Vec::new());
         put_hot(&mut batch, &mut scratch, &quota);
         put_cold(&mut batch, &mut scratch, &quota);
@@ -215,7 +205,7 @@ mod tests {
             matches!(rows[0], QuotaRow::Hot { number: 5, tokens: 41, last_grant: 7, acquired, .. } if acquired == 1 << 90)
         );
         let QuotaRow::Cold(back) = &rows[1] else { panic!("the second row is the cold one") };
-        assert_eq!((&*back.name, back.number, &back.given), ("gpus", 5, &quota.given));
+        assert_eq!((&*back.name, back.number, &back.totals), ("gpus", 5, &quota.totals));
         let grant = Grant { quota: 1, generation: 2, amount: 3, term: Some(Term { uptime: 4, wall: -5 }) };
         assert_eq!(Grant::decode(&grant.encode()), Ok(grant));
         let open = Grant { term: None, ..grant };

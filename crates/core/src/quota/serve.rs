@@ -112,7 +112,7 @@ impl Quotas {
         // After a round in vain nothing is asked again for a while, unless what others have said since is enough for this
         // request behind those that wait.
         let all = quota.avantan.share.tokens.saturating_add(activity.known_free(turn.here.position));
-        let in_vain = now < activity.lead.retry_at && activity.lead.failures >= IN_VAIN;
+        let in_vain = !activity.leader.may_start(now) && activity.leader.failures() >= IN_VAIN;
         let hopeless = in_vain && all.saturating_sub(activity.needed()) < amount;
         if alone || hopeless {
             turn.out.metrics.refused_local += 1;

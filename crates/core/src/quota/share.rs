@@ -15,7 +15,7 @@
 
 use super::announce::{Announcement, PAUSE};
 use super::book::{Quotas, RELAXED_TICK, TICK};
-use super::one::{Dirty, NEVER, PeerShare, Quota, Told, Total};
+use super::one::{Dirty, NEVER, PeerShare, Quota, Told};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::Incarnation;
 use crate::peer::quota::{Digest, QuotaMessage};
@@ -94,10 +94,9 @@ impl Quotas {
             told: known.told,
         };
         // News: what waits may be served after all.
-        let is_in_wait = fresher && !activity.waiting.is_empty() && activity.lead.retry_at > turn.here.now.mono;
+        let is_in_wait = fresher && !activity.waiting.is_empty() && !activity.leader.may_start(turn.here.now.mono);
         if is_in_wait && activity.known_free(turn.here.position).saturating_add(free) >= activity.waiting.least() {
-            activity.lead.retry_at = turn.here.now.mono;
-            activity.lead.phase_at = activity.lead.phase_at.min(turn.here.now.mono);
+            activity.leader.retry_now(turn.here.now.mono);
         }
         // A donor that goes on telling of a gift does not know that it arrived.
         let silent = turn.here.now.mono.saturating_sub(activity.peers[from].told.at);
@@ -125,20 +124,17 @@ impl Quotas {
     /// Takes the tokens that the donor's running total shows beyond what was received before.
     fn receive(&mut self, turn: &mut Turn, at: usize, from: usize, donor: Incarnation, total: u128) {
         let quota = &mut self.list[at];
-        let members = turn.here.peers.len();
-        quota.received.resize(members, Total::default());
-        let received = &mut quota.received[from];
-        if received.incarnation != donor {
-            if received.incarnation > donor {
-                return;
-            }
-            *received = Total { incarnation: donor, tokens: 0 };
+        let missing = quota.totals.missing(from, donor, total);
+        if missing == 0 {
+            return;
         }
-        let Some(gift) = total.checked_sub(received.tokens).filter(|gift| *gift > 0) else { return };
+
         // Beyond `i64` only if clients released what they never had: then it stays with the donor's total.
-        let gift = i64::try_from(gift).ok();
+        let gift = i64::try_from(missing).ok();
         let Some(tokens) = gift.and_then(|gift| quota.avantan.share.tokens.checked_add(gift)) else { return };
-        received.tokens = total;
+
+        // The tokens and the total are in the same row, so that no crash takes a gift a second time.
+        quota.totals.receive(from, donor, total);
         quota.avantan.share.tokens = tokens;
         turn.out.metrics.gifts_received += 1;
         self.touch(at, Dirty::All);
@@ -234,18 +230,9 @@ impl Quotas {
     fn give(&mut self, turn: &mut Turn, at: usize, peer: usize, gift: i64) {
         let quota = &mut self.list[at];
         assert!(gift > 0 && gift <= quota.avantan.share.free(), "only free tokens are given away");
-        quota.given.resize(turn.here.peers.len(), Total::default());
-        let receiver = turn.here.peers[peer].incarnation;
-        let total = &mut quota.given[peer];
-        // A total that began again for an incarnation that is gone would begin again for the present one, below what that has
-        // had, and be ignored there. But nothing of an incarnation is heard once a later one is known, and who is known
-        // is durable before anything is given to it.
-        assert!(total.incarnation <= receiver, "a gift to an incarnation that is gone");
-        if total.incarnation != receiver {
-            // What an earlier incarnation did not take is lost with it, and counts as in use.
-            *total = Total { incarnation: receiver, tokens: 0 };
-        }
-        total.tokens += gift as u128;
+
+        // What an incarnation of the receiver that is gone did not take counts as in use.
+        quota.totals.give(peer, turn.here.peers[peer].incarnation, gift as u64);
         quota.avantan.share.tokens -= gift;
         quota.counters.gifts += 1;
         self.touch(at, Dirty::All);
@@ -353,7 +340,7 @@ impl Quotas {
                 () if busy && scarce => TICK,
                 () if busy || (now < activity.active_at + SECOND && !unrecorded) => RELAXED_TICK,
                 () if unsettled || unrecorded => SECOND,
-                () if now < activity.active_at + REST || activity.lead.record_at != NEVER => REST,
+                () if now < activity.active_at + REST || activity.leader.records() => REST,
                 () => {
                     quota.activity = None;
                     return;
@@ -439,23 +426,11 @@ impl Quotas {
 }
 
 impl Quota {
-    /// All that was given to the others less all that was received from them, modulo 2⁶⁴.
-    pub(super) fn given_less_received(&self, here: &Here) -> i64 {
-        let present = |total: &(usize, &Total)| total.1.incarnation == here.peers[total.0].incarnation;
-        let sum = |totals: &[Total]| {
-            let totals = totals.iter().enumerate().filter(present);
-            totals.fold(0u64, |sum, (_, total)| sum.wrapping_add(total.tokens as u64))
-        };
-        sum(&self.given).wrapping_sub(sum(&self.received)) as i64
-    }
-
     /// Tokens given to the member's present incarnation that it has not reported yet.
     pub(super) fn under_way(&self, here: &Here, peer: usize, share: &PeerShare) -> i64 {
-        let (incarnation, given) = self.given(peer);
-        let present = here.peers[peer].incarnation;
         // What an earlier incarnation of it had received is no sign of what the present one has.
+        let present = here.peers[peer].incarnation;
         let received = if share.said_by == present { share.received } else { 0 };
-        let under_way = given.saturating_sub(received).min(i64::MAX as u128) as i64;
-        if incarnation == present { under_way } else { 0 }
+        self.totals.under_way(peer, present, received).min(i64::MAX as u128) as i64
     }
 }

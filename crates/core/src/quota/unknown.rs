@@ -9,7 +9,6 @@ use super::lookup::{AT_ONCE, LOOKUPS, Lookup, Waiting, ask};
 use super::one::{Dirty, Quota};
 use crate::api::{Operation, Outcome, Refusal, is_name};
 use crate::avantan::{Heard, Message, NoVote, Share};
-use crate::clock::SECOND;
 use crate::id::{Incarnation, SiteSet};
 use crate::machine::View;
 use crate::peer::quota::QuotaMessage;
@@ -114,7 +113,7 @@ impl Quotas {
         let (name, token) = (quota.name.clone(), turn.out.rng.draw());
         quota.activity(&turn.here);
         let Quota { avantan, activity, .. } = quota;
-        let clearance = &mut activity.as_mut().expect("made above").lead.clearance;
+        let clearance = &mut activity.as_mut().expect("made above").leader.clearance;
         let (token, answered) = clearance.question(avantan, token);
         // Whoever told of a value may know by now what became of it.
         let answered = if avantan.in_round() { SiteSet::default() } else { answered };
@@ -125,7 +124,7 @@ impl Quotas {
     pub(super) fn no_vote(&mut self, turn: &mut Turn, from: usize, name: &str, answer: NoVote) {
         let Some(at) = self.position(name).filter(|_| !self.is_frozen(name)) else { return };
         let Quota { avantan, activity: Some(activity), .. } = &mut self.list[at] else { return };
-        match activity.lead.clearance.hear(avantan, turn.here.site, from, answer) {
+        match activity.leader.clearance.hear(avantan, turn.here.site, from, answer) {
             Heard::Nothing => return,
             Heard::Behind => {
                 let message = Message::Behind { applied: avantan.share.applied };
@@ -138,10 +137,7 @@ impl Quotas {
                 return turn.out.send(turn.here.peers[from].site, QuotaMessage::agreement(name, message));
             }
             Heard::Counted | Heard::Cleared if avantan.in_round() => {
-                // Whoever proposed it may be gone: if nothing comes of it, it is brought to an end from here. Or it is decided,
-                // and that was lost on the way here: one that may not vote asks again, and is told.
-                let delay = 8 * turn.here.longest_round_trip() + turn.out.jitter(SECOND);
-                activity.lead.phase_at = activity.lead.phase_at.min(turn.here.now.mono + delay);
+                activity.leader.take_over(turn.here.moment(), turn.out.rng);
             }
             Heard::Counted | Heard::Cleared => {}
         }
