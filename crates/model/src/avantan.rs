@@ -22,7 +22,8 @@ use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use slackline_core::avantan::{
-    Amount, Avantan, Clearance, Heard, Intent, Membership, Message, NoVote, Offer, Role, Row, Settled, Share, Step, Table,
+    Amount, Avantan, Clearance, Heard, Intent, Membership, Message, NoVote, Offer, Role, Row, Settled, Share, Step,
+    Table,
 };
 use slackline_core::id::{Incarnation, SiteId};
 use stateright::{Model, Property};

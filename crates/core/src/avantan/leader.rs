@@ -325,3 +325,250 @@ impl Leader {
         (self.record_at, self.recordings) = (NEVER, 0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::avantan::{Message, Share};
+    use crate::id::{Incarnation, SiteId};
+
+    /// A round trip between any two sites.
+    const ROUND_TRIP: u64 = 40 * MILLISECOND;
+
+    /// One site: an agreement and its leader, and nothing else.
+    struct Site {
+        avantan: Avantan,
+        leader: Leader,
+        /// False if it is stopped: it hears nothing, and does nothing.
+        is_up: bool,
+    }
+
+    /// Three sites that agree by hand: a message arrives when the test says so.
+    struct World {
+        sites: Vec<Site>,
+        members: Vec<SiteId>,
+        network: Vec<(usize, usize, Message)>,
+        now: u64,
+        rng: Rng,
+    }
+
+    impl World {
+        /// Three sites of which none has heard of the entity.
+        fn new() -> Self {
+            let site = |_| Site { avantan: Avantan::restore(Share::default()), leader: Leader::new(0), is_up: true };
+            Self {
+                sites: (0..3).map(site).collect(),
+                members: (0..3).map(|at| SiteId::new(at, 0)).collect(),
+                network: Vec::new(),
+                now: SECOND,
+                rng: Rng::new(7),
+            }
+        }
+
+        /// The same, when the first has created an entity of nine.
+        fn created() -> Self {
+            let mut world = Self::new();
+            world.lead(0, Intent::Create { limit: 9 });
+            world.deliver_all();
+            assert_eq!(world.shares(), [3, 3, 3]);
+            world
+        }
+
+        fn shares(&self) -> [i64; 3] {
+            [0, 1, 2].map(|at: usize| self.sites[at].avantan.share.tokens)
+        }
+
+        fn moment(&self) -> Moment {
+            Moment { now: self.now, round_trip: ROUND_TRIP }
+        }
+
+        fn lead(&mut self, at: usize, intent: Intent) {
+            let (moment, mut step) = (self.moment(), Step::default());
+            let was = self.sites[at].avantan.role().clone();
+            let Site { avantan, leader, .. } = &mut self.sites[at];
+            let site = Membership { me: self.members[at], incarnation: Incarnation(1), members: &self.members };
+            leader.lead(moment, avantan, site, (intent, Offer::default()), &mut step);
+            self.conclude(at, was, step);
+        }
+
+        /// What an owner does with the effects of a step.
+        fn conclude(&mut self, at: usize, was: Role, step: Step) {
+            let moment = self.moment();
+            let Site { avantan, leader, .. } = &mut self.sites[at];
+            if step.adopted {
+                leader.decided();
+            } else if matches!(avantan.role(), Role::Collecting { .. }) && !matches!(was, Role::Collecting { .. }) {
+                leader.collect(moment);
+            } else if matches!(was, Role::Electing { .. }) && *avantan.role() == Role::Idle {
+                leader.fail(moment, &mut self.rng, true);
+            }
+            let place = |site: SiteId| site.region as usize;
+            self.network.extend(step.sends.into_iter().map(|(to, message)| (at, place(to), message)));
+        }
+
+        /// Delivers the first message under way from one site to another that is up.
+        fn deliver(&mut self, from: usize, to: usize) {
+            let first = self.network.iter().position(|(sender, receiver, _)| (*sender, *receiver) == (from, to));
+            let (_, _, message) = self.network.remove(first.expect("under way"));
+            if !self.sites[to].is_up {
+                return;
+            }
+            let (moment, mut step) = (self.moment(), Step::default());
+            let site = Membership { me: self.members[to], incarnation: Incarnation(1), members: &self.members };
+            let Site { avantan, leader, .. } = &mut self.sites[to];
+            let was = avantan.role().clone();
+            avantan.handle(site, self.members[from], message, |_| Offer::default(), &mut step);
+            if avantan.in_round() && *avantan.role() == Role::Idle {
+                leader.follow(moment, &mut self.rng);
+            }
+            self.conclude(to, was, step);
+        }
+
+        fn deliver_all(&mut self) {
+            while let Some((from, to, _)) = self.network.first() {
+                let (from, to) = (*from, *to);
+                self.deliver(from, to);
+            }
+        }
+
+        /// Lets the time pass until the next phase of a site is over, and does what is due.
+        fn tick(&mut self, at: usize) -> Due {
+            self.now = self.now.max(self.sites[at].leader.deadline());
+            let moment = self.moment();
+            let mut unanswered = SiteSet::default();
+            let down = (0..3).filter(|other| *other != at && !self.sites[*other].is_up);
+            down.for_each(|other| unanswered.insert(other));
+            let has_majority = self.sites.iter().filter(|site| site.is_up).count() > 1;
+            let mut step = Step::default();
+            let site = Membership { me: self.members[at], incarnation: Incarnation(1), members: &self.members };
+            let Site { avantan, leader, .. } = &mut self.sites[at];
+            let was = avantan.role().clone();
+            assert!(leader.is_phase_over(moment.now));
+            let sight = Sight { has_majority, unanswered };
+            let due = leader.tick(moment, &mut self.rng, avantan, site, sight, &mut step);
+            self.conclude(at, was, step);
+            due
+        }
+
+        fn is_idle(&self, at: usize) -> bool {
+            *self.sites[at].avantan.role() == Role::Idle
+        }
+    }
+
+    #[test]
+    fn leader_without_a_majority_withdraws_and_tries_again_ever_later() {
+        let mut world = World::created();
+        (world.sites[1].is_up, world.sites[2].is_up) = (false, false);
+        let mut pauses = Vec::new();
+        for _ in 0..4 {
+            world.lead(0, Intent::Move);
+            let began = world.now;
+            while !world.is_idle(0) {
+                assert_eq!(world.tick(0), Due::Stepped);
+                world.deliver_all();
+            }
+            assert_eq!(world.now - began, 3 * world.moment().grace(), "not before, in case the others are late");
+            assert_eq!(world.sites[0].leader.unanswered().positions().collect::<Vec<_>>(), [1, 2]);
+            assert_eq!(world.sites[0].avantan.share.free(), 3, "what was set aside is free again");
+
+            let retry = world.sites[0].leader.deadline();
+            assert!(!world.sites[0].leader.may_start(retry - 1) && world.sites[0].leader.may_start(retry));
+            pauses.push(retry - world.now);
+            world.now = retry;
+        }
+        assert!(pauses[3] > 2 * pauses[0] && pauses[3] < 2 * BACK_OFF, "{pauses:?}");
+    }
+
+    #[test]
+    fn leader_that_is_outbid_leads_again_if_the_other_comes_to_nothing() {
+        let mut world = World::created();
+        world.lead(0, Intent::Move);
+        world.deliver(0, 1);
+        world.deliver(1, 0);
+
+        // A majority has promised and the grace is over. Before the value reaches anybody, the third site has bid higher, and
+        // the second has promised that; then the third stops.
+        assert_eq!(world.tick(0), Due::Stepped);
+        world.lead(2, Intent::Move);
+        world.lead(2, Intent::Move);
+        world.network.retain(|(from, to, _)| (*from, *to) == (0, 1) || (*from, *to) == (2, 1));
+        world.deliver(2, 1);
+        world.deliver(2, 1);
+        world.sites[2].is_up = false;
+        world.network.retain(|(from, _, _)| *from == 0);
+        world.deliver(0, 1);
+        world.deliver(1, 0);
+        assert!(world.sites[0].avantan.is_outbid());
+
+        // It asks for votes a few times, each of which is refused, and then leads a higher ballot.
+        let began = world.now;
+        let mut repeats = 0;
+        while world.tick(0) != Due::Finish {
+            world.deliver_all();
+            repeats += 1;
+        }
+        assert!(repeats > 1 && world.now - began > (PATIENCE - 2) * ROUND_TRIP, "after {repeats} repeats");
+        world.lead(0, Intent::Move);
+        world.deliver_all();
+        while !world.is_idle(0) {
+            world.tick(0);
+            world.deliver_all();
+        }
+        assert_eq!((world.sites[0].avantan.share.applied, world.sites[1].avantan.share.applied), (2, 2));
+        assert_eq!(world.shares().iter().sum::<i64>(), 9);
+    }
+
+    #[test]
+    fn site_finishes_the_round_of_a_leader_that_is_silent_once_a_majority_is_up() {
+        let mut world = World::created();
+        world.lead(0, Intent::Move);
+        world.deliver(0, 1);
+        world.sites[0].is_up = false;
+        world.network.clear();
+        assert!(world.sites[1].avantan.in_round());
+        assert_eq!(world.sites[1].avantan.share.free(), 0, "no time-out frees what was offered");
+
+        // Alone it could not bring it to an end.
+        world.sites[2].is_up = false;
+        for _ in 0..3 {
+            let before = world.now;
+            assert_eq!(world.tick(1), Due::Stepped);
+            let pause = world.sites[1].leader.deadline() - world.now;
+            assert!(world.now > before && (BACK_OFF..2 * BACK_OFF).contains(&pause));
+            assert!(world.network.is_empty(), "an election would only cost writes");
+        }
+        assert_eq!(world.sites[1].leader.unanswered().positions().collect::<Vec<_>>(), [0, 2]);
+
+        world.sites[2].is_up = true;
+        assert_eq!(world.tick(1), Due::Finish);
+        world.lead(1, Intent::Move);
+        world.deliver_all();
+        while !world.is_idle(1) {
+            world.tick(1);
+            world.deliver_all();
+        }
+        assert_eq!(world.sites[1].avantan.share.free(), world.shares()[1]);
+        assert_eq!(world.shares().iter().sum::<i64>(), 9);
+    }
+
+    #[test]
+    fn recording_that_is_put_off_keeps_its_back_off_however_often_a_new_one_is_heard_of() {
+        let (mut leader, mut rng) = (Leader::new(0), Rng::new(3));
+        let moment = |now| Moment { now, round_trip: ROUND_TRIP };
+        leader.record_soon(moment(0), &mut rng);
+        assert!(leader.records() && leader.deadline() < 2 * ROUND_TRIP);
+        let mut last = 0;
+        for try_number in 0..8 {
+            let now = leader.deadline();
+            assert!(leader.is_recording_due(now));
+            leader.record_again(now, &mut rng, true);
+            leader.record_soon(moment(now), &mut rng);
+            let pause = leader.deadline() - now;
+            assert!(pause >= SECOND << try_number.min(RECORDINGS), "{pause} after {last}");
+            assert!(pause < (SECOND << RECORDINGS) + SECOND);
+            last = pause;
+        }
+        leader.note_recorded(leader.deadline(), &mut rng, false);
+        assert!(!leader.records());
+    }
+}

@@ -213,6 +213,7 @@ impl<A: Amount> Share<A> {
 
     /// Reads what [`Share::encode`] wrote; `tokens` comes from the hot row.
     pub fn decode(cursor: &mut Cursor, tokens: A) -> Result<Self, Malformed> {
+        // A restart takes up the round where it was: what was promised, set aside and accepted binds this life too.
         let (number, applied) = (cursor.u64()?, cursor.u64()?);
         let (fresh, table) = (Incarnation(cursor.u32()?), read_table(cursor)?);
         let kind = cursor.u8()?;
@@ -328,6 +329,7 @@ impl<A: Amount> Value<A> {
     /// amount is one that a site may hold; the rows add up.
     pub fn fits(&self, table: &Table<A>, members: &[SiteId]) -> bool {
         let nothing = A::default();
+        // Each site at most once: a second row of a site would be counted in the sum, and never be applied.
         let in_order = self.rows.windows(2).all(|pair| pair[0].site < pair[1].site);
         let sound = self.rows.iter().all(|row| {
             let expected = match table.settled(row.site) {

@@ -33,21 +33,25 @@ const LARGE: i64 = 64;
 /// Why a round is led, for the counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cause {
+    /// Something waits for it.
     Reactive,
+    /// Something would have to wait soon.
     Proactive,
+    /// What another leader began is to be brought to an end, or a new incarnation recorded.
     Recovery,
 }
 
 impl Quotas {
     /// Handles a message of a quota's agreement.
     pub(super) fn agreement(&mut self, turn: &mut Turn, from: SiteId, quota: &str, message: Message) {
-        // A message that asks nothing of us and tells us nothing durable must not make us remember a name.
+        // A message that asks nothing of this site and tells it nothing durable must not make it remember a name.
         let creates = matches!(message, Message::Election { .. } | Message::Accept { .. } | Message::Decided { .. });
         let at = if creates { self.position_or_new(&turn.here, quota) } else { self.position(quota) };
         let Some(at) = at.filter(|_| !self.is_frozen(quota)) else {
             turn.out.metrics.ignored += 1;
             return;
         };
+
         // No round records this site where nothing exists, nor where a leader gave up because too few may vote.
         let exists = self.list[at].limit().is_some();
         if match message {
@@ -57,14 +61,16 @@ impl Quotas {
         } {
             self.ask_whether_it_may_vote(turn, at);
         }
+        // Some site wants it: it is not forgotten right now.
         if creates && !exists {
-            // Somebody wants it: it is not forgotten right now.
             self.note_absent(&turn.here, at);
         }
+
         let offer = self.offer(&turn.here, at);
         let before = self.standing(at);
         let mut step = Step::default();
         self.list[at].avantan.handle(turn.here.site, from, message, |_| offer, &mut step);
+
         // A report that is repeated says nothing new: the leader counts the first.
         let reported = step.sends.iter().any(|(_, message)| matches!(message, Message::Report { .. }));
         if reported
@@ -73,12 +79,14 @@ impl Quotas {
         {
             activity.waiting.note_offer();
         }
-        let covered = self.is_covered(&turn.here, at);
-        if covered {
+
+        // What waits has enough: every further report would only set more aside.
+        if self.is_covered(&turn.here, at) {
             self.list[at].avantan.build(turn.here.site, &mut step);
         }
         self.conclude_step(turn, at, before, step);
 
+        // Any message of a leader in whose round this site is may be its last.
         let quota = &mut self.list[at];
         if quota.avantan.in_round() && *quota.avantan.role() == Role::Idle {
             let activity = self.list[at].activity(&turn.here);
@@ -140,8 +148,8 @@ impl Quotas {
 
     /// Creates (with a limit) or deletes a quota by a round.
     pub(super) fn administer(&mut self, turn: &mut Turn, at: usize, ticket: Ticket, limit: Option<i64>, timeout: u64) {
-        let deadline = turn.here.now.mono.saturating_add(timeout);
         // An earlier try of the same operation may have got a value accepted: then it cannot be taken back either.
+        let deadline = turn.here.now.mono.saturating_add(timeout);
         let share = &self.list[at].avantan.share;
         let generation = share.table.generation;
         let out = share.round.as_ref().filter(|round| {
@@ -150,6 +158,7 @@ impl Quotas {
         });
         let number = self.list[at].number;
         let aim = out.map(|round| Aim { quota: number, generation, instance: round.instance, limit });
+
         let now = turn.here.now.mono;
         let activity = self.list[at].activity(&turn.here);
         // A creation may come to nothing: the name is looked at again, and forgotten what was noted of it.
@@ -158,6 +167,7 @@ impl Quotas {
             turn.out.finished.push((ticket, Outcome::Refused(Refusal::Overloaded)));
             return;
         }
+
         activity.admin.push_back(Admin { ticket, limit, deadline, aim });
         activity.deadline_at = activity.deadline_at.min(deadline);
         self.waits.places.insert(ticket, Place::Admin { at: at as u32 });
@@ -168,9 +178,11 @@ impl Quotas {
 
     /// Leads the round that the first waiting creation or deletion needs, if none is under way.
     fn lead_admin(&mut self, turn: &mut Turn, at: usize) {
+        // What is there already needs no round. While the quota is being deleted, what is here may be gone already.
         if !self.list[at].is_closing() {
             self.finish_admin(turn, at);
         }
+
         let quota = &self.list[at];
         let Some(first) = quota.activity.as_ref().and_then(|activity| activity.admin.front()) else { return };
         let intent = first.limit.map_or(Intent::Delete, |limit| Intent::Create { limit });
@@ -189,18 +201,21 @@ impl Quotas {
         let is_frozen = self.is_frozen(&self.list[at].name);
         if is_frozen || !self.list[at].avantan.may_vote(turn.here.site) {
             if !is_frozen {
-                // Not recorded yet: our digests make the others do it.
+                // Not recorded yet: this site's digests make the others do it.
                 self.ask_whether_it_may_vote(turn, at);
             }
             let activity = self.list[at].activity(&turn.here);
             activity.tick_at = activity.tick_at.min(activity.leader.put_off(turn.here.moment()));
             return;
         }
+
         match cause {
             Cause::Reactive => turn.out.metrics.rounds_reactive += 1,
             Cause::Proactive => turn.out.metrics.rounds_proactive += 1,
             Cause::Recovery => turn.out.metrics.rounds_recovery += 1,
         }
+
+        // After a round in vain, what the sites kept back then is what the requests that wait may need.
         let offer = self.offer(&turn.here, at);
         let before = self.standing(at);
         let again = self.list[at].activity.as_ref().is_some_and(|activity| activity.waiting.has_been_in_vain());
@@ -222,10 +237,11 @@ impl Quotas {
         if self.gifts.leaving.is_some() {
             return Offer { away, needed, wanted: needed, ..Offer::default() };
         }
-        let soon = activity.demand.forecast(SECOND).max(activity.demand.request());
-        let free = quota.avantan.share.tokens;
+
         // Goes on serving from some while the round lasts; where requests wait, the round should have it all.
         // Never more than half of it, and nothing without demand, or there would be tokens that nobody can reach.
+        let soon = activity.demand.forecast(SECOND).max(activity.demand.request());
+        let free = quota.avantan.share.tokens;
         let keeps = needed == 0 && activity.demand.rate() > 0;
         let kept = if keeps { soon.saturating_mul(2).min(free / 2) } else { 0 };
         Offer {
@@ -285,10 +301,10 @@ impl Quotas {
     /// it has happened to knows.
     fn has_majority(&self, here: &Here, at: usize) -> bool {
         let table = &self.list[at].avantan.share.table;
+
         let others = || here.peers.iter().enumerate().filter(|(position, _)| *position != here.position);
         let up = others().filter(|(_, peer)| peer.is_up(here.now));
-        let recorded = |peer: &crate::turn::Peer| table.settled(peer.site).map_or(1, |last| last.row.incarnation.0);
-        let voters = 1 + up.clone().filter(|(_, peer)| peer.incarnation.0 <= recorded(peer)).count();
+        let voters = 1 + up.clone().filter(|(_, peer)| peer.incarnation <= table.recorded(peer.site)).count();
         let may_be_cleared = self.is_unrecorded(here, at) || up.clone().count() + 1 == here.peers.len();
         let possible = if may_be_cleared { 1 + up.count() } else { voters };
         possible >= here.site.majority()
@@ -297,10 +313,10 @@ impl Quotas {
     /// Whether this site is a new incarnation that no round has recorded.
     fn is_unrecorded(&self, here: &Here, at: usize) -> bool {
         let table = &self.list[at].avantan.share.table;
-        let recorded = table.settled(here.site.me).map_or(1, |last| last.row.incarnation.0);
-        table.limit.is_some() && here.site.incarnation.0 > recorded
+        table.limit.is_some() && here.site.incarnation > table.recorded(here.site.me)
     }
 
+    /// Ends what has waited for as long as its client has patience.
     fn expire_waiting(&mut self, turn: &mut Turn, at: usize) {
         let now = turn.here.now.mono;
         let failed = self.unreachable(&turn.here, at);
@@ -314,6 +330,7 @@ impl Quotas {
             };
             self.finish(turn, request.ticket, Outcome::Refused(refusal));
         }
+
         let Some(activity) = &mut self.list[at].activity else { return };
         let (over, left) = std::mem::take(&mut activity.admin).into_iter().partition(|admin| admin.deadline <= now);
         activity.admin = left;
@@ -325,6 +342,7 @@ impl Quotas {
         for admin in over {
             // A value that carries it out may be accepted somewhere, or not: nobody can say yet.
             let outcome = match admin.aim {
+                // Its row tells what became of it, once that is known.
                 Some(aim) => {
                     turn.out.undecided.push((admin.ticket, aim));
                     Outcome::Unknown(UnknownReason::Undecided)
@@ -343,6 +361,8 @@ impl Quotas {
         let activity = self.list[at].activity.as_mut().expect("a quota where somebody waits is active");
         let found = activity.admin.iter().position(|admin| admin.ticket == ticket && admin.aim.is_none());
         let Some(found) = found else { return false };
+
+        // No value that carries it out has left this site: now none will.
         activity.admin.remove(found);
         activity.note_deadlines();
         self.waits.administering -= 1;
@@ -411,12 +431,13 @@ impl Quotas {
         self.schedule(at);
     }
 
+    /// True if a member that is up is a new incarnation that no round has recorded.
     fn has_unrecorded(&self, here: &Here, at: usize) -> bool {
         let table = &self.list[at].avantan.share.table;
         table.limit.is_some()
             && here.peers.iter().enumerate().any(|(position, peer)| {
-                let recorded = table.settled(peer.site).map_or(1, |last| last.row.incarnation.0);
-                position != here.position && peer.is_up(here.now) && peer.incarnation.0 > recorded
+                let is_new = peer.incarnation > table.recorded(peer.site);
+                position != here.position && peer.is_up(here.now) && is_new
             })
     }
 
@@ -454,10 +475,13 @@ impl Quotas {
         if step.changed {
             self.touch(at, Dirty::All);
         }
+
+        // They leave when the rows of this turn are durable: promises, votes, and what is set aside.
         let quota = &mut self.list[at];
         for (to, message) in step.sends {
             turn.out.send(to, QuotaMessage::agreement(&*quota.name, message));
         }
+
         let collecting = matches!(quota.avantan.role(), Role::Collecting { .. });
         if collecting && !before.collecting {
             // A value is out: from here on a creation or deletion can no longer be taken back.
@@ -476,9 +500,9 @@ impl Quotas {
                 }
             }
         }
+
         if step.adopted {
-            self.adopted(turn, at, before);
-            return;
+            return self.adopted(turn, at, before);
         }
         if self.list[at].avantan.share.free() > before.free {
             // What was set aside for a ballot that came to nothing.
@@ -491,6 +515,7 @@ impl Quotas {
 
     /// An election came to nothing.
     fn failed(&mut self, turn: &mut Turn, at: usize, was_recording: bool) {
+        // It says nothing of what requests may hope for.
         if was_recording {
             self.list[at].activity(&turn.here).leader.fail_to_record();
             self.seek(turn, at);
@@ -504,6 +529,7 @@ impl Quotas {
 
     /// An instance was decided and applied.
     fn adopted(&mut self, turn: &mut Turn, at: usize, before: Standing) {
+        // Gifts of a generation that is gone went with its tokens: their totals must not be taken by the next one.
         let now = turn.here.now.mono;
         let quota = &mut self.list[at];
         let table = &quota.avantan.share.table;
@@ -515,9 +541,11 @@ impl Quotas {
                 self.walk.note(now, quota.number);
             }
         } else {
-            quota.counters.rebalances += 1;
+            quota.counters.work.rebalances += 1;
             turn.out.metrics.rebalances += 1;
         }
+
+        // A site that may not vote has to see to it that it may.
         if quota.activity.is_some() || !quota.avantan.may_vote(turn.here.site) {
             quota.activity(&turn.here);
         }
@@ -528,6 +556,7 @@ impl Quotas {
         if self.list[at].activity.is_none() {
             return self.answer_lookup(turn, at);
         }
+
         let quota = &mut self.list[at];
         let (applied, table) = (quota.avantan.share.applied, quota.avantan.share.table.clone());
         let activity = quota.activity.as_mut().expect("looked at above");
@@ -535,6 +564,7 @@ impl Quotas {
         activity.fed_at = now;
         activity.asked_for_gifts = false;
         activity.tick_at = activity.tick_at.min(now + TICK);
+
         // The rows tell what everybody has now, what they kept out of the round included.
         let mut asked = SiteSet::default();
         let (mut named, mut away, mut rows) = (false, 0i64, 0);
@@ -550,6 +580,8 @@ impl Quotas {
             away = away.wrapping_add(settled.row.away);
             rows += 1;
         }
+
+        // Requests that the round was told of are judged by it, once what it brought is granted.
         self.serve(turn, at);
         if named {
             // Says something only as a whole.
@@ -557,10 +589,12 @@ impl Quotas {
             self.judge_waiting(turn, at, asked, away);
         }
         self.finish_admin(turn, at);
+
         // Only now: what waited for the name was not known to the round that is over.
         self.answer_lookup(turn, at);
         self.seek(turn, at);
         self.lead_admin(turn, at);
+
         let is_left = self.has_unrecorded(&turn.here, at);
         let activity = self.list[at].activity(&turn.here);
         activity.leader.note_recorded(now, turn.out.rng, is_left);
@@ -574,6 +608,8 @@ impl Quotas {
         let free = quota.avantan.share.free().max(0);
         let Some(activity) = &mut quota.activity else { return };
         let reachable = activity.known_free(turn.here.position).saturating_add(free);
+
+        // A site that is up and did not report in time may have what is missing.
         let large = quota.avantan.share.table.limit.unwrap_or(0) / LARGE;
         let missed = |peer: usize| {
             peer != turn.here.position && turn.here.peers[peer].is_up(turn.here.now) && !asked.contains(peer)
@@ -582,6 +618,7 @@ impl Quotas {
             true => i64::MAX,
             false => reachable.saturating_add(away),
         };
+
         // A small one would have to be lucky; those behind it in the line should not wait for that.
         let (refused, waits) = activity.waiting.judge(large, reachable, hoped_for_by_large);
         if !refused.is_empty() {
@@ -590,6 +627,8 @@ impl Quotas {
             activity.leader.end_well();
         }
         activity.note_deadlines();
+
+        // What is under way to this site arrives within a round trip, or the next round finds it where it is.
         if waits && !activity.asked_for_gifts {
             activity.asked_for_gifts = true;
             let patience = turn.here.longest_round_trip() * SECOND_LOOK / 100 + 5 * MILLISECOND;
@@ -659,6 +698,8 @@ impl Quotas {
     pub(super) fn resume_rounds(&mut self, turn: &mut Turn) {
         self.look_for_dead_grants(turn.here.now.mono);
         self.resume_names(&turn.here);
+
+        // What was set aside for them stays so until their outcome is known.
         for at in 0..self.list.len() {
             if self.list[at].avantan.in_round() {
                 let activity = self.list[at].activity(&turn.here);
@@ -675,12 +716,19 @@ impl Quotas {
     }
 }
 
+/// Where a quota stood before a step of its agreement.
 #[derive(Clone, Copy, Debug)]
 struct Standing {
+    /// Its generation.
     generation: u32,
+    /// True if it existed.
     exists: bool,
+    /// Tokens free.
     free: i64,
+    /// True if this site collected votes.
     collecting: bool,
+    /// True if this site led an election.
     electing: bool,
+    /// True if that was to record new incarnations.
     recording: bool,
 }

@@ -34,23 +34,25 @@ pub(super) fn delete(batch: &mut Batch, number: u64) {
     batch.delete(&quota_key(QUOTA_COLD, number));
 }
 
+/// Writes the row that changes with grants. It is written most often, so it is short.
 pub(super) fn put_hot(batch: &mut Batch, scratch: &mut Vec<u8>, quota: &Quota) {
     scratch.clear();
     put_i64(scratch, quota.avantan.share.tokens);
     put_u128(scratch, quota.counters.acquired);
     put_u128(scratch, quota.counters.released);
-    put_u64(scratch, quota.counters.local);
+    put_u64(scratch, quota.counters.work.local);
     put_u64(scratch, quota.counters.last_grant);
     batch.put(&quota_key(QUOTA_HOT, quota.number), scratch);
 }
 
+/// Writes the row that changes with rounds and gifts.
 pub(super) fn put_cold(batch: &mut Batch, scratch: &mut Vec<u8>, quota: &Quota) {
     scratch.clear();
     put_bytes(scratch, quota.name.as_bytes());
     quota.avantan.share.encode(scratch);
     quota.totals.encode(scratch);
-    put_u64(scratch, quota.counters.rebalances);
-    put_u64(scratch, quota.counters.gifts);
+    put_u64(scratch, quota.counters.work.rebalances);
+    put_u64(scratch, quota.counters.work.gifts);
     batch.put(&quota_key(QUOTA_COLD, quota.number), scratch);
 }
 
@@ -79,6 +81,7 @@ pub(super) enum QuotaRow {
 impl QuotaRow {
     /// Reads a row whose tag is [`QUOTA_COLD`] or [`QUOTA_HOT`].
     pub(super) fn decode(key: &[u8], value: &[u8]) -> Result<Self, Malformed> {
+        // The tokens stand in the hot row, which is read later: all cold rows come before it.
         let number = quota_number(key)?;
         let mut cursor = Cursor(value);
         let row = if key[0] == QUOTA_HOT {
@@ -95,8 +98,8 @@ impl QuotaRow {
             let mut quota = Quota::new(name.into(), number);
             quota.avantan = crate::avantan::Avantan::restore(Share::decode(&mut cursor, 0)?);
             quota.totals = Totals::decode(&mut cursor)?;
-            quota.counters.rebalances = cursor.u64()?;
-            quota.counters.gifts = cursor.u64()?;
+            quota.counters.work.rebalances = cursor.u64()?;
+            quota.counters.work.gifts = cursor.u64()?;
             QuotaRow::Cold(Box::new(quota))
         };
         cursor.end()?;
@@ -129,6 +132,8 @@ impl Grant {
         put_u64(&mut out, self.quota);
         put_u64(&mut out, u64::from(self.generation));
         put_i64(&mut out, self.amount);
+
+        // Most grants have no end, and their rows end here.
         if let Some(term) = self.term {
             put_u64(&mut out, term.uptime);
             put_i64(&mut out, term.wall);
@@ -174,6 +179,7 @@ pub(super) fn due_uptime(key: &[u8]) -> Result<u64, Malformed> {
 
 /// What ends at this uptime or before, and the first that ends after it: two ranges of the index by time, in this order.
 pub(super) fn due_ranges(uptime: u64) -> [KeyRange; 2] {
+    // The second range tells when to look again.
     let mut after = vec![DUE];
     after.extend_from_slice(&uptime.saturating_add(1).to_be_bytes());
     [
