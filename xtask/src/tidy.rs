@@ -37,8 +37,8 @@ const CRATES: &[(&str, &[&str])] = &[
 
 /// The modules of `core`; each may use those before it.
 const MODULES: &[&str] = &[
-    "id", "codec", "clock", "machine", "rows", "right", "object", "draft", "api", "stats", "warranty", "avantan",
-    "words", "peer", "session", "config", "metrics", "turn", "chapter", "txn", "quota", "node",
+    "id", "codec", "clock", "machine", "rows", "right", "object", "draft", "api", "stats", "gift", "warranty",
+    "avantan", "words", "peer", "session", "config", "metrics", "turn", "chapter", "txn", "quota", "node",
 ];
 
 /// The only file of `node` that names the chapters.

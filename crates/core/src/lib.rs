@@ -43,6 +43,7 @@ pub mod clock;
 pub mod codec;
 pub mod config;
 pub mod draft;
+pub mod gift;
 pub mod id;
 pub mod machine;
 pub mod metrics;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::api::{Outcome, Response};
-use crate::avantan::Membership;
+use crate::avantan::{Membership, Moment};
 use crate::clock::{MILLISECOND, Now, Offset, SECOND};
 use crate::config::{Config, Warranties};
 use crate::id::{Incarnation, OperationId, SessionId, SiteId};
@@ -197,6 +197,11 @@ impl Here<'_> {
         let measured = self.peers.iter().filter(|peer| peer.is_up(self.now));
         let longest = measured.filter_map(|peer| peer.offset).map(|offset| offset.rtt).max();
         longest.unwrap_or(200 * MILLISECOND).clamp(MILLISECOND, LONGEST_WAY)
+    }
+
+    /// The time, for the leader of a round.
+    pub fn moment(&self) -> Moment {
+        Moment { now: self.now.mono, round_trip: self.longest_round_trip() }
     }
 
     /// The last measured round trip to a site, in microseconds; a guess before anything was measured, zero to itself.

@@ -46,8 +46,7 @@ use rustc_hash::FxHashMap;
 
 use crate::clock::{MILLISECOND, Now, SECOND};
 use crate::id::SiteId;
-use crate::object::message::Offer;
-use crate::right::{Start, WarrantyNumber};
+use crate::right::{End, Mark, Offer, Start, WarrantyNumber};
 use crate::stats::Popularity;
 
 /// The longest warranty, in microseconds.
@@ -67,7 +66,7 @@ const SHORTEST: u64 = 20 * MILLISECOND;
 /// The pause between two requests to one holder to give a right up, however many writes wait for it.
 const ASK_AGAIN: u64 = 200 * MILLISECOND;
 /// The durable mark is raised to this far beyond an expiry, so that one sync serves many warranties.
-const AHEAD: i64 = SECOND as i64;
+const AHEAD: u64 = SECOND;
 /// The most objects whose popularity is remembered; beyond it, those that were not used for longest are forgotten.
 const POPULAR: usize = 65_536;
 /// No right over an object is issued for this long after a write of it was refused because it may not wait. Otherwise
@@ -87,24 +86,16 @@ pub struct Issued {
     pub start: Start,
     /// Its number; that of its last extension, if it was extended.
     pub number: WarrantyNumber,
-    /// It binds until the wall clock is past this, in microseconds since 1970; ε later than the holder was told.
-    pub wall: i64,
-    /// It also binds until the monotonic clock is past this.
-    pub mono: u64,
+    /// When it ends, if it is not given up.
+    end: End,
     /// The monotonic time at which its holder was last asked to give it up; none if never.
     asked_back: Option<u64>,
 }
 
 impl Issued {
-    /// True if it binds no more. Both clocks must say so, because either may be wrong.
-    fn is_over(&self, now: Now) -> bool {
-        now.wall > self.wall && now.mono > self.mono
-    }
-
     /// The monotonic time at which it will be over, if the wall clock advances as fast.
     pub fn over_at(&self, now: Now) -> u64 {
-        let wall = u64::try_from(self.wall.saturating_sub(now.wall)).unwrap_or(0);
-        self.mono.max(now.mono.saturating_add(wall)) + 1
+        self.end.over_at(now)
     }
 }
 
@@ -126,10 +117,8 @@ pub struct Issuer {
     respites: FxHashMap<String, u64>,
     /// The estimated frequencies of reads and writes, by object.
     popularity: FxHashMap<String, Popularity>,
-    /// A wall-clock time above every expiry that was ever sent. It is durable before a warranty leaves that needs it.
-    mark: i64,
-    /// True if `mark` has changed since [`Issuer::take_mark`].
-    is_dirty: bool,
+    /// The mark above every expiry that was ever sent.
+    mark: Mark,
     /// Binds like a warranty over every object, for those that an earlier life may have issued; none once that is over.
     before: Option<Before>,
     /// The wall-clock time that a majority agreed had come, at the last [`Issuer::note_agreed`]; none if no majority
@@ -155,18 +144,18 @@ struct Before {
 impl Issuer {
     /// An issuer with this durable mark and no warranties.
     pub fn restore(mark: i64) -> Self {
-        Self { mark, ..Self::default() }
+        Self { mark: Mark::restore(mark), ..Self::default() }
     }
 
     /// Begins to serve, in this start. `was_lost` says that an earlier incarnation's storage is gone, and its mark with
     /// it.
     pub fn resume(&mut self, now: Now, epsilon: u64, start: Start, was_lost: bool) {
         // Whatever the lost storage's mark was, nothing that rests on it lasts for longer than a lease from now.
-        let mark = if was_lost { now.wall.saturating_add_unsigned(LEASE) } else { self.mark };
         if was_lost {
-            (self.mark, self.is_dirty) = (mark, true);
+            self.mark.set(now.wall.saturating_add_unsigned(LEASE));
         }
 
+        let mark = self.mark.wall();
         let wall = mark.saturating_add_unsigned(epsilon);
         let least = if was_lost { LEASE } else { 0 };
         let mono = now.mono + least + if was_lost { 2 * epsilon } else { 0 };
@@ -188,8 +177,8 @@ impl Issuer {
         let Some(farthest) = self.farthest else { return };
 
         // A mark that is too far ahead would keep the writes of the next life waiting for nothing.
-        if self.mark > farthest {
-            (self.mark, self.is_dirty) = (farthest, true);
+        if self.mark.wall() > farthest {
+            self.mark.set(farthest);
         }
         if let Some(before) = &mut self.before {
             before.wall = before.wall.min(farthest);
@@ -199,14 +188,14 @@ impl Issuer {
         // another start too, and a start knows only the mark.
         let left = self.before.map_or(0, |before| before.mono.saturating_sub(now.mono));
         let until = at_most.map_or(0, |at_most| at_most.saturating_add_unsigned(left));
-        if left > 0 && self.mark.saturating_add_unsigned(SECOND) < until {
-            (self.mark, self.is_dirty) = (until, true);
+        if left > 0 && self.mark.wall().saturating_add_unsigned(SECOND) < until {
+            self.mark.set(until);
         }
     }
 
     /// The durable mark, and true if it has changed since the last call.
     pub fn take_mark(&mut self) -> (i64, bool) {
-        (self.mark, std::mem::take(&mut self.is_dirty))
+        self.mark.take()
     }
 
     /// The number of objects that have warranties.
@@ -265,31 +254,27 @@ impl Issuer {
         }
 
         // A next life knows nothing of this right but the mark, below which it lets writes wait.
-        if expiry > self.mark {
-            self.mark = expiry.saturating_add(AHEAD);
-            self.is_dirty = true;
-        }
-        assert!(expiry <= self.mark, "a right outlasts the mark that a next life waits for");
+        self.mark.cover(expiry, AHEAD);
 
-        // The holder stops ε before the expiry and counts the duration from when it asked: it always stops first.
         self.count += 1;
         let number = WarrantyNumber { start: self.start, count: self.count };
+        let offer = Offer { number, expiry, duration };
         let rights = self.issued.entry(name.to_owned()).or_default();
-        let (mut wall, mut mono) = (expiry.saturating_add_unsigned(epsilon), now.mono + duration + 2 * epsilon);
+        let mut end = End::new(now, offer, epsilon);
 
         // An extension never ends before what it extends: the holder may still rely on the older end.
         rights.retain(|right| {
             let same = (right.holder, right.start) == (holder, start);
             if same {
-                (wall, mono) = (wall.max(right.wall), mono.max(right.mono));
+                end = end.extending(right.end);
             }
             !same
         });
-        rights.push(Issued { holder, start, number, wall, mono, asked_back: None });
+        rights.push(Issued { holder, start, number, end, asked_back: None });
         if rights.len() == 1 {
-            self.ends.insert((mono, name.to_owned()));
+            self.ends.insert((end.mono, name.to_owned()));
         }
-        Some(Offer { number, expiry, duration })
+        Some(offer)
     }
 
     /// Begins a write of the object: no right over it is issued until [`Issuer::unbar`].
@@ -350,12 +335,12 @@ impl Issuer {
 
         // An end that a wrong wall clock set binds no longer than everything that may rest on the right.
         if let Some(farthest) = farthest {
-            rights.iter_mut().for_each(|right| right.wall = right.wall.min(farthest));
+            rights.iter_mut().for_each(|right| right.end.wall = right.end.wall.min(farthest));
         }
 
         // Only here does a right end by time, and by both clocks: a write that went ahead sooner would break the
         // promise.
-        rights.retain(|right| !right.is_over(now));
+        rights.retain(|right| !right.end.is_over(now));
         if rights.is_empty() {
             self.issued.remove(name);
         }
@@ -430,49 +415,11 @@ impl Issuer {
     }
 }
 
-/// A warranty at its holder.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct HeldRight {
-    /// Its number.
-    pub number: WarrantyNumber,
-    /// Its end by the wall clock, in microseconds since 1970. The holder stops ε before.
-    pub expiry: i64,
-    /// The holder also stops at this monotonic time.
-    pub mono: u64,
-    /// The time from when it was issued to its end, in microseconds.
-    pub duration: u64,
-}
-
-impl HeldRight {
-    /// The right in an answer to a question that was sent at `asked`, on the monotonic clock. It counts from there,
-    /// because the issuer counts from a later time: when it issued the right.
-    pub fn new(offer: Offer, asked: u64) -> Self {
-        let Offer { number, expiry, duration } = offer;
-        Self { number, expiry, mono: asked.saturating_add(duration), duration }
-    }
-
-    /// The wall-clock time until which the holder relies on it, and by which a transaction that rests on it must be
-    /// prepared.
-    pub fn relied_until(&self, epsilon: u64) -> i64 {
-        self.expiry.saturating_sub_unsigned(epsilon)
-    }
-
-    /// True if the holder may rely on it. Both clocks must say so, because either may be wrong.
-    pub fn is_live(&self, now: Now, epsilon: u64) -> bool {
-        now.wall < self.relied_until(epsilon) && now.mono < self.mono
-    }
-
-    /// For how long the holder may still rely on it, in microseconds.
-    pub fn left(&self, now: Now, epsilon: u64) -> u64 {
-        let wall = u64::try_from(self.relied_until(epsilon).saturating_sub(now.wall)).unwrap_or(0);
-        wall.min(self.mono.saturating_sub(now.mono))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::id::{Incarnation, Life};
+    use crate::right::HeldRight;
 
     const EPSILON: u64 = 1_000;
 

@@ -12,27 +12,55 @@
 //!   to the limit (to at most the limit once a disk was lost: the tokens on it count as spent);
 //! - **own invariants**: no assertion of the product fails.
 //!
+//! The amount is that of tokens, or another one ([`crate::bound`]): the agreement is the same for both.
+//!
 //! Steps are atomic with their write, because the driver's release rule lets no message leave before it: a crash
 //! between the two is a message that is never delivered.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use slackline_core::avantan::{
-    Avantan, Clearance, Heard, Intent, Membership, Message, NoVote, Offer, Role, Row, Settled, Share, Step, Table,
+    Amount, Avantan, Clearance, Heard, Intent, Membership, Message, NoVote, Offer, Role, Row, Settled, Share, Step,
+    Table,
 };
 use slackline_core::id::{Incarnation, SiteId};
 use stateright::{Model, Property};
 
+/// An amount that clients use up.
+pub trait Spent: Amount + Display + Send + Sync + 'static {
+    /// What one client acquires.
+    const UNIT: Self;
+
+    /// True if a client can acquire of it.
+    fn can_be_spent(self) -> bool;
+
+    /// True if so much may be left of `limit` when shares were lost.
+    fn is_left_of(self, limit: Self) -> bool;
+}
+
+impl Spent for i64 {
+    const UNIT: Self = 1;
+
+    fn can_be_spent(self) -> bool {
+        self > 0
+    }
+
+    fn is_left_of(self, limit: Self) -> bool {
+        self <= limit
+    }
+}
+
 /// The bounds of an exploration.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct Setup<A = i64> {
     /// The name in the printed line.
     pub name: &'static str,
-    /// Tokens at each site at the start.
-    pub tokens: Vec<i64>,
-    /// Tokens that a site keeps out of a round, if it has them.
-    pub kept: i64,
+    /// The share of each site at the start.
+    pub tokens: Vec<A>,
+    /// What a site keeps out of a round, if it has so much.
+    pub kept: A,
     /// The highest ballot number in any instance.
     pub ballots: u64,
     /// The number of rounds.
@@ -53,7 +81,7 @@ pub struct Setup {
 /// The numbers of events: in a setup those that may happen, in a state those that still may.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Allowed {
-    /// Tokens that clients acquire.
+    /// Grants to clients, of a unit each.
     pub acquires: u8,
     /// Crashes.
     pub crashes: u8,
@@ -65,8 +93,8 @@ pub struct Allowed {
 
 /// One site.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Site {
-    avantan: Avantan,
+pub struct Site<A = i64> {
+    avantan: Avantan<A>,
     incarnation: Incarnation,
     clearance: Clearance,
     /// The highest incarnation of each site that it has heard of.
@@ -75,40 +103,40 @@ pub struct Site {
 
 /// A message under way.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Envelope {
+pub struct Envelope<A = i64> {
     from: usize,
     /// The sender's incarnation.
     incarnation: Incarnation,
     to: usize,
-    note: Note,
+    note: Note<A>,
 }
 
 /// The content of a message.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Note {
+pub enum Note<A = i64> {
     /// A message of the agreement.
-    Agreement(Message),
+    Agreement(Message<A>),
     /// A new incarnation asks if a vote of its predecessors counts.
     Question {
         /// Repeated in the answer.
         token: u64,
     },
     /// The answer: no vote of theirs counts.
-    NoVote(NoVote),
+    NoVote(NoVote<A>),
 }
 
 /// One state of all sites and the network.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct State {
-    sites: Vec<Site>,
+pub struct State<A = i64> {
+    sites: Vec<Site<A>>,
     /// The messages under way. One that never arrives stays here.
-    network: BTreeSet<Envelope>,
-    /// Tokens acquired by clients so far, at all sites.
-    acquired: i64,
+    network: BTreeSet<Envelope<A>>,
+    /// What clients have acquired so far, at all sites.
+    acquired: A,
     /// The events that may still happen.
     left: Allowed,
     /// The first table that a site applied for each instance, by rising instance.
-    decided: Vec<(u64, Table)>,
+    decided: Vec<(u64, Table<A>)>,
     /// True once a site has applied another table for one of these instances.
     disagreed: bool,
     /// True once an assertion of the product has failed.
@@ -117,9 +145,9 @@ pub struct State {
 
 /// An event that may happen next.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Action {
+pub enum Action<A = i64> {
     /// A message arrives.
-    Deliver(Envelope),
+    Deliver(Envelope<A>),
     /// A site leads a round, or a higher ballot of the one that it is in.
     Start(usize),
     /// A leader stops waiting for reports.
@@ -128,7 +156,7 @@ pub enum Action {
     Withdraw(usize),
     /// A new incarnation asks the others if it may vote.
     Ask(usize),
-    /// A client is granted a token.
+    /// A client is granted a unit.
     Acquire(usize),
     /// A site loses its volatile state.
     Crash(usize),
@@ -136,7 +164,7 @@ pub enum Action {
     LoseDisk(usize),
 }
 
-impl Setup {
+impl<A: Spent> Setup<A> {
     fn members(&self) -> Vec<SiteId> {
         (0..self.tokens.len()).map(|at| SiteId::new(at as u16, 0)).collect()
     }
@@ -150,22 +178,18 @@ impl Setup {
         self.rounds + u64::from(!self.creates)
     }
 
-    fn limit(&self) -> i64 {
-        self.tokens.iter().sum()
+    fn limit(&self) -> A {
+        sum(self.tokens.iter().copied())
     }
 
     /// A site's offer to a round.
-    fn offer(&self, share: &Share) -> Offer {
-        Offer {
-            kept: self.kept.min(share.tokens),
-            away: 0,
-            needed: i64::from(share.tokens == 0),
-            wanted: i64::from(share.tokens == 0),
-        }
+    fn offer(&self, share: &Share<A>) -> Offer<A> {
+        let needed = if share.tokens.can_be_spent() { A::default() } else { A::UNIT };
+        Offer { kept: self.kept, away: A::default(), needed, wanted: needed }
     }
 
     /// One step of a site's agreement: calls it, puts its messages on the network, and compares what it has decided.
-    fn step(&self, state: &mut State, at: usize, act: &dyn Fn(&mut Avantan, Membership, &mut Step)) {
+    fn step(&self, state: &mut State<A>, at: usize, act: &dyn Fn(&mut Avantan<A>, Membership, &mut Step<A>)) {
         let members = self.members();
         let site = &mut state.sites[at];
         let incarnation = site.incarnation;
@@ -202,7 +226,7 @@ impl Setup {
     }
 
     /// A message arrives.
-    fn deliver(&self, state: &mut State, envelope: Envelope) {
+    fn deliver(&self, state: &mut State<A>, envelope: Envelope<A>) {
         state.network.remove(&envelope);
         let Envelope { from, incarnation, to, note } = envelope;
         let members = self.members();
@@ -239,7 +263,7 @@ impl Setup {
     }
 
     /// A new incarnation asks every other site if it may vote. Returns false if that is no new question.
-    fn ask(&self, state: &mut State, at: usize) -> bool {
+    fn ask(&self, state: &mut State<A>, at: usize) -> bool {
         let Site { avantan, incarnation, clearance, .. } = &mut state.sites[at];
         let before = clearance.clone();
 
@@ -257,7 +281,7 @@ impl Setup {
 }
 
 /// One line for each step of a counterexample.
-pub(crate) fn trace(setup: &Setup, actions: Vec<Action>) -> Vec<String> {
+pub(crate) fn trace<A: Spent>(setup: &Setup<A>, actions: Vec<Action<A>>) -> Vec<String> {
     let mut state = setup.init_states().remove(0);
     let mut lines = Vec::new();
     for action in actions {
@@ -269,7 +293,7 @@ pub(crate) fn trace(setup: &Setup, actions: Vec<Action>) -> Vec<String> {
             Action::Build(at) => format!("S{} stops waiting for reports", at + 1),
             Action::Withdraw(at) => format!("S{} withdraws", at + 1),
             Action::Ask(at) => format!("S{} asks if it may vote", at + 1),
-            Action::Acquire(at) => format!("S{} grants a token", at + 1),
+            Action::Acquire(at) => format!("S{} grants a unit", at + 1),
             Action::Crash(at) => format!("S{} crashes and restarts", at + 1),
             Action::LoseDisk(at) => format!("S{} loses its disk and comes back new", at + 1),
         };
@@ -287,7 +311,7 @@ pub(crate) fn trace(setup: &Setup, actions: Vec<Action>) -> Vec<String> {
 }
 
 /// A message in a few words.
-fn brief(note: &Note) -> String {
+fn brief<A: Spent>(note: &Note<A>) -> String {
     let message = match note {
         Note::Agreement(message) => message,
         Note::Question { .. } => return "does a vote of mine count?".to_owned(),
@@ -319,29 +343,30 @@ fn brief(note: &Note) -> String {
     }
 }
 
-impl Model for Setup {
-    type State = State;
-    type Action = Action;
+impl<A: Spent> Model for Setup<A> {
+    type State = State<A>;
+    type Action = Action<A>;
 
-    fn init_states(&self) -> Vec<State> {
+    fn init_states(&self) -> Vec<State<A>> {
         // The entity exists, and instance 1 created it with these tokens; or nobody has heard of it.
         // The table and the shares agree: each site has applied its row of it.
-        let row = |(at, &after): (usize, &i64)| Settled {
+        let nothing = A::default();
+        let row = |(at, &after): (usize, &A)| Settled {
             instance: 1,
             row: Row {
                 site: SiteId::new(at as u16, 0),
                 incarnation: Incarnation(1),
                 share: 0,
-                before: 0,
+                before: nothing,
                 after,
-                kept: 0,
-                away: 0,
+                kept: nothing,
+                away: nothing,
             },
         };
 
-        let rows: Vec<Settled> = self.tokens.iter().enumerate().map(row).collect();
+        let rows: Vec<Settled<A>> = self.tokens.iter().enumerate().map(row).collect();
         let table = Table::from_parts(1, 1, Some(self.limit()), rows);
-        let site = |&tokens: &i64| {
+        let site = |&tokens: &A| {
             let share = match self.creates {
                 true => Share::default(),
                 false => Share { tokens, number: 1, applied: 1, table: table.clone(), ..Share::default() },
@@ -354,7 +379,7 @@ impl Model for Setup {
         vec![State {
             sites: self.tokens.iter().map(site).collect(),
             network: BTreeSet::new(),
-            acquired: 0,
+            acquired: nothing,
             left: self.allowed,
             decided: Vec::new(),
             disagreed: false,
@@ -362,7 +387,7 @@ impl Model for Setup {
         }]
     }
 
-    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+    fn actions(&self, state: &State<A>, actions: &mut Vec<Action<A>>) {
         // A counterexample is found: nothing more has to be seen behind it.
         if state.broken || state.disagreed {
             return;
@@ -394,7 +419,7 @@ impl Model for Setup {
                 }
             }
 
-            if state.left.acquires > 0 && share.free() > 0 {
+            if state.left.acquires > 0 && share.free().can_be_spent() {
                 actions.push(Action::Acquire(at));
             }
             // A crash of a site that has nothing volatile changes nothing.
@@ -407,7 +432,7 @@ impl Model for Setup {
         }
     }
 
-    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+    fn next_state(&self, last: &State<A>, action: Action<A>) -> Option<State<A>> {
         let mut state = last.clone();
         match action {
             Action::Deliver(envelope) => self.deliver(&mut state, envelope),
@@ -430,8 +455,9 @@ impl Model for Setup {
                 self.step(&mut state, at, &|avantan, site, step| avantan.withdraw(site, step));
             }
             Action::Acquire(at) => {
-                state.sites[at].avantan.share.tokens -= 1;
-                state.acquired += 1;
+                let tokens = &mut state.sites[at].avantan.share.tokens;
+                *tokens = tokens.minus(A::UNIT);
+                state.acquired = state.acquired.plus(A::UNIT);
                 state.left.acquires -= 1;
             }
             // The share is what the product keeps on disk; the role and the answers to questions are in memory.
@@ -457,39 +483,43 @@ impl Model for Setup {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("agreement", |_, state: &State| !state.disagreed),
-            Property::always("conservation", |setup: &Setup, state: &State| {
+            Property::always("agreement", |_, state: &State<A>| !state.disagreed),
+            Property::always("conservation", |setup: &Setup<A>, state: &State<A>| {
                 // A decided table holds, even if the only site that knew it has lost its disk. So a site's tokens are counted as if
                 // it had applied its row of the newest one: it does so exactly if its share number is the one in the row.
                 let newest = state.decided.last().map(|(_, table)| table);
-                let mut held = 0;
+                let mut held = A::default();
                 for (at, site) in state.sites.iter().enumerate() {
                     let share = &site.avantan.share;
-                    held += share.tokens;
+                    held = held.plus(share.tokens);
                     if let Some(last) = newest.and_then(|table| table.settled(SiteId::new(at as u16, 0)))
                         && last.row.incarnation == site.incarnation
                         && last.row.share == share.number
                     {
-                        held += last.row.after - last.row.before;
+                        held = held.plus(last.row.after).minus(last.row.before);
                     }
                 }
 
-                let all = held + state.acquired;
+                let all = held.plus(state.acquired);
                 let exists = newest.map_or(!setup.creates, |table| table.limit.is_some());
-                let limit = if exists { setup.limit() } else { 0 };
-                if state.left.losses == setup.allowed.losses { all == limit } else { all <= limit }
+                let limit = if exists { setup.limit() } else { A::default() };
+                if state.left.losses == setup.allowed.losses { all == limit } else { all.is_left_of(limit) }
             }),
-            Property::always("own invariants", |_, state: &State| !state.broken),
+            Property::always("own invariants", |_, state: &State<A>| !state.broken),
         ]
     }
 
-    fn within_boundary(&self, state: &State) -> bool {
+    fn within_boundary(&self, state: &State<A>) -> bool {
         state.sites.iter().all(|site| {
             let share = &site.avantan.share;
             share.applied <= self.last()
                 && share.round.as_ref().is_none_or(|round| round.promised.number <= self.ballots)
         })
     }
+}
+
+fn sum<A: Amount>(amounts: impl Iterator<Item = A>) -> A {
+    amounts.fold(A::default(), A::plus)
 }
 
 /// The setups that the project checks.

@@ -1,11 +1,12 @@
 //! The model checks: the product's own protocol code, not a copy of it, in every order of events.
 //!
-//! - [`avantan`]: the agreement by which sites move tokens;
+//! - [`avantan`]: the agreement by which sites move tokens, and, by the same code, another amount ([`bound`]);
 //! - [`commit`]: transactions over objects of several sites.
 //!
 //! Breadth-first, so that a counterexample is a shortest one.
 
 pub mod avantan;
+pub mod bound;
 pub mod commit;
 
 use std::fmt::Debug;
@@ -39,8 +40,10 @@ pub struct Violation {
 /// A model with the bounds of its exploration.
 #[derive(Clone, Debug)]
 pub enum Setup {
-    /// The agreement.
+    /// The agreement about tokens.
     Avantan(avantan::Setup),
+    /// The agreement about slack under a bound that moves.
+    Bound(avantan::Setup<bound::Slack>),
     /// Transactions.
     Commit(commit::Setup),
 }
@@ -50,6 +53,7 @@ impl Setup {
     pub fn name(&self) -> &'static str {
         match self {
             Setup::Avantan(setup) => setup.name,
+            Setup::Bound(setup) => setup.name,
             Setup::Commit(setup) => setup.name,
         }
     }
@@ -59,6 +63,7 @@ impl Setup {
         let name = self.name();
         match self {
             Setup::Avantan(setup) => explore(name, setup.clone(), most, |actions| avantan::trace(&setup, actions)),
+            Setup::Bound(setup) => explore(name, setup.clone(), most, |actions| avantan::trace(&setup, actions)),
             Setup::Commit(setup) => explore(name, setup.clone(), most, |actions| commit::trace::trace(&setup, actions)),
         }
     }
@@ -67,7 +72,8 @@ impl Setup {
 /// The setups that the project checks.
 pub fn setups() -> Vec<Setup> {
     let avantan = avantan::setups().into_iter().map(Setup::Avantan);
-    avantan.chain(commit::setups().into_iter().map(Setup::Commit)).collect()
+    let bound = bound::setups().into_iter().map(Setup::Bound);
+    avantan.chain(bound).chain(commit::setups().into_iter().map(Setup::Commit)).collect()
 }
 
 /// Explores a model; `trace` puts a counterexample into words.

@@ -3,7 +3,7 @@
 use slackline_core::api::{Request, Response};
 use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, NoVote, Report, Row, Scope, Settled, Table, Value};
 use slackline_core::id::Incarnation;
-use slackline_core::peer::quota::{DIGESTS, Digest, Forget, Forgotten, NAMES, QuotaMessage, Tally};
+use slackline_core::peer::quota::{DIGESTS, Digest, Forget, Forgotten, NAMES, QuotaMessage, Tally, Work};
 use slackline_core::peer::{Body, PeerMessage, RelayMessage, SiteMessage};
 
 use crate::check::{Invalid, convert, convert_all, inner, optional, required};
@@ -336,9 +336,49 @@ same_fields! {
     Digest = internal::Digest {
         quota, generation, applied, free, short, rate, given, given_to, received, received_from
     }
-    Tally = internal::Tally {
-        site, generation, limit, applied, in_round, tokens, held, acquired, released, given, received, local,
-        rebalances, gifts
+}
+
+impl From<Tally> for internal::Tally {
+    fn from(tally: Tally) -> Self {
+        let Work { local, rebalances, gifts } = tally.work;
+        Self {
+            site: tally.site.to_wire(),
+            generation: tally.generation,
+            limit: tally.limit,
+            applied: tally.applied,
+            in_round: tally.in_round,
+            tokens: tally.tokens,
+            held: tally.held,
+            acquired: tally.acquired.to_wire(),
+            released: tally.released.to_wire(),
+            given: tally.given.to_wire(),
+            received: tally.received.to_wire(),
+            local,
+            rebalances,
+            gifts,
+        }
+    }
+}
+
+impl TryFrom<internal::Tally> for Tally {
+    type Error = Invalid;
+
+    fn try_from(tally: internal::Tally) -> Result<Self, Invalid> {
+        let internal::Tally { local, rebalances, gifts, .. } = tally;
+        Ok(Self {
+            site: Field::from_wire(tally.site, "site")?,
+            generation: tally.generation,
+            limit: tally.limit,
+            applied: tally.applied,
+            in_round: tally.in_round,
+            tokens: tally.tokens,
+            held: tally.held,
+            acquired: Field::from_wire(tally.acquired, "acquired")?,
+            released: Field::from_wire(tally.released, "released")?,
+            given: Field::from_wire(tally.given, "given")?,
+            received: Field::from_wire(tally.received, "received")?,
+            work: Work { local, rebalances, gifts },
+        })
     }
 }
 

@@ -12,7 +12,7 @@ use slackline_core::object::{
     Abort, Cause, Change, Dependency, Derived, Home, ObjectKey, Origin, Part, Rank, Seen, Span, Transaction,
     Value as Content, Version,
 };
-use slackline_core::peer::quota::{Digest, Forget, Forgotten, QuotaMessage, Tally};
+use slackline_core::peer::quota::{Digest, Forget, Forgotten, QuotaMessage, Tally, Work};
 use slackline_core::peer::{Body, PeerMessage, RelayMessage, SiteMessage};
 use slackline_core::right::{Start, WarrantyNumber};
 
@@ -619,9 +619,7 @@ impl Generator {
             released: self.wide(),
             given: self.several(4, |random| (random.incarnation(), random.wide())),
             received: self.several(4, |random| (random.incarnation(), random.wide())),
-            local: self.number(),
-            rebalances: self.number(),
-            gifts: self.number(),
+            work: Work { local: self.number(), rebalances: self.number(), gifts: self.number() },
         }
     }
 

@@ -1,34 +1,35 @@
 //! One entity's agreement at one site: what it takes part in, leads and has decided. The rules are in the essay of
 //! [`super`](crate::avantan).
 
+use super::amount::{Amount, Bound};
 use super::member::Membership;
-use super::message::{Line, Message, Report, Scope};
-use super::reallocate::{Bound, reallocate};
+use super::message::{Message, Report, Scope};
 use super::state::{Round, Share, Table};
-use super::value::{Ballot, Lifecycle, Row, Value};
+use super::value::{Ballot, Lifecycle, Line, Row, Value};
 use crate::id::{Incarnation, SiteId};
 
 /// Why a round is led.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Intent {
-    /// Move tokens to where they are wanted; also to finish what a silent leader began.
+pub enum Intent<A = i64> {
+    /// Move shares to where they are wanted; also to finish what a silent leader began.
     Move,
-    /// The same, and no site keeps tokens out of the round: one where they did has not met what requests wait for.
+    /// The same, and no site keeps a part of its share out of the round: one where they did has not met what requests wait
+    /// for.
     Gather,
-    /// Record new incarnations. No token moves, so none is set aside.
+    /// Record new incarnations. No share moves, so nothing is set aside.
     Record,
     /// Create the entity with this limit.
     Create {
-        /// How many tokens there shall be.
-        limit: i64,
+        /// The amount of all shares together.
+        limit: A,
     },
     /// Delete the entity; needs a line from every member.
     Delete,
 }
 
-impl Intent {
+impl<A> Intent<A> {
     /// How much the sites are to set aside.
-    fn scope(self) -> Scope {
+    fn scope(&self) -> Scope {
         match self {
             Intent::Move | Intent::Create { .. } => Scope::Spare,
             Intent::Gather => Scope::All,
@@ -40,139 +41,156 @@ impl Intent {
 
 /// What a site is ready to say about its share when a round asks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Offer {
-    /// Tokens to keep out of the round and go on serving from; the rest is set aside.
-    pub kept: i64,
-    /// Tokens given to other sites less tokens received, modulo 2⁶⁴: over all sites it adds up to what is under way.
-    pub away: i64,
-    /// Tokens without which requests that wait here cannot be served.
-    pub needed: i64,
+pub struct Offer<A = i64> {
+    /// The part of the share to keep out of the round and go on serving from; the rest is set aside.
+    pub kept: A,
+    /// What was given to other sites less what was received; see [`Line::away`].
+    pub away: A,
+    /// The amount without which requests that wait here cannot be served.
+    pub needed: A,
     /// The level to hold afterwards, until the next epoch: `needed` and the forecast together, not the difference to
     /// what is there.
-    pub wanted: i64,
+    pub wanted: A,
 }
 
 /// What the site is doing in the current instance. Volatile: a restart is idle.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Role {
+pub enum Role<A = i64> {
     /// Nothing of its own under way (it may still be in another leader's round).
     #[default]
     Idle,
     /// Asking for reports.
     Electing {
-        /// Its ballot.
+        /// The site's ballot; always the highest that it has promised.
         ballot: Ballot,
-        /// Why.
-        intent: Intent,
-        /// What came in, its own line first; one for each site, the first counts.
-        reports: Vec<Report>,
+        /// Why it leads.
+        intent: Intent<A>,
+        /// The reports that came in, its own first; one for each site, the first counts.
+        reports: Vec<Report<A>>,
     },
     /// Asking for votes.
     Collecting {
-        /// Its ballot.
+        /// The site's ballot. The value accepted last at the site is the one that it built at this ballot.
         ballot: Ballot,
-        /// The sites that accepted.
+        /// The sites that accepted, this one included.
         votes: Vec<SiteId>,
     },
 }
 
 /// What a step did, for the caller to persist and to send.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Step {
-    /// The durable state changed; it must be persisted before the messages leave.
+pub struct Step<A = i64> {
+    /// True if the durable state changed; it must be persisted before the messages leave.
     pub changed: bool,
-    /// An instance was adopted: the share may have moved.
+    /// True if an instance was adopted: the share may have moved.
     pub adopted: bool,
-    /// The message fitted no rule, or broke one.
+    /// True if the message fitted no rule, or broke one.
     pub ignored: bool,
-    /// To be sent.
-    pub sends: Vec<(SiteId, Message)>,
+    /// The messages to be sent, with the sites that they are for.
+    pub sends: Vec<(SiteId, Message<A>)>,
 }
 
 /// One entity's agreement at one site.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Avantan {
+pub struct Avantan<A = i64> {
     /// What survives a crash.
-    pub share: Share,
-    role: Role,
-    /// The highest ballot number that a refusal told of, a hint for the next ballot.
+    pub share: Share<A>,
+    /// What this site does in the next instance.
+    role: Role<A>,
+    /// The highest ballot number that a refusal told of, in the next instance: a hint for the next ballot.
     refused: u64,
 }
 
-impl Avantan {
+/// An election as its leader asks for it.
+#[derive(Clone, Copy)]
+struct Call {
+    instance: u64,
+    ballot: Ballot,
+    scope: Scope,
+}
+
+impl<A: Amount> Avantan<A> {
     /// The agreement as it was left on storage.
-    pub fn restore(share: Share) -> Self {
+    pub fn restore(share: Share<A>) -> Self {
         Self { share, role: Role::Idle, refused: 0 }
     }
 
     /// What this site is doing.
-    pub fn role(&self) -> &Role {
+    pub fn role(&self) -> &Role<A> {
         &self.role
     }
 
-    /// Whether it collects votes for a ballot that somebody will not vote for, having promised a higher one.
+    /// True if it collects votes for a ballot that some site will not vote for, having promised a higher one.
     pub fn is_outbid(&self) -> bool {
         matches!(&self.role, Role::Collecting { ballot, .. } if ballot.number <= self.refused)
     }
 
     /// Takes over a value that others have accepted in the next instance, as if this site had voted for it at `ballot`.
-    pub(super) fn take_over(&mut self, site: Membership, ballot: Ballot, value: Value) {
+    pub(super) fn take_over(&mut self, site: Membership, ballot: Ballot, value: Value<A>) {
         if !self.is_acceptable(site, &value) {
             return;
         }
+
+        // Of several, that of the highest ballot is the one that may be chosen.
         let instance = self.share.applied + 1;
         let round = self.share.round.get_or_insert_with(|| Round::new(instance, ballot));
         round.promised = round.promised.max(ballot);
         if round.accepted.as_ref().is_none_or(|(accepted, _)| *accepted < ballot) {
             round.accepted = Some((ballot, value));
         }
+        self.check();
     }
 
-    /// Whether it leads an election that has a report of `site` in an incarnation before this one.
+    /// True if it leads an election that has a report of `site` in an incarnation before this one.
     pub(super) fn has_report_before(&self, site: SiteId, incarnation: Incarnation) -> bool {
         let Role::Electing { reports, .. } = &self.role else { return false };
         reports.iter().any(|report| report.line.site == site && report.line.incarnation < incarnation)
     }
 
-    /// Whether it has offered or accepted something in an instance that is not decided yet: only the outcome, or the
+    /// True if it has offered or accepted something in an instance that is not decided yet: only the outcome, or the
     /// withdrawal of the one ballot that it offered to, ends that. A mere promise binds nothing, nor does an offer where
-    /// there is nothing to offer, because the entity does not exist: whoever wanted to create it may be gone for good.
+    /// there is nothing to offer, because the entity does not exist: the site that wanted to create it may be gone for good.
     pub fn in_round(&self) -> bool {
         let exists = self.share.table.limit.is_some();
         let round = self.share.round.as_ref();
         round.is_some_and(|round| round.accepted.is_some() || (round.first.is_some() && exists))
     }
 
-    /// Whether this incarnation may vote: the first may, a later one once a decided instance recorded it, or once every other
+    /// True if this incarnation may vote: the first may, a later one once a decided instance recorded it, or once every other
     /// site has said that no vote of its predecessors counts ([`Share::fresh`]). A site without an incarnation may not.
     pub fn may_vote(&self, site: Membership) -> bool {
         let cleared = self.share.fresh == site.incarnation && site.incarnation > Incarnation(0);
         cleared || self.may_offer(site)
     }
 
-    /// Whether rounds know this incarnation: only then its tokens take part.
+    /// True if rounds know this incarnation: only then its share takes part.
     fn may_offer(&self, site: Membership) -> bool {
         site.incarnation == Incarnation(1)
             || self.share.table.settled(site.me).is_some_and(|last| last.row.incarnation == site.incarnation)
     }
 
     /// Leads: a new round, or a higher ballot of the round that the site is in. Does nothing where it may not vote.
-    pub fn start(&mut self, site: Membership, intent: Intent, offer: Offer, step: &mut Step) {
+    pub fn start(&mut self, site: Membership, intent: Intent<A>, offer: Offer<A>, step: &mut Step<A>) {
         if !self.may_vote(site) {
             step.ignored = true;
             return;
         }
+
+        // Higher than what this site promised, or it would break that promise by its own ballot.
         let instance = self.share.applied + 1;
         let promised = self.share.round.as_ref().map_or(0, |round| round.promised.number);
         let ballot = Ballot { number: promised.max(self.refused) + 1, site: site.me };
-        let scope = intent.scope();
-        let line = self.join(site, instance, ballot, scope, offer);
+        let call = Call { instance, ballot, scope: intent.scope() };
+        let line = self.join(site, call, offer);
+
+        // The leader is a site of its own round: it promises and reports as the others do, before they are asked.
         let accepted = self.share.round.as_ref().and_then(|round| round.accepted.clone());
         self.role = Role::Electing { ballot, intent, reports: vec![Report { line, accepted, promises: true }] };
         step.changed = true;
-        let election = Message::Election { instance, ballot, scope, table: self.share.table.clone() };
+        let election = Message::Election { instance, ballot, scope: call.scope, table: self.share.table.clone() };
         step.sends.extend(site.others().map(|to| (to, election.clone())));
         self.build_if_all_reported(site, step);
+        self.check();
     }
 
     /// Handles a message of this entity. `offer` is what the site would say to a round now.
@@ -180,9 +198,9 @@ impl Avantan {
         &mut self,
         site: Membership,
         from: SiteId,
-        message: Message,
-        offer: impl FnOnce(&Share) -> Offer,
-        step: &mut Step,
+        message: Message<A>,
+        offer: impl FnOnce(&Share<A>) -> Offer<A>,
+        step: &mut Step<A>,
     ) {
         match message {
             Message::Election { instance, ballot, scope, table } => {
@@ -194,7 +212,7 @@ impl Avantan {
                     return self.tell_decided(from, step);
                 }
                 let offer = offer(&self.share);
-                self.elect(site, from, instance, ballot, scope, offer, step);
+                self.elect(site, from, Call { instance, ballot, scope }, offer, step);
             }
             Message::Report { instance, ballot, report } => {
                 self.hear_report(site, from, instance, ballot, report, step)
@@ -208,26 +226,19 @@ impl Avantan {
             Message::Behind { applied } if applied < self.share.applied => self.tell_decided(from, step),
             Message::Behind { .. } => {}
         }
+        self.check();
     }
 
     /// A leader asks for a promise and a line in the next instance.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one message")]
-    fn elect(
-        &mut self,
-        site: Membership,
-        from: SiteId,
-        instance: u64,
-        ballot: Ballot,
-        scope: Scope,
-        offer: Offer,
-        step: &mut Step,
-    ) {
+    fn elect(&mut self, site: Membership, from: SiteId, call: Call, offer: Offer<A>, step: &mut Step<A>) {
+        let Call { instance, ballot, .. } = call;
         if !self.may_vote(site) {
-            // Without a promise and with nothing set aside, only so that the leader can record us.
-            let line = self.line(site, 0, offer);
+            // Without a promise and with nothing set aside, only so that the leader can record this incarnation.
+            let line = self.line(site, A::default(), offer);
             let report = Report { line, accepted: None, promises: false };
             return step.sends.push((from, Message::Report { instance, ballot, report }));
         }
+
         if let Some(round) = &self.share.round
             && ballot <= round.promised
         {
@@ -239,33 +250,40 @@ impl Avantan {
             }
             return step.sends.push((from, Message::Refuse { instance, promised: round.promised }));
         }
+
+        // An election of this site's own ends with the promise: its reports could build a value below that.
         if matches!(self.role, Role::Electing { .. }) {
             self.role = Role::Idle;
         }
-        let line = self.join(site, instance, ballot, scope, offer);
+
+        // Paxos, phase 1: the promise, what was accepted before, and what is set aside become durable before the report
+        // leaves, or a crash could spend what the leader counts on.
+        let line = self.join(site, call, offer);
         let accepted = self.share.round.as_ref().and_then(|round| round.accepted.clone());
         let report = Report { line, accepted, promises: true };
         step.changed = true;
         step.sends.push((from, Message::Report { instance, ballot, report }));
     }
 
-    /// An answer to our election; the first of each site counts.
+    /// An answer to this site's election; the first of each site counts.
     fn hear_report(
         &mut self,
         site: Membership,
         from: SiteId,
         instance: u64,
         ballot: Ballot,
-        report: Report,
-        step: &mut Step,
+        report: Report<A>,
+        step: &mut Step<A>,
     ) {
         let expected = self.share.applied + 1;
-        let sound =
-            report.line.held >= 0 && report.accepted.as_ref().is_none_or(|(_, value)| self.is_acceptable(site, value));
+        let accepted = report.accepted.as_ref();
+        let sound = report.line.held.is_sound() && accepted.is_none_or(|(_, value)| self.is_acceptable(site, value));
         let Role::Electing { ballot: ours, reports, .. } = &mut self.role else {
             step.ignored = true;
             return;
         };
+
+        // A second report of a site would count what it offers twice, and the site as two of a majority.
         let known = reports.iter().any(|other| other.line.site == from);
         if instance != expected || ballot != *ours || report.line.site != from || known || !sound {
             step.ignored = true;
@@ -276,13 +294,23 @@ impl Avantan {
     }
 
     /// A leader asks for a vote.
-    fn vote(&mut self, site: Membership, from: SiteId, instance: u64, ballot: Ballot, value: Value, step: &mut Step) {
+    fn vote(
+        &mut self,
+        site: Membership,
+        from: SiteId,
+        instance: u64,
+        ballot: Ballot,
+        value: Value<A>,
+        step: &mut Step<A>,
+    ) {
         if instance <= self.share.applied {
             return self.tell_decided(from, step);
         }
         if instance > self.share.applied + 1 {
             return step.sends.push((from, Message::Behind { applied: self.share.applied }));
         }
+
+        // A forgotten vote of an earlier incarnation may be for another value of this instance.
         if !self.may_vote(site) {
             step.ignored = true;
             return;
@@ -292,11 +320,15 @@ impl Avantan {
         {
             return step.sends.push((from, Message::Refuse { instance, promised: round.promised }));
         }
+
+        // Whatever the leader has computed, it is not chosen with this vote if it makes or loses something, or takes from this
+        // share what it has not offered.
         if !self.is_acceptable(site, &value) {
             step.ignored = true;
             return;
         }
-        // Not a member of the round: holds nothing, goes on serving, but votes.
+
+        // Paxos, phase 2. A site that did not report holds nothing aside and goes on serving, but votes.
         let round = self.share.round.get_or_insert_with(|| Round::new(instance, ballot));
         round.promised = ballot;
         round.accepted = Some((ballot, value));
@@ -308,8 +340,8 @@ impl Avantan {
         step.sends.push((from, Message::Accepted { instance, ballot }));
     }
 
-    /// A vote for our value.
-    fn hear_vote(&mut self, site: Membership, from: SiteId, instance: u64, ballot: Ballot, step: &mut Step) {
+    /// A vote for this site's value.
+    fn hear_vote(&mut self, site: Membership, from: SiteId, instance: u64, ballot: Ballot, step: &mut Step<A>) {
         let expected = self.share.applied + 1;
         let Role::Collecting { ballot: ours, votes } = &mut self.role else {
             step.ignored = true;
@@ -323,36 +355,38 @@ impl Avantan {
         self.decide_if_chosen(site, step);
     }
 
-    /// Somebody promised a higher ballot than ours.
-    fn hear_refusal(&mut self, site: Membership, instance: u64, promised: Ballot, step: &mut Step) {
+    /// A site has promised a higher ballot than this site's.
+    fn hear_refusal(&mut self, site: Membership, instance: u64, promised: Ballot, step: &mut Step<A>) {
         if instance != self.share.applied + 1 {
             step.ignored = true;
             return;
         }
+
+        // An election may be given up for that. A value that is out may not: others may have accepted it already.
         self.refused = self.refused.max(promised.number);
         if matches!(&self.role, Role::Electing { ballot, .. } if *ballot < promised) {
             self.withdraw(site, step);
         }
     }
 
-    /// The leader of this ballot never built a value and never will at this ballot: if our line was reported to that ballot
-    /// alone, the report is void.
-    fn free_offer(&mut self, instance: u64, ballot: Ballot, step: &mut Step) {
+    /// The leader of this ballot never built a value and never will at this ballot: if this site's line was reported to that
+    /// ballot alone, the report is void.
+    fn free_offer(&mut self, instance: u64, ballot: Ballot, step: &mut Step<A>) {
         let Some(round) = &mut self.share.round else {
             step.ignored = true;
             return;
         };
+
+        // With a higher promise, a later leader has the line too, and may have built a value with it.
         if round.instance == instance && round.promised == ballot && round.first == Some(ballot) {
-            round.first = None;
-            round.held = 0;
-            round.closing = false;
+            round.take_back();
             step.changed = true;
         }
     }
 
-    /// Builds the value once enough sites have reported; the caller says when to stop waiting for the rest. Without
-    /// promises from a majority, does nothing and says so.
-    pub fn build(&mut self, site: Membership, step: &mut Step) -> bool {
+    /// Builds the value once enough sites have reported; the caller says when to stop waiting for the rest. Returns false and
+    /// does nothing without promises from a majority.
+    pub fn build(&mut self, site: Membership, step: &mut Step<A>) -> bool {
         let Role::Electing { ballot, intent, reports } = &self.role else { return false };
         let (ballot, intent) = (*ballot, *intent);
         let round = self.share.round.as_ref().expect("an electing site has joined its own round");
@@ -360,19 +394,23 @@ impl Avantan {
         if reports.iter().filter(|report| report.promises).count() < site.majority() {
             return false;
         }
+
         // Paxos: if anything may have been chosen in this instance, it is the accepted value of the highest ballot.
         let adopted = reports.iter().filter_map(|report| report.accepted.as_ref()).max_by_key(|(ballot, _)| *ballot);
         let value = match adopted {
             Some((_, value)) => value.clone(),
             None => match self.propose(site, intent, reports) {
                 Some(value) if self.is_acceptable(site, &value) => value,
-                // The intent came to nothing (somebody else created it), or a report made no sense.
+                // The intent came to nothing (another site created it), or a report made no sense.
                 _ => {
                     self.withdraw(site, step);
                     return true;
                 }
             },
         };
+
+        // The leader votes first, durably. So whoever asks later what was accepted hears of every value that may be chosen,
+        // even if all votes but this one are lost; the answer to a new incarnation rests on that.
         let round = self.share.round.as_mut().expect("looked at above");
         round.accepted = Some((ballot, value.clone()));
         self.role = Role::Collecting { ballot, votes: vec![site.me] };
@@ -380,11 +418,12 @@ impl Avantan {
         let accept = Message::Accept { instance: round.instance, ballot, value };
         step.sends.extend(site.others().map(|to| (to, accept.clone())));
         self.decide_if_chosen(site, step);
+        self.check();
         true
     }
 
-    /// Asks again for the votes that are missing.
-    pub fn repeat(&self, site: Membership, step: &mut Step) {
+    /// Asks again for the reports or the votes that are missing.
+    pub fn repeat(&self, site: Membership, step: &mut Step<A>) {
         let Some(round) = &self.share.round else { return };
         match &self.role {
             Role::Collecting { ballot, votes } => {
@@ -411,55 +450,62 @@ impl Avantan {
 
     /// Gives up an election. Nothing was ever sent at this ballot but the election itself, so what was reported to it
     /// alone is free again, here and everywhere.
-    pub fn withdraw(&mut self, site: Membership, step: &mut Step) {
+    pub fn withdraw(&mut self, site: Membership, step: &mut Step<A>) {
         let Role::Electing { ballot, .. } = self.role else { return };
         self.role = Role::Idle;
         let Some(round) = &mut self.share.round else { return };
         if round.promised != ballot || round.accepted.as_ref().is_some_and(|(accepted, _)| *accepted == ballot) {
             return;
         }
+
+        // The promise stays: a later election of this site has a higher ballot, so none can build a value at this one after
+        // the withdrawal is durable, and has left.
         if round.first == Some(ballot) {
-            round.first = None;
-            round.held = 0;
-            round.closing = false;
+            round.take_back();
         }
         step.changed = true;
         let withdraw = Message::Withdraw { instance: round.instance, ballot };
         step.sends.extend(site.others().map(|to| (to, withdraw.clone())));
+        self.check();
     }
 
-    /// The message that brings `to` up to date.
-    pub fn tell_decided(&self, to: SiteId, step: &mut Step) {
+    /// Sends the message that brings `to` up to date.
+    pub fn tell_decided(&self, to: SiteId, step: &mut Step<A>) {
         step.sends.push((to, Message::Decided { instance: self.share.applied, table: self.share.table.clone() }));
     }
 
-    /// Promises `ballot` and sets tokens aside, unless something is set aside for this instance already: a line once
-    /// reported stands for every ballot of the instance.
-    fn join(&mut self, site: Membership, instance: u64, ballot: Ballot, scope: Scope, offer: Offer) -> Line {
-        let tokens = if self.may_offer(site) { self.share.tokens } else { 0 };
-        let round = self.share.round.get_or_insert_with(|| Round::new(instance, ballot));
-        debug_assert_eq!(round.instance, instance);
-        round.promised = ballot;
+    /// Promises the ballot and sets a part of the share aside, unless something is set aside for this instance already: a line
+    /// once reported stands for every ballot of the instance.
+    fn join(&mut self, site: Membership, call: Call, offer: Offer<A>) -> Line<A> {
+        let nothing = A::default();
+        let share = if self.may_offer(site) { self.share.tokens } else { nothing };
+        let round = self.share.round.get_or_insert_with(|| Round::new(call.instance, call.ballot));
+        assert_eq!(round.instance, call.instance, "an election joined in another instance than the next");
+        round.promised = call.ballot;
+
+        // Two leaders may count on the line. Were it another for the second, the value of the first could take what is no
+        // longer set aside.
         if round.first.is_none() {
-            round.first = Some(ballot);
-            round.closing = scope == Scope::Closing;
-            round.held = match scope {
-                Scope::Nothing => 0,
-                Scope::Spare => tokens - offer.kept.clamp(0, tokens),
-                Scope::All | Scope::Closing => tokens,
+            round.first = Some(call.ballot);
+            round.closing = call.scope == Scope::Closing;
+            round.held = match call.scope {
+                Scope::Nothing => nothing,
+                Scope::Spare => share.spare(offer.kept),
+                Scope::All | Scope::Closing => share,
             };
         }
         let held = round.held;
         self.line(site, held, offer)
     }
 
-    fn line(&self, site: Membership, held: i64, offer: Offer) -> Line {
+    /// What this site reports, with `held` set aside.
+    fn line(&self, site: Membership, held: A, offer: Offer<A>) -> Line<A> {
         Line {
             site: site.me,
             incarnation: site.incarnation,
             share: self.share.number,
             held,
-            kept: self.share.tokens - held,
+            kept: self.share.tokens.minus(held),
             away: offer.away,
             closing: self.share.round.as_ref().is_some_and(|round| round.closing),
             needed: offer.needed,
@@ -467,33 +513,34 @@ impl Avantan {
         }
     }
 
-    fn build_if_all_reported(&mut self, site: Membership, step: &mut Step) {
+    fn build_if_all_reported(&mut self, site: Membership, step: &mut Step<A>) {
         if matches!(&self.role, Role::Electing { reports, .. } if reports.len() == site.members.len()) {
             self.build(site, step);
         }
     }
 
-    /// The value for a fresh instance, or nothing if the intent makes no sense (any more).
-    fn propose(&self, site: Membership, intent: Intent, reports: &[Report]) -> Option<Value> {
-        let mut lines: Vec<Line> = reports.iter().map(|report| report.line.clone()).collect();
+    /// The value for an instance in which nothing is accepted, or nothing if the intent makes no sense (any more).
+    fn propose(&self, site: Membership, intent: Intent<A>, reports: &[Report<A>]) -> Option<Value<A>> {
+        let mut lines: Vec<Line<A>> = reports.iter().map(|report| report.line.clone()).collect();
         lines.sort_by_key(|line| line.site);
         let exists = self.share.table.limit.is_some();
         let (lifecycle, after) = match intent {
             Intent::Move | Intent::Gather | Intent::Record if exists => {
-                (Lifecycle::Keep, reallocate(&lines, Bound::Conserve))
+                (Lifecycle::Keep, A::reallocate(&lines, Bound::Conserve))
             }
             Intent::Create { limit } if !exists => {
-                (Lifecycle::Create { limit }, reallocate(&lines, Bound::Total(limit)))
+                (Lifecycle::Create { limit }, A::reallocate(&lines, Bound::Total(limit)))
             }
-            // Everybody has set everything aside and refuses new grants, or there would be grants after the deletion.
+            // Every site has set everything aside and refuses new grants, or there would be grants after the deletion.
             Intent::Delete if exists => {
                 if lines.len() < site.members.len() || !lines.iter().all(|line| line.closing) {
                     return None;
                 }
-                (Lifecycle::Delete, vec![0; lines.len()])
+                (Lifecycle::Delete, vec![A::default(); lines.len()])
             }
             _ => return None,
         };
+
         let rows = lines
             .iter()
             .zip(after)
@@ -502,7 +549,7 @@ impl Avantan {
                 incarnation: line.incarnation,
                 share: line.share,
                 before: line.held,
-                kept: line.kept.max(0),
+                kept: if line.kept.is_sound() { line.kept } else { A::default() },
                 away: line.away,
                 after,
             })
@@ -510,24 +557,30 @@ impl Avantan {
         Some(Value { lifecycle, rows })
     }
 
-    /// What an acceptor checks: the value fits the table before it, conserves, and names us with what we offered.
-    fn is_acceptable(&self, site: Membership, value: &Value) -> bool {
+    /// What an acceptor checks: the value fits the table before it, conserves, and names this site with what it offered.
+    fn is_acceptable(&self, site: Membership, value: &Value<A>) -> bool {
         if !value.fits(&self.share.table, site.members) {
             return false;
         }
         let Some(row) = value.rows.iter().find(|row| row.site == site.me) else { return true };
+
+        // A row of a predecessor takes what is lost anyway. One of a later incarnation would not be this site's to judge.
         if row.incarnation != site.incarnation {
             return row.incarnation < site.incarnation;
         }
-        let offered = self.share.round.as_ref().filter(|round| round.first.is_some()).map_or(0, |round| round.held);
+        let round = self.share.round.as_ref().filter(|round| round.first.is_some());
+        let offered = round.map_or(A::default(), |round| round.held);
         row.share == self.share.number && row.before == offered
     }
 
-    fn decide_if_chosen(&mut self, site: Membership, step: &mut Step) {
+    fn decide_if_chosen(&mut self, site: Membership, step: &mut Step<A>) {
         let Role::Collecting { votes, .. } = &self.role else { return };
         if votes.len() < site.majority() {
             return;
         }
+
+        // A majority has accepted the value, durably: any later leader of this instance hears of it, so the outcome can no
+        // longer change.
         let round = self.share.round.as_ref().expect("a collecting site is in a round");
         let (_, value) = round.accepted.as_ref().expect("a collecting site has accepted its own value");
         let instance = round.instance;
@@ -539,15 +592,38 @@ impl Avantan {
 
     /// Takes over the outcome of every instance up to `instance`: applies the row that names this share, if it is the
     /// next one, and forgets the round, in one write.
-    fn adopt(&mut self, site: Membership, instance: u64, table: Table, step: &mut Step) {
+    fn adopt(&mut self, site: Membership, instance: u64, table: Table<A>, step: &mut Step<A>) {
         if instance <= self.share.applied {
             step.ignored = true;
             return;
         }
+
+        // The ballots of an instance that is over mean nothing in the next.
         self.share.adopt(site, instance, table);
         self.role = Role::Idle;
         self.refused = 0;
         step.changed = true;
         step.adopted = true;
+    }
+
+    /// Asserts what holds between any two steps.
+    fn check(&self) {
+        self.share.check();
+        let round = self.share.round.as_ref();
+        match &self.role {
+            Role::Idle => {}
+            Role::Electing { ballot, .. } => {
+                let is_its = round.is_some_and(|round| round.promised == *ballot);
+                assert!(is_its, "a site leads an election at another ballot than it has promised");
+            }
+            Role::Collecting { ballot, .. } => {
+                let accepted = round.and_then(|round| round.accepted.as_ref()).map(|(accepted, _)| *accepted);
+                assert_eq!(
+                    accepted,
+                    Some(*ballot),
+                    "a site collects votes for a value that it has not accepted itself"
+                );
+            }
+        }
     }
 }

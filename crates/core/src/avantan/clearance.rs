@@ -16,30 +16,31 @@
 //! have gone on: then it has accepted something since, which C2 learns as any site does that was away.
 
 use super::agreement::Avantan;
+use super::amount::Amount;
 use super::member::Membership;
 use super::value::{Ballot, Value};
 use crate::id::{Incarnation, SiteId, SiteSet};
 
-/// What the others have said so far. Volatile: a restart asks anew.
+/// What the others have said so far. Volatile: a restart asks again.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Clearance {
-    /// Names the question; 0 if none was asked.
+    /// The name of the question; 0 if none was asked.
     token: u64,
     /// The newest instance that was applied here when it was asked.
     applied: u64,
-    /// Who has answered, by position among the members.
+    /// The members that have answered it, by position.
     answered: SiteSet,
 }
 
 /// One site's answer.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct NoVote {
-    /// The question.
+pub struct NoVote<A = i64> {
+    /// The name of the question.
     pub token: u64,
-    /// The newest instance applied there.
+    /// The newest instance applied at the site that answers.
     pub applied: u64,
-    /// What is accepted there in the next.
-    pub accepted: Option<(Ballot, Value)>,
+    /// The value accepted there in the next instance, with its ballot.
+    pub accepted: Option<(Ballot, Value<A>)>,
 }
 
 /// What an answer came to.
@@ -60,7 +61,7 @@ pub enum Heard {
 impl Clearance {
     /// The question to ask, and who has answered it already; a new one, named `token`, if none was asked or the instance is
     /// another.
-    pub fn question(&mut self, avantan: &Avantan, token: u64) -> (u64, SiteSet) {
+    pub fn question<A: Amount>(&mut self, avantan: &Avantan<A>, token: u64) -> (u64, SiteSet) {
         let applied = avantan.share.applied;
         if self.token == 0 || self.applied != applied {
             *self = Self { token, applied, answered: SiteSet::default() };
@@ -69,19 +70,30 @@ impl Clearance {
     }
 
     /// Takes in what the member at position `from` says.
-    pub fn hear(&mut self, avantan: &mut Avantan, site: Membership, from: usize, answer: NoVote) -> Heard {
+    pub fn hear<A: Amount>(
+        &mut self,
+        avantan: &mut Avantan<A>,
+        site: Membership,
+        from: usize,
+        answer: NoVote<A>,
+    ) -> Heard {
+        // What was told to an earlier incarnation says nothing of that one's own votes, nor does an answer that was given for
+        // another instance.
         let applied = avantan.share.applied;
-        // What was told to an earlier incarnation says nothing of that one's own votes.
         if avantan.may_vote(site) || answer.token != self.token || self.applied != applied {
             return Heard::Nothing;
         }
         if answer.applied != applied {
             return if answer.applied > applied { Heard::Behind } else { Heard::Ahead };
         }
-        // At once: whoever told it may be the next to lose a disk.
+
+        // At once, and durably: the site that told it may be the next to lose a disk.
         if let Some((ballot, value)) = answer.accepted {
             avantan.take_over(site, ballot, value);
         }
+
+        // All others, not a majority: the one that is missing may be the only one left that accepted a value with a vote of the
+        // predecessor.
         self.answered.insert(from);
         if self.answered.positions().count() + 1 < site.members.len() {
             return Heard::Counted;
@@ -91,12 +103,16 @@ impl Clearance {
     }
 }
 
-impl Avantan {
+impl<A: Amount> Avantan<A> {
     /// The answer to the question of `member`, whose present incarnation is this one: nothing while a vote or a promise of a
     /// predecessor may count here.
-    pub fn no_vote(&self, member: SiteId, present: Incarnation, token: u64) -> Option<NoVote> {
+    pub fn no_vote(&self, member: SiteId, present: Incarnation, token: u64) -> Option<NoVote<A>> {
+        // An election here that has the predecessor's report might still build a value on it.
+        if self.has_report_before(member, present) {
+            return None;
+        }
+
         let accepted = self.share.round.as_ref().and_then(|round| round.accepted.clone());
-        let answer = NoVote { token, applied: self.share.applied, accepted };
-        (!self.has_report_before(member, present)).then_some(answer)
+        Some(NoVote { token, applied: self.share.applied, accepted })
     }
 }

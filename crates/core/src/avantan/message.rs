@@ -1,8 +1,7 @@
-//! What sites say to each other in a round, and the value that they agree on.
+//! What sites say to each other in a round.
 
 use super::state::Table;
-use super::value::{Ballot, Value};
-use crate::id::{Incarnation, SiteId};
+use super::value::{Ballot, Line, Value};
 
 /// How much a site sets aside for a round.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -32,7 +31,7 @@ pub enum Scope {
 ///
 /// Each may be lost, repeated and reordered; every handler is idempotent.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Message {
+pub enum Message<A = i64> {
     /// Asks for a promise and a line.
     Election {
         /// The instance.
@@ -42,7 +41,7 @@ pub enum Message {
         /// How much to set aside.
         scope: Scope,
         /// Proves every instance before this one.
-        table: Table,
+        table: Table<A>,
     },
     /// Answers an election.
     Report {
@@ -51,7 +50,7 @@ pub enum Message {
         /// The ballot that asked.
         ballot: Ballot,
         /// The answer.
-        report: Report,
+        report: Report<A>,
     },
     /// Asks for a vote.
     Accept {
@@ -60,7 +59,7 @@ pub enum Message {
         /// The leader's ballot.
         ballot: Ballot,
         /// The value.
-        value: Value,
+        value: Value<A>,
     },
     /// Votes.
     Accepted {
@@ -81,7 +80,7 @@ pub enum Message {
         /// The newest of them.
         instance: u64,
         /// What they came to.
-        table: Table,
+        table: Table<A>,
     },
     /// No value was or will be built at this ballot.
     Withdraw {
@@ -97,36 +96,14 @@ pub enum Message {
     },
 }
 
-/// What a site reports to a round.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Line {
-    /// Whose line it is.
-    pub site: SiteId,
-    /// Its incarnation.
-    pub incarnation: Incarnation,
-    /// Its share number.
-    pub share: u64,
-    /// Tokens set aside for the round.
-    pub held: i64,
-    /// Tokens that it has besides and goes on serving from; what it had at the time of the report.
-    pub kept: i64,
-    /// What it has given less what it has received, modulo 2⁶⁴: over all sites it adds up to what is under way.
-    pub away: i64,
-    /// Whether it grants nothing until the outcome.
-    pub closing: bool,
-    /// Tokens that waiting requests need.
-    pub needed: i64,
-    /// The level it wants to hold afterwards, `needed` included.
-    pub wanted: i64,
-}
-
 /// One site's answer to an election.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Report {
+pub struct Report<A = i64> {
     /// What it offers and wants.
-    pub line: Line,
+    pub line: Line<A>,
     /// The value that it has accepted in this instance, with its ballot.
-    pub accepted: Option<(Ballot, Value)>,
-    /// Whether the report is a promise. A new incarnation that is not yet recorded reports without one.
+    pub accepted: Option<(Ballot, Value<A>)>,
+    /// True if the report is a promise to take part in no lower ballot. A new incarnation that is not yet recorded reports
+    /// without one.
     pub promises: bool,
 }

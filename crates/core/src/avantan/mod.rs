@@ -1,6 +1,6 @@
-//! Avantan: the agreement by which sites move tokens, in its majority version.
+//! Avantan: the agreement by which sites move tokens, or another [`Amount`] that they share, in its majority version.
 //!
-//! Sites hold shares of one entity's tokens. When a site runs short it leads a **round**: it learns what each site
+//! Sites hold shares of one entity. When a site runs short it leads a **round**: it learns what each site
 //! offers and wants, computes what each shall hold afterwards, and has a majority accept that as the one value of the
 //! round's Paxos instance. Instances of an entity are numbered 1, 2, 3… without a gap; instance 1 creates the entity.
 //!
@@ -16,8 +16,13 @@
 //!     │─Decided(t)────▶──────────▶│             applied = t, tokens moved, round over: one write
 //! ```
 //!
+//! What a round is led for, and what its outcome means, is the owner's of the entity: [`crate::quota`]. How long its leader waits
+//! in each phase is [`Leader`]'s. Neither is needed for safety.
+//!
 //! # Glossary
 //!
+//! - **entity**: what is shared out, named and counted in generations: a quota.
+//! - **amount**: what its shares are counted in: tokens (`i64`). [`Amount`] has all that the agreement asks of it.
 //! - **line**: what a site reports: how much it sets aside for the round, how much it keeps, what it wants.
 //! - **row**: one site's part of a value: (site, incarnation, share number, before, after). A value agrees on *results*,
 //!   so sites may differ in version, policy or forecast.
@@ -49,17 +54,22 @@
 //! same sequence, so that two creators cannot both succeed.
 
 mod agreement;
+mod amount;
 mod clearance;
+mod leader;
 mod member;
 mod message;
 mod reallocate;
 mod state;
+mod tokens;
 mod value;
 
 pub use agreement::{Avantan, Intent, Offer, Role, Step};
+pub use amount::{Amount, Bound};
 pub use clearance::{Clearance, Heard, NoVote};
+pub use leader::{Due, Leader, Moment, Sight};
 pub use member::Membership;
-pub use message::{Line, Message, Report, Scope};
-pub use reallocate::{Bound, reallocate};
+pub use message::{Message, Report, Scope};
+pub use reallocate::reallocate;
 pub use state::{Round, Settled, Share, Table};
-pub use value::{Ballot, Lifecycle, Row, Value};
+pub use value::{Ballot, Lifecycle, Line, Row, Value};

@@ -5,16 +5,8 @@
 //! with less. Here the total is divided, never summed twice; wishes are met largest first as long as they fit; and the
 //! remainder goes to somebody.
 
-use super::message::Line;
-
-/// What the rows must add up to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bound {
-    /// What the lines set aside.
-    Conserve,
-    /// This many tokens; the lines hold none. Used when an entity is created.
-    Total(i64),
-}
+use super::amount::Bound;
+use super::value::Line;
 
 /// What each line's site shall hold in place of what it set aside; same order as `lines`, adds up to `bound`.
 ///
@@ -24,6 +16,7 @@ pub enum Bound {
 /// 3. What is left is divided in proportion to the levels wanted, or equally if nobody wants anything; the remainder
 ///    of each division goes, token by token, to the lowest sites.
 pub fn reallocate(lines: &[Line], bound: Bound) -> Vec<i64> {
+    // One sum, of which everything below is taken: nothing is counted twice, as Algorithm 2 does.
     let total: i128 = match bound {
         Bound::Conserve => lines.iter().map(|line| i128::from(line.held)).sum(),
         Bound::Total(limit) => i128::from(limit),
@@ -35,6 +28,7 @@ pub fn reallocate(lines: &[Line], bound: Bound) -> Vec<i64> {
     let mut rest = total as i64;
     let mut after = vec![0i64; lines.len()];
 
+    // Needs are met whole or not at all: a part of what a request waits for is of no use to it.
     let lacks = |line: &Line, level: i64, has: i64| level.saturating_sub(line.kept.max(0)).saturating_sub(has).max(0);
     let mut by_need: Vec<usize> = (0..lines.len()).collect();
     by_need.sort_by_key(|&at| (std::cmp::Reverse(lacks(&lines[at], lines[at].needed, 0)), lines[at].site));
@@ -46,6 +40,8 @@ pub fn reallocate(lines: &[Line], bound: Bound) -> Vec<i64> {
         }
     }
 
+    // Then what each still lacks of the level that it wants, what it kept counted in: a site that asks for more does not end with
+    // less.
     let weights: Vec<i64> = lines.iter().zip(&after).map(|(line, has)| lacks(line, line.wanted, *has)).collect();
     let lacking: i128 = weights.iter().map(|&weight| i128::from(weight)).sum();
     if lacking > 0 {
@@ -53,6 +49,8 @@ pub fn reallocate(lines: &[Line], bound: Bound) -> Vec<i64> {
         divide(part, &weights, &mut after);
         rest -= part;
     }
+
+    // The rest goes to somebody, too.
     let levels: Vec<i64> = lines.iter().map(|line| line.wanted.max(0)).collect();
     if levels.iter().any(|&level| level > 0) {
         divide(rest, &levels, &mut after);

@@ -1,74 +1,87 @@
 //! The durable state of one entity's agreement at one site, and its row on storage.
 
+use super::amount::Amount;
 use super::member::Membership;
 use super::value::{Ballot, Lifecycle, Row, Value};
-use crate::codec::{Cursor, Malformed, put_i64, put_u64};
+use crate::codec::{Cursor, Malformed, put_u64};
 use crate::id::{Incarnation, SiteId};
 
 /// The instance that this site has promised, offered or accepted something in.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Round {
+pub struct Round<A = i64> {
     /// The instance; always the one after the last applied.
     pub instance: u64,
-    /// The highest ballot promised.
+    /// The highest ballot promised, at least as high as `first` and that of `accepted`.
     pub promised: Ballot,
-    /// The first ballot to which a line was reported that still counts.
+    /// The first ballot to which a line was reported that still counts; none if nothing is offered.
     pub first: Option<Ballot>,
-    /// Tokens set aside; not spent until the outcome is known.
-    pub held: i64,
-    /// Nothing is granted until the outcome is known.
+    /// The amount set aside, not spent until the outcome is known; nothing while `first` is none.
+    pub held: A,
+    /// True if nothing is granted until the outcome is known.
     pub closing: bool,
-    /// The value accepted, with its ballot.
-    pub accepted: Option<(Ballot, Value)>,
+    /// The value accepted last, with its ballot.
+    pub accepted: Option<(Ballot, Value<A>)>,
 }
 
-impl Round {
+impl<A: Amount> Round<A> {
     /// A round in which nothing is reported or accepted yet.
     pub fn new(instance: u64, promised: Ballot) -> Self {
-        Self { instance, promised, first: None, held: 0, closing: false, accepted: None }
+        Self { instance, promised, first: None, held: A::default(), closing: false, accepted: None }
+    }
+
+    /// Takes back what was offered. Only once no value that takes it can have been built.
+    pub(super) fn take_back(&mut self) {
+        assert!(self.first == Some(self.promised), "an offer is taken back that another leader may count on");
+        (self.first, self.held, self.closing) = (None, A::default(), false);
     }
 }
 
 /// The last decided row that names a site.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Settled {
+pub struct Settled<A = i64> {
     /// The instance that decided it.
     pub instance: u64,
     /// The row.
-    pub row: Row,
+    pub row: Row<A>,
 }
 
 /// What all decided instances came to.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Table {
-    /// Counts the creations of this name.
+pub struct Table<A = i64> {
+    /// The number of creations of this name.
     pub generation: u32,
     /// The instance that created the present generation.
     pub created: u64,
     /// The limit of the present generation; none if it does not exist (yet, or any more).
-    pub limit: Option<i64>,
-    rows: Vec<Settled>,
+    pub limit: Option<A>,
+    /// The last decided row of each site that has one, in ascending order of sites.
+    rows: Vec<Settled<A>>,
 }
 
-impl Table {
+impl<A: Amount> Table<A> {
     /// A table from its parts, as a message brings them.
-    pub fn from_parts(generation: u32, created: u64, limit: Option<i64>, mut rows: Vec<Settled>) -> Self {
+    pub fn from_parts(generation: u32, created: u64, limit: Option<A>, mut rows: Vec<Settled<A>>) -> Self {
         rows.sort_by_key(|settled| settled.row.site);
         Self { generation, created, limit, rows }
     }
 
     /// The last decided row of each site that has one, in ascending order.
-    pub fn rows(&self) -> &[Settled] {
+    pub fn rows(&self) -> &[Settled<A>] {
         &self.rows
     }
 
     /// The last decided row that names `site`.
-    pub fn settled(&self, site: SiteId) -> Option<&Settled> {
+    pub fn settled(&self, site: SiteId) -> Option<&Settled<A>> {
         self.rows.iter().find(|settled| settled.row.site == site)
     }
 
+    /// The incarnation of `site` that rounds know: the one in the last decided row that names it, or else the first.
+    pub fn recorded(&self, site: SiteId) -> Incarnation {
+        self.settled(site).map_or(Incarnation(1), |last| last.row.incarnation)
+    }
+
     /// The table after `instance` decided `value`.
-    pub fn after(&self, instance: u64, value: &Value) -> Self {
+    pub fn after(&self, instance: u64, value: &Value<A>) -> Self {
         let mut table = self.clone();
         match value.lifecycle {
             Lifecycle::Keep => {}
@@ -79,6 +92,8 @@ impl Table {
             }
             Lifecycle::Delete => table.limit = None,
         }
+
+        // A site that this value does not name keeps its last row: it may not have applied that yet.
         for row in &value.rows {
             let settled = Settled { instance, row: row.clone() };
             match table.rows.binary_search_by_key(&row.site, |settled| settled.row.site) {
@@ -92,65 +107,82 @@ impl Table {
 
 /// One site's share of one entity. Every change is one atomic write.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Share {
-    /// Tokens here, those set aside included.
-    pub tokens: i64,
-    /// Counts the decided rows applied in this incarnation.
+pub struct Share<A = i64> {
+    /// The amount here, that set aside included. Of a quota: tokens.
+    pub tokens: A,
+    /// The number of decided rows applied in this incarnation.
     pub number: u64,
     /// Every instance up to this one is decided, and applied if it names this share.
     pub applied: u64,
     /// What those instances came to.
-    pub table: Table,
+    pub table: Table<A>,
     /// The instance under way, if this site has a part in it.
-    pub round: Option<Round>,
+    pub round: Option<Round<A>>,
     /// The incarnation of this site that may vote although no decided instance recorded it: every other site has said that no
     /// vote of its predecessors counts there.
     pub fresh: Incarnation,
 }
 
-impl Share {
-    /// Tokens set aside.
+impl<A: Amount> Share<A> {
+    /// The amount set aside.
     #[inline]
-    pub fn held(&self) -> i64 {
-        self.round.as_ref().map_or(0, |round| round.held)
+    pub fn held(&self) -> A {
+        self.round.as_ref().map_or(A::default(), |round| round.held)
     }
 
-    /// Tokens that may be granted or given away now.
+    /// The amount that may be granted or given away now.
     #[inline]
-    pub fn free(&self) -> i64 {
+    pub fn free(&self) -> A {
         match &self.round {
-            Some(round) if round.closing => 0,
-            Some(round) => self.tokens - round.held,
+            Some(round) if round.closing => A::default(),
+            Some(round) => self.tokens.minus(round.held),
             None => self.tokens,
         }
     }
 
     /// Takes over the outcome of the instances up to `instance`.
-    pub(super) fn adopt(&mut self, site: Membership, instance: u64, table: Table) {
-        assert!(instance > self.applied);
-        let reborn = table.generation != self.table.generation;
-        let mut change = 0;
+    pub(super) fn adopt(&mut self, site: Membership, instance: u64, table: Table<A>) {
+        assert!(instance > self.applied, "an instance is applied a second time");
+
+        // Exactly once: a row changes the share whose number it names, and the number counts up in the same write. The newest
+        // table has every row that this site has not applied, since a site is in no later instance before it has.
+        let mut change = None;
         if let Some(settled) = table.settled(site.me)
             && settled.row.incarnation == site.incarnation
             && settled.row.share == self.number
         {
-            let held = self.round.as_ref().filter(|round| round.instance == settled.instance).map_or(0, |r| r.held);
+            let round = self.round.as_ref().filter(|round| round.instance == settled.instance);
+            let held = round.map_or(A::default(), |round| round.held);
             assert_eq!(held, settled.row.before, "a decided row takes what was set aside for it");
-            // Tokens of a generation that is gone went with it.
-            let of_this_generation = settled.instance >= table.created;
-            change = if of_this_generation { settled.row.after - settled.row.before } else { 0 };
+
+            // The share of a generation that is gone went with it.
+            change = (settled.instance >= table.created).then_some((settled.row.before, settled.row.after));
             self.number += 1;
         }
-        if reborn || table.limit.is_none() {
-            self.tokens = if reborn && table.limit.is_some() { change } else { 0 };
-        } else {
-            // Beyond `i64` only if clients released what they never had; the books then show it.
-            self.tokens = self.tokens.saturating_add(change);
+
+        // Nothing of an earlier generation is left in a later one, nor in an entity that was deleted.
+        if table.generation != self.table.generation || table.limit.is_none() {
+            self.tokens = A::default();
         }
-        assert!(self.tokens >= 0, "a share is never negative");
+        if let Some((before, after)) = change.filter(|_| table.limit.is_some()) {
+            self.tokens = self.tokens.minus(before).plus(after);
+        }
         self.applied = instance;
         self.table = table;
         self.round = None;
+        self.check();
+    }
+
+    /// Asserts what holds between any two steps.
+    pub(super) fn check(&self) {
+        assert!(self.tokens.is_sound(), "a share is never negative");
+        let Some(round) = &self.round else { return };
+        assert!(round.instance == self.applied + 1, "a site takes part in an instance only after the one before");
+        assert!(self.tokens.minus(round.held).is_sound(), "more is set aside than there is");
+        assert!(round.first.is_none_or(|first| first <= round.promised), "an offer to a ballot that was not promised");
+        assert!(round.first.is_some() || round.held == A::default(), "what is set aside was offered to some ballot");
+        let accepted = round.accepted.as_ref();
+        assert!(accepted.is_none_or(|(ballot, _)| *ballot <= round.promised), "a vote below a promise");
     }
 
     /// Appends everything but `tokens`, which stands in the quota's hot row.
@@ -166,7 +198,7 @@ impl Share {
                 put_u64(out, round.instance);
                 put_ballot(out, round.promised);
                 put_ballot(out, round.first.unwrap_or_default());
-                put_i64(out, round.held);
+                round.held.encode(out);
                 match &round.accepted {
                     None => out.push(0),
                     Some((ballot, value)) => {
@@ -180,7 +212,8 @@ impl Share {
     }
 
     /// Reads what [`Share::encode`] wrote; `tokens` comes from the hot row.
-    pub fn decode(cursor: &mut Cursor, tokens: i64) -> Result<Self, Malformed> {
+    pub fn decode(cursor: &mut Cursor, tokens: A) -> Result<Self, Malformed> {
+        // A restart takes up the round where it was: what was promised, set aside and accepted binds this life too.
         let (number, applied) = (cursor.u64()?, cursor.u64()?);
         let (fresh, table) = (Incarnation(cursor.u32()?), read_table(cursor)?);
         let kind = cursor.u8()?;
@@ -188,7 +221,7 @@ impl Share {
             0 => None,
             1 | 2 => {
                 let (instance, promised, first) = (cursor.u64()?, read_ballot(cursor)?, read_ballot(cursor)?);
-                let held = cursor.i64()?;
+                let held = A::decode(cursor)?;
                 let accepted = match cursor.u8()? {
                     0 => None,
                     1 => Some((read_ballot(cursor)?, read_value(cursor)?)),
@@ -223,34 +256,34 @@ fn read_ballot(cursor: &mut Cursor) -> Result<Ballot, Malformed> {
     Ok(Ballot { number: cursor.u64()?, site: read_site(cursor)? })
 }
 
-fn put_row(out: &mut Vec<u8>, row: &Row) {
+fn put_row<A: Amount>(out: &mut Vec<u8>, row: &Row<A>) {
     put_site(out, row.site);
     put_u64(out, u64::from(row.incarnation.0));
     put_u64(out, row.share);
-    put_i64(out, row.before);
-    put_i64(out, row.kept);
-    put_i64(out, row.away);
-    put_i64(out, row.after);
+    row.before.encode(out);
+    row.kept.encode(out);
+    row.away.encode(out);
+    row.after.encode(out);
 }
 
-fn read_row(cursor: &mut Cursor) -> Result<Row, Malformed> {
+fn read_row<A: Amount>(cursor: &mut Cursor) -> Result<Row<A>, Malformed> {
     Ok(Row {
         site: read_site(cursor)?,
         incarnation: Incarnation(cursor.u32()?),
         share: cursor.u64()?,
-        before: cursor.i64()?,
-        kept: cursor.i64()?,
-        away: cursor.i64()?,
-        after: cursor.i64()?,
+        before: A::decode(cursor)?,
+        kept: A::decode(cursor)?,
+        away: A::decode(cursor)?,
+        after: A::decode(cursor)?,
     })
 }
 
-fn put_value(out: &mut Vec<u8>, value: &Value) {
+fn put_value<A: Amount>(out: &mut Vec<u8>, value: &Value<A>) {
     match value.lifecycle {
         Lifecycle::Keep => out.push(0),
         Lifecycle::Create { limit } => {
             out.push(1);
-            put_i64(out, limit);
+            limit.encode(out);
         }
         Lifecycle::Delete => out.push(2),
     }
@@ -260,10 +293,10 @@ fn put_value(out: &mut Vec<u8>, value: &Value) {
     }
 }
 
-fn read_value(cursor: &mut Cursor) -> Result<Value, Malformed> {
+fn read_value<A: Amount>(cursor: &mut Cursor) -> Result<Value<A>, Malformed> {
     let lifecycle = match cursor.u8()? {
         0 => Lifecycle::Keep,
-        1 => Lifecycle::Create { limit: cursor.i64()? },
+        1 => Lifecycle::Create { limit: A::decode(cursor)? },
         2 => Lifecycle::Delete,
         _ => return Err(Malformed),
     };
@@ -271,10 +304,10 @@ fn read_value(cursor: &mut Cursor) -> Result<Value, Malformed> {
     Ok(Value { lifecycle, rows })
 }
 
-fn put_table(out: &mut Vec<u8>, table: &Table) {
+fn put_table<A: Amount>(out: &mut Vec<u8>, table: &Table<A>) {
     put_u64(out, u64::from(table.generation));
     put_u64(out, table.created);
-    put_i64(out, table.limit.unwrap_or(0));
+    table.limit.unwrap_or_default().encode(out);
     put_u64(out, table.rows.len() as u64);
     for settled in &table.rows {
         put_u64(out, settled.instance);
@@ -282,38 +315,45 @@ fn put_table(out: &mut Vec<u8>, table: &Table) {
     }
 }
 
-fn read_table(cursor: &mut Cursor) -> Result<Table, Malformed> {
-    let (generation, created, limit) = (cursor.u32()?, cursor.u64()?, cursor.i64()?);
+fn read_table<A: Amount>(cursor: &mut Cursor) -> Result<Table<A>, Malformed> {
+    let (generation, created, limit) = (cursor.u32()?, cursor.u64()?, A::decode(cursor)?);
     let rows = (0..cursor.u64()?)
         .map(|_| Ok(Settled { instance: cursor.u64()?, row: read_row(cursor)? }))
         .collect::<Result<_, Malformed>>()?;
-    // A limit is positive, so 0 stands for "none".
-    Ok(Table { generation, created, limit: (limit != 0).then_some(limit), rows })
+    // No limit is nothing, so that stands for "none".
+    Ok(Table { generation, created, limit: (limit != A::default()).then_some(limit), rows })
 }
 
-impl Value {
-    /// Whether the value may follow `table`: rows are of members, in order, with the share numbers that the table
-    /// implies; no amount is negative; the rows add up.
-    pub fn fits(&self, table: &Table, members: &[SiteId]) -> bool {
+impl<A: Amount> Value<A> {
+    /// True if the value may follow `table`: rows are of members, in order, with the share numbers that the table implies; each
+    /// amount is one that a site may hold; the rows add up.
+    pub fn fits(&self, table: &Table<A>, members: &[SiteId]) -> bool {
+        let nothing = A::default();
+        // Each site at most once: a second row of a site would be counted in the sum, and never be applied.
         let in_order = self.rows.windows(2).all(|pair| pair[0].site < pair[1].site);
         let sound = self.rows.iter().all(|row| {
             let expected = match table.settled(row.site) {
                 Some(last) if last.row.incarnation == row.incarnation => row.share == last.row.share + 1,
-                // A new incarnation starts with nothing; its predecessor's tokens count as spent.
-                Some(last) => row.incarnation > last.row.incarnation && row.share == 0 && row.before == 0,
+                // A new incarnation starts with nothing; its predecessor's share counts as spent.
+                Some(last) => row.incarnation > last.row.incarnation && row.share == 0 && row.before == nothing,
                 // No round has named it yet; gifts it may have.
-                None => row.share == 0 && (row.before == 0 || row.incarnation == Incarnation(1)),
+                None => row.share == 0 && (row.before == nothing || row.incarnation == Incarnation(1)),
             };
-            expected && row.before >= 0 && row.after >= 0 && row.kept >= 0 && members.contains(&row.site)
+            let amounts = [row.before, row.after, row.kept];
+            expected && amounts.iter().all(|amount| amount.is_sound()) && members.contains(&row.site)
         });
-        let before: i128 = self.rows.iter().map(|row| i128::from(row.before)).sum();
-        let after: i128 = self.rows.iter().map(|row| i128::from(row.after)).sum();
+
+        // Conservation: whatever the leader computed, nothing is made and nothing lost by it.
+        let before = A::total(self.rows.iter().map(|row| row.before));
+        let after = A::total(self.rows.iter().map(|row| row.after));
+        let none = || A::total([].into_iter());
         let adds_up = match self.lifecycle {
             Lifecycle::Keep => table.limit.is_some() && before == after,
             Lifecycle::Create { limit } => {
-                table.limit.is_none() && limit > 0 && before == 0 && after == i128::from(limit)
+                let is_limit = limit.is_sound() && limit != nothing;
+                table.limit.is_none() && is_limit && before == none() && after == A::total([limit].into_iter())
             }
-            Lifecycle::Delete => table.limit.is_some() && after == 0 && self.rows.len() == members.len(),
+            Lifecycle::Delete => table.limit.is_some() && after == none() && self.rows.len() == members.len(),
         };
         in_order && sound && adds_up && !self.rows.is_empty()
     }

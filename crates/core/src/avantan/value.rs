@@ -1,4 +1,4 @@
-//! What a round agrees on, and the ballots by which it does.
+//! What sites offer to a round and what it agrees on, and the ballots by which it does.
 
 use crate::id::{Incarnation, SiteId};
 
@@ -11,44 +11,68 @@ pub struct Ballot {
     pub site: SiteId,
 }
 
+/// A site's part of a round: what it offers, and what it wants.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Line<A = i64> {
+    /// The site.
+    pub site: SiteId,
+    /// Its incarnation.
+    pub incarnation: Incarnation,
+    /// Its share number: a row applies to no other state of the share.
+    pub share: u64,
+    /// The amount that is set aside for the round.
+    pub held: A,
+    /// The amount that it has besides and goes on serving from, at the time of the report.
+    pub kept: A,
+    /// What it has given to other sites less what it has received; over all sites it adds up to what is under way. Of
+    /// tokens: modulo 2⁶⁴.
+    pub away: A,
+    /// True if it grants nothing until the outcome.
+    pub closing: bool,
+    /// The amount without which requests that wait there cannot be served.
+    pub needed: A,
+    /// The level that it wants to hold afterwards, `needed` included.
+    pub wanted: A,
+}
+
 /// One site's part of a value.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Row {
-    /// Whose row it is.
+pub struct Row<A = i64> {
+    /// The site whose share it changes.
     pub site: SiteId,
-    /// The incarnation that reported.
+    /// The incarnation of it that reported.
     pub incarnation: Incarnation,
     /// The share number to which it applies.
     pub share: u64,
-    /// What was set aside.
-    pub before: i64,
-    /// What is put in its place.
-    pub after: i64,
-    /// What was kept out of the round, as reported: only for others to know of, like the next.
-    pub kept: i64,
-    /// What was given less what was received, modulo 2⁶⁴.
-    pub away: i64,
+    /// The amount that was set aside.
+    pub before: A,
+    /// The amount that is put in its place.
+    pub after: A,
+    /// The amount that was kept out of the round, as reported; it tells the others, and changes nothing.
+    pub kept: A,
+    /// What was given less what was received, as reported ([`Line::away`]); it tells the others, and changes nothing.
+    pub away: A,
 }
 
 /// What a round does to the entity itself.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Lifecycle {
-    /// Nothing: tokens move.
+pub enum Lifecycle<A = i64> {
+    /// Nothing: shares move.
     Keep,
     /// It comes into being with this limit, as a new generation.
     Create {
-        /// How many tokens there are.
-        limit: i64,
+        /// The amount of all shares together.
+        limit: A,
     },
-    /// It ceases to be, and its tokens with it.
+    /// It ceases to be, and its shares with it.
     Delete,
 }
 
 /// What an instance decides.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Value {
+pub struct Value<A = i64> {
     /// What happens to the entity.
-    pub lifecycle: Lifecycle,
+    pub lifecycle: Lifecycle<A>,
     /// What happens to the shares, in ascending order of sites.
-    pub rows: Vec<Row>,
+    pub rows: Vec<Row<A>>,
 }

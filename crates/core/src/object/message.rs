@@ -5,6 +5,7 @@
 
 use super::{Abort, Part, Rank, Seen, Span};
 use crate::id::{Incarnation, OperationId, SiteId, SiteSet};
+pub use crate::right::Offer;
 use crate::right::{Start, WarrantyNumber};
 
 /// A message about objects.
@@ -151,17 +152,6 @@ pub struct Given {
     pub seen: Seen,
     /// The right.
     pub right: Option<Offer>,
-}
-
-/// A right over a value, as its home issues it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Offer {
-    /// Its number.
-    pub number: WarrantyNumber,
-    /// Its end, in microseconds since 1970.
-    pub expiry: i64,
-    /// The time from when it was issued to its end, in microseconds.
-    pub duration: u64,
 }
 
 /// Asks a participant to prepare.

@@ -22,7 +22,7 @@ pub enum QuotaMessage {
         /// The message.
         message: Box<avantan::Message>,
     },
-    /// What the sender has and wants, and the gifts between the two; at most [`DIGESTS`] of them.
+    /// What the sender has and wants of quotas, and the gifts between the two; at most [`DIGESTS`] of them.
     Digests(Vec<Digest>),
     /// Does this quota exist?
     Lookup {
@@ -88,7 +88,7 @@ impl From<Forget> for QuotaMessage {
     }
 }
 
-/// The most names that are forgotten at a time.
+/// The most names of one proposal: so many are forgotten in one step.
 pub const NAMES: usize = 256;
 
 /// The messages by which all sites forget names of deleted quotas together, see `docs/src/protocols/avantan.md`.
@@ -103,7 +103,7 @@ pub const NAMES: usize = 256;
 pub enum Forget {
     /// Asks a site to freeze names.
     Propose {
-        /// Numbers the leader's proposals.
+        /// The number of the proposal; the leader's next has a higher one, also after a restart.
         number: u64,
         /// The incarnations of all members that the leader knows of, by position. Only a site that knows of the same agrees.
         view: Vec<Incarnation>,
@@ -131,7 +131,7 @@ pub enum Forget {
 /// What all sites forgot last.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Forgotten {
-    /// How often names have been forgotten; zero for never.
+    /// The number of times that names have been forgotten; zero for never.
     pub epoch: u64,
     /// The names, in ascending order.
     pub names: Vec<String>,
@@ -140,10 +140,8 @@ pub struct Forgotten {
 /// The most digests in one message.
 pub const DIGESTS: usize = 512;
 
-/// What a site has and wants of one quota, as it tells another, and the running totals of gifts between the two.
-///
-/// The totals make gifts safe to lose, to repeat and to reorder: a donor's total only grows, and the receiver takes the
-/// highest it has seen. Each total belongs to an incarnation of both ends.
+/// What a site has and wants of one quota, as it tells another, and the running totals of gifts between the two, which
+/// [`crate::gift`] is about.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Digest {
     /// The quota's name.
@@ -156,7 +154,7 @@ pub struct Digest {
     pub free: i64,
     /// Tokens that requests wait for at the sender, beyond what is free.
     pub short: i64,
-    /// Demand forecast at the sender, in tokens a second.
+    /// The demand that the sender reckons with, in tokens a second.
     pub rate: u64,
     /// Everything that the sender has given to the receiver so far.
     pub given: u128,
@@ -175,27 +173,34 @@ pub struct Tally {
     pub site: SiteId,
     /// The quota's generation.
     pub generation: u32,
-    /// The limit.
+    /// The limit; zero if the quota is deleted.
     pub limit: i64,
-    /// The newest instance applied.
+    /// The newest instance that the site has applied.
     pub applied: u64,
-    /// Whether a round is under way here.
+    /// True if the site has a part in a round that is not decided.
     pub in_round: bool,
-    /// Tokens here, those set aside included.
+    /// Tokens at the site, those set aside included.
     pub tokens: i64,
-    /// Tokens set aside.
+    /// Tokens set aside for a round; at most `tokens`.
     pub held: i64,
-    /// All tokens ever granted here, in this generation and incarnation.
+    /// All tokens ever granted at the site, in this generation and incarnation.
     pub acquired: u128,
-    /// All tokens ever taken back here.
+    /// All tokens ever taken back at the site, in this generation and incarnation.
     pub released: u128,
-    /// What was given to each member, by position.
+    /// The running total given to each member, by position, with the member's incarnation that it belongs to.
     pub given: Vec<(Incarnation, u128)>,
-    /// What was received from each member, by position.
+    /// The running total received from each member, by position, with the member's incarnation that it belongs to.
     pub received: Vec<(Incarnation, u128)>,
+    /// What the site has done for the quota; it says nothing of where tokens are.
+    pub work: Work,
+}
+
+/// What a site has done for a quota, for people to see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Work {
     /// Operations answered without waiting for another site.
     pub local: u64,
-    /// Rounds applied here that moved tokens.
+    /// Rounds applied at the site in which the quota stayed.
     pub rebalances: u64,
     /// Gifts sent.
     pub gifts: u64,

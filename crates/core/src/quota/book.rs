@@ -34,20 +34,27 @@ pub struct Quotas {
     /// The quotas, at positions that they keep while the site runs. A position whose quota was forgotten is vacant until another
     /// takes it.
     pub(super) list: Vec<Quota>,
+    /// Where in the list a name or a number is found.
     pub(super) index: Index,
-    /// How names go.
+    /// Names that were forgotten, and those that might be next.
     pub(super) forgetting: Names,
-    /// When each is to be looked after. Of several entries of one quota the one counts that [`Quota::wake`] names.
+    /// When each quota is to be looked after, by position. Of several entries of one the one counts that [`Quota::wake`] names.
     pub(super) timers: BinaryHeap<Reverse<(u64, u32)>>,
-    /// The positions of those that changed in this turn.
+    /// The positions of those that changed in this turn; empty at its end.
     pub(super) dirty: Vec<u32>,
+    /// Names that are not known here, and are asked about.
     pub(super) lookups: Lookups,
     /// The search for grants of quotas that are deleted.
     pub(super) walk: Walk,
+    /// Operations that wait, of all quotas.
     pub(super) waits: Waits,
+    /// Grants, of all quotas.
     pub(super) grants: Grants,
+    /// What is told of gifts, of all quotas.
     pub(super) gifts: Gifts,
+    /// Counts for `quota show` that are under way.
     pub(super) counts: Counts,
+    /// A buffer for rows, kept from turn to turn.
     scratch: Vec<u8>,
 }
 
@@ -56,6 +63,7 @@ pub struct Quotas {
 pub(super) struct Index {
     /// Positions that no quota has.
     pub(super) vacant: Vec<u32>,
+    /// The positions of all quotas, by name.
     pub(super) names: FxHashMap<Arc<str>, u32>,
     /// The positions of quotas whose number is another.
     pub(super) moved: FxHashMap<u64, u32>,
@@ -66,20 +74,20 @@ pub(super) struct Index {
 /// Operations that wait.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
-    /// Where each waits. All that wait are here, so that one is found without a walk over the others.
+    /// The place where each operation waits. All that wait are here, so that one is found without a walk over the others.
     pub(super) places: FxHashMap<Ticket, Place>,
-    /// How many creations and deletions wait.
+    /// The number of creations and deletions among them.
     pub(super) administering: usize,
 }
 
 /// Grants of all quotas.
 #[derive(Debug, Default)]
 pub(super) struct Grants {
-    /// The number of the next grant.
+    /// The number of the next grant: above that of every grant that was ever given out in this incarnation.
     pub(super) next: u64,
-    /// The uptime at which the next hold may end.
+    /// The uptime at which the next hold may end; none if no hold is out.
     pub(super) next_due: Option<u64>,
-    /// How far the monotonic clock of this life is ahead of the uptime, in microseconds.
+    /// The monotonic clock of this life less the uptime, in microseconds.
     pub(super) mono_less_uptime: u64,
     /// Tracked grants that were released in this turn: its view still shows them.
     pub(super) removed: FxHashSet<u64>,
@@ -88,10 +96,11 @@ pub(super) struct Grants {
 /// What is told of gifts.
 #[derive(Debug, Default)]
 pub(super) struct Gifts {
-    /// Digests that this turn sends, by member.
+    /// Digests that this turn sends, by position of the member; empty at its end.
     pub(super) digests: Vec<Vec<Digest>>,
-    /// How far the site is with giving its tokens away, if it drains. Then it wants no more than what waits needs.
+    /// The walk by which the site gives its tokens away, if it drains. Then it wants no more than what waits needs.
     pub(super) leaving: Option<Passage>,
+    /// Totals that are told again.
     pub(super) announcements: Announcements,
 }
 
@@ -100,18 +109,18 @@ pub(super) struct Gifts {
 pub(super) struct Passage {
     /// The position of the next quota.
     pub(super) from: usize,
-    /// Whether something was given away since the first.
+    /// True if something was given away since the first.
     pub(super) gave: bool,
 }
 
 /// Where an operation waits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Place {
-    /// In a quota's line, for tokens.
+    /// In the line of the quota at this position, for tokens; named by its arrival there.
     Line { at: u32, arrival: u64 },
-    /// For a quota's creation or deletion.
+    /// For the creation or deletion of the quota at this position.
     Admin { at: u32 },
-    /// For what others know of a name; numbered in the order of arrival.
+    /// For what others know of a name; named by its arrival among those that wait for it.
     Name { name: Arc<str>, arrival: u64 },
 }
 
@@ -127,6 +136,7 @@ impl Quotas {
     pub(super) fn restore_row(&mut self, row: QuotaRow) -> Result<(), Malformed> {
         match row {
             QuotaRow::Cold(quota) => {
+                // Two quotas of one name or number would each have a share of the same tokens.
                 let (at, number) = (self.list.len(), quota.number);
                 if quota.is_vacant() || self.index.names.contains_key(&quota.name) || self.position_of(number).is_some()
                 {
@@ -144,7 +154,9 @@ impl Quotas {
                 let quota = &mut self.list[at];
                 quota.avantan.share.tokens = tokens;
                 (quota.counters.acquired, quota.counters.released) = (acquired, released);
-                (quota.counters.local, quota.counters.last_grant) = (local, last_grant);
+                (quota.counters.work.local, quota.counters.last_grant) = (local, last_grant);
+                // A grant's number is never given out again in this incarnation: a release names nothing else. Those of quotas
+                // that are forgotten are below the number in the row about that, see `restore_names`.
                 self.grants.next = self.grants.next.max(last_grant + 1);
             }
         }
@@ -204,9 +216,12 @@ impl Quotas {
         if let Some(at) = self.position(name) {
             return Some(at);
         }
+
+        // A name takes memory for as long as it is known, and strangers can make one up.
         if self.index.names.len() >= QUOTAS || name.is_empty() || name.len() > crate::api::NAME_BYTES {
             return None;
         }
+
         let at = self.index.vacant.pop().map_or(self.list.len(), |at| at as usize);
         if at == self.list.len() {
             self.list.push(Quota::vacant());
@@ -217,6 +232,7 @@ impl Quotas {
 
     /// Ends an operation that waits.
     pub(super) fn finish(&mut self, turn: &mut Turn, ticket: Ticket, outcome: Outcome) {
+        // Its place goes in the same turn, so that nothing can withdraw what has an outcome.
         if let Some(Place::Admin { .. }) = self.waits.places.remove(&ticket) {
             self.waits.administering -= 1;
         }
@@ -225,6 +241,7 @@ impl Quotas {
 
     #[inline]
     pub(super) fn touch(&mut self, at: usize, how: Dirty) {
+        // In the list once, however often it changes: each row is written once in a turn.
         let quota = &mut self.list[at];
         match (quota.dirty, how) {
             (Dirty::Clean, _) => {
@@ -241,7 +258,8 @@ impl Quotas {
     pub(super) fn schedule(&mut self, at: usize) {
         let quota = &mut self.list[at];
         let Some(activity) = &quota.activity else { return };
-        let wake = activity.tick_at.min(activity.lead.phase_at).min(activity.deadline_at).min(activity.lead.record_at);
+        let wake = activity.tick_at.min(activity.deadline_at).min(activity.leader.deadline());
+        // A later time needs no entry: when the earlier one comes, the quota is looked at and scheduled again.
         if wake < quota.wake {
             quota.wake = wake;
             self.timers.push(Reverse((wake, at as u32)));
@@ -256,8 +274,9 @@ impl Quotas {
                 break;
             }
             self.timers.pop();
-            let at = at as usize;
+
             // An entry that was overtaken by an earlier one no longer counts.
+            let at = at as usize;
             if self.list[at].wake != at_time {
                 continue;
             }
@@ -280,6 +299,10 @@ impl Quotas {
             if quota.dirty == Dirty::All {
                 row::put_cold(batch, &mut scratch, quota);
             }
+
+            // Tokens are moved between these rows and those of grants in one batch, so no crash makes or loses any.
+            let share = &quota.avantan.share;
+            assert!(share.held() >= 0 && share.held() <= share.tokens, "more is set aside than there is");
             quota.dirty = Dirty::Clean;
         }
         self.scratch = scratch;
@@ -293,6 +316,7 @@ impl Quotas {
 
     /// The first `limit` quotas that exist, after a name, in the order of names.
     pub fn list(&self, after: &str, limit: usize) -> Vec<Listed> {
+        // The largest of those kept is thrown out for a smaller one: memory is bounded by the page, not by the quotas.
         let mut first = BinaryHeap::new();
         for quota in self.iter().filter(|quota| quota.limit().is_some() && &**quota.name() > after) {
             first.push((quota.name().clone(), quota.limit().unwrap_or(0), quota.avantan.share.tokens));

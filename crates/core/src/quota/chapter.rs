@@ -51,6 +51,7 @@ impl Chapter for Quotas {
     }
 
     fn resume(&mut self, turn: &mut Turn, _: Start) {
+        // What an earlier life left under way goes on: gifts that may not have arrived are told again, and rounds are finished.
         self.grants.mono_less_uptime = turn.here.now.mono.wrapping_sub(turn.here.uptime);
         self.gifts.announcements = Announcements::of_gifts(turn.here.peers.len(), turn.here.position);
         self.resume_rounds(turn);
@@ -58,6 +59,8 @@ impl Chapter for Quotas {
 
     fn persist(&mut self, turn: &mut Turn) {
         self.put_rows(&mut turn.out.batch);
+
+        // Totals of gifts leave with the batch that has them, so when that is durable.
         for (digests, to) in self.gifts.digests.iter_mut().zip(turn.here.peers) {
             while !digests.is_empty() {
                 let rest = digests.split_off(digests.len().min(DIGESTS));
@@ -81,6 +84,7 @@ impl Chapter for Quotas {
     }
 
     fn tick_needs(&self, here: &Here, needed: &mut KeySet) {
+        // The rows of grants are paged: there may be more than fit into memory.
         if self.grants.next_due.is_some_and(|due| due <= here.uptime) {
             needed.ranges.extend(due_ranges(here.uptime));
         }
@@ -114,6 +118,7 @@ impl Chapter for Quotas {
             turn.out.metrics.ignored += 1;
             return;
         }
+
         let peer = turn.here.peers[from].site;
         match message {
             QuotaMessage::Avantan { quota, message } => self.agreement(turn, peer, &quota, *message),
@@ -139,6 +144,7 @@ impl Chapter for Quotas {
     }
 
     fn deadline(&self) -> Option<u64> {
+        // Holds end by the uptime, in steps: many that end at about the same time cost one turn.
         let due = self.grants.next_due.map(|due| self.grants.mono_less_uptime.wrapping_add(due));
         let parts = [
             self.next_timer(),
@@ -153,6 +159,7 @@ impl Chapter for Quotas {
     }
 
     fn tick(&mut self, turn: &mut Turn, view: &View) {
+        // Tokens that come back first: what waits may be served by them.
         self.expire(turn, view).expect("a row that storage vouches for");
         self.remove_dead_grants(turn, view).expect("a row that storage vouches for");
         self.wake_due(turn);

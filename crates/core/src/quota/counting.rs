@@ -12,19 +12,26 @@ pub(super) const COUNTS: usize = 1024;
 /// Counts under way.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
+    /// The name of the last round of tallies; another one in each life, so that late answers to an earlier life count for none.
     pub(super) next: u64,
+    /// The counts under way, by the name of the round of tallies that they wait for; at most [`COUNTS`].
     pub(super) open: BTreeMap<u64, Count>,
 }
 
+/// A count under way.
 #[derive(Debug)]
 pub(super) struct Count {
+    /// The client that asked.
     pub(super) client: ClientId,
+    /// The name of the quota.
     pub(super) quota: String,
-    /// The round of tallies that is complete, once the second one is asked for.
+    /// The first round of tallies, once it is complete and the second one is asked for.
     pub(super) first: Option<Vec<Option<Tally>>>,
+    /// The tallies of the present round, by position; none of a member that has not answered.
     pub(super) tallies: Vec<Option<Tally>>,
+    /// When the present round ends, whoever has answered.
     pub(super) deadline: u64,
-    /// How long each round may take.
+    /// The time that each round may take, in microseconds.
     pub(super) patience: u64,
 }
 

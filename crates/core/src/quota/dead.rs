@@ -12,7 +12,7 @@ use crate::machine::{KeySet, View};
 use crate::turn::Turn;
 
 impl Quotas {
-    /// The site serves anew. Quotas may have been deleted before.
+    /// The site serves again. Quotas may have been deleted before.
     pub(super) fn look_for_dead_grants(&mut self, now: u64) {
         let mut tables = self.list.iter().map(|quota| &quota.avantan.share.table);
         if self.epoch() > 0
@@ -40,6 +40,7 @@ impl Quotas {
             self.walk.until = now.saturating_sub(KEPT);
         }
 
+        // A grant whose quota is deleted can give nothing back: its tokens went with the generation.
         let mut last = None;
         let mut count = 0;
         for (key, value) in view.rows_of(&range) {

@@ -61,6 +61,8 @@ const PRECEDENCE: u64 = SECOND;
 const ASK_AGAIN: u64 = 2 * SECOND;
 /// The most names that one look at those that are due goes through.
 const LOOKED_AT: usize = 4 * NAMES;
+/// More grants than a site can have given out: so many take nine years at a million a second.
+const GRANTS_BEFORE: u64 = 1 << 48;
 
 impl Quotas {
     /// How often names were forgotten.
@@ -93,6 +95,8 @@ impl Quotas {
         if epoch.checked_add(1) != Some(kept.decided.epoch) || !turn.here.peers[from].is_up(turn.here.now) {
             return;
         }
+
+        // Everything that it sends is in its old epoch until it hears, so it is told once in a while, not by each answer.
         told_at.resize(turn.here.peers.len(), 0);
         if turn.here.now.mono >= told_at[from] {
             told_at[from] = turn.here.now.mono + 2 * turn.here.longest_round_trip();
@@ -121,9 +125,11 @@ impl Quotas {
 
     /// A leader asks this site to freeze names.
     fn agree(&mut self, turn: &mut Turn, from: usize, number: u64, view: &[Incarnation], names: Vec<String>) {
+        // One that knows of another incarnation than the leader may have taken what a lost one said.
         if view != view_of(&turn.here) {
             return;
         }
+
         // Of two that propose at the same time, the one that comes first goes on.
         if self.forgetting.leading.is_some() && from < turn.here.position {
             self.give_up(turn);
@@ -133,12 +139,15 @@ impl Quotas {
         let is_its = |freeze: &Freeze| (freeze.leader, freeze.incarnation) == (leader, incarnation);
         let frozen = &self.forgetting.kept.frozen;
         let known = frozen.iter().find(|freeze| is_its(freeze)).map_or(0, |freeze| freeze.number);
+
         // One that was given up may come late. Nothing but the loss of another leader's disk makes room beside its proposal; what
         // that one froze stays frozen until all have agreed.
         let is_taken = frozen.iter().any(|freeze| !is_its(freeze) && !is_orphan(&turn.here, freeze));
         if is_taken || number < known {
             return;
         }
+
+        // The freeze is durable before the agreement leaves: from there on nothing is done with these names here.
         if number > known {
             // It has given up the one before.
             self.thaw(is_its);
@@ -157,6 +166,7 @@ impl Quotas {
         self.forgetting.ask_at = here.now.mono + ASK_AGAIN;
     }
 
+    /// Ends the freezes that are over.
     fn thaw(&mut self, is_over: impl Fn(&Freeze) -> bool) {
         let before = self.forgetting.kept.frozen.len();
         self.forgetting.kept.frozen.retain(|freeze| !is_over(freeze));
@@ -178,12 +188,14 @@ impl Quotas {
         self.position(name).is_none_or(|at| self.is_forgettable(here, at))
     }
 
+    /// True if nothing at this site needs the quota at a position any more.
     fn is_forgettable(&self, here: &Here, at: usize) -> bool {
         let quota = &self.list[at];
         let absent = self.forgetting.absent.get(&quota.number);
         let waits =
             quota.activity.as_ref().is_some_and(|activity| !activity.admin.is_empty() || !activity.waiting.is_empty());
         let leads = *quota.avantan.role() != Role::Idle;
+
         // An accepted value may be a creation that is decided elsewhere. A mere promise binds nothing.
         quota.limit().is_none()
             && !quota.avantan.in_round()
@@ -198,14 +210,18 @@ impl Quotas {
         if incarnation != turn.here.site.incarnation {
             return;
         }
+
+        // A proposal of this incarnation that it leads no more was given up, durably, or decided: then the epoch would be another.
         let Some(leading) = self.forgetting.leading.as_mut().filter(|leading| leading.number == number) else {
             return turn.out.send(turn.here.peers[from].site, Forget::Cancel { number });
         };
         if leading.view[from] != turn.here.peers[from].incarnation {
             return;
         }
+
         leading.agreed.insert(from);
         leading.common.retain(|name| has(names, name));
+
         // It may know of a creation that this site has missed. Were it not asked, the name would be proposed for ever.
         let missed: Vec<String> = leading.names.iter().filter(|name| !has(names, name)).cloned().collect();
         for quota in missed {
@@ -215,16 +231,21 @@ impl Quotas {
         self.decide_if_all_agree(turn);
     }
 
+    /// Decides the proposal once every member has frozen what is left of it.
     fn decide_if_all_agree(&mut self, turn: &mut Turn) {
         let Some(leading) = &self.forgetting.leading else { return };
         // A member that is new since then may not have frozen anything.
         if leading.agreed.positions().count() < turn.here.peers.len() || leading.view != view_of(&turn.here) {
             return;
         }
+
+        // A decision about no name at all still thaws what a lost leader froze.
         let orphans = self.forgetting.kept.frozen.len() > 1;
         if leading.common.is_empty() && !orphans {
             return self.give_up(turn);
         }
+
+        // All have frozen these names, so no site has a part in anything that concerns them, nor will: they may go.
         let epoch = self.epoch() + 1;
         let names: Vec<String> = leading.common.iter().cloned().collect();
         let is_full = leading.names.len() == NAMES;
@@ -233,6 +254,7 @@ impl Quotas {
         if is_full {
             self.forgetting.propose_at = turn.here.now.mono + SHORT_PAUSE.min(pause(&turn.here));
         }
+
         // The decision is durable before anybody hears of it: a leader that forgot it would give the proposal up.
         let others = turn.here.site.members.iter().filter(|&&site| site != turn.here.site.me);
         others.for_each(|&site| turn.out.send(site, Forget::Forgotten(decided.clone())));
@@ -242,9 +264,11 @@ impl Quotas {
     fn give_up(&mut self, turn: &mut Turn) {
         self.forgetting.leading = None;
         self.forgetting.propose_at = turn.here.now.mono + pause(&turn.here) + turn.out.rng.below(pause(&turn.here));
+
         let me = (turn.here.site.me, turn.here.site.incarnation);
         let own = self.forgetting.kept.frozen.iter().find(|freeze| (freeze.leader, freeze.incarnation) == me);
         let Some(number) = own.map(|freeze| freeze.number) else { return };
+
         // What a lost leader froze may have the same number.
         self.thaw(|freeze| (freeze.leader, freeze.incarnation, freeze.number) == (me.0, me.1, number));
         let others = turn.here.site.members.iter().filter(|&&site| site != turn.here.site.me);
@@ -253,14 +277,18 @@ impl Quotas {
 
     /// Enters the next epoch: drops the names, thaws the others.
     fn enter(&mut self, turn: &mut Turn, decided: Forgotten) {
+        // One step for each site: a name that is half forgotten would be taken for one that is new.
+        assert_eq!(decided.epoch, self.epoch() + 1, "an epoch of names is left out");
         for name in &decided.names {
             self.drop_name(turn, name);
         }
+
         turn.out.metrics.forgotten += decided.names.len() as u64;
         let names = &mut self.forgetting;
         names.kept = Forgetting { decided, frozen: Vec::new() };
         names.is_dirty = true;
         names.leading = None;
+
         // Others may have had the same names in mind, and would propose what is left of them all at once.
         names.propose_at =
             names.propose_at.max(turn.here.now.mono + turn.out.rng.below(SHORT_PAUSE.min(pause(&turn.here))));
@@ -271,6 +299,9 @@ impl Quotas {
         let Some(at) = self.position(name) else { return };
         let name = self.list[at].name.clone();
         let number = self.list[at].number;
+
+        // Its rows go in the batch of the decision, with the number of its last grant; that of the next stands in the row about
+        // forgotten names.
         super::row::delete(&mut turn.out.batch, number);
         self.note_present(at);
         self.index.moved.remove(&number);
@@ -293,10 +324,12 @@ impl Quotas {
         if creations.is_empty() {
             return self.index.vacant.push(at as u32);
         }
+
+        // The name is new to everybody now, and so is its quota.
         self.occupy(&turn.here, at, name);
         let mut activity = Box::new(Activity::new(turn.here.now.mono, turn.here.peers.len()));
         activity.admin = creations;
-        activity.lead.phase_at = turn.here.now.mono;
+        activity.leader.look_at(turn.here.now.mono);
         activity.note_deadlines();
         self.list[at].activity = Some(activity);
         self.schedule(at);
@@ -309,6 +342,7 @@ impl Quotas {
         self.look_again(self.list[at].number, Absent { since, due: since + here.config.names_kept });
     }
 
+    /// Notes when to look at an absent quota again.
     fn look_again(&mut self, number: u64, absent: Absent) {
         self.forgetting.absent.insert(number, absent);
         self.forgetting.due.insert((absent.due, number));
@@ -336,6 +370,7 @@ impl Quotas {
             return self.propose(turn);
         }
 
+        // The leader may have gone on without this site's agreement, or without its knowledge of the outcome.
         let has_frozen = !self.forgetting.kept.frozen.is_empty();
         if has_frozen {
             self.forgetting.ask_at = now + ASK_AGAIN;
@@ -347,12 +382,14 @@ impl Quotas {
                 return;
             }
         }
+
         // What no leader can end any more is not left waiting.
         if has_frozen || now >= self.forgetting.propose_at {
             self.lead_proposal(turn, has_frozen);
         }
     }
 
+    /// Gives up what this incarnation proposed before it was restarted, and has not decided.
     fn give_up_own(&mut self, turn: &mut Turn) {
         let me = (turn.here.site.me, turn.here.site.incarnation);
         if self.forgetting.kept.frozen.iter().any(|freeze| (freeze.leader, freeze.incarnation) == me) {
@@ -367,7 +404,8 @@ impl Quotas {
         if due.is_empty() && !has_orphans {
             return;
         }
-        // One that is away would agree to nothing: what is frozen meanwhile could not be created anew.
+
+        // One that is away would agree to nothing: what is frozen meanwhile could not be created again.
         let is_away = |(position, peer): (usize, &crate::turn::Peer)| {
             position != turn.here.position && !peer.is_up(turn.here.now)
         };
@@ -375,11 +413,14 @@ impl Quotas {
         if self.gifts.leaving.is_some() || turn.here.peers.iter().enumerate().any(is_away) {
             return;
         }
-        let names: Vec<String> = due.into_iter().map(|at| self.list[at].name.to_string()).collect();
+
         // Rises also across restarts: whoever is asked can tell a proposal that was given up from the one after it.
+        let names: Vec<String> = due.into_iter().map(|at| self.list[at].name.to_string()).collect();
         self.forgetting.last_proposal += 1;
         let number = self.forgetting.last_proposal;
         let (leader, incarnation) = (turn.here.site.me, turn.here.site.incarnation);
+
+        // This site agrees first, durably.
         self.freeze(&turn.here, Freeze { leader, incarnation, number, names: names.clone() });
         let mut agreed = SiteSet::default();
         agreed.insert(turn.here.position);
@@ -436,7 +477,7 @@ impl Quotas {
         }
     }
 
-    /// The site serves anew: how long its quotas have not existed counts from now.
+    /// The site serves again: how long its quotas have not existed counts from now.
     pub(super) fn resume_names(&mut self, here: &Here) {
         for at in 0..self.list.len() {
             if self.list[at].limit().is_none() && !self.list[at].is_vacant() {
@@ -457,7 +498,17 @@ impl Quotas {
             let (incarnation, number) = (Incarnation(cursor.u32()?), cursor.u64()?);
             frozen.push(Freeze { leader, incarnation, number, names: read_names(&mut cursor)? });
         }
+        // Storage that was written before the number of the next grant stood here may have forgotten quotas whose grants
+        // had higher numbers than any that is left. So the numbers go on above all that it can have given out.
+        let next_grant = match cursor.0.is_empty() {
+            false => cursor.u64()?,
+            true if decided.epoch > 0 => GRANTS_BEFORE,
+            true => 0,
+        };
         cursor.end()?;
+        self.grants.next = self.grants.next.max(next_grant);
+        // Else each start would leave out as many numbers again.
+        self.forgetting.is_dirty = next_grant == GRANTS_BEFORE;
         self.index.next_number = self.index.next_number.max(next);
         self.forgetting.last_proposal = last_proposal;
         self.forgetting.kept = Forgetting { decided, frozen };
@@ -483,6 +534,8 @@ impl Quotas {
             put_u64(&mut row, freeze.number);
             put_names(&mut row, &freeze.names);
         }
+        // The hot row of a quota that is forgotten goes in this very batch, and with it the number of its last grant.
+        put_u64(&mut row, self.grants.next);
         batch.put(&[FORGOTTEN], &row);
     }
 
@@ -491,12 +544,14 @@ impl Quotas {
     pub(super) fn occupy(&mut self, here: &Here, at: usize, name: std::sync::Arc<str>) {
         let number = self.index.next_number;
         self.index.next_number += 1;
+        assert!(self.list[at].is_vacant(), "a quota takes the place of another");
         if number != at as u64 {
             self.index.moved.insert(number, at as u32);
         }
         self.index.names.insert(name.clone(), at as u32);
         self.list[at] = Quota::new(name, number);
         self.note_absent(here, at);
+
         // Its rows are written even if nothing comes of it, so that no restart gives its number to another.
         self.touch(at, Dirty::All);
     }

@@ -14,22 +14,30 @@ const ROUNDS: usize = 4;
 /// A request that waits for tokens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
+    /// The operation.
     pub(super) ticket: Ticket,
+    /// The tokens that it wants.
     pub(super) amount: i64,
+    /// The time for which it wants them.
     pub(super) hold: Hold,
+    /// The monotonic time at which it is refused, if it was not granted by then.
     pub(super) deadline: u64,
 }
 
 /// The requests that wait for tokens of one quota, by their arrival.
 #[derive(Debug, Default)]
 pub(super) struct Line {
+    /// The requests; the next three hold the same ones.
     requests: BTreeMap<u64, Waiting>,
+    /// Their amounts, with their arrivals.
     by_amount: BTreeSet<(i64, u64)>,
+    /// Their deadlines, with their arrivals.
     by_deadline: BTreeSet<(u64, u64)>,
+    /// Finds the first that wants no more than is free.
     order: Order,
     /// The sum of the amounts.
     needed: i128,
-    /// Numbers requests in the order of their arrival.
+    /// The arrival of the next request; never used twice while the quota is in use.
     next_arrival: u64,
     /// Requests that arrived before this one were counted in the line that was last reported to a round.
     offered: u64,
@@ -56,6 +64,7 @@ impl Line {
         self.order.push(arrival, request.amount, self.requests.iter().map(|(arrival, other)| (*arrival, other.amount)));
         self.needed += i128::from(request.amount);
         self.requests.insert(arrival, request);
+        self.check();
         arrival
     }
 
@@ -66,11 +75,27 @@ impl Line {
         self.by_deadline.remove(&(request.deadline, arrival));
         self.needed -= i128::from(request.amount);
         self.order.remove(arrival);
+
+        // An empty line has no past: the next request has been in no round.
         if self.requests.is_empty() {
             self.order = Order::default();
             self.judged.clear();
         }
+        self.check();
         Some(request)
+    }
+
+    /// Asserts what holds between any two steps.
+    fn check(&self) {
+        let requests = self.requests.len();
+        assert!(
+            self.by_amount.len() == requests && self.by_deadline.len() == requests,
+            "a request is in one order only"
+        );
+        assert!(
+            self.needed >= requests as i128 && (self.needed == 0) == (requests == 0),
+            "each request wants something"
+        );
     }
 
     /// Takes out the first request that wants no more than `free`.
@@ -120,12 +145,15 @@ impl Line {
     pub(super) fn judge(&mut self, large: i64, small: i64, all: i64) -> (Vec<Waiting>, bool) {
         self.judged.push_back(self.offered);
         let offered = self.judged.iter().copied().max().unwrap_or(0);
+
+        // However much may be under way, a request is not kept waiting for it in round after round.
         let mut hopeless = BTreeSet::new();
         if self.judged.len() == ROUNDS {
             let last = self.judged.pop_front().expect("there are some");
             hopeless.extend(self.requests.range(..last).map(|(arrival, _)| *arrival));
         }
 
+        // Of those that the round was told of, the ones that want more than they may hope for.
         let counted = |&&(_, arrival): &&(i64, u64)| arrival < offered;
         let between = |above: i64, to: i64| {
             let range = (to > above).then(|| self.by_amount.range((above + 1, 0)..=(to, u64::MAX)));
@@ -134,6 +162,8 @@ impl Line {
         let larger = all.max(large);
         let unmet = between(small, large).chain(between(larger, i64::MAX));
         hopeless.extend(unmet.filter(counted).map(|(_, arrival)| *arrival));
+
+        // Those between the two wait for what is under way.
         let mut hopeful = between(small.max(large), larger).filter(counted);
         let waits = hopeful.any(|(_, arrival)| !hopeless.contains(arrival));
 
@@ -143,6 +173,7 @@ impl Line {
 
     /// Takes out all of them.
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = Waiting> + use<> {
+        // Arrivals go on counting, or a later request could be taken for one that has left.
         let (next_arrival, offered) = (self.next_arrival, self.offered);
         let all = std::mem::replace(self, Self { next_arrival, offered, ..Self::default() });
         all.requests.into_values()
@@ -153,7 +184,7 @@ impl Line {
 /// Those that have left leave holes, which go when the places are used up: so each place costs a constant in the mean.
 #[derive(Debug, Default)]
 struct Order {
-    /// Whose place is which, ascending.
+    /// The arrivals of those that have a place, ascending; one that has left keeps its place as a hole.
     arrivals: Vec<u64>,
     /// The least amount below each node; the root is 1, the children of `n` are `2n` and `2n + 1`, the places are the last half.
     least: Vec<u64>,
@@ -172,6 +203,7 @@ impl Order {
         if self.arrivals.len() == self.places() {
             self.rebuild(others);
         }
+        assert!(self.arrivals.last().is_none_or(|last| *last < arrival), "a request comes in before the last");
         self.arrivals.push(arrival);
         self.set(self.arrivals.len() - 1, amount as u64);
     }
@@ -187,6 +219,7 @@ impl Order {
         if self.least.is_empty() || !fits(1) {
             return None;
         }
+        // Down to the left wherever the least there fits: the places are in the order of arrival.
         let mut node = 1;
         while node < self.places() {
             node = 2 * node + usize::from(!fits(2 * node));

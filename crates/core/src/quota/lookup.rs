@@ -20,8 +20,9 @@ pub(super) const AT_ONCE: usize = 8;
 /// The names that are being looked up.
 #[derive(Debug, Default)]
 pub(super) struct Lookups {
+    /// Each of them; none for which nothing waits.
     pub(super) names: FxHashMap<Arc<str>, Lookup>,
-    /// When to look at each of them again.
+    /// When to look at each of them again: one entry for each.
     pub(super) due: BTreeSet<(u64, Arc<str>)>,
 }
 
@@ -30,24 +31,31 @@ pub(super) struct Lookups {
 pub(super) struct Lookup {
     /// What waits, numbered in the order of arrival.
     pub(super) waiting: BTreeMap<u64, Waiting>,
+    /// The same by deadline, with their arrivals.
     pub(super) by_deadline: BTreeSet<(u64, u64)>,
+    /// The number of the next operation that comes.
     pub(super) next_arrival: u64,
-    /// Names the question that is out.
+    /// The name of the question that is out. An answer to an earlier one says nothing.
     pub(super) token: u64,
     /// Operations that arrived before this one arrived before that question was asked. Its answers say nothing of a creation
     /// that the sender of a later operation may know of.
     pub(super) asked_for: u64,
-    /// Who has answered it, and does not know the name.
+    /// The members that have answered it and do not know the name, by position.
     pub(super) not_known: SiteSet,
+    /// When those that have not answered are asked again.
     pub(super) retry_at: u64,
-    /// The entry in [`Lookups::due`].
+    /// The time of the entry in [`Lookups::due`].
     pub(super) due: u64,
 }
 
+/// An operation on a name that is not known.
 #[derive(Debug)]
 pub(super) struct Waiting {
+    /// Its name.
     pub(super) ticket: Ticket,
+    /// What is carried out if the quota turns out to exist.
     pub(super) operation: Operation,
+    /// The monotonic time at which it is refused, if nothing is known by then.
     pub(super) deadline: u64,
 }
 
@@ -67,6 +75,7 @@ impl Lookup {
 
     /// Asks all others, on behalf of all that wait.
     pub(super) fn ask(&mut self, turn: &mut Turn, name: &str) {
+        // Another name than any earlier question had, also in an earlier life: answers to those say less than is asked now.
         self.token = turn.out.rng.draw();
         self.not_known = SiteSet::default();
         self.asked_for = self.next_arrival;
@@ -102,8 +111,11 @@ impl Lookups {
     /// Notes when to look at a name again; one that nothing waits for is forgotten.
     pub(super) fn settle(&mut self, name: &Arc<str>) {
         let Some(lookup) = self.names.get_mut(name) else { return };
+        assert_eq!(lookup.waiting.len(), lookup.by_deadline.len(), "what waits for a name has a deadline");
+
         let first = lookup.by_deadline.first().map(|(deadline, _)| *deadline);
         let due = first.map(|deadline| deadline.min(lookup.retry_at));
+        // One entry at most: the older one goes before the newer one comes.
         if due != Some(lookup.due) {
             self.due.remove(&(lookup.due, name.clone()));
         }
@@ -118,6 +130,7 @@ impl Lookups {
     }
 }
 
+/// Asks all members that have not `answered` whether a quota of this name exists.
 pub(super) fn ask(turn: &mut Turn, name: &str, token: u64, answered: SiteSet) {
     for peer in (0..turn.here.peers.len()).filter(|&peer| peer != turn.here.position && !answered.contains(peer)) {
         turn.out.send(turn.here.peers[peer].site, QuotaMessage::Lookup { token, quota: name.to_owned() });

@@ -12,32 +12,32 @@ use crate::peer::quota::Forgotten;
 pub(super) struct Names {
     /// What is durable, in one row.
     pub(super) kept: Forgetting,
-    /// Whether that row is to be written.
+    /// True if that row is to be written.
     pub(super) is_dirty: bool,
     /// The quotas that do not exist, yet or any more, by number.
     pub(super) absent: FxHashMap<u64, Absent>,
-    /// When to look at each of them again.
+    /// When to look at each of them again, with its number: one entry for each of `absent`.
     pub(super) due: BTreeSet<(u64, u64)>,
-    /// The number of the last proposal; durable.
+    /// The number of the last proposal of this site; durable.
     pub(super) last_proposal: u64,
     /// The proposal that this site leads.
     pub(super) leading: Option<Leading>,
-    /// Nothing is proposed before.
+    /// The time before which nothing is proposed, in this life's monotonic microseconds like the next two.
     pub(super) propose_at: u64,
-    /// When to ask for what became of what is frozen.
+    /// When to ask the leaders what became of what is frozen.
     pub(super) ask_at: u64,
-    /// When each member was last told of the decision.
+    /// The time before which a member is not told of the last decision again, by position.
     pub(super) told_at: Vec<u64>,
 }
 
 /// Names that take part in nothing until it is known whether they are forgotten.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Freeze {
-    /// Who proposed it.
+    /// The site that proposed it.
     pub leader: SiteId,
-    /// In which incarnation it did.
+    /// The incarnation of it that did.
     pub incarnation: Incarnation,
-    /// Numbers that incarnation's proposals.
+    /// The number of the proposal, among those of that incarnation.
     pub number: u64,
     /// The names, in ascending order.
     pub names: Vec<String>,
@@ -46,31 +46,37 @@ pub struct Freeze {
 /// What a site has forgotten, and what it has agreed to forget.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Forgetting {
-    /// What was decided last.
+    /// The last decision.
     pub decided: Forgotten,
-    /// What is frozen. More than one only if the leader of the others has lost its disk.
+    /// The names that are frozen, by proposal. More than one only if the leader of the others has lost its disk.
     pub frozen: Vec<Freeze>,
 }
 
 /// A quota that does not exist, in this life's monotonic microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Absent {
+    /// The time since which it does not exist, or has not been wanted.
     pub(super) since: u64,
-    /// The entry in [`Names::due`].
+    /// The time of its entry in [`Names::due`].
     pub(super) due: u64,
 }
 
 /// A proposal that is not decided yet.
 #[derive(Debug)]
 pub(super) struct Leading {
+    /// Its number.
     pub(super) number: u64,
+    /// The incarnations of all members when it was proposed, by position. It is given up when another is heard of.
     pub(super) view: Vec<Incarnation>,
-    /// What was asked for.
+    /// The names that were proposed.
     pub(super) names: Vec<String>,
-    /// What all that have agreed have frozen.
+    /// Those of the names that all in `agreed` have frozen: what a decision forgets.
     pub(super) common: BTreeSet<String>,
+    /// The members that have agreed, this site included, by position.
     pub(super) agreed: SiteSet,
+    /// When it is given up.
     pub(super) give_up_at: u64,
+    /// When those that have not agreed are asked again.
     pub(super) repeat_at: u64,
 }
 

@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::line::Line;
-use crate::avantan::{Avantan, Clearance};
-use crate::id::{Incarnation, SiteSet};
+use crate::avantan::{Avantan, Leader};
+use crate::gift::{Total, Totals};
+use crate::id::Incarnation;
+use crate::peer::quota::Work;
 use crate::session::Aim;
 use crate::stats::Demand;
 use crate::turn::{Here, Ticket};
@@ -16,46 +18,41 @@ pub(super) const NEVER: u64 = u64::MAX;
 /// One quota at this site.
 #[derive(Debug)]
 pub struct Quota {
+    /// Its name; empty at a vacant position.
     pub(super) name: Arc<str>,
-    /// Names it on storage.
+    /// The number that names it in rows. No other quota has it, nor will, not even one of the same name after this is forgotten.
     pub(super) number: u64,
+    /// The agreement about its tokens, with this site's share.
     pub(super) avantan: Avantan,
+    /// What is counted here.
     pub(super) counters: Counters,
-    /// Running totals by member; empty until the first gift.
-    pub(super) given: Vec<Total>,
-    pub(super) received: Vec<Total>,
+    /// The totals of gifts between this site and each other, in this generation.
+    pub(super) totals: Totals,
     /// What only matters while something goes on; none for a quota at rest, so that many fit into memory.
     pub(super) activity: Option<Box<Activity>>,
-    /// The entry in the timers that counts.
+    /// The time of the one entry in [`Quotas::timers`](super::Quotas) that counts; [`NEVER`] if none does.
     pub(super) wake: u64,
+    /// The rows that have changed in this turn.
     pub(super) dirty: Dirty,
 }
 
 /// What a quota counts at this site; durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Counters {
-    /// Tokens ever granted here in this generation and incarnation, and ever taken back.
+    /// Tokens ever granted here in this generation and incarnation.
     pub(super) acquired: u128,
+    /// Tokens ever taken back here in this generation and incarnation.
     pub(super) released: u128,
-    /// Operations answered without waiting for another site.
-    pub(super) local: u64,
-    /// The number of the last grant.
+    /// The number of the last grant; zero if there was none. It stays when the quota is deleted and created again.
     pub(super) last_grant: u64,
-    /// Rounds applied here that moved tokens.
-    pub(super) rebalances: u64,
-    /// Gifts sent.
-    pub(super) gifts: u64,
+    /// What this site has done for the quota.
+    pub(super) work: Work,
 }
 
-/// A running total of gifts, and the incarnation of the peer that it belongs to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Total {
-    pub(super) incarnation: Incarnation,
-    pub(super) tokens: u128,
-}
-
+/// The rows of a quota that are to be written at the end of the turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Dirty {
+    /// None.
     #[default]
     Clean,
     /// The hot row: tokens and counters.
@@ -67,83 +64,78 @@ pub(super) enum Dirty {
 /// The volatile side of a quota that is in use.
 #[derive(Debug)]
 pub(super) struct Activity {
+    /// The demand for tokens here, as it was lately.
     pub(super) demand: Demand,
+    /// The requests that wait for tokens.
     pub(super) waiting: Line,
+    /// The creations and deletions that wait for a round, in the order of arrival.
     pub(super) admin: VecDeque<Admin>,
-    /// What each member last said of its share.
+    /// What each member last said of its share, by position.
     pub(super) peers: Vec<PeerShare>,
     /// When to look after the share.
     pub(super) tick_at: u64,
-    /// Whether peers were told of the present shortage and have had no time to answer it yet.
+    /// True if peers were told of the present shortage and have had no time to answer it yet.
     pub(super) asked_for_gifts: bool,
-    /// The earliest deadline of a request that waits.
+    /// The earliest deadline of what waits, in `waiting` or `admin`; [`NEVER`] if nothing does.
     pub(super) deadline_at: u64,
-    /// When tokens last came from elsewhere.
+    /// The last time at which tokens came from elsewhere, or a round was decided.
     pub(super) fed_at: u64,
-    /// When demand, gifts or rounds were last seen.
+    /// The last time at which demand, gifts or rounds were seen. What lies idle for long is put to rest.
     pub(super) active_at: u64,
-    pub(super) lead: Lead,
-}
-
-/// When this site leads a round, or does something about one that is under way; apart from the requests that wait for what comes of
-/// it.
-#[derive(Debug)]
-pub(super) struct Lead {
-    /// When to do something about the round, or about the shortage.
-    pub(super) phase_at: u64,
-    /// When the round's present phase began.
-    pub(super) phase_since: u64,
-    /// No round is started before.
-    pub(super) retry_at: u64,
-    /// How often rounds failed or ended in vain in a row.
-    pub(super) failures: u32,
-    /// Who did not answer the last election that came to nothing.
-    pub(super) unanswered: SiteSet,
-    /// When to record new incarnations of members; [`NEVER`] if all that are known are recorded.
-    pub(super) record_at: u64,
-    /// How often that was tried, or put off, since all were recorded.
-    pub(super) recordings: u32,
-    /// What the others say of votes of this site's predecessors.
-    pub(super) clearance: Clearance,
+    /// When this site leads a round, or does something about one that is under way.
+    pub(super) leader: Leader,
 }
 
 /// A creation or deletion that waits for its round.
 #[derive(Debug)]
 pub(super) struct Admin {
+    /// The operation.
     pub(super) ticket: Ticket,
     /// The limit to create with; none deletes.
     pub(super) limit: Option<i64>,
+    /// The monotonic time at which its client is answered, whatever came of it.
     pub(super) deadline: u64,
-    /// Where a value that carries it out may be accepted: its row says "undecided".
+    /// The instance in which a value that carries it out may be accepted somewhere; its row says "undecided" then, and it
+    /// cannot be withdrawn. None if no value is out.
     pub(super) aim: Option<Aim>,
 }
 
 /// What a member last said of its share.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeerShare {
+    /// Tokens free there.
     pub(super) free: i64,
+    /// Tokens that requests wait for there, beyond what is free.
     pub(super) short: i64,
+    /// The demand that it reckons with, in tokens a second.
     pub(super) rate: u64,
-    /// What it has received from us.
+    /// The highest total that it has said to have received from this site, in the incarnation `said_by`.
     pub(super) received: u128,
-    /// When it said so, and which of its incarnations did.
+    /// The monotonic time at which it last said something.
     pub(super) heard_at: u64,
+    /// The incarnation of it that did.
     pub(super) said_by: Incarnation,
+    /// What this site last told it.
     pub(super) told: Told,
 }
 
-/// What we last told a member.
+/// What this site last told a member.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Told {
+    /// Tokens free here.
     pub(super) free: i64,
+    /// Tokens that requests wait for here, beyond what is free.
     pub(super) short: i64,
+    /// The demand here, in tokens a second.
     pub(super) rate: u64,
+    /// The monotonic time at which it was told; zero for never, or to have it told soon.
     pub(super) at: u64,
-    /// How often a gift was repeated without a sign of its arrival.
+    /// The number of times that the same was told again without a sign of its arrival.
     pub(super) repeats: u32,
 }
 
 impl Activity {
+    /// What goes on in a quota in which nothing goes on yet.
     pub(super) fn new(now: u64, members: usize) -> Self {
         Self {
             demand: Demand::new(now),
@@ -155,29 +147,20 @@ impl Activity {
             deadline_at: NEVER,
             fed_at: now,
             active_at: now,
-            lead: Lead {
-                phase_at: NEVER,
-                phase_since: now,
-                retry_at: 0,
-                failures: 0,
-                unanswered: SiteSet::default(),
-                record_at: NEVER,
-                recordings: 0,
-                clearance: Clearance::default(),
-            },
+            leader: Leader::new(now),
         }
     }
 }
 
 impl Quota {
+    /// A quota of which nothing is known but its name.
     pub(super) fn new(name: Arc<str>, number: u64) -> Self {
         Self {
             name,
             number,
             avantan: Avantan::default(),
             counters: Counters::default(),
-            given: Vec::new(),
-            received: Vec::new(),
+            totals: Totals::default(),
             activity: None,
             wake: NEVER,
             dirty: Dirty::Clean,
@@ -189,6 +172,7 @@ impl Quota {
         Self::new("".into(), u64::MAX)
     }
 
+    /// True if no quota has this position.
     pub(super) fn is_vacant(&self) -> bool {
         self.name.is_empty()
     }
@@ -218,7 +202,7 @@ impl Quota {
         self.activity.as_ref().map_or(0, |activity| activity.needed())
     }
 
-    /// Whether it is in a round that is to delete it.
+    /// True if it is in a round that is to delete it: nothing is granted until the outcome.
     pub(super) fn is_closing(&self) -> bool {
         self.avantan.share.round.as_ref().is_some_and(|round| round.closing)
     }
@@ -235,18 +219,28 @@ impl Quota {
 
     /// The running total given to the member at `position`, and the member's incarnation that it is for.
     pub fn given(&self, position: usize) -> (Incarnation, u128) {
-        self.given.get(position).map_or((Incarnation(0), 0), |total| (total.incarnation, total.tokens))
+        let Total { incarnation, amount } = self.totals.given(position);
+        (incarnation, amount)
     }
 
     /// The running total received from the member at `position`, and the incarnation that gave it.
     pub fn received(&self, position: usize) -> (Incarnation, u128) {
-        self.received.get(position).map_or((Incarnation(0), 0), |total| (total.incarnation, total.tokens))
+        let Total { incarnation, amount } = self.totals.received(position);
+        (incarnation, amount)
     }
 
+    /// The agreement, and what goes on beside it.
+    pub(super) fn parts(&mut self, here: &Here) -> (&mut Avantan, &mut Activity) {
+        self.activity(here);
+        (&mut self.avantan, self.activity.as_mut().expect("made above"))
+    }
+
+    /// What goes on in the quota, begun if it was at rest.
     #[inline]
     pub(super) fn activity(&mut self, here: &Here) -> &mut Activity {
         if self.activity.is_none() {
             let mut activity = Box::new(Activity::new(here.now.mono, here.peers.len()));
+
             // Until the others say otherwise, they have what the last round left them with.
             for (share, peer) in activity.peers.iter_mut().zip(here.peers) {
                 let settled = self.avantan.share.table.settled(peer.site);

@@ -1,25 +1,23 @@
-//! When a round is led, how long it is waited for, and what its outcome means for the requests that wait.
+//! Why a round is led for a quota, and what its outcome means for the requests that wait. When it is led, and how long it is
+//! waited for, is [`Leader`](crate::avantan::Leader)'s.
 //!
-//! | the site is | after | it |
-//! | --- | --- | --- |
-//! | short, and peers are known to have enough | one round trip | leads a round, if gifts have not ended the shortage |
-//! | short otherwise | at once | leads a round |
-//! | electing, a majority has promised | a grace for the rest, or when the offers cover the need | builds the value |
-//! | electing without a majority | three graces | withdraws, and tries again later |
-//! | collecting votes | twice the round trip, then ever more slowly | asks again |
-//! | the same, and outbid | eight round trips | leads a higher ballot |
-//! | in another leader's round, no outcome | a patience and a random delay | leads a higher ballot, if a majority is up |
-//! | the same, or to record a new incarnation, and no majority is up | a growing pause | looks again |
-//! | told of a new incarnation that no round has recorded | a random delay | leads a round in which nothing moves |
+//! | the site is | it |
+//! | --- | --- |
+//! | short, and peers are known to have enough | tells them, and leads a round if gifts have not ended the shortage in one round trip |
+//! | short otherwise | leads a round at once |
+//! | about to be short, and no gift comes though peers have enough | leads a round |
+//! | asked to create or delete the quota | leads a round |
+//! | told of a new incarnation that no round has recorded | leads a round in which nothing moves |
 
 use std::collections::VecDeque;
 
 use super::book::{Place, Quotas, RELAXED_TICK, SECOND_LOOK, TICK};
-use super::one::{Activity, Admin, Dirty, NEVER};
+use super::one::{Admin, Dirty};
 use super::serve::created;
 use crate::api::{Outcome, Refusal, UnknownReason};
-use crate::avantan::{Intent, Message, Offer, Role, Step};
+use crate::avantan::{Due, Intent, Message, Offer, Role, Sight, Step};
 use crate::clock::{MILLISECOND, SECOND};
+use crate::gift::Totals;
 use crate::id::{SiteId, SiteSet};
 use crate::peer::quota::QuotaMessage;
 use crate::session::Aim;
@@ -31,31 +29,29 @@ const EPOCH: u64 = 5 * SECOND;
 const ADMIN: usize = 256;
 /// A request for more than this part of the limit waits for gifts that are on their way elsewhere.
 const LARGE: i64 = 64;
-/// How long votes are collected for a ballot that was outbid, in round trips.
-const PATIENCE: u64 = 8;
-/// The longest back-off between rounds.
-const BACK_OFF: u64 = 2 * SECOND;
-/// How often the pause of a second before new incarnations are recorded is doubled.
-const RECORDINGS: u32 = 4;
 
 /// Why a round is led, for the counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cause {
+    /// Something waits for it.
     Reactive,
+    /// Something would have to wait soon.
     Proactive,
+    /// What another leader began is to be brought to an end, or a new incarnation recorded.
     Recovery,
 }
 
 impl Quotas {
     /// Handles a message of a quota's agreement.
     pub(super) fn agreement(&mut self, turn: &mut Turn, from: SiteId, quota: &str, message: Message) {
-        // A message that asks nothing of us and tells us nothing durable must not make us remember a name.
+        // A message that asks nothing of this site and tells it nothing durable must not make it remember a name.
         let creates = matches!(message, Message::Election { .. } | Message::Accept { .. } | Message::Decided { .. });
         let at = if creates { self.position_or_new(&turn.here, quota) } else { self.position(quota) };
         let Some(at) = at.filter(|_| !self.is_frozen(quota)) else {
             turn.out.metrics.ignored += 1;
             return;
         };
+
         // No round records this site where nothing exists, nor where a leader gave up because too few may vote.
         let exists = self.list[at].limit().is_some();
         if match message {
@@ -65,15 +61,16 @@ impl Quotas {
         } {
             self.ask_whether_it_may_vote(turn, at);
         }
+        // Some site wants it: it is not forgotten right now.
         if creates && !exists {
-            // Somebody wants it: it is not forgotten right now.
             self.note_absent(&turn.here, at);
         }
+
         let offer = self.offer(&turn.here, at);
         let before = self.standing(at);
         let mut step = Step::default();
         self.list[at].avantan.handle(turn.here.site, from, message, |_| offer, &mut step);
-        let now = turn.here.now.mono;
+
         // A report that is repeated says nothing new: the leader counts the first.
         let reported = step.sends.iter().any(|(_, message)| matches!(message, Message::Report { .. }));
         if reported
@@ -82,20 +79,18 @@ impl Quotas {
         {
             activity.waiting.note_offer();
         }
-        let covered = self.is_covered(&turn.here, at);
-        if covered {
+
+        // What waits has enough: every further report would only set more aside.
+        if self.is_covered(&turn.here, at) {
             self.list[at].avantan.build(turn.here.site, &mut step);
         }
         self.conclude_step(turn, at, before, step);
 
+        // Any message of a leader in whose round this site is may be its last.
         let quota = &mut self.list[at];
         if quota.avantan.in_round() && *quota.avantan.role() == Role::Idle {
-            let patience = 4 * turn.here.longest_round_trip() + 200 * MILLISECOND;
-            let delay = patience + turn.out.jitter(patience);
             let activity = self.list[at].activity(&turn.here);
-            // Waiting anew with each sign of life from a leader.
-            activity.lead.phase_at = now + delay;
-            activity.lead.phase_since = now;
+            activity.leader.follow(turn.here.moment(), turn.out.rng);
         }
         self.schedule(at);
     }
@@ -110,20 +105,17 @@ impl Quotas {
         if activity.waiting.is_empty() || in_round || electing || activity.asked_for_gifts {
             return;
         }
-        if now < activity.lead.retry_at {
-            let retry_at = activity.lead.retry_at;
-            let activity = self.list[at].activity(&turn.here);
-            activity.lead.phase_at = activity.lead.phase_at.min(retry_at);
-            return;
+        if !activity.leader.may_start(now) {
+            return self.list[at].activity(&turn.here).leader.look_at_retry();
         }
+
         let short = activity.needed().saturating_sub(free);
         if activity.known_free(turn.here.position) >= short.saturating_add(short / 4) {
             // Probably a gift from those who have it ends this sooner, and stops nobody.
             let patience = turn.here.longest_round_trip() * SECOND_LOOK / 100 + 5 * MILLISECOND;
             let activity = self.list[at].activity(&turn.here);
             activity.asked_for_gifts = true;
-            activity.lead.phase_at = now + patience;
-            activity.lead.phase_since = now;
+            activity.leader.wait(now, patience);
             let me = turn.here.position;
             for peer in (0..turn.here.peers.len()).filter(|&peer| peer != me) {
                 self.tell(turn, at, peer);
@@ -141,7 +133,7 @@ impl Quotas {
         let rate = activity.demand.rate();
         let calm = activity.waiting.is_empty()
             && !quota.avantan.in_round()
-            && now >= activity.lead.retry_at
+            && activity.leader.may_start(now)
             && self.gifts.leaving.is_none();
         if rate == 0 || !calm || !turn.here.config.redistribute || quota.limit().is_none() {
             return;
@@ -156,8 +148,8 @@ impl Quotas {
 
     /// Creates (with a limit) or deletes a quota by a round.
     pub(super) fn administer(&mut self, turn: &mut Turn, at: usize, ticket: Ticket, limit: Option<i64>, timeout: u64) {
-        let deadline = turn.here.now.mono.saturating_add(timeout);
         // An earlier try of the same operation may have got a value accepted: then it cannot be taken back either.
+        let deadline = turn.here.now.mono.saturating_add(timeout);
         let share = &self.list[at].avantan.share;
         let generation = share.table.generation;
         let out = share.round.as_ref().filter(|round| {
@@ -166,6 +158,7 @@ impl Quotas {
         });
         let number = self.list[at].number;
         let aim = out.map(|round| Aim { quota: number, generation, instance: round.instance, limit });
+
         let now = turn.here.now.mono;
         let activity = self.list[at].activity(&turn.here);
         // A creation may come to nothing: the name is looked at again, and forgotten what was noted of it.
@@ -174,6 +167,7 @@ impl Quotas {
             turn.out.finished.push((ticket, Outcome::Refused(Refusal::Overloaded)));
             return;
         }
+
         activity.admin.push_back(Admin { ticket, limit, deadline, aim });
         activity.deadline_at = activity.deadline_at.min(deadline);
         self.waits.places.insert(ticket, Place::Admin { at: at as u32 });
@@ -184,21 +178,20 @@ impl Quotas {
 
     /// Leads the round that the first waiting creation or deletion needs, if none is under way.
     fn lead_admin(&mut self, turn: &mut Turn, at: usize) {
+        // What is there already needs no round. While the quota is being deleted, what is here may be gone already.
         if !self.list[at].is_closing() {
             self.finish_admin(turn, at);
         }
+
         let quota = &self.list[at];
         let Some(first) = quota.activity.as_ref().and_then(|activity| activity.admin.front()) else { return };
         let intent = first.limit.map_or(Intent::Delete, |limit| Intent::Create { limit });
         let now = turn.here.now.mono;
-        let retry_at = quota.activity.as_ref().map_or(0, |activity| activity.lead.retry_at);
         if quota.avantan.in_round() || *quota.avantan.role() != Role::Idle {
             return;
         }
-        if now < retry_at {
-            let activity = self.list[at].activity(&turn.here);
-            activity.lead.phase_at = activity.lead.phase_at.min(retry_at);
-            return;
+        if quota.activity.as_ref().is_some_and(|activity| !activity.leader.may_start(now)) {
+            return self.list[at].activity(&turn.here).leader.look_at_retry();
         }
         self.lead(turn, at, intent, Cause::Reactive);
     }
@@ -208,51 +201,47 @@ impl Quotas {
         let is_frozen = self.is_frozen(&self.list[at].name);
         if is_frozen || !self.list[at].avantan.may_vote(turn.here.site) {
             if !is_frozen {
-                // Not recorded yet: our digests make the others do it.
+                // Not recorded yet: this site's digests make the others do it.
                 self.ask_whether_it_may_vote(turn, at);
             }
-            // A round trip that was measured while the clock stood still is no measure of how often to ask.
-            let retry = turn.here.now.mono + turn.here.longest_round_trip() + 50 * MILLISECOND;
             let activity = self.list[at].activity(&turn.here);
-            activity.lead.retry_at = retry;
-            activity.lead.phase_at = activity.lead.phase_at.min(retry);
-            activity.tick_at = activity.tick_at.min(retry);
+            activity.tick_at = activity.tick_at.min(activity.leader.put_off(turn.here.moment()));
             return;
         }
+
         match cause {
             Cause::Reactive => turn.out.metrics.rounds_reactive += 1,
             Cause::Proactive => turn.out.metrics.rounds_proactive += 1,
             Cause::Recovery => turn.out.metrics.rounds_recovery += 1,
         }
+
+        // After a round in vain, what the sites kept back then is what the requests that wait may need.
         let offer = self.offer(&turn.here, at);
         let before = self.standing(at);
-        let grace = grace(&turn.here);
-        let now = turn.here.now.mono;
         let again = self.list[at].activity.as_ref().is_some_and(|activity| activity.waiting.has_been_in_vain());
         let intent = if intent == Intent::Move && again { Intent::Gather } else { intent };
         let mut step = Step::default();
-        self.list[at].avantan.start(turn.here.site, intent, offer, &mut step);
-        let activity = self.list[at].activity(&turn.here);
+        let (avantan, activity) = self.list[at].parts(&turn.here);
+        activity.leader.lead(turn.here.moment(), avantan, turn.here.site, (intent, offer), &mut step);
         activity.waiting.note_offer();
         activity.asked_for_gifts = false;
-        activity.lead.phase_since = now;
-        activity.lead.phase_at = now + grace;
         self.conclude_step(turn, at, before, step);
     }
 
     /// What this site is ready to say to a round.
     fn offer(&self, here: &Here, at: usize) -> Offer {
         let quota = &self.list[at];
-        let away = quota.given_less_received(here);
+        let away = quota.totals.away(|position| here.peers[position].incarnation);
         let Some(activity) = &quota.activity else { return Offer { away, ..Offer::default() } };
         let needed = activity.needed();
         if self.gifts.leaving.is_some() {
             return Offer { away, needed, wanted: needed, ..Offer::default() };
         }
-        let soon = activity.demand.forecast(SECOND).max(activity.demand.request());
-        let free = quota.avantan.share.tokens;
+
         // Goes on serving from some while the round lasts; where requests wait, the round should have it all.
         // Never more than half of it, and nothing without demand, or there would be tokens that nobody can reach.
+        let soon = activity.demand.forecast(SECOND).max(activity.demand.request());
+        let free = quota.avantan.share.tokens;
         let keeps = needed == 0 && activity.demand.rate() > 0;
         let kept = if keeps { soon.saturating_mul(2).min(free / 2) } else { 0 };
         Offer {
@@ -267,14 +256,14 @@ impl Quotas {
     pub(super) fn wake(&mut self, turn: &mut Turn, at: usize) {
         let now = turn.here.now.mono;
         let Some(activity) = &self.list[at].activity else { return };
-        let (tick, phase) = (activity.tick_at <= now, activity.lead.phase_at <= now);
+        let (tick, phase) = (activity.tick_at <= now, activity.leader.is_phase_over(now));
         if activity.deadline_at <= now {
             self.expire_waiting(turn, at);
         }
         if phase {
             self.phase(turn, at);
         }
-        if self.list[at].activity.as_ref().is_some_and(|activity| activity.lead.record_at <= now) {
+        if self.list[at].activity.as_ref().is_some_and(|activity| activity.leader.is_recording_due(now)) {
             self.record(turn, at);
         }
         if tick {
@@ -282,31 +271,23 @@ impl Quotas {
         }
     }
 
-    /// Somebody is new, and no round has recorded it.
+    /// A member is new, and no round has recorded it.
     pub(super) fn record_soon(&mut self, turn: &mut Turn, at: usize) {
-        let delay = turn.out.jitter(2 * turn.here.longest_round_trip());
         let activity = self.list[at].activity(&turn.here);
-        // What was tried and put off before keeps its back-off, however often the new one is heard of.
-        if activity.lead.record_at == NEVER {
-            activity.lead.record_at = turn.here.now.mono + delay;
-            self.schedule(at);
-        }
+        activity.leader.record_soon(turn.here.moment(), turn.out.rng);
+        self.schedule(at);
     }
 
     /// Leads a round that records new incarnations, if it can come to anything; else looks again later.
     fn record(&mut self, turn: &mut Turn, at: usize) {
         let may_vote = self.list[at].avantan.may_vote(turn.here.site);
         let is_wanted = self.has_unrecorded(&turn.here, at) || (may_vote && self.is_unrecorded(&turn.here, at));
-        let pause = turn.out.jitter(SECOND);
         let activity = self.list[at].activity(&turn.here);
+        activity.leader.record_again(turn.here.now.mono, turn.out.rng, is_wanted);
         if !is_wanted {
-            (activity.lead.record_at, activity.lead.recordings) = (NEVER, 0);
             return;
         }
 
-        // Whatever comes of it: one that does not get through costs each site two writes, and there may be very many quotas.
-        activity.lead.record_at = turn.here.now.mono + (SECOND << activity.lead.recordings.min(RECORDINGS)) + pause;
-        activity.lead.recordings += 1;
         let quota = &self.list[at];
         let is_idle = !quota.avantan.in_round() && *quota.avantan.role() == Role::Idle;
         if may_vote && is_idle && self.has_majority(&turn.here, at) {
@@ -320,10 +301,10 @@ impl Quotas {
     /// it has happened to knows.
     fn has_majority(&self, here: &Here, at: usize) -> bool {
         let table = &self.list[at].avantan.share.table;
+
         let others = || here.peers.iter().enumerate().filter(|(position, _)| *position != here.position);
         let up = others().filter(|(_, peer)| peer.is_up(here.now));
-        let recorded = |peer: &crate::turn::Peer| table.settled(peer.site).map_or(1, |last| last.row.incarnation.0);
-        let voters = 1 + up.clone().filter(|(_, peer)| peer.incarnation.0 <= recorded(peer)).count();
+        let voters = 1 + up.clone().filter(|(_, peer)| peer.incarnation <= table.recorded(peer.site)).count();
         let may_be_cleared = self.is_unrecorded(here, at) || up.clone().count() + 1 == here.peers.len();
         let possible = if may_be_cleared { 1 + up.count() } else { voters };
         possible >= here.site.majority()
@@ -332,23 +313,24 @@ impl Quotas {
     /// Whether this site is a new incarnation that no round has recorded.
     fn is_unrecorded(&self, here: &Here, at: usize) -> bool {
         let table = &self.list[at].avantan.share.table;
-        let recorded = table.settled(here.site.me).map_or(1, |last| last.row.incarnation.0);
-        table.limit.is_some() && here.site.incarnation.0 > recorded
+        table.limit.is_some() && here.site.incarnation > table.recorded(here.site.me)
     }
 
+    /// Ends what has waited for as long as its client has patience.
     fn expire_waiting(&mut self, turn: &mut Turn, at: usize) {
         let now = turn.here.now.mono;
         let failed = self.unreachable(&turn.here, at);
         while let Some(activity) = &mut self.list[at].activity {
             let Some(request) = activity.waiting.take_overdue(now) else { break };
             turn.out.metrics.refused_waited += 1;
-            let refusal = if activity.lead.failures > 0 && !failed.is_empty() {
+            let refusal = if activity.leader.failures() > 0 && !failed.is_empty() {
                 Refusal::Unreachable { missing: failed }
             } else {
                 Refusal::DeadlinePassed
             };
             self.finish(turn, request.ticket, Outcome::Refused(refusal));
         }
+
         let Some(activity) = &mut self.list[at].activity else { return };
         let (over, left) = std::mem::take(&mut activity.admin).into_iter().partition(|admin| admin.deadline <= now);
         activity.admin = left;
@@ -360,6 +342,7 @@ impl Quotas {
         for admin in over {
             // A value that carries it out may be accepted somewhere, or not: nobody can say yet.
             let outcome = match admin.aim {
+                // Its row tells what became of it, once that is known.
                 Some(aim) => {
                     turn.out.undecided.push((admin.ticket, aim));
                     Outcome::Unknown(UnknownReason::Undecided)
@@ -378,6 +361,8 @@ impl Quotas {
         let activity = self.list[at].activity.as_mut().expect("a quota where somebody waits is active");
         let found = activity.admin.iter().position(|admin| admin.ticket == ticket && admin.aim.is_none());
         let Some(found) = found else { return false };
+
+        // No value that carries it out has left this site: now none will.
         activity.admin.remove(found);
         activity.note_deadlines();
         self.waits.administering -= 1;
@@ -387,8 +372,8 @@ impl Quotas {
 
     /// Members that have not answered: the election that is under way, or the last one, or anything lately.
     fn unreachable(&self, here: &Here, at: usize) -> SiteSet {
-        let failed = self.list[at].activity.as_ref().filter(|activity| activity.lead.failures > 0);
-        let mut missing = failed.map_or(SiteSet::default(), |activity| activity.lead.unanswered);
+        let activity = self.list[at].activity.as_ref();
+        let mut missing = activity.map_or(SiteSet::default(), |activity| activity.leader.unanswered());
         if matches!(self.list[at].avantan.role(), Role::Electing { .. }) {
             missing = SiteSet::default();
         }
@@ -418,53 +403,18 @@ impl Quotas {
 
     /// The time of the present phase is over.
     fn phase(&mut self, turn: &mut Turn, at: usize) {
-        let now = turn.here.now.mono;
-        let grace = grace(&turn.here);
         let before = self.standing(at);
-        let unanswered = self.unreachable(&turn.here, at);
+        let has_majority = self.has_majority(&turn.here, at);
+        let sight = Sight { has_majority, unanswered: self.unreachable(&turn.here, at) };
         let mut step = Step::default();
-        let quota = &mut self.list[at];
-        let activity = quota.activity.as_mut().expect("a quota with a timer is active");
-        activity.lead.phase_at = NEVER;
-        match quota.avantan.role() {
-            Role::Electing { .. } => {
-                if quota.avantan.build(turn.here.site, &mut step) {
-                    // Built, or withdrawn because it came to nothing.
-                } else if now < activity.lead.phase_since + 3 * grace {
-                    quota.avantan.repeat(turn.here.site, &mut step);
-                    activity.lead.phase_at = (activity.lead.phase_since + 3 * grace).min(now + grace);
-                } else {
-                    activity.lead.unanswered = unanswered;
-                    quota.avantan.withdraw(turn.here.site, &mut step);
-                }
-            }
-            Role::Collecting { .. } => {
-                let waited = now.saturating_sub(activity.lead.phase_since);
-                if quota.avantan.is_outbid() && waited > PATIENCE * turn.here.longest_round_trip() {
-                    // Whoever bid higher may have given up: nobody else might finish what we began.
-                    self.lead(turn, at, Intent::Move, Cause::Recovery);
-                    self.schedule(at);
-                    return;
-                }
-                quota.avantan.repeat(turn.here.site, &mut step);
-                activity.lead.phase_at = now + waited.min(2 * SECOND).max(2 * turn.here.longest_round_trip());
-            }
-            Role::Idle if quota.avantan.in_round() => {
-                if self.has_majority(&turn.here, at) {
-                    self.lead(turn, at, Intent::Move, Cause::Recovery);
-                } else {
-                    // Nobody could bring it to an end: an election would only cost writes.
-                    let pause = BACK_OFF + turn.out.jitter(BACK_OFF);
-                    let activity = self.list[at].activity(&turn.here);
-                    activity.lead.unanswered = unanswered;
-                    activity.lead.failures = activity.lead.failures.max(1);
-                    activity.lead.phase_at = now + pause;
-                }
-                self.schedule(at);
-                return;
-            }
-            Role::Idle => {
+        let (avantan, activity) = self.list[at].parts(&turn.here);
+        let due = activity.leader.tick(turn.here.moment(), turn.out.rng, avantan, turn.here.site, sight, &mut step);
+        match due {
+            Due::Stepped => self.conclude_step(turn, at, before, step),
+            Due::Finish => self.lead(turn, at, Intent::Move, Cause::Recovery),
+            Due::Idle => {
                 self.lead_admin(turn, at);
+
                 // What is led now answers the requests that wait, too.
                 if *self.list[at].avantan.role() == Role::Idle && !self.list[at].avantan.in_round() {
                     let asked = self.list[at].activity.as_mut().is_some_and(|activity| {
@@ -476,20 +426,18 @@ impl Quotas {
                         self.seek(turn, at);
                     }
                 }
-                self.schedule(at);
-                return;
             }
         }
-        self.conclude_step(turn, at, before, step);
         self.schedule(at);
     }
 
+    /// True if a member that is up is a new incarnation that no round has recorded.
     fn has_unrecorded(&self, here: &Here, at: usize) -> bool {
         let table = &self.list[at].avantan.share.table;
         table.limit.is_some()
             && here.peers.iter().enumerate().any(|(position, peer)| {
-                let recorded = table.settled(peer.site).map_or(1, |last| last.row.incarnation.0);
-                position != here.position && peer.is_up(here.now) && peer.incarnation.0 > recorded
+                let is_new = peer.incarnation > table.recorded(peer.site);
+                position != here.position && peer.is_up(here.now) && is_new
             })
     }
 
@@ -523,15 +471,17 @@ impl Quotas {
 
     /// Carries out what a step of the agreement came to.
     fn conclude_step(&mut self, turn: &mut Turn, at: usize, before: Standing, step: Step) {
-        let now = turn.here.now.mono;
         turn.out.metrics.ignored += u64::from(step.ignored);
         if step.changed {
             self.touch(at, Dirty::All);
         }
+
+        // They leave when the rows of this turn are durable: promises, votes, and what is set aside.
         let quota = &mut self.list[at];
         for (to, message) in step.sends {
             turn.out.send(to, QuotaMessage::agreement(&*quota.name, message));
         }
+
         let collecting = matches!(quota.avantan.role(), Role::Collecting { .. });
         if collecting && !before.collecting {
             // A value is out: from here on a creation or deletion can no longer be taken back.
@@ -539,10 +489,8 @@ impl Quotas {
             let lifecycle = accepted.map(|(_, value)| value.lifecycle);
             let generation = quota.avantan.share.table.generation;
             let (instance, number) = (quota.avantan.share.applied + 1, quota.number);
-            let again = now + 2 * turn.here.longest_round_trip();
             let activity = quota.activity(&turn.here);
-            activity.lead.phase_since = now;
-            activity.lead.phase_at = again;
+            activity.leader.collect(turn.here.moment());
             if !matches!(lifecycle, None | Some(crate::avantan::Lifecycle::Keep)) {
                 for admin in &mut activity.admin {
                     let aim = Aim { quota: number, generation, instance, limit: admin.limit };
@@ -552,9 +500,9 @@ impl Quotas {
                 }
             }
         }
+
         if step.adopted {
-            self.adopted(turn, at, before);
-            return;
+            return self.adopted(turn, at, before);
         }
         if self.list[at].avantan.share.free() > before.free {
             // What was set aside for a ballot that came to nothing.
@@ -567,39 +515,37 @@ impl Quotas {
 
     /// An election came to nothing.
     fn failed(&mut self, turn: &mut Turn, at: usize, was_recording: bool) {
+        // It says nothing of what requests may hope for.
         if was_recording {
-            // It says nothing of what requests may hope for, and has a back-off of its own.
-            self.list[at].activity(&turn.here).lead.phase_at = NEVER;
+            self.list[at].activity(&turn.here).leader.fail_to_record();
             self.seek(turn, at);
             return self.lead_admin(turn, at);
         }
         let in_round = self.list[at].avantan.in_round();
-        let back_off = turn.out.jitter(2 * turn.here.longest_round_trip());
         let activity = self.list[at].activity(&turn.here);
-        activity.lead.failures += 1;
-        let pause = ((50 * MILLISECOND) << activity.lead.failures.min(6)).min(BACK_OFF) + back_off;
-        activity.lead.retry_at = turn.here.now.mono + pause;
         let wanted = !activity.waiting.is_empty() || !activity.admin.is_empty() || in_round;
-        activity.lead.phase_at = if wanted { activity.lead.retry_at } else { NEVER };
+        activity.leader.fail(turn.here.moment(), turn.out.rng, wanted);
     }
 
     /// An instance was decided and applied.
     fn adopted(&mut self, turn: &mut Turn, at: usize, before: Standing) {
+        // Gifts of a generation that is gone went with its tokens: their totals must not be taken by the next one.
         let now = turn.here.now.mono;
         let quota = &mut self.list[at];
         let table = &quota.avantan.share.table;
         if table.generation != before.generation || !(before.exists && table.limit.is_some()) {
             // A new generation, or none: its books start empty.
             (quota.counters.acquired, quota.counters.released) = (0, 0);
-            quota.given.clear();
-            quota.received.clear();
+            quota.totals = Totals::default();
             if before.exists {
                 self.walk.note(now, quota.number);
             }
         } else {
-            quota.counters.rebalances += 1;
+            quota.counters.work.rebalances += 1;
             turn.out.metrics.rebalances += 1;
         }
+
+        // A site that may not vote has to see to it that it may.
         if quota.activity.is_some() || !quota.avantan.may_vote(turn.here.site) {
             quota.activity(&turn.here);
         }
@@ -610,14 +556,15 @@ impl Quotas {
         if self.list[at].activity.is_none() {
             return self.answer_lookup(turn, at);
         }
+
         let quota = &mut self.list[at];
         let (applied, table) = (quota.avantan.share.applied, quota.avantan.share.table.clone());
         let activity = quota.activity.as_mut().expect("looked at above");
-        activity.lead.phase_at = NEVER;
+        activity.leader.decided();
         activity.fed_at = now;
         activity.asked_for_gifts = false;
-        activity.lead.unanswered = SiteSet::default();
         activity.tick_at = activity.tick_at.min(now + TICK);
+
         // The rows tell what everybody has now, what they kept out of the round included.
         let mut asked = SiteSet::default();
         let (mut named, mut away, mut rows) = (false, 0i64, 0);
@@ -633,6 +580,8 @@ impl Quotas {
             away = away.wrapping_add(settled.row.away);
             rows += 1;
         }
+
+        // Requests that the round was told of are judged by it, once what it brought is granted.
         self.serve(turn, at);
         if named {
             // Says something only as a whole.
@@ -640,19 +589,15 @@ impl Quotas {
             self.judge_waiting(turn, at, asked, away);
         }
         self.finish_admin(turn, at);
+
         // Only now: what waited for the name was not known to the round that is over.
         self.answer_lookup(turn, at);
         self.seek(turn, at);
         self.lead_admin(turn, at);
+
         let is_left = self.has_unrecorded(&turn.here, at);
-        let delay = SECOND + turn.out.jitter(SECOND);
         let activity = self.list[at].activity(&turn.here);
-        if !is_left {
-            (activity.lead.record_at, activity.lead.recordings) = (NEVER, 0);
-        } else if activity.lead.record_at == NEVER {
-            // It did not report in time; not at once again.
-            activity.lead.record_at = now + delay;
-        }
+        activity.leader.note_recorded(now, turn.out.rng, is_left);
         self.schedule(at);
     }
 
@@ -663,6 +608,8 @@ impl Quotas {
         let free = quota.avantan.share.free().max(0);
         let Some(activity) = &mut quota.activity else { return };
         let reachable = activity.known_free(turn.here.position).saturating_add(free);
+
+        // A site that is up and did not report in time may have what is missing.
         let large = quota.avantan.share.table.limit.unwrap_or(0) / LARGE;
         let missed = |peer: usize| {
             peer != turn.here.position && turn.here.peers[peer].is_up(turn.here.now) && !asked.contains(peer)
@@ -671,23 +618,21 @@ impl Quotas {
             true => i64::MAX,
             false => reachable.saturating_add(away),
         };
+
         // A small one would have to be lucky; those behind it in the line should not wait for that.
         let (refused, waits) = activity.waiting.judge(large, reachable, hoped_for_by_large);
         if !refused.is_empty() {
-            // Long ago is not in a row.
-            let in_a_row = turn.here.now.mono < activity.lead.retry_at + BACK_OFF;
-            activity.lead.failures = if in_a_row { activity.lead.failures + 1 } else { 1 };
-            activity.lead.retry_at =
-                turn.here.now.mono + ((25 * MILLISECOND) << activity.lead.failures.min(7)).min(BACK_OFF);
+            activity.leader.end_in_vain(turn.here.now.mono);
         } else if activity.waiting.is_empty() {
-            activity.lead.failures /= 2;
+            activity.leader.end_well();
         }
         activity.note_deadlines();
+
+        // What is under way to this site arrives within a round trip, or the next round finds it where it is.
         if waits && !activity.asked_for_gifts {
             activity.asked_for_gifts = true;
-            activity.lead.phase_since = turn.here.now.mono;
-            activity.lead.phase_at =
-                turn.here.now.mono + turn.here.longest_round_trip() * SECOND_LOOK / 100 + 5 * MILLISECOND;
+            let patience = turn.here.longest_round_trip() * SECOND_LOOK / 100 + 5 * MILLISECOND;
+            activity.leader.wait(turn.here.now.mono, patience);
         }
         for request in refused {
             turn.out.metrics.refused_waited += 1;
@@ -753,11 +698,12 @@ impl Quotas {
     pub(super) fn resume_rounds(&mut self, turn: &mut Turn) {
         self.look_for_dead_grants(turn.here.now.mono);
         self.resume_names(&turn.here);
+
+        // What was set aside for them stays so until their outcome is known.
         for at in 0..self.list.len() {
             if self.list[at].avantan.in_round() {
-                let delay = turn.here.longest_round_trip() + turn.out.jitter(SECOND);
-                let activity: &mut Activity = self.list[at].activity(&turn.here);
-                activity.lead.phase_at = turn.here.now.mono + delay;
+                let activity = self.list[at].activity(&turn.here);
+                activity.leader.resume(turn.here.moment(), turn.out.rng);
                 self.schedule(at);
             }
             if self.is_unrecorded(&turn.here, at) {
@@ -770,17 +716,19 @@ impl Quotas {
     }
 }
 
-/// How long a leader waits for reports once it may have a majority.
-fn grace(here: &Here) -> u64 {
-    here.longest_round_trip() * 5 / 4 + 20 * MILLISECOND
-}
-
+/// Where a quota stood before a step of its agreement.
 #[derive(Clone, Copy, Debug)]
 struct Standing {
+    /// Its generation.
     generation: u32,
+    /// True if it existed.
     exists: bool,
+    /// Tokens free.
     free: i64,
+    /// True if this site collected votes.
     collecting: bool,
+    /// True if this site led an election.
     electing: bool,
+    /// True if that was to record new incarnations.
     recording: bool,
 }

@@ -1,8 +1,9 @@
 //! The rows of quotas and grants on storage, see [`crate::rows`].
 
-use super::one::{Quota, Total};
+use super::one::Quota;
 use crate::avantan::Share;
 use crate::codec::{Cursor, Malformed, put_bytes, put_i64, put_u64, put_u128};
+use crate::gift::Totals;
 use crate::id::Incarnation;
 use crate::machine::{Batch, KeyRange};
 use crate::right::Term;
@@ -33,29 +34,25 @@ pub(super) fn delete(batch: &mut Batch, number: u64) {
     batch.delete(&quota_key(QUOTA_COLD, number));
 }
 
+/// Writes the row that changes with grants. It is written most often, so it is short.
 pub(super) fn put_hot(batch: &mut Batch, scratch: &mut Vec<u8>, quota: &Quota) {
     scratch.clear();
     put_i64(scratch, quota.avantan.share.tokens);
     put_u128(scratch, quota.counters.acquired);
     put_u128(scratch, quota.counters.released);
-    put_u64(scratch, quota.counters.local);
+    put_u64(scratch, quota.counters.work.local);
     put_u64(scratch, quota.counters.last_grant);
     batch.put(&quota_key(QUOTA_HOT, quota.number), scratch);
 }
 
+/// Writes the row that changes with rounds and gifts.
 pub(super) fn put_cold(batch: &mut Batch, scratch: &mut Vec<u8>, quota: &Quota) {
     scratch.clear();
     put_bytes(scratch, quota.name.as_bytes());
     quota.avantan.share.encode(scratch);
-    for totals in [&quota.given, &quota.received] {
-        put_u64(scratch, totals.len() as u64);
-        for total in totals {
-            put_u64(scratch, u64::from(total.incarnation.0));
-            put_u128(scratch, total.tokens);
-        }
-    }
-    put_u64(scratch, quota.counters.rebalances);
-    put_u64(scratch, quota.counters.gifts);
+    quota.totals.encode(scratch);
+    put_u64(scratch, quota.counters.work.rebalances);
+    put_u64(scratch, quota.counters.work.gifts);
     batch.put(&quota_key(QUOTA_COLD, quota.number), scratch);
 }
 
@@ -84,6 +81,7 @@ pub(super) enum QuotaRow {
 impl QuotaRow {
     /// Reads a row whose tag is [`QUOTA_COLD`] or [`QUOTA_HOT`].
     pub(super) fn decode(key: &[u8], value: &[u8]) -> Result<Self, Malformed> {
+        // The tokens stand in the hot row, which is read later: all cold rows come before it.
         let number = quota_number(key)?;
         let mut cursor = Cursor(value);
         let row = if key[0] == QUOTA_HOT {
@@ -99,19 +97,14 @@ impl QuotaRow {
             let name = std::str::from_utf8(cursor.bytes()?).map_err(|_| Malformed)?;
             let mut quota = Quota::new(name.into(), number);
             quota.avantan = crate::avantan::Avantan::restore(Share::decode(&mut cursor, 0)?);
-            quota.given = read_totals(&mut cursor)?;
-            quota.received = read_totals(&mut cursor)?;
-            quota.counters.rebalances = cursor.u64()?;
-            quota.counters.gifts = cursor.u64()?;
+            quota.totals = Totals::decode(&mut cursor)?;
+            quota.counters.work.rebalances = cursor.u64()?;
+            quota.counters.work.gifts = cursor.u64()?;
             QuotaRow::Cold(Box::new(quota))
         };
         cursor.end()?;
         Ok(row)
     }
-}
-
-fn read_totals(cursor: &mut Cursor) -> Result<Vec<Total>, Malformed> {
-    (0..cursor.u64()?).map(|_| Ok(Total { incarnation: Incarnation(cursor.u32()?), tokens: cursor.u128()? })).collect()
 }
 
 /// The key of a tracked grant.
@@ -139,6 +132,8 @@ impl Grant {
         put_u64(&mut out, self.quota);
         put_u64(&mut out, u64::from(self.generation));
         put_i64(&mut out, self.amount);
+
+        // Most grants have no end, and their rows end here.
         if let Some(term) = self.term {
             put_u64(&mut out, term.uptime);
             put_i64(&mut out, term.wall);
@@ -184,6 +179,7 @@ pub(super) fn due_uptime(key: &[u8]) -> Result<u64, Malformed> {
 
 /// What ends at this uptime or before, and the first that ends after it: two ranges of the index by time, in this order.
 pub(super) fn due_ranges(uptime: u64) -> [KeyRange; 2] {
+    // The second range tells when to look again.
     let mut after = vec![DUE];
     after.extend_from_slice(&uptime.saturating_add(1).to_be_bytes());
     [
@@ -205,7 +201,7 @@ mod tests {
         quota.avantan.share.tokens = 41;
         quota.counters.acquired = 1 << 90;
         quota.counters.last_grant = 7;
-        quota.given = vec![Total { incarnation: Incarnation(2), tokens: 9 }; 3];
+        quota.totals.give(2, Incarnation(2), 9);
         let (mut batch, mut scratch) = (Batch::new(), Vec::new());
         put_hot(&mut batch, &mut scratch, &quota);
         put_cold(&mut batch, &mut scratch, &quota);
@@ -215,7 +211,7 @@ mod tests {
             matches!(rows[0], QuotaRow::Hot { number: 5, tokens: 41, last_grant: 7, acquired, .. } if acquired == 1 << 90)
         );
         let QuotaRow::Cold(back) = &rows[1] else { panic!("the second row is the cold one") };
-        assert_eq!((&*back.name, back.number, &back.given), ("gpus", 5, &quota.given));
+        assert_eq!((&*back.name, back.number, &back.totals), ("gpus", 5, &quota.totals));
         let grant = Grant { quota: 1, generation: 2, amount: 3, term: Some(Term { uptime: 4, wall: -5 }) };
         assert_eq!(Grant::decode(&grant.encode()), Ok(grant));
         let open = Grant { term: None, ..grant };

@@ -16,7 +16,7 @@ use crate::right::{POSTPONED, Term};
 use crate::rows::DUE;
 use crate::turn::{Ticket, Turn};
 
-/// So many rounds in a row must have ended in vain before requests are refused without asking again.
+/// The number of rounds in a row that must have ended in vain before requests are refused without asking again.
 const IN_VAIN: u32 = 1;
 
 impl Quotas {
@@ -93,6 +93,7 @@ impl Quotas {
         if amount > limit {
             return Some(Outcome::Refused(Refusal::AboveLimit { limit }));
         }
+
         let now = turn.here.now.mono;
         let activity = quota.activity(&turn.here);
         activity.demand.note(amount);
@@ -101,18 +102,21 @@ impl Quotas {
             activity.active_at = now;
             self.schedule(at);
         }
+
+        // Free tokens are this site's alone, so it need ask nobody.
         let quota = &mut self.list[at];
         if amount <= quota.avantan.share.free() {
             turn.out.metrics.granted_local += 1;
-            quota.counters.local += 1;
+            quota.counters.work.local += 1;
             return Some(self.grant(turn, at, amount, hold));
         }
-        let alone = !turn.here.config.redistribute || turn.here.peers.len() == 1;
-        let activity = quota.activity.as_mut().expect("made above");
+
         // After a round in vain nothing is asked again for a while, unless what others have said since is enough for this
         // request behind those that wait.
+        let alone = !turn.here.config.redistribute || turn.here.peers.len() == 1;
+        let activity = quota.activity.as_mut().expect("made above");
         let all = quota.avantan.share.tokens.saturating_add(activity.known_free(turn.here.position));
-        let in_vain = now < activity.lead.retry_at && activity.lead.failures >= IN_VAIN;
+        let in_vain = !activity.leader.may_start(now) && activity.leader.failures() >= IN_VAIN;
         let hopeless = in_vain && all.saturating_sub(activity.needed()) < amount;
         if alone || hopeless {
             turn.out.metrics.refused_local += 1;
@@ -125,6 +129,8 @@ impl Quotas {
             }
             return Some(Outcome::Refused(Refusal::Exhausted { asked }));
         }
+
+        // It waits, in the order of arrival, for gifts or the outcome of a round.
         if !turn.out.admit() {
             return Some(Outcome::Refused(Refusal::Overloaded));
         }
@@ -137,17 +143,22 @@ impl Quotas {
         None
     }
 
+    /// Grants tokens that are free: fewer tokens, the grant's number and its row become durable in one batch with the outcome
+    /// of the operation.
     #[inline]
     fn grant(&mut self, turn: &mut Turn, at: usize, amount: i64, hold: Hold) -> Outcome {
         let number = self.grants.next;
         self.grants.next += 1;
         self.touch(at, Dirty::Hot);
+
         let quota = &mut self.list[at];
         let of = quota.number;
         quota.avantan.share.tokens -= amount;
         assert!(quota.avantan.share.tokens >= quota.avantan.share.held(), "only free tokens are granted");
         quota.counters.acquired += amount as u128;
+        assert!(quota.counters.last_grant < number, "a grant's number is given out again");
         quota.counters.last_grant = number;
+
         let incarnation = turn.here.site.incarnation;
         let generation = quota.avantan.share.table.generation;
         let lasts = match hold {
@@ -177,14 +188,16 @@ impl Quotas {
         if amount < 1 {
             return Outcome::Refused(Refusal::InvalidAmount);
         }
+
         // Whatever is here is not out; what is set aside for a round may be elsewhere by now, and out.
         let share = &quota.avantan.share;
         let at_most = (limit - (share.tokens - share.held())).max(0);
         if amount > at_most {
             return Outcome::Refused(Refusal::AboveOut { at_most });
         }
+
         turn.out.metrics.released += 1;
-        self.list[at].counters.local += 1;
+        self.list[at].counters.work.local += 1;
         self.reclaim(turn, at, amount);
         Outcome::Released { amount }
     }
@@ -193,14 +206,18 @@ impl Quotas {
         if id.site != turn.here.site.me || id.incarnation != turn.here.site.incarnation {
             return Outcome::Refused(Refusal::UnknownGrant);
         }
-        let key = grant_key(id.incarnation, id.number);
+
         // The view is from before this turn, which may have released the grant already.
+        let key = grant_key(id.incarnation, id.number);
         let gone = self.grants.removed.contains(&id.number);
         let Some(grant) = view.get(&key).filter(|_| !gone).and_then(|value| Grant::decode(value).ok()) else {
             return Outcome::Refused(Refusal::UnknownGrant);
         };
+
+        // The grant goes in the write that gives its tokens back, so that no release or end of it can do so again.
         self.grants.removed.insert(id.number);
         self.remove_grant(turn, id.number, &grant);
+
         // A name that was forgotten was deleted before.
         let Some(at) = self.position_of(grant.quota) else { return Outcome::Refused(Refusal::QuotaDeleted) };
         let quota = &mut self.list[at];
@@ -208,16 +225,17 @@ impl Quotas {
             return Outcome::Refused(Refusal::QuotaDeleted);
         }
         turn.out.metrics.released += 1;
-        quota.counters.local += 1;
+        quota.counters.work.local += 1;
         self.reclaim(turn, at, grant.amount);
         Outcome::Released { amount: grant.amount }
     }
 
-    /// Ends the holds in the first of the ranges that [`super::due_ranges`] named, if the view has them.
+    /// Ends the holds in the first of the ranges that [`due_ranges`](super::row::due_ranges) named, if the view has them.
     pub(super) fn expire(&mut self, turn: &mut Turn, view: &View) -> Result<(), Malformed> {
         if !view.covers(&[DUE]) {
             return Ok(());
         }
+
         // They come first; transactions may need others.
         let [due, after, ..] = view.ranges() else { unreachable!("both ranges are needed together") };
         self.grants.next_due = None;
@@ -227,12 +245,15 @@ impl Quotas {
             ended += 1;
             let grant = Grant::decode(value)?;
             let term = grant.term.ok_or(Malformed)?;
+
             // An earlier incarnation's tokens are lost with it.
             if incarnation != turn.here.site.incarnation {
                 turn.out.batch.delete(key);
                 turn.out.batch.delete(&grant_key(incarnation, number));
                 continue;
             }
+
+            // Its holder may still rely on it, by the wall clock.
             if !term.is_over(turn.here.now, turn.here.uptime) {
                 let later = Grant { term: Some(term.postponed(turn.here.now, turn.here.uptime)), ..grant };
                 let later_uptime = later.term.map_or(turn.here.uptime, |term| term.uptime);
@@ -242,6 +263,8 @@ impl Quotas {
                 self.note_due(later_uptime);
                 continue;
             }
+
+            // Tokens of a generation that is gone went with it.
             self.remove_grant(turn, number, &grant);
             let Some(at) = self.position_of(grant.quota) else { continue };
             let quota = &self.list[at];
@@ -250,6 +273,7 @@ impl Quotas {
                 self.reclaim(turn, at, grant.amount);
             }
         }
+
         // A full range may have left some behind.
         let left = match ended == EXPIRIES {
             true => Some(turn.here.uptime),
@@ -259,6 +283,7 @@ impl Quotas {
         Ok(())
     }
 
+    /// Removes the rows of a tracked grant.
     fn remove_grant(&mut self, turn: &mut Turn, number: u64, grant: &Grant) {
         turn.out.batch.delete(&grant_key(turn.here.site.incarnation, number));
         if let Some(term) = grant.term {
@@ -273,6 +298,8 @@ impl Quotas {
         // Beyond `i64` only if clients released what they never had; the books then show it.
         quota.avantan.share.tokens = quota.avantan.share.tokens.saturating_add(amount);
         quota.counters.released += amount as u128;
+
+        // What waits here may fit now.
         if let Some(activity) = &mut quota.activity {
             if activity.tick_at == NEVER {
                 activity.tick_at = turn.here.now.mono + RELAXED_TICK;
@@ -300,6 +327,7 @@ impl Quotas {
             let outcome = self.grant(turn, at, request.amount, request.hold);
             self.finish(turn, request.ticket, outcome);
         }
+
         let Some(activity) = &mut self.list[at].activity else { return };
         activity.note_deadlines();
         if activity.waiting.is_empty() {
@@ -357,6 +385,7 @@ impl Activity {
         self.waiting.needed()
     }
 
+    /// Notes the earliest deadline of what waits.
     pub(super) fn note_deadlines(&mut self) {
         let admin = self.admin.iter().map(|admin| admin.deadline);
         self.deadline_at = self.waiting.deadline().into_iter().chain(admin).min().unwrap_or(NEVER);

@@ -1,11 +1,7 @@
-//! Gifts: moving shares ahead of need, one way, with no round and no clock in their safety.
+//! Who gives tokens, when, and how much. Why gifts are safe is in [`crate::gift`]; nothing here is needed for that.
 //!
-//! A donor lowers its tokens durably, then tells the receiver the running total that it has given so far. The total only
-//! grows, is never acknowledged, and may be lost, repeated and reordered: the receiver takes the highest it has seen,
-//! durably, before it spends. Totals travel in **digests**, with what a site has free, what it is short of and how fast
-//! it is asked, so that every site can tell who is poor. A total belongs to one incarnation of each end.
-//!
-//! # Who gives, and how much
+//! The totals of gifts travel in **digests**, with what a site has free, what it is short of and how fast it is asked, so
+//! that every site can tell which others are poor.
 //!
 //! All free tokens that are known of, T, are thought of as divided by weight: a site's demand rate and a floor, so that an
 //! idle site keeps some. A site with more than its part has a surplus, one with less a deficit. A donor covers of each
@@ -15,7 +11,7 @@
 
 use super::announce::{Announcement, PAUSE};
 use super::book::{Quotas, RELAXED_TICK, TICK};
-use super::one::{Dirty, NEVER, PeerShare, Quota, Told, Total};
+use super::one::{Dirty, NEVER, PeerShare, Quota, Told};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::Incarnation;
 use crate::peer::quota::{Digest, QuotaMessage};
@@ -47,13 +43,15 @@ impl Quotas {
             return;
         }
         let Some(at) = self.position(&digest.quota) else {
-            // A quota that we missed the creation of: ask for its table.
+            // A quota whose creation this site missed: ask for its table.
             if digest.applied > 0 {
                 let message = crate::avantan::Message::Behind { applied: 0 };
                 turn.out.send(site, QuotaMessage::agreement(digest.quota, message));
             }
             return;
         };
+
+        // Totals of another generation went with its tokens: taken now, they would make tokens of this one.
         let quota = &mut self.list[at];
         let applied = quota.avantan.share.applied;
         if digest.generation != quota.avantan.share.table.generation {
@@ -69,12 +67,17 @@ impl Quotas {
         if quota.limit().is_none() {
             return;
         }
+
+        // What was given to a predecessor of this incarnation is lost with it.
         let me = turn.here.site.incarnation;
         if digest.given_to == me && digest.given > 0 {
             self.receive(turn, at, from, incarnation, digest.given);
         }
+
+        // Digests are reordered too: the highest total that the same incarnation has reported counts, or a gift that arrived
+        // would be told again.
         let quota = &mut self.list[at];
-        let recorded = quota.avantan.share.table.settled(site).map_or(Incarnation(1), |last| last.row.incarnation);
+        let recorded = quota.avantan.share.table.recorded(site);
         let in_round = quota.avantan.in_round();
         let free = quota.avantan.share.free().max(0);
         let activity = quota.activity(&turn.here);
@@ -93,17 +96,20 @@ impl Quotas {
             said_by: incarnation,
             told: known.told,
         };
+
         // News: what waits may be served after all.
-        let is_in_wait = fresher && !activity.waiting.is_empty() && activity.lead.retry_at > turn.here.now.mono;
+        let is_in_wait = fresher && !activity.waiting.is_empty() && !activity.leader.may_start(turn.here.now.mono);
         if is_in_wait && activity.known_free(turn.here.position).saturating_add(free) >= activity.waiting.least() {
-            activity.lead.retry_at = turn.here.now.mono;
-            activity.lead.phase_at = activity.lead.phase_at.min(turn.here.now.mono);
+            activity.leader.retry_now(turn.here.now.mono);
         }
+
         // A donor that goes on telling of a gift does not know that it arrived.
         let silent = turn.here.now.mono.saturating_sub(activity.peers[from].told.at);
         let doubts = digest.given_to == me && digest.given > 0 && silent >= ACKNOWLEDGED;
         // Nor does one that missed a decision without being in its round know that there was one.
         let behind = digest.applied < applied && silent >= SECOND;
+
+        // In a round its outcome comes by itself, or is asked for.
         if digest.applied > applied && !in_round {
             let message = crate::avantan::Message::Behind { applied };
             turn.out.send(site, QuotaMessage::agreement(digest.quota, message));
@@ -114,6 +120,8 @@ impl Quotas {
         if doubts || behind {
             self.tell(turn, at, from);
         }
+
+        // The receiver may be poor by what it says.
         self.balance(turn, at);
         let activity = self.list[at].activity.as_mut().expect("made above");
         if activity.tick_at == NEVER {
@@ -125,27 +133,25 @@ impl Quotas {
     /// Takes the tokens that the donor's running total shows beyond what was received before.
     fn receive(&mut self, turn: &mut Turn, at: usize, from: usize, donor: Incarnation, total: u128) {
         let quota = &mut self.list[at];
-        let members = turn.here.peers.len();
-        quota.received.resize(members, Total::default());
-        let received = &mut quota.received[from];
-        if received.incarnation != donor {
-            if received.incarnation > donor {
-                return;
-            }
-            *received = Total { incarnation: donor, tokens: 0 };
+        let missing = quota.totals.missing(from, donor, total);
+        if missing == 0 {
+            return;
         }
-        let Some(gift) = total.checked_sub(received.tokens).filter(|gift| *gift > 0) else { return };
+
         // Beyond `i64` only if clients released what they never had: then it stays with the donor's total.
-        let gift = i64::try_from(gift).ok();
+        let gift = i64::try_from(missing).ok();
         let Some(tokens) = gift.and_then(|gift| quota.avantan.share.tokens.checked_add(gift)) else { return };
-        received.tokens = total;
+
+        // The tokens and the total are in the same row, so that no crash takes a gift a second time.
+        quota.totals.receive(from, donor, total);
         quota.avantan.share.tokens = tokens;
         turn.out.metrics.gifts_received += 1;
         self.touch(at, Dirty::All);
         let activity = self.list[at].activity(&turn.here);
         activity.fed_at = turn.here.now.mono;
         activity.active_at = turn.here.now.mono;
-        // Tell the donor soon that it arrived.
+
+        // Tell the donor soon that it arrived: it counts what is under way as there already, and gives no more meanwhile.
         activity.peers[from].told.at = 0;
         activity.tick_at = activity.tick_at.min(turn.here.now.mono + TICK);
         self.serve(turn, at);
@@ -160,6 +166,8 @@ impl Quotas {
         if idle || free <= 0 {
             return;
         }
+
+        // A gift counts as there from when it is given, or several digests that cross it would each be answered by another.
         let me = turn.here.position;
         let eligible = |peer: usize| peer != me && turn.here.peers[peer].takes_gifts(turn.here.now);
         let has = |peer: usize| {
@@ -184,6 +192,7 @@ impl Quotas {
             }
         }
 
+        // What is left is thought of as divided by demand. The floor lets a site without any keep some for its first requests.
         let rate = |peer: usize| if peer == me { activity.demand.rate() } else { activity.peers[peer].rate };
         let counted: Vec<usize> = members.filter(|&peer| peer == me || eligible(peer)).collect();
         let rates: u128 = counted.iter().map(|&peer| u128::from(rate(peer))).sum();
@@ -196,10 +205,12 @@ impl Quotas {
             // Both factors are below 2⁶⁸; shift so that the product fits.
             ((total >> 4) * weight / weights.max(1) * 16).min(i64::MAX as u128) as i64
         };
-        let surplus = rest - part(me);
+
         // While requests wait somewhere, what is here may be what they need: it had better be found here than under way.
+        let surplus = rest - part(me);
         let calm = activity.peers.iter().all(|peer| peer.short <= 0 || turn.here.now.mono >= peer.heard_at + SHORT);
         if surplus > 0 && calm {
+            // A site that lacks little is left alone: what it lacks changes faster than gifts arrive.
             let deficit = |peer: usize| {
                 let (part, held) = (part(peer), held(peer));
                 let missing = part.saturating_sub(held);
@@ -211,6 +222,8 @@ impl Quotas {
                 .map(|&peer| (peer, deficit(peer)))
                 .filter(|&(_, missing)| missing > 0)
                 .collect();
+
+            // Each donor gives the part of a deficit that its surplus is of all: together they give no more than is missing.
             let deficits: i128 = poor.iter().map(|&(_, missing)| i128::from(missing)).sum();
             let surpluses: i128 = counted.iter().map(|&peer| i128::from((held(peer) - part(peer)).max(0))).sum();
             for (peer, missing) in poor {
@@ -223,6 +236,7 @@ impl Quotas {
             }
         }
 
+        assert!(rest >= 0, "more is given away than is free");
         for (peer, gift) in gifts.into_iter().enumerate().filter(|(_, gift)| *gift > 0) {
             turn.out.metrics.gifts_asked += u64::from(asked[peer]);
             turn.out.metrics.gifts_ahead += u64::from(!asked[peer]);
@@ -234,17 +248,15 @@ impl Quotas {
     fn give(&mut self, turn: &mut Turn, at: usize, peer: usize, gift: i64) {
         let quota = &mut self.list[at];
         assert!(gift > 0 && gift <= quota.avantan.share.free(), "only free tokens are given away");
-        quota.given.resize(turn.here.peers.len(), Total::default());
-        let receiver = turn.here.peers[peer].incarnation;
-        let total = &mut quota.given[peer];
-        if total.incarnation != receiver {
-            // What an earlier incarnation did not take is lost with it, and counts as in use.
-            *total = Total { incarnation: receiver, tokens: 0 };
-        }
-        total.tokens += gift as u128;
+
+        // What an incarnation of the receiver that is gone did not take counts as in use.
+        quota.totals.give(peer, turn.here.peers[peer].incarnation, gift as u64);
         quota.avantan.share.tokens -= gift;
-        quota.counters.gifts += 1;
+        quota.counters.work.gifts += 1;
         self.touch(at, Dirty::All);
+
+        // It is told with the digest of this turn, which leaves when the rows are durable, and again until the receiver says
+        // that it has it.
         let now = turn.here.now.mono;
         let activity = self.list[at].activity(&turn.here);
         activity.active_at = now;
@@ -279,6 +291,7 @@ impl Quotas {
             activity.peers[peer].told =
                 Told { free, short: digest.short, rate: digest.rate, at: turn.here.now.mono, repeats };
         }
+
         // The newest of this turn replaces one just before it; one further back does no harm.
         if self.gifts.digests.len() <= peer {
             self.gifts.digests.resize(turn.here.peers.len(), Vec::new());
@@ -297,16 +310,20 @@ impl Quotas {
             activity.demand.fold(now);
         }
         self.balance(turn, at);
+
         let quota = &self.list[at];
         let Some(activity) = &quota.activity else { return };
         let free = quota.avantan.share.free();
         let rate = activity.demand.rate();
         let short = if activity.waiting.is_empty() { 0 } else { (activity.needed() - free.max(0)).max(0) };
         let total = activity.known_free(turn.here.position).saturating_add(free);
+
         // Worth telling: an eighth of a site's part of all that is free.
         let noticeable = (total / (8 * turn.here.peers.len() as i64)).max(1);
         let patience = 2 * turn.here.longest_round_trip() + 100 * MILLISECOND;
         let unrecorded = quota.limit().is_some() && !quota.avantan.may_vote(turn.here.site);
+
+        // The members to tell, and whether that is the same again, of which each is told ever more slowly.
         let mut unsettled = false;
         let mut tell = Vec::new();
         for (peer, share) in activity.peers.iter().enumerate() {
@@ -336,6 +353,7 @@ impl Quotas {
         }
         self.foresee(turn, at);
 
+        // A quota at rest costs no time and little memory, but one about which another site has yet to be told is not at rest.
         let quota = &mut self.list[at];
         let in_round = quota.avantan.in_round();
         let Some(activity) = &mut quota.activity else { return };
@@ -349,7 +367,7 @@ impl Quotas {
                 () if busy && scarce => TICK,
                 () if busy || (now < activity.active_at + SECOND && !unrecorded) => RELAXED_TICK,
                 () if unsettled || unrecorded => SECOND,
-                () if now < activity.active_at + REST || activity.lead.record_at != NEVER => REST,
+                () if now < activity.active_at + REST || activity.leader.records() => REST,
                 () => {
                     quota.activity = None;
                     return;
@@ -365,10 +383,13 @@ impl Quotas {
         if turn.here.now.mono < self.gifts.announcements.at {
             return;
         }
+
+        // One that is away is told when it is back; the others need not wait for that.
         self.gifts.announcements.at = turn.here.now.mono + PAUSE;
         if !turn.here.peers[peer].is_up(turn.here.now) {
             return self.gifts.announcements.open.rotate_left(1);
         }
+
         match self.announce_page(turn, peer, from, everything) {
             Some(next) => self.gifts.announcements.open[0].from = next,
             None => drop(self.gifts.announcements.open.remove(0)),
@@ -414,6 +435,8 @@ impl Quotas {
         if up.is_empty() || !turn.here.config.redistribute {
             return None;
         }
+
+        // Only what is free: what is set aside for a round is moved by its outcome.
         let end = (from + ANNOUNCED).min(self.list.len());
         for at in from..end {
             if self.list[at].limit().is_none() {
@@ -422,6 +445,7 @@ impl Quotas {
             let free = self.list[at].avantan.share.free();
             let each = free / up.len() as i64;
             let extra = free % up.len() as i64;
+
             for (order, &peer) in up.iter().enumerate() {
                 let gift = each + i64::from((order as i64) < extra);
                 if gift > 0 {
@@ -435,23 +459,11 @@ impl Quotas {
 }
 
 impl Quota {
-    /// All that was given to the others less all that was received from them, modulo 2⁶⁴.
-    pub(super) fn given_less_received(&self, here: &Here) -> i64 {
-        let present = |total: &(usize, &Total)| total.1.incarnation == here.peers[total.0].incarnation;
-        let sum = |totals: &[Total]| {
-            let totals = totals.iter().enumerate().filter(present);
-            totals.fold(0u64, |sum, (_, total)| sum.wrapping_add(total.tokens as u64))
-        };
-        sum(&self.given).wrapping_sub(sum(&self.received)) as i64
-    }
-
     /// Tokens given to the member's present incarnation that it has not reported yet.
     pub(super) fn under_way(&self, here: &Here, peer: usize, share: &PeerShare) -> i64 {
-        let (incarnation, given) = self.given(peer);
-        let present = here.peers[peer].incarnation;
         // What an earlier incarnation of it had received is no sign of what the present one has.
+        let present = here.peers[peer].incarnation;
         let received = if share.said_by == present { share.received } else { 0 };
-        let under_way = given.saturating_sub(received).min(i64::MAX as u128) as i64;
-        if incarnation == present { under_way } else { 0 }
+        self.totals.under_way(peer, present, received).min(i64::MAX as u128) as i64
     }
 }

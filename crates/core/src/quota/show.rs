@@ -22,12 +22,15 @@ impl Quotas {
         if let Some(refusal) = refusal {
             return turn.out.responses.push((client, Response::Shown(Err(refusal))));
         }
+
+        // Two rounds of tallies share the time that the client has.
         let patience = (timeout / 2).max(MILLISECOND);
         self.ask_for_tallies(turn, Count { client, quota, first: None, tallies: Vec::new(), deadline: 0, patience });
     }
 
     /// Starts a round of tallies with our own.
     fn ask_for_tallies(&mut self, turn: &mut Turn, mut count: Count) {
+        // The second round has a name of its own: a late tally of the first would be a reading of before.
         self.counts.next += 1;
         let token = self.counts.next;
         count.deadline = turn.here.now.mono.saturating_add(count.patience);
@@ -52,6 +55,8 @@ impl Quotas {
     /// A member answers, in an epoch of names.
     pub(super) fn counted(&mut self, turn: &mut Turn, from: usize, epoch: u64, token: u64, tally: Option<Tally>) {
         let Some(count) = self.counts.open.get(&token) else { return };
+
+        // The tally of a quota that has had this name before says nothing of the one that has it now.
         if !self.is_of_this_life(epoch, &count.quota) {
             return;
         }
@@ -72,6 +77,7 @@ impl Quotas {
         };
 
         // Our own share may have caught up since we asked.
+        assert_eq!(first.len(), count.tallies.len(), "two rounds of tallies are of the same members");
         let here = turn.here;
         count.tallies[here.position] = Some(self.own_tally(turn, &count.quota));
         let incarnations = here.peers.iter().enumerate().map(|(position, peer)| match position == here.position {
@@ -123,9 +129,7 @@ impl Quotas {
             released: quota.counters.released,
             given: members.clone().map(|peer| quota.given(peer)).collect(),
             received: members.map(|peer| quota.received(peer)).collect(),
-            local: quota.counters.local,
-            rebalances: quota.counters.rebalances,
-            gifts: quota.counters.gifts,
+            work: quota.counters.work,
         })
     }
 }

@@ -21,6 +21,7 @@ pub fn count(
     let newest = second.iter().flatten().max_by_key(|tally| (tally.generation, tally.applied));
     let newest = newest.filter(|tally| tally.limit > 0).ok_or(Refusal::UnknownQuota)?.clone();
     let (generation, limit) = (newest.generation, newest.limit);
+
     // A site that does not know this generation has nothing of it.
     let of_generation = |round: &[Option<Tally>]| -> Vec<Option<Tally>> {
         let nothing = |site| Tally { site, generation, limit, ..Tally::default() };
@@ -30,12 +31,15 @@ pub fn count(
         known.collect()
     };
     let (first, second) = (&of_generation(first)[..], &of_generation(second)[..]);
+
     let mut missing = SiteSet::default();
     for (position, _) in members.iter().enumerate() {
         if first[position].is_none() || second[position].is_none() {
             missing.insert(position);
         }
     }
+
+    // Between the two rounds every site's totals lie between its two readings, so this interval has the number in use then.
     let signed = |value: u128| i128::try_from(value).unwrap_or(i128::MAX);
     let sum = |round: &[Option<Tally>], part: &dyn Fn(&Tally) -> i128| -> i128 {
         round.iter().flatten().map(part).fold(0i128, i128::saturating_add)
@@ -57,9 +61,11 @@ pub fn count(
                 donor == receiver || arrived == sent
             })
         });
+
     let tokens = sum(second, &|tally| i128::from(tally.tokens));
     let net = sum(second, &acquired) - sum(second, &released);
     let reborn = incarnations.iter().any(|incarnation| incarnation.0 > 1);
+
     let (mut least, mut most) = (least, most);
     if settled && most == least {
         // Includes what lost incarnations had granted or held.
@@ -70,6 +76,8 @@ pub fn count(
         // had granted: then only the limit is certain.
         (least, most) = (0, i128::from(limit));
     }
+
+    // Clients that released what they never had have spoiled the count by so much.
     let spoiled = (-net).max(tokens - i128::from(limit)).max(0);
     let clamp = |value: i128, most: i64| value.clamp(0, i128::from(most)) as i64;
     Ok(Shown {
@@ -90,9 +98,10 @@ pub fn count(
             })
             .collect(),
         missing,
-        local: second.iter().flatten().map(|tally| tally.local).sum(),
-        rebalances: second.iter().flatten().map(|tally| tally.rebalances).max().unwrap_or(0),
-        gifts: second.iter().flatten().map(|tally| tally.gifts).sum(),
+        local: second.iter().flatten().map(|tally| tally.work.local).sum(),
+        // Each site applies every round; one that was away counts several as one.
+        rebalances: second.iter().flatten().map(|tally| tally.work.rebalances).max().unwrap_or(0),
+        gifts: second.iter().flatten().map(|tally| tally.work.gifts).sum(),
         released_above: clamp(spoiled, i64::MAX),
     })
 }

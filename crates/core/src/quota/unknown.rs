@@ -9,7 +9,6 @@ use super::lookup::{AT_ONCE, LOOKUPS, Lookup, Waiting, ask};
 use super::one::{Dirty, Quota};
 use crate::api::{Operation, Outcome, Refusal, is_name};
 use crate::avantan::{Heard, Message, NoVote, Share};
-use crate::clock::SECOND;
 use crate::id::{Incarnation, SiteSet};
 use crate::machine::View;
 use crate::peer::quota::QuotaMessage;
@@ -37,10 +36,15 @@ impl Quotas {
         if turn.here.peers.len() == 1 {
             return refuse(Refusal::UnknownQuota);
         }
+
+        // Each name costs questions to all others, and strangers can make names up.
         let is_full = self.lookups.names.len() >= LOOKUPS && !self.lookups.names.contains_key(name);
         if is_full || !turn.out.admit() {
             return refuse(Refusal::Overloaded);
         }
+
+        // A question that is out already says nothing of a creation that this operation's sender may know of: it is asked again
+        // for those that came later.
         let name: Arc<str> = name.into();
         let deadline = turn.here.now.mono.saturating_add(timeout);
         let lookup = self.lookups.names.entry(name.clone()).or_insert_with(Lookup::new);
@@ -64,9 +68,13 @@ impl Quotas {
         let name: Arc<str> = name.into();
         let Some(lookup) = self.lookups.names.get_mut(&name).filter(|lookup| lookup.token == token) else { return };
         lookup.not_known.insert(from);
+
+        // A creation was accepted by a majority, one of which would be among these.
         if !is_settled(&turn.here, lookup.not_known) {
             return;
         }
+
+        // The others came after the question.
         let answered: Vec<u64> = lookup.waiting.range(..lookup.asked_for).map(|(arrival, _)| *arrival).collect();
         let answered: Vec<Waiting> = answered.into_iter().filter_map(|arrival| lookup.remove(arrival)).collect();
         if !lookup.waiting.is_empty() {
@@ -87,10 +95,12 @@ impl Quotas {
 
     /// Answers another site's question about a name.
     pub(super) fn look_up(&self, turn: &mut Turn, from: usize, name: String, token: u64) {
+        // A new incarnation that asks may vote once all others have answered so.
         let to = turn.here.peers[from].site;
         if let Some(answer) = self.no_vote_of(&turn.here, &name, from, token) {
             turn.out.send(to, QuotaMessage::NoVote { quota: name.clone(), answer: Box::new(answer) });
         }
+
         let message = match self.find(&name).filter(|quota| quota.limit().is_some()) {
             Some(quota) => {
                 let share = &quota.avantan.share;
@@ -111,11 +121,11 @@ impl Quotas {
         if quota.avantan.may_vote(turn.here.site) {
             return;
         }
+
         let (name, token) = (quota.name.clone(), turn.out.rng.draw());
-        quota.activity(&turn.here);
-        let Quota { avantan, activity, .. } = quota;
-        let clearance = &mut activity.as_mut().expect("made above").lead.clearance;
-        let (token, answered) = clearance.question(avantan, token);
+        let (avantan, activity) = quota.parts(&turn.here);
+        let (token, answered) = activity.leader.clearance.question(avantan, token);
+
         // Whoever told of a value may know by now what became of it.
         let answered = if avantan.in_round() { SiteSet::default() } else { answered };
         ask(turn, &name, token, answered);
@@ -125,7 +135,7 @@ impl Quotas {
     pub(super) fn no_vote(&mut self, turn: &mut Turn, from: usize, name: &str, answer: NoVote) {
         let Some(at) = self.position(name).filter(|_| !self.is_frozen(name)) else { return };
         let Quota { avantan, activity: Some(activity), .. } = &mut self.list[at] else { return };
-        match activity.lead.clearance.hear(avantan, turn.here.site, from, answer) {
+        match activity.leader.clearance.hear(avantan, turn.here.site, from, answer) {
             Heard::Nothing => return,
             Heard::Behind => {
                 let message = Message::Behind { applied: avantan.share.applied };
@@ -138,13 +148,12 @@ impl Quotas {
                 return turn.out.send(turn.here.peers[from].site, QuotaMessage::agreement(name, message));
             }
             Heard::Counted | Heard::Cleared if avantan.in_round() => {
-                // Whoever proposed it may be gone: if nothing comes of it, it is brought to an end from here. Or it is decided,
-                // and that was lost on the way here: one that may not vote asks again, and is told.
-                let delay = 8 * turn.here.longest_round_trip() + turn.out.jitter(SECOND);
-                activity.lead.phase_at = activity.lead.phase_at.min(turn.here.now.mono + delay);
+                activity.leader.take_over(turn.here.moment(), turn.out.rng);
             }
             Heard::Counted | Heard::Cleared => {}
         }
+
+        // What was taken over, and that this incarnation may vote, is durable before anything is sent that rests on it.
         self.touch(at, Dirty::All);
         if self.list[at].avantan.may_vote(turn.here.site) && self.list[at].limit().is_some() {
             // The others cannot tell that this site may vote now.
@@ -192,11 +201,14 @@ impl Quotas {
         let due: Vec<Arc<str>> = due.take(AT_ONCE).map(|(_, name)| name.clone()).collect();
         for name in due {
             let lookup = self.lookups.names.get_mut(&name).expect("what is due is looked up");
+
+            // The refusal names those that did not answer: they may know the quota.
             let mut missing = SiteSet::default();
             let answered = lookup.not_known;
             (0..turn.here.peers.len())
                 .filter(|&peer| peer != turn.here.position && !answered.contains(peer))
                 .for_each(|peer| missing.insert(peer));
+
             let over: Vec<u64> = lookup.by_deadline.range(..=(now, u64::MAX)).map(|(_, arrival)| *arrival).collect();
             let over: Vec<Waiting> = over.into_iter().filter_map(|arrival| lookup.remove(arrival)).collect();
             if !lookup.waiting.is_empty() && lookup.retry_at <= now {

@@ -46,6 +46,7 @@ impl Walk {
 
     /// The walk is over: what was deleted since is looked for by the next.
     pub(super) fn end(&mut self, now: u64) {
+        // What was deleted since this walk began may have grants that it has passed by already.
         let until = self.until;
         self.deleted.retain(|_, at| *at > until);
         self.from = None;

@@ -10,8 +10,7 @@ use crate::clock::Now;
 use crate::id::{Incarnation, OperationId};
 use crate::object::message::Given;
 use crate::object::{ObjectKey, Seen, Value, Version};
-use crate::right::WarrantyNumber;
-use crate::warranty::HeldRight;
+use crate::right::{HeldRight, WarrantyNumber};
 
 /// The most copies.
 const COPIES: usize = 200_000;

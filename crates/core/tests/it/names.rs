@@ -428,6 +428,46 @@ fn storage_of_the_layout_before_has_forgotten_nothing() {
     assert!(matches!(cluster.done(1, acquire(90)), Outcome::Granted { .. }));
 }
 
+/// Grants of a forgotten quota have the highest numbers that a site gave out, and nothing else remembers them.
+#[test]
+fn grant_of_a_forgotten_quota_names_no_grant_that_comes_after_a_restart() {
+    let open = |quota: &str| Operation::Acquire { quota: quota.into(), amount: 1, hold: Hold::Open };
+    let granted = |outcome: Outcome| match outcome {
+        Outcome::Granted { grant, .. } => grant,
+        other => panic!("{other:?}"),
+    };
+    // Storage that was written before the row had the number of the next grant has lost it already.
+    for is_old in [false, true] {
+        let mut cluster = Cluster::keeping(3, KEPT);
+        cluster.done(1, named("cpus", 9));
+        cluster.done(1, create(90));
+        let first = granted(cluster.done(1, open("cpus")));
+        let old: Vec<_> = (0..3).map(|_| granted(cluster.done(1, open("gpus")))).collect();
+        assert_eq!(cluster.done(1, delete()), Outcome::Deleted);
+        wait_for(&mut cluster, 3 * KEPT, |cluster| (0..3).all(|at| epoch(cluster, at) == 1));
+        cluster.kill(1);
+        if is_old {
+            let row = cluster.hosts[1].rows.get_mut(&vec![FORGOTTEN]).expect("a name was forgotten");
+            assert_eq!(row.pop(), Some(old[2].number as u8 + 1), "the number of the next grant stands last");
+        }
+
+        for _ in 0..2 {
+            cluster.start(1);
+            cluster.run(SECOND);
+            let new = granted(cluster.done(1, open("cpus")));
+            assert!(new.number > old[2].number && new.number > first.number, "{new:?} after {old:?}");
+            assert!(new.number < 1 << 49, "numbers are left out once");
+            for grant in &old {
+                let refused = Outcome::Refused(Refusal::QuotaDeleted);
+                let outcome = cluster.done(1, Operation::ReleaseGrant { grant: *grant });
+                assert!(outcome == refused || outcome == Outcome::Refused(Refusal::UnknownGrant), "{outcome:?}");
+            }
+            assert_eq!(cluster.done(1, Operation::ReleaseGrant { grant: new }), Outcome::Released { amount: 1 });
+            cluster.kill(1);
+        }
+    }
+}
+
 /// A late decision of a former life comes to a site that has not entered the next epoch yet.
 #[test]
 fn name_that_is_frozen_hears_nothing() {

@@ -7,8 +7,9 @@ use slackline_core::api::{
 use slackline_core::chapter::Chapter as _;
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{Incarnation, OperationId, SiteId};
-use slackline_core::machine::ClientId;
-use slackline_core::peer::quota::Tally;
+use slackline_core::machine::{ClientId, Input};
+use slackline_core::peer::quota::{Digest, QuotaMessage, Tally};
+use slackline_core::peer::{Body, PeerMessage};
 use slackline_core::quota::{KEPT, WAITING, count};
 use slackline_core::rows::GRANT;
 
@@ -135,6 +136,42 @@ fn site_without_its_disk_gets_a_new_incarnation_and_counts_as_spent() {
     assert!(granted(&cluster.done(2, acquire(60))));
     let refused = cluster.done(2, acquire(1));
     assert!(matches!(refused, Outcome::Refused(Refusal::Exhausted { .. })));
+}
+
+/// A donor's total belongs to one incarnation of the receiver. Were it begun again for one that is gone, it would begin again for
+/// the present one too, which takes nothing below what it has had.
+#[test]
+fn late_message_of_a_lost_incarnation_does_not_begin_a_total_of_gifts_again() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    cluster.run(SECOND);
+    cluster.kill(2);
+    cluster.hosts[2].put_back(Default::default());
+    cluster.start(2);
+    cluster.run(5 * SECOND);
+    assert!(granted(&cluster.done(2, acquire(20))));
+    cluster.run(SECOND);
+    let given = |cluster: &Cluster| {
+        let node = cluster.hosts[0].node.as_ref().expect("runs");
+        node.chapters().quotas.find("gpus").expect("known").given(2)
+    };
+    let before = given(&cluster);
+    assert!(before.0 == Incarnation(2) && before.1 > 0, "{before:?}");
+
+    // The lost one was short, and says so again and again: before the donor is confirmed, and when it serves.
+    cluster.kill(0);
+    cluster.start(0);
+    let digest = Digest { quota: "gpus".into(), generation: 1, applied: 1, short: 5, ..Digest::default() };
+    let body = Body::Quota(QuotaMessage::Digests(vec![digest]));
+    let late = PeerMessage { incarnation: Incarnation(1), position: 1, epoch: 0, body };
+    for _ in 0..20 {
+        cluster.feed(0, Input::Message { from: Cluster::site(2), message: late.clone() });
+        cluster.run(100 * MILLISECOND);
+        assert_eq!(given(&cluster), before);
+    }
+    assert!(granted(&cluster.done(2, acquire(40))));
+    let shown = cluster.show(1, "gpus");
+    assert_eq!((shown.in_use_min, shown.in_use_max), (90, 90), "30 were lost with the disk, and all others are in use");
 }
 
 #[test]

@@ -1,7 +1,4 @@
-//! Rights: something that a site, or a client, may rely on until a time. Here are the names of rights, and the ends of
-//! those over tokens; [`crate::warranty`] has those over objects.
-//!
-//! # Holds: rights over tokens that end by themselves
+//! The ends of holds: rights over tokens that end by themselves, in rows that survive restarts.
 //!
 //! A client that holds tokens for a time may use them until its clock says that the time is up; the site that granted
 //! them, the *issuer*, must not hand them to anybody else before. The two clocks differ, so each errs to its own cost:
@@ -14,7 +11,6 @@
 //! gives the tokens back, whether a release or the clock was first.
 
 use crate::clock::{Now, SECOND};
-use crate::id::{Incarnation, Life};
 
 /// A hold that may not end yet by the wall clock is looked at again after this much uptime at most, in microseconds:
 /// that clock may be set right at any time. Nor does one end later by more than this because it was granted on a clock
@@ -24,26 +20,6 @@ pub const POSTPONED: u64 = 60 * SECOND;
 /// microseconds.
 const LONGER: u64 = 4;
 const LONGER_AT_MOST: u64 = 3_600 * SECOND;
-
-/// One start of one site: rights that live in memory are issued to a start, and end with it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Start {
-    /// The site's incarnation.
-    pub incarnation: Incarnation,
-    /// Its life.
-    pub life: Life,
-}
-
-/// The number of a right that a home issues over one of its objects: it rises with every right, over the home's lives
-/// too. Grants, extensions, revocations and acknowledgements name it, so that a late one is told apart from one about a
-/// later right.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct WarrantyNumber {
-    /// The home's start.
-    pub start: Start,
-    /// The count within that start.
-    pub count: u64,
-}
 
 /// The time at which an issuer may take a hold as over: when both of its clocks have passed it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

@@ -1,0 +1,50 @@
+//! What an entity's shares are counted in: what a site may offer of its share, whether a value conserves, and how a share changes
+//! by it. The agreement asks nothing else of an amount, so that more than tokens can be agreed upon.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use super::value::Line;
+use crate::codec::{Cursor, Malformed};
+
+/// An amount that sites share. Its default is nothing: the share of a site that was given none.
+///
+/// Tokens (`i64`) are the amount of quotas. The model check has another one, of two parts of which one may be negative.
+pub trait Amount: Copy + Ord + Hash + Debug + Default {
+    /// A sum of amounts that cannot overflow.
+    type Total: PartialEq;
+
+    /// The sum of amounts that sites report. They may be senseless, and still must not add up by chance.
+    fn total(amounts: impl Iterator<Item = Self>) -> Self::Total;
+
+    /// True if a site may hold it.
+    fn is_sound(self) -> bool;
+
+    /// Adds what comes to a share.
+    fn plus(self, other: Self) -> Self;
+
+    /// Takes away what is a part of it.
+    fn minus(self, part: Self) -> Self;
+
+    /// The part of a share that a round may have if the site wants to keep `kept` of it.
+    fn spare(self, kept: Self) -> Self;
+
+    /// The amount that each line's site shall hold in place of what it set aside: in the order of the lines, each sound, with
+    /// the total that `bound` names.
+    fn reallocate(lines: &[Line<Self>], bound: Bound<Self>) -> Vec<Self>;
+
+    /// Appends it to a row on storage.
+    fn encode(self, out: &mut Vec<u8>);
+
+    /// Reads what [`Amount::encode`] wrote.
+    fn decode(cursor: &mut Cursor) -> Result<Self, Malformed>;
+}
+
+/// What the rows of a value must add up to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bound<A = i64> {
+    /// What the lines set aside.
+    Conserve,
+    /// This amount; the lines hold nothing. Used when an entity is created.
+    Total(A),
+}

@@ -1,0 +1,88 @@
+//! Both ends of a right that lives in the memory of its issuer and of its holder.
+
+use super::WarrantyNumber;
+use crate::clock::Now;
+
+/// A right as its issuer grants it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Offer {
+    /// Its number.
+    pub number: WarrantyNumber,
+    /// Its end, in microseconds since 1970.
+    pub expiry: i64,
+    /// The time from when it was issued to its end, in microseconds.
+    pub duration: u64,
+}
+
+/// The issuer's end: it is bound until both of its clocks are past this.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct End {
+    /// The wall-clock time, in microseconds since 1970; ε later than the holder was told.
+    pub wall: i64,
+    /// The monotonic time, in microseconds.
+    pub mono: u64,
+}
+
+impl End {
+    /// The end of a right that is issued now. The holder stops ε before the expiry and counts the duration from when it asked:
+    /// it always stops first.
+    pub fn new(now: Now, offer: Offer, epsilon: u64) -> Self {
+        let wall = offer.expiry.saturating_add_unsigned(epsilon);
+        Self { wall, mono: now.mono + offer.duration + 2 * epsilon }
+    }
+
+    /// The end of a right that extends one with another end: the holder may still rely on the older one.
+    pub fn extending(self, older: Self) -> Self {
+        Self { wall: self.wall.max(older.wall), mono: self.mono.max(older.mono) }
+    }
+
+    /// True if it binds no more. Both clocks must say so, because either may be wrong.
+    pub fn is_over(self, now: Now) -> bool {
+        now.wall > self.wall && now.mono > self.mono
+    }
+
+    /// The monotonic time at which it will be over, if the wall clock advances as fast.
+    pub fn over_at(self, now: Now) -> u64 {
+        let wall = u64::try_from(self.wall.saturating_sub(now.wall)).unwrap_or(0);
+        self.mono.max(now.mono.saturating_add(wall)) + 1
+    }
+}
+
+/// A right at its holder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HeldRight {
+    /// Its number.
+    pub number: WarrantyNumber,
+    /// Its end by the wall clock, in microseconds since 1970. The holder stops ε before.
+    pub expiry: i64,
+    /// The holder also stops at this monotonic time.
+    pub mono: u64,
+    /// The time from when it was issued to its end, in microseconds.
+    pub duration: u64,
+}
+
+impl HeldRight {
+    /// The right in an answer to a question that was sent at `asked`, on the monotonic clock. It counts from there,
+    /// because the issuer counts from a later time: when it issued the right.
+    pub fn new(offer: Offer, asked: u64) -> Self {
+        let Offer { number, expiry, duration } = offer;
+        Self { number, expiry, mono: asked.saturating_add(duration), duration }
+    }
+
+    /// The wall-clock time until which the holder relies on it, and by which a transaction that rests on it must be
+    /// prepared.
+    pub fn relied_until(&self, epsilon: u64) -> i64 {
+        self.expiry.saturating_sub_unsigned(epsilon)
+    }
+
+    /// True if the holder may rely on it. Both clocks must say so, because either may be wrong.
+    pub fn is_live(&self, now: Now, epsilon: u64) -> bool {
+        now.wall < self.relied_until(epsilon) && now.mono < self.mono
+    }
+
+    /// For how long the holder may still rely on it, in microseconds.
+    pub fn left(&self, now: Now, epsilon: u64) -> u64 {
+        let wall = u64::try_from(self.relied_until(epsilon).saturating_sub(now.wall)).unwrap_or(0);
+        wall.min(self.mono.saturating_sub(now.mono))
+    }
+}
