@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use slackline_core::api::{self, PeerStatus, Readiness};
 use slackline_core::id::{GrantId, Incarnation, OperationId};
-use slackline_session::outcome::{Outcome, Reason, Refused, Unknown, UnknownReason};
+use slackline_session::outcome::{Outcome, Unknown, UnknownReason};
 use slackline_session::port::Port as _;
 use slackline_session::time::Time;
-use slackline_session::topology::Topology;
 use slackline_wire::v1;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -48,13 +47,13 @@ impl Client {
     /// What became of an operation? Asks the one site that knows, through another if need be.
     ///
     /// **Asking settles it**: if the site has not seen the operation, it refuses it for ever
-    /// ([`Reason::Withdrawn`]), so a copy that is still under way has no effect.
+    /// ([`Reason::Withdrawn`](crate::Reason::Withdrawn)), so a copy that is still under way has no effect.
     pub async fn outcome_of(&self, operation: OperationId) -> Outcome<Effect> {
         let until = self.shared.now() + self.shared.deadline;
         let mut patience = FIRST_ASK;
         loop {
             let why = match self.ask(operation, until, patience).await {
-                Ok(outcome) => return effect(outcome, operation, &self.shared.topology),
+                Ok(outcome) => return Outcome::of_site(outcome, operation, &self.shared.topology).map(Effect::of),
                 Err(why) => why,
             };
             if self.shared.now() + PAUSE >= until {
@@ -106,24 +105,22 @@ impl Client {
     }
 }
 
-fn effect(outcome: api::Outcome, operation: OperationId, topology: &Topology) -> Outcome<Effect> {
-    match outcome {
-        api::Outcome::Granted { grant, lasts } => {
-            Outcome::Done(Effect::Granted { grant, lasts: lasts.map(Duration::from_micros) })
+impl Effect {
+    /// What an operation did whose outcome is none of those that have no effect.
+    fn of(outcome: api::Outcome) -> Self {
+        match outcome {
+            api::Outcome::Granted { grant, lasts } => {
+                Effect::Granted { grant, lasts: lasts.map(Duration::from_micros) }
+            }
+            api::Outcome::Released { amount } => Effect::Released { amount },
+            api::Outcome::Created { limit } => Effect::Created { limit },
+            api::Outcome::Deleted => Effect::Deleted,
+            api::Outcome::Committed { phases } => Effect::Committed { phases },
+            api::Outcome::LossAccepted => Effect::LossAccepted,
+            api::Outcome::Refused(_) | api::Outcome::Aborted(_) | api::Outcome::Unknown(_) => {
+                unreachable!("`Outcome::of_site` tells these from what took effect")
+            }
         }
-        api::Outcome::Released { amount } => Outcome::Done(Effect::Released { amount }),
-        api::Outcome::Created { limit } => Outcome::Done(Effect::Created { limit }),
-        api::Outcome::Deleted => Outcome::Done(Effect::Deleted),
-        api::Outcome::Committed { phases } => Outcome::Done(Effect::Committed { phases }),
-        api::Outcome::LossAccepted => Outcome::Done(Effect::LossAccepted),
-        api::Outcome::Aborted(abort) => {
-            Outcome::Refused(Refused { reason: Reason::of_abort(*abort, topology), operation: Some(operation) })
-        }
-        api::Outcome::Refused(refusal) => Outcome::Refused(Refused {
-            reason: Reason::of(refusal, operation.site.lane, topology),
-            operation: Some(operation),
-        }),
-        api::Outcome::Unknown(doubt) => Outcome::Unknown(Unknown::new(topology, operation, doubt.into())),
     }
 }
 

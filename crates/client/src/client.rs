@@ -1,9 +1,7 @@
 //! The client: which sites there are, which is nearest, and what calls stand on.
 
-use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::future::Future;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -223,7 +221,7 @@ impl Port for Shared {
     }
 
     fn random(&self) -> u64 {
-        RandomState::new().hash_one(0u8)
+        connection::random()
     }
 
     fn spawn(&self, work: Pending<()>) {

@@ -13,9 +13,8 @@ use std::time::{Duration, Instant};
 
 use slackline_core::api::Response;
 use slackline_core::id::SiteId;
-use slackline_session::link::{Driver, Link};
-use slackline_session::sessions::Sessions;
-use slackline_session::time::Time;
+use slackline_session::link::{Driver, Link, PAUSES, RELAY};
+use slackline_session::time::{Time, jittered};
 use slackline_wire::MESSAGE_BYTES;
 use slackline_wire::v1::{self, slackline_client::SlacklineClient};
 use tokio::runtime::Handle;
@@ -30,10 +29,6 @@ use tonic::transport::{Channel, Endpoint};
 const CONNECT: Duration = Duration::from_secs(2);
 /// How long a connection with calls under way may be silent before it is tested, and then until it is given up.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
-/// The first and the longest pause between attempts to connect.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// How long a stream through another site is used before the site itself is tried again.
-const RELAY: Duration = Duration::from_secs(2);
 /// How long a closing client waits for what is under way, and for its sessions to be closed.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// Flow control windows: a batch of the longest names fits several times.
@@ -63,6 +58,11 @@ impl Clock {
     pub(crate) fn instant(self, at: Time) -> Instant {
         self.start.checked_add(at - Time::default()).unwrap_or(self.start + Duration::from_secs(1 << 33))
     }
+}
+
+/// A number that nobody can foresee: the standard library seeds every such state from the operating system.
+pub(crate) fn random() -> u64 {
+    RandomState::new().hash_one(0u8)
 }
 
 /// A channel to `address` that connects when it is first used, and again when it has broken.
@@ -192,21 +192,17 @@ impl Connection {
             if self.is_closing() {
                 break;
             }
-            self.link.set_down(true);
-            self.disconnected();
+            self.link.disconnected(self.clock.now());
             self.try_relays().await;
-            self.rest(jittered(pause)).await;
+            self.rest(jittered(pause, random())).await;
             pause = (pause * 2).min(PAUSES.1);
         }
         self.link.change(|sessions, wakers| {
+            let now = self.clock.now();
             sessions.next_stream();
-            sessions.disconnected(self.clock.now(), wakers);
+            sessions.disconnected(now, wakers);
             sessions.close(wakers);
         });
-    }
-
-    fn disconnected(&self) {
-        self.link.change(|sessions, wakers| sessions.disconnected(self.clock.now(), wakers));
     }
 
     fn is_closing(&self) -> bool {
@@ -221,7 +217,7 @@ impl Connection {
             }
             if let Some(inbound) = self.open(relay).await {
                 self.serve(inbound, true).await;
-                self.disconnected();
+                self.link.disconnected(self.clock.now());
                 return;
             }
         }
@@ -252,11 +248,9 @@ impl Connection {
                 }
                 () = alarm.rings() => {
                     let now = self.clock.now();
-                    let (is_stalled, has_work) = self.link.change(|sessions, wakers| {
-                        sessions.sweep(now, wakers);
-                        (sessions.is_stalled(now), sessions.has_work())
-                    });
-                    if is_stalled || until.is_some_and(|until| now >= until || !has_work) {
+                    let is_alive = self.link.sweep(now);
+                    let has_work = || self.link.change(|sessions, _| sessions.has_work());
+                    if !is_alive || until.is_some_and(|until| now >= until || !has_work()) {
                         return;
                     }
                 }
@@ -290,9 +284,9 @@ impl Connection {
             }
         }
         if self.leaving.load(Ordering::Relaxed) {
-            return self.link.change(Sessions::leave);
+            return self.link.change(|sessions, wakers| sessions.leave(wakers));
         }
-        let mut closing = self.link.change(Sessions::close);
+        let mut closing = self.link.change(|sessions, wakers| sessions.close(wakers));
         let end = tokio::time::Instant::now() + FAREWELL;
         while closing > 0 {
             match tokio::time::timeout_at(end, inbound.message()).await {
@@ -320,7 +314,7 @@ impl Connection {
                 output = &mut work => return Some(output),
                 () = alarm.rings() => {
                     let now = self.clock.now();
-                    self.link.change(|sessions, wakers| sessions.sweep(now, wakers));
+                    self.link.sweep(now);
                     if until.is_some_and(|until| now >= until) {
                         return None;
                     }
@@ -346,13 +340,8 @@ impl Stream for Outgoing {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let Connection { link, clock, .. } = &*self.connection;
-        match link.next_request(self.stream, clock.now(), context.waker()) {
-            None => Poll::Ready(None),
-            Some(Some(request)) => {
-                Poll::Ready(Some(request.try_into().expect("sessions hold only what travels on streams")))
-            }
-            Some(None) => Poll::Pending,
-        }
+        let request = link.next_request(self.stream, clock.now(), context.waker());
+        request.map(|request| Some(request?.try_into().expect("sessions hold only what travels on streams")))
     }
 }
 
@@ -388,10 +377,4 @@ impl Alarm {
 
 fn earliest(one: Option<Time>, other: Option<Time>) -> Option<Time> {
     [one, other].into_iter().flatten().min()
-}
-
-/// Between half of `pause` and all of it, so that a thousand clients do not come back at the same instant.
-fn jittered(pause: Duration) -> Duration {
-    let random = RandomState::new().hash_one(0u8) % 1024;
-    pause / 2 + pause / 2 * u32::try_from(random).expect("below 1024") / 1024
 }

@@ -121,38 +121,32 @@ impl CallFuture {
     /// call.
     pub fn told<T>(&self, verdict: Verdict, done: impl FnOnce(Done) -> Option<T>) -> Outcome<T> {
         let topology = self.topology();
-        let refused = |reason: Reason, operation| Outcome::Refused(Refused { reason, operation });
-        let not_taken = |why| refused(Reason::not_taken(why, self.lane(), self.candidates(), topology), None);
-        let finished = match verdict {
+        let not_taken = |why| {
+            let reason = Reason::not_taken(why, self.lane(), self.candidates(), topology);
+            Outcome::Refused(Refused { reason, operation: None })
+        };
+        let Finished { reply, command, id, sent_at } = match verdict {
             Verdict::Finished(finished) => finished,
             Verdict::Stranded(why) => return not_taken(why),
         };
-        let outcome = match finished.reply {
-            Reply::NotTaken(why) => return not_taken(why),
-            Reply::HandedOver(id) => return Outcome::Unknown(Unknown::new(topology, id, UnknownReason::HandedOver)),
-            Reply::Answered(outcome) => Some(outcome),
-            Reply::InDoubt | Reply::LeftBehind => None,
-        };
 
-        // What was answered or is in doubt was sent, so it has an id.
-        let operation = finished.id.expect("what was sent has an id");
-        let why = match outcome {
-            Some(api::Outcome::Refused(refusal)) => {
-                return refused(Reason::of(refusal, self.lane(), topology), Some(operation));
-            }
-            Some(api::Outcome::Aborted(abort)) => return refused(Reason::of_abort(*abort, topology), Some(operation)),
-            Some(api::Outcome::Unknown(reason)) => reason.into(),
-            Some(outcome) => {
-                let finished = Done { command: finished.command, operation, sent_at: finished.sent_at, outcome };
-                match done(finished) {
-                    Some(value) => return Outcome::Done(value),
-                    None => UnknownReason::Senseless,
-                }
-            }
-            None if self.now() < self.deadline() => UnknownReason::Closed,
-            None => UnknownReason::DeadlinePassed,
-        };
-        Outcome::Unknown(Unknown::new(topology, operation, why))
+        // All but what was not taken has left, or is about to under an id that its caller learns.
+        let id = || id.expect("what was sent has an id");
+        let unknown = |operation, why| Outcome::Unknown(Unknown::new(topology, operation, why));
+        match reply {
+            Reply::NotTaken(why) => not_taken(why),
+            Reply::HandedOver(operation) => unknown(operation, UnknownReason::HandedOver),
+            Reply::InDoubt | Reply::LeftBehind if self.now() < self.deadline() => unknown(id(), UnknownReason::Closed),
+            Reply::InDoubt | Reply::LeftBehind => unknown(id(), UnknownReason::DeadlinePassed),
+            Reply::Answered(outcome) => match Outcome::of_site(outcome, id(), topology) {
+                Outcome::Done(outcome) => match done(Done { command, operation: id(), sent_at, outcome }) {
+                    Some(value) => Outcome::Done(value),
+                    None => unknown(id(), UnknownReason::Senseless),
+                },
+                Outcome::Refused(refused) => Outcome::Refused(refused),
+                Outcome::Unknown(unknown) => Outcome::Unknown(unknown),
+            },
+        }
     }
 
     fn links(&self) -> &[Arc<Link>] {

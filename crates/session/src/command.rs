@@ -9,6 +9,9 @@ use slackline_core::object::Transaction;
 
 use crate::time::Time;
 
+/// The deadline of a call or a transaction, unless it or the client says otherwise.
+pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
+
 /// What a caller wants done.
 #[derive(Clone, Debug)]
 pub enum Command {

@@ -49,6 +49,12 @@ impl Sub for Time {
     }
 }
 
+/// Between half of `pause` and all of it, by `random`, so that those who failed together do not come back together.
+pub fn jittered(pause: Duration, random: u64) -> Duration {
+    let half = pause / 2;
+    half + half * (random as u32 % 1024) / 1024
+}
+
 /// How long a site may take for what its caller wants by `deadline`, in microseconds: it gives up a little before the caller
 /// does, so that its answer arrives in time.
 pub fn time_at_the_site(deadline: Time, now: Time, round_trip: Duration) -> u64 {

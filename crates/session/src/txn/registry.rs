@@ -9,7 +9,7 @@ use slackline_core::object::{CALL_MARK, ObjectKey};
 
 use super::failure::TxnError;
 use crate::port::Pending;
-use crate::time::Time;
+use crate::time::{Time, jittered};
 
 /// The first pause before a call whose registration failed is proposed again, and the longest; each is twice the one before.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
@@ -136,8 +136,7 @@ impl<H> Registry<H> {
         }
         if known.refused.len() < REFUSED {
             let entry = known.refused.entry(call.clone()).or_insert((now, PAUSES.0));
-            let pause = entry.1 / 2 + entry.1 / 2 * (random % 1024) as u32 / 1024;
-            *entry = (now + pause, (entry.1 * 2).min(PAUSES.1));
+            *entry = (now + jittered(entry.1, random), (entry.1 * 2).min(PAUSES.1));
         }
     }
 }

@@ -1,10 +1,8 @@
 //! Running a program, committing what it did, and running it again.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use slackline_core::api;
@@ -18,15 +16,13 @@ use super::again::{Ahead, Program};
 use super::failure::{Failure, OUTAGE, is_transient};
 use super::handle::{Memos, State, Txn};
 use crate::call::{CallFuture, Place};
-use crate::command::{Command, Terms};
+use crate::command::{Command, DEFAULT_DEADLINE, Terms};
 use crate::key::Key;
 use crate::outcome::{Aborted, Outcome, Reason, Refused};
-use crate::port::Port;
-use crate::time::Time;
+use crate::port::{Port, until};
+use crate::time::{Time, jittered};
 use crate::topology::{OBJECTS_LANE, Topology};
 
-/// A call's or a transaction's deadline, unless it or the client says otherwise.
-const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
 /// The first pause before a transaction is run again, and the longest; each is twice the one before, less up to half of it by
 /// chance.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(500));
@@ -167,11 +163,11 @@ impl Transaction {
             let before_this = before.take();
             if let Some(footprint) = &before_this {
                 let bars = footprint.bars(contended);
-                self.until(deadline, txn.read_ahead(footprint, whose.origin(began), bars)).await;
+                until(&*self.port, deadline, txn.read_ahead(footprint, whose.origin(began), bars)).await;
             }
-            let ended = self.until(deadline, program(txn.clone())).await;
+            let ended = until(&*self.port, deadline, program(txn.clone())).await;
             let is_sound = matches!(ended, Some(Ok(_)))
-                && matches!(self.until(deadline, txn.check_computed()).await, Some(Ok(true)));
+                && matches!(until(&*self.port, deadline, txn.check_computed()).await, Some(Ok(true)));
             let State { draft, failure, may_propose, is_whole, ahead, .. } = txn.clone().end();
             // What was so at one time, and is not changed by it, has taken effect then.
             let is_whole = is_whole && draft.buffer.is_empty(ROOT);
@@ -240,20 +236,6 @@ impl Transaction {
         }
     }
 
-    /// Runs `work` until the deadline; `None` if it is not ready by then.
-    async fn until<F: Future>(&self, deadline: Time, work: F) -> Option<F::Output> {
-        let mut work = pin!(work);
-        let mut alarm = None;
-        poll_fn(|context| {
-            if let Poll::Ready(output) = work.as_mut().poll(context) {
-                return Poll::Ready(Some(output));
-            }
-            let alarm = alarm.get_or_insert_with(|| self.port.sleep_until(deadline));
-            alarm.as_mut().poll(context).map(|()| None)
-        })
-        .await
-    }
-
     async fn commit(
         &self,
         region: Option<u16>,
@@ -310,7 +292,7 @@ impl Transaction {
         loop {
             if draft.next_pending().is_some() {
                 let treating = txn.resume(draft, std::mem::take(&mut ahead));
-                let treated = self.until(deadline, treating.treat_all()).await;
+                let treated = until(&*self.port, deadline, treating.treat_all()).await;
                 let State { draft: after, failure: why, .. } = treating.end();
                 draft = after;
                 if !matches!(treated, Some(Ok(()))) {
@@ -407,9 +389,4 @@ async fn commit(
         api::Outcome::Committed { phases } => Some((phases, finished.operation)),
         _ => None,
     })
-}
-
-/// Between half of `pause` and all of it.
-fn jittered(pause: Duration, random: u64) -> Duration {
-    pause / 2 + pause / 2 * (random as u32 % 1024) / 1024
 }
