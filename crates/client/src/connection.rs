@@ -201,7 +201,7 @@ impl Connection {
             let now = self.clock.now();
             sessions.next_stream();
             sessions.disconnected(now, wakers);
-            sessions.close(wakers);
+            sessions.close(now, wakers);
         });
     }
 
@@ -284,9 +284,9 @@ impl Connection {
             }
         }
         if self.leaving.load(Ordering::Relaxed) {
-            return self.link.change(|sessions, wakers| sessions.leave(wakers));
+            return self.link.change(|sessions, wakers| sessions.leave(self.clock.now(), wakers));
         }
-        let mut closing = self.link.change(|sessions, wakers| sessions.close(wakers));
+        let mut closing = self.link.change(|sessions, wakers| sessions.close(self.clock.now(), wakers));
         let end = tokio::time::Instant::now() + FAREWELL;
         while closing > 0 {
             match tokio::time::timeout_at(end, inbound.message()).await {

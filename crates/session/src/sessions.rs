@@ -632,8 +632,8 @@ impl Sessions {
 
     /// Takes no more calls and tells the waiting ones. Sessions whose outcomes nobody can still want are to be closed;
     /// returns how many these are.
-    pub fn close(&mut self, wakers: &mut Vec<Waker>) -> usize {
-        self.leave(wakers);
+    pub fn close(&mut self, now: Time, wakers: &mut Vec<Waker>) -> usize {
+        self.leave(now, wakers);
         let (site, before) = (self.site, self.outbox.len());
         let finished = self.sessions.iter().filter(|session| session.entries.is_empty() && !session.ended);
         self.outbox.extend(finished.map(|session| Request::Close {
@@ -645,17 +645,16 @@ impl Sessions {
     }
 
     /// Takes no more calls and tells the waiting ones. The site keeps the sessions until they have been silent for long enough.
-    pub fn leave(&mut self, wakers: &mut Vec<Waker>) {
+    pub fn leave(&mut self, now: Time, wakers: &mut Vec<Waker>) {
         self.closed = true;
         self.reads.end(NotTaken::Closed, wakers);
         for key in 0..self.calls.len() {
             let Some(call) = &self.calls[key] else { continue };
             if let Audience::Waiting(_) = call.audience {
-                let reply = match call.times_sent {
-                    0 => Reply::NotTaken(NotTaken::Closed),
-                    _ => Reply::InDoubt,
-                };
-                self.tell(key, reply, wakers);
+                match call.id {
+                    None => self.tell(key, Reply::NotTaken(NotTaken::Closed), wakers),
+                    Some(id) => self.tell_in_doubt(key, id, now, wakers),
+                }
             }
         }
         self.fresh.clear();
@@ -944,6 +943,13 @@ impl Sessions {
         }
     }
 
+    /// The caller of a call that has left learns its id, and that it is in doubt. The call is over here: what its site says of it from
+    /// now on is the caller's to ask.
+    fn tell_in_doubt(&mut self, key: CallKey, id: OperationId, now: Time, wakers: &mut Vec<Waker>) {
+        self.tell(key, Reply::InDoubt, wakers);
+        self.doubt(id, now);
+    }
+
     fn ask(&mut self, index: usize, sequence: u64) {
         let session = &self.sessions[index];
         let operation =
@@ -1005,11 +1011,7 @@ impl Sessions {
             }
             // Whoever has its key in a queue vacates it.
             None => call.audience = Audience::Gone,
-            Some(id) if waits => {
-                // Never silently reissued: the caller learns the id.
-                self.tell(key, Reply::InDoubt, wakers);
-                self.doubt(id, now);
-            }
+            Some(id) if waits => self.tell_in_doubt(key, id, now, wakers),
             Some(id) => {
                 if let Some(index) = self.session(id.session) {
                     self.sessions[index].settle(id.sequence);

@@ -541,20 +541,41 @@ fn closing_tells_waiting_callers_and_closes_idle_sessions() {
     let sent = script.submit(acquire(1));
     script.batch().expect("nothing is under way");
     let fresh = script.submit(acquire(1));
-    assert_eq!(script.book.close(&mut script.wakers), 0, "an outcome may still be asked for");
+    assert_eq!(script.book.close(script.now, &mut script.wakers), 0, "an outcome may still be asked for");
     assert!(matches!(script.poll(sent).expect("told").reply, Reply::InDoubt));
     assert!(matches!(script.poll(fresh).expect("told").reply, Reply::NotTaken(NotTaken::Closed)));
 
     let mut script = Script::connected();
-    assert_eq!(script.book.close(&mut script.wakers), 1);
+    assert_eq!(script.book.close(script.now, &mut script.wakers), 1);
     assert!(matches!(script.book.next_request(script.now), Some(Request::Close { session: SessionId(1), .. })));
     let refused = script.book.submit(acquire(1), script.terms(), script.now).expect_err("closed");
     assert_eq!(refused.0, NotTaken::Closed);
 
     let mut script = Script::connected();
-    script.book.leave(&mut script.wakers);
+    script.book.leave(script.now, &mut script.wakers);
     assert!(script.book.next_request(script.now).is_none(), "the session stays");
     assert!(script.book.submit(acquire(1), script.terms(), script.now).is_err());
+}
+
+#[test]
+fn sent_call_whose_caller_was_told_on_closing_is_told_once_whatever_comes_then() {
+    for is_fetched in [true, false] {
+        let mut script = Script::connected();
+        let key = script.submit(acquire(1));
+        script.batch().expect("nothing is under way");
+        script.book.leave(script.now, &mut script.wakers);
+        if is_fetched {
+            assert!(matches!(script.poll(key).expect("told").reply, Reply::InDoubt));
+        }
+        script.answer(1, &[(1, granted(1))]);
+        script.asked(id(1, 1), granted(1));
+        script.sweep(20 * SECOND);
+        script.disconnect();
+        if !is_fetched {
+            assert!(matches!(script.poll(key).expect("told").reply, Reply::InDoubt));
+        }
+        assert!(!script.book.has_outstanding(), "what became of it is the caller's to ask");
+    }
 }
 
 /// Random callers and a random site: no call is forgotten, no slot is used twice, no window is exceeded.
@@ -745,7 +766,7 @@ fn reads_go_beside_batches_and_end_with_the_stream() {
     script.sweep(2 * SECOND);
     assert_eq!(script.book.poll_read(token, &waker), Some(Err(NotTaken::DeadlinePassed)));
     let token = script.book.read(wanted("f"), script.now + SECOND).expect("there is room");
-    script.book.close(&mut script.wakers);
+    script.book.close(script.now, &mut script.wakers);
     assert_eq!(script.book.poll_read(token, &waker), Some(Err(NotTaken::Closed)));
     assert_eq!(script.book.read(wanted("g"), deadline), Err(NotTaken::Closed));
 }

@@ -420,7 +420,7 @@ fn closing_says_what_is_left_and_keeps_its_session() {
     script.sweep(SECOND);
     assert!(keys.into_iter().all(|key| script.poll(key).is_some()), "they do not wait");
     script.connect();
-    assert_eq!(script.book.close(&mut script.wakers), 0, "its session can be asked");
+    assert_eq!(script.book.close(script.now, &mut script.wakers), 0, "its session can be asked");
     let left = script.left();
     assert!(
         [1, 2].iter().all(|sequence| left.contains(&(Some(id(1, *sequence)), None))) && left.len() == 2,
