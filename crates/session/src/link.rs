@@ -205,6 +205,11 @@ impl Link {
         is_useful
     }
 
+    /// Asserts what always holds; see [`Sessions::check`].
+    pub fn check(&self) {
+        self.sessions().check();
+    }
+
     /// Changes the sessions, then wakes those whom that concerns.
     pub fn change<T>(&self, change: impl FnOnce(&mut Sessions, &mut Vec<Waker>) -> T) -> T {
         let mut wakers = Vec::new();

@@ -216,7 +216,7 @@ impl Simulation {
             let errands = self.callers.desk.work(world.now());
             self.note_events(world);
             if errands.is_empty() {
-                return;
+                return (0..self.callers.desk.wires()).for_each(|wire| self.callers.desk.link(wire).check());
             }
             for errand in errands {
                 match errand {

@@ -6,7 +6,7 @@ use slackline_core::object::{Change, Home, ObjectKey, Part, Transaction, Value};
 
 use std::sync::Arc;
 
-use slackline_core::api::{Hold, Operation};
+use slackline_core::api::{Answer, Batch, Hold, Operation, Outcome, SESSION_WINDOW, UnknownReason};
 use slackline_core::id::GrantId;
 
 use super::*;
@@ -23,7 +23,7 @@ impl Wake for Nobody {
     fn wake(self: Arc<Self>) {}
 }
 
-/// A book, and a clock for it.
+/// A book, and a clock for it. What happens to the book leaves it in order, which is checked each time.
 struct Script {
     book: Sessions,
     now: Time,
@@ -52,14 +52,14 @@ impl Script {
 
     /// Lets the book open sessions for as long as it asks for one.
     fn open(&mut self) {
-        while let Some(request) = self.book.outbox.pop_front() {
+        while let Some(request) = self.book.queue.outbox.pop_front() {
             match request {
                 Request::Open => {
                     self.sessions += 1;
                     self.book.opened(INCARNATION, SessionId(self.sessions));
                 }
                 other => {
-                    self.book.outbox.push_front(other);
+                    self.book.queue.outbox.push_front(other);
                     return;
                 }
             }
@@ -93,7 +93,7 @@ impl Script {
 
     /// The next message, which must be a batch.
     fn batch(&mut self) -> Option<Batch> {
-        match self.book.next_request(self.now)? {
+        match self.request()? {
             Request::Batch(batch) => Some(batch),
             other => panic!("not a batch: {other:?}"),
         }
@@ -103,18 +103,23 @@ impl Script {
         let answers =
             answers.iter().map(|(sequence, outcome)| Answer { sequence: *sequence, outcome: outcome.clone() });
         self.book.answers(SessionId(session), answers.collect(), self.now, &mut self.wakers);
+        self.book.check();
     }
 
     fn disconnect(&mut self) {
         self.book.disconnected(self.now, &mut self.wakers);
+        self.book.check();
     }
 
     fn asked(&mut self, operation: OperationId, outcome: Outcome) {
         self.book.asked(operation, outcome, self.now, &mut self.wakers);
+        self.book.check();
     }
 
     fn request(&mut self) -> Option<Request> {
-        self.book.next_request(self.now)
+        let request = self.book.next_request(self.now);
+        self.book.check();
+        request
     }
 
     /// What is left for the client to see to, as (id, outcome).
@@ -124,7 +129,9 @@ impl Script {
 
     fn sweep(&mut self, after: Duration) -> Option<Time> {
         self.now += after;
-        self.book.sweep(self.now, &mut self.wakers)
+        let next = self.book.sweep(self.now, &mut self.wakers);
+        self.book.check();
+        next
     }
 }
 
@@ -200,7 +207,7 @@ fn calls_that_wait_at_the_site_hold_nothing_up() {
         script.answer(batch.session.0, &[(batch.operations[0].sequence, granted(round))]);
         assert!(script.poll(key).is_some());
     }
-    assert_eq!(script.book.sessions(), 2);
+    assert_eq!(script.book.windows.len(), 2);
     script.answer(1, &[(1, granted(9000))]);
     assert!(script.poll(slow).is_some());
 }
@@ -373,7 +380,7 @@ fn dropped_acquire_is_given_back_when_it_turns_out_granted() {
     assert_eq!(batch.operations[0].operation, Operation::Release { quota: "gpus".into(), amount: 5 });
     script.answer(1, &[(2, Outcome::Released { amount: 5 })]);
     assert!(!script.book.has_work());
-    assert!(script.book.calls.iter().all(Option::is_none));
+    assert!(script.book.calls.iter().next().is_none());
 }
 
 #[test]
@@ -529,7 +536,7 @@ fn queue_at_its_bound_is_overloaded() {
 #[test]
 fn sites_get_less_time_than_the_caller_has() {
     let mut script = Script::connected();
-    script.book.round_trip = Duration::from_millis(200);
+    script.book.stream.round_trip = Duration::from_millis(200);
     script.submit(acquire(1));
     let batch = script.batch().expect("nothing is under way");
     assert_eq!(batch.operations[0].timeout, 10_000_000 - 200_000 - 50_000);
@@ -680,8 +687,8 @@ fn every_call_ends_whatever_the_connection_does() {
         }
     }
     script.sweep(WATCH * 2);
-    assert_eq!(script.book.calls.iter().flatten().filter(|call| !call.queued).count(), 0);
-    assert_eq!(script.book.watched, 0);
+    assert_eq!(script.book.calls.iter().filter(|(_, call)| !call.queued).count(), 0);
+    assert_eq!(script.book.calls.watched(), 0);
 }
 
 fn commit(size: usize) -> Command {
