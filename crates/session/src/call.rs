@@ -55,12 +55,14 @@ impl Place {
 pub struct CallFuture {
     port: Arc<dyn Port>,
     lane: u16,
+    /// The sites that would do.
     place: Place,
     terms: Terms,
-    /// Which of the lane's sites would not take it in this round of offers.
+    /// The sites of the lane that would not take it in this round of offers: one bit each, by position.
     tried: u64,
+    /// Why it was not taken last. What a site says stays, as it tells more than that another cannot be reached.
     last: NotTaken,
-    /// Where it was left behind last, and under which id.
+    /// The position of the site where it was left behind last, and its id there; none once that is taken back.
     left_behind: Option<(usize, OperationId)>,
     stage: Stage,
 }
@@ -92,7 +94,7 @@ impl CallFuture {
         Self { port, lane, place, terms, tried: 0, last: NotTaken::Unreachable, left_behind: None, stage }
     }
 
-    /// When its caller wants to know.
+    /// The time at which its caller wants to know.
     pub fn deadline(&self) -> Time {
         self.terms.deadline
     }
@@ -117,7 +119,7 @@ impl CallFuture {
         self.links().iter().filter(|link| self.place.admits(link.site)).map(|link| link.name.clone()).collect()
     }
 
-    /// What its caller is told of how it ended. `done` reads the outcome of what was carried out; `None` if it is not one of such a
+    /// The outcome that its caller is told. `done` reads the outcome of what was carried out; `None` if it is not one of such a
     /// call.
     pub fn told<T>(&self, verdict: Verdict, done: impl FnOnce(Done) -> Option<T>) -> Outcome<T> {
         let topology = self.topology();
@@ -163,7 +165,7 @@ impl CallFuture {
         nearest.map(|(position, _)| position)
     }
 
-    /// Whether another site than the one at `position` would take it, as far as its link knows.
+    /// True if another site than the one at `position` would take it, as far as its link knows.
     fn has_elsewhere(&self, position: usize) -> bool {
         let mut others = self.links().iter().enumerate().filter(|(other, _)| *other != position);
         others.any(|(_, link)| self.place.admits(link.site) && link.is_usable() && !link.is_silent())
@@ -177,14 +179,17 @@ impl CallFuture {
             Verdict::Finished(finished) => matches!(finished.reply, Reply::NotTaken(_)),
         };
         let left_behind = if not_taken { self.left_behind.take() } else { None };
+
+        // If that is settled by now, it is given back, and the caller has nothing to ask about.
         let now = self.port.now();
         let reclaimed = left_behind.and_then(|(position, id)| self.links()[position].reclaim(id, now));
         reclaimed.map_or(verdict, Verdict::Finished)
     }
 
-    /// What to do with a call that came back: `None` to go on, or how it ended.
+    /// A call came back from a site's link. Returns how it ended; none if it goes on to another site.
     fn returned(&mut self, position: usize, finished: Finished) -> Option<Verdict> {
         match finished.reply {
+            // Its link settles the first copy and gives back what that is granted, so a second one may leave, under another id.
             Reply::LeftBehind => {
                 self.left_behind = finished.id.map(|id| (position, id));
                 self.tried = 1 << position;
@@ -201,6 +206,7 @@ impl CallFuture {
                     self.last = why;
                 }
             }
+            // Whoever is told one of these has the outcome, or an id that another copy would not have: it is never issued again.
             Reply::NotTaken(_) | Reply::Answered(_) | Reply::InDoubt | Reply::HandedOver(_) => {
                 return Some(Verdict::Finished(finished));
             }
@@ -216,6 +222,8 @@ impl CallFuture {
         if now >= self.terms.deadline || full || self.links().is_empty() {
             return Some(Verdict::Stranded(self.last));
         }
+
+        // The next round asks all of them again.
         self.tried = 0;
         let until = (now + PAUSE).min(self.terms.deadline);
         self.stage = Stage::Pause(command, self.port.sleep_until(until));
@@ -247,6 +255,7 @@ impl Future for CallFuture {
                         Err((why, _)) => return Poll::Ready(self.end(Verdict::Stranded(why))),
                     }
                 }
+                // A call that is with a site stays there until its link gives it back.
                 Stage::Taken(position, key) => {
                     let may_leave = || self.has_elsewhere(position);
                     let Poll::Ready(finished) = self.links()[position].poll(key, context, may_leave) else {
@@ -272,6 +281,7 @@ impl Future for CallFuture {
 
 impl Drop for CallFuture {
     fn drop(&mut self) {
+        // What it was granted would be nobody's: its link sees to that.
         if let Stage::Taken(position, key) = self.stage {
             self.links()[position].abandon(key, self.port.now());
         }

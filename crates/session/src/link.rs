@@ -36,11 +36,12 @@ pub struct Link {
     pub site: SiteId,
     /// Its name.
     pub name: String,
+    /// Never locked while a waker is woken or the driver looks: both come back here.
     sessions: Mutex<Sessions>,
     driver: Arc<dyn Driver>,
     /// True from when an attempt to connect, or to open a session, failed, until one succeeds.
     down: AtomicBool,
-    /// True from when a call's patience has passed until the site says something.
+    /// What [`Sessions::is_silent`] said when they last changed.
     silent: AtomicBool,
 }
 
@@ -82,6 +83,8 @@ impl Link {
     pub fn poll(&self, key: CallKey, context: &Context<'_>, may_leave: impl FnOnce() -> bool) -> Poll<Finished> {
         let mut sessions = self.sessions();
         let finished = sessions.poll(key, context.waker(), may_leave);
+
+        // What is left behind is asked about at once.
         if matches!(&finished, Some(Finished { reply: Reply::LeftBehind, .. })) {
             wake_sender(sessions);
         }
@@ -259,12 +262,15 @@ fn wake_sender(mut sessions: MutexGuard<'_, Sessions>) {
 /// A read under way; forgotten if its caller goes away.
 struct Asked<'a> {
     link: &'a Link,
+    /// None once its result was fetched.
     token: Option<u64>,
 }
 
 impl Asked<'_> {
     fn poll(&mut self, context: &Context<'_>) -> Poll<reads::Result> {
         let token = self.token.expect("polled until it was ready");
+
+        // The token names nothing any more once the result is fetched.
         let found = self.link.sessions().poll_read(token, context.waker());
         if found.is_some() {
             self.token = None;

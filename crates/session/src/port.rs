@@ -13,7 +13,7 @@ use crate::topology::Topology;
 /// Something under way.
 pub type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// See the module.
+/// What calls, transactions and programs ask of their driver.
 pub trait Port: Send + Sync + 'static {
     /// The cluster's map.
     fn topology(&self) -> &Topology;
@@ -31,7 +31,7 @@ pub trait Port: Send + Sync + 'static {
     /// A number that nobody can foresee; in a simulation, one from its seed.
     fn random(&self) -> u64;
 
-    /// Has something done that nobody waits for.
+    /// Carries out something that nobody waits for.
     fn spawn(&self, work: Pending<()>);
 }
 
