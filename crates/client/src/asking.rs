@@ -32,19 +32,22 @@ impl Client {
                 (position, state.and_then(|state| api::Status::try_from(state).ok()))
             });
         }
+
+        // Those that do not answer in time stay as they are: down, as far as can be told.
         let mut states = vec![None; self.shared.topology.sites.len()];
         while let Some(answer) = asked.join_next().await {
             if let Ok((position, state)) = answer {
                 states[position] = state;
             }
         }
+
         let sites = self.shared.topology.sites.iter().zip(states);
         sites
             .map(|(site, state)| SiteStatus { site: site.name.clone(), address: site.address.clone(), state })
             .collect()
     }
 
-    /// What became of an operation? Asks the one site that knows, through another if need be.
+    /// Tells what became of an operation: asks the one site that knows, through another if need be.
     ///
     /// **Asking settles it**: if the site has not seen the operation, it refuses it for ever
     /// ([`Reason::Withdrawn`](crate::Reason::Withdrawn)), so a copy that is still under way has no effect.
@@ -56,6 +59,8 @@ impl Client {
                 Ok(outcome) => return Outcome::of_site(outcome, operation, &self.shared.topology).map(Effect::of),
                 Err(why) => why,
             };
+
+            // It stays unknown, and nothing is lost: whoever asks later is told.
             if self.shared.now() + PAUSE >= until {
                 return Outcome::Unknown(Unknown::new(&self.shared.topology, operation, why));
             }
@@ -72,6 +77,7 @@ impl Client {
         until: Time,
         patience: Duration,
     ) -> Result<api::Outcome, UnknownReason> {
+        // The site itself first; the others only relay the question, and only a site that can be reached does so at once.
         let mut why = UnknownReason::SiteUnreachable;
         let all = self.connections(operation.site.lane);
         let own = all.iter().filter(|to| to.link.site == operation.site);
@@ -80,6 +86,8 @@ impl Client {
         for to in own.chain(others) {
             let ask = v1::Ask { operation: Some(operation.into()) };
             let channel = to.channel.clone();
+
+            // Each has its part of the time that is left.
             let turn = (until.saturating_duration_since(self.shared.now()) / turns.max(1)).min(patience);
             turns = turns.saturating_sub(1);
             let Ok(Ok(reply)) = timeout(turn, async { connection::stub(channel).outcome_of(ask).await }).await else {

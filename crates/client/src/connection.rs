@@ -88,21 +88,27 @@ pub(crate) fn stub(channel: Channel) -> SlacklineClient<Channel> {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) link: Arc<Link>,
+    /// To the site itself; connects when it is used.
     pub(crate) channel: Channel,
     /// The other sites of its lane, which can relay to it.
     relays: Vec<Channel>,
     clock: Clock,
     bell: Arc<Bell>,
+    /// True from when the client ends: the task ends after a short farewell, and does not connect again.
     closing: AtomicBool,
-    /// True if the sessions stay when it closes.
+    /// True if the sessions stay when it closes. Set before `closing`.
     leaving: AtomicBool,
+    /// The task, from when a call first needs it until somebody waits for its end.
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What a link rings when something falls due earlier; the first time starts the connection's task.
 struct Bell {
+    /// The runtime in which the client was connected; the task runs there, whichever thread needs it first.
     runtime: Handle,
+    /// True from when the task is started, which happens once.
     started: AtomicBool,
+    /// Set once, when both are made. Weak, because the connection holds the bell.
     connection: OnceLock<Weak<Connection>>,
     /// Something that the task must look at: an earlier deadline, or the end.
     news: Notify,
@@ -171,6 +177,8 @@ impl Connection {
     /// Waits until the task has ended.
     pub(crate) async fn ended(&self) {
         let task = self.task.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+
+        // The task ends by itself after its farewells; a site that does not read must not hold the client up.
         if let Some(mut task) = task
             && timeout(FAREWELL * 4, &mut task).await.is_err()
         {
@@ -185,6 +193,8 @@ impl Connection {
             if let Some(inbound) = self.open(&self.channel).await {
                 let since = Instant::now();
                 self.serve(inbound, false).await;
+
+                // A site that takes streams and drops them at once is not tried faster for that.
                 if since.elapsed() > PAUSES.1 {
                     pause = PAUSES.0;
                 }
@@ -192,11 +202,15 @@ impl Connection {
             if self.is_closing() {
                 break;
             }
+
+            // Callers first: those that may go elsewhere do not wait for the next attempt.
             self.link.disconnected(self.clock.now());
             self.try_relays().await;
             self.rest(jittered(pause, random())).await;
             pause = (pause * 2).min(PAUSES.1);
         }
+
+        // A stream of another number sends nothing more, so nothing leaves behind the back of callers that are told now.
         self.link.change(|sessions, wakers| {
             let now = self.clock.now();
             sessions.next_stream();
@@ -215,6 +229,8 @@ impl Connection {
             if self.is_closing() || !self.link.change(|sessions, _| sessions.could_be_relayed()) {
                 return;
             }
+
+            // One is enough: the site itself is tried again before another.
             if let Some(inbound) = self.open(relay).await {
                 self.serve(inbound, true).await;
                 self.link.disconnected(self.clock.now());
@@ -224,6 +240,7 @@ impl Connection {
     }
 
     async fn open(self: &Arc<Self>, channel: &Channel) -> Option<Streaming<v1::SessionReply>> {
+        // From here on an older stream has nothing to send, should it still be read by the other side.
         let stream = self.link.change(|sessions, _| sessions.next_stream());
         let mut stub = stub(channel.clone());
         let opening = timeout(CONNECT + KEEP_ALIVE, stub.session(Outgoing { connection: self.clone(), stream }));
@@ -231,12 +248,13 @@ impl Connection {
         Some(reply.ok()?.ok()?.into_inner())
     }
 
-    /// Feeds the book from the stream until it breaks, or the client closes.
+    /// Feeds the link from the stream until it breaks, or the client closes.
     async fn serve(&self, mut inbound: Streaming<v1::SessionReply>, relayed: bool) {
         let until = relayed.then(|| self.clock.now() + RELAY);
         self.link.connected(relayed);
         let mut alarm = Alarm::new();
         loop {
+            // What comes is taken in first: an answer that is here already is not overtaken by its call's deadline.
             alarm.set(earliest(self.link.sweep_at(), until).map(|at| self.clock.instant(at)));
             tokio::select! {
                 biased;
@@ -249,6 +267,8 @@ impl Connection {
                 () = alarm.rings() => {
                     let now = self.clock.now();
                     let is_alive = self.link.sweep(now);
+
+                    // A relay is for what is under way, and only until the site itself is tried again.
                     let has_work = || self.link.change(|sessions, _| sessions.has_work());
                     if !is_alive || until.is_some_and(|until| now >= until || !has_work()) {
                         return;
@@ -272,6 +292,7 @@ impl Connection {
 
     /// Lets what is under way finish, then closes the sessions, unless they are to stay.
     async fn farewell(&self, mut inbound: Streaming<v1::SessionReply>) {
+        // An answer that comes now spares its caller an unknown outcome.
         let end = tokio::time::Instant::now() + FAREWELL;
         while self.link.change(|sessions, _| sessions.has_work()) {
             match tokio::time::timeout_at(end, inbound.message()).await {
@@ -283,9 +304,12 @@ impl Connection {
                 _ => break,
             }
         }
+
         if self.leaving.load(Ordering::Relaxed) {
             return self.link.change(|sessions, wakers| sessions.leave(self.clock.now(), wakers));
         }
+
+        // The site need not keep what nobody can ask about. It answers each, so that the stream is not cut off before it has read them.
         let mut closing = self.link.change(|sessions, wakers| sessions.close(self.clock.now(), wakers));
         let end = tokio::time::Instant::now() + FAREWELL;
         while closing > 0 {
@@ -332,6 +356,7 @@ impl Connection {
 /// What goes to the site: fetched from the link whenever the connection has room.
 struct Outgoing {
     connection: Arc<Connection>,
+    /// Its number. A newer one makes it end.
     stream: u64,
 }
 
@@ -348,6 +373,7 @@ impl Stream for Outgoing {
 /// A timer that can be set again and again.
 struct Alarm {
     sleep: Pin<Box<Sleep>>,
+    /// The time that `sleep` is set to; none if it is not to ring.
     at: Option<Instant>,
 }
 

@@ -32,10 +32,10 @@
 //!    again from when the connection is lost. So a call that waits for tokens at a site that is alive is not quiet. A call that has
 //!    been quiet for its patience does not hold its caller up:
 //!    - one that never left goes to another site, which costs nothing (rule 1);
-//!    - an acquire that left is *left behind*, if another site would take it. Its caller issues it there, under a new id. The book
-//!      watches the first one: it is never sent again; its site is asked about it, which refuses it for ever if it has not been
+//!    - an acquire that left is *left behind*, if another site would take it. Its caller issues it there, under a new id. The
+//!      sessions watch the first one: it is never sent again; its site is asked about it, which refuses it for ever if it has not been
 //!      carried out; and what it was granted is given back, once;
-//!    - a release that left, or that only this site can carry out, is *handed over*: its caller is told the id, and the book sends
+//!    - a release that left, or that only this site can carry out, is *handed over*: its caller is told the id, and the sessions send
 //!      the release under that id until the site has an answer.
 //! 7. **No release is issued twice.** Once a release has left, or its caller knows its id, it is sent under that id alone. If its caller
 //!    knows the id, it is not asked about: a question could withdraw what a later copy would do, and the caller, who may ask as well,
