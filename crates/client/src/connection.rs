@@ -142,6 +142,7 @@ impl Bell {
 
 impl Connection {
     pub(crate) fn new(site: SiteId, name: String, channel: Channel, relays: Vec<Channel>, clock: Clock) -> Arc<Self> {
+        // Nothing is connected before a call needs it: a client of many lanes uses few of them.
         let bell = Arc::new(Bell {
             runtime: Handle::current(),
             started: AtomicBool::new(false),
@@ -332,6 +333,7 @@ impl Connection {
         let mut work = pin!(work);
         let mut alarm = Alarm::new();
         loop {
+            // Calls wait here for a connection. Their deadlines pass all the same, and their callers are told.
             alarm.set(earliest(self.link.sweep_at(), until).map(|at| self.clock.instant(at)));
             tokio::select! {
                 biased;

@@ -157,6 +157,7 @@ impl CallFuture {
 
     /// The nearest site that would do and has not been tried; one that says nothing comes after those that do.
     fn choose(&self) -> Option<usize> {
+        // Where only one site will do, the call waits at its link until that can be reached.
         let pinned = self.terms.pinned;
         let links = self.links().iter().enumerate().filter(|(position, link)| {
             self.tried >> position & 1 == 0 && self.place.admits(link.site) && (pinned || link.is_usable())
@@ -217,6 +218,7 @@ impl CallFuture {
 
     /// No site would take it in this round of offers: pause, unless it is over.
     fn pause(&mut self, command: Command) -> Option<Verdict> {
+        // A full disk does not empty itself in a moment; to wait would only delay the news.
         let now = self.port.now();
         let full = self.last == NotTaken::Refused(api::Refusal::StorageFull);
         if now >= self.terms.deadline || full || self.links().is_empty() {

@@ -145,6 +145,8 @@ impl Link {
     /// A stream to the site is open, or through another that relays.
     pub fn connected(&self, relayed: bool) {
         self.change(|sessions, _| sessions.connected(relayed));
+
+        // Without a session, calls may go elsewhere until one is opened. A relay does not make the site one that can be reached.
         if !relayed && self.sessions().has_session() {
             self.set_down(false);
         }
@@ -172,6 +174,7 @@ impl Link {
         let mut is_useful = true;
         let mut sessions = self.sessions();
         sessions.heard();
+
         match response {
             Response::Batch { session, answers } => {
                 is_useful = !sessions.answers(session, answers, now, &mut wakers);
@@ -199,6 +202,7 @@ impl Link {
             | Response::Status(_)
             | Response::Drained => is_useful = false,
         }
+
         self.silent.store(sessions.is_silent(), Ordering::Relaxed);
         drop(sessions);
 
@@ -220,6 +224,8 @@ impl Link {
         let changed = change(&mut sessions, &mut wakers);
         self.silent.store(sessions.is_silent(), Ordering::Relaxed);
         drop(sessions);
+
+        // Callers first: what they submit next then travels in one batch.
         wakers.into_iter().for_each(Waker::wake);
         wake_sender(self.sessions());
         changed

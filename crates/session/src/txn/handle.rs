@@ -204,11 +204,14 @@ impl Txn {
     /// One of them cannot be read.
     pub async fn values(&self, keys: &[Key]) -> Result<Vec<Option<Value>>, TxnError> {
         let places = keys.iter().map(|key| self.place(key)).collect::<Result<Vec<_>, _>>()?;
+
+        // What was read before is not read again: the run would see it in two versions, and come to nothing.
         let mut missing: Vec<ObjectKey> = Vec::new();
         {
             let state = self.state()?;
             for (place, key) in places.iter().zip(keys) {
                 let change = state.draft.buffer.change(self.layer, place).map_err(|misfit| self.misfit(misfit, key))?;
+
                 // What a memoized function reads is validated even if the transaction writes it.
                 let is_ours = matches!(change, Some(Change::Put(_) | Change::Delete)) && self.scope.frame.is_none();
                 if !is_ours && state.draft.snapshot.known(place).is_none() {
@@ -225,6 +228,8 @@ impl Txn {
         if let Some(frame) = self.scope.frame {
             places.iter().for_each(|place| state.draft.note(frame, place));
         }
+
+        // The run reads its own writes.
         let values = places.iter().zip(keys).map(|(place, key)| {
             let change = state.draft.buffer.change(self.layer, place).map_err(|misfit| self.misfit(misfit, key))?;
             let base = state.draft.snapshot.known(place).flatten();
@@ -276,6 +281,7 @@ impl Txn {
         if !is_prefix(prefix.name()) || !is_prefix(after) {
             return Err(self.fail(Failure::of(Cause::InvalidKey, Some(prefix.clone()))));
         }
+
         let mut limit = u32::try_from(limit.clamp(1, SCAN_ROWS)).expect("clamped");
         let (span, base) = loop {
             let span = Span { prefix: prefix.name().to_owned(), after: after.to_owned(), limit };
@@ -373,6 +379,8 @@ impl Txn {
     {
         let layer =
             self.state().and_then(|mut state| state.draft.buffer.open(self.layer).map_err(|_| TxnError::Over))?;
+
+        // If the block ends with an error, or is dropped before it ends, its layer goes with the handle.
         let inner = Nested(Txn { run: Arc::clone(&self.run), layer, scope: self.scope });
         let value = block(inner.0.clone()).await?;
 
@@ -415,6 +423,7 @@ impl Txn {
 
     /// Ends the run: handles of it are of no use any more.
     pub(super) fn end(self) -> State {
+        // The program may have kept handles, or go on in a task of its own. What it does from here on is not judged, so it must fail.
         let mut state = self.run.state.lock().unwrap_or_else(PoisonError::into_inner);
         let over = State { is_over: true, may_propose: false, ..State::new(Draft::new()) };
         std::mem::replace(&mut state, over)
@@ -422,6 +431,7 @@ impl Txn {
 
     /// Notes that the run cannot succeed, unless the program does without.
     pub(super) fn fail(&self, failure: Failure) -> TxnError {
+        // The first failure is the one that led to the others.
         let reason = failure.reason.clone();
         if let Ok(mut state) = self.state() {
             state.failure.get_or_insert(failure);
@@ -466,10 +476,12 @@ impl Txn {
 
     /// Reads objects into the snapshot.
     async fn fetch(&self, mut missing: Vec<ObjectKey>) -> Result<(), TxnError> {
+        // What was read ahead is as good as what is read now: either is validated when the run is judged.
         for (key, seen) in self.take_ahead(&mut missing)? {
             self.check_size(1)?;
             self.note(|snapshot| snapshot.note_get(&key, seen))?;
         }
+
         while !missing.is_empty() {
             self.check_size(missing.len())?;
             let gets: Vec<ObjectKey> = missing.iter().take(READ_ITEMS).cloned().collect();
@@ -492,6 +504,7 @@ impl Txn {
                     }
                 }
             }
+
             missing.drain(..missing.len().min(READ_ITEMS));
             left_out.append(&mut missing);
             missing = left_out;
