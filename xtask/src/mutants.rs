@@ -9,12 +9,14 @@
 //! - `seeds`: the seeds within which the sweep must catch it, if they are not 1..200;
 //! - `invariant`: the name that the report must have; several, separated by `|`, where one bug may show as either.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
 use crate::root;
+use crate::tidy::files;
 
 /// The seeds within which the sweep must catch a bug that does not say.
 const SEEDS: &str = "1..200";
@@ -166,22 +168,29 @@ fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
     named(&found).ok_or_else(|| format!("caught by another invariant: {first}"))
 }
 
-/// Copies what git knows of, and leaves files alone that have not changed, so that little is built again.
+/// Makes the copy what git knows of, and leaves files alone that have not changed, so that little is built again.
 fn copy_checkout(copy: &Path) -> Result<(), String> {
     let listed = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"])
         .current_dir(root())
         .output()
         .map_err(|error| format!("git does not start: {error}"))?;
+    let mut kept = BTreeSet::new();
     for name in listed.stdout.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         let name = String::from_utf8_lossy(name).into_owned();
         let Ok(content) = fs::read(root().join(&name)) else { continue };
         let to = copy.join(&name);
+        kept.insert(to.clone());
         if fs::read(&to).is_ok_and(|present| present == content) {
             continue;
         }
         fs::create_dir_all(to.parent().unwrap_or(copy)).map_err(|error| format!("{}: {error}", to.display()))?;
         fs::write(&to, content).map_err(|error| format!("{}: {error}", to.display()))?;
+    }
+
+    // A module that was moved would be there twice, and what an earlier patch added would be in every later copy.
+    for stale in files(copy, &|path| !kept.contains(path)) {
+        fs::remove_file(&stale).map_err(|error| format!("{}: {error}", stale.display()))?;
     }
     Ok(())
 }

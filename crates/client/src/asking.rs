@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use slackline_core::api::{self, PeerStatus, Readiness};
 use slackline_core::id::{GrantId, Incarnation, OperationId};
-use slackline_session::outcome::{Outcome, Reason, Refused, Unknown, UnknownReason};
+use slackline_session::outcome::{Outcome, Unknown, UnknownReason};
 use slackline_session::port::Port as _;
 use slackline_session::time::Time;
-use slackline_session::topology::Topology;
 use slackline_wire::v1;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -33,30 +32,35 @@ impl Client {
                 (position, state.and_then(|state| api::Status::try_from(state).ok()))
             });
         }
+
+        // Those that do not answer in time stay as they are: down, as far as can be told.
         let mut states = vec![None; self.shared.topology.sites.len()];
         while let Some(answer) = asked.join_next().await {
             if let Ok((position, state)) = answer {
                 states[position] = state;
             }
         }
+
         let sites = self.shared.topology.sites.iter().zip(states);
         sites
             .map(|(site, state)| SiteStatus { site: site.name.clone(), address: site.address.clone(), state })
             .collect()
     }
 
-    /// What became of an operation? Asks the one site that knows, through another if need be.
+    /// Tells what became of an operation: asks the one site that knows, through another if need be.
     ///
     /// **Asking settles it**: if the site has not seen the operation, it refuses it for ever
-    /// ([`Reason::Withdrawn`]), so a copy that is still under way has no effect.
+    /// ([`Reason::Withdrawn`](crate::Reason::Withdrawn)), so a copy that is still under way has no effect.
     pub async fn outcome_of(&self, operation: OperationId) -> Outcome<Effect> {
         let until = self.shared.now() + self.shared.deadline;
         let mut patience = FIRST_ASK;
         loop {
             let why = match self.ask(operation, until, patience).await {
-                Ok(outcome) => return effect(outcome, operation, &self.shared.topology),
+                Ok(outcome) => return Outcome::of_site(outcome, operation, &self.shared.topology).map(Effect::of),
                 Err(why) => why,
             };
+
+            // It stays unknown, and nothing is lost: whoever asks later is told.
             if self.shared.now() + PAUSE >= until {
                 return Outcome::Unknown(Unknown::new(&self.shared.topology, operation, why));
             }
@@ -73,6 +77,7 @@ impl Client {
         until: Time,
         patience: Duration,
     ) -> Result<api::Outcome, UnknownReason> {
+        // The site itself first; the others only relay the question, and only a site that can be reached does so at once.
         let mut why = UnknownReason::SiteUnreachable;
         let all = self.connections(operation.site.lane);
         let own = all.iter().filter(|to| to.link.site == operation.site);
@@ -81,6 +86,8 @@ impl Client {
         for to in own.chain(others) {
             let ask = v1::Ask { operation: Some(operation.into()) };
             let channel = to.channel.clone();
+
+            // Each has its part of the time that is left.
             let turn = (until.saturating_duration_since(self.shared.now()) / turns.max(1)).min(patience);
             turns = turns.saturating_sub(1);
             let Ok(Ok(reply)) = timeout(turn, async { connection::stub(channel).outcome_of(ask).await }).await else {
@@ -106,24 +113,22 @@ impl Client {
     }
 }
 
-fn effect(outcome: api::Outcome, operation: OperationId, topology: &Topology) -> Outcome<Effect> {
-    match outcome {
-        api::Outcome::Granted { grant, lasts } => {
-            Outcome::Done(Effect::Granted { grant, lasts: lasts.map(Duration::from_micros) })
+impl Effect {
+    /// What an operation did whose outcome is none of those that have no effect.
+    fn of(outcome: api::Outcome) -> Self {
+        match outcome {
+            api::Outcome::Granted { grant, lasts } => {
+                Effect::Granted { grant, lasts: lasts.map(Duration::from_micros) }
+            }
+            api::Outcome::Released { amount } => Effect::Released { amount },
+            api::Outcome::Created { limit } => Effect::Created { limit },
+            api::Outcome::Deleted => Effect::Deleted,
+            api::Outcome::Committed { phases } => Effect::Committed { phases },
+            api::Outcome::LossAccepted => Effect::LossAccepted,
+            api::Outcome::Refused(_) | api::Outcome::Aborted(_) | api::Outcome::Unknown(_) => {
+                unreachable!("`Outcome::of_site` tells these from what took effect")
+            }
         }
-        api::Outcome::Released { amount } => Outcome::Done(Effect::Released { amount }),
-        api::Outcome::Created { limit } => Outcome::Done(Effect::Created { limit }),
-        api::Outcome::Deleted => Outcome::Done(Effect::Deleted),
-        api::Outcome::Committed { phases } => Outcome::Done(Effect::Committed { phases }),
-        api::Outcome::LossAccepted => Outcome::Done(Effect::LossAccepted),
-        api::Outcome::Aborted(abort) => {
-            Outcome::Refused(Refused { reason: Reason::of_abort(*abort, topology), operation: Some(operation) })
-        }
-        api::Outcome::Refused(refusal) => Outcome::Refused(Refused {
-            reason: Reason::of(refusal, operation.site.lane, topology),
-            operation: Some(operation),
-        }),
-        api::Outcome::Unknown(doubt) => Outcome::Unknown(Unknown::new(topology, operation, doubt.into())),
     }
 }
 

@@ -34,6 +34,7 @@ pub struct Delete;
 /// A call that accepts that a site's earlier objects are lost.
 #[derive(Debug)]
 pub struct AcceptLoss;
+
 /// What a call does: [`Acquire`], [`Release`], [`ReleaseGrant`], [`Create`], [`Delete`] or [`AcceptLoss`].
 pub trait Kind: sealed::Sealed + Sized {
     /// What it gives when it is done.
@@ -116,10 +117,12 @@ pub struct Call<K> {
     client: Client,
     lane: u16,
     command: Command,
+    /// The sites that would do.
     place: Place,
+    /// How long it may take, from when it is awaited.
     deadline: Duration,
     patience: Patience,
-    /// Whether it acquires or releases a hold with an end.
+    /// True if it acquires or releases a hold with an end.
     of_hold: bool,
     kind: PhantomData<fn() -> K>,
 }
@@ -202,12 +205,16 @@ impl<K: Kind> IntoFuture for Call<K> {
     fn into_future(self) -> Calling<K> {
         let deadline = self.client.shared.now() + self.deadline;
         let pinned = self.place != Place::Nearest;
+
+        // Should this program end before it has settled a hold, the site takes the tokens back by itself; nothing does so for others.
         let patience = match self.patience {
             Patience::ByKind => self.of_hold.then_some(DEFAULT_PATIENCE),
             Patience::Wait => None,
             Patience::For(duration) => Some(duration),
         };
         let terms = Terms { deadline, pinned, patience };
+
+        // A call that can only be refused needs no id, and is refused here.
         let refusal = objection(&self.command).or_else(|| self.client.no_such_place(&self.place));
         let stage = match refusal {
             Some(reason) => Progress::Refused(reason),

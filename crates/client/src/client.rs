@@ -1,9 +1,7 @@
 //! The client: which sites there are, which is nearest, and what calls stand on.
 
-use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::future::Future;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,17 +46,21 @@ pub struct Client {
     pub(crate) shared: Arc<Shared>,
 }
 
+/// What all clones of a client have in common. Nothing of it changes after it is connected, but what the connections keep.
 pub(crate) struct Shared {
+    /// The map as a site told it when the client was connected.
     pub(crate) topology: Topology,
-    /// For each lane its sites, nearest first: what calls know of them, and what keeps the streams.
+    /// For each lane the links to its sites, nearest first: what calls know of them.
     lanes: Vec<Vec<Arc<Link>>>,
+    /// For each lane what keeps the streams, in the same order.
     pub(crate) connections: Vec<Vec<Arc<Connection>>>,
     pub(crate) clock: Clock,
+    /// How long a call may take that does not say otherwise.
     pub(crate) deadline: Duration,
     pub(crate) patience: Patience,
-    /// The bound on the error of the sites' clocks.
+    /// The bound on the error of the sites' clocks: the largest that a site told when the client was connected, and at least [`EPSILON`].
     pub(crate) epsilon: Duration,
-    /// Whether some site had too many sessions for any to be left there; see [`Client::leave`].
+    /// True if some site had too many sessions for any to be left there; see [`Client::leave`].
     pub(crate) is_crowded: bool,
     /// The memoized functions that it knows.
     pub(crate) memos: Arc<Memos>,
@@ -89,21 +91,27 @@ impl Client {
                 known: topology.regions.clone(),
             })?),
         };
+
         let mut channels = Vec::with_capacity(topology.sites.len());
         for site in &topology.sites {
             let channel = connection::channel(&site.address);
             channels.push((site, channel.ok_or_else(|| ConnectError::InvalidAddress(site.address.clone()))?));
         }
+
+        // One site of each region tells how near the region is; those of other lanes are beside it.
         let probes = channels.iter().filter(|(site, _)| site.id.lane == channels[0].0.id.lane);
         let probes = probes.map(|(site, channel)| (site.id.region, channel.clone())).collect();
         let measured = measure(probes, options.connect).await;
         let epsilon = measured.iter().map(|probe| probe.epsilon).max().unwrap_or_default().max(EPSILON);
         let is_crowded = measured.iter().any(|probe| probe.sessions > CROWDED);
+
+        // The preferred region comes first, the others as they are near: calls fail over to these.
         let mut regions = by_nearness(&measured, &topology, &addresses);
         if let Some(preferred) = preferred {
             regions.retain(|region| *region != preferred);
             regions.insert(0, preferred);
         }
+
         let clock = Clock::start();
         let connections: Vec<Vec<Arc<Connection>>> =
             (0..topology.lanes).map(|lane| connections_of(lane, &channels, &regions, clock)).collect();
@@ -167,12 +175,14 @@ impl Client {
         ask: impl Fn(Channel) -> F,
         does: impl Fn(&T) -> bool,
     ) -> Result<(T, String), ReadError> {
+        // A site that is known to be down may be back: it is asked, but last.
         let until = self.shared.now() + deadline;
         let mut links: Vec<_> = self.connections(lane).iter().filter(|to| place.admits(to.link.site)).collect();
         links.sort_by_key(|to| !to.link.is_usable());
         let (mut asked, mut answer) = (Vec::new(), None);
         for (index, Connection { link, channel, .. }) in links.iter().map(|to| &***to).enumerate() {
             let left = until.saturating_duration_since(self.shared.now());
+
             // Half of the time for this one, as long as there are others.
             let turn = if index + 1 < links.len() { left / 2 } else { left };
             let why = match timeout(turn, ask(channel.clone())).await {
@@ -223,7 +233,7 @@ impl Port for Shared {
     }
 
     fn random(&self) -> u64 {
-        RandomState::new().hash_one(0u8)
+        connection::random()
     }
 
     fn spawn(&self, work: Pending<()>) {

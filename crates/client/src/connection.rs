@@ -13,9 +13,8 @@ use std::time::{Duration, Instant};
 
 use slackline_core::api::Response;
 use slackline_core::id::SiteId;
-use slackline_session::link::{Driver, Link};
-use slackline_session::sessions::Sessions;
-use slackline_session::time::Time;
+use slackline_session::link::{Driver, Link, PAUSES, RELAY};
+use slackline_session::time::{Time, jittered};
 use slackline_wire::MESSAGE_BYTES;
 use slackline_wire::v1::{self, slackline_client::SlacklineClient};
 use tokio::runtime::Handle;
@@ -30,10 +29,6 @@ use tonic::transport::{Channel, Endpoint};
 const CONNECT: Duration = Duration::from_secs(2);
 /// How long a connection with calls under way may be silent before it is tested, and then until it is given up.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
-/// The first and the longest pause between attempts to connect.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// How long a stream through another site is used before the site itself is tried again.
-const RELAY: Duration = Duration::from_secs(2);
 /// How long a closing client waits for what is under way, and for its sessions to be closed.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// Flow control windows: a batch of the longest names fits several times.
@@ -65,6 +60,11 @@ impl Clock {
     }
 }
 
+/// A number that nobody can foresee: the standard library seeds every such state from the operating system.
+pub(crate) fn random() -> u64 {
+    RandomState::new().hash_one(0u8)
+}
+
 /// A channel to `address` that connects when it is first used, and again when it has broken.
 pub(crate) fn channel(address: &str) -> Option<Channel> {
     let uri = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
@@ -88,21 +88,27 @@ pub(crate) fn stub(channel: Channel) -> SlacklineClient<Channel> {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) link: Arc<Link>,
+    /// To the site itself; connects when it is used.
     pub(crate) channel: Channel,
     /// The other sites of its lane, which can relay to it.
     relays: Vec<Channel>,
     clock: Clock,
     bell: Arc<Bell>,
+    /// True from when the client ends: the task ends after a short farewell, and does not connect again.
     closing: AtomicBool,
-    /// True if the sessions stay when it closes.
+    /// True if the sessions stay when it closes. Set before `closing`.
     leaving: AtomicBool,
+    /// The task, from when a call first needs it until somebody waits for its end.
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What a link rings when something falls due earlier; the first time starts the connection's task.
 struct Bell {
+    /// The runtime in which the client was connected; the task runs there, whichever thread needs it first.
     runtime: Handle,
+    /// True from when the task is started, which happens once.
     started: AtomicBool,
+    /// Set once, when both are made. Weak, because the connection holds the bell.
     connection: OnceLock<Weak<Connection>>,
     /// Something that the task must look at: an earlier deadline, or the end.
     news: Notify,
@@ -136,6 +142,7 @@ impl Bell {
 
 impl Connection {
     pub(crate) fn new(site: SiteId, name: String, channel: Channel, relays: Vec<Channel>, clock: Clock) -> Arc<Self> {
+        // Nothing is connected before a call needs it: a client of many lanes uses few of them.
         let bell = Arc::new(Bell {
             runtime: Handle::current(),
             started: AtomicBool::new(false),
@@ -171,6 +178,8 @@ impl Connection {
     /// Waits until the task has ended.
     pub(crate) async fn ended(&self) {
         let task = self.task.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+
+        // The task ends by itself after its farewells; a site that does not read must not hold the client up.
         if let Some(mut task) = task
             && timeout(FAREWELL * 4, &mut task).await.is_err()
         {
@@ -185,6 +194,8 @@ impl Connection {
             if let Some(inbound) = self.open(&self.channel).await {
                 let since = Instant::now();
                 self.serve(inbound, false).await;
+
+                // A site that takes streams and drops them at once is not tried faster for that.
                 if since.elapsed() > PAUSES.1 {
                     pause = PAUSES.0;
                 }
@@ -192,21 +203,21 @@ impl Connection {
             if self.is_closing() {
                 break;
             }
-            self.link.set_down(true);
-            self.disconnected();
+
+            // Callers first: those that may go elsewhere do not wait for the next attempt.
+            self.link.disconnected(self.clock.now());
             self.try_relays().await;
-            self.rest(jittered(pause)).await;
+            self.rest(jittered(pause, random())).await;
             pause = (pause * 2).min(PAUSES.1);
         }
-        self.link.change(|sessions, wakers| {
-            sessions.next_stream();
-            sessions.disconnected(self.clock.now(), wakers);
-            sessions.close(wakers);
-        });
-    }
 
-    fn disconnected(&self) {
-        self.link.change(|sessions, wakers| sessions.disconnected(self.clock.now(), wakers));
+        // A stream of another number sends nothing more, so nothing leaves behind the back of callers that are told now.
+        self.link.change(|sessions, wakers| {
+            let now = self.clock.now();
+            sessions.next_stream();
+            sessions.disconnected(now, wakers);
+            sessions.close(now, wakers);
+        });
     }
 
     fn is_closing(&self) -> bool {
@@ -219,15 +230,18 @@ impl Connection {
             if self.is_closing() || !self.link.change(|sessions, _| sessions.could_be_relayed()) {
                 return;
             }
+
+            // One is enough: the site itself is tried again before another.
             if let Some(inbound) = self.open(relay).await {
                 self.serve(inbound, true).await;
-                self.disconnected();
+                self.link.disconnected(self.clock.now());
                 return;
             }
         }
     }
 
     async fn open(self: &Arc<Self>, channel: &Channel) -> Option<Streaming<v1::SessionReply>> {
+        // From here on an older stream has nothing to send, should it still be read by the other side.
         let stream = self.link.change(|sessions, _| sessions.next_stream());
         let mut stub = stub(channel.clone());
         let opening = timeout(CONNECT + KEEP_ALIVE, stub.session(Outgoing { connection: self.clone(), stream }));
@@ -235,12 +249,13 @@ impl Connection {
         Some(reply.ok()?.ok()?.into_inner())
     }
 
-    /// Feeds the book from the stream until it breaks, or the client closes.
+    /// Feeds the link from the stream until it breaks, or the client closes.
     async fn serve(&self, mut inbound: Streaming<v1::SessionReply>, relayed: bool) {
         let until = relayed.then(|| self.clock.now() + RELAY);
         self.link.connected(relayed);
         let mut alarm = Alarm::new();
         loop {
+            // What comes is taken in first: an answer that is here already is not overtaken by its call's deadline.
             alarm.set(earliest(self.link.sweep_at(), until).map(|at| self.clock.instant(at)));
             tokio::select! {
                 biased;
@@ -252,11 +267,11 @@ impl Connection {
                 }
                 () = alarm.rings() => {
                     let now = self.clock.now();
-                    let (is_stalled, has_work) = self.link.change(|sessions, wakers| {
-                        sessions.sweep(now, wakers);
-                        (sessions.is_stalled(now), sessions.has_work())
-                    });
-                    if is_stalled || until.is_some_and(|until| now >= until || !has_work) {
+                    let is_alive = self.link.sweep(now);
+
+                    // A relay is for what is under way, and only until the site itself is tried again.
+                    let has_work = || self.link.change(|sessions, _| sessions.has_work());
+                    if !is_alive || until.is_some_and(|until| now >= until || !has_work()) {
                         return;
                     }
                 }
@@ -278,6 +293,7 @@ impl Connection {
 
     /// Lets what is under way finish, then closes the sessions, unless they are to stay.
     async fn farewell(&self, mut inbound: Streaming<v1::SessionReply>) {
+        // An answer that comes now spares its caller an unknown outcome.
         let end = tokio::time::Instant::now() + FAREWELL;
         while self.link.change(|sessions, _| sessions.has_work()) {
             match tokio::time::timeout_at(end, inbound.message()).await {
@@ -289,10 +305,13 @@ impl Connection {
                 _ => break,
             }
         }
+
         if self.leaving.load(Ordering::Relaxed) {
-            return self.link.change(Sessions::leave);
+            return self.link.change(|sessions, wakers| sessions.leave(self.clock.now(), wakers));
         }
-        let mut closing = self.link.change(Sessions::close);
+
+        // The site need not keep what nobody can ask about. It answers each, so that the stream is not cut off before it has read them.
+        let mut closing = self.link.change(|sessions, wakers| sessions.close(self.clock.now(), wakers));
         let end = tokio::time::Instant::now() + FAREWELL;
         while closing > 0 {
             match tokio::time::timeout_at(end, inbound.message()).await {
@@ -314,13 +333,14 @@ impl Connection {
         let mut work = pin!(work);
         let mut alarm = Alarm::new();
         loop {
+            // Calls wait here for a connection. Their deadlines pass all the same, and their callers are told.
             alarm.set(earliest(self.link.sweep_at(), until).map(|at| self.clock.instant(at)));
             tokio::select! {
                 biased;
                 output = &mut work => return Some(output),
                 () = alarm.rings() => {
                     let now = self.clock.now();
-                    self.link.change(|sessions, wakers| sessions.sweep(now, wakers));
+                    self.link.sweep(now);
                     if until.is_some_and(|until| now >= until) {
                         return None;
                     }
@@ -338,6 +358,7 @@ impl Connection {
 /// What goes to the site: fetched from the link whenever the connection has room.
 struct Outgoing {
     connection: Arc<Connection>,
+    /// Its number. A newer one makes it end.
     stream: u64,
 }
 
@@ -346,19 +367,15 @@ impl Stream for Outgoing {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let Connection { link, clock, .. } = &*self.connection;
-        match link.next_request(self.stream, clock.now(), context.waker()) {
-            None => Poll::Ready(None),
-            Some(Some(request)) => {
-                Poll::Ready(Some(request.try_into().expect("sessions hold only what travels on streams")))
-            }
-            Some(None) => Poll::Pending,
-        }
+        let request = link.next_request(self.stream, clock.now(), context.waker());
+        request.map(|request| Some(request?.try_into().expect("sessions hold only what travels on streams")))
     }
 }
 
 /// A timer that can be set again and again.
 struct Alarm {
     sleep: Pin<Box<Sleep>>,
+    /// The time that `sleep` is set to; none if it is not to ring.
     at: Option<Instant>,
 }
 
@@ -388,10 +405,4 @@ impl Alarm {
 
 fn earliest(one: Option<Time>, other: Option<Time>) -> Option<Time> {
     [one, other].into_iter().flatten().min()
-}
-
-/// Between half of `pause` and all of it, so that a thousand clients do not come back at the same instant.
-fn jittered(pause: Duration) -> Duration {
-    let random = RandomState::new().hash_one(0u8) % 1024;
-    pause / 2 + pause / 2 * u32::try_from(random).expect("below 1024") / 1024
 }

@@ -49,6 +49,8 @@ pub(crate) async fn learn_topology(addresses: &[String], patience: Duration) -> 
             read(reply).ok_or_else(|| "its map of the cluster makes no sense".to_owned())
         });
     }
+
+    // All sites of a cluster have the same map, so the first answer will do.
     let mut why = format!("no answer within {patience:?}");
     let first = timeout(patience, async {
         while let Some(answer) = asked.join_next().await {
@@ -94,6 +96,8 @@ pub(crate) async fn measure(probes: Vec<(u16, Channel)>, patience: Duration) -> 
             Some(Probe { region, round_trip, epsilon, sessions })
         });
     }
+
+    // Once the nearest has answered, the others get as long again: one that is down does not hold the client up.
     let since = Instant::now();
     let mut until = since + patience;
     let mut measured = Vec::new();
@@ -115,6 +119,8 @@ pub(crate) fn by_nearness(measured: &[Probe], topology: &Topology, addresses: &[
         let position = sites.find_map(|site| addresses.iter().position(|address| *address == site.address));
         position.unwrap_or(usize::MAX)
     };
+
+    // Differences that small are noise, and would have clients of one place choose different sites.
     let distance = |region: u16| {
         let probe = measured.iter().find(|probe| probe.region == region);
         let round_trip = probe.map_or(Duration::MAX, |probe| probe.round_trip);

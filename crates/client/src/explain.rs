@@ -2,10 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
+use slackline_core::api;
 use slackline_core::id::OperationId;
 use slackline_core::object::{ObjectKey, trace};
-
-use slackline_core::api;
 use slackline_session::call::Place;
 use slackline_session::key::Key;
 use slackline_session::outcome::{Aborted, ReadError};
@@ -33,6 +32,7 @@ impl Client {
             let ask = v1::Ask { operation: Some(operation.into()) };
             connection::stub(channel).explain(ask).await
         };
+
         // Half of the time for the site itself; another may reach it where this client does not.
         let turn = self.shared.deadline / 2;
         let reply = match self.read(site.lane, &Place::Site(site), turn, ask, |_| true).await {
@@ -40,6 +40,7 @@ impl Client {
             // Where nobody can tell, it is the site itself that does not answer; the others only say that they do not reach it.
             Err(why) => self.read(site.lane, &Place::Nearest, turn, ask, |_| true).await.map_err(|_| why)?,
         };
+
         let (reply, by) = reply;
         let (_, trace): (OperationId, Result<_, api::UnknownReason>) =
             reply.try_into().map_err(|error| senseless(&by, error))?;

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use slackline_core::id::{GrantId, Incarnation};
-
 use slackline_core::api;
+use slackline_core::id::{GrantId, Incarnation};
 use slackline_session::call::{Done, Place};
 use slackline_session::command::Command;
 
@@ -22,7 +21,9 @@ pub struct Grant {
     id: GrantId,
     quota: Arc<str>,
     amount: i64,
+    /// True if its site keeps it singly, so that it is released by its id, once.
     tracked: bool,
+    /// Never later than its site takes it back; none if it does not do so by itself.
     expires_at: Option<Instant>,
 }
 
@@ -88,6 +89,7 @@ impl Grant {
     ///
     /// The release of a hold with an end is [handed over](crate::Patience) to the client if its site says nothing for a second.
     pub fn release(&self) -> Call<Release> {
+        // A tracked grant is known to its site alone. Tokens that are only counted are as good at any site, so those go to the nearest.
         let (lane, client) = (self.id.site.lane, self.client.clone());
         let call = if self.tracked {
             Call::new(client, lane, Command::ReleaseGrant { grant: self.id }, Place::Site(self.id.site))
@@ -113,6 +115,7 @@ impl Kind for Acquire {
         let api::Outcome::Granted { grant, lasts } = done.outcome else { return None };
         let Command::Acquire { quota, amount, hold } = done.command else { return None };
         let tracked = hold != api::Hold::Counted;
+
         // The hold's time runs from when the request was sent, whichever copy of it was carried out, and the site may
         // take the tokens back ε early by our clock.
         let lasts = lasts.map(|lasts| Duration::from_micros(lasts).saturating_sub(client.shared.epsilon));

@@ -75,6 +75,8 @@ impl Left {
                 LeftWhat::Other("an operation".to_owned())
             }
         };
+
+        // What has an id can be asked about; what has none never left.
         let why = match (left.id, left.outcome) {
             (operation, Some(api::Outcome::Refused(refusal))) => {
                 Refused { reason: Reason::of(refusal, site.lane, topology), operation }.into()
@@ -95,6 +97,7 @@ impl Client {
     ///
     /// Returns what is [left](Client::left). Nobody sees to that any more.
     pub async fn close(self) -> Vec<Left> {
+        // All at once, so that the farewells of many sites take no longer than one.
         let connections = || self.shared.connections.iter().flatten();
         connections().for_each(|to| to.shut());
         for to in connections() {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// A call's deadline, unless it or the client says otherwise.
-pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
+pub use slackline_session::command::DEFAULT_DEADLINE;
+
 /// How long a hold, and the release of one, stay with a site that says nothing, unless the call or the client says otherwise.
 pub const DEFAULT_PATIENCE: Duration = slackline_session::sessions::PATIENCE;
 

@@ -38,7 +38,9 @@ const PAGE: u32 = 1000;
 pub struct Quota {
     client: Client,
     name: Arc<str>,
+    /// The lane that its name is hashed to.
     lane: u16,
+    /// The sites at which it is used.
     place: Place,
 }
 
@@ -66,6 +68,8 @@ impl Client {
                     async move { connection::stub(channel).list_quotas(request).await }
                 };
                 let (reply, site) = self.read(lane, &Place::Nearest, self.shared.deadline, ask, |_| true).await?;
+
+                // Names go up from page to page, so one that comes or goes meanwhile is listed once or not.
                 let page = Vec::<api::Listed>::try_from(reply).map_err(|error| senseless(&site, error))?;
                 let is_last = page.len() < PAGE as usize;
                 after = page.last().map(|last| last.name.clone()).unwrap_or_default();
@@ -138,6 +142,7 @@ impl Quota {
 
     /// As [`Quota::show`], within this time. Sites that have not answered by then are [`Shown::missing`].
     pub async fn show_within(&self, deadline: Duration) -> Result<Shown, ReadError> {
+        // What no site would answer is not asked.
         let refused = |refusal| ReadError::Refused(Reason::of(refusal, self.lane, self.client.topology()));
         if !is_name(&self.name) {
             return Err(refused(Refusal::InvalidName));
@@ -145,6 +150,7 @@ impl Quota {
         if let Some(reason) = self.client.no_such_place(&self.place) {
             return Err(ReadError::Refused(reason));
         }
+
         // The site waits for the others for half as long as we wait for it.
         let timeout_us = u64::try_from((deadline / 4).as_micros()).unwrap_or(u64::MAX);
         let request = v1::ShowQuotaRequest { quota: self.name.to_string(), timeout_us };
@@ -152,6 +158,7 @@ impl Quota {
             let request = request.clone();
             async move { connection::stub(channel).show_quota(request).await }
         };
+
         // One that does not serve counts nothing; another site can.
         let serves = |reply: &v1::ShowQuotaReply| match &reply.result {
             Some(v1::show_quota_reply::Result::Refused(refusal)) => refusal.reason() != v1::Reason::NotReady,

@@ -55,12 +55,14 @@ impl Place {
 pub struct CallFuture {
     port: Arc<dyn Port>,
     lane: u16,
+    /// The sites that would do.
     place: Place,
     terms: Terms,
-    /// Which of the lane's sites would not take it in this round of offers.
+    /// The sites of the lane that would not take it in this round of offers: one bit each, by position.
     tried: u64,
+    /// Why it was not taken last. What a site says stays, as it tells more than that another cannot be reached.
     last: NotTaken,
-    /// Where it was left behind last, and under which id.
+    /// The position of the site where it was left behind last, and its id there; none once that is taken back.
     left_behind: Option<(usize, OperationId)>,
     stage: Stage,
 }
@@ -92,7 +94,7 @@ impl CallFuture {
         Self { port, lane, place, terms, tried: 0, last: NotTaken::Unreachable, left_behind: None, stage }
     }
 
-    /// When its caller wants to know.
+    /// The time at which its caller wants to know.
     pub fn deadline(&self) -> Time {
         self.terms.deadline
     }
@@ -117,42 +119,36 @@ impl CallFuture {
         self.links().iter().filter(|link| self.place.admits(link.site)).map(|link| link.name.clone()).collect()
     }
 
-    /// What its caller is told of how it ended. `done` reads the outcome of what was carried out; `None` if it is not one of such a
+    /// The outcome that its caller is told. `done` reads the outcome of what was carried out; `None` if it is not one of such a
     /// call.
     pub fn told<T>(&self, verdict: Verdict, done: impl FnOnce(Done) -> Option<T>) -> Outcome<T> {
         let topology = self.topology();
-        let refused = |reason: Reason, operation| Outcome::Refused(Refused { reason, operation });
-        let not_taken = |why| refused(Reason::not_taken(why, self.lane(), self.candidates(), topology), None);
-        let finished = match verdict {
+        let not_taken = |why| {
+            let reason = Reason::not_taken(why, self.lane(), self.candidates(), topology);
+            Outcome::Refused(Refused { reason, operation: None })
+        };
+        let Finished { reply, command, id, sent_at } = match verdict {
             Verdict::Finished(finished) => finished,
             Verdict::Stranded(why) => return not_taken(why),
         };
-        let outcome = match finished.reply {
-            Reply::NotTaken(why) => return not_taken(why),
-            Reply::HandedOver(id) => return Outcome::Unknown(Unknown::new(topology, id, UnknownReason::HandedOver)),
-            Reply::Answered(outcome) => Some(outcome),
-            Reply::InDoubt | Reply::LeftBehind => None,
-        };
 
-        // What was answered or is in doubt was sent, so it has an id.
-        let operation = finished.id.expect("what was sent has an id");
-        let why = match outcome {
-            Some(api::Outcome::Refused(refusal)) => {
-                return refused(Reason::of(refusal, self.lane(), topology), Some(operation));
-            }
-            Some(api::Outcome::Aborted(abort)) => return refused(Reason::of_abort(*abort, topology), Some(operation)),
-            Some(api::Outcome::Unknown(reason)) => reason.into(),
-            Some(outcome) => {
-                let finished = Done { command: finished.command, operation, sent_at: finished.sent_at, outcome };
-                match done(finished) {
-                    Some(value) => return Outcome::Done(value),
-                    None => UnknownReason::Senseless,
-                }
-            }
-            None if self.now() < self.deadline() => UnknownReason::Closed,
-            None => UnknownReason::DeadlinePassed,
-        };
-        Outcome::Unknown(Unknown::new(topology, operation, why))
+        // All but what was not taken has left, or is about to under an id that its caller learns.
+        let id = || id.expect("what was sent has an id");
+        let unknown = |operation, why| Outcome::Unknown(Unknown::new(topology, operation, why));
+        match reply {
+            Reply::NotTaken(why) => not_taken(why),
+            Reply::HandedOver(operation) => unknown(operation, UnknownReason::HandedOver),
+            Reply::InDoubt | Reply::LeftBehind if self.now() < self.deadline() => unknown(id(), UnknownReason::Closed),
+            Reply::InDoubt | Reply::LeftBehind => unknown(id(), UnknownReason::DeadlinePassed),
+            Reply::Answered(outcome) => match Outcome::of_site(outcome, id(), topology) {
+                Outcome::Done(outcome) => match done(Done { command, operation: id(), sent_at, outcome }) {
+                    Some(value) => Outcome::Done(value),
+                    None => unknown(id(), UnknownReason::Senseless),
+                },
+                Outcome::Refused(refused) => Outcome::Refused(refused),
+                Outcome::Unknown(unknown) => Outcome::Unknown(unknown),
+            },
+        }
     }
 
     fn links(&self) -> &[Arc<Link>] {
@@ -161,6 +157,7 @@ impl CallFuture {
 
     /// The nearest site that would do and has not been tried; one that says nothing comes after those that do.
     fn choose(&self) -> Option<usize> {
+        // Where only one site will do, the call waits at its link until that can be reached.
         let pinned = self.terms.pinned;
         let links = self.links().iter().enumerate().filter(|(position, link)| {
             self.tried >> position & 1 == 0 && self.place.admits(link.site) && (pinned || link.is_usable())
@@ -169,7 +166,7 @@ impl CallFuture {
         nearest.map(|(position, _)| position)
     }
 
-    /// Whether another site than the one at `position` would take it, as far as its link knows.
+    /// True if another site than the one at `position` would take it, as far as its link knows.
     fn has_elsewhere(&self, position: usize) -> bool {
         let mut others = self.links().iter().enumerate().filter(|(other, _)| *other != position);
         others.any(|(_, link)| self.place.admits(link.site) && link.is_usable() && !link.is_silent())
@@ -183,14 +180,17 @@ impl CallFuture {
             Verdict::Finished(finished) => matches!(finished.reply, Reply::NotTaken(_)),
         };
         let left_behind = if not_taken { self.left_behind.take() } else { None };
+
+        // If that is settled by now, it is given back, and the caller has nothing to ask about.
         let now = self.port.now();
         let reclaimed = left_behind.and_then(|(position, id)| self.links()[position].reclaim(id, now));
         reclaimed.map_or(verdict, Verdict::Finished)
     }
 
-    /// What to do with a call that came back: `None` to go on, or how it ended.
+    /// A call came back from a site's link. Returns how it ended; none if it goes on to another site.
     fn returned(&mut self, position: usize, finished: Finished) -> Option<Verdict> {
         match finished.reply {
+            // Its link settles the first copy and gives back what that is granted, so a second one may leave, under another id.
             Reply::LeftBehind => {
                 self.left_behind = finished.id.map(|id| (position, id));
                 self.tried = 1 << position;
@@ -207,6 +207,7 @@ impl CallFuture {
                     self.last = why;
                 }
             }
+            // Whoever is told one of these has the outcome, or an id that another copy would not have: it is never issued again.
             Reply::NotTaken(_) | Reply::Answered(_) | Reply::InDoubt | Reply::HandedOver(_) => {
                 return Some(Verdict::Finished(finished));
             }
@@ -217,11 +218,14 @@ impl CallFuture {
 
     /// No site would take it in this round of offers: pause, unless it is over.
     fn pause(&mut self, command: Command) -> Option<Verdict> {
+        // A full disk does not empty itself in a moment; to wait would only delay the news.
         let now = self.port.now();
         let full = self.last == NotTaken::Refused(api::Refusal::StorageFull);
         if now >= self.terms.deadline || full || self.links().is_empty() {
             return Some(Verdict::Stranded(self.last));
         }
+
+        // The next round asks all of them again.
         self.tried = 0;
         let until = (now + PAUSE).min(self.terms.deadline);
         self.stage = Stage::Pause(command, self.port.sleep_until(until));
@@ -253,6 +257,7 @@ impl Future for CallFuture {
                         Err((why, _)) => return Poll::Ready(self.end(Verdict::Stranded(why))),
                     }
                 }
+                // A call that is with a site stays there until its link gives it back.
                 Stage::Taken(position, key) => {
                     let may_leave = || self.has_elsewhere(position);
                     let Poll::Ready(finished) = self.links()[position].poll(key, context, may_leave) else {
@@ -278,6 +283,7 @@ impl Future for CallFuture {
 
 impl Drop for CallFuture {
     fn drop(&mut self) {
+        // What it was granted would be nobody's: its link sees to that.
         if let Stage::Taken(position, key) = self.stage {
             self.links()[position].abandon(key, self.port.now());
         }

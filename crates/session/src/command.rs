@@ -1,4 +1,5 @@
-//! What a caller wants done, on which terms, and what it is told.
+//! A call as its caller and a site's link see it: what is to be done, on which terms, and what the caller is told. Rules are those of
+//! [`crate::sessions`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,10 @@ use slackline_core::object::Transaction;
 
 use crate::time::Time;
 
-/// What a caller wants done.
+/// The deadline of a call or a transaction, unless it or the client says otherwise.
+pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Something to be done at a site.
 #[derive(Clone, Debug)]
 pub enum Command {
     /// Takes tokens of a quota.
@@ -83,7 +87,7 @@ impl Command {
         }
     }
 
-    /// What undoes it, if it was granted.
+    /// The release of what it was granted; none if it was granted nothing.
     pub(crate) fn undo(&self, outcome: &Outcome) -> Option<Command> {
         let (Command::Acquire { quota, amount, hold }, Outcome::Granted { grant, .. }) = (self, outcome) else {
             return None;
@@ -106,15 +110,15 @@ impl Command {
 /// How a call is to be treated.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// When the caller wants to know.
+    /// The time at which the caller wants to know.
     pub deadline: Time,
-    /// Whether only this site will do.
+    /// True if only this site will do.
     pub pinned: bool,
-    /// How long an acquire or a release that has left stays with a site that says nothing (rule 6); none: until its deadline.
+    /// An acquire or a release that has left stays this long with a site that says nothing (rule 6); none: until its deadline.
     pub patience: Option<Duration>,
 }
 
-/// What a caller is told.
+/// How a link ends a call for its caller.
 #[derive(Debug)]
 pub enum Reply {
     /// The site's answer.

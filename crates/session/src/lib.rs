@@ -7,15 +7,23 @@
 //!
 //! | module | what it is about |
 //! | --- | --- |
-//! | [`time`] | core's monotonic clock |
-//! | [`topology`], [`key`], [`outcome`] | the cluster's map; names of objects; how calls end |
-//! | [`command`] | what a caller wants, on which terms, and what it is told |
-//! | [`sessions`] | what is under way at one site, and the rules by which it is sent, repeated, asked about, given back |
-//! | [`reads`] | reads under way at one site |
-//! | [`link`] | what callers and a driver share of one site |
-//! | [`port`] | what a client stands on |
+//! | [`time`] | times of the driver's clock; pauses |
+//! | [`command`] | one call, as its caller and a link see it: what is to be done, on which terms, what the caller is told |
+//! | [`key`], [`topology`], [`outcome`] | names of objects; the cluster's map; how calls end |
+//! | [`reads`] | the reads under way at one site |
+//! | [`sessions`] | the calls under way at one site, and the rules by which they are sent, repeated, asked about, given back |
+//! | [`link`] | what callers and a driver share of one site: its sessions, and whether it can be reached |
+//! | [`port`] | what calls and transactions ask of their driver: links, the time, chance |
 //! | [`call`] | one call on its way from site to site |
 //! | [`txn`] | the runner of transactions; memoized functions |
+//!
+//! A module uses only those above it. Read [`sessions`] first: its rules are the promises of a client. Three are never broken, whatever
+//! sites, streams and callers do:
+//!
+//! - An operation id is used for one call, once. A call that has left is sent again under its id alone, to the same site, until it is
+//!   settled what became of it.
+//! - What a site grants to a caller that is gone is given back, once.
+//! - A program whose transaction may have taken effect is not run again.
 
 pub mod call;
 pub mod command;

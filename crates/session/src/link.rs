@@ -6,14 +6,22 @@ use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use slackline_core::api::Response;
+use slackline_core::api::{Request, Response};
 use slackline_core::id::{OperationId, SiteId};
 
 use crate::command::{CallKey, Command, Finished, NotTaken, Reply, Terms, Unsettled};
 use crate::reads::{self, Wanted};
 use crate::sessions::Sessions;
 use crate::time::Time;
+
+/// The first and the longest pause of a driver between attempts to connect; each is twice the one before, [jittered].
+///
+/// [jittered]: crate::time::jittered
+pub const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// How long a driver uses a stream through another site before it tries the site itself again.
+pub const RELAY: Duration = Duration::from_secs(2);
 
 /// Who carries out what a link's sessions ask for.
 pub trait Driver: Send + Sync + 'static {
@@ -28,11 +36,12 @@ pub struct Link {
     pub site: SiteId,
     /// Its name.
     pub name: String,
+    /// Never locked while a waker is woken or the driver looks: both come back here.
     sessions: Mutex<Sessions>,
     driver: Arc<dyn Driver>,
     /// True from when an attempt to connect, or to open a session, failed, until one succeeds.
     down: AtomicBool,
-    /// True from when a call's patience has passed until the site says something.
+    /// What [`Sessions::is_silent`] said when they last changed.
     silent: AtomicBool,
 }
 
@@ -67,21 +76,15 @@ impl Link {
     ///
     /// Too many calls wait, or the client is closed; the command comes back.
     pub fn submit(&self, command: Command, terms: Terms, now: Time) -> Result<CallKey, (NotTaken, Command)> {
-        let mut sessions = self.sessions();
-        let due = sessions.sweep_at();
-        let key = sessions.submit(command, terms, now)?;
-        let is_earlier = sessions.sweep_at() != due;
-        wake_sender(sessions);
-        if is_earlier {
-            self.driver.look();
-        }
-        Ok(key)
+        self.take_in(|sessions| sessions.submit(command, terms, now))
     }
 
     /// Fetches the reply of a call. One whose patience has passed leaves if `may_leave`.
     pub fn poll(&self, key: CallKey, context: &Context<'_>, may_leave: impl FnOnce() -> bool) -> Poll<Finished> {
         let mut sessions = self.sessions();
         let finished = sessions.poll(key, context.waker(), may_leave);
+
+        // What is left behind is asked about at once.
         if matches!(&finished, Some(Finished { reply: Reply::LeftBehind, .. })) {
             wake_sender(sessions);
         }
@@ -106,17 +109,7 @@ impl Link {
     ///
     /// Too many reads are under way, the site cannot be reached, or the deadline has passed.
     pub async fn read(&self, wanted: Wanted, deadline: Time) -> reads::Result {
-        let token = {
-            let mut sessions = self.sessions();
-            let due = sessions.sweep_at();
-            let token = sessions.read(wanted, deadline)?;
-            let is_earlier = sessions.sweep_at() != due;
-            wake_sender(sessions);
-            if is_earlier {
-                self.driver.look();
-            }
-            token
-        };
+        let token = self.take_in(|sessions| sessions.read(wanted, deadline))?;
         let mut asked = Asked { link: self, token: Some(token) };
         poll_fn(|context| asked.poll(context)).await
     }
@@ -128,18 +121,20 @@ impl Link {
 
     // What a driver does.
 
-    /// The next message to the site, for the newest stream; where there is none, `waker` is woken when there is. `None` in the outer
-    /// option if the stream is no more the newest.
-    pub fn next_request(&self, stream: u64, now: Time, waker: &Waker) -> Option<Option<slackline_core::api::Request>> {
+    /// The next message to the site, for the newest stream. `Ready(None)` if `stream` is no longer the newest, so that it ends;
+    /// `Pending` if there is nothing to send now, and then `waker` is woken when there is.
+    pub fn next_request(&self, stream: u64, now: Time, waker: &Waker) -> Poll<Option<Request>> {
         let mut sessions = self.sessions();
         if !sessions.is_current(stream) {
-            return None;
+            return Poll::Ready(None);
         }
-        let request = sessions.next_request(now);
-        if request.is_none() {
-            sessions.sender = Some(waker.clone());
+        match sessions.next_request(now) {
+            Some(request) => Poll::Ready(Some(request)),
+            None => {
+                sessions.sender = Some(waker.clone());
+                Poll::Pending
+            }
         }
-        Some(request)
     }
 
     /// When [`Sessions::sweep`] wants to be called next.
@@ -147,17 +142,29 @@ impl Link {
         self.sessions().sweep_at()
     }
 
-    /// A connection or a session could not be opened; or one has been.
-    pub fn set_down(&self, down: bool) {
-        self.down.store(down, Ordering::Relaxed);
-    }
-
     /// A stream to the site is open, or through another that relays.
     pub fn connected(&self, relayed: bool) {
         self.change(|sessions, _| sessions.connected(relayed));
+
+        // Without a session, calls may go elsewhere until one is opened. A relay does not make the site one that can be reached.
         if !relayed && self.sessions().has_session() {
             self.set_down(false);
         }
+    }
+
+    /// The stream is over, or could not be opened: calls that have not left go elsewhere.
+    pub fn disconnected(&self, now: Time) {
+        self.set_down(true);
+        self.change(|sessions, wakers| sessions.disconnected(now, wakers));
+    }
+
+    /// Tells callers whose time is up, and takes up again what was put off. False if the stream is to be given up: its site has not
+    /// answered a batch for [`STALLED`](crate::sessions::STALLED).
+    pub fn sweep(&self, now: Time) -> bool {
+        self.change(|sessions, wakers| {
+            sessions.sweep(now, wakers);
+            !sessions.is_stalled(now)
+        })
     }
 
     /// Takes a message in. `false` if the stream is of no more use: it comes from another site, makes no sense, or from a relay that has
@@ -167,6 +174,7 @@ impl Link {
         let mut is_useful = true;
         let mut sessions = self.sessions();
         sessions.heard();
+
         match response {
             Response::Batch { session, answers } => {
                 is_useful = !sessions.answers(session, answers, now, &mut wakers);
@@ -194,6 +202,7 @@ impl Link {
             | Response::Status(_)
             | Response::Drained => is_useful = false,
         }
+
         self.silent.store(sessions.is_silent(), Ordering::Relaxed);
         drop(sessions);
 
@@ -203,6 +212,11 @@ impl Link {
         is_useful
     }
 
+    /// Asserts what always holds; see [`Sessions::check`].
+    pub fn check(&self) {
+        self.sessions().check();
+    }
+
     /// Changes the sessions, then wakes those whom that concerns.
     pub fn change<T>(&self, change: impl FnOnce(&mut Sessions, &mut Vec<Waker>) -> T) -> T {
         let mut wakers = Vec::new();
@@ -210,9 +224,31 @@ impl Link {
         let changed = change(&mut sessions, &mut wakers);
         self.silent.store(sessions.is_silent(), Ordering::Relaxed);
         drop(sessions);
+
+        // Callers first: what they submit next then travels in one batch.
         wakers.into_iter().for_each(Waker::wake);
         wake_sender(self.sessions());
         changed
+    }
+
+    /// Notes that a connection or a session could not be opened; or that one has been.
+    fn set_down(&self, down: bool) {
+        self.down.store(down, Ordering::Relaxed);
+    }
+
+    /// Has the sessions take something in, and tells those whom that concerns.
+    fn take_in<T, E>(&self, take: impl FnOnce(&mut Sessions) -> Result<T, E>) -> Result<T, E> {
+        let mut sessions = self.sessions();
+        let due = sessions.sweep_at();
+        let taken = take(&mut sessions)?;
+        let is_earlier = sessions.sweep_at() != due;
+        wake_sender(sessions);
+
+        // Without the lock: the driver looks at the sessions.
+        if is_earlier {
+            self.driver.look();
+        }
+        Ok(taken)
     }
 
     fn sessions(&self) -> MutexGuard<'_, Sessions> {
@@ -232,12 +268,15 @@ fn wake_sender(mut sessions: MutexGuard<'_, Sessions>) {
 /// A read under way; forgotten if its caller goes away.
 struct Asked<'a> {
     link: &'a Link,
+    /// None once its result was fetched.
     token: Option<u64>,
 }
 
 impl Asked<'_> {
     fn poll(&mut self, context: &Context<'_>) -> Poll<reads::Result> {
         let token = self.token.expect("polled until it was ready");
+
+        // The token names nothing any more once the result is fetched.
         let found = self.link.sessions().poll_read(token, context.waker());
         if found.is_some() {
             self.token = None;

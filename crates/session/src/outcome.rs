@@ -78,6 +78,19 @@ impl<T> Outcome<T> {
     }
 }
 
+impl Outcome<api::Outcome> {
+    /// What a site said of an operation, with the names of sites and regions. Done are all outcomes of operations that took effect.
+    pub fn of_site(outcome: api::Outcome, operation: OperationId, topology: &Topology) -> Self {
+        let refused = |reason| Outcome::Refused(Refused { reason, operation: Some(operation) });
+        match outcome {
+            api::Outcome::Refused(refusal) => refused(Reason::of(refusal, operation.site.lane, topology)),
+            api::Outcome::Aborted(abort) => refused(Reason::of_abort(*abort, topology)),
+            api::Outcome::Unknown(reason) => Outcome::Unknown(Unknown::new(topology, operation, reason.into())),
+            done => Outcome::Done(done),
+        }
+    }
+}
+
 /// A call was not done, as far as is known.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotDone {
@@ -387,8 +400,7 @@ impl Reason {
         }
     }
 
-    /// `sites` are those that would have done.
-    /// Why no site of these took it.
+    /// Why no site took a call; `sites` are the names of those that would have done.
     pub fn not_taken(why: NotTaken, lane: u16, sites: Vec<String>, topology: &Topology) -> Self {
         match why {
             NotTaken::Unreachable | NotTaken::DeadlinePassed => Reason::NotSent { sites },

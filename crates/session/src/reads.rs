@@ -14,39 +14,43 @@ use crate::time::{Time, time_at_the_site};
 /// The most reads under way at one site; more are refused as overloaded.
 pub const READS: usize = 16_384;
 
-/// What is to be read.
+/// Objects and spans that are to be read together.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
     /// Objects.
     pub gets: Vec<ObjectKey>,
     /// Spans, with their home regions.
     pub scans: Vec<(u16, Span)>,
-    /// Whether copies are good enough only where they are known to be up to date.
+    /// True if copies are good enough only where they are known to be up to date.
     pub fresh: bool,
-    /// Whether this is not to count as a use of what is read.
+    /// True if this is not to count as a use of what is read.
     pub upkeep: bool,
     /// The program for which it is, if that wants its turn; see [`Claim`].
     pub claim: Option<Claim>,
 }
 
-/// What came of a read.
+/// How a read ended: with what it found, or why nothing came.
 pub type Result = std::result::Result<Box<Reading>, NotTaken>;
 
-/// See the module.
+/// The reads under way at one site; see the module.
 #[derive(Debug, Default)]
 pub struct Reads {
+    /// The last token that was given. Each read has its own, so that a late answer finds no other read.
     tokens: u64,
+    /// Each read until its caller has fetched the result or gone away; at most [`READS`].
     waiting: BTreeMap<u64, Waiting>,
-    /// Those that have not left.
+    /// The tokens of reads that have not left, in their order. Some may be gone or have ended by the time they come first.
     queue: VecDeque<u64>,
 }
 
 #[derive(Debug)]
 struct Waiting {
-    /// Gone when it has left.
+    /// None once it has left.
     wanted: Option<Wanted>,
     deadline: Time,
+    /// Wakes its caller; none once it has been woken.
     waker: Option<Waker>,
+    /// None until it has ended; the caller fetches it once.
     result: Option<Result>,
 }
 
@@ -77,17 +81,17 @@ impl Reads {
         }
     }
 
-    /// The caller goes away.
+    /// The caller goes away. What has left has no effect, so its answer is thrown away when it comes.
     pub fn abandon(&mut self, token: u64) {
         self.waiting.remove(&token);
     }
 
-    /// Whether none is under way.
+    /// True if none is under way.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Whether one has not left.
+    /// True if one has not left.
     pub fn has_queued(&self) -> bool {
         !self.queue.is_empty()
     }
@@ -96,6 +100,8 @@ impl Reads {
     pub fn next_request(&mut self, now: Time, round_trip: std::time::Duration) -> Option<Request> {
         loop {
             let token = self.queue.pop_front()?;
+
+            // Its caller went away, or was told that its deadline passed.
             let Some(waiting) = self.waiting.get_mut(&token).filter(|waiting| waiting.result.is_none()) else {
                 continue;
             };
@@ -124,10 +130,23 @@ impl Reads {
         let (over, left): (Vec<_>, Vec<_>) =
             waiting.map(|(token, waiting)| (*token, waiting)).partition(|(_, waiting)| waiting.deadline <= now);
         let next = left.into_iter().map(|(_, waiting)| waiting.deadline).min();
+
+        // A site that was asked did not answer; one that was never asked could not be reached.
         let why = |has_left| if has_left { NotTaken::DeadlinePassed } else { NotTaken::Unreachable };
         let over: Vec<_> = over.into_iter().map(|(token, waiting)| (token, why(waiting.wanted.is_none()))).collect();
         over.into_iter().for_each(|(token, why)| self.finish(token, Err(why), wakers));
         next
+    }
+
+    /// Asserts what always holds between the fields.
+    pub fn check(&self) {
+        assert!(self.waiting.len() <= READS, "{} reads are under way", self.waiting.len());
+        let queued = |token| self.queue.iter().filter(|queued| *queued == token).count();
+        for (token, waiting) in &self.waiting {
+            assert!(*token <= self.tokens, "a token that was not given: {token}");
+            let will_leave = waiting.wanted.is_some() && waiting.result.is_none();
+            assert!(!will_leave || queued(token) == 1, "a read that has not left is in the queue once: {waiting:?}");
+        }
     }
 
     fn finish(&mut self, token: u64, result: Result, wakers: &mut Vec<Waker>) {

@@ -1,4 +1,4 @@
-//! The time as a client knows it: core's monotonic clock, in microseconds from a start that the driver chooses.
+//! The time as a client knows it: a monotonic clock, in microseconds from a start that the driver chooses; and pauses.
 
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;
@@ -49,8 +49,14 @@ impl Sub for Time {
     }
 }
 
-/// How long a site may take for what its caller wants by `deadline`, in microseconds: it gives up a little before the caller
-/// does, so that its answer arrives in time.
+/// Between half of `pause` and all of it, by `random`, so that those who failed together do not come back together.
+pub fn jittered(pause: Duration, random: u64) -> Duration {
+    let half = pause / 2;
+    half + half * (random as u32 % 1024) / 1024
+}
+
+/// The time that a site may take for what its caller wants by `deadline`, in microseconds: it gives up a little before the caller
+/// does, so that its answer arrives in time. At least 1.
 pub fn time_at_the_site(deadline: Time, now: Time, round_trip: Duration) -> u64 {
     let left = deadline.saturating_duration_since(now);
     let margin = round_trip + (left / 8).min(Duration::from_millis(50));

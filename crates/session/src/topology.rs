@@ -46,6 +46,8 @@ impl Topology {
             let region = regions.get(usize::from(id.region)).filter(|_| id.lane < lanes)?;
             Some(Site { id, name: site_name(region, id.lane), address })
         };
+
+        // Sets of sites count positions in this order, at the sites as here.
         let mut sites = sites.into_iter().map(named).collect::<Option<Vec<Site>>>()?;
         sites.sort_by_key(|site| site.id);
         (!sites.is_empty()).then_some(Self { cluster, regions, lanes, sites })
@@ -113,6 +115,7 @@ impl Topology {
     }
 
     fn parse_site(&self, text: &str) -> Result<SiteId, ParseNameError> {
+        // Logs write a site by its numbers, which is understood as well.
         let known = self.sites.iter().find(|site| site.name == text).map(|site| site.id);
         let written = |id: &SiteId| id.to_string() == text && self.sites.iter().any(|site| site.id == *id);
         let numbered = || SiteId::from_str(text).ok().filter(written);

@@ -9,7 +9,6 @@
 //! crashes, and for no reason; it also falls silent for seconds, as a path does whose packets are dropped.
 
 use std::cell::RefCell;
-use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +17,12 @@ use slackline_core::api::{Hold, Operation, Outcome, Refusal, Request, Response, 
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{GrantId, OperationId};
 use slackline_core::stats::Rng;
-use slackline_session::call::{Place, Verdict};
+use slackline_session::call::{CallFuture, Place, Verdict};
 use slackline_session::command::{Command, Finished, Reply};
 use slackline_session::key::Key;
 use slackline_session::memoized;
 use slackline_session::outcome::Outcome as Ended;
-use slackline_session::port::Port;
+use slackline_session::port::{Port, until};
 use slackline_session::sessions::WATCH;
 use slackline_session::time::Time;
 use slackline_session::txn::{Committed, Transaction, Txn, TxnError};
@@ -105,7 +104,7 @@ impl Simulation {
             let errands = self.callers.desk.work(world.now());
             self.note_events(world);
             if errands.is_empty() {
-                return;
+                return (0..self.callers.desk.wires()).for_each(|wire| self.callers.desk.link(wire).check());
             }
             for errand in errands {
                 match errand {
@@ -418,11 +417,11 @@ async fn use_tokens(seat: &Seat, ledger: &Rc<RefCell<Ledger>>, rng: &mut Rng) {
         _ => rng.one_in(2).then_some(300 * MILLISECOND),
     };
     let command = Command::Acquire { quota: QUOTA.into(), amount, hold };
-    let mut call = seat.call(command.clone(), place, deadline, patience);
+    let call = seat.call(command.clone(), place, deadline, patience);
 
     // Some callers go away without waiting for the answer: what they are granted is given back.
     let leaves = rng.one_in(4).then(|| seat.port.now() + Duration::from_micros(rng.below(2 * deadline)));
-    let Some(verdict) = until(seat, leaves, &mut call).await else {
+    let Some(verdict) = wait_for(seat, leaves, call).await else {
         ledger.borrow_mut().events.push(Event::Probe("caller: goes away"));
         return;
     };
@@ -449,8 +448,8 @@ async fn give_back(seat: &Seat, ledger: &Rc<RefCell<Ledger>>, rng: &mut Rng, hol
     let patience = rng.one_in(2).then_some(SECOND);
     let leaves = rng.one_in(8).then(|| seat.at_most(SECOND / 2));
     loop {
-        let mut call = seat.call(command.clone(), place.clone(), 30 * SECOND, patience);
-        let Some(verdict) = until(seat, leaves, &mut call).await else { return };
+        let call = seat.call(command.clone(), place.clone(), 30 * SECOND, patience);
+        let Some(verdict) = wait_for(seat, leaves, call).await else { return };
         let is_taken =
             !matches!(verdict, Verdict::Stranded(_) | Verdict::Finished(Finished { reply: Reply::NotTaken(_), .. }));
         let outcome = told(ledger, command.clone(), verdict).map(|(_, outcome)| outcome);
@@ -578,15 +577,10 @@ async fn final_of(seat: &Seat, pair: usize) -> callers::Final {
     }
 }
 
-/// Waits for `work` until then; `None` if it is not ready by that time, and then it is dropped.
-async fn until<F: Future + Unpin>(seat: &Seat, leaves: Option<Time>, work: &mut F) -> Option<F::Output> {
-    let Some(leaves) = leaves else { return Some(work.await) };
-    let mut alarm = seat.port.sleep_until(leaves);
-    std::future::poll_fn(|context| {
-        if let std::task::Poll::Ready(output) = std::pin::Pin::new(&mut *work).poll(context) {
-            return std::task::Poll::Ready(Some(output));
-        }
-        alarm.as_mut().poll(context).map(|()| None)
-    })
-    .await
+/// Waits for a call; `None` if its caller goes away before it ends.
+async fn wait_for(seat: &Seat, leaves: Option<Time>, call: CallFuture) -> Option<Verdict> {
+    match leaves {
+        Some(leaves) => until(&*seat.port, leaves, call).await,
+        None => Some(call.await),
+    }
 }

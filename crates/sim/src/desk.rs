@@ -16,19 +16,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use slackline_core::api::{Request, Response};
-use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::stats::Rng;
-use slackline_session::link::{Driver, Link};
+use slackline_session::link::{Driver, Link, PAUSES, RELAY};
 use slackline_session::port::{Pending, Port};
-use slackline_session::time::Time;
+use slackline_session::time::{Time, jittered};
 use slackline_session::topology::Topology;
-
-/// The first and the longest pause between attempts to connect, in microseconds; each is twice the one before, less up to half of it.
-const PAUSES: (u64, u64) = (20 * MILLISECOND, SECOND);
-/// How long a stream through another site is used before the site itself is tried again, in microseconds.
-const RELAY: u64 = 2 * SECOND;
 
 /// A caller: what it does, polled when something that it waits for has come.
 type Task = Pin<Box<dyn Future<Output = ()>>>;
@@ -107,7 +102,7 @@ struct Wire {
     state: State,
     /// Counts the states, so that a timer of an earlier one does nothing.
     turn: u64,
-    pause: u64,
+    pause: Duration,
     /// The earliest time for which a timer is set.
     due: Option<u64>,
     waker: Waker,
@@ -283,7 +278,7 @@ impl Desk {
         let is_relayed = through != at.site;
         at.link.connected(is_relayed);
         if is_relayed {
-            self.rest(now + RELAY, wire);
+            self.rest(Time(now) + RELAY, wire);
         }
         self.mark(wire);
     }
@@ -297,8 +292,7 @@ impl Desk {
         }
         at.state = State::Resting;
         at.turn += 1;
-        at.link.set_down(true);
-        at.link.change(|sessions, wakers| sessions.disconnected(Time(now), wakers));
+        at.link.disconnected(Time(now));
 
         // What only this site can do may get there through another.
         let was_own = matches!(was, State::Connecting(through) | State::Up(_, through) if through == at.site);
@@ -309,8 +303,8 @@ impl Desk {
         }
         let pause = at.pause;
         at.pause = (pause * 2).min(PAUSES.1);
-        let pause = pause / 2 + lock(&self.hub).rng.below(pause / 2 + 1);
-        self.rest(now + pause, wire);
+        let pause = jittered(pause, lock(&self.hub).rng.draw());
+        self.rest(Time(now) + pause, wire);
     }
 
     /// A site responded on a wire's stream.
@@ -375,19 +369,15 @@ impl Desk {
     }
 
     /// Has the wire looked at again then, unless its state is another one by that time.
-    fn rest(&mut self, at: u64, wire: usize) {
+    fn rest(&mut self, at: Time, wire: usize) {
         let turn = self.wires[wire].turn;
-        lock(&self.hub).ask(at, Timer::Rested(wire, turn));
+        lock(&self.hub).ask(at.0, Timer::Rested(wire, turn));
     }
 
     fn sweep(&mut self, now: u64, wire: usize) {
         let at = &mut self.wires[wire];
         at.due = None;
-        let is_stalled = at.link.change(|sessions, wakers| {
-            sessions.sweep(Time(now), wakers);
-            sessions.is_stalled(Time(now))
-        });
-        if is_stalled {
+        if !at.link.sweep(Time(now)) {
             self.broken(now, wire);
         }
         self.mark(wire);
@@ -400,7 +390,7 @@ impl Desk {
         }
         let at = &mut self.wires[wire];
         if let State::Up(stream, through) = at.state {
-            while let Some(Some(request)) = at.link.next_request(stream, Time(now), &at.waker) {
+            while let Poll::Ready(Some(request)) = at.link.next_request(stream, Time(now), &at.waker) {
                 self.errands.push(Errand::Send { wire, stream, through, request });
             }
         }

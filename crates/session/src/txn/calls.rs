@@ -36,6 +36,9 @@ impl Txn {
         if self.scope.depth >= DEPTH {
             return Err(not_memoizable(format!("calls nest more than {DEPTH} deep")));
         }
+
+        // A call has no object if its arguments make no name or its function is not to be trusted; nor may its result be used on what the
+        // program has written by now. Then it is run here, as if it were not memoized.
         let json = serde_json::to_string(&arguments).map_err(|error| not_memoizable(error.to_string()))?;
         let is_kept = self.run.memos.add(memo);
         let place = memo.place(self.run.port.topology(), &arguments, &json);
@@ -43,6 +46,7 @@ impl Txn {
         let Some(place) = place.filter(|_| is_kept && is_clean) else {
             return memo.run(self.inline(name), arguments).await;
         };
+
         match self.result_of(&place, memo, &json).await? {
             Some(result) => serde_json::from_slice(&result).map_err(|error| not_memoizable(error.to_string())),
             None => memo.run(self.inline(name), arguments).await,
@@ -72,6 +76,7 @@ impl Txn {
                     return Ok(None);
                 }
                 Lookup::Fetch => {}
+                // The program has written what the call depends on: its result is computed anew before it is used.
                 Lookup::Pending => self.treat(place.clone()).await?,
                 Lookup::Compute if self.compute(place, function, arguments).await?.is_none() => return Ok(None),
                 Lookup::Compute => {}
@@ -85,7 +90,7 @@ impl Txn {
         Txn { scope: Scope { function: Some(name), depth: self.scope.depth + 1, ..self.scope }, ..self.clone() }
     }
 
-    /// Reads a call's object; whether it could be read.
+    /// Reads a call's object. False if that cannot be read.
     async fn fetch_call(&self, place: &ObjectKey) -> Result<bool, TxnError> {
         let ahead = self.state()?.ahead.gets.remove(place);
         let seen = match ahead {
@@ -135,6 +140,8 @@ impl Txn {
         let frame = self.state()?.draft.open(place.clone());
         let scope = Scope { frame: Some(frame), function: Some(function.name()), depth: self.scope.depth + 1 };
         let result = function.run(Txn { scope, ..self.clone() }, arguments).await?;
+
+        // The frame is not closed, so its result is neither used again nor proposed.
         if !self.is_clean()? {
             return Ok(None);
         }
@@ -142,7 +149,7 @@ impl Txn {
         Ok(Some(result))
     }
 
-    /// Whether functions read what was committed, or what is about to be, all of it.
+    /// True if functions read what was committed, or what is about to be, all of it.
     fn is_clean(&self) -> Result<bool, TxnError> {
         Ok(self.run.is_treating || self.state()?.draft.buffer.is_empty(self.layer))
     }
@@ -153,6 +160,8 @@ impl Txn {
         let Some(function) = self.run.memos.find(&id) else { return Ok(true) };
         let scope = Scope { frame: None, function: Some(function.name()), depth: self.scope.depth + 1 };
         let again = function.run(Txn { scope, ..self.clone() }, arguments).await?;
+
+        // The snapshot gave both the same: that they differ is the function's own doing, and its results are worth nothing.
         let is_same = again == result;
         if !is_same {
             self.run.memos.distrust(&id);
@@ -169,10 +178,14 @@ impl Txn {
                 txn.state()?.draft.revoke(&place);
                 return Ok(());
             }
+
+            // It has no result that could be wrong from now on.
             if txn.state()?.draft.is_there(&place) == Some(false) {
                 txn.state()?.draft.settle_absent(&place);
                 return Ok(());
             }
+
+            // A result that this client cannot compute anew goes: a result that is absent is never wrong.
             let function = parse(&place.name).and_then(|(id, arguments)| {
                 let function = txn.run.memos.find(&id)?;
                 Some((function, arguments.to_owned()))
@@ -181,6 +194,7 @@ impl Txn {
                 txn.state()?.draft.revoke(&place);
                 return Ok(());
             };
+
             let deeper = Txn { scope: Scope { depth: txn.scope.depth + 1, ..Scope::default() }, ..txn.clone() };
             let result = match deeper.compute(&place, function, &arguments).await {
                 Ok(result) => result.expect("what is written is all there"),
@@ -191,6 +205,8 @@ impl Txn {
                     return Ok(());
                 }
             };
+
+            // A change of the result is passed on to what was computed with it. One that is no change of what was read is not believed.
             let recomputed = txn.state()?.draft.settle(&place);
             if recomputed == Recomputed::Changed && !deeper.is_deterministic(&place, &result).await? {
                 txn.state()?.draft.revoke(&place);
@@ -199,6 +215,7 @@ impl Txn {
         })
     }
 
+    /// Computes all calls anew that depend on what the transaction writes, and those that depend on these.
     pub(super) async fn treat_all(&self) -> Result<(), TxnError> {
         loop {
             self.fetch_pending().await?;
@@ -207,7 +224,7 @@ impl Txn {
         }
     }
 
-    /// Whether what was computed may be proposed: functions that are not deterministic are found out now and then.
+    /// True if what was computed may be proposed: functions that are not deterministic are found out now and then.
     pub(super) async fn check_computed(&self) -> Result<bool, TxnError> {
         let computed = match &self.state()?.draft {
             draft if draft.buffer.is_empty(ROOT) => draft.computed(),

@@ -9,7 +9,7 @@ use crate::key::Key;
 use crate::outcome::{Aborted, Outcome, Reason, Refused};
 use crate::topology::Topology;
 
-/// How long a home that does not answer is tried again: links break for moments, and a site that has just started has not
+/// A home that does not answer is tried again for this long: links break for moments, and a site that has just started has not
 /// heard of the others yet.
 pub(super) const OUTAGE: Duration = Duration::from_secs(1);
 
@@ -17,10 +17,11 @@ pub(super) const OUTAGE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) reason: Reason,
+    /// The operation that was to commit it; none if the run did not come to that.
     pub(super) operation: Option<OperationId>,
-    /// Whether another run may succeed.
+    /// True if another run may succeed.
     pub(super) is_transient: bool,
-    /// Whether another site may do better.
+    /// True if another site may do better.
     pub(super) is_of_the_site: bool,
 }
 
@@ -32,17 +33,17 @@ impl Failure {
         Self { reason, operation: None, is_transient, is_of_the_site }
     }
 
-    /// Whether other transactions were in the way.
+    /// True if other transactions were in the way.
     pub(super) fn is_contention(&self) -> bool {
         matches!(&self.reason, Reason::Aborted(aborted) if matches!(aborted.cause, Cause::Changed | Cause::Busy))
     }
 
-    /// Whether the home of an object did not answer.
+    /// True if the home of an object did not answer.
     pub(super) fn is_outage(&self) -> bool {
         matches!(&self.reason, Reason::Aborted(aborted) if aborted.cause == Cause::Unreachable)
     }
 
-    /// Why the transaction comes to nothing, after a run that took so long: that the time of a short one was up is no news if
+    /// Why the transaction comes to nothing, after a run that took this long: that the time of a short one was up is no news if
     /// one before it failed for a reason of its own.
     pub(super) fn or_before(self, before: Option<Self>, took: Duration) -> Self {
         let is_late = matches!(&self.reason,
@@ -60,7 +61,7 @@ impl Failure {
     }
 }
 
-/// Whether a transaction that was aborted for this is run again. Besides what may be so on other data: it was asked about, or
+/// True if a transaction that was aborted for this is run again. Besides what may be so on other data: it was asked about, or
 /// given up, before it was prepared; or its site is about to serve, and there are others.
 pub(super) fn is_transient(cause: Cause) -> bool {
     cause.is_transient() || matches!(cause, Cause::Withdrawn | Cause::NotReady | Cause::Depended)

@@ -118,6 +118,7 @@ const fn end_of_quoted(code: &[u8], mut at: usize, quote: u8) -> usize {
 
 const fn end_of_raw(code: &[u8], mut at: usize, hashes: usize) -> usize {
     while at < code.len() {
+        // A quote ends it only with as many `#` behind it as there were before the first.
         let mut closing = 0;
         while code[at] == b'"' && closing < hashes && has(code, at + 1 + closing, b'#') {
             closing += 1;
@@ -131,6 +132,7 @@ const fn end_of_raw(code: &[u8], mut at: usize, hashes: usize) -> usize {
 }
 
 const fn end_of_block_comment(code: &[u8], mut at: usize) -> usize {
+    // Comments may stand within comments; the outermost ends it.
     let mut depth = 0;
     while at < code.len() {
         if code[at] == b'/' && has(code, at + 1, b'*') {

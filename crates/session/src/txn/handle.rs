@@ -43,45 +43,57 @@ pub type Memos = Registry<Txn>;
 /// It reads its own writes. It sees one version of each object, however often it reads it.
 #[derive(Clone)]
 pub struct Txn {
+    /// The run that this is a handle of; all handles of a run share it.
     pub(super) run: Arc<Run>,
+    /// The block in which it writes: the whole transaction, or an [atomic](Txn::atomic) block.
     pub(super) layer: LayerId,
     pub(super) scope: Scope,
 }
 
-/// Which memoized function a handle belongs to.
+/// The memoized function that a handle belongs to; the default is the program itself.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Scope {
-    /// Where what it reads is taken down.
+    /// Where what it reads is taken down, because its result rests on that.
     pub(super) frame: Option<FrameId>,
-    /// Its name: it must not write.
+    /// Its name. A handle that has one must not write.
     pub(super) function: Option<&'static str>,
+    /// The number of calls within which it runs.
     pub(super) depth: u32,
 }
 
+/// One run of a program, from its beginning until it is judged.
 pub(super) struct Run {
     pub(super) port: Arc<dyn Port>,
     pub(super) memos: Arc<Memos>,
+    /// The site through which everything is read.
     pub(super) site: SiteId,
-    /// Whether stale copies will not do: not when an earlier run may have failed because of one.
+    /// True if stale copies will not do: an earlier run may have failed because of one.
     pub(super) fresh: bool,
+    /// When reads end; a little before the transaction does.
     pub(super) deadline: Time,
-    /// Whether the program has ended, and calls that depend on what it wrote are computed anew.
+    /// True if the program has ended, and calls that depend on what it wrote are computed anew.
     pub(super) is_treating: bool,
     pub(super) program: Program,
+    /// What the run has done so far. It is never locked while something is waited for.
     pub(super) state: Mutex<State>,
 }
 
+/// What a run has done so far.
 #[derive(Debug)]
 pub(super) struct State {
+    /// One version of each object that was read, and what is written.
     pub(super) draft: Draft,
+    /// Why the run cannot succeed, unless the program does without; the first reason stays.
     pub(super) failure: Option<Failure>,
+    /// True once the run is judged: handles that the program has kept are of no use then.
     pub(super) is_over: bool,
-    /// Whether every call that was used could be looked for, so that what was computed rests on calls and not on what they read.
+    /// True while every call that was used could be looked for, so that what was computed rests on calls and not on what they read.
     pub(super) may_propose: bool,
+    /// What was read before the program asked for it. It gets into the draft when it does.
     pub(super) ahead: Ahead,
-    /// How often was read.
+    /// The number of times that the site was asked.
     pub(super) reads: u32,
-    /// Whether all that was read was so at one time.
+    /// True if all that was read was so at one time, since the site answered it as one.
     pub(super) is_whole: bool,
 }
 
@@ -192,11 +204,14 @@ impl Txn {
     /// One of them cannot be read.
     pub async fn values(&self, keys: &[Key]) -> Result<Vec<Option<Value>>, TxnError> {
         let places = keys.iter().map(|key| self.place(key)).collect::<Result<Vec<_>, _>>()?;
+
+        // What was read before is not read again: the run would see it in two versions, and come to nothing.
         let mut missing: Vec<ObjectKey> = Vec::new();
         {
             let state = self.state()?;
             for (place, key) in places.iter().zip(keys) {
                 let change = state.draft.buffer.change(self.layer, place).map_err(|misfit| self.misfit(misfit, key))?;
+
                 // What a memoized function reads is validated even if the transaction writes it.
                 let is_ours = matches!(change, Some(Change::Put(_) | Change::Delete)) && self.scope.frame.is_none();
                 if !is_ours && state.draft.snapshot.known(place).is_none() {
@@ -207,10 +222,14 @@ impl Txn {
         missing.sort_unstable();
         missing.dedup();
         self.fetch(missing).await?;
+
+        // All of them are in the snapshot now, each in the one version that this run sees of it.
         let mut state = self.state()?;
         if let Some(frame) = self.scope.frame {
             places.iter().for_each(|place| state.draft.note(frame, place));
         }
+
+        // The run reads its own writes.
         let values = places.iter().zip(keys).map(|(place, key)| {
             let change = state.draft.buffer.change(self.layer, place).map_err(|misfit| self.misfit(misfit, key))?;
             let base = state.draft.snapshot.known(place).flatten();
@@ -262,6 +281,7 @@ impl Txn {
         if !is_prefix(prefix.name()) || !is_prefix(after) {
             return Err(self.fail(Failure::of(Cause::InvalidKey, Some(prefix.clone()))));
         }
+
         let mut limit = u32::try_from(limit.clamp(1, SCAN_ROWS)).expect("clamped");
         let (span, base) = loop {
             let span = Span { prefix: prefix.name().to_owned(), after: after.to_owned(), limit };
@@ -271,11 +291,15 @@ impl Txn {
                 None => limit = (limit / 2).max(1),
             }
         };
+
+        // A page ends where its span does, and not where what is written ends: the next one begins there.
         let end = end_of(&span, &base);
         let mut state = self.state()?;
         if let Some(frame) = self.scope.frame {
             state.draft.note_span(frame, home, &span);
         }
+
+        // The run reads its own writes.
         let is_wanted = |name: &str| is_within(&span, end.as_deref(), name);
         let changed = state.draft.buffer.changed(self.layer, home, is_wanted);
         let mut rows: BTreeMap<String, Value> = base.into_iter().collect();
@@ -355,8 +379,11 @@ impl Txn {
     {
         let layer =
             self.state().and_then(|mut state| state.draft.buffer.open(self.layer).map_err(|_| TxnError::Over))?;
+
+        // If the block ends with an error, or is dropped before it ends, its layer goes with the handle.
         let inner = Nested(Txn { run: Arc::clone(&self.run), layer, scope: self.scope });
         let value = block(inner.0.clone()).await?;
+
         // Only what another block of the same transaction did at the same time can make this fail.
         self.state()?.draft.buffer.merge(layer).map_err(|misfit| match misfit {
             Misfit::Over => TxnError::Over,
@@ -373,12 +400,15 @@ impl Txn {
         if gets.len() + scans.len() > READ_ITEMS || writes.len() > READ_ITEMS || gets.is_empty() && scans.is_empty() {
             return;
         }
+
         // What computes calls anew is judged several times in a run, and would lose its turn at the first: it waits by itself.
         let claim = told.is_empty().then_some(Claim { origin, writes: writes.clone(), again: true, bars });
         // What is read to compute calls anew is no use of them.
         let upkeep = !told.is_empty();
         let wanted = Wanted { gets: gets.clone(), scans: scans.clone(), upkeep, claim, ..Wanted::default() };
         let Ok(reading) = self.read(wanted).await else { return };
+
+        // It is kept beside the draft: what this run does not ask for is not validated, and does not make it fail.
         let Ok(mut state) = self.state() else { return };
         let found = gets.iter().zip(reading.gets);
         state.ahead.gets = found.filter_map(|(key, seen)| Some((key.clone(), seen.ok()?))).collect();
@@ -393,6 +423,7 @@ impl Txn {
 
     /// Ends the run: handles of it are of no use any more.
     pub(super) fn end(self) -> State {
+        // The program may have kept handles, or go on in a task of its own. What it does from here on is not judged, so it must fail.
         let mut state = self.run.state.lock().unwrap_or_else(PoisonError::into_inner);
         let over = State { is_over: true, may_propose: false, ..State::new(Draft::new()) };
         std::mem::replace(&mut state, over)
@@ -400,6 +431,7 @@ impl Txn {
 
     /// Notes that the run cannot succeed, unless the program does without.
     pub(super) fn fail(&self, failure: Failure) -> TxnError {
+        // The first failure is the one that led to the others.
         let reason = failure.reason.clone();
         if let Ok(mut state) = self.state() {
             state.failure.get_or_insert(failure);
@@ -435,6 +467,8 @@ impl Txn {
         if let Some(name) = self.scope.function {
             return Err(TxnError::NotMemoizable { name, why: format!("it writes {key}") });
         }
+
+        // It stays in the buffer until the run is judged, so nobody else sees it before.
         let place = self.place(key)?;
         let written = self.state()?.draft.buffer.write(self.layer, place, change);
         written.map_err(|misfit| self.misfit(misfit, key))
@@ -442,10 +476,12 @@ impl Txn {
 
     /// Reads objects into the snapshot.
     async fn fetch(&self, mut missing: Vec<ObjectKey>) -> Result<(), TxnError> {
+        // What was read ahead is as good as what is read now: either is validated when the run is judged.
         for (key, seen) in self.take_ahead(&mut missing)? {
             self.check_size(1)?;
             self.note(|snapshot| snapshot.note_get(&key, seen))?;
         }
+
         while !missing.is_empty() {
             self.check_size(missing.len())?;
             let gets: Vec<ObjectKey> = missing.iter().take(READ_ITEMS).cloned().collect();
@@ -453,6 +489,8 @@ impl Txn {
             if reading.gets.len() != gets.len() {
                 return Err(self.fail(self.senseless()));
             }
+
+            // An answer has a bound. What did not fit is asked for again, with what has not been asked for yet.
             let mut left_out = Vec::new();
             for (at, (key, result)) in gets.into_iter().zip(reading.gets).enumerate() {
                 match result {
@@ -466,6 +504,7 @@ impl Txn {
                     }
                 }
             }
+
             missing.drain(..missing.len().min(READ_ITEMS));
             left_out.append(&mut missing);
             missing = left_out;
@@ -492,6 +531,7 @@ impl Txn {
         if let Some(rows) = self.state()?.draft.snapshot.scanned(home, span) {
             return Ok(Some(rows));
         }
+
         self.check_size(1)?;
         let ahead = self.state()?.ahead.scan(home, span);
         let rows = match ahead {
@@ -507,13 +547,14 @@ impl Txn {
                 }
             }
         };
+
         let values = rows.iter().filter_map(|(name, seen)| Some((name.clone(), seen.value.clone()?))).collect();
         self.check_size(1 + rows.len())?;
         self.note(|snapshot| snapshot.note_scan(home, span.clone(), rows))?;
         Ok(Some(values))
     }
 
-    /// Whether so much more can be read, and still be committed.
+    /// Fails if this much more cannot be read and still be committed.
     fn check_size(&self, more: usize) -> Result<(), TxnError> {
         let operations = self.state()?.draft.snapshot.operations() + more;
         if operations <= TRANSACTION_OPERATIONS {
@@ -522,6 +563,8 @@ impl Txn {
         Err(self.fail(Failure::of(Cause::TooMuch, None)))
     }
 
+    /// Takes something into the snapshot, which has one version of each object. Where another one is there already, what the run has read
+    /// does not belong together: it comes to nothing, instead of showing its program two states.
     fn note(
         &self,
         note: impl FnOnce(&mut slackline_core::draft::snapshot::Snapshot) -> Result<(), Contradiction>,
@@ -537,13 +580,14 @@ impl Txn {
 
     pub(super) async fn read(&self, wanted: Wanted) -> Result<Reading, TxnError> {
         let Run { port, site, fresh, deadline, is_treating, .. } = &*self.run;
-        drop(self.state()?);
-        let first = || Claim { origin: self.run.program.origin(port.now()), ..Claim::default() };
         // What a first run reads later would keep waiting those whom its first reads bar.
+        let first = || Claim { origin: self.run.program.origin(port.now()), ..Claim::default() };
         let is_first = self.state()?.reads == 0 && !*is_treating;
         let claim = wanted.claim.or_else(|| is_first.then(first));
         let fresh = *fresh || *is_treating || wanted.fresh;
         let wanted = Wanted { fresh, upkeep: wanted.upkeep || *is_treating, claim, ..wanted };
+
+        // Two answers may be of two times, even of one site; only a single one can be of one.
         let link = port.links(OBJECTS_LANE).iter().find(|link| link.site == *site).expect("the site that was chosen");
         let noted = |reading: Box<Reading>| {
             if let Ok(mut state) = self.state() {
@@ -552,6 +596,8 @@ impl Txn {
             }
             *reading
         };
+
+        // Nothing was written, so another site may be asked by the next run, whatever this one did.
         link.read(wanted, *deadline).await.map(noted).map_err(|why| {
             let (site, topology) = (port.topology().name(*site), port.topology());
             let reason = match why {
@@ -566,7 +612,7 @@ impl Txn {
         })
     }
 
-    /// The site answered something else than what it was asked for.
+    /// Why a run fails whose site answered something else than what it was asked for.
     fn senseless(&self) -> Failure {
         Failure::of(Cause::Malformed, None)
     }

@@ -24,10 +24,12 @@ use crate::topology::Topology;
 /// runs like any other function (the client tells which).
 ///
 /// The macro [`memoized!`](crate::memoized) declares one, with the fingerprint of its code. Clients that write what it reads
-/// should know it too : one that does not deletes its results.
+/// should know it too: one that does not deletes its results.
 pub struct Memo<A, T> {
     name: &'static str,
+    /// Names its code; see [`Memo::new`].
     fingerprint: u64,
+    /// The region of a result, from the arguments; none: by a hash of the call.
     home: Option<fn(&A) -> String>,
     run: fn(Txn, A) -> Pending<Result<T, TxnError>>,
 }
@@ -122,7 +124,9 @@ impl<A: Serialize, T> Memo<A, T> {
 
     /// The object of a call; none if its arguments make no name.
     pub(super) fn place(&self, topology: &Topology, arguments: &A, json: &str) -> Option<ObjectKey> {
+        // Code and arguments are all in the name, so another version of the function never finds this result.
         let name = format!("{CALL_MARK}{}#{:016x}{json}", self.name, self.fingerprint);
+
         let region = match self.home {
             Some(home) => topology.region(&home(arguments))?,
             None => (spread(&name) % topology.regions.len().max(1) as u64) as u16,

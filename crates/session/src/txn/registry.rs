@@ -1,4 +1,5 @@
-//! Which memoized functions a client knows, and which of their calls it leaves alone for a while.
+//! The memoized functions that a client knows, and the calls that it does not propose for a while. Results are not kept here: they are
+//! objects, and what a run computed and did not propose is dropped with the run.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,15 +10,14 @@ use slackline_core::object::{CALL_MARK, ObjectKey};
 
 use super::failure::TxnError;
 use crate::port::Pending;
-use crate::time::Time;
+use crate::time::{Time, jittered};
 
 /// The first pause before a call whose registration failed is proposed again, and the longest; each is twice the one before.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// The most calls whose failed proposals are remembered, and proposals under way.
 const REFUSED: usize = 4096;
 const PROPOSALS: usize = 64;
-/// How often a function is run twice when its result is proposed, to see whether it is deterministic: the first few times,
-/// then one time in this many.
+/// A function is run twice when its result is proposed, to see if it is deterministic: the first few times, then one time in this many.
 const FIRST_CHECKS: u32 = 3;
 const CHECK_ONE_IN: u32 = 64;
 
@@ -34,7 +34,7 @@ pub trait Function<H>: Send + Sync {
 /// A function's name and fingerprint.
 type Id = (String, u64);
 
-/// Which function a call is of, and its arguments, as the call's name has them.
+/// The function that a call is of, and its arguments, as the call's name has them.
 pub(super) fn parse(call: &str) -> Option<(Id, &str)> {
     let (name, rest) = call.strip_prefix(CALL_MARK)?.split_once('#')?;
     let (fingerprint, arguments) = rest.split_at_checked(16)?;
@@ -47,16 +47,21 @@ pub struct Registry<H: 'static> {
 }
 
 struct Known<H: 'static> {
+    /// Functions from when they are first used or made known; none is ever forgotten.
     functions: BTreeMap<Id, Entry<H>>,
-    /// Calls that were proposed in vain: until when they are left alone, and for how long the next time.
+    /// Calls that were proposed in vain: until when they are left alone, and for how long the next time. At most [`REFUSED`].
     refused: BTreeMap<ObjectKey, (Time, Duration)>,
+    /// The number of proposals under way; at most [`PROPOSALS`].
     under_way: usize,
+    /// True once [`Registry::turn_off`] was called.
     is_off: bool,
 }
 
 struct Entry<H: 'static> {
     function: &'static dyn Function<H>,
+    /// False from when it gave two results on the same reads.
     is_deterministic: bool,
+    /// The number of its results that were to be proposed; wraps.
     proposals: u32,
 }
 
@@ -71,9 +76,11 @@ impl<H> Registry<H> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a function in; whether its results may be kept.
+    /// Takes a function in. True if its results may be kept.
     pub fn add(&self, function: &'static dyn Function<H>) -> bool {
         let mut known = self.known();
+
+        // One that is known already keeps what was found out about it.
         let id = (function.name().to_owned(), function.fingerprint());
         let entry = Entry { function, is_deterministic: true, proposals: 0 };
         let is_deterministic = known.functions.entry(id).or_insert(entry).is_deterministic;
@@ -119,25 +126,27 @@ impl<H> Registry<H> {
         let waits = known.refused.get(call).is_some_and(|(until, _)| now < *until);
         let may = !waits && known.under_way < PROPOSALS;
         known.under_way += usize::from(may);
+        assert!(known.under_way <= PROPOSALS, "proposals under way are bounded");
         may
     }
 
-    /// A call was proposed; whether it was registered.
-    /// `random` spreads clients that proposed the same.
+    /// A call was proposed, and registered or not. `random` spreads clients that proposed the same.
     pub(super) fn proposed(&self, call: &ObjectKey, now: Time, random: u64, was_registered: bool) {
         let mut known = self.known();
+        assert!(known.under_way > 0, "each proposal reserves its place and gives it back once");
         known.under_way -= 1;
         if was_registered {
             known.refused.remove(call);
             return;
         }
+
+        // Where there is no room for it, it is proposed again too early, which costs a transaction that is refused.
         if known.refused.len() >= REFUSED {
             known.refused.retain(|_, (until, _)| now < *until);
         }
         if known.refused.len() < REFUSED {
             let entry = known.refused.entry(call.clone()).or_insert((now, PAUSES.0));
-            let pause = entry.1 / 2 + entry.1 / 2 * (random % 1024) as u32 / 1024;
-            *entry = (now + pause, (entry.1 * 2).min(PAUSES.1));
+            *entry = (now + jittered(entry.1, random), (entry.1 * 2).min(PAUSES.1));
         }
     }
 }

@@ -1,40 +1,33 @@
 //! Running a program, committing what it did, and running it again.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use slackline_core::api;
 use slackline_core::draft::Draft;
-use slackline_core::draft::again::Footprint;
 use slackline_core::draft::buffer::ROOT;
-use slackline_core::id::{OperationId, SiteId};
+use slackline_core::id::OperationId;
 use slackline_core::object::{self, Cause, ObjectKey};
 
-use super::again::{Ahead, Program};
-use super::failure::{Failure, OUTAGE, is_transient};
+use super::again::{Ahead, Begun, Course};
+use super::failure::{Failure, is_transient};
 use super::handle::{Memos, State, Txn};
 use crate::call::{CallFuture, Place};
-use crate::command::{Command, Terms};
+use crate::command::{Command, DEFAULT_DEADLINE, Terms};
 use crate::key::Key;
 use crate::outcome::{Aborted, Outcome, Reason, Refused};
-use crate::port::Port;
+use crate::port::{Port, until};
 use crate::time::Time;
 use crate::topology::{OBJECTS_LANE, Topology};
 
-/// A call's or a transaction's deadline, unless it or the client says otherwise.
-const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
-/// The first pause before a transaction is run again, and the longest; each is twice the one before, less up to half of it by
-/// chance.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(500));
-/// How much earlier than the transaction reads end.
+/// Reads end this much earlier than the transaction.
 const MARGIN: Duration = Duration::from_millis(20);
-/// How often a transaction is refused because of calls that depend on what it writes, before the program is run again.
+/// The number of times that a transaction may be refused because of calls that depend on what it writes, before its program is run
+/// again.
 const ROUNDS: u32 = 16;
-/// How long a proposal may take.
+/// The longest time that a proposal may take.
 const PROPOSAL: Duration = Duration::from_secs(5);
 
 /// A transaction that has not been run yet: set its terms, then [run](Transaction::run) it.
@@ -43,8 +36,11 @@ const PROPOSAL: Duration = Duration::from_secs(5);
 pub struct Transaction {
     port: Arc<dyn Port>,
     memos: Arc<Memos>,
+    /// Where its runs may be.
     place: Place,
+    /// How long it may take in all, from when it is run.
     deadline: Duration,
+    /// How long its writes may wait at a home; none: until its deadline.
     max_wait: Option<Duration>,
 }
 
@@ -143,87 +139,63 @@ impl Transaction {
             Ok(region) => region,
             Err(reason) => return Ok(Outcome::Refused(Refused { reason, operation: None })),
         };
-        let mut whose = Program { nonce: self.port.random() | 1, since: self.port.now() };
-        let mut pause = PAUSES.0;
-        let mut runs = 0;
-        let mut before: Option<Footprint> = None;
-        let mut contended = 0_u32;
-        let mut avoid = Vec::new();
-        // Why the run before came to nothing.
-        let mut last: Option<Failure> = None;
-        let mut outage: Option<Time> = None;
+        let mut course = Course::new(&*self.port);
         loop {
-            runs += 1;
-            let site = choose(&*self.port, region, &mut avoid);
+            let run = course.begin(&*self.port, region);
+
             // Reads end a little before the program would be ended, and say why they did not come to anything.
-            let began = self.port.now();
-            let margin = (deadline.saturating_duration_since(began) / 16).min(MARGIN);
-            // Who has read goes before who reads later. Only whom that does not help gets older than the run is.
-            if !before.as_ref().is_some_and(|footprint| footprint.keeps_age(contended)) {
-                whose.since = began;
+            let margin = (deadline.saturating_duration_since(run.at) / 16).min(MARGIN);
+            let (port, memos, is_again) = (Arc::clone(&self.port), Arc::clone(&self.memos), course.runs > 1);
+            let txn = Txn::new(port, memos, run.site, is_again, deadline - margin, course.program);
+            if let Some(footprint) = &run.before {
+                let (origin, bars) = (course.program.origin(run.at), footprint.bars(course.contended));
+                until(&*self.port, deadline, txn.read_ahead(footprint, origin, bars)).await;
             }
-            let txn =
-                Txn::new(Arc::clone(&self.port), Arc::clone(&self.memos), site, runs > 1, deadline - margin, whose);
-            let before_this = before.take();
-            if let Some(footprint) = &before_this {
-                let bars = footprint.bars(contended);
-                self.until(deadline, txn.read_ahead(footprint, whose.origin(began), bars)).await;
-            }
-            let ended = self.until(deadline, program(txn.clone())).await;
+
+            let ended = until(&*self.port, deadline, program(txn.clone())).await;
             let is_sound = matches!(ended, Some(Ok(_)))
-                && matches!(self.until(deadline, txn.check_computed()).await, Some(Ok(true)));
+                && matches!(until(&*self.port, deadline, txn.check_computed()).await, Some(Ok(true)));
+
+            // From here on handles that the program has kept are of no use: what is judged is what it did up to its end.
             let State { draft, failure, may_propose, is_whole, ahead, .. } = txn.clone().end();
+
             // What was so at one time, and is not changed by it, has taken effect then.
             let is_whole = is_whole && draft.buffer.is_empty(ROOT);
             let (failure, draft) = match (ended, failure) {
                 // It was still reading, or doing something else: nothing was sent that could take effect.
                 (None, failure) => {
                     let failure = failure.unwrap_or_else(|| Failure::of(Cause::DeadlinePassed, None));
-                    return Ok(failure.or_before(last, self.port.now() - began).refused());
+                    return Ok(course.interrupted(&run, failure, self.port.now()).refused());
                 }
                 (Some(Err(_)), Some(failure)) => (failure, draft),
                 (Some(Ok(value)), _) if is_whole => {
-                    return Ok(Outcome::Done(Committed { value, phases: 0, runs, operation: None }));
+                    return Ok(Outcome::Done(Committed { value, phases: 0, runs: course.runs, operation: None }));
                 }
                 (Some(Err(error)), None) if is_whole => return Err(error),
                 (Some(Ok(value)), _) => {
-                    match self.commit_with_calls(region, &txn, draft, (before_this, ahead), deadline).await {
+                    let committed = self.commit_with_calls(region, &txn, draft, (&run, ahead), deadline).await;
+                    match committed {
                         (Attempt::Committed { phases, operation }, draft) => {
                             if is_sound && may_propose {
                                 self.propose(region, &draft);
                             }
-                            return Ok(Outcome::Done(Committed { value, phases, runs, operation }));
+                            return Ok(Outcome::Done(Committed { value, phases, runs: course.runs, operation }));
                         }
                         (Attempt::Again(failure) | Attempt::Depended { failure, .. }, draft) => (failure, draft),
                         (Attempt::Over(outcome), _) => return Ok(outcome.map(|never| match never {})),
                     }
                 }
+                // The program's own error counts only if what led to it was so at one time.
                 (Some(Err(error)), None) => match self.commit(region, &txn, draft.to_validate(), deadline).await {
                     Attempt::Committed { .. } => return Err(error),
                     Attempt::Again(failure) | Attempt::Depended { failure, .. } => (failure, draft),
                     Attempt::Over(outcome) => return Ok(outcome.map(|never| match never {})),
                 },
             };
-            if failure.is_of_the_site {
-                avoid.push(site);
+            match course.rest(&*self.port, &run, failure, &draft, deadline) {
+                Ok(until) => self.port.sleep_until(until).await,
+                Err(failure) => return Ok(failure.refused()),
             }
-            before = failure.is_contention().then(|| Footprint::of(&draft)).filter(|footprint| !footprint.is_empty());
-            // What computes calls anew is judged several times in a run, and would lose its turn at the first. It waits here.
-            if before.is_some() && !draft.is_treating() {
-                // It waits for its turn at the homes. To wait here, too, would be to lose it.
-                contended += 1;
-                pause = PAUSES.0;
-            }
-            let (now, rest) = (self.port.now(), jittered(pause, self.port.random()));
-            let failure = failure.or_before(last.take(), now - began);
-            outage = failure.is_outage().then(|| outage.unwrap_or(now));
-            let is_brief = outage.is_some_and(|since| now < since + OUTAGE);
-            if !(failure.is_transient || is_brief) || now + rest >= deadline {
-                return Ok(failure.refused());
-            }
-            last = Some(failure);
-            self.port.sleep_until(now + rest).await;
-            pause = (pause * 2).min(PAUSES.1);
         }
     }
 
@@ -240,20 +212,7 @@ impl Transaction {
         }
     }
 
-    /// Runs `work` until the deadline; `None` if it is not ready by then.
-    async fn until<F: Future>(&self, deadline: Time, work: F) -> Option<F::Output> {
-        let mut work = pin!(work);
-        let mut alarm = None;
-        poll_fn(|context| {
-            if let Poll::Ready(output) = work.as_mut().poll(context) {
-                return Poll::Ready(Some(output));
-            }
-            let alarm = alarm.get_or_insert_with(|| self.port.sleep_until(deadline));
-            alarm.as_mut().poll(context).map(|()| None)
-        })
-        .await
-    }
-
+    /// Has the homes of what a run read and wrote judge it, once.
     async fn commit(
         &self,
         region: Option<u16>,
@@ -269,6 +228,7 @@ impl Transaction {
         if transaction.homes.is_empty() {
             return Attempt::Committed { phases: 0, operation: None };
         }
+
         match commit(Arc::clone(&self.port), region, transaction, deadline).await {
             Outcome::Done((phases, operation)) => Attempt::Committed { phases, operation: Some(operation) },
             Outcome::Refused(Refused { reason, operation }) => {
@@ -289,34 +249,40 @@ impl Transaction {
                 let operation = Some(unknown.operation);
                 Attempt::Again(Failure { reason, operation, is_transient: true, is_of_the_site: true })
             }
+            // It may have taken effect, so that another run could have it take effect twice. It is never run again.
             Outcome::Unknown(unknown) => Attempt::Over(Outcome::Unknown(unknown)),
         }
     }
 
-    /// Commits what a program did; computes calls anew that depend on what it writes.
+    /// Commits what a program did; computes calls anew that depend on what it writes. `run` is the run, with what was read ahead of it
+    /// and not asked for.
     async fn commit_with_calls(
         &self,
         region: Option<u16>,
         txn: &Txn,
         mut draft: Draft,
-        (before, mut ahead): (Option<Footprint>, Ahead),
+        (run, mut ahead): (&Begun, Ahead),
         deadline: Time,
     ) -> (Attempt, Draft) {
         let mut rounds = 0;
         let mut failure = Failure::of(Cause::DeadlinePassed, None);
-        // What depended on its writes in the run before does so still, as a rule: nobody need be asked first.
-        let told = before.map(|before| before.foretold(&draft)).unwrap_or_default();
+
+        // What depended on its writes in the run before does so still, as a rule: nobody need be asked first. Homes name what this
+        // leaves out.
+        let told = run.before.as_ref().map(|before| before.foretold(&draft)).unwrap_or_default();
         told.iter().for_each(|(home, calls)| draft.demand(*home, calls));
         loop {
+            // The functions run on what the program is about to write, in the same transaction: so a result is never stale.
             if draft.next_pending().is_some() {
                 let treating = txn.resume(draft, std::mem::take(&mut ahead));
-                let treated = self.until(deadline, treating.treat_all()).await;
+                let treated = until(&*self.port, deadline, treating.treat_all()).await;
                 let State { draft: after, failure: why, .. } = treating.end();
                 draft = after;
                 if !matches!(treated, Some(Ok(()))) {
                     return (Attempt::Again(why.unwrap_or(failure)), draft);
                 }
             }
+
             let attempt = self.commit(region, txn, draft.to_commit(self.longest_wait()), deadline).await;
             let Attempt::Depended { failure: why, home, calls } = attempt else { return (attempt, draft) };
             failure = why;
@@ -328,19 +294,23 @@ impl Transaction {
         }
     }
 
-    /// Has what was computed registered, in the background.
+    /// Has what was computed in a run that is committed registered, in the background: nobody waits for it.
     fn propose(&self, region: Option<u16>, draft: &Draft) {
         let Some((call, mut proposal)) = draft.proposal(self.port.random()) else { return };
         let (port, memos, now) = (Arc::clone(&self.port), Arc::clone(&self.memos), self.port.now());
         if proposal.normalize().is_err() || !memos.reserve_proposal(&call, now) {
             return;
         }
+
         let work = async move {
             let mut was_registered = false;
             for _ in 0..ROUNDS {
+                // The homes validate what the functions have read: a result that is not right any more is refused.
                 let outcome = commit(Arc::clone(&port), region, proposal.clone(), now + PROPOSAL).await;
                 was_registered = matches!(outcome, Outcome::Done(_));
                 let Outcome::Refused(Refused { reason, .. }) = outcome else { break };
+
+                // Other calls depend on what this one replaces: their results are deleted with it.
                 let Some((_, calls)) = depended(port.topology(), &reason) else { break };
                 Draft::revoke_in(&mut proposal, &calls);
             }
@@ -363,33 +333,16 @@ fn depended(topology: &Topology, reason: &Reason) -> Option<(u16, Vec<ObjectKey>
     Some((topology.region(key.region())?, aborted.calls.iter().filter_map(place).collect()))
 }
 
-/// What came of a run.
+/// How the homes judged a run.
 enum Attempt {
-    Committed {
-        phases: u8,
-        operation: Option<OperationId>,
-    },
+    /// It took effect.
+    Committed { phases: u8, operation: Option<OperationId> },
+    /// It had no effect and will have none. Another run may be more lucky, if the failure says so.
     Again(Failure),
-    /// Calls depend on what it writes at a home.
-    Depended {
-        failure: Failure,
-        home: u16,
-        calls: Vec<ObjectKey>,
-    },
+    /// It had no effect: calls depend on what it writes at a home, and it does not say what these give on that.
+    Depended { failure: Failure, home: u16, calls: Vec<ObjectKey> },
+    /// The transaction ends so, and is not run again.
     Over(Outcome<std::convert::Infallible>),
-}
-
-/// The site for a run: the nearest of those that can be reached, of this region if one is given. Those to avoid have just failed; if
-/// there is no other, they are forgotten.
-fn choose(port: &dyn Port, region: Option<u16>, avoid: &mut Vec<SiteId>) -> SiteId {
-    let is_there = |site: SiteId| region.is_none_or(|region| region == site.region);
-    let links = || port.links(OBJECTS_LANE).iter().filter(|link| is_there(link.site));
-    let found = links().find(|link| link.is_usable() && !avoid.contains(&link.site));
-    if found.is_none() {
-        avoid.clear();
-    }
-    let found = found.or_else(|| links().find(|link| link.is_usable())).or_else(|| links().next());
-    found.expect("a lane has a site in each region").site
 }
 
 /// Has a transaction committed, at the site of this region if one is given: in how many phases, as which operation.
@@ -407,9 +360,4 @@ async fn commit(
         api::Outcome::Committed { phases } => Some((phases, finished.operation)),
         _ => None,
     })
-}
-
-/// Between half of `pause` and all of it.
-fn jittered(pause: Duration, random: u64) -> Duration {
-    pause / 2 + pause / 2 * (random as u32 % 1024) / 1024
 }

@@ -38,7 +38,7 @@ fn connection_lost_acquire_goes_elsewhere_after_its_patience_and_the_first_is_gi
     script.asked(id(1, 1), granted(1));
     assert_eq!(only(script.batch()), Operation::Release { quota: "gpus".into(), amount: 4 });
     script.answer(1, &[(2, Outcome::Released { amount: 4 })]);
-    assert!(script.left().is_empty() && !script.book.has_work() && script.book.watched == 0);
+    assert!(script.left().is_empty() && !script.book.has_work() && script.book.calls.watched() == 0);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn first_that_is_refused_or_lost_is_settled() {
         assert_eq!(script.request(), Some(Request::Ask { operation: id(1, 1) }));
         script.asked(id(1, 1), outcome.clone());
         assert_eq!(script.left(), remains, "{outcome:?}");
-        assert!(!script.book.has_outstanding() && script.book.watched == 0);
+        assert!(!script.book.has_outstanding() && script.book.calls.watched() == 0);
     }
 }
 
@@ -208,7 +208,7 @@ fn release_that_left_is_handed_over_and_sent_under_its_id_until_it_is_answered()
     }
     assert_eq!(sequences(&script.batch().expect("the same again")), [1]);
     script.answer(1, &[(1, Outcome::Released { amount: 4 })]);
-    assert!(script.left().is_empty() && !script.book.has_work() && script.book.watched == 0);
+    assert!(script.left().is_empty() && !script.book.has_work() && script.book.calls.watched() == 0);
 }
 
 /// A release by amount and one by grant were handed over while their site was away, and it is back.
@@ -260,7 +260,7 @@ fn what_is_given_back_by_amount_and_refused_is_asked_about_before_it_gets_anothe
     let batch = script.batch().expect("under another id");
     assert_eq!(sequences(&batch), [3]);
     script.answer(1, &[(3, Outcome::Released { amount: 4 })]);
-    assert!(script.left().is_empty() && script.book.watched == 0);
+    assert!(script.left().is_empty() && script.book.calls.watched() == 0);
 }
 
 #[test]
@@ -338,7 +338,7 @@ fn handed_over_release_that_left_once_to_a_new_incarnation_is_repeated_under_a_n
     let by_amount = Operation::Release { quota: "gpus".into(), amount: 4 };
     assert_eq!(operations, [by_amount, Operation::ReleaseGrant { grant: newer }]);
     script.answer(2, &[1, 2].map(|sequence| (sequence, Outcome::Released { amount: 1 })));
-    assert!(script.left().is_empty() && script.book.watched == 0);
+    assert!(script.left().is_empty() && script.book.calls.watched() == 0);
 }
 
 #[test]
@@ -407,7 +407,7 @@ fn call_dropped_while_its_first_is_watched_both_are_given_back() {
         }
     }
     assert_eq!(back, 4 + 5);
-    assert!(script.left().is_empty() && script.book.watched == 0);
+    assert!(script.left().is_empty() && script.book.calls.watched() == 0);
 }
 
 #[test]
@@ -420,7 +420,7 @@ fn closing_says_what_is_left_and_keeps_its_session() {
     script.sweep(SECOND);
     assert!(keys.into_iter().all(|key| script.poll(key).is_some()), "they do not wait");
     script.connect();
-    assert_eq!(script.book.close(&mut script.wakers), 0, "its session can be asked");
+    assert_eq!(script.book.close(script.now, &mut script.wakers), 0, "its session can be asked");
     let left = script.left();
     assert!(
         [1, 2].iter().all(|sequence| left.contains(&(Some(id(1, *sequence)), None))) && left.len() == 2,
@@ -446,7 +446,7 @@ fn watched_calls_are_bounded_and_the_next_ones_wait() {
     script.disconnect();
     script.sweep(SECOND);
     let gone = keys.iter().filter(|key| script.poll(**key).is_some()).count();
-    assert_eq!((gone, script.book.watched), (WATCHED, WATCHED));
+    assert_eq!((gone, script.book.calls.watched()), (WATCHED, WATCHED));
     script.sweep(10 * SECOND);
     let told = keys[WATCHED..].iter().filter_map(|key| script.poll(*key));
     assert_eq!(told.filter(|finished| matches!(finished.reply, Reply::InDoubt)).count(), 10);

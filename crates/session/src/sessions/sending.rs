@@ -1,0 +1,168 @@
+//! Rules 1, 2, 4 and 5 of the [module above](super): what leaves next, and under which id.
+
+use slackline_core::api::{BATCH_OPERATIONS, Batch, Request, Submission};
+
+use super::Sessions;
+use super::calls::Audience;
+use super::stream::FLIGHTS;
+use super::windows::WATCH;
+use crate::command::CallKey;
+use crate::time::{Time, time_at_the_site};
+
+/// A batch is closed when its transactions take up this much, in bytes; the largest one alone still fits a message.
+const BATCH_BYTES: usize = 2 << 20;
+/// The most sessions at one site, so at most 65,536 calls wait there for tokens.
+const SESSIONS: usize = 64;
+/// The number of waiting calls from which on they are a crowd.
+const CROWD: usize = 128;
+
+impl Sessions {
+    /// True if [`Sessions::next_request`] would give something.
+    pub fn has_something_to_send(&self) -> bool {
+        let may_read = || !self.stream.is_relayed() && self.reads.has_queued();
+        let has_room = || self.wants_session() || self.windows.roomiest().is_some();
+        let may_leave = || !self.queue.resend.is_empty() || self.has_fresh() && has_room();
+        self.stream.is_open() && (!self.queue.outbox.is_empty() || may_read() || self.may_take_off() && may_leave())
+    }
+
+    /// The next message to the site.
+    pub fn next_request(&mut self, now: Time) -> Option<Request> {
+        if !self.stream.is_open() {
+            return None;
+        }
+        if self.may_take_off() && self.wants_session() {
+            self.stream.opening = true;
+            self.queue.outbox.push_back(Request::Open);
+        }
+        if let Some(request) = self.queue.outbox.pop_front() {
+            return Some(request);
+        }
+
+        // Another site would read for itself, and not for this one.
+        if !self.stream.is_relayed()
+            && let Some(request) = self.reads.next_request(now, self.stream.round_trip)
+        {
+            return Some(request);
+        }
+
+        if !self.may_take_off() {
+            return None;
+        }
+        let batch = self.repeated_batch(now).or_else(|| self.fresh_batch(now))?;
+        self.stream.take_off(&batch, now);
+        Some(Request::Batch(batch))
+    }
+
+    /// Rule 5: true if the sessions' windows are too full for what waits.
+    pub(super) fn wants_session(&self) -> bool {
+        let room = self.windows.roomiest().map_or(0, |position| self.windows[position].room());
+        !self.stream.is_relayed()
+            && !self.stream.opening
+            && room < self.queue.fresh.len().min(BATCH_OPERATIONS / 2)
+            && self.windows.len() < SESSIONS
+    }
+
+    /// Rule 4: true if another batch may leave.
+    fn may_take_off(&self) -> bool {
+        match self.stream.flights() {
+            0 => true,
+            FLIGHTS.. => false,
+            _ => self.queue.fresh.len() >= CROWD,
+        }
+    }
+
+    /// The number of calls of a crowd that travel in the next batch: no more than their part of all that are under way or wait, so that
+    /// while the site works on one part, the client works on another.
+    fn seats(&self) -> usize {
+        ((self.stream.flying() + self.queue.fresh.len()) / FLIGHTS).max(CROWD)
+    }
+
+    /// True if a call that has not left may leave now.
+    fn has_fresh(&self) -> bool {
+        match self.stream.is_relayed() {
+            false => !self.queue.fresh.is_empty(),
+            true => self.queue.fresh.iter().any(|key| self.calls[*key].may_be_relayed()),
+        }
+    }
+
+    /// Rule 2: a batch of what leaves again under its id. A batch is of one session.
+    fn repeated_batch(&mut self, now: Time) -> Option<Batch> {
+        let mut operations = Vec::new();
+        let (mut chosen, mut bytes) = (None, 0);
+        while let Some(&(id, sequence)) = self.queue.resend.front() {
+            let is_full = operations.len() == BATCH_OPERATIONS || bytes >= BATCH_BYTES;
+            if chosen.is_some_and(|chosen| chosen != id) || is_full {
+                break;
+            }
+            self.queue.resend.pop_front();
+
+            // It may have ended since it was put into the queue.
+            let session = self.windows.position(id).map(|position| &self.windows[position]);
+            let Some(key) = session.and_then(|session| session.call(sequence)) else { continue };
+            chosen = Some(id);
+            bytes += self.calls[key].command.bytes();
+            operations.push(self.submission(key, sequence, now));
+        }
+        Some(self.batch(self.windows.position(chosen?)?, operations))
+    }
+
+    /// Rule 1: a batch of calls that leave for the first time, each of which is given its id here.
+    fn fresh_batch(&mut self, now: Time) -> Option<Batch> {
+        let position = self.windows.roomiest()?;
+        let room = self.windows[position].room().min(BATCH_OPERATIONS).min(self.seats());
+        let mut operations = Vec::with_capacity(room.min(self.queue.fresh.len()));
+        let mut bytes = 0;
+        for _ in 0..self.queue.fresh.len() {
+            if operations.len() == room || bytes >= BATCH_BYTES {
+                break;
+            }
+            let Some(key) = self.queue.fresh.pop_front() else { break };
+            let call = &mut self.calls[key];
+            if self.stream.is_relayed() && !call.may_be_relayed() {
+                self.queue.fresh.push_back(key);
+                continue;
+            }
+
+            call.queued = false;
+            match call.audience {
+                Audience::Waiting(_) | Audience::Detached => {}
+                // It was told that its deadline passed, and fetches that.
+                Audience::Told(_) => continue,
+                Audience::Gone => {
+                    self.calls.remove(key);
+                    continue;
+                }
+            }
+
+            // From here on the call is its site's: it goes nowhere else unless it is settled that this id has no effect.
+            let sequence = self.windows[position].give(key);
+            bytes += call.command.bytes();
+            call.id = Some(self.windows.operation(position, sequence));
+            operations.push(self.submission(key, sequence, now));
+        }
+        (!operations.is_empty()).then(|| self.batch(position, operations))
+    }
+
+    fn batch(&self, position: usize, operations: Vec<Submission>) -> Batch {
+        let session = &self.windows[position];
+        let (incarnation, session, low) = (session.incarnation, session.id, session.low);
+        Batch { site: self.windows.site, incarnation, session, low, operations }
+    }
+
+    /// A call as it leaves, now, under its id.
+    fn submission(&mut self, key: CallKey, sequence: u64, now: Time) -> Submission {
+        let call = &mut self.calls[key];
+        assert_eq!(call.id.map(|id| id.sequence), Some(sequence), "a call leaves under its own id");
+        call.times_sent += 1;
+        if call.sent_at.is_none() {
+            call.sent_at = Some(now);
+            call.quiet_since = Some(now);
+            call.restless = false;
+        }
+
+        // What is watched has no deadline; the site is given the time that it is sure to remember the outcome for.
+        let deadline = if call.is_watched() { now + WATCH } else { call.terms.deadline };
+        let timeout = time_at_the_site(deadline, now, self.stream.round_trip);
+        Submission { sequence, timeout, operation: call.command.operation() }
+    }
+}

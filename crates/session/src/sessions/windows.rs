@@ -1,0 +1,265 @@
+//! The sessions at one site, each a window of sequences: which of them are under way, and which somebody may still ask about.
+
+use std::collections::VecDeque;
+use std::ops::{Index, IndexMut};
+use std::time::Duration;
+
+use slackline_core::api::{Request, SESSION_WINDOW};
+use slackline_core::id::{Incarnation, OperationId, SessionId, SiteId};
+
+use crate::command::CallKey;
+use crate::time::Time;
+
+/// How long an unwatched call, or one whose outcome was reported as unknown, is remembered: half the time that the
+/// site keeps it, so that it can be asked about.
+pub const WATCH: Duration = Duration::from_secs(300);
+/// The most operations reported as unknown that hold their session's mark back; the oldest are let go.
+const DOUBTS: usize = 4096;
+
+/// What is known of a sequence that was given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Entry {
+    /// Nobody wants its outcome any more.
+    Settled,
+    /// It is this call's, which has not ended.
+    Call(CallKey),
+    /// It was reported as unknown; somebody may still ask.
+    Unknown,
+}
+
+/// A session: its sequences are given in order, each once.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) id: SessionId,
+    pub(super) incarnation: Incarnation,
+    /// The lowest sequence that somebody cares about, that of the first entry. The site may forget all before it. So it only rises, and
+    /// stops at the first sequence that is not settled.
+    pub(super) low: u64,
+    /// One for each sequence from `low` to the last that was given; at most [`SESSION_WINDOW`]. The first is not settled.
+    entries: VecDeque<Entry>,
+    /// True from when its site is known to have ended it, or to have lost what it rests on: nothing new leaves in it.
+    pub(super) ended: bool,
+}
+
+impl Session {
+    /// The number of sequences that still fit its window.
+    pub(super) fn room(&self) -> usize {
+        if self.ended { 0 } else { SESSION_WINDOW as usize - self.entries.len() }
+    }
+
+    /// True if nobody cares about any of its sequences.
+    fn is_idle(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The call that has this sequence and has not ended.
+    pub(super) fn call(&self, sequence: u64) -> Option<CallKey> {
+        match self.entries.get(self.offset(sequence)?)? {
+            Entry::Call(key) => Some(*key),
+            Entry::Settled | Entry::Unknown => None,
+        }
+    }
+
+    /// The calls that have a sequence and have not ended, by ascending sequence.
+    fn calls(&self) -> impl Iterator<Item = (u64, CallKey)> {
+        (self.low..).zip(&self.entries).filter_map(|(sequence, entry)| match entry {
+            Entry::Call(key) => Some((sequence, *key)),
+            Entry::Settled | Entry::Unknown => None,
+        })
+    }
+
+    /// Gives a call the next sequence. There must be room.
+    pub(super) fn give(&mut self, key: CallKey) -> u64 {
+        assert!(self.room() > 0, "the site refuses what is beyond its window");
+
+        // The entries before it stay until `low` has passed them, so no sequence is given twice.
+        let sequence = self.low + self.entries.len() as u64;
+        self.entries.push_back(Entry::Call(key));
+        sequence
+    }
+
+    /// Gives the sequence of a call to another one, which goes on with it.
+    pub(super) fn pass_on(&mut self, sequence: u64, from: CallKey, to: CallKey) {
+        let entry = self.entry(sequence).expect("a sequence that is in use has an entry");
+        assert_eq!(*entry, Entry::Call(from), "a sequence is passed on by the call that has it");
+        *entry = Entry::Call(to);
+    }
+
+    /// Nobody wants the outcome of this sequence any more.
+    pub(super) fn settle(&mut self, sequence: u64) {
+        if let Some(entry) = self.entry(sequence) {
+            *entry = Entry::Settled;
+        }
+
+        // The mark is never raised past an outcome that somebody may still want: the site would forget it.
+        while self.entries.front() == Some(&Entry::Settled) {
+            self.entries.pop_front();
+            self.low += 1;
+        }
+    }
+
+    fn offset(&self, sequence: u64) -> Option<usize> {
+        usize::try_from(sequence.checked_sub(self.low)?).ok()
+    }
+
+    fn entry(&mut self, sequence: u64) -> Option<&mut Entry> {
+        let offset = self.offset(sequence)?;
+        self.entries.get_mut(offset)
+    }
+}
+
+/// The sessions at one site, and which of their operations were reported as unknown.
+#[derive(Debug)]
+pub(super) struct Windows {
+    pub(super) site: SiteId,
+    /// Oldest first; each until it has ended and nobody cares about its sequences. No two have the same number, since answers name a
+    /// session by its number alone.
+    sessions: Vec<Session>,
+    /// The operations that were reported as unknown, oldest first, and until when each holds its session's mark back. Each has an entry
+    /// [`Entry::Unknown`], and each such entry is named here once.
+    doubts: VecDeque<(Time, SessionId, u64)>,
+}
+
+impl Windows {
+    pub(super) fn new(site: SiteId) -> Self {
+        Self { site, sessions: Vec::new(), doubts: VecDeque::new() }
+    }
+
+    /// The number of sessions that are kept.
+    pub(super) fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// The position of the session of this number.
+    pub(super) fn position(&self, id: SessionId) -> Option<usize> {
+        self.sessions.iter().position(|session| session.id == id)
+    }
+
+    /// The position of the session with most room, in which calls leave next; none if no session has room.
+    pub(super) fn roomiest(&self) -> Option<usize> {
+        let rooms = self.sessions.iter().map(Session::room).enumerate();
+        rooms.max_by_key(|(_, room)| *room).filter(|(_, room)| *room > 0).map(|(position, _)| position)
+    }
+
+    /// True if a session is open that can be used.
+    pub(super) fn has_open(&self) -> bool {
+        self.sessions.iter().any(|session| !session.ended)
+    }
+
+    /// The id of the operation of this sequence in the session at this position.
+    pub(super) fn operation(&self, position: usize, sequence: u64) -> OperationId {
+        let Session { id, incarnation, .. } = self.sessions[position];
+        OperationId { site: self.site, incarnation, session: id, sequence }
+    }
+
+    /// The call that has this id and has not ended.
+    pub(super) fn call(&self, id: OperationId) -> Option<CallKey> {
+        self.sessions[self.position(id.session)?].call(id.sequence)
+    }
+
+    /// True if a call has an id and has not ended.
+    pub(super) fn has_calls(&self) -> bool {
+        self.sessions.iter().any(|session| session.calls().next().is_some())
+    }
+
+    /// The calls that have an id and have not ended: the position of the session, the sequence, the key.
+    pub(super) fn calls(&self) -> Vec<(usize, u64, CallKey)> {
+        let of = |(position, session): (usize, &Session)| -> Vec<(usize, u64, CallKey)> {
+            session.calls().map(|(sequence, key)| (position, sequence, key)).collect()
+        };
+        self.sessions.iter().enumerate().flat_map(of).collect()
+    }
+
+    /// A session was opened, whose number no other one here has.
+    pub(super) fn open(&mut self, incarnation: Incarnation, id: SessionId) {
+        assert!(self.position(id).is_none(), "answers name a session by its number alone");
+        self.sessions.push(Session { id, incarnation, low: 1, entries: VecDeque::new(), ended: false });
+    }
+
+    /// The site has lost what sessions of incarnations before this one rest on: nothing new is to leave in them.
+    pub(super) fn end_before(&mut self, incarnation: Incarnation) {
+        for session in &mut self.sessions {
+            session.ended |= session.incarnation < incarnation;
+        }
+        self.forget_ended();
+    }
+
+    /// Forgets the sessions that have ended, and of which nobody wants to know anything.
+    pub(super) fn forget_ended(&mut self) {
+        self.sessions.retain(|session| !session.ended || !session.is_idle());
+    }
+
+    /// What closes each session whose outcomes nobody can still want.
+    pub(super) fn closes(&self) -> impl Iterator<Item = Request> {
+        let finished = self.sessions.iter().filter(|session| session.is_idle() && !session.ended);
+        finished.map(|session| Request::Close {
+            site: self.site,
+            incarnation: session.incarnation,
+            session: session.id,
+        })
+    }
+
+    /// Nobody wants the outcome of this operation any more.
+    pub(super) fn settle(&mut self, id: OperationId) {
+        if let Some(position) = self.position(id.session) {
+            self.sessions[position].settle(id.sequence);
+        }
+    }
+
+    /// The caller is told that this is in doubt, and may ask as long as the site remembers.
+    pub(super) fn doubt(&mut self, id: OperationId, now: Time) {
+        let position = self.position(id.session);
+        if let Some(entry) = position.and_then(|position| self.sessions[position].entry(id.sequence)) {
+            *entry = Entry::Unknown;
+            self.doubts.push_back((now + WATCH, id.session, id.sequence));
+        }
+        if self.doubts.len() > DOUBTS {
+            self.let_go_of_oldest_doubt();
+        }
+    }
+
+    /// Lets go of what was reported as unknown so long ago that nobody will ask.
+    pub(super) fn let_go(&mut self, now: Time) {
+        while self.doubts.front().is_some_and(|(until, ..)| *until <= now) {
+            self.let_go_of_oldest_doubt();
+        }
+    }
+
+    fn let_go_of_oldest_doubt(&mut self) {
+        let Some((_, id, sequence)) = self.doubts.pop_front() else { return };
+        if let Some(position) = self.position(id) {
+            self.sessions[position].settle(sequence);
+        }
+    }
+
+    /// Asserts what always holds between the fields.
+    pub(super) fn check(&self) {
+        for (position, session) in self.sessions.iter().enumerate() {
+            assert_eq!(self.position(session.id), Some(position), "two sessions have the number {}", session.id.0);
+            assert!(session.entries.len() <= SESSION_WINDOW as usize, "beyond the window: {session:?}");
+            assert_ne!(session.entries.front(), Some(&Entry::Settled), "the mark is as high as may be: {session:?}");
+        }
+        let entries = self.sessions.iter().flat_map(|session| &session.entries);
+        let unknown = entries.filter(|entry| **entry == Entry::Unknown).count();
+        assert_eq!(unknown, self.doubts.len(), "each operation that was reported as unknown is let go once");
+        for (_, id, sequence) in &self.doubts {
+            let session = self.position(*id).map(|position| &self.sessions[position]);
+            let entry = session.and_then(|session| session.entries.get(session.offset(*sequence)?));
+            assert_eq!(entry, Some(&Entry::Unknown), "{}-{sequence} was reported as unknown", id.0);
+        }
+    }
+}
+
+impl Index<usize> for Windows {
+    type Output = Session;
+
+    fn index(&self, position: usize) -> &Session {
+        &self.sessions[position]
+    }
+}
+
+impl IndexMut<usize> for Windows {
+    fn index_mut(&mut self, position: usize) -> &mut Session {
+        &mut self.sessions[position]
+    }
+}
