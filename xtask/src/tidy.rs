@@ -1,9 +1,10 @@
 //! The layering: which crate may depend on which, which module of `core` may use which, and that files stay readable.
-//! ARCHITECTURE.md draws the same map.
+//! ARCHITECTURE.md draws the same map. What is checked of the pages for people is in [`crate::pages`].
 
 use std::fs;
 use std::path::Path;
 
+use crate::pages::pages;
 use crate::{cargo, root};
 
 /// Each crate with those of our own that it may depend on.
@@ -58,6 +59,7 @@ pub(crate) fn tidy() -> Vec<String> {
     modules(&mut findings);
     chapters(&mut findings);
     lengths(&root(), &mut findings);
+    pages(&mut findings);
     findings
 }
 

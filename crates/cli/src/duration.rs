@@ -45,6 +45,19 @@ pub(crate) fn parse_hold(text: &str) -> Result<Duration, String> {
     if range.contains(&duration) { Ok(duration) } else { Err("a hold lasts 1ms to 400d".to_owned()) }
 }
 
+/// A duration in words, in the largest unit of which it has two or more, with a decimal; below 1 s in milliseconds. What would be
+/// rounded up to two of a unit has two.
+pub(crate) fn words(span: Duration) -> String {
+    let seconds = span.as_secs_f64();
+    match seconds {
+        ..1.0 => format!("{:.0} ms", seconds * 1e3),
+        ..119.95 => format!("{seconds:.1} s"),
+        ..7_197.0 => format!("{:.1} min", seconds / 60.0),
+        ..172_620.0 => format!("{:.1} h", seconds / 3600.0),
+        _ => format!("{:.1} days", seconds / 86_400.0),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,5 +85,20 @@ mod tests {
         }
         assert!(parse_positive("0s").is_err());
         assert!(parse_hold("401d").is_err() && parse_hold("999us").is_err() && parse_hold("400d").is_ok());
+    }
+
+    #[test]
+    fn words_name_the_largest_unit_that_fits() {
+        for (millis, says) in [
+            (950, "950 ms"),
+            (59_990, "60.0 s"),
+            (119_990, "2.0 min"),
+            (7_190_000, "119.8 min"),
+            (7_199_990, "2.0 h"),
+            (172_799_990, "2.0 days"),
+            (2_591_999_990, "30.0 days"),
+        ] {
+            assert_eq!(words(Duration::from_millis(millis)), says);
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -12,6 +12,7 @@ use slackline::{
 
 use crate::described::Described;
 use crate::output::{safe, safe_line};
+use crate::waited::Answered;
 
 /// Prints text or JSON that is safe on a terminal: in JSON, escaped characters stand in strings, and mean the same there. A reader
 /// that has gone away, as `head` does, is no failure of the command.
@@ -34,17 +35,34 @@ pub(crate) struct End {
     json: String,
     /// For people; empty if there is none.
     text: String,
+    /// For people: the sites that the answer came from; none where its time says nothing.
+    answered: Option<Answered>,
+    /// For people: the time that the answer took, in a line on standard error, so that standard output is the answer alone.
+    time: Option<String>,
 }
 
 impl End {
     /// `text` is for people, without a line end.
     pub(crate) fn new(json: impl Serialize, text: impl Into<String>) -> Self {
-        Self { json: to_json(json), text: text.into() }
+        Self { json: to_json(json), ..Self::of_text(text) }
     }
 
     /// The output is text alone.
     pub(crate) fn of_text(text: impl Into<String>) -> Self {
-        Self { json: String::new(), text: text.into() }
+        Self { json: String::new(), text: text.into(), answered: None, time: None }
+    }
+
+    /// The same output, with the sites that the answer came from.
+    pub(crate) fn answered(self, answered: Answered) -> Self {
+        Self { answered: Some(answered), ..self }
+    }
+
+    /// The same output, with the line on the time that the answer took.
+    pub(crate) async fn timed(mut self, client: &Client, took: Duration) -> Self {
+        if let Some(answered) = self.answered.take() {
+            self.time = Some(answered.line(client, took).await);
+        }
+        self
     }
 
     /// The output is printed already.
@@ -57,7 +75,7 @@ impl End {
         let mut json: Value = serde_json::from_str(&self.json).unwrap_or_default();
         json["left"] = left.iter().map(left_json).collect();
         let text = left.iter().fold(self.text, |text, left| text + "\n" + &left_words(left));
-        Self { json: to_json(json), text }
+        Self { json: to_json(json), text, ..self }
     }
 
     pub(crate) fn print(&self, json: bool) {
@@ -66,6 +84,9 @@ impl End {
             true => say(&self.json),
             false if self.text.is_empty() => {}
             false => say(&self.text),
+        }
+        if let Some(time) = self.time.as_ref().filter(|_| !json) {
+            eprintln!("{}", safe_line(time));
         }
     }
 }
@@ -79,7 +100,14 @@ pub(crate) enum Finish {
     /// It may have been done or not.
     Unknown(Unknown),
     /// The operation that the command asks about was refused, at that time.
-    WasRefused(Refused),
+    WasRefused {
+        /// Its refusal.
+        refused: Refused,
+        /// Its id, as it is written for people.
+        name: String,
+        /// The one site that could have carried it out.
+        site: String,
+    },
     /// The user interrupted it.
     Interrupted,
     /// It could not be tried, or did not get an answer.
@@ -116,7 +144,11 @@ impl Finish {
     pub(crate) fn status(&self) -> u8 {
         match self {
             Finish::Refused(refused) | Finish::Aborted(refused, _) if is_wrong_use(&refused.reason) => 2,
-            Finish::Refused(_) | Finish::Aborted(..) | Finish::WasRefused(_) | Finish::Failed(_) | Finish::Said(_) => 1,
+            Finish::Refused(_)
+            | Finish::Aborted(..)
+            | Finish::WasRefused { .. }
+            | Finish::Failed(_)
+            | Finish::Said(_) => 1,
             Finish::NotAsExpected { .. } => 1,
             Finish::Leaving(finish, _) => finish.status(),
             Finish::WrongUse(_) => 2,
@@ -151,7 +183,12 @@ impl Finish {
             Finish::Aborted(refused, operation) => {
                 format!("{refused}{}; `slackline txn explain {operation}` tells more", advice(&refused.reason))
             }
-            Finish::WasRefused(refused) => format!("the operation was refused: {}", refused.reason),
+            // It was mistyped, or did not arrive before somebody asked about it. The site cannot tell these apart.
+            Finish::WasRefused { refused: Refused { reason: Reason::Withdrawn, .. }, name, site } => format!(
+                "{site} has carried out no operation {name}, and never will: it did not know this id, or had not begun, when it was \
+                 first asked; is the id right?"
+            ),
+            Finish::WasRefused { refused, .. } => format!("the operation was refused: {}", refused.reason),
             Finish::Interrupted => {
                 "interrupted: it may have been done or not; tokens that were being acquired are given back".to_owned()
             }
@@ -188,7 +225,7 @@ impl Finish {
                 json["operation"] = json!(operation);
                 (if is_wrong_use(reason) { "wrong_use" } else { "refused" }, json)
             }
-            Finish::Refused(Refused { reason, .. }) | Finish::WasRefused(Refused { reason, .. }) => {
+            Finish::Refused(Refused { reason, .. }) | Finish::WasRefused { refused: Refused { reason, .. }, .. } => {
                 ("refused", reason_json(reason))
             }
             Finish::Interrupted => ("unknown", json!({ "why": "interrupted" })),

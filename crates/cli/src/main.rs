@@ -7,6 +7,7 @@ mod end;
 mod json;
 mod output;
 mod session;
+mod waited;
 
 use std::process::ExitCode;
 
@@ -28,7 +29,8 @@ use crate::end::{End, Finish};
     arg_required_else_help = true,
     subcommand_required = true,
     infer_subcommands = false,
-    max_term_width = 100,
+    // The width of the narrowest terminal that people use: a line that is broken by the terminal is hard to read.
+    term_width = 80,
     after_help = "\
 A first tour, in two terminals:
   slackline dev                               # three regions on this machine

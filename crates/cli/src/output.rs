@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 /// Text that is safe to print on a terminal. Names and values come from other users: control characters, invisible ones, and those
 /// that turn the direction of writing are written as JSON writes them, such as `\u001b`. Line ends and tabs stay.
@@ -86,6 +87,27 @@ impl Table {
     }
 }
 
+/// The widest matrix of round trips, in columns without those of the names before its rows.
+const MATRIX: usize = 60;
+
+/// Round trips between sites as a matrix, in milliseconds; `of` names the time from one to another. None if it would be too wide
+/// for a terminal.
+pub(crate) fn round_trips(names: &[&str], of: impl Fn(&str, &str) -> Option<Duration>) -> Option<String> {
+    let width = names.iter().map(|name| name.len().max(5) + 2).sum::<usize>();
+    if width > MATRIX {
+        return None;
+    }
+
+    let columns: Vec<String> = names.iter().map(|name| format!("#{name}")).collect();
+    let columns: Vec<&str> = std::iter::once("RTT, MS").chain(columns.iter().map(String::as_str)).collect();
+    let mut table = Table::new(&columns);
+    for from in names {
+        let time = |to: &&str| of(from, to).map_or("-".to_owned(), |time| format!("{:.1}", time.as_secs_f64() * 1e3));
+        table.row(std::iter::once((*from).to_owned()).chain(names.iter().map(time)));
+    }
+    Some(table.render())
+}
+
 /// `none` for nothing, otherwise the items with commas.
 pub(crate) fn list(items: &[String]) -> String {
     if items.is_empty() { "none".to_owned() } else { items.join(", ") }
@@ -111,5 +133,15 @@ mod tests {
         table.row(["us".to_owned(), "5".to_owned()]);
         table.row(["größer".to_owned(), "12345678".to_owned()]);
         assert_eq!(table.render(), "SITE      TOKENS\nus             5\ngrößer  12345678");
+    }
+
+    #[test]
+    fn round_trips_are_a_matrix_that_fits_a_terminal() {
+        let of = |from: &str, to: &str| {
+            (from != to).then(|| Duration::from_micros(if to == "eu" { 70_500 } else { 152_000 }))
+        };
+        let matrix = round_trips(&["us", "eu"], of).expect("it fits");
+        assert_eq!(matrix, "RTT, MS     us    eu\nus           -  70.5\neu       152.0     -");
+        assert_eq!(round_trips(&["a-region-with-a-long-name"; 3], of), None);
     }
 }

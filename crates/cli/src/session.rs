@@ -1,6 +1,6 @@
 //! The common part of all commands that talk to a cluster: its addresses, and the time that they may take.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use slackline::{Client, ConnectError, Left, Options};
@@ -39,25 +39,28 @@ machine: 127.0.0.1:7400 to 7402"
 }
 
 impl Connection {
-    /// Connects, does the work, and closes.
+    /// Connects, does the work, and closes. With `json` the output is for a program, which is not told of the time.
     pub(crate) fn run<F: Future<Output = Result<End, Finish>>>(
         &self,
+        json: bool,
         work: impl FnOnce(Client) -> F,
     ) -> Result<End, Finish> {
-        self.run_and_end(work, Client::close)
+        self.run_and_end(json, work, Client::close)
     }
 
     /// Connects, does work that has an operation's id, and leaves the session open: for some time the outcome of the operation can
     /// be asked for.
     pub(crate) fn run_and_leave<F: Future<Output = Result<End, Finish>>>(
         &self,
+        json: bool,
         work: impl FnOnce(Client) -> F,
     ) -> Result<End, Finish> {
-        self.run_and_end(work, Client::leave)
+        self.run_and_end(json, work, Client::leave)
     }
 
     fn run_and_end<F: Future<Output = Result<End, Finish>>, E: Future<Output = Vec<Left>>>(
         &self,
+        json: bool,
         work: impl FnOnce(Client) -> F,
         end_client: impl FnOnce(Client) -> E,
     ) -> Result<End, Finish> {
@@ -68,10 +71,17 @@ impl Connection {
             let (source, addresses) = self.addresses();
             let client = Client::connect_with(addresses, options).await.map_err(|error| explain(source, error))?;
 
+            let asked_at = Instant::now();
             let end = tokio::select! {
                 end = work(client.clone()) => end,
                 _ = tokio::signal::ctrl_c() => Err(Finish::Interrupted),
             };
+            let took = asked_at.elapsed();
+            let end = match end {
+                Ok(end) if !json => Ok(end.timed(&client, took).await),
+                end => end,
+            };
+
             if matches!(end, Err(Finish::Interrupted)) {
                 // The client asks about an acquire that was dropped unanswered, and gives it back if it was granted: tokens that
                 // nobody knows of would be out permanently. It needs this time for it.

@@ -74,7 +74,7 @@ fn help_has_an_example_for_every_command() {
         let after: Vec<&str> = after.collect();
         assert!(after.iter().any(|line| line.starts_with(&format!("  {command}"))), "{command}: {}", help.stdout);
         // Nothing of it is wrapped in a terminal of 80 columns.
-        let too_long: Vec<&&str> = after.iter().filter(|line| line.chars().count() > 80).collect();
+        let too_long: Vec<&str> = help.stdout.lines().filter(|line| line.chars().count() > 80).collect();
         assert!(too_long.is_empty(), "{command}: {too_long:?}");
         // What is longer does not begin by saying the same again.
         let mut paragraphs = help.stdout.split("\n\n");
@@ -265,6 +265,10 @@ fn dev_cluster_serves_quotas_end_to_end() {
     }
     let withdrawn = cluster.run(&["outcome", "eu-1-999999-1", "--json"]);
     assert_eq!((withdrawn.status, &withdrawn.json()["reason"]), (1, &json!("withdrawn")));
+    assert!(
+        withdrawn.stderr.contains("eu has carried out no operation eu-1-999999-1, and never will"),
+        "{withdrawn:?}"
+    );
 
     assert_eq!(cluster.run(&["quota", "list", "--json"]).json()["quotas"][0]["name"], "gpus");
     assert!(cluster.run(&["quota", "list"]).stdout.contains("gpus"));
@@ -359,6 +363,32 @@ fn objects_are_written_and_read_in_one_transaction_each_or_several_in_one() {
     }
     let accepted = "the objects that eu has lost count as absent, from 21 s after its start on";
     assert_eq!(said(&["accept-loss", "--site", "eu"]), accepted);
+}
+
+#[test]
+fn person_is_told_how_long_an_answer_took_and_what_it_waited_for() {
+    let cluster = Server::start(&["dev", "--memory", "--port", "0", "--json"]);
+    let told = |words: &[&str]| {
+        let ended = cluster.run(words);
+        assert_eq!((ended.status, ended.stderr.lines().count()), (0, 1), "{words:?}: {ended:?}");
+        ended.stderr.trim_end().to_owned()
+    };
+    assert!(told(&["quota", "create", "gpus", "--limit", "5000"]).starts_with("answered in "));
+
+    // A busy machine may make a site slow. What it says then claims less, and is never wrong.
+    let alone = || told(&["quota", "acquire", "gpus", "1", "--site", "eu"]);
+    let ends = ", without waiting for another region";
+    let alone = eventually("an answer at once", alone, |line: &String| line.ends_with(ends));
+    assert!(alone.starts_with("answered by eu in ") && alone.contains(" ms, "), "{alone}");
+    let moved = told(&["quota", "acquire", "gpus", "3000", "--site", "ap"]);
+    assert!(moved.ends_with(", long enough to ask another region"), "{moved}");
+    assert!(told(&["quota", "show", "gpus"]).ends_with(", after asking every site"));
+
+    let put = told(&["put", "eu:x", "1", "--site", "us"]);
+    assert!(put.starts_with("answered by us in ") && put.ends_with(", after asking eu"), "{put}");
+    let read = told(&["get", "eu:x", "--site", "ap"]);
+    assert!(read.ends_with(", long enough to ask eu, its home"), "{read}");
+    assert_eq!(cluster.run(&["put", "eu:x", "2", "--json"]).stderr, "");
 }
 
 #[test]
@@ -724,7 +754,7 @@ fn bench_of_transactions_tells_its_defaults_and_that_nothing_was_committed() {
             let of_option = words.split_once(&format!("{option} <")).and_then(|(_, after)| after.split(']').next());
             assert!(of_option.is_some_and(|text| text.ends_with(&format!("[default: {default}"))), "{option}: {help}");
         }
-        assert!(words.contains(&format!("Only this configuration: {configs}; without")), "{help}");
+        assert!(words.contains(&format!("Only this configuration: {configs}; by default")), "{help}");
     }
     let bank = slackline(&["bench", "bank", "--measure", "1", "--config", "occ", "--json"]);
     assert_eq!((bank.status, &bank.json()["runs"][0]["committed"]), (1, &json!(0)), "{bank:?}");

@@ -94,3 +94,8 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/src/transactions.md")]
 struct Transactions;
+
+/// And that of the recipes.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/src/recipes.md")]
+struct Recipes;

@@ -18,7 +18,7 @@ use super::bench_report::{Shown, explain_live, here, show, show_committed};
 use super::bench_txns::{BankBench, CoursesBench, Oo7Bench, ReadsBench, TwitterBench, WritesBench};
 use crate::end::{End, Finish, say};
 
-/// Measures: a workload, in virtual time or against real sites
+/// Measures workloads, in virtual time or against real sites
 ///
 /// Every workload is seeded, and the resulting data are verified after every run. Prints a table, or with --json one object.
 #[derive(Args)]
@@ -90,10 +90,10 @@ struct QuotaBench {
     shown: Shown,
 }
 
-/// One quota that never runs out, at one site: how many durable grants a second
+/// Measures the durable grants a second of one quota at one site
 ///
-/// Without --live this is a simulation in virtual time, with the costs of work and syncs from a model. Only --live measures this
-/// machine.
+/// The quota never runs out. Without --live the site is simulated in virtual time, and a model says what work and syncs cost. Only
+/// --live measures this machine.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -101,7 +101,7 @@ Examples:
   slackline bench hot --live --callers 1,64
   slackline bench hot                          # simulated")]
 struct HotBench {
-    /// Callers, one call in flight each
+    /// The number of callers; each has one call in flight at a time
     #[arg(long, value_name = "N", default_value = "64", value_delimiter = ',')]
     callers: Vec<usize>,
     /// A real server in a process of its own, with its data below the working directory
@@ -111,7 +111,9 @@ struct HotBench {
     shown: Shown,
 }
 
-/// The machine alone: how many acquires a second on one core
+/// Measures the acquires a second of the state machine alone
+///
+/// It runs on one core, without a server, a network or a disk.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  slackline bench core --quotas 1000\n  slackline bench core --waiting 100000")]
 struct CoreBench {
@@ -121,15 +123,15 @@ struct CoreBench {
     /// The number of quotas
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     quotas: usize,
-    /// Measure instead the time of a release, a question and a tick while this number of acquires waits, and twice that number of
-    /// operations on unknown names
+    /// Measure another thing: how long a release, a question and a tick take while this number of acquires waits, and twice that
+    /// number of operations on unknown names
     #[arg(long, value_name = "N", conflicts_with_all = ["acquires", "quotas"])]
     waiting: Option<usize>,
     #[command(flatten)]
     shown: Shown,
 }
 
-/// The cost of many quotas at one site: memory, and the time of a restart
+/// Measures the memory and the restart of a site with many quotas
 #[derive(Args)]
 #[command(after_help = "Example:\n  slackline bench footprint --quotas 10000")]
 struct FootprintBench {
@@ -143,7 +145,7 @@ struct FootprintBench {
     shown: Shown,
 }
 
-/// The cost of work at a real site, beside the costs in the simulator's model
+/// Measures the cost of work at a site, for the simulator's model
 ///
 /// Two sites and a client run on this machine for about a minute. The time of the sites' processors and syncs is divided into
 /// the times of an input, an operation, an object, a message, a byte and a sync.

@@ -41,7 +41,9 @@ fn own(arg: Arg, terms: &Terms) -> Arg {
     let (last, others) =
         names.split_last().map_or((String::new(), String::new()), |(last, others)| (last.clone(), others.join(", ")));
     match arg.get_id().as_str() {
-        "config" => arg.help(format!("Only this configuration: {others} or {last}; without, all on the same seed")),
+        "config" => {
+            arg.help(format!("Only this configuration: {others} or {last}; by default each of them, on the same seed"))
+        }
         "rtt" => arg.default_value(terms.rtt.as_millis().to_string()),
         "clients" => arg.default_value(terms.clients_per_store.to_string()),
         "measure" => arg.default_value(terms.measure.as_millis().to_string()),
@@ -64,10 +66,10 @@ impl Course {
     }
 }
 
-/// Who is followed most, asked all the time while that changes
+/// Measures one question that all clients ask while its answer changes
 ///
-/// After the Twitter benchmark of the Warranties paper: 3 stores, 24 clients, 98 % compute the five most followed of 1,000
-/// users by divide and conquer, 2 % follow or unfollow a random one.
+/// It follows the Twitter benchmark of the Warranties paper. There are 3 stores and 24 clients. Of the transactions, 98 % compute
+/// the five most followed of 1,000 users by divide and conquer, and 2 % follow or unfollow a random user.
 #[derive(Args)]
 #[command(mut_args(|arg| own(arg, &TwitterOptions::default().terms)), after_help = "\
 Examples:
@@ -84,10 +86,11 @@ pub(crate) struct TwitterBench {
     pub(super) shown: Shown,
 }
 
-/// Many users of one design library: large transactions, popularity by a power law
+/// Measures large transactions of many users over one design library
 ///
-/// After the multi-user OO7 benchmark as the Warranties paper has it: about 460 objects a transaction, 2 % of transactions
-/// write, 36 clients per store. One run per number of stores, share of writes and configuration.
+/// It follows the multi-user OO7 benchmark of the Warranties paper. A transaction reads about 460 objects, some of them much more
+/// often than others; 2 % of transactions write. Each store has 36 clients. There is one run for each number of stores, share of
+/// writes and configuration.
 #[derive(Args)]
 #[command(mut_args(|arg| own(arg, &Oo7Options::default().terms)), after_help = "\
 Examples:
@@ -106,7 +109,10 @@ pub(crate) struct Oo7Bench {
     pub(super) shown: Shown,
 }
 
-/// Transfers between stores, audits of the total, scans: judged by the checker
+/// Measures transfers between accounts, and checks their order
+///
+/// Transfers move money between stores, audits read the total, scans list accounts. The checker of histories then judges whether
+/// all of them were strictly serializable.
 #[derive(Args)]
 #[command(mut_args(|arg| own(arg, &BankOptions::default().terms)), after_help = "\
 Examples:
@@ -125,10 +131,10 @@ pub(crate) struct BankBench {
     pub(super) shown: Shown,
 }
 
-/// A course management system: many more reads than writes, and bursts before deadlines
+/// Measures a course system, which reads much more than it writes
 ///
-/// The data and the load are generated. With --baseline postgres the same transactions run on PostgreSQL too, with optimistic locking
-/// by version columns; that measures real sites in real time, so everything in the report is live.
+/// The data and the load are generated; writes come in bursts before deadlines. With --baseline postgres the same transactions
+/// also run on PostgreSQL, with optimistic locking by version columns. PostgreSQL runs in real time, so then all runs do.
 #[derive(Args)]
 #[command(mut_args(|arg| own(arg, &CoursesOptions::default().terms)), after_help = "\
 Examples:
@@ -154,19 +160,20 @@ pub(crate) struct CoursesBench {
 /// Transactions of one operation
 #[derive(Args)]
 pub(crate) struct Single {
-    /// Callers, one transaction under way each
+    /// The number of callers; each has one transaction under way at a time
     #[arg(long, value_name = "N", default_value = "64,1", value_delimiter = ',')]
     callers: Vec<usize>,
-    /// Real sites: the only way to run this, with or without the option
+    /// Has no effect: this workload always runs on real sites
     #[arg(long)]
     live: bool,
     #[command(flatten)]
     pub(super) shown: Shown,
 }
 
-/// Transactions that read one object under a warm warranty, live: how many a second
+/// Measures reads of one object of another region under a warranty
 ///
-/// The object is at home in another region; the callers' site holds a warranty over it and judges each transaction alone.
+/// The object is at home in another region. The callers' site holds a warranty over it, and judges each transaction alone. The
+/// sites are real processes.
 #[derive(Args)]
 #[command(after_help = "Example:\n  slackline bench reads --live --callers 1,64")]
 pub(crate) struct ReadsBench {
@@ -174,7 +181,9 @@ pub(crate) struct ReadsBench {
     pub(super) single: Single,
 }
 
-/// Transactions that write one object at its home, synced, live: how many a second
+/// Measures writes of one object at its home, each one synced
+///
+/// The sites are real processes.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -9,7 +9,7 @@ use slackline_server::dev::FIRST_PORT;
 use slackline_server::{Dev as Cluster, DevConfig, DevError, Ports, RttTable, Signals, SiteHandle};
 
 use crate::end::{End, Finish};
-use crate::output::Table;
+use crate::output::{Table, round_trips};
 
 /// The time that the sites may take to find each other before the command says that they have not.
 const READY: Duration = Duration::from_secs(10);
@@ -75,6 +75,10 @@ impl Dev {
                 regions.join(", ")
             )));
         };
+        let names: Vec<&str> = regions.iter().map(String::as_str).collect();
+        let distance = |from: &str, to: &str| table.rtt(from, to).filter(|_| from != to);
+        let round_trips = (names.len() > 1).then(|| round_trips(&names, distance)).flatten();
+
         let config = DevConfig {
             regions: regions.to_vec(),
             lanes: self.lanes,
@@ -100,15 +104,15 @@ impl Dev {
         })?;
 
         let ready = cluster.wait_ready(READY);
-        self.announce(cluster.sites(), ready).print(self.json);
+        self.announce(cluster.sites(), ready, round_trips.as_deref()).print(self.json);
         if signals.wait(cluster.sites()) {
             eprintln!("draining…");
         }
         cluster.drain(DRAIN).map(|()| End::silent()).map_err(|error| Finish::Failed(error.to_string()))
     }
 
-    /// The output once the cluster runs: its addresses, and commands to try.
-    fn announce(&self, sites: &[SiteHandle], ready: bool) -> End {
+    /// The output once the cluster runs: its addresses, the delays between its regions, and commands to try.
+    fn announce(&self, sites: &[SiteHandle], ready: bool, round_trips: Option<&str>) -> End {
         let data = if self.memory { None } else { Some(self.data.display().to_string()) };
         let mut table = Table::new(&["SITE", "ADDRESS", "HEALTH AND METRICS"]);
         let mut rows = Vec::new();
@@ -126,6 +130,9 @@ impl Dev {
             true => format!("{kept}, not at port {FIRST_PORT} (taken, or others were chosen before)"),
             false => kept,
         };
+        let delays = round_trips.map_or(String::new(), |matrix| {
+            format!("Round trips between its regions; each message takes half of one:\n\n{matrix}\n\n")
+        });
         let late = if ready { "" } else { "\nNot every site serves yet; `status` shows which." };
 
         // The commands can be copied: they name this program as it was called, and the cluster unless it is where commands look.
@@ -133,7 +140,7 @@ impl Dev {
         let region = |site: &SiteHandle| site.name().split(':').next().unwrap_or_default().to_owned();
         let (site, other) = (region(&sites[0]), region(&sites[sites.len() / 2]));
         let text = format!(
-            "A cluster of {} sites runs as process {process}, {kept}.{late}\n\n{}\n\nTry in another terminal:\n  \
+            "A cluster of {} sites runs as process {process}, {kept}.{late}\n\n{}\n\n{delays}Try in another terminal:\n  \
              {program} quota create gpus --limit 5000{connect}\n  \
              {program} quota acquire gpus 3 --site {other}{connect}\n  \
              {program} quota acquire gpus 2 --site {site} --for 60s{connect}\n  \

@@ -35,7 +35,7 @@ pub(crate) struct Explain {
 impl Explain {
     pub(crate) fn run(self) -> Result<End, Finish> {
         let name = self.operation;
-        self.connection.run(async move |client: Client| {
+        self.connection.run(self.json, async move |client: Client| {
             let operation = client.topology().parse_operation(&name);
             let operation = operation.map_err(|error| super::outcome::explain(&client, &name, &error))?;
             match client.explain(operation).await? {

@@ -15,6 +15,7 @@ use crate::end::{End, Finish};
 use crate::json::{self, Unfit};
 use crate::output::safe_line;
 use crate::session::Connection;
+use crate::waited::{Answered, Waited};
 
 /// The most rows that one scan prints.
 const ROWS: i64 = 1_024;
@@ -25,8 +26,8 @@ pub(crate) struct Terms {
     /// The region whose site runs it; by default the nearest one
     #[arg(long, value_name = "REGION")]
     pub(crate) site: Option<String>,
-    /// The time that a write may wait until other sites' rights to read the old value end; at most, and by default, the
-    /// deadline
+    /// How long a write may wait for the end of other sites' rights to rely on the old value. At most the deadline, which is
+    /// also the default
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = duration::parse)]
     pub(crate) max_wait: Option<Duration>,
 }
@@ -52,6 +53,12 @@ impl Terms {
             transaction = transaction.max_wait(wait);
         }
         transaction
+    }
+
+    /// The sites that a read of objects of this region came from: what its site has no copy of it asks their home for.
+    fn read_of(&self, home: &str) -> Answered {
+        let is_home = self.site.as_deref() == Some(home);
+        Answered { by: self.site.clone(), waited: if is_home { Waited::Any } else { Waited::Home(home.to_owned()) } }
     }
 
     /// Runs a program whose errors are those of its transaction.
@@ -92,9 +99,9 @@ pub(crate) struct Get {
 
 impl Get {
     pub(crate) fn run(self) -> Result<End, Finish> {
-        let Self { key, raw, site, .. } = self;
+        let Self { key, raw, json, site, connection } = self;
         let terms = Terms { site, max_wait: None };
-        self.connection.run(async move |client: Client| {
+        connection.run(json, async move |client: Client| {
             let (terms, key) = (&terms, &key);
             let read = terms.run(&client, |txn| async move { txn.value(key).await }).await?;
             if raw {
@@ -116,15 +123,16 @@ impl Get {
                 };
             }
             let text = text(read.value.as_ref());
-            Ok(End::new(Got { object: Described::new(key, read.value.as_ref()), outcome: "done" }, text))
+            let end = End::new(Got { object: Described::new(key, read.value.as_ref()), outcome: "done" }, text);
+            Ok(end.answered(terms.read_of(key.region())))
         })
     }
 }
 
 /// Writes an object
 ///
-/// Its value is JSON, which programs in any language can read; or bytes as they are; or a counter, to which transactions add
-/// without excluding each other. The value replaces the one that was there, a counter too.
+/// The value is JSON, which programs in any language can read. With --raw it is bytes as they are. With --counter it is a number,
+/// to which transactions add without excluding each other. The value replaces whatever was there, even a counter.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -142,7 +150,7 @@ pub(crate) struct Put {
     #[arg(long)]
     raw: bool,
     /// Make it a counter with this number
-    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, conflicts_with_all = ["value", "raw"])]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = integer, conflicts_with_all = ["value", "raw"])]
     counter: Option<i64>,
     #[command(flatten)]
     terms: Terms,
@@ -155,18 +163,20 @@ pub(crate) struct Put {
 
 impl Put {
     pub(crate) fn run(self) -> Result<End, Finish> {
-        let Self { key, value, raw, counter, terms, .. } = self;
-        terms.check(&self.connection)?;
+        let Self { key, value, raw, counter, terms, json, connection } = self;
+        terms.check(&connection)?;
         if let Some(text) = value.as_ref().filter(|_| !raw) {
             json::check(text).map_err(|unfit| {
                 Finish::WrongUse(match unfit {
-                    Unfit::NoJson(_) => format!("the value is {unfit}; quote it, or use --raw"),
+                    Unfit::NoJson(_) => {
+                        format!("the value is {unfit}; write text in double quotes, like '\"hello\"', or use --raw")
+                    }
                     Unfit::Ambiguous(_) => format!("the value: {unfit}; --raw writes it as it is"),
                 })
             })?;
         }
 
-        self.connection.run_and_leave(async move |client: Client| {
+        connection.run_and_leave(json, async move |client: Client| {
             let (key, value) = (&key, &value);
             let write = |txn: Txn| async move {
                 match (counter, value) {
@@ -198,9 +208,9 @@ pub(crate) struct Delete {
 
 impl Delete {
     pub(crate) fn run(self) -> Result<End, Finish> {
-        let Self { key, terms, .. } = self;
-        terms.check(&self.connection)?;
-        self.connection.run_and_leave(async move |client: Client| {
+        let Self { key, terms, json, connection } = self;
+        terms.check(&connection)?;
+        connection.run_and_leave(json, async move |client: Client| {
             let key = &key;
             let done = terms.run(&client, |txn| async move { txn.delete(key) }).await?;
             Ok(written(&client, key, &done, format!("{key} is deleted")))
@@ -218,7 +228,7 @@ pub(crate) struct Add {
     #[arg(value_parser = key)]
     key: Key,
     /// The number to add; may be below 0
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_negative_numbers = true, value_parser = integer)]
     delta: i64,
     #[command(flatten)]
     terms: Terms,
@@ -231,9 +241,9 @@ pub(crate) struct Add {
 
 impl Add {
     pub(crate) fn run(self) -> Result<End, Finish> {
-        let Self { key, delta, terms, .. } = self;
-        terms.check(&self.connection)?;
-        self.connection.run_and_leave(async move |client: Client| {
+        let Self { key, delta, terms, json, connection } = self;
+        terms.check(&connection)?;
+        connection.run_and_leave(json, async move |client: Client| {
             let key = &key;
             let done = terms.run(&client, |txn| async move { txn.add(key, delta) }).await?;
             Ok(written(&client, key, &done, format!("added {delta} to {key}")))
@@ -258,7 +268,7 @@ pub(crate) struct Scan {
     /// Only names after this one
     #[arg(long, value_name = "NAME", default_value = "")]
     after: String,
-    /// About the largest number of objects
+    /// About how many objects to list at most
     #[arg(long, value_name = "ROWS", default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=ROWS))]
     limit: i64,
     /// The region whose site reads them; by default the nearest one
@@ -273,7 +283,7 @@ pub(crate) struct Scan {
 
 impl Scan {
     pub(crate) fn run(self) -> Result<End, Finish> {
-        let Self { region, prefix, after, limit, site, .. } = self;
+        let Self { region, prefix, after, limit, site, json, connection } = self;
         let terms = Terms { site, max_wait: None };
         let prefix = match region.split_once(':') {
             Some((region, start)) if prefix.is_empty() => Key::new(region, start),
@@ -281,7 +291,7 @@ impl Scan {
         };
 
         let limit = usize::try_from(limit).unwrap_or(1);
-        self.connection.run(async move |client: Client| {
+        connection.run(json, async move |client: Client| {
             let (prefix, after) = (&prefix, &after);
             let page = terms.run(&client, |txn| async move { txn.scan_page(prefix, after, limit).await }).await?.value;
             let mut lines = String::new();
@@ -295,7 +305,8 @@ impl Scan {
                 let _ = write!(lines, "there may be more, with --after '{}'", safe_line(&next.replace('\'', "'\\''")));
             }
             let rows = page.rows.iter().map(|(key, value)| Described::new(key, Some(value))).collect();
-            Ok(End::new(Scanned { next: page.next, outcome: "done", rows }, lines.trim_end()))
+            let end = End::new(Scanned { next: page.next, outcome: "done", rows }, lines.trim_end());
+            Ok(end.answered(terms.read_of(prefix.region())))
         })
     }
 }
@@ -321,12 +332,17 @@ pub(crate) struct AcceptLoss {
 impl AcceptLoss {
     pub(crate) fn run(self) -> Result<End, Finish> {
         let site = self.site;
-        self.connection.run(async move |client: Client| {
+        self.connection.run(self.json, async move |client: Client| {
             client.accept_loss(&site).await.done()?;
             let text = format!("the objects that {site} has lost count as absent, from 21 s after its start on");
             Ok(End::new(json!({ "outcome": "done", "site": site }), text))
         })
     }
+}
+
+/// Reads a number to count with.
+fn integer(text: &str) -> Result<i64, String> {
+    text.parse().map_err(|_| format!("{text} is no whole number of 64 bits"))
 }
 
 /// Reads the name of an object.
@@ -342,7 +358,18 @@ pub(crate) fn operation<T>(client: &Client, done: &Committed<T>) -> Value {
 fn written<T>(client: &Client, key: &Key, done: &Committed<T>, text: String) -> End {
     let key = key.to_string();
     let json = json!({ "outcome": "done", "key": key, "phases": done.phases, "operation": operation(client, done) });
-    End::new(json, text)
+    End::new(json, text).answered(committed(client, done))
+}
+
+/// The sites that a transaction was committed by.
+pub(crate) fn committed<T>(client: &Client, done: &Committed<T>) -> Answered {
+    match done.operation {
+        Some(operation) => {
+            let by = Some(client.topology().name(operation.site));
+            Answered { by, waited: Waited::Transaction(operation) }
+        }
+        None => Answered::by(None),
+    }
 }
 
 /// The output of `get` for programs.

@@ -27,12 +27,15 @@ pub(crate) struct Outcome {
 impl Outcome {
     pub(crate) fn run(self) -> Result<End, Finish> {
         let name = self.operation;
-        self.connection.run(async move |client: Client| {
+        self.connection.run(self.json, async move |client: Client| {
             let operation =
                 client.topology().parse_operation(&name).map_err(|error| explain(&client, &name, &error))?;
             let effect = match client.outcome_of(operation).await.done() {
                 Ok(effect) => effect,
-                Err(NotDone::Refused(refused)) => return Err(Finish::WasRefused(refused)),
+                Err(NotDone::Refused(refused)) => {
+                    let site = client.topology().name(operation.site);
+                    return Err(Finish::WasRefused { refused, name, site });
+                }
                 Err(NotDone::Unknown(unknown)) => {
                     // A site with these answers can be reached, so it can be asked if there ever was an operation with this id.
                     let is_forgotten = matches!(unknown.why, UnknownReason::IncarnationLost | UnknownReason::Forgotten);

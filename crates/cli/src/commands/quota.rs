@@ -11,6 +11,7 @@ use crate::duration;
 use crate::end::{End, Finish};
 use crate::output::{Table, list};
 use crate::session::Connection;
+use crate::waited::{Answered, Waited};
 
 /// Creates and uses quotas
 #[derive(Args)]
@@ -84,11 +85,11 @@ struct Create {
 
 impl Create {
     fn run(self) -> Result<End, Finish> {
-        let Self { name, limit, .. } = self;
-        self.connection.run(async move |client: Client| {
+        let Self { name, limit, json, connection } = self;
+        connection.run(json, async move |client: Client| {
             let limit = client.quota(&name).create(limit).await.done()?;
             let json = json!({ "outcome": "done", "quota": name, "limit": limit });
-            Ok(End::new(json, format!("quota {name} has {limit} tokens")))
+            Ok(End::new(json, format!("quota {name} has {limit} tokens")).answered(Answered::by(None)))
         })
     }
 }
@@ -136,8 +137,8 @@ struct Acquire {
 
 impl Acquire {
     fn run(self) -> Result<End, Finish> {
-        let Self { name, amount, site, hold, patience, .. } = self;
-        self.connection.run(async move |client: Client| {
+        let Self { name, amount, site, hold, patience, json, connection } = self;
+        connection.run(json, async move |client: Client| {
             let mut call = client.quota(&name).acquire(amount).tracked();
             if let Some(duration) = hold {
                 call = call.hold_for(duration);
@@ -170,7 +171,7 @@ fn granted(grant: &Grant) -> End {
     });
 
     let end = match left {
-        Some(left) => format!("given back by itself in {}, or earlier with", duration(left)),
+        Some(left) => format!("given back by itself in {}, or earlier with", duration::words(left)),
         None => "given back with".to_owned(),
     };
 
@@ -179,7 +180,7 @@ fn granted(grant: &Grant) -> End {
         fence.incarnation.0, fence.number
     );
 
-    End::new(json, text)
+    End::new(json, text).answered(Answered::by(Some(site)))
 }
 
 /// Gives tokens back
@@ -220,9 +221,9 @@ struct Release {
 
 impl Release {
     fn run(self) -> Result<End, Finish> {
-        let Self { name, amount, site, grant, connection, .. } = self;
+        let Self { name, amount, site, grant, json, connection } = self;
         if let Some(grant) = grant {
-            return connection.run(async move |client: Client| release_grant(&client, &grant).await);
+            return connection.run(json, async move |client: Client| release_grant(&client, &grant).await);
         }
 
         let (Some(name), Some(amount)) = (name, amount) else {
@@ -233,14 +234,14 @@ impl Release {
             ));
         };
 
-        connection.run(async move |client: Client| {
+        connection.run(json, async move |client: Client| {
             let mut call = client.quota(&name).release(amount);
             if let Some(site) = &site {
                 call = call.at(site);
             }
             let amount = call.await.done()?;
             let json = json!({ "outcome": "done", "quota": name, "amount": amount });
-            Ok(End::new(json, format!("released {amount} of {name}")))
+            Ok(End::new(json, format!("released {amount} of {name}")).answered(Answered::by(site)))
         })
     }
 }
@@ -249,7 +250,8 @@ async fn release_grant(client: &Client, text: &str) -> Result<End, Finish> {
     let grant = client.topology().parse_grant(text).map_err(|error| explain(text, &error))?;
     let amount = client.release_grant(grant).await.done()?;
     let json = json!({ "outcome": "done", "grant": text, "amount": amount });
-    Ok(End::new(json, format!("released {text}: {amount} tokens")))
+    let site = client.topology().name(grant.site);
+    Ok(End::new(json, format!("released {text}: {amount} tokens")).answered(Answered::by(Some(site))))
 }
 
 fn explain(text: &str, error: &ParseNameError) -> Finish {
@@ -293,14 +295,15 @@ struct Show {
 
 impl Show {
     fn run(self) -> Result<End, Finish> {
-        let Self { name, site, .. } = self;
-        self.connection.run(async move |client: Client| {
+        let Self { name, site, json, connection } = self;
+        connection.run(json, async move |client: Client| {
             let mut quota = client.quota(&name);
             if let Some(site) = &site {
                 quota = quota.at(site);
             }
             let shown = quota.show().await?;
-            Ok(End::new(shown_json(&shown), shown_text(&shown)))
+            let answered = Answered { by: site, waited: Waited::Every };
+            Ok(End::new(shown_json(&shown), shown_text(&shown)).answered(answered))
         })
     }
 }
@@ -385,7 +388,7 @@ struct List {
 
 impl List {
     fn run(self) -> Result<End, Finish> {
-        self.connection.run(async |client: Client| {
+        self.connection.run(self.json, async |client: Client| {
             let quotas = client.list().await?;
             let rows = quotas.iter().map(
                 |quota| json!({ "name": quota.name, "limit": quota.limit, "tokens": quota.tokens, "site": quota.site }),
@@ -394,11 +397,12 @@ impl List {
             if quotas.is_empty() {
                 return Ok(End::new(json, "no quotas; create one with `slackline quota create gpus --limit 5000`"));
             }
+            let by = quotas.first().map(|quota| quota.site.clone());
             let mut table = Table::new(&["NAME", "#LIMIT", "#TOKENS", "AT SITE"]);
             for quota in quotas {
                 table.row([quota.name, quota.limit.to_string(), quota.tokens.to_string(), quota.site]);
             }
-            Ok(End::new(json, table.render()))
+            Ok(End::new(json, table.render()).answered(Answered::by(by)))
         })
     }
 }
@@ -421,10 +425,11 @@ struct Delete {
 
 impl Delete {
     fn run(self) -> Result<End, Finish> {
-        let name = self.name;
-        self.connection.run(async move |client: Client| {
+        let Self { name, json, connection } = self;
+        connection.run(json, async move |client: Client| {
             client.quota(&name).delete().await.done()?;
-            Ok(End::new(json!({ "outcome": "done", "quota": name }), format!("quota {name} is deleted")))
+            let json = json!({ "outcome": "done", "quota": name });
+            Ok(End::new(json, format!("quota {name} is deleted")).answered(Answered::by(None)))
         })
     }
 }
@@ -448,16 +453,4 @@ fn amount(text: &str) -> Result<i64, String> {
 /// A number with the word for one or for several.
 fn counted(number: u64, one: &str, several: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { several })
-}
-
-/// A duration in the largest unit that leaves a number of at least one, with a decimal.
-fn duration(span: Duration) -> String {
-    let seconds = span.as_secs_f64();
-    match seconds {
-        ..1.0 => format!("{:.0} ms", seconds * 1e3),
-        ..120.0 => format!("{seconds:.1} s"),
-        ..7200.0 => format!("{:.1} min", seconds / 60.0),
-        ..172_800.0 => format!("{:.1} h", seconds / 3600.0),
-        _ => format!("{:.1} days", seconds / 86_400.0),
-    }
 }

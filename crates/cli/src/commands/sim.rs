@@ -8,7 +8,7 @@ use slackline_sim::{Report, RunOptions, run, sweep};
 
 use crate::end::{End, Finish, say};
 
-/// Hunts bugs: runs whole clusters in virtual time while everything goes wrong
+/// Hunts bugs: runs clusters in virtual time under faults
 ///
 /// Each seed is a cluster of three or five sites, 20,000 client operations and at least 20 faults: crashes, lost disks, old
 /// copies, partitions, lost and repeated messages, stopped and stepped clocks. The invariants are checked after each step, and

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use slackline::{Client, Readiness, SiteStatus};
 
 use crate::end::{End, Finish};
-use crate::output::Table;
+use crate::output::{self, Table};
 use crate::session::Connection;
 
 /// The time that one site may take to answer.
@@ -38,7 +38,7 @@ pub(crate) struct Status {
 impl Status {
     pub(crate) fn run(self) -> Result<End, Finish> {
         let patience = self.connection.deadline.min(PATIENCE);
-        self.connection.run(async move |client: Client| {
+        self.connection.run(self.json, async move |client: Client| {
             let sites = client.status(patience).await;
             let rows: Vec<Value> = sites.iter().map(|site| site_json(site, &client)).collect();
             let json = json!({ "cluster": client.topology().cluster, "sites": rows });
@@ -144,30 +144,17 @@ fn clock(state: &slackline::Status) -> String {
     format!("{} µs{distrusted}", state.clock_error)
 }
 
-/// The round trips, as a matrix if that fits the line; else a pointer to them.
+/// The measured round trips, as a matrix if that fits the line; else a pointer to them.
 fn round_trips(sites: &[SiteStatus], client: &Client) -> String {
     let names: Vec<&str> = sites.iter().map(|site| site.site.as_str()).collect();
-    let width = names.iter().map(|name| name.len().max(5) + 2).sum::<usize>();
     if names.len() < 2 {
         return String::new();
     }
 
-    if width > 60 {
-        return "\n\n(round trips: see --json)".to_owned();
-    }
-
-    let columns: Vec<String> = names.iter().map(|name| format!("#{name}")).collect();
-    let mut columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-    columns.insert(0, "RTT, MS");
-    let mut table = Table::new(&columns);
-    for site in sites {
-        let mut row = vec![site.site.clone()];
-        for other in &names {
-            let peer = site.peers().iter().find(|peer| client.topology().name(peer.site) == *other);
-            row.push(peer.and_then(|peer| peer.rtt).map_or("-".into(), |micros| format!("{:.1}", micros as f64 / 1e3)));
-        }
-        table.row(row);
-    }
-
-    format!("\n\n{}", table.render())
+    let matrix = output::round_trips(&names, |from, to| {
+        let from = sites.iter().find(|site| site.site == from)?;
+        let peer = from.peers().iter().find(|peer| client.topology().name(peer.site) == to)?;
+        peer.rtt.map(Duration::from_micros)
+    });
+    format!("\n\n{}", matrix.unwrap_or_else(|| "(round trips: see --json)".to_owned()))
 }

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use slackline::{Client, Key, Txn, TxnError};
 
 use super::explain::Explain;
-use super::object::{Terms, key, operation};
+use super::object::{Terms, committed, key, operation};
 use crate::described::{Described, one_line, row};
 use crate::end::{End, Finish};
 use crate::json;
@@ -78,7 +78,7 @@ impl Transaction {
     }
 
     pub(crate) fn run(self) -> Result<End, Finish> {
-        let Self { about, file, terms, .. } = self;
+        let Self { about, file, terms, json, connection } = self;
         if let Some(About::Explain(explain)) = about {
             if file.is_some() || terms.site.is_some() || terms.max_wait.is_some() {
                 return Err(Finish::WrongUse(
@@ -89,11 +89,11 @@ impl Transaction {
             return explain.run();
         }
 
-        terms.check(&self.connection)?;
+        terms.check(&connection)?;
         let file = file.unwrap_or_default();
         let operations = read(&file).and_then(|text| parse(&text));
         let operations = operations.map_err(|problem| Finish::WrongUse(format!("{file}: {problem}")))?;
-        self.connection.run_and_leave(async move |client: Client| {
+        connection.run_and_leave(json, async move |client: Client| {
             let operations = &operations[..];
             let outcome = terms.transaction(&client).run_and_tell(|txn| carry_out(txn, operations)).await;
             let done = match outcome {
@@ -113,7 +113,7 @@ impl Transaction {
                 results: done.value.iter().map(Found::json).collect(),
                 runs: done.runs,
             };
-            Ok(End::new(json, text))
+            Ok(End::new(json, text).answered(committed(&client, &done)))
         })
     }
 }
