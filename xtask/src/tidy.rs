@@ -38,7 +38,7 @@ const CRATES: &[(&str, &[&str])] = &[
 
 /// The modules of `core`; each may use those before it.
 const MODULES: &[&str] = &[
-    "id", "codec", "clock", "machine", "rows", "right", "object", "draft", "api", "stats", "gift", "warranty",
+    "bounds", "id", "codec", "clock", "machine", "rows", "right", "object", "draft", "api", "stats", "gift", "warranty",
     "avantan", "words", "peer", "session", "config", "metrics", "turn", "chapter", "txn", "quota", "node",
 ];
 
