@@ -13,8 +13,9 @@ use crate::stats::Rng;
 use crate::turn::{Peer, Turn};
 
 /// The layout of rows that this version writes. The first knew no runs of ended sessions, nor objects; the second no
-/// calls; the third no marks of sessions; the fourth no names that were forgotten.
-pub(super) const VERSION: u64 = 5;
+/// calls; the third no marks of sessions; the fourth no names that were forgotten; the fifth no number of the next grant
+/// beside these.
+pub(super) const VERSION: u64 = 6;
 /// The longest time between two notes of peers' positions, in microseconds, if these have moved by more than noting
 /// moves them.
 pub(super) const NOTE: u64 = 30 * SECOND;
