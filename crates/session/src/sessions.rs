@@ -262,6 +262,8 @@ impl Sessions {
         self.reads.end(NotTaken::Unreachable, wakers);
         self.stream.turn(Leads::Nowhere);
         self.queue.end_stream();
+
+        // Rule 1: what has no id has not left, so it takes effect once wherever it goes.
         self.turn_away(NotTaken::Unreachable, wakers);
 
         // A call that has left stays with its site. Rule 6: from here on nothing is heard even of what the site was known to have.
@@ -404,6 +406,8 @@ impl Sessions {
         if !self.stream.is_open() {
             return 0;
         }
+
+        // One with an operation in doubt stays: to close it would make its site forget the outcome.
         let before = self.queue.outbox.len();
         self.queue.outbox.extend(self.windows.closes());
         self.queue.outbox.len() - before
@@ -420,6 +424,8 @@ impl Sessions {
                 Some(id) => self.tell_in_doubt(key, id, now, wakers),
             }
         }
+
+        // What the client was to see to, and has not left, keeps its slot: `Sessions::left` tells of it.
         self.queue.end(&mut self.calls);
     }
 

@@ -60,6 +60,8 @@ impl Sessions {
             Outcome::Refused(Refusal::SessionEnded) => Reply::Answered(Outcome::Unknown(UnknownReason::Forgotten)),
             outcome => Reply::Answered(outcome),
         };
+
+        // The outcome is known, so nobody will ask for it again: the mark may pass it.
         self.windows.settle(operation);
         self.finish(key, reply, now, wakers);
         self.windows.forget_ended();
@@ -117,6 +119,7 @@ impl Sessions {
             }
             outcome => Reply::Answered(outcome),
         };
+
         self.windows[position].settle(sequence);
         self.finish(key, reply, now, wakers);
     }

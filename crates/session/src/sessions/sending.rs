@@ -30,6 +30,8 @@ impl Sessions {
         if !self.stream.is_open() {
             return None;
         }
+
+        // Asked for before the windows are full, so that calls need not wait for the answer.
         if self.may_take_off() && self.wants_session() {
             self.stream.opening = true;
             self.queue.outbox.push_back(Request::Open);
@@ -48,6 +50,8 @@ impl Sessions {
         if !self.may_take_off() {
             return None;
         }
+
+        // What is in doubt goes first: its callers have waited longest.
         let batch = self.repeated_batch(now).or_else(|| self.fresh_batch(now))?;
         self.stream.take_off(&batch, now);
         Some(Request::Batch(batch))
