@@ -38,8 +38,8 @@ const CRATES: &[(&str, &[&str])] = &[
 
 /// The modules of `core`; each may use those before it.
 const MODULES: &[&str] = &[
-    "bounds", "id", "codec", "clock", "machine", "rows", "right", "object", "draft", "api", "stats", "gift", "warranty",
-    "avantan", "words", "peer", "session", "config", "metrics", "turn", "chapter", "txn", "quota", "node",
+    "bounds", "id", "codec", "clock", "machine", "rows", "right", "object", "draft", "api", "stats", "gift",
+    "warranty", "avantan", "words", "peer", "session", "config", "metrics", "turn", "chapter", "txn", "quota", "node",
 ];
 
 /// The only file of `node` that names the chapters.

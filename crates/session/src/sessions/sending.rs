@@ -4,7 +4,7 @@ use slackline_core::api::{BATCH_OPERATIONS, Batch, Request, Submission};
 
 use super::Sessions;
 use super::calls::Audience;
-use super::stream::FLIGHTS;
+use super::stream::{FLIGHTS, STALLED};
 use super::windows::WATCH;
 use crate::command::CallKey;
 use crate::time::{Time, time_at_the_site};
@@ -54,6 +54,9 @@ impl Sessions {
         // What is in doubt goes first: its callers have waited longest.
         let batch = self.repeated_batch(now).or_else(|| self.fresh_batch(now))?;
         self.stream.take_off(&batch, now);
+
+        // A dead stream is noticed by the silence over this batch, however long its calls may wait.
+        self.note_due(now + STALLED);
         Some(Request::Batch(batch))
     }
 
@@ -162,9 +165,14 @@ impl Sessions {
             call.sent_at = Some(now);
             call.quiet_since = Some(now);
             call.restless = false;
+
+            // It may leave for the first time long after its caller made it, or again under another id.
+            let patience_ends = call.patience_ends();
+            patience_ends.into_iter().for_each(|at| self.note_due(at));
         }
 
         // What is watched has no deadline; the site is given the time that it is sure to remember the outcome for.
+        let call = &self.calls[key];
         let deadline = if call.is_watched() { now + WATCH } else { call.terms.deadline };
         let timeout = time_at_the_site(deadline, now, self.stream.round_trip);
         Submission { sequence, timeout, operation: call.command.operation() }
