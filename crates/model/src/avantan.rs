@@ -164,6 +164,9 @@ pub enum Action<A = i64> {
     LoseDisk(usize),
 }
 
+/// What a site does with its agreement in one step.
+type Act<'a, A> = &'a dyn Fn(&mut Avantan<A>, Membership, &mut Step<A>);
+
 impl<A: Spent> Setup<A> {
     fn members(&self) -> Vec<SiteId> {
         (0..self.tokens.len()).map(|at| SiteId::new(at as u16, 0)).collect()
@@ -189,7 +192,7 @@ impl<A: Spent> Setup<A> {
     }
 
     /// One step of a site's agreement: calls it, puts its messages on the network, and compares what it has decided.
-    fn step(&self, state: &mut State<A>, at: usize, act: &dyn Fn(&mut Avantan<A>, Membership, &mut Step<A>)) {
+    fn step(&self, state: &mut State<A>, at: usize, act: Act<A>) {
         let members = self.members();
         let site = &mut state.sites[at];
         let incarnation = site.incarnation;

@@ -35,6 +35,7 @@ impl Chapter for Quotas {
         _: Incarnation,
         _: &dyn Reader,
     ) -> Result<Option<Revived>, OpenError> {
+        // Rows come in the order of keys, so the cold rows of all quotas before the hot ones, which need them.
         let restored = match key[0] {
             FORGOTTEN => self.restore_names(value),
             _ => QuotaRow::decode(key, value).and_then(|row| self.restore_row(row)),
@@ -43,6 +44,7 @@ impl Chapter for Quotas {
     }
 
     fn restored(&mut self, reader: &dyn Reader) -> Result<(), OpenError> {
+        // The first hold that may end; the rest stays on storage until its time.
         if let Some((key, _)) = reader.scan(&[DUE], &[DUE + 1], 1)?.first() {
             self.grants.next_due =
                 Some(due_uptime(key).map_err(|Malformed| OpenError::Malformed { key: key.clone() })?);
@@ -184,6 +186,7 @@ impl Chapter for Quotas {
     }
 
     fn fate(&self, aim: Aim) -> Fate {
+        // What became of a creation or deletion is told by what the quota is now.
         match self.settled(aim) {
             Some(outcome) => Fate::Settled(outcome),
             None if self.is_lost(aim) => Fate::Lost,

@@ -308,6 +308,7 @@ impl Quotas {
         self.index.names.remove(&name);
         let mut gone = std::mem::replace(&mut self.list[at], Quota::vacant());
 
+        // Requests for its tokens are refused, and a deletion has come true.
         let mut creations = VecDeque::new();
         if let Some(activity) = &mut gone.activity {
             let waiting: Vec<_> = activity.waiting.take_all().collect();
@@ -344,8 +345,10 @@ impl Quotas {
 
     /// Notes when to look at an absent quota again.
     fn look_again(&mut self, number: u64, absent: Absent) {
-        self.forgetting.absent.insert(number, absent);
-        self.forgetting.due.insert((absent.due, number));
+        let Names { absent: known, due, .. } = &mut self.forgetting;
+        known.insert(number, absent);
+        due.insert((absent.due, number));
+        assert_eq!(known.len(), due.len(), "each absent quota is looked at again at one time");
     }
 
     /// A quota exists, or is forgotten.
@@ -456,6 +459,8 @@ impl Quotas {
             let first = self.forgetting.due.first().copied();
             let Some((_, number)) = first.filter(|(due, _)| *due <= now && found.len() < NAMES) else { break };
             self.forgetting.due.pop_first();
+
+            // A site farther down the list waits for the ones before it, which mostly propose the same.
             let Absent { since, .. } = self.forgetting.absent[&number];
             let at = self.position_of(number).expect("what is absent is known");
 
@@ -471,6 +476,7 @@ impl Quotas {
 
     /// New storage takes over what a site that let it join has forgotten, if it is the newest.
     pub fn take_over_names(&mut self, forgotten: Forgotten) {
+        // It knows of no quota yet, so no name has to be dropped.
         if forgotten.epoch > self.epoch() {
             self.forgetting.kept = Forgetting { decided: forgotten, frozen: Vec::new() };
             self.forgetting.is_dirty = true;

@@ -84,6 +84,7 @@ impl Lookup {
 
     /// Asks those who have not answered yet.
     pub(super) fn repeat(&mut self, turn: &mut Turn, name: &str) {
+        // Later than an answer can be on its way, if nothing is held up.
         self.retry_at = turn.here.now.mono + 2 * turn.here.longest_round_trip() + 20 * MILLISECOND;
         ask(turn, name, self.token, self.not_known);
     }
@@ -103,6 +104,7 @@ impl Lookups {
 
     /// Takes out one that waits for a name.
     pub(super) fn withdraw(&mut self, name: &Arc<str>, arrival: u64) -> bool {
+        // It may be the last that waits for the name: then nothing is asked any more.
         let found = self.names.get_mut(name).and_then(|lookup| lookup.remove(arrival));
         self.settle(name);
         found.is_some()

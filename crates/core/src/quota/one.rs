@@ -231,6 +231,7 @@ impl Quota {
 
     /// The agreement, and what goes on beside it.
     pub(super) fn parts(&mut self, here: &Here) -> (&mut Avantan, &mut Activity) {
+        // Begun first, so that both can be borrowed at once.
         self.activity(here);
         (&mut self.avantan, self.activity.as_mut().expect("made above"))
     }

@@ -45,6 +45,7 @@ impl Quotas {
             }
             Operation::ReleaseGrant { grant } => Some(self.release_grant(turn, view, *grant)),
             Operation::Create { quota, limit } => {
+                // The name is remembered from here on, and by all sites.
                 if !is_name(quota) {
                     return Some(Outcome::Refused(Refusal::InvalidName));
                 }
@@ -196,6 +197,7 @@ impl Quotas {
             return Outcome::Refused(Refusal::AboveOut { at_most });
         }
 
+        // It goes back where it is released, wherever it was granted: tokens do not remember.
         turn.out.metrics.released += 1;
         self.list[at].counters.work.local += 1;
         self.reclaim(turn, at, amount);
@@ -293,8 +295,10 @@ impl Quotas {
 
     /// Puts tokens back into the share.
     fn reclaim(&mut self, turn: &mut Turn, at: usize, amount: i64) {
+        assert!(amount > 0, "what is given back is less than nothing");
         self.touch(at, Dirty::Hot);
         let quota = &mut self.list[at];
+
         // Beyond `i64` only if clients released what they never had; the books then show it.
         quota.avantan.share.tokens = quota.avantan.share.tokens.saturating_add(amount);
         quota.counters.released += amount as u128;
@@ -383,6 +387,11 @@ impl Activity {
     /// Tokens that requests wait for.
     pub(super) fn needed(&self) -> i64 {
         self.waiting.needed()
+    }
+
+    /// Tokens that requests wait for beyond what is `free`.
+    pub(super) fn short(&self, free: i64) -> i64 {
+        (self.needed() - free.max(0)).max(0)
     }
 
     /// Notes the earliest deadline of what waits.

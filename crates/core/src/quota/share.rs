@@ -69,14 +69,21 @@ impl Quotas {
         }
 
         // What was given to a predecessor of this incarnation is lost with it.
-        let me = turn.here.site.incarnation;
-        if digest.given_to == me && digest.given > 0 {
+        if digest.given_to == turn.here.site.incarnation && digest.given > 0 {
             self.receive(turn, at, from, incarnation, digest.given);
         }
+        self.hear(turn, at, from, digest);
+    }
+
+    /// Takes note of what a member says it has and wants, and does what follows from it.
+    fn hear(&mut self, turn: &mut Turn, at: usize, from: usize, digest: Digest) {
+        let sender = &turn.here.peers[from];
+        let (site, incarnation, me) = (sender.site, sender.incarnation, turn.here.site.incarnation);
 
         // Digests are reordered too: the highest total that the same incarnation has reported counts, or a gift that arrived
         // would be told again.
         let quota = &mut self.list[at];
+        let applied = quota.avantan.share.applied;
         let recorded = quota.avantan.share.table.recorded(site);
         let in_round = quota.avantan.in_round();
         let free = quota.avantan.share.free().max(0);
@@ -285,7 +292,7 @@ impl Quotas {
             received_from,
         };
         if let Some(activity) = &mut quota.activity {
-            digest.short = if activity.waiting.is_empty() { 0 } else { (activity.needed() - free.max(0)).max(0) };
+            digest.short = activity.short(free);
             digest.rate = if self.gifts.leaving.is_some() { 0 } else { activity.demand.rate() };
             let repeats = activity.peers[peer].told.repeats;
             activity.peers[peer].told =
@@ -315,7 +322,7 @@ impl Quotas {
         let Some(activity) = &quota.activity else { return };
         let free = quota.avantan.share.free();
         let rate = activity.demand.rate();
-        let short = if activity.waiting.is_empty() { 0 } else { (activity.needed() - free.max(0)).max(0) };
+        let short = activity.short(free);
         let total = activity.known_free(turn.here.position).saturating_add(free);
 
         // Worth telling: an eighth of a site's part of all that is free.

@@ -91,6 +91,7 @@ impl Quotas {
 
     /// Sites that missed instances get them before the second round of tallies, so that a quota at rest is counted exactly.
     fn bring_up_to_date(&self, turn: &mut Turn, count: &Count) {
+        // A tally of a site that missed a round accounts for tokens that are elsewhere by now.
         let ours = self.find(&count.quota).map(|quota| &quota.avantan.share);
         let applied = ours.map_or(0, |share| share.applied);
         for tally in count.tallies.iter().flatten().filter(|tally| tally.site != turn.here.site.me) {
@@ -114,6 +115,7 @@ impl Quotas {
 
     /// This site's tally of a quota, if it has ever existed here; a deleted one has the limit 0.
     pub(super) fn tally(&self, here: &Here, name: &str) -> Option<Tally> {
+        // A quota that was never created here has no tally, whatever was promised for it.
         let quota = self.find(name).filter(|quota| quota.avantan.share.applied > 0)?;
         let share = &quota.avantan.share;
         let members = 0..here.peers.len();

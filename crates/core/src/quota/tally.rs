@@ -52,16 +52,7 @@ pub fn count(
     // Nothing is under way between sites: then tokens account for all that is not in use.
     let settled = missing.is_empty()
         && second.iter().flatten().all(|tally| !tally.in_round && tally.applied == newest.applied)
-        && second.iter().flatten().enumerate().all(|(donor, tally)| {
-            tally.given.iter().enumerate().all(|(receiver, &(to, given))| {
-                // The readings are of different moments: one may show a gift that the other does not know of, either way.
-                let arrived = second[receiver].as_ref().and_then(|other| other.received.get(donor).copied());
-                let arrived = arrived.filter(|(from, _)| *from == incarnations[donor]).map_or(0, |(_, tokens)| tokens);
-                let sent = if to == incarnations[receiver] { given } else { 0 };
-                donor == receiver || arrived == sent
-            })
-        });
-
+        && have_gifts_arrived(second, incarnations);
     let tokens = sum(second, &|tally| i128::from(tally.tokens));
     let net = sum(second, &acquired) - sum(second, &released);
     let reborn = incarnations.iter().any(|incarnation| incarnation.0 > 1);
@@ -103,5 +94,18 @@ pub fn count(
         rebalances: second.iter().flatten().map(|tally| tally.work.rebalances).max().unwrap_or(0),
         gifts: second.iter().flatten().map(|tally| tally.work.gifts).sum(),
         released_above: clamp(spoiled, i64::MAX),
+    })
+}
+
+/// True if all that members have given to present incarnations was received there, by tallies of all members.
+fn have_gifts_arrived(tallies: &[Option<Tally>], incarnations: &[crate::id::Incarnation]) -> bool {
+    tallies.iter().flatten().enumerate().all(|(donor, tally)| {
+        tally.given.iter().enumerate().all(|(receiver, &(to, given))| {
+            // The readings are of different moments: one may show a gift that the other does not know of, either way.
+            let arrived = tallies[receiver].as_ref().and_then(|other| other.received.get(donor).copied());
+            let arrived = arrived.filter(|(from, _)| *from == incarnations[donor]).map_or(0, |(_, tokens)| tokens);
+            let sent = if to == incarnations[receiver] { given } else { 0 };
+            donor == receiver || arrived == sent
+        })
     })
 }

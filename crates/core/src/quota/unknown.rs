@@ -164,6 +164,7 @@ impl Quotas {
 
     /// The answer to a member that has had predecessors, if no vote of theirs counts here.
     fn no_vote_of(&self, here: &Here, name: &str, member: usize, token: u64) -> Option<NoVote> {
+        // The newest that this site knows of, even if that has not joined yet: the predecessors are gone in any case.
         let peer = &here.peers[member];
         let present = peer.incarnation.max(peer.noted.0);
         match self.find(name) {
@@ -180,6 +181,7 @@ impl Quotas {
         if self.list[at].limit().is_none() {
             return;
         }
+        // As if they came now, in the order in which they did.
         let name = self.list[at].name.clone();
         let Some(lookup) = self.lookups.names.remove(&name) else { return };
         self.lookups.due.remove(&(lookup.due, name));

@@ -1,6 +1,6 @@
 //! Both ends of a right that lives in the memory of its issuer and of its holder.
 
-use super::WarrantyNumber;
+use super::number::WarrantyNumber;
 use crate::clock::Now;
 
 /// A right as its issuer grants it.
