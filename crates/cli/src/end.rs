@@ -99,15 +99,8 @@ pub(crate) enum Finish {
     Aborted(Refused, String),
     /// It may have been done or not.
     Unknown(Unknown),
-    /// The operation that the command asks about was refused, at that time.
-    WasRefused {
-        /// Its refusal.
-        refused: Refused,
-        /// Its id, as it is written for people.
-        name: String,
-        /// The one site that could have carried it out.
-        site: String,
-    },
+    /// The operation with this id, which the command asks about, was refused, at that time.
+    WasRefused(Refused, String),
     /// The user interrupted it.
     Interrupted,
     /// It could not be tried, or did not get an answer.
@@ -144,11 +137,9 @@ impl Finish {
     pub(crate) fn status(&self) -> u8 {
         match self {
             Finish::Refused(refused) | Finish::Aborted(refused, _) if is_wrong_use(&refused.reason) => 2,
-            Finish::Refused(_)
-            | Finish::Aborted(..)
-            | Finish::WasRefused { .. }
-            | Finish::Failed(_)
-            | Finish::Said(_) => 1,
+            Finish::Refused(_) | Finish::Aborted(..) | Finish::WasRefused(..) | Finish::Failed(_) | Finish::Said(_) => {
+                1
+            }
             Finish::NotAsExpected { .. } => 1,
             Finish::Leaving(finish, _) => finish.status(),
             Finish::WrongUse(_) => 2,
@@ -184,11 +175,11 @@ impl Finish {
                 format!("{refused}{}; `slackline txn explain {operation}` tells more", advice(&refused.reason))
             }
             // It was mistyped, or did not arrive before somebody asked about it. The site cannot tell these apart.
-            Finish::WasRefused { refused: Refused { reason: Reason::Withdrawn, .. }, name, site } => format!(
-                "{site} has carried out no operation {name}, and never will: it did not know this id, or had not begun, when it was \
+            Finish::WasRefused(Refused { reason: Reason::Withdrawn, .. }, name) => format!(
+                "its site has carried out no operation {name}, and never will: it did not know this id, or had not begun, when it was \
                  first asked; is the id right?"
             ),
-            Finish::WasRefused { refused, .. } => format!("the operation was refused: {}", refused.reason),
+            Finish::WasRefused(refused, _) => format!("the operation was refused: {}", refused.reason),
             Finish::Interrupted => {
                 "interrupted: it may have been done or not; tokens that were being acquired are given back".to_owned()
             }
@@ -225,7 +216,7 @@ impl Finish {
                 json["operation"] = json!(operation);
                 (if is_wrong_use(reason) { "wrong_use" } else { "refused" }, json)
             }
-            Finish::Refused(Refused { reason, .. }) | Finish::WasRefused { refused: Refused { reason, .. }, .. } => {
+            Finish::Refused(Refused { reason, .. }) | Finish::WasRefused(Refused { reason, .. }, _) => {
                 ("refused", reason_json(reason))
             }
             Finish::Interrupted => ("unknown", json!({ "why": "interrupted" })),

@@ -6,9 +6,12 @@
 use std::time::Duration;
 
 use slackline::{Client, OperationId, SiteStatus, What};
+use tokio::time::timeout;
 
 /// The time that sites may take to tell their round trips. One that is farther away is not waited for.
 const ROUND_TRIPS: Duration = Duration::from_millis(50);
+/// The time that a transaction's site may take to tell whom it asked. The transaction is done, and its command is to end.
+const COURSE: Duration = Duration::from_secs(1);
 
 /// What a command knows of the sites that its answer came from.
 pub(crate) struct Answered {
@@ -44,7 +47,7 @@ impl Answered {
             _ => shortest(&client.status(ROUND_TRIPS).await),
         };
         let asked = match waited {
-            Waited::Transaction(operation) => asked(client, operation).await,
+            Waited::Transaction(operation) => timeout(COURSE, asked(client, operation)).await.unwrap_or_default(),
             _ => Vec::new(),
         };
 

@@ -266,7 +266,7 @@ fn dev_cluster_serves_quotas_end_to_end() {
     let withdrawn = cluster.run(&["outcome", "eu-1-999999-1", "--json"]);
     assert_eq!((withdrawn.status, &withdrawn.json()["reason"]), (1, &json!("withdrawn")));
     assert!(
-        withdrawn.stderr.contains("eu has carried out no operation eu-1-999999-1, and never will"),
+        withdrawn.stderr.contains("its site has carried out no operation eu-1-999999-1, and never will"),
         "{withdrawn:?}"
     );
 

@@ -32,10 +32,7 @@ impl Outcome {
                 client.topology().parse_operation(&name).map_err(|error| explain(&client, &name, &error))?;
             let effect = match client.outcome_of(operation).await.done() {
                 Ok(effect) => effect,
-                Err(NotDone::Refused(refused)) => {
-                    let site = client.topology().name(operation.site);
-                    return Err(Finish::WasRefused { refused, name, site });
-                }
+                Err(NotDone::Refused(refused)) => return Err(Finish::WasRefused(refused, name)),
                 Err(NotDone::Unknown(unknown)) => {
                     // A site with these answers can be reached, so it can be asked if there ever was an operation with this id.
                     let is_forgotten = matches!(unknown.why, UnknownReason::IncarnationLost | UnknownReason::Forgotten);
