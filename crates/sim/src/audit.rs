@@ -161,18 +161,17 @@ impl Simulation {
             self.oracle.blame(bounded_work::NAME, bounded_work::check_rest(waiting), &format!("site {site}"));
         }
 
-        // A quota that was seen at rest once is: what came after was asked for by the audit itself, or is a gift ahead of need.
         self.look_at_names(world);
-
         let no_loss = self.oracle.lost.is_empty();
         for book in (0..self.oracle.books.len()).rev() {
             let name = self.oracle.books[book].name.clone();
-
             let Ok(Some((_, sums))) = self.oracle.sums(book) else { continue };
             for site in 0..world.len() {
                 let quota = world.node(site).and_then(|node| node.chapters().quotas.find(&name));
                 let in_round = quota.is_some_and(|quota| quota.avantan().in_round());
                 let about = format!("quota {name} at site {site}");
+
+                // One that was seen at rest once can come to rest: what it does now, it does ahead of need.
                 if self.audit.rested[book] {
                     continue;
                 }

@@ -266,6 +266,6 @@ impl Simulation {
 
         let arrives = world.now() + self.latency(world, at, site);
         let id = self.ask_site(world, arrives, site, Purpose::Show { book }, request);
-        self.oracle.watch(book, id);
+        self.oracle.begin_counting(book, id);
     }
 }

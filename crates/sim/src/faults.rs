@@ -184,7 +184,7 @@ impl Simulation {
             link.cut = if begins { link.cut + 1 } else { link.cut - 1 };
         };
 
-        // Cuts are counted: a link is whole when the last of them has ended. The other faults of one kind end together.
+        // Cuts are counted: a link is whole when the last of them has ended. The other faults of one kind end with the first of them.
         match fault {
             Fault::Cut { from, to } => cut(from, to),
             Fault::CutAll { site, inwards, outwards } => {

@@ -103,7 +103,7 @@ impl Network {
         let first = arrival(detour);
         let second = twice.then(|| arrival(true));
 
-        // What overtakes is known by when the latest before it arrives; the counts of a sweep rest on it.
+        // It overtakes if it arrives before the latest of those that were sent earlier.
         let link = &mut self.links[from * self.sites + to];
         let overtakes = first < link.latest;
         link.latest = link.latest.max(first);

@@ -116,7 +116,7 @@ struct Believed {
 
 /// What a counting client may be told: the least and the most that was in use since it asked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Watch {
+pub(crate) struct Counting {
     /// The request by which it asked.
     request: ClientId,
     /// The generation of the quota at that time.
@@ -149,7 +149,7 @@ pub(crate) struct Book {
     /// What clients believe to hold, by generation.
     pub(crate) held: BTreeMap<u32, i128>,
     /// Counts that are under way.
-    pub(crate) watches: Vec<Watch>,
+    pub(crate) countings: Vec<Counting>,
     /// When its creation was first acknowledged, if nobody ever asked for its deletion.
     pub(crate) created: Option<u64>,
     /// Whether clients delete it now and then.
@@ -342,7 +342,7 @@ impl Oracle {
             used: BTreeMap::new(),
             in_use: BTreeMap::new(),
             held: BTreeMap::new(),
-            watches: Vec::new(),
+            countings: Vec::new(),
             created: None,
             deletable,
         });

@@ -94,25 +94,25 @@ impl Simulation {
 
     /// A count reaches its client: it must lie between what was least and most in use meanwhile.
     fn shown(&mut self, request: ClientId, book: usize, shown: Result<Shown, Refusal>) {
-        let watch = self.oracle.unwatch(book, request);
+        let counting = self.oracle.end_counting(book, request);
         let Ok(shown) = shown else { return };
         let exact = shown.in_use_min == shown.in_use_max;
         self.probes.hit(if exact { "show: exact" } else { "show: an interval" });
         if !shown.missing.is_empty() {
             self.probes.hit("show: sites missing");
         }
-        let Some(watch) = watch else { return };
+        let Some(counting) = counting else { return };
 
         // Tokens of lost incarnations count as in use; when they were lost is not looked at.
         let lost = self.oracle.sums(book).ok().flatten().map_or(0, |(_, sums)| sums.lost);
         let (least, most) = (i128::from(shown.in_use_min), i128::from(shown.in_use_max));
         let in_lost = !self.oracle.lost.is_empty();
-        let sound = least <= watch.most + lost && most >= watch.least && least <= most;
+        let sound = least <= counting.most + lost && most >= counting.least && least <= most;
 
         // An incarnation may have been lost in the midst of the count, which then has some of its tokens on both sides.
         if !sound && !in_lost {
             let name = self.oracle.books[book].name.clone();
-            let what = format!("{watch:?} were in use while show counted {shown:?}");
+            let what = format!("{counting:?} were in use while show counted {shown:?}");
             self.oracle.blame("show tells the truth", Err(what), &name);
         }
     }

@@ -103,19 +103,20 @@ impl Simulation {
     pub(crate) fn flush(&mut self, world: &mut World, at: usize, site: usize) {
         let of_site = &mut self.clients.all[at].sites[site];
         if of_site.outbox.is_empty() {
-            // The mark goes with the batch: what is below it the site may forget.
             return;
         }
         let operations = std::mem::take(&mut of_site.outbox);
         let Session { incarnation, id: session, .. } = of_site.session.expect("an outbox belongs to a session");
+
+        // The mark goes with the batch: what is below it the site may forget.
         self.raise_low(at, site);
         let low = self.clients.all[at].sites[site].session.map_or(1, |session| session.low);
         let batch = Batch { site: self.settings.members[site], incarnation, session, low, operations };
         self.send_batch(world, at, site, batch, false);
     }
 
-    /// The client no longer cares about operations that were answered long enough ago.
-    // An operation in doubt holds it back, so that the site keeps what there is to ask about.
+    /// The client no longer cares about operations that were answered long enough ago. One in doubt holds its mark back, so that the
+    /// site keeps what there is to ask about.
     pub(super) fn raise_low(&mut self, at: usize, site: usize) {
         let Some(session) = self.clients.all[at].sites[site].session else { return };
         let ops = &self.oracle.sessions[&(site, session.incarnation, session.id)];

@@ -191,9 +191,9 @@ impl Oracle {
         for (book, generation) in moved {
             let book = &mut self.books[book];
             let in_use = book.in_use.get(&generation).copied().unwrap_or(0);
-            for watch in book.watches.iter_mut().filter(|watch| watch.generation == generation) {
-                watch.least = watch.least.min(in_use);
-                watch.most = watch.most.max(in_use);
+            for counting in book.countings.iter_mut().filter(|counting| counting.generation == generation) {
+                counting.least = counting.least.min(in_use);
+                counting.most = counting.most.max(in_use);
             }
 
             let Some((_, table)) = book.decisions.newest() else { continue };

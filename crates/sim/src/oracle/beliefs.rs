@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use slackline_core::machine::ClientId;
 
-use super::{Held, Oracle, Watch};
+use super::{Counting, Held, Oracle};
 use crate::invariants::{holds, limit};
 
 impl Oracle {
@@ -89,20 +89,20 @@ impl Oracle {
     }
 
     /// A client asks for a count.
-    pub(crate) fn watch(&mut self, book: usize, request: ClientId) {
+    pub(crate) fn begin_counting(&mut self, book: usize, request: ClientId) {
         let book = &mut self.books[book];
         let generation = book.decisions.newest().map_or(0, |(_, table)| table.generation);
         let in_use = book.in_use.get(&generation).copied().unwrap_or(0);
-        book.watches.push(Watch { request, generation, least: in_use, most: in_use });
+        book.countings.push(Counting { request, generation, least: in_use, most: in_use });
     }
 
     /// What may be told to a client that asked for a count; none if the quota was created anew in between.
-    pub(crate) fn unwatch(&mut self, book: usize, request: ClientId) -> Option<Watch> {
+    pub(crate) fn end_counting(&mut self, book: usize, request: ClientId) -> Option<Counting> {
         let book = &mut self.books[book];
-        let at = book.watches.iter().position(|watch| watch.request == request)?;
-        let watch = book.watches.swap_remove(at);
+        let at = book.countings.iter().position(|counting| counting.request == request)?;
+        let counting = book.countings.swap_remove(at);
 
         let (_, table) = book.decisions.newest()?;
-        (table.generation == watch.generation && table.limit.is_some()).then_some(watch)
+        (table.generation == counting.generation && table.limit.is_some()).then_some(counting)
     }
 }

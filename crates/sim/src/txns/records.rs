@@ -36,7 +36,6 @@ impl Simulation {
             }
         }
 
-        // What is told of no incarnation may have met any of these; and whatever happened then has no end that a reader could go by.
         let process = client as u64;
         let completed = (fate != Fate::Unknown).then_some(now);
         if !apart.is_empty() && fate == Fate::Committed && ops.is_empty() {
@@ -48,6 +47,7 @@ impl Simulation {
             return;
         }
 
+        // Each of these may have taken effect, or none: they stand apart, with no end that a reader could go by.
         for op in apart {
             let (fate, completed, ops) = (Fate::Unknown, None, vec![op]);
             self.txns.history.push(history::Transaction { label, process, invoked, completed, fate, ops });
