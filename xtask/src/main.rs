@@ -1,5 +1,6 @@
 //! `cargo xtask COMMAND`: the project's own commands. `verify` never writes to the checkout, `fix` does.
 
+mod files;
 mod measure;
 mod mutants;
 mod pages;

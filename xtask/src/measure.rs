@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 
+use crate::files::files;
 use crate::root;
-use crate::tidy::files;
 
 /// A function with more parameters than this is listed.
 const MOST_PARAMETERS: usize = 7;

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
+use crate::files::files;
 use crate::root;
-use crate::tidy::files;
 
 /// The seeds within which the sweep must catch a bug that does not say.
 const SEEDS: &str = "1..200";

@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::Path;
 
+use crate::files::files;
 use crate::root;
-use crate::tidy::files;
 
 /// The page that maps the code.
 const MAP: &str = "ARCHITECTURE.md";
