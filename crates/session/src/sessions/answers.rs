@@ -100,6 +100,18 @@ impl Sessions {
             }
         }
 
+        // Rule 3 too: the session rests on storage that the site has lost. Only a later incarnation says so of a copy, and the one
+        // that took this copy has not carried it out. Had an earlier one taken another copy, nobody could tell.
+        let is_only_copy = call.times_sent == 1 && !self.stream.is_relayed();
+        if outcome == Outcome::Unknown(UnknownReason::IncarnationLost)
+            && is_only_copy
+            && !matches!(call.audience, Audience::Detached)
+        {
+            self.windows[position].ended = true;
+            self.windows[position].settle(sequence);
+            return self.not_taken(key, Refusal::SessionEnded, now, wakers);
+        }
+
         let reply = match outcome {
             // A relay could not reach the site: still in doubt. The link is told to find another way.
             Outcome::Unknown(UnknownReason::SiteUnreachable) => return,

@@ -485,6 +485,9 @@ fn lost_incarnation_is_unknown_and_its_session_is_over() {
     let mut script = Script::connected();
     let key = script.submit(acquire(1));
     script.batch().expect("nothing is under way");
+    script.disconnect();
+    script.book.connected(false);
+    script.batch().expect("in doubt");
     script.answer(1, &[(1, Outcome::Unknown(UnknownReason::IncarnationLost))]);
     assert!(matches!(
         script.poll(key).expect("told").reply,
@@ -492,6 +495,22 @@ fn lost_incarnation_is_unknown_and_its_session_is_over() {
     ));
     script.submit(acquire(1));
     assert_eq!(script.book.next_request(script.now), Some(Request::Open));
+}
+
+/// The client has not heard that the site has new storage, and sends a call in a session of before: nobody has carried it out.
+#[test]
+fn only_copy_in_a_session_of_a_lost_incarnation_leaves_again_in_another() {
+    let mut script = Script::connected();
+    let key = script.submit(acquire(1));
+    script.batch().expect("nothing is under way");
+    script.answer(1, &[(1, Outcome::Unknown(UnknownReason::IncarnationLost))]);
+    assert!(script.poll(key).is_none(), "it goes on");
+    assert_eq!(script.request(), Some(Request::Open));
+    script.book.opened(Incarnation(2), SessionId(7));
+    let again = script.batch().expect("the same call");
+    assert_eq!((again.incarnation, again.session), (Incarnation(2), SessionId(7)));
+    script.answer(7, &[(1, granted(9))]);
+    assert!(matches!(script.poll(key).expect("its end").reply, Reply::Answered(Outcome::Granted { .. })));
 }
 
 #[test]
