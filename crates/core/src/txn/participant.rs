@@ -708,7 +708,11 @@ impl Participant {
                 let abort = self.late(&turn.here, id);
                 self.refuse_part(turn, id, abort)
             }
-            Some((_, abort)) if turn.here.now.mono > patience => self.refuse_part(turn, id, abort),
+            // Its client will come again, and should not find the same right: what was asked for may have been lost.
+            Some((_, abort)) if turn.here.now.mono > patience => {
+                self.ask_back(turn, id);
+                self.refuse_part(turn, id, abort)
+            }
             // The wall clock may have been set back since it was asked: what the transaction rests on may be over,
             // though the deadline does not seem past. If this site doubts its clock, that will not be known soon.
             None if turn.here.trust() == Trust::Doubted && !is_untimed => {
