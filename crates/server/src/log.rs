@@ -17,6 +17,9 @@ use crate::mailbox::Mailbox;
 /// The wait before a group that found no room is tried again.
 const NO_ROOM_PAUSE: Duration = Duration::from_millis(50);
 
+/// Batches that are synced together; storage goes on with them afterwards.
+type Group = Vec<Arc<Batch>>;
+
 /// The machine's end of the log thread.
 pub(crate) struct Log {
     shared: Arc<Shared>,
@@ -26,7 +29,7 @@ pub(crate) struct Log {
     /// True from when a group is handed over until its result is taken.
     busy: bool,
     /// The empty vector of the last group, kept for its memory.
-    spare: Vec<Arc<Batch>>,
+    spare: Group,
 }
 
 /// A group that is durable.
@@ -51,9 +54,9 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Slot {
     /// The number of the first batch, and the batches.
-    group: Option<(Seq, Vec<Arc<Batch>>)>,
+    group: Option<(Seq, Group)>,
     /// The result, the number of the last batch, and the batches, given back for their memory.
-    done: Option<(Result<Duration, WriteError>, Seq, Vec<Arc<Batch>>)>,
+    done: Option<(Result<Duration, WriteError>, Seq, Group)>,
     /// True once the thread is to end.
     stop: bool,
 }
@@ -77,7 +80,7 @@ impl Log {
     }
 
     /// Hands a group over and takes an empty vector in its place. The log must not be busy.
-    pub(crate) fn submit(&mut self, first: Seq, group: &mut Vec<Arc<Batch>>) {
+    pub(crate) fn submit(&mut self, first: Seq, group: &mut Group) {
         assert!(!self.busy && !group.is_empty(), "a second group would overtake the one that is being synced");
         let group = std::mem::replace(group, std::mem::take(&mut self.spare));
         self.shared.slot().group = Some((first, group));
@@ -87,11 +90,7 @@ impl Log {
 
     /// Appends a group on this thread, and empties it. Returns `None` if there is no room: nothing was done then, and the group must
     /// be handed over, so that the log thread waits for room and this one does not. The log must not be busy.
-    pub(crate) fn append_here(
-        &mut self,
-        first: Seq,
-        group: &mut Vec<Arc<Batch>>,
-    ) -> Option<Result<Synced, WriteError>> {
+    pub(crate) fn append_here(&mut self, first: Seq, group: &mut Group) -> Option<Result<Synced, WriteError>> {
         assert!(!self.busy && !group.is_empty(), "a second group would overtake the one that is being synced");
         let start = Instant::now();
 
@@ -138,7 +137,7 @@ impl Shared {
     }
 
     /// Waits for the next group; `None` when the thread is to end.
-    fn next(&self) -> Option<(Seq, Vec<Arc<Batch>>)> {
+    fn next(&self) -> Option<(Seq, Group)> {
         let mut slot = self.slot();
         loop {
             // Before `stop`: a group that was handed over is synced, even by a site that stops.
