@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use slackline_core::machine::{Batch, Seq};
 
+/// The memory of a batch that is kept besides its bytes, about, in bytes: most batches are small.
+const KEPT_BYTES: usize = 160;
+
 /// A batch that is synced, and not absorbed yet.
 pub(crate) struct Kept {
     /// Its number.
@@ -18,9 +21,9 @@ pub(crate) struct Kept {
 /// The last batches, without a gap between them.
 pub(crate) struct Recent {
     kept: VecDeque<Kept>,
-    /// The sum of the batches' bytes; at most `most`.
+    /// The memory that the batches take, about, in bytes; at most `most`.
     bytes: usize,
-    /// The most bytes of batches that are kept.
+    /// The most memory that they may take, in bytes.
     most: usize,
 }
 
@@ -32,11 +35,11 @@ impl Recent {
     }
 
     /// Keeps batches, which follow those that are kept. The oldest are let go where there are too many.
-    pub(crate) fn extend(&mut self, batches: impl Iterator<Item = Kept>) {
+    pub(crate) fn extend(&mut self, batches: impl IntoIterator<Item = Kept>) {
         for kept in batches {
             let follows = self.kept.back().is_none_or(|last| last.seq + 1 == kept.seq);
             assert!(follows, "a batch would be left out of the table");
-            self.bytes += kept.batch.as_bytes().len();
+            self.bytes += kept.batch.as_bytes().len() + KEPT_BYTES;
             self.kept.push_back(kept);
         }
         while self.bytes > self.most {
@@ -55,7 +58,7 @@ impl Recent {
 
     fn pop(&mut self) -> Option<Kept> {
         let kept = self.kept.pop_front()?;
-        self.bytes -= kept.batch.as_bytes().len();
+        self.bytes -= kept.batch.as_bytes().len() + KEPT_BYTES;
         Some(kept)
     }
 }

@@ -75,10 +75,12 @@ impl LogWriter for Writer {
             }
 
             self.group.clear();
-            let mut ends = Vec::with_capacity(group.batches.len());
+            let mut written = Vec::with_capacity(group.batches.len());
             for index in group.batches.clone() {
-                write_frame(&mut self.group, self.active.number, first + index as u64, batches[index].as_bytes());
-                ends.push(self.active.end() + self.group.as_slice().len() as u64);
+                let (seq, batch) = (first + index as u64, Arc::clone(&batches[index]));
+                write_frame(&mut self.group, self.active.number, seq, batch.as_bytes());
+                let end = self.active.end() + self.group.as_slice().len() as u64;
+                written.push(Kept { seq, batch, end });
             }
             self.group.pad(BLOCK);
 
@@ -94,8 +96,7 @@ impl LogWriter for Writer {
             self.shared.room.fetch_sub(self.group.as_slice().len() as u64, Ordering::AcqRel);
             let last = first + group.batches.end as u64 - 1;
             self.shared.last.store(last, Ordering::Release);
-            let written = (first..).zip(batches).skip(group.batches.start).zip(ends);
-            self.shared.recent().extend(written.map(|((seq, batch), end)| Kept { seq, batch: Arc::clone(batch), end }));
+            self.shared.recent().extend(written);
             self.shared.note_written(self.active.end(), last);
         }
         Ok(())

@@ -79,6 +79,7 @@ impl Sessions {
         wakers: &mut Vec<Waker>,
     ) {
         let call = &mut self.calls[key];
+        let is_only_copy = call.times_sent == 1 && !self.stream.is_relayed();
         if let Some(why) = of_one_copy(&outcome) {
             if why == Refusal::SessionEnded {
                 self.windows[position].ended = true;
@@ -88,7 +89,7 @@ impl Sessions {
             }
 
             // Rule 3: this was the only copy, and the site did not carry it out.
-            if call.times_sent == 1 && !self.stream.is_relayed() {
+            if is_only_copy {
                 self.windows[position].settle(sequence);
                 return self.not_taken(key, why, now, wakers);
             }
@@ -102,7 +103,6 @@ impl Sessions {
 
         // Rule 3 too: the session rests on storage that the site has lost. Only a later incarnation says so of a copy, and the one
         // that took this copy has not carried it out. Had an earlier one taken another copy, nobody could tell.
-        let is_only_copy = call.times_sent == 1 && !self.stream.is_relayed();
         if outcome == Outcome::Unknown(UnknownReason::IncarnationLost)
             && is_only_copy
             && !matches!(call.audience, Audience::Detached)
