@@ -577,6 +577,11 @@ pub type Seq = u64;
 
 /// The memory of a paged row besides its value and its key, which stands in it twice, about, in bytes.
 const HELD_BYTES: usize = 224;
+/// The memory of a write in the overlay, without its value, about, in bytes.
+fn held_bytes(key: &[u8]) -> usize {
+    2 * key.len() + HELD_BYTES
+}
+
 /// The most rows that are forgotten at a time.
 const RETIRED_AT_ONCE: usize = 8192;
 
@@ -585,9 +590,10 @@ const RETIRED_AT_ONCE: usize = 8192;
 pub struct Overlay {
     /// The last write of each row, with the number of its batch; none as a value for a deletion.
     rows: BTreeMap<Vec<u8>, (Seq, Option<Taken>)>,
-    /// The writes in order: the number of the batch, the key, and about the memory that the write takes, in bytes.
-    written: VecDeque<(Seq, Vec<u8>, usize)>,
-    /// The sum of that memory, in bytes.
+    /// The writes in order: the number of the batch, and the key.
+    written: VecDeque<(Seq, Vec<u8>)>,
+    /// The memory that `rows` and `written` take, about, in bytes. A value counts until it is written over: of a row that is written
+    /// again and again, only the last value is held.
     bytes: usize,
 }
 
@@ -595,13 +601,13 @@ impl Overlay {
     /// Notes the paged rows of the batch numbered `seq`.
     pub fn apply<M: Machine + ?Sized>(&mut self, seq: Seq, batch: &Arc<Batch>) {
         // Rows are forgotten by the number of their last batch: out of order, one could go before storage shows it.
-        let is_newest = self.written.back().is_none_or(|(last, ..)| *last <= seq);
+        let is_newest = self.written.back().is_none_or(|(last, _)| *last <= seq);
         assert!(is_newest, "batch {seq} is noted after a later one");
         for (key, value) in batch.iter().filter(|(key, _)| M::is_paged(key)) {
-            self.rows.insert(key.to_vec(), (seq, value.map(|value| Taken::of(batch, value))));
-            let bytes = 2 * key.len() + value.map_or(0, <[u8]>::len) + HELD_BYTES;
-            self.written.push_back((seq, key.to_vec(), bytes));
-            self.bytes += bytes;
+            let before = self.rows.insert(key.to_vec(), (seq, value.map(|value| Taken::of(batch, value))));
+            self.written.push_back((seq, key.to_vec()));
+            self.bytes += held_bytes(key) + value.map_or(0, <[u8]>::len);
+            self.release(before);
         }
     }
 
@@ -614,14 +620,21 @@ impl Overlay {
             }
 
             // The row goes only if no later batch wrote it again: storage would show the older value.
-            let (_, key, bytes) = self.written.pop_front().expect("looked at above");
-            assert!(self.bytes >= bytes, "the overlay takes less memory than one of its rows");
-            self.bytes -= bytes;
+            let (_, key) = self.written.pop_front().expect("looked at above");
+            self.bytes -= held_bytes(&key);
             if self.rows.get(&key).is_some_and(|(seq, _)| *seq <= absorbed) {
-                self.rows.remove(&key);
+                let before = self.rows.remove(&key);
+                self.release(before);
             }
         }
         true
+    }
+
+    /// A value is held no longer.
+    fn release(&mut self, before: Option<(Seq, Option<Taken>)>) {
+        let bytes = before.and_then(|(_, value)| value).map_or(0, |value| value.len());
+        assert!(self.bytes >= bytes, "the overlay takes less memory than one of its rows");
+        self.bytes -= bytes;
     }
 
     /// The memory that the rows take, about, in bytes.
@@ -867,6 +880,15 @@ mod tests {
         assert!(overlay.retire(rows), "there is more to forget");
         assert_eq!(overlay.len(), 10);
         assert!(!overlay.retire(rows));
+        assert_eq!((overlay.len(), overlay.bytes()), (0, 0));
+
+        // Of a row that is written again and again, one value is held.
+        let large = "v".repeat(4 * SHARED_BYTES);
+        (1..=100).for_each(|seq| overlay.apply::<Nothing>(rows + seq, &batch(&[("a", Some(&large))])));
+        assert!((large.len()..2 * large.len() + 100 * held_bytes(b"a")).contains(&overlay.bytes()));
+        overlay.apply::<Nothing>(rows + 101, &batch(&[("a", None)]));
+        assert_eq!(overlay.bytes(), 101 * held_bytes(b"a"));
+        assert!(!overlay.retire(rows + 101));
         assert_eq!((overlay.len(), overlay.bytes()), (0, 0));
     }
 

@@ -22,6 +22,7 @@ use std::thread::JoinHandle;
 
 use slackline_core::machine::{Reader, Seq};
 
+use crate::absorber::Absorber;
 use crate::directory::{Directory, Identity};
 use crate::error::OpenError;
 use crate::fold::Fold;
@@ -131,7 +132,7 @@ impl Embedded {
         table.patience().set_patient();
         let shared = Arc::new(Shared::new(directory, table, place, &active, spare, last));
         let threads = vec![
-            spawn("slackline-absorb", &shared, move |shared| shared.absorb(begin)).map_err(io("start a thread for"))?,
+            spawn("slackline-absorb", &shared, move |shared| Absorber::new(shared, begin).run()).map_err(io("start a thread for"))?,
             spawn("slackline-prepare", &shared, move |shared| {
                 shared.prepare(options.segments_ahead, options.segments_most)
             })

@@ -75,6 +75,7 @@
 //! learns from its peers that the group had been durable knows that it was a flip. Not found: a flip in a *key* or an inner page
 //! of the table, when that key is read alone (a scan finds it).
 
+mod absorber;
 mod directory;
 mod embedded;
 mod error;

@@ -28,8 +28,8 @@ pub(crate) struct Recent {
 }
 
 impl Recent {
-    /// No batches yet, of a log whose segments have so many bytes. A driver that holds rows asks for them to be absorbed long before
-    /// there are as many as are kept. Without such rows the oldest are let go, and are read back when their segment is full.
+    /// No batches yet, of a log whose segments have so many bytes. Where the absorber does not follow, the oldest are let go, and are
+    /// read back from the disk.
     pub(crate) fn of_log(segment_bytes: u64) -> Self {
         Self { kept: VecDeque::new(), bytes: 0, most: (segment_bytes / 8 * 3) as usize }
     }
@@ -45,6 +45,11 @@ impl Recent {
         while self.bytes > self.most {
             self.pop();
         }
+    }
+
+    /// True if the absorber should take batches now, before the oldest are let go.
+    pub(crate) fn is_filling(&self) -> bool {
+        self.bytes >= self.most / 2
     }
 
     /// Takes the batch numbered `seq`, if it is kept, and lets those before it go. What is taken must be absorbed in order.

@@ -1,4 +1,4 @@
-//! The state that the threads of the embedded engine share, and two of them: the absorber and the preparer.
+//! The state that the threads of the embedded engine share, and one of them: the preparer.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,13 +12,12 @@ use std::time::Duration;
 use slackline_core::machine::Seq;
 
 use crate::directory::Directory;
-use crate::error::{OpenError, message_of};
-use crate::fold::Fold;
+use crate::error::message_of;
 use crate::frame::BLOCK;
 use crate::medium::{is_full, remove_if_there};
 use crate::recent::{Kept, Recent};
-use crate::segment::{Place, Run, Segment};
-use crate::table::{Marks, Pause, Table};
+use crate::segment::{Place, Segment};
+use crate::table::{Pause, Table};
 
 /// The batches of the active segment are absorbed when nothing was written for this time.
 const IDLE: Duration = Duration::from_secs(1);
@@ -41,7 +40,7 @@ pub(crate) struct Shared {
     /// Notified when `state` changes in a way that a thread may be waiting for.
     wake: Condvar,
     pub(crate) table: Table,
-    place: Place,
+    pub(crate) place: Place,
     /// Dropped last: no other process may have the directory while a thread can still write.
     _directory: Directory,
 }
@@ -66,13 +65,32 @@ struct State {
 
 /// The part of a segment that is written, and synced.
 #[derive(Clone)]
-struct Written {
-    number: u64,
-    path: PathBuf,
+pub(crate) struct Written {
+    pub(crate) number: u64,
+    pub(crate) path: PathBuf,
     /// The end of the last group, in bytes from the start of the file.
-    end: u64,
+    pub(crate) end: u64,
     /// The last batch before `end`; if the segment has none, the last one of the segment before.
-    last: Seq,
+    pub(crate) last: Seq,
+}
+
+/// What the absorber is to do.
+pub(crate) struct Task {
+    /// The part of a segment whose batches it takes.
+    pub(crate) written: Written,
+    /// How far it goes with them.
+    pub(crate) goal: Goal,
+}
+
+/// How far the absorber goes with batches.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Goal {
+    /// They are read while they are in memory. Rows that are written again and again are so written to the table once.
+    Read,
+    /// They are in the table, durably.
+    Durable,
+    /// The same, and their file can be used again: the segment is full.
+    Free,
 }
 
 impl Shared {
@@ -152,8 +170,16 @@ impl Shared {
         self.state().ready.len()
     }
 
-    /// Notes that the segment in use is written and synced up to `end`, and that `last` is its last batch.
-    pub(crate) fn note_written(&self, end: u64, last: Seq) {
+    /// Keeps batches that were written for the absorber. Returns true if it should take them soon.
+    pub(crate) fn keep(&self, written: Vec<Kept>) -> bool {
+        let mut recent = self.recent();
+        recent.extend(written);
+        recent.is_filling()
+    }
+
+    /// Notes that the segment in use is written and synced up to `end`, and that `last` is its last batch. The absorber is woken if
+    /// it should take the batches that are kept.
+    pub(crate) fn note_written(&self, end: u64, last: Seq, is_filling: bool) {
         let mut state = self.state();
         assert!(end > state.active.end && last > state.active.last, "the log must grow with each group");
         let was_absorbed = state.active.last == self.absorbed.load(Ordering::Acquire);
@@ -162,7 +188,7 @@ impl Shared {
 
         // The absorber slept without a limit, because there was nothing to absorb. From now on it wakes to see whether the log is
         // idle. While it does, groups do not pay for waking it.
-        if was_absorbed {
+        if was_absorbed || is_filling {
             self.wake.notify_all();
         }
     }
@@ -200,37 +226,9 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The absorber: takes the written batches into the table, oldest first.
-    pub(crate) fn absorb(&self, mut marks: Marks) {
-        let mut pause = Pause::default();
-        while let Some((written, is_full)) = self.wait_to_absorb() {
-            match self.absorb_up_to(&mut marks, &written, is_full) {
-                Ok(()) => pause = Pause::default(),
-                // Nothing is lost while it waits: batches stay in the log, and at its bound room falls.
-                Err(OpenError::Io { source, .. }) if passes(&source) => {
-                    let state = self.state();
-                    if state.stopped.is_none() {
-                        drop(self.wake.wait_timeout(state, pause.next()));
-                    }
-                    continue;
-                }
-                Err(error) => return self.stop(error.to_string()),
-            }
-
-            // Only now may the file be used again: the table durably says that no batch is looked for in it.
-            if marks.segment > written.number {
-                let mut state = self.state();
-                state.full.pop_front();
-                state.spare.push_back(written.path);
-                drop(state);
-                self.wake.notify_all();
-            }
-        }
-    }
-
-    /// Waits for something to absorb, and returns it with true for a full segment. The written part of the active one is returned
-    /// when somebody asks for it, or when nothing more is written. `None` once storage has stopped.
-    fn wait_to_absorb(&self) -> Option<(Written, bool)> {
+    /// Waits for something that the absorber should do, and returns it; `read` is the last batch that the absorber has read. `None`
+    /// once storage has stopped.
+    pub(crate) fn wait_to_absorb(&self, read: Seq) -> Option<Task> {
         let mut state = self.state();
         loop {
             if state.stopped.is_some() {
@@ -239,17 +237,20 @@ impl Shared {
 
             // Oldest first: the table holds a prefix of the log at every moment.
             if let Some(full) = state.full.front() {
-                return Some((full.clone(), true));
+                return Some(Task { written: full.clone(), goal: Goal::Free });
             }
 
             let is_asked = self.is_asked.swap(false, Ordering::AcqRel);
             let last = state.active.last;
-            if last == self.absorbed.load(Ordering::Acquire) {
+            if last == self.absorbed() {
                 state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
             if is_asked {
-                return Some((state.active.clone(), false));
+                return Some(Task { written: state.active.clone(), goal: Goal::Durable });
+            }
+            if last > read && self.recent().is_filling() {
+                return Some(Task { written: state.active.clone(), goal: Goal::Read });
             }
 
             // A log is idle when it is still at the same batch after a whole wait. It is looked at again after each wake-up, whose
@@ -257,62 +258,30 @@ impl Shared {
             let (after, waited) = self.wake.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
             state = after;
             if waited.timed_out() && state.active.last == last && state.stopped.is_none() {
-                return Some((state.active.clone(), false));
+                return Some(Task { written: state.active.clone(), goal: Goal::Durable });
             }
         }
     }
 
-    /// Takes a segment's batches after `marks` into the table, up to the end of its written part. Each transaction ends between two
-    /// batches and takes the marks along, so after a crash absorption goes on where the last one ended.
-    fn absorb_up_to(&self, marks: &mut Marks, written: &Written, is_full: bool) -> Result<(), OpenError> {
-        let Written { number, path, end, last } = written;
-        let mut at = if marks.segment == *number { marks.at } else { BLOCK as u64 };
-        let mut taken = marks.absorbed;
+    /// Notes that the table holds every batch up to `absorbed`, durably, and that its snapshot shows them.
+    pub(crate) fn note_absorbed(&self, absorbed: Seq) {
+        self.absorbed.store(absorbed, Ordering::Release);
+    }
 
-        // Opened even if all of it is in memory: a file that is gone or damaged is found now, and not after the crash in which it
-        // is needed.
-        let mut run = Some(Run::open(&self.place, path, *number, at, taken, Some(*end))?);
-        let mut fold = Fold::default();
-        loop {
-            let is_over = taken == *last;
-            if !is_over {
-                // From memory, if it is kept there. What was let go, or is of an earlier start, is read back from the disk, and must
-                // be there: with a batch left out, the table would hold no prefix of the log.
-                let kept = self.recent().take(taken + 1);
-                if let Some(Kept { seq, batch, end }) = kept {
-                    fold.take(&batch);
-                    (taken, at, run) = (seq, end, None);
-                } else {
-                    let run = match &mut run {
-                        Some(run) => run,
-                        none => none.insert(Run::open(&self.place, path, *number, at, taken, Some(*end))?),
-                    };
-                    let Some(batches) = run.next()? else {
-                        let what = "a batch that was written there cannot be read back";
-                        return Err(OpenError::Damaged { path: path.clone(), at: run.at(), what });
-                    };
-                    fold.take(&batches.into());
-                    (taken, at) = (run.last(), run.at());
-                }
-                if !fold.is_large() {
-                    continue;
-                }
-            }
+    /// Takes back the file of the oldest full segment, whose batches are all in the table.
+    pub(crate) fn free_oldest(&self) {
+        let mut state = self.state();
+        let oldest = state.full.pop_front().expect("only the absorber takes full segments");
+        state.spare.push_back(oldest.path);
+        drop(state);
+        self.wake.notify_all();
+    }
 
-            // The marks of a full segment name the one after it: that is what allows its file to be used again.
-            let (segment, at) = if is_over && is_full { (number + 1, BLOCK as u64) } else { (*number, at) };
-            let absorbed = Marks { absorbed: taken, segment, at };
-            let goes_forward = (marks.segment, marks.at, marks.absorbed) <= (segment, at, absorbed.absorbed);
-            assert!(goes_forward, "the table's marks must not go back: old batches would be written over newer rows");
-            self.table.absorb(&fold.rows(), absorbed)?;
-
-            // After the table has them durably, and its snapshot shows them: callers now let go of these rows.
-            *marks = absorbed;
-            self.absorbed.store(marks.absorbed, Ordering::Release);
-            if is_over || self.has_stopped.load(Ordering::Acquire) {
-                return Ok(());
-            }
-            fold = Fold::default();
+    /// Waits for `pause`, or for less if something happens meanwhile; not at all once storage has stopped.
+    pub(crate) fn pause(&self, pause: Duration) {
+        let state = self.state();
+        if state.stopped.is_none() {
+            drop(self.wake.wait_timeout(state, pause));
         }
     }
 
@@ -383,7 +352,7 @@ impl Shared {
 }
 
 /// True if the operating system may give later what it refuses now: room on the disk, or an open file.
-fn passes(error: &io::Error) -> bool {
+pub(crate) fn passes(error: &io::Error) -> bool {
     let too_many_open = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].map(|errno| errno.raw_os_error());
     is_full(error) || error.raw_os_error().is_some_and(|code| too_many_open.contains(&code))
 }

@@ -96,8 +96,8 @@ impl LogWriter for Writer {
             self.shared.room.fetch_sub(self.group.as_slice().len() as u64, Ordering::AcqRel);
             let last = first + group.batches.end as u64 - 1;
             self.shared.last.store(last, Ordering::Release);
-            self.shared.recent().extend(written);
-            self.shared.note_written(self.active.end(), last);
+            let is_filling = self.shared.keep(written);
+            self.shared.note_written(self.active.end(), last, is_filling);
         }
         Ok(())
     }

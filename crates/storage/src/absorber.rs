@@ -1,0 +1,139 @@
+//! The absorber: the thread that takes the written batches into the table, oldest first.
+//!
+//! It reads batches soon after they are written, while they are in memory, and keeps the last write of each key. So a row that is
+//! written again and again costs one write of the table for each segment of the log, and nothing is read back from the disk unless
+//! the absorber has fallen behind. It takes these rows into the table, in one transaction, when its segment is full, when somebody
+//! asks, when nothing more is written, or when they are many.
+
+use slackline_core::machine::Seq;
+
+use crate::error::OpenError;
+use crate::fold::Fold;
+use crate::frame::BLOCK;
+use crate::recent::Kept;
+use crate::segment::Run;
+use crate::table::{Marks, Pause};
+use crate::threads::{Goal, Shared, Task, Written, passes};
+
+/// See the module.
+pub(crate) struct Absorber<'a> {
+    shared: &'a Shared,
+    /// The table's marks.
+    marks: Marks,
+    /// The marks that the table will have with the rows of `fold`; the same as `marks` if there are none.
+    read: Marks,
+    /// The rows of the batches between the two.
+    fold: Fold,
+}
+
+impl<'a> Absorber<'a> {
+    /// An absorber of a table with these marks.
+    pub(crate) fn new(shared: &'a Shared, marks: Marks) -> Self {
+        Self { shared, marks, read: marks, fold: Fold::default() }
+    }
+
+    /// Runs until storage stops.
+    pub(crate) fn run(mut self) {
+        let mut pause = Pause::default();
+        while let Some(task) = self.shared.wait_to_absorb(self.read.absorbed) {
+            match self.carry_out(&task) {
+                Ok(()) => pause = Pause::default(),
+                // Nothing is lost while it waits: batches stay in the log, and at its bound room falls.
+                Err(OpenError::Io { source, .. }) if passes(&source) => self.shared.pause(pause.next()),
+                Err(error) => return self.shared.stop(error.to_string()),
+            }
+        }
+    }
+
+    fn carry_out(&mut self, Task { written, goal }: &Task) -> Result<(), OpenError> {
+        if !self.read(written)? {
+            return Ok(());
+        }
+
+        match goal {
+            Goal::Read => Ok(()),
+            Goal::Durable => self.commit(written),
+            Goal::Free => {
+                // The marks of a full segment name the one after it: that is what allows its file to be used again.
+                self.read = Marks { segment: written.number + 1, at: BLOCK as u64, ..self.read };
+                self.commit(written)?;
+
+                // Only now: the table durably says that no batch is looked for in it.
+                self.shared.free_oldest();
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads the batches of a segment that were not read, up to the end of its written part. Returns false if storage has stopped
+    /// before that.
+    fn read(&mut self, written: &Written) -> Result<bool, OpenError> {
+        let mut run = None;
+        while self.read.absorbed < written.last {
+            assert_eq!(self.read.segment, written.number, "segments are absorbed in the order of their numbers");
+
+            // From memory, if it is kept there. What was let go, or is of an earlier start, is read back from the disk, and must
+            // be there: with a batch left out, the table would hold no prefix of the log.
+            let kept = self.shared.recent().take(self.read.absorbed + 1);
+            let (last, at) = match kept {
+                Some(Kept { seq, batch, end }) => {
+                    self.fold.take(&batch);
+                    run = None;
+                    (seq, end)
+                }
+                None => self.read_back(&mut run, written)?,
+            };
+            self.read = Marks { absorbed: last, at, ..self.read };
+
+            if self.fold.is_large() {
+                self.commit(written)?;
+                // Whoever closes the store waits for one transaction, and not for a segment.
+                if self.shared.stopped().is_some() {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads the next batches back from the disk, and returns the last one and the place behind it.
+    fn read_back(&mut self, run: &mut Option<Run>, written: &Written) -> Result<(Seq, u64), OpenError> {
+        let run = match run {
+            Some(run) => run,
+            none => none.insert(self.open(written)?),
+        };
+        let Some(batches) = run.next()? else {
+            let what = "a batch that was written there cannot be read back";
+            return Err(OpenError::Damaged { path: written.path.clone(), at: run.at(), what });
+        };
+        self.fold.take(&batches.into());
+        Ok((run.last(), run.at()))
+    }
+
+    fn open(&self, Written { number, path, end, .. }: &Written) -> Result<Run, OpenError> {
+        Run::open(&self.shared.place, path, *number, self.read.at, self.read.absorbed, Some(*end))
+    }
+
+    /// Takes the rows that were read into the table. Each transaction ends between two batches and takes the marks along, so after a
+    /// crash absorption goes on where the last one ended.
+    fn commit(&mut self, written: &Written) -> Result<(), OpenError> {
+        if self.read == self.marks {
+            return Ok(());
+        }
+
+        // Even if all of it was in memory: a file that is gone or damaged is found now, and not after the crash in which it is
+        // needed.
+        drop(self.open(written)?);
+
+        let place = |marks: &Marks| (marks.segment, marks.at, marks.absorbed);
+        let goes_forward = place(&self.marks) <= place(&self.read) && self.marks.absorbed <= self.read.absorbed;
+        assert!(goes_forward, "the table's marks must not go back: old batches would be written over newer rows");
+        self.shared.table.absorb(&self.fold.rows(), self.read)?;
+
+        // After the table has them durably, and its snapshot shows them: callers now let go of these rows.
+        self.marks = self.read;
+        self.fold = Fold::default();
+        self.shared.note_absorbed(self.marks.absorbed);
+        Ok(())
+    }
+}
