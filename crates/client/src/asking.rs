@@ -16,7 +16,7 @@ use crate::connection;
 
 /// The pause before an operation's site is asked again.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long one site is given at first to say what became of an operation; twice as long each time.
+/// The time for which one site is given at first to say what became of an operation; twice as long each time.
 const FIRST_ASK: Duration = Duration::from_millis(500);
 
 impl Client {
@@ -145,12 +145,12 @@ pub enum Effect {
     },
     /// It gave this many tokens back.
     Released {
-        /// How many.
+        /// The number of tokens.
         amount: i64,
     },
     /// The quota exists, with this limit.
     Created {
-        /// How many tokens there are.
+        /// The number of its tokens.
         limit: i64,
     },
     /// The quota is gone.
@@ -176,12 +176,12 @@ pub struct SiteStatus {
 }
 
 impl SiteStatus {
-    /// Whether it answered.
+    /// Returns true if it answered.
     pub fn is_up(&self) -> bool {
         self.state.is_some()
     }
 
-    /// Whether it serves.
+    /// Returns true if it serves.
     pub fn is_ready(&self) -> bool {
         self.state.as_ref().is_some_and(|state| state.readiness == Readiness::Ready)
     }

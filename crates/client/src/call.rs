@@ -109,8 +109,9 @@ impl Kind for AcceptLoss {
 
 /// A call that has not been made yet: set its terms, then `.await` it for its [`Outcome`].
 ///
-/// Dropping the future before it is ready is safe. An acquire that was already sent goes on in the background, and what
-/// it is granted is given back, as long as the client lives; a release goes on until its deadline; what had not been sent is forgotten.
+/// Dropping the future before it is ready is safe. An acquire that was already sent goes on in the background, and what it is
+/// granted is given back, as long as the client lives; a release goes on until its deadline; what had not been sent is
+/// forgotten.
 #[must_use = "a call does nothing until it is awaited"]
 #[derive(Debug)]
 pub struct Call<K> {
@@ -119,7 +120,7 @@ pub struct Call<K> {
     command: Command,
     /// The sites that would do.
     place: Place,
-    /// How long it may take, from when it is awaited.
+    /// The longest time that it may take, from when it is awaited.
     deadline: Duration,
     patience: Patience,
     /// True if it acquires or releases a hold with an end.
@@ -138,7 +139,7 @@ impl<K: Kind> Call<K> {
         Self { of_hold, ..self }
     }
 
-    /// How long the call may take in all: the way there, waiting for tokens of other sites, and the way back.
+    /// Sets the longest time that the call may take in all: the way there, waiting for tokens of other sites, and the way back.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
@@ -169,7 +170,7 @@ impl Call<Acquire> {
         self
     }
 
-    /// How long the call stays with a site that says nothing; then it goes elsewhere. See [`Patience`].
+    /// Sets the longest time for which the call stays with a site that says nothing; then it goes elsewhere. See [`Patience`].
     pub fn patience(mut self, patience: impl Into<Patience>) -> Self {
         self.patience = patience.into();
         self
@@ -183,7 +184,8 @@ impl Call<Acquire> {
 }
 
 impl Call<Release> {
-    /// How long the call stays with a site that says nothing; then it is handed over to the client. See [`Patience`].
+    /// Sets the longest time for which the call stays with a site that says nothing; then it is handed over to the client. See
+    /// [`Patience`].
     pub fn patience(mut self, patience: impl Into<Patience>) -> Self {
         self.patience = patience.into();
         self
@@ -191,7 +193,8 @@ impl Call<Release> {
 }
 
 impl Call<ReleaseGrant> {
-    /// How long the call stays with a site that says nothing; then it is handed over to the client. See [`Patience`].
+    /// Sets the longest time for which the call stays with a site that says nothing; then it is handed over to the client. See
+    /// [`Patience`].
     pub fn patience(mut self, patience: impl Into<Patience>) -> Self {
         self.patience = patience.into();
         self

@@ -55,10 +55,11 @@ pub(crate) struct Shared {
     /// For each lane what keeps the streams, in the same order.
     pub(crate) connections: Vec<Vec<Arc<Connection>>>,
     pub(crate) clock: Clock,
-    /// How long a call may take that does not say otherwise.
+    /// The longest time that a call may take that does not say otherwise.
     pub(crate) deadline: Duration,
     pub(crate) patience: Patience,
-    /// The bound on the error of the sites' clocks: the largest that a site told when the client was connected, and at least [`EPSILON`].
+    /// The bound on the error of the sites' clocks: the largest that a site told when the client was connected, and at least
+    /// [`EPSILON`].
     pub(crate) epsilon: Duration,
     /// True if some site had too many sessions for any to be left there; see [`Client::leave`].
     pub(crate) is_crowded: bool,

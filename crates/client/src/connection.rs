@@ -25,18 +25,19 @@ use tokio_stream::Stream;
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
 
-/// How long a connection may take to come up.
+/// The longest time that a connection may take to come up.
 const CONNECT: Duration = Duration::from_secs(2);
-/// How long a connection with calls under way may be silent before it is tested, and then until it is given up.
+/// The longest time that a connection with calls under way may be silent before it is tested, and then until it is given up.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
-/// How long a closing client waits for what is under way, and for its sessions to be closed.
+/// The time for which a closing client waits for what is under way, and for its sessions to be closed.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// Flow control windows: a batch of the longest names fits several times.
 const WINDOW: u32 = 4 << 20;
 /// The largest HTTP/2 frame that is taken: large values come in few pieces.
 const FRAME: u32 = 256 << 10;
 
-/// When the first client of this process was connected. All clients of a process have the same clock, so that their times can be compared.
+/// When the first client of this process was connected. All clients of a process have the same clock, so that their times can
+/// be compared.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// The time as the links know it: microseconds since [`START`].

@@ -73,7 +73,7 @@ pub(crate) struct Probe {
     pub(crate) region: u16,
     pub(crate) round_trip: Duration,
     pub(crate) epsilon: Duration,
-    /// How many sessions are open there.
+    /// The number of sessions that are open there.
     pub(crate) sessions: u64,
 }
 

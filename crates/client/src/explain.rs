@@ -63,7 +63,7 @@ pub struct Explanation {
     pub site: String,
     /// When that site was asked to commit it, by its clock.
     pub began: SystemTime,
-    /// How many of its reads rights proved, so that nobody was asked.
+    /// The number of its reads that rights proved, so that nobody was asked.
     pub proved: u32,
     /// The first eight of those.
     pub rights: Vec<RightUsed>,
@@ -73,7 +73,7 @@ pub struct Explanation {
     pub steps: Vec<Step>,
     /// Steps of which there were too many to be remembered.
     pub left_out: u32,
-    /// How it was decided, and how long after the beginning; none while it is under way.
+    /// The decision, and the time from the beginning until then; none while it is under way.
     pub end: Option<(Duration, End)>,
 }
 
@@ -86,7 +86,7 @@ pub struct RightUsed {
     pub until: SystemTime,
 }
 
-/// How much of a transaction a site was asked for.
+/// The part of a transaction that a site was asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PartAsked {
     /// The site.
@@ -102,9 +102,9 @@ pub struct PartAsked {
 /// Something that happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// How long after the beginning; the first time, if it was repeated.
+    /// The time after the beginning; the first time, if it was repeated.
     pub after: Duration,
-    /// How often.
+    /// The number of times.
     pub times: u32,
     /// The site that was asked or that answered.
     pub site: String,
@@ -141,7 +141,7 @@ pub enum What {
     Noted,
 }
 
-/// How a transaction was decided.
+/// The decision about a transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum End {

@@ -63,12 +63,12 @@ impl Grant {
         &self.quota
     }
 
-    /// How many tokens.
+    /// Returns the number of tokens.
     pub fn amount(&self) -> i64 {
         self.amount
     }
 
-    /// Whether it can be released by its id, once.
+    /// Returns true if it can be released by its id, once.
     pub fn is_tracked(&self) -> bool {
         self.tracked
     }

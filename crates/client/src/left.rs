@@ -19,7 +19,7 @@ use crate::client::Client;
 pub struct Left {
     /// What was to be done.
     pub what: LeftWhat,
-    /// How it stands: unknown, with an id that can be asked about, once the client is closed, as long as its site remembers it (ten
+    /// Its state: unknown, with an id that can be asked about, once the client is closed, as long as its site remembers it (ten
     /// minutes from when the site is back); or refused, which for a release means that the tokens are still out.
     pub why: NotDone,
 }
@@ -32,14 +32,14 @@ pub enum LeftWhat {
     Acquire {
         /// The quota.
         quota: String,
-        /// How many tokens it may be granted.
+        /// The most tokens that it may be granted.
         amount: i64,
     },
     /// To give tokens back by amount.
     Release {
         /// The quota.
         quota: String,
-        /// How many.
+        /// The number of tokens.
         amount: i64,
     },
     /// To give a grant back.
@@ -106,9 +106,9 @@ impl Client {
         self.left_as(UnknownReason::Closed)
     }
 
-    /// What the client sees to for callers that do not wait for it: acquires that were left behind or dropped, releases that were
-    /// handed over (see [`Patience`](crate::Patience)). With what it could not settle, because nobody knows any more what became of it, or because
-    /// the site refused a release; of that the last 1,024 for each site. Empty if nothing is left.
+    /// What the client sees to for callers that do not wait for it: acquires that were left behind or dropped, releases that
+    /// were handed over (see [`Patience`](crate::Patience)). With what it could not settle, because nobody knows any more what
+    /// became of it, or because the site refused a release; of that the last 1,024 for each site. Empty if nothing is left.
     pub fn left(&self) -> Vec<Left> {
         self.left_as(UnknownReason::HandedOver)
     }

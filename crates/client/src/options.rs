@@ -4,19 +4,20 @@ use std::time::Duration;
 
 pub use slackline_session::command::DEFAULT_DEADLINE;
 
-/// How long a hold, and the release of one, stay with a site that says nothing, unless the call or the client says otherwise.
+/// The time for which a hold, and the release of one, stay with a site that says nothing, unless the call or the client says
+/// otherwise.
 pub const DEFAULT_PATIENCE: Duration = slackline_session::sessions::PATIENCE;
 
-/// How a client connects and what its calls do by default.
+/// The way a client connects, and what its calls do by default.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long a call may take, unless it says otherwise. 10 s.
+    /// The longest time that a call may take, unless it says otherwise. 10 s.
     pub deadline: Duration,
-    /// How long connecting may take. 5 s.
+    /// The longest time that connecting may take. 5 s.
     pub connect: Duration,
     /// The region to use as long as it can be reached; otherwise the nearest, measured when the client connects.
     pub region: Option<String>,
-    /// How long acquires and releases stay with a site that says nothing, unless they say otherwise.
+    /// The time for which acquires and releases stay with a site that says nothing, unless they say otherwise.
     pub patience: Patience,
 }
 
@@ -31,8 +32,8 @@ impl Default for Options {
     }
 }
 
-/// How long an acquire or a release that was sent stays with a site that says nothing: one that is dead, frozen, or cut off. Time during
-/// which the site is known to have the call, and lets it wait for tokens, does not count.
+/// The time for which an acquire or a release that was sent stays with a site that says nothing: one that is dead, frozen, or
+/// cut off. Time during which the site is known to have the call, and lets it wait for tokens, does not count.
 ///
 /// When the time is up,
 ///
@@ -43,13 +44,13 @@ impl Default for Options {
 ///   that id until its site has an answer. So nothing is released twice. A release that never left, and may go to any site, goes to
 ///   another one instead.
 ///
-/// The client sees to these as long as it lives; [`crate::Client::close`] says what is left. At most 4,096 at a time for each site; a call
-/// beyond these waits. Less time than a round trip takes makes no sense.
+/// The client sees to these as long as it lives; [`crate::Client::close`] says what is left. At most 4,096 at a time for each
+/// site; a call beyond these waits. Less time than a round trip takes makes no sense.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Patience {
-    /// [`DEFAULT_PATIENCE`](crate::DEFAULT_PATIENCE) (1 s) for an acquire that is [held for a time](crate::Call::hold_for), and for the
-    /// [release of its grant](crate::Grant::release): should this program end before it has settled them, the site takes the tokens back by
-    /// itself. Everything else waits.
+    /// [`DEFAULT_PATIENCE`](crate::DEFAULT_PATIENCE) (1 s) for an acquire that is [held for a time](crate::Call::hold_for), and
+    /// for the [release of its grant](crate::Grant::release): should this program end before it has settled them, the site
+    /// takes the tokens back by itself. Everything else waits.
     #[default]
     ByKind,
     /// Until the deadline.

@@ -14,7 +14,7 @@ use crate::call::{Acquire, Call, Create, Delete, Release};
 use crate::client::{Client, senseless};
 use crate::connection;
 
-/// How many quotas are asked for at once; the most that a site tells.
+/// The quotas that are asked for at once; the most that a site tells.
 const PAGE: u32 = 1000;
 
 /// A quota of a cluster, by name. Cheap to clone.
@@ -122,7 +122,7 @@ impl Quota {
         self.call(Command::Delete { quota: self.name.clone() })
     }
 
-    /// How many tokens are in use, over all sites.
+    /// Returns the number of tokens in use, over all sites.
     ///
     /// # Errors
     ///
@@ -177,7 +177,7 @@ impl Quota {
     }
 }
 
-/// How many tokens are in use: at least `min`, at most `max`, and the same when nothing moves.
+/// The number of tokens in use: at least `min`, at most `max`, and the same when nothing moves.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Total {
     /// At least this many.
@@ -198,9 +198,9 @@ impl Total {
 pub struct Shown {
     /// Its name.
     pub name: String,
-    /// How many tokens there are.
+    /// The number of its tokens.
     pub limit: i64,
-    /// How many are in use.
+    /// The number in use.
     pub in_use: Total,
     /// What each site that answered has.
     pub sites: Vec<ShownSite>,
@@ -260,9 +260,9 @@ impl Shown {
 pub struct Listed {
     /// Its name.
     pub name: String,
-    /// How many tokens there are.
+    /// The number of its tokens.
     pub limit: i64,
-    /// How many of them are at the site.
+    /// The number of them at the site.
     pub tokens: i64,
     /// The site that told.
     pub site: String,

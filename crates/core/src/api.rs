@@ -11,7 +11,7 @@ use crate::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId, Site
 use crate::object::trace::Trace;
 use crate::object::{Abort, ObjectKey, Origin, Seen, Span, Transaction};
 
-/// Whether this can be a quota's name: 1 to 256 bytes, no control characters.
+/// Returns true if this can be a quota's name: 1 to 256 bytes, no control characters.
 pub fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= NAME_BYTES && !name.chars().any(char::is_control)
 }
@@ -23,7 +23,7 @@ pub const BATCH_OPERATIONS: usize = 1024;
 /// The most operations of a session that may be without a forgotten outcome at a time.
 pub const SESSION_WINDOW: u64 = 1024;
 
-/// Whether grants are tracked singly, and until when.
+/// The way in which tokens are held: counted in all, or tracked singly, and until when.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Hold {
     /// Only counted: no row is kept for the grant; it is released by amount, at any site.
@@ -42,16 +42,16 @@ pub enum Operation {
     Acquire {
         /// The quota's name.
         quota: String,
-        /// How many, at least 1.
+        /// The number of tokens, at least 1.
         amount: i64,
-        /// Whether the grant is tracked.
+        /// True if the grant is tracked.
         hold: Hold,
     },
     /// Gives tokens back, at any site.
     Release {
         /// The quota's name.
         quota: String,
-        /// How many, at least 1.
+        /// The number of tokens, at least 1.
         amount: i64,
     },
     /// Gives one tracked grant back, at the site that granted it. A second time is refused.
@@ -63,7 +63,7 @@ pub enum Operation {
     Create {
         /// The quota's name: 1 to 256 bytes, no control characters.
         quota: String,
-        /// How many tokens there are, at least 1.
+        /// The number of its tokens, at least 1.
         limit: i64,
     },
     /// Deletes a quota, with all that is granted of it. Needs every site.
@@ -78,7 +78,7 @@ pub enum Operation {
     AcceptLoss,
 }
 
-/// How an operation ended.
+/// The outcome of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// The tokens are the caller's.
@@ -90,12 +90,12 @@ pub enum Outcome {
     },
     /// The tokens are back.
     Released {
-        /// How many.
+        /// The number of tokens.
         amount: i64,
     },
     /// The quota exists, with this limit.
     Created {
-        /// How many tokens there are.
+        /// The number of its tokens.
         limit: i64,
     },
     /// The quota is gone.
@@ -172,8 +172,8 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether the refusal of an operation is durable. One that is not is final only for an operation of which no other copy is
-    /// under way.
+    /// Returns true if the refusal of an operation is durable. One that is not is final only for an operation of which no other
+    /// copy is under way.
     pub fn is_recorded(self) -> bool {
         self != Refusal::StorageFull
     }
@@ -203,7 +203,7 @@ pub enum UnknownReason {
 pub struct Submission {
     /// Its number in the session, from 1.
     pub sequence: u64,
-    /// How long it may wait for tokens, in microseconds from its arrival.
+    /// The longest time that it may wait for tokens, in microseconds from its arrival.
     pub timeout: u64,
     /// What is to be done.
     pub operation: Operation,
@@ -233,12 +233,12 @@ pub struct Read {
     pub gets: Vec<ObjectKey>,
     /// Spans, with their home regions.
     pub scans: Vec<(u16, Span)>,
-    /// Whether copies are good enough only under live warranties.
+    /// True if copies are good enough only under live warranties.
     pub fresh: bool,
-    /// Whether nobody wants the values for their own sake: they are read to compute calls anew. So what is read is not
+    /// True if nobody wants the values for their own sake: they are read to compute calls anew. So what is read is not
     /// counted as used.
     pub upkeep: bool,
-    /// How long to wait for other sites, in microseconds.
+    /// The time to wait for other sites, in microseconds.
     pub timeout: u64,
     /// The program for which it is read, if that wants its turn; see [`Claim`].
     pub claim: Option<Claim>,
@@ -252,9 +252,9 @@ pub struct Claim {
     pub origin: Origin,
     /// What it wants to write, as far as it is known from the run before.
     pub writes: Vec<ObjectKey>,
-    /// Whether others were in its way in the run before. If not, it waits only where objects were often changed of late.
+    /// True if others were in its way in the run before. If not, it waits only where objects were often changed of late.
     pub again: bool,
-    /// Whether it has its turn from now on: what younger programs want to prepare over the same objects is refused until this one
+    /// True if it has its turn from now on: what younger programs want to prepare over the same objects is refused until this one
     /// was judged, for a bounded time. It is a courtesy: nothing rests on it, and a home that starts anew has forgotten it.
     pub bars: bool,
 }
@@ -268,7 +268,7 @@ pub struct Reading {
     pub gets: Vec<Result<Seen, Abort>>,
     /// What the spans hold: names and values.
     pub scans: Vec<Result<Vec<(String, Seen)>, Abort>>,
-    /// Whether all of it was so at one time, and nothing that changes it was about to take effect: a transaction that reads
+    /// True if all of it was so at one time, and nothing that changes it was about to take effect: a transaction that reads
     /// nothing else, and writes nothing, needs no judgement.
     pub is_whole: bool,
 }
@@ -305,7 +305,7 @@ pub enum Request {
     Show {
         /// The quota's name.
         quota: String,
-        /// How long to wait for the other sites, in microseconds.
+        /// The time to wait for the other sites, in microseconds.
         timeout: u64,
     },
     /// The quotas that this site knows, in the order of their names.
@@ -315,7 +315,7 @@ pub enum Request {
         /// No more than this many, at most 1,000.
         limit: u32,
     },
-    /// How this site is.
+    /// This site's state.
     Status,
     /// Stop taking requests, finish what waits, give the tokens away where that helps. Only the driver asks this.
     Drain,
@@ -326,7 +326,7 @@ pub enum Request {
 pub struct Answer {
     /// The operation's number in the session.
     pub sequence: u64,
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
@@ -356,7 +356,7 @@ pub enum Response {
     Asked {
         /// The operation.
         operation: OperationId,
-        /// How it ended.
+        /// The outcome.
         outcome: Outcome,
     },
     /// The course of a transaction.
@@ -385,11 +385,11 @@ pub enum Response {
 pub struct Shown {
     /// Its name.
     pub name: String,
-    /// How many tokens there are.
+    /// The number of its tokens.
     pub limit: i64,
-    /// How many are in use at least.
+    /// The number in use at least.
     pub in_use_min: i64,
-    /// How many are in use at most; the same as the least when nothing moves.
+    /// The number in use at most; the same as the least when nothing moves.
     pub in_use_max: i64,
     /// What each site that answered has.
     pub sites: Vec<ShownSite>,
@@ -423,13 +423,13 @@ pub struct ShownSite {
 pub struct Listed {
     /// Its name.
     pub name: String,
-    /// How many tokens there are.
+    /// The number of its tokens.
     pub limit: i64,
-    /// How many of them are at this site.
+    /// The number of them at this site.
     pub tokens: i64,
 }
 
-/// How far a site is on its way to serving.
+/// The step of a site on its way to serving.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Readiness {
     /// New storage: waits to learn from the others whether it had a predecessor.
@@ -470,7 +470,7 @@ impl Readiness {
 pub struct PeerStatus {
     /// The site.
     pub site: SiteId,
-    /// Whether it was heard from within the last few seconds.
+    /// True if it was heard from within the last few seconds.
     pub up: bool,
     /// The last measured round trip, in microseconds.
     pub rtt: Option<u64>,
@@ -487,7 +487,7 @@ pub struct Status {
     pub incarnation: Incarnation,
     /// Its life.
     pub life: Life,
-    /// Whether it serves.
+    /// True if it serves.
     pub readiness: Readiness,
     /// The sites that have not answered yet, while it waits for others to say what they know of it.
     pub waiting_for: Vec<SiteId>,
@@ -495,12 +495,12 @@ pub struct Status {
     pub epsilon: u64,
     /// The largest part of any peer's offset that ε and the round trip cannot explain, in microseconds.
     pub clock_error: u64,
-    /// Whether nobody disagrees with its clock, or enough others agree ([`crate::turn::Trust`]).
+    /// True if nobody disagrees with its clock, or enough others agree ([`crate::turn::Trust`]).
     pub clock_trusted: bool,
     /// The other sites of its lane.
     pub peers: Vec<PeerStatus>,
-    /// How many quotas it knows.
+    /// The number of quotas that it knows.
     pub quotas: u64,
-    /// How many sessions are open.
+    /// The number of sessions that are open.
     pub sessions: u64,
 }

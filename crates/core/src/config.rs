@@ -15,15 +15,15 @@ pub struct Config {
     pub members: Vec<SiteId>,
     /// The bound on its wall clock's error, in microseconds.
     pub epsilon: u64,
-    /// Whether tokens move between sites by gifts and rounds. Off only as a benchmark's baseline.
+    /// True if tokens move between sites by gifts and rounds. Off only as a benchmark's baseline.
     pub redistribute: bool,
     /// Which warranties are issued and relied upon. Off and fewer only as a benchmark's baseline.
     pub warranties: Warranties,
     /// A call of a memoized function that nobody has used for so long is deleted, in microseconds; 0 for never.
     pub idle_calls: u64,
-    /// How long the name of a deleted quota is kept at least, in microseconds.
+    /// The time for which the name of a deleted quota is kept at least, in microseconds.
     pub names_kept: u64,
-    /// Whether a person has said that the storage of every earlier incarnation of this site is lost. Only storage without an
+    /// True if a person has said that the storage of every earlier incarnation of this site is lost. Only storage without an
     /// incarnation looks at it.
     pub new_storage: bool,
 }
@@ -79,9 +79,9 @@ pub enum OpenError {
     },
     /// The storage belongs to a cluster of other sites.
     OtherMembers {
-        /// How many it has in this lane.
+        /// The number that it has in this lane.
         before: usize,
-        /// How many are configured.
+        /// The number that is configured.
         now: usize,
     },
     /// The storage was written by a newer version.

@@ -101,17 +101,17 @@ impl SiteSet {
         self.0 |= 1 << position;
     }
 
-    /// Whether it has the site at `position`.
+    /// Returns true if it has the site at `position`.
     pub fn contains(self, position: usize) -> bool {
         self.0 >> position & 1 == 1
     }
 
-    /// Whether it has all that the other has.
+    /// Returns true if it has all that the other has.
     pub fn has_all(self, other: Self) -> bool {
         self & other == other
     }
 
-    /// Whether it has nobody.
+    /// Returns true if it has nobody.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }

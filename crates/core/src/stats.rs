@@ -4,7 +4,7 @@
 
 use crate::clock::SECOND;
 
-/// How fast demand is forgotten, in seconds: the time constant of the exponentially weighted mean.
+/// The time in which demand is forgotten, in seconds: the time constant of the exponentially weighted mean.
 pub const MEMORY_SECONDS: f64 = 10.0;
 
 /// Demand for one quota at one site: an exponentially weighted mean of the tokens asked for per second, and of the
@@ -60,7 +60,7 @@ impl Demand {
     }
 }
 
-/// How often an object is read and written, as its home sees it; from this follows how long a warranty on it should last.
+/// The reads and writes of an object, as its home sees them; from this follows how long a warranty on it should last.
 ///
 /// # The model
 ///
@@ -112,7 +112,7 @@ impl Popularity {
         self.last_read.max(self.last_write)
     }
 
-    /// How long a warranty issued now should last, in microseconds; zero for none.
+    /// Returns the time for which a warranty issued now should last, in microseconds; zero for none.
     pub fn duration(&self, now: u64, longest: u64) -> u64 {
         if self.reads < READS {
             return 0;

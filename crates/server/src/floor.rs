@@ -233,7 +233,7 @@ impl Floor {
         Reading { token: read.token, gets, scans, is_whole }
     }
 
-    /// How much was done, as a quota of which that much is in use: so whoever measures can compare it with what was told.
+    /// Returns all that was done, as a quota of which that much is in use: so whoever measures can compare it with what was told.
     fn show(&self, name: String) -> Shown {
         let done = self.done as i64;
         Shown {

@@ -76,7 +76,7 @@ impl Gather {
         self.syncing_bytes
     }
 
-    /// Whether everything that was added is durable, as far as [`Gather::poll`] has told.
+    /// Returns true if everything that was added is durable, as far as [`Gather::poll`] has told.
     pub(crate) fn is_done(&self) -> bool {
         self.batches.is_empty() && !self.log.is_busy()
     }

@@ -78,7 +78,7 @@ enum Stage {
     Over,
 }
 
-/// How a call ended.
+/// The end of a call.
 #[derive(Debug)]
 pub enum Verdict {
     /// A site took it; this is what its link says.
@@ -172,8 +172,8 @@ impl CallFuture {
         others.any(|(_, link)| self.place.admits(link.site) && link.is_usable() && !link.is_silent())
     }
 
-    /// How it ends. If no site took it at last, and it was left behind somewhere, its caller is told that id: refused would say that
-    /// it never left.
+    /// Returns the end of the call. If no site took it at last, and it was left behind somewhere, its caller is told that id:
+    /// refused would say that it never left.
     fn end(&mut self, verdict: Verdict) -> Verdict {
         let not_taken = match &verdict {
             Verdict::Stranded(_) => true,

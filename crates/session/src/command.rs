@@ -20,16 +20,16 @@ pub enum Command {
     Acquire {
         /// The quota's name.
         quota: Arc<str>,
-        /// How many tokens.
+        /// The number of tokens.
         amount: i64,
-        /// How they are held.
+        /// The way in which they are held.
         hold: Hold,
     },
     /// Gives tokens of a quota back, whichever grant they came with.
     Release {
         /// The quota's name.
         quota: Arc<str>,
-        /// How many tokens.
+        /// The number of tokens.
         amount: i64,
     },
     /// Gives a tracked grant back.
@@ -41,7 +41,7 @@ pub enum Command {
     Create {
         /// Its name.
         quota: Arc<str>,
-        /// How many tokens there are.
+        /// The number of its tokens.
         limit: i64,
     },
     /// Deletes a quota.
@@ -53,7 +53,7 @@ pub enum Command {
     Commit {
         /// The transaction.
         transaction: Arc<Transaction>,
-        /// How many bytes it takes in a batch, about.
+        /// Its size in a batch, about, in bytes.
         bytes: usize,
     },
     /// Says that the objects of a site's lost storage are gone for good.
@@ -67,7 +67,7 @@ impl Command {
         Command::Commit { transaction: Arc::new(transaction), bytes }
     }
 
-    /// How many bytes it takes in a batch, about; all but transactions are small, and count for nothing.
+    /// Returns its size in a batch, about, in bytes; all but transactions are small, and count for nothing.
     pub(crate) fn bytes(&self) -> usize {
         if let Command::Commit { bytes, .. } = self { *bytes } else { 0 }
     }
@@ -107,7 +107,7 @@ impl Command {
     }
 }
 
-/// How a call is to be treated.
+/// The treatment that a call asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     /// The time at which the caller wants to know.
@@ -118,7 +118,7 @@ pub struct Terms {
     pub patience: Option<Duration>,
 }
 
-/// How a link ends a call for its caller.
+/// The end that a link gives a call for its caller.
 #[derive(Debug)]
 pub enum Reply {
     /// The site's answer.
@@ -171,6 +171,6 @@ pub struct Unsettled {
     pub command: Command,
     /// None if it never left.
     pub id: Option<OperationId>,
-    /// How it ended, if that is known: refused, or unknown for good.
+    /// The outcome, if it is known: refused, or unknown for good.
     pub outcome: Option<Outcome>,
 }

@@ -20,7 +20,7 @@ use crate::time::Time;
 ///
 /// [jittered]: crate::time::jittered
 pub const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// How long a driver uses a stream through another site before it tries the site itself again.
+/// The time for which a driver uses a stream through another site before it tries the site itself again.
 pub const RELAY: Duration = Duration::from_secs(2);
 
 /// Who carries out what a link's sessions ask for.
@@ -167,8 +167,8 @@ impl Link {
         })
     }
 
-    /// Takes a message in. `false` if the stream is of no more use: it comes from another site, makes no sense, or from a relay that has
-    /// lost the site.
+    /// Takes a message in. `false` if the stream is of no more use: it comes from another site, makes no sense, or from a relay
+    /// that has lost the site.
     pub fn receive(&self, response: Response, now: Time) -> bool {
         let mut wakers = Vec::new();
         let mut is_useful = true;

@@ -11,7 +11,7 @@ use crate::command::NotTaken;
 use crate::key::Key;
 use crate::topology::Topology;
 
-/// How a call ended. There are three ways, and a program has to deal with each:
+/// The end of a call. There are three ways, and a program has to deal with each:
 ///
 /// - **done**: it took effect, durably;
 /// - **refused**: it did not take effect, and never will;
@@ -40,17 +40,17 @@ impl<T> Outcome<T> {
         }
     }
 
-    /// Whether it took effect.
+    /// Returns true if it took effect.
     pub fn is_done(&self) -> bool {
         matches!(self, Outcome::Done(_))
     }
 
-    /// Whether it was refused.
+    /// Returns true if it was refused.
     pub fn is_refused(&self) -> bool {
         matches!(self, Outcome::Refused(_))
     }
 
-    /// Whether it is not known how it ended.
+    /// Returns true if it is not known how it ended.
     pub fn is_unknown(&self) -> bool {
         matches!(self, Outcome::Unknown(_))
     }
@@ -63,7 +63,7 @@ impl<T> Outcome<T> {
         }
     }
 
-    /// Whether it is a release that was [handed over](UnknownReason::HandedOver) to the client.
+    /// Returns true if it is a release that was [handed over](UnknownReason::HandedOver) to the client.
     pub fn is_handed_over(&self) -> bool {
         matches!(self, Outcome::Unknown(Unknown { why: UnknownReason::HandedOver, .. }))
     }
@@ -155,8 +155,9 @@ pub enum UnknownReason {
     Senseless,
     /// The client was closed while the call was under way.
     Closed,
-    /// It is a release whose site says nothing. The client sees to it: it sends it under this id until the site has an answer, as long
-    /// as the client lives. Do not release again. There is no need to ask; and asking may withdraw it, which ends it as refused.
+    /// It is a release whose site says nothing. The client sees to it: it sends it under this id until the site has an answer,
+    /// as long as the client lives. Do not release again. There is no need to ask; and asking may withdraw it, which ends it as
+    /// refused.
     HandedOver,
 }
 

@@ -29,7 +29,7 @@ pub struct Wanted {
     pub claim: Option<Claim>,
 }
 
-/// How a read ended: with what it found, or why nothing came.
+/// The end of a read: with what it found, or why nothing came.
 pub type Result = std::result::Result<Box<Reading>, NotTaken>;
 
 /// The reads under way at one site; see the module.

@@ -22,29 +22,32 @@ use crate::state::post::Purpose;
 use crate::state::{Phase, Simulation};
 use crate::world::World;
 
-/// How long clients may take, after the last fault has ended, to settle what is in doubt and to give back what they hold.
+/// The longest time that clients may take, after the last fault has ended, to settle what is in doubt and to give back what
+/// they hold.
 const SETTLING: u64 = 240 * SECOND;
-/// How long the cluster is left alone before its books are looked at: longer than any hold, and than any gift takes.
+/// The time that the cluster is left alone before its books are looked at: longer than any hold, and than any gift takes.
 const REST: u64 = 140 * SECOND;
-/// How long tokens may go on moving after that.
+/// The longest time that tokens may go on moving after that.
 const RESTLESS: u64 = 90 * SECOND;
-/// How long a hold may take to come back after its time, with clocks that were wrong for a while: a site looks again within a
-/// minute of the time at which it was found not to be over, and one that was granted on a clock ahead ends by so much later.
+/// The longest time that a hold may take to come back after its time, with clocks that were wrong for a while: a site looks
+/// again within a minute of the time at which it was found not to be over, and one that was granted on a clock ahead ends by so
+/// much later.
 const LATE: u64 = 2 * POSTPONED + 15 * SECOND;
-/// How long one site may take to answer in the audit.
+/// The longest time that one site may take to answer in the audit.
 const TASK: u64 = 25 * SECOND;
-/// How long the product's client may take for an operation of it.
+/// The longest time that the product's client may take for an operation of it.
 const DEADLINE: u64 = 20 * SECOND;
 
-/// How often an acquire of all that is free may be refused because gifts are under way, and how long is waited then.
+/// The number of times that an acquire of all that is free may be refused because gifts are under way, and the time that is
+/// waited then.
 const PATIENCE: u64 = 5;
 const PAUSE: u64 = 3 * SECOND;
 
-/// How many names that do not exist are created.
+/// The number of names that do not exist and are created.
 const CREATIONS: usize = 6;
 
 impl Simulation {
-    /// Whether clients take too long.
+    /// Returns true if clients take too long.
     pub(crate) fn check_settling(&mut self, world: &World) {
         if self.phase == Phase::Healing && world.now() > self.audit.healed_at + SETTLING {
             for site in 0..world.len() {
@@ -219,7 +222,7 @@ impl Simulation {
         self.audit.rested.iter().all(|rested| *rested)
     }
 
-    /// Whether a quota exists now.
+    /// Returns true if a quota exists now.
     fn exists(&self, book: usize) -> bool {
         self.oracle.books[book].decisions.newest().is_some_and(|(_, table)| table.limit.is_some())
     }

@@ -204,8 +204,8 @@ impl Simulation {
         }
     }
 
-    /// The participant's wall clock is set back, so that a message that arrives after its deadline seems to be in time. `left` is what is
-    /// left of that, and the message is judged in `lasts`.
+    /// The participant's wall clock is set back, so that a message that arrives after its deadline seems to be in time. `left`
+    /// is what is left of that, and the message is judged in `lasts`.
     fn mislead(&mut self, world: &mut World, (coordinator, participant): (usize, usize), left: u64, lasts: u64) {
         let may_compare = left > COMPARED && self.faults.may_step(coordinator);
         if may_compare && self.faults.brink.rng.one_in(2) {
@@ -308,7 +308,7 @@ impl Simulation {
         }
     }
 
-    /// How long storage takes to fetch what a message needs.
+    /// Returns the time that storage takes to fetch what a message needs.
     pub(crate) fn kept_by_storage(&mut self, world: &World, site: usize, input: &Input<Node>) -> u64 {
         let Input::Message { message, .. } = input else { return 0 };
         let Some(held) = &self.faults.brink.held else { return 0 };

@@ -42,14 +42,14 @@ const CALLERS: usize = 2;
 /// The quota of the callers, and its limit.
 const QUOTA: &str = "shared";
 const LIMIT: i64 = 400;
-/// How many pairs of lists there are.
+/// The number of pairs of lists.
 pub(crate) const PAIRS: usize = 3;
 /// The longest pause between two things that a caller does, in microseconds.
 const THINK: u64 = 3 * SECOND;
 /// One in this many requests breaks its wire; and one in this many lets it fall silent.
 const BREAKS: u64 = 120;
 const SILENCES: u64 = 80;
-/// How long a caller waits for a transaction.
+/// The time for which a caller waits for a transaction.
 const TRANSACTION: [u64; 3] = [SECOND, 4 * SECOND, 10 * SECOND];
 
 memoized! {

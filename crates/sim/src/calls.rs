@@ -18,7 +18,7 @@ use slackline_core::object::{CALL_MARK, Change, ObjectKey, Seen, Span, Value};
 /// Registers, by number; `pick` and `both` have one call for each.
 pub(crate) const REGISTERS: u64 = 8;
 
-/// How many members a page has that `count` reads.
+/// The members of a page that `count` reads.
 const PAGE: usize = 16;
 
 /// What must be read before a function can go on.

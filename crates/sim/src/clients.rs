@@ -44,7 +44,7 @@ impl Simulation {
         }
     }
 
-    /// Whether every operation is sent, nothing is in doubt and nothing is held.
+    /// Returns true if every operation is sent, nothing is in doubt and nothing is held.
     pub(crate) fn clients_are_done(&self) -> bool {
         let is_over = self.is_finishing() && self.transactions_are_done();
         self.callers_are_done(is_over)
@@ -109,7 +109,7 @@ impl Simulation {
     fn work(&mut self, world: &mut World, at: usize) {
         let now = world.now();
         let site = self.choose_site(world, at);
-        if !self.has_or_opens_session(world, at, site) {
+        if !self.ensure_session(world, at, site) {
             return;
         }
         if self.clients.submitted < 12 {
@@ -232,7 +232,7 @@ impl Simulation {
         };
 
         let is_suspect = self.clients.all[at].sites[site].suspect_until > world.now();
-        if is_suspect || !self.has_or_opens_session(world, at, site) {
+        if is_suspect || !self.ensure_session(world, at, site) {
             return 0;
         }
 

@@ -12,7 +12,7 @@ use crate::world::World;
 const MEASURABLE: u64 = 3 * SECOND;
 /// The most by which a wall clock errs, in microseconds; it is off for some seconds only.
 const FAR: u64 = 3_600 * SECOND;
-/// How far a wall clock is set back so that no deadline seems past, and none too far ahead, in microseconds.
+/// The distance by which a wall clock is set back so that no deadline seems past, and none too far ahead, in microseconds.
 const BACK: i64 = 6 * SECOND as i64;
 
 impl Simulation {
@@ -71,8 +71,8 @@ impl Simulation {
         self.pass_error_on(world, site, was);
     }
 
-    /// Another clock is set wrong by as much as this one, which has just been set right, was: before the two are compared again, they
-    /// seem to agree.
+    /// Another clock is set wrong by as much as this one, which has just been set right, was: before the two are compared
+    /// again, they seem to agree.
     fn pass_error_on(&mut self, world: &mut World, site: usize, error: i64) {
         let planned = self.faults.passes_on.take_if(|(from, _)| *from == site);
         let may_pass = !self.faults.healed && self.settings.has_warranties && self.faults.errs_walls;

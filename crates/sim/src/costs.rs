@@ -61,7 +61,7 @@ impl Default for Costs {
     }
 }
 
-/// How many objects an input is about.
+/// Returns the number of objects that an input is about.
 fn objects_of(input: &Input<Node>) -> u64 {
     let of_part = |part: &Part| {
         let scanned: usize = part.scans.iter().map(|(_, numbers)| 1 + numbers.len()).sum();

@@ -171,8 +171,8 @@ impl Desk {
         }
     }
 
-    /// Adds a client with wires to these sites (positions in the topology), nearest first: what its calls stand on, and its first wire.
-    /// The others follow in this order.
+    /// Adds a client with wires to these sites (positions in the topology), nearest first: what its calls stand on, and its
+    /// first wire. The others follow in this order.
     pub fn client(&mut self, sites: &[usize]) -> (Arc<VirtualPort>, usize) {
         let first = self.wires.len();
         let mut links = Vec::with_capacity(sites.len());
@@ -230,7 +230,7 @@ impl Desk {
         self.add(Box::pin(task));
     }
 
-    /// How many callers have not ended.
+    /// Returns the number of callers that have not ended.
     pub fn open(&self) -> usize {
         self.open
     }

@@ -36,7 +36,7 @@ pub(crate) struct Disk {
     durable: Seq,
     /// Bytes handed out since the last sync began.
     waiting_bytes: u64,
-    /// Whether rows that only a restart reads are kept.
+    /// True if rows that only a restart reads are kept.
     keeps_resident: bool,
 }
 

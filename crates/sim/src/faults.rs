@@ -28,7 +28,7 @@ use crate::world::{After, Host, Keep, World};
 const CALM: Weather = Weather { loss: 0, duplication: 0, reordering: 0, detour: 0, jitter: 50 };
 
 impl Simulation {
-    /// How long storage takes to fetch what an input needs, where a fault has made it slow.
+    /// Returns the time that storage takes to fetch what an input needs, where a fault has made it slow.
     pub(crate) fn slow_fetch(&mut self, world: &World, site: usize, input: &Input<Node>) -> u64 {
         let is_tick = matches!(input, Input::Tick);
         let ills = &mut self.faults.sites[site];

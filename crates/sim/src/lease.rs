@@ -18,7 +18,7 @@ use crate::state::faults::Unheard;
 use crate::state::timer::Timer;
 use crate::world::World;
 
-/// How often somebody reads or writes.
+/// The time between two reads or writes.
 const STEP: u64 = 200 * MILLISECOND;
 /// For how long: a keeper that was suspended might issue rights for longer than the lost site waits.
 const LASTS: u64 = LEASE + LONGEST;

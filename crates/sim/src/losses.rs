@@ -19,7 +19,7 @@ use crate::world::{Keep, World};
 
 /// A site notes a peer's position durably at its next ping when the peer has moved on by this many batches.
 const NOTED: u64 = 64;
-/// How long a site that is not held up takes at most to ping, and to make durable what it noted then.
+/// The time that a site that is not held up takes at most to ping, and to make durable what it noted then.
 const NOTING: u64 = 8 * SECOND;
 
 impl Simulation {
@@ -75,8 +75,9 @@ impl Simulation {
         self.trace(world, format_args!("site {site} has lost its disk"));
     }
 
-    /// Sees to it that another site does not hear for a while that a site has lost its storage; perhaps it is suspended meanwhile, and
-    /// goes on with what it knew. What it tells of that storage must not outlast the time for which the new one changes nothing.
+    /// Sees to it that another site does not hear for a while that a site has lost its storage; perhaps it is suspended
+    /// meanwhile, and goes on with what it knew. What it tells of that storage must not outlast the time for which the new one
+    /// changes nothing.
     pub(crate) fn leave_unheard(&mut self, world: &mut World, site: usize) {
         if self.faults.healed || self.rng.one_in(3) {
             return;
@@ -117,14 +118,14 @@ impl Simulation {
         }
     }
 
-    /// Whether the loss of this disk, or of what is new on it, would be fair.
+    /// Returns true if the loss of this disk, or of what is new on it, would be fair.
     pub(crate) fn may_lose_disk(&self, world: &World, site: usize) -> bool {
         self.faults.losses.impostor.is_none()
             && self.faults.losses.reborn.is_none()
             && self.is_calm_for_loss(world, site)
     }
 
-    /// Whether all the others are there and may vote in every quota, so that a loss of this disk leaves more than enough.
+    /// Returns true if all the others are there and may vote in every quota, so that a loss of this disk leaves more than enough.
     fn is_calm_for_loss(&self, world: &World, site: usize) -> bool {
         // A site that may not vote counts as absent: with it and the lost one a majority could be missing.
         let others = (0..world.len()).filter(|other| *other != site);
@@ -254,7 +255,7 @@ impl Simulation {
         }
     }
 
-    /// Whether a majority of sites would still run on their own storage.
+    /// Returns true if a majority of sites would still run on their own storage.
     pub(crate) fn may_unmount(&self, world: &World, site: usize) -> bool {
         // A site that has joined nowhere yet has no storage of its own, either.
         let is_without = |other: &usize| {

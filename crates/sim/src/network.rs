@@ -10,7 +10,7 @@ pub(crate) const MILLION: u64 = 1_000_000;
 pub(crate) struct Link {
     /// One way, in microseconds.
     pub(crate) delay: u64,
-    /// How many faults cut it.
+    /// The number of faults that cut it.
     pub(crate) cut: u32,
     /// What faults add to the delay.
     pub(crate) slow: u64,
@@ -49,7 +49,7 @@ pub enum Fate {
 /// What is between all sites.
 #[derive(Debug)]
 pub(crate) struct Network {
-    /// How many sites there are.
+    /// The number of sites.
     sites: usize,
     /// One direction between each two; by sender, then by receiver.
     links: Vec<Link>,

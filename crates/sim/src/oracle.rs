@@ -33,7 +33,7 @@ pub(crate) struct Op {
     pub(crate) site: usize,
     /// What is to be done.
     pub(crate) operation: Operation,
-    /// How long it may wait at its site, in microseconds.
+    /// The longest time that it may wait at its site, in microseconds.
     pub(crate) timeout: u64,
     /// The quota, if the oracle keeps books of it.
     pub(crate) book: Option<usize>,
@@ -58,9 +58,9 @@ pub(crate) struct Op {
 pub(crate) struct Sent {
     /// When it was first sent.
     pub(crate) first: u64,
-    /// How often it was sent, relayed or not.
+    /// The number of times that it was sent, relayed or not.
     pub(crate) times: u32,
-    /// Whether it was ever sent through another site.
+    /// True if it was ever sent through another site.
     pub(crate) relayed: bool,
 }
 
@@ -84,7 +84,7 @@ impl Sent {
 }
 
 impl Op {
-    /// Whether its client does not care how it ends, or knows.
+    /// Returns true if its client does not care how it ends, or knows.
     pub(crate) fn is_over(&self) -> bool {
         self.told.is_some() || self.origin == Origin::PassedOver
     }
@@ -99,9 +99,9 @@ struct Held {
     book: usize,
     /// The generation of the quota.
     generation: u32,
-    /// How many are left.
+    /// The number that is left.
     amount: i64,
-    /// Whether the client uses them still.
+    /// True if the client uses them still.
     active: bool,
 }
 
@@ -132,7 +132,7 @@ pub(crate) struct Counting {
 pub(crate) struct Book {
     /// The quota's name.
     pub(crate) name: String,
-    /// How often the name was forgotten before: each life has a book of its own.
+    /// The number of times that the name was forgotten before: each life has a book of its own.
     pub(crate) life: u32,
     /// When each site last wrote a row of it.
     pub(crate) changed: Vec<u64>,
@@ -152,7 +152,7 @@ pub(crate) struct Book {
     pub(crate) countings: Vec<Counting>,
     /// When its creation was first acknowledged, if nobody ever asked for its deletion.
     pub(crate) created: Option<u64>,
-    /// Whether clients delete it now and then.
+    /// True if clients delete it now and then.
     pub(crate) deletable: bool,
 }
 
@@ -200,14 +200,14 @@ struct OfSite {
     handed: VecDeque<Handed>,
     /// The incarnation whose account is the live one; 0 if there is none.
     present: Incarnation,
-    /// How often it has crashed.
+    /// The number of times that it has crashed.
     lives: u32,
 }
 
 /// What was counted, for a report and for probes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
-    /// How often conservation was checked.
+    /// The number of times that conservation was checked.
     pub(crate) conserved: u64,
     /// Shares that granted while some of their tokens were set aside.
     pub(crate) granted_aside: u64,
@@ -313,7 +313,7 @@ impl Oracle {
         self.book_in(name, u64::MAX)
     }
 
-    /// How often a name was forgotten up to an epoch.
+    /// Returns the number of times that a name was forgotten up to an epoch.
     pub(crate) fn life_in(&self, name: &str, epoch: u64) -> u32 {
         self.forgotten.life(name, epoch)
     }
@@ -370,7 +370,7 @@ impl Oracle {
         self.grants.get(&(site, grant.incarnation, grant.number)).copied()
     }
 
-    /// How often a site has crashed.
+    /// Returns the number of times that a site has crashed.
     pub(crate) fn life(&self, site: usize) -> u32 {
         self.sites[site].lives
     }
@@ -380,7 +380,7 @@ impl Oracle {
         self.sites[site].present
     }
 
-    /// Whether the session has an outcome durably that its client still cares about.
+    /// Returns true if the session has an outcome durably that its client still cares about.
     pub(crate) fn recorded(&self, site: usize, incarnation: Incarnation, session: SessionId, low: u64) -> bool {
         let ops = self.sessions.get(&(site, incarnation, session));
 

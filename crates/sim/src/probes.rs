@@ -198,7 +198,7 @@ const FATES: [&str; 3] = ["lost", "duplicated", "reordered"];
 /// Counters of one run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Probes {
-    /// How often each was hit: those that are named, then fates by kind of message, then recoveries by persist point.
+    /// The number of times that each was hit: those that are named, then fates by kind of message, then recoveries by persist point.
     counts: Vec<u64>,
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct Queue<E> {
     slots: Vec<Option<E>>,
     /// Slots that are empty.
     free: Vec<u32>,
-    /// How many events were ever pushed.
+    /// The number of events that were ever pushed.
     pushed: u64,
 }
 

@@ -7,17 +7,17 @@ use slackline_core::clock::SECOND;
 pub(crate) struct Kind {
     /// Its name.
     pub(crate) name: &'static str,
-    /// How many tokens it has.
+    /// The number of its tokens.
     pub(crate) limit: i64,
     /// The largest ordinary request.
     pub(crate) most: i64,
-    /// How many of a hundred acquires are of this quota.
+    /// Of a hundred acquires are of this quota.
     pub(crate) weight: u64,
-    /// How many of a hundred grants are tracked and have no end.
+    /// Of a hundred grants are tracked and have no end.
     pub(crate) open: u64,
-    /// How many of a hundred grants are tracked and end by themselves.
+    /// Of a hundred grants are tracked and end by themselves.
     pub(crate) timed: u64,
-    /// How long tokens are held in the mean, in milliseconds.
+    /// The time for which tokens are held in the mean, in milliseconds.
     pub(crate) held: u64,
 }
 
@@ -43,13 +43,13 @@ pub(crate) const SKEWED: usize = 3;
 /// could not tell its generations apart.
 pub(crate) const FLEETING: usize = 5;
 
-/// How long a quota whose name is forgotten soon is used in each turn.
+/// The time for which a quota whose name is forgotten soon is used in each turn.
 pub(crate) const PASSING: u64 = 3 * SECOND;
 
-/// How many such quotas take turns, the usual one included.
+/// The number of such quotas that take turns, the usual one included.
 pub(crate) const PASSERS: u64 = 4;
 
-/// Whether a quota is one of those that are deleted and created again.
+/// Returns true if a quota is one of those that are deleted and created again.
 pub(crate) fn is_fleeting(name: &str) -> bool {
     name == KINDS[FLEETING].name || name.starts_with("passing")
 }

@@ -16,7 +16,7 @@ use crate::state::Simulation;
 use crate::state::timer::Timer;
 use crate::world::World;
 
-/// How often it looks. Whatever keeps sites from hearing each other lasts longer.
+/// The time between two looks. Whatever keeps sites from hearing each other lasts longer.
 const LOOK: u64 = 50 * MILLISECOND;
 /// Every so many looks it looks at parts that are in doubt.
 const PARTS: u64 = 5;
@@ -84,8 +84,8 @@ impl Simulation {
         }
     }
 
-    /// Whether a site, and those that are sound with it, have more free tokens than all sites wait for, by what a client may ask
-    /// for.
+    /// Returns true if a site, and those that are sound with it, have more free tokens than all sites wait for, by what a
+    /// client may ask for.
     fn has_plenty(&self, world: &World, site: usize, kind: &Kind) -> bool {
         if self.watch.refusals.standing.sound_since(&[site]).is_none() {
             return false;
@@ -176,7 +176,7 @@ impl Simulation {
         }
     }
 
-    /// Whether a home has started so lately that it does not know what it, or the storage before, has issued.
+    /// Returns true if a home has started so lately that it does not know what it, or the storage before, has issued.
     fn is_new(&self, home: usize, when: u64) -> bool {
         let (life, since) = self.watch.refusals.serving[home];
         life > 0 && since.is_none_or(|since| since + LEASE > when)

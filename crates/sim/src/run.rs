@@ -56,7 +56,7 @@ pub struct Report {
     pub operations: u64,
     /// Faults that struck.
     pub faults: u64,
-    /// How often conservation was checked.
+    /// The number of times that conservation was checked.
     pub checks: u64,
     /// Virtual time, in microseconds.
     pub duration: u64,
@@ -137,13 +137,13 @@ pub(crate) fn message_of(panic: &(dyn Any + Send)) -> String {
 
 /// Clients at each site that speak to sites themselves.
 const CLIENTS: usize = 4;
-/// In one of so many runs, by the numbers drawn, there are as many quotas besides the usual ones as would fill more than one step of an
-/// announcement, of a drain, and of a tick.
+/// In one of so many runs, by the numbers drawn, there are as many quotas besides the usual ones as would fill more than one
+/// step of an announcement, of a drain, and of a tick.
 const CROWDED: u64 = 16;
-/// How many these are.
+/// The number of these.
 const CROWD: u64 = 640;
 
-/// How long names of deleted quotas are kept in some runs.
+/// The time for which names of deleted quotas are kept in some runs.
 const FLEETING_NAMES: u64 = 5 * SECOND;
 
 impl Simulation {

@@ -17,16 +17,16 @@ use crate::world::{After, Keep, World};
 
 /// Before this nothing goes wrong, so that there is something to go wrong with.
 const FIRST: u64 = 4 * SECOND;
-/// How often another fault is drawn where one would not be fair.
+/// The number of times that another fault is drawn where one would not be fair.
 const DRAWS: u32 = 20;
 /// The longest time that storage takes to fetch what a tick needs.
 const TICK_FETCH: u64 = 400 * MILLISECOND;
 
 /// A fault that may strike.
 struct Strike {
-    /// How many of [`TOTAL`] draws mean it.
+    /// The number of draws that mean it, of [`TOTAL`].
     weight: u64,
-    /// Whether it would be fair now.
+    /// True if it would be fair now.
     is_fair: fn(&Simulation, &World, Aim) -> bool,
     /// What it does. False if it comes to nothing after all, and another one is to be drawn.
     strike: fn(&mut Simulation, &mut World, Aim) -> bool,
@@ -39,13 +39,13 @@ struct Aim {
     site: usize,
     /// Another one, for what happens between two.
     other: usize,
-    /// How long the fault goes on, in microseconds.
+    /// The time for which the fault goes on, in microseconds.
     lasts: u64,
-    /// Whether the site runs.
+    /// True if the site runs.
     is_up: bool,
-    /// Whether the site serves.
+    /// True if the site serves.
     is_ready: bool,
-    /// Whether no site may crash but an impostor, see [`crate::state::faults::Faults::may_crash`].
+    /// True if no site may crash but an impostor, see [`crate::state::faults::Faults::may_crash`].
     is_fragile: bool,
 }
 
@@ -151,7 +151,7 @@ const WALL_CLOCK: Strike = Strike {
     strike: Simulation::step_wall_clock,
 };
 
-/// How many numbers are drawn from.
+/// The number of numbers that are drawn from.
 const TOTAL: u64 = {
     let (mut at, mut total) = (0, 0);
     while at < STRIKES.len() {
@@ -171,7 +171,7 @@ fn strike_of(number: u64) -> &'static Strike {
     STRIKES.iter().find(is_meant).expect("the weights add up to the total")
 }
 
-/// Whether the site may crash: what it alone remembers of an impostor must not go.
+/// Returns true if the site may crash: what it alone remembers of an impostor must not go.
 fn may_go_down(_: &Simulation, _: &World, aim: Aim) -> bool {
     aim.is_up && !aim.is_fragile
 }
@@ -203,7 +203,7 @@ impl Simulation {
         world.wake_at(FIRST + self.rng.below(2 * SECOND), Timer::Strike.token());
     }
 
-    /// Whether the time of faults is over: all have struck, and clients have little left to do.
+    /// Returns true if the time of faults is over: all have struck, and clients have little left to do.
     pub(crate) fn faults_are_over(&self) -> bool {
         let options = self.settings.options;
         self.faults.struck >= self.faults.planned
@@ -253,7 +253,7 @@ impl Simulation {
         (strike.is_fair)(self, world, aim) && (strike.strike)(self, world, aim)
     }
 
-    /// Whether wall clocks may err beyond ε up to then: while there are no transactions, or none that rests on a clock.
+    /// Returns true if wall clocks may err beyond ε up to then: while there are no transactions, or none that rests on a clock.
     fn may_err(&self, until: u64) -> bool {
         !self.settings.has_warranties || until < self.settings.txns_from
     }

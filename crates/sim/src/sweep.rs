@@ -21,7 +21,7 @@ pub struct SweepReport {
     pub seeds: Range<u64>,
     /// Runs in which an invariant did not hold, by seed.
     pub failures: Vec<Report>,
-    /// How often each probe was hit.
+    /// The number of times that each probe was hit.
     pub table: Table,
     /// Inputs handled, over all runs.
     pub inputs: u64,
@@ -42,7 +42,7 @@ impl SweepReport {
         self.table.missed(self.table.runs * SEEDS_HIT / SEEDS_EACH).collect()
     }
 
-    /// Whether nothing was found and every probe was hit often enough.
+    /// Returns true if nothing was found and every probe was hit often enough.
     pub fn is_clean(&self) -> bool {
         self.failures.is_empty() && self.missed().is_empty()
     }

@@ -43,7 +43,7 @@ const REFUSALS: u32 = 8;
 const CONTENDED: u32 = 9;
 /// Of two programs one counts each time as so many, so that what is asked for after many times is asked for often.
 const HASTE: u32 = 3;
-/// How long a client waits for what it reads, in microseconds.
+/// The time for which a client waits for what it reads, in microseconds.
 const PATIENCE: u64 = 3 * SECOND;
 
 impl Simulation {
@@ -58,7 +58,7 @@ impl Simulation {
             return;
         }
         let site = self.clients.all[at].current;
-        if !self.has_or_opens_session(world, at, site) {
+        if !self.ensure_session(world, at, site) {
             return;
         }
 
@@ -83,7 +83,7 @@ impl Simulation {
 
     /// A client at an object's home begins a transaction that reads it there, and perhaps writes it.
     pub(crate) fn begin_for_one(&mut self, world: &mut World, at: usize, key: ObjectKey, writes: bool) {
-        if (is_list(&key) || key.name.starts_with('r')) && self.has_or_opens_session(world, at, at) {
+        if (is_list(&key) || key.name.starts_with('r')) && self.ensure_session(world, at, at) {
             let updates = if writes { vec![0] } else { Vec::new() };
             let plan = Plan { gets: vec![key], updates, fresh: true, ..Plan::default() };
             self.begin_transaction(world, at, at, plan, false);
@@ -92,13 +92,13 @@ impl Simulation {
 
     /// A client begins a transaction that calls a function.
     pub(crate) fn begin_call(&mut self, world: &mut World, at: usize, call: ObjectKey, fresh: bool) {
-        if self.has_or_opens_session(world, at, at) {
+        if self.ensure_session(world, at, at) {
             let plan = Plan { calls: vec![call], fresh, ..Plan::default() };
             self.begin_transaction(world, at, at, plan, false);
         }
     }
 
-    /// Whether clients have done all that they have to do with objects.
+    /// Returns true if clients have done all that they have to do with objects.
     pub(crate) fn transactions_are_done(&self) -> bool {
         self.txns.committed >= self.settings.options.transactions
             && self.txns.reading.is_empty()
@@ -118,7 +118,7 @@ impl Simulation {
     fn run_again(&mut self, world: &mut World, running: &Running) {
         let (at, mut plan, mut program) = (running.client, running.plan.clone(), running.program.clone());
         let site = self.clients.all[at].current;
-        if running.is_last || !self.has_or_opens_session(world, at, site) {
+        if running.is_last || !self.ensure_session(world, at, site) {
             return;
         }
 
@@ -316,7 +316,7 @@ impl Simulation {
     /// Hands a transaction over to be committed, and what it computed to be registered.
     fn commit(&mut self, world: &mut World, running: Running) {
         let (at, site) = (running.client, running.site);
-        if !self.has_or_opens_session(world, at, site) {
+        if !self.ensure_session(world, at, site) {
             return;
         }
 
@@ -357,7 +357,7 @@ impl Simulation {
         self.flush(world, at, site);
     }
 
-    /// How long a transaction may wait for rights.
+    /// Returns the longest time that a transaction may wait for rights.
     fn max_wait(&mut self) -> u64 {
         if self.rng.one_in(12) { self.rng.below(50 * MILLISECOND) } else { 60 * SECOND }
     }
@@ -371,7 +371,7 @@ impl Simulation {
         }
 
         let at = self.clients.all.iter().position(|client| client.home == home).expect("every site has clients");
-        if !self.has_or_opens_session(world, at, home) {
+        if !self.ensure_session(world, at, home) {
             return;
         }
         if self.submit(world, at, home, Operation::AcceptLoss, SECOND).is_some() {

@@ -12,7 +12,7 @@ use crate::state::timer::Timer;
 use crate::state::{Phase, Simulation};
 use crate::world::World;
 
-/// How often it looks, once a clock was off. Whatever keeps sites from hearing each other lasts longer.
+/// The time between two looks, once a clock was off. Whatever keeps sites from hearing each other lasts longer.
 const LOOK: u64 = 20 * MILLISECOND;
 
 impl Simulation {
@@ -92,7 +92,7 @@ impl Simulation {
     }
 }
 
-/// Whether nothing keeps two sites from exchanging their times.
+/// Returns true if nothing keeps two sites from exchanging their times.
 fn can_exchange(world: &mut World, site: usize, peer: usize) -> bool {
     let serves = |world: &World, site: usize| {
         let readiness = world.node(site).map(|node| node.readiness());

@@ -39,17 +39,17 @@ pub struct Options {
     pub costs: Costs,
     /// The bound on wall clocks' errors that the sites are told, in microseconds.
     pub epsilon: u64,
-    /// Whether sites move tokens; off only as a baseline.
+    /// True if sites move tokens; off only as a baseline.
     pub redistribute: bool,
     /// Which warranties sites issue and rely upon.
     pub warranties: Warranties,
-    /// How long calls of memoized functions may be unused, in microseconds.
+    /// The longest time that calls of memoized functions may be unused, in microseconds.
     pub idle_calls: u64,
-    /// How long names of deleted quotas are kept at least, in microseconds.
+    /// The time for which names of deleted quotas are kept at least, in microseconds.
     pub names_kept: u64,
     /// Feeds every random choice.
     pub seed: u64,
-    /// Whether sites can be restarted. Without it their disks forget what only a restart would read.
+    /// True if sites can be restarted. Without it their disks forget what only a restart would read.
     pub restarts: bool,
 }
 
@@ -80,7 +80,7 @@ impl Options {
 
 /// Who uses a world.
 pub trait Host: Sized {
-    /// Whether the watching functions are called.
+    /// True if the watching functions are called.
     const WATCHES: bool = false;
 
     /// The timer that was set with this token fires.
@@ -113,7 +113,7 @@ pub trait Host: Sized {
         0
     }
 
-    /// How long storage takes to fetch what an input needs that is about to be handled. The site goes on with others.
+    /// Returns the time that storage takes to fetch what an input needs that is about to be handled. The site goes on with others.
     fn fetch_takes(&mut self, _world: &World, _site: usize, _input: &Input<Node>) -> u64 {
         0
     }
@@ -208,11 +208,11 @@ struct Storage {
     disk: Disk,
     /// What was handed out and is not folded into the disk's rows.
     overlay: Overlay,
-    /// Whether a sync is going on.
+    /// True if a sync is going on.
     syncing: bool,
     /// What a sync takes besides its cost, in microseconds.
     slow_sync: u64,
-    /// Whether there is room for what clients want written.
+    /// True if there is room for what clients want written.
     has_room: bool,
 }
 
@@ -221,7 +221,7 @@ struct Storage {
 struct Processor {
     /// It is busy until then, in nanoseconds.
     busy: u64,
-    /// How long it has worked in all, in nanoseconds.
+    /// The time for which it has worked in all, in nanoseconds.
     worked: u64,
     /// When it will turn to what waits, if something does.
     run_at: u64,
@@ -236,7 +236,7 @@ struct Inbox {
     messages: VecDeque<(u32, PeerMessage)>,
     /// Requests of clients.
     requests: VecDeque<(ClientId, Request)>,
-    /// Whether the time of the next tick has come.
+    /// True if the time of the next tick has come.
     tick_due: bool,
 }
 
@@ -278,7 +278,7 @@ pub struct World {
     now: u64,
     /// The present call of [`World::run`] lets nothing happen after this.
     until: u64,
-    /// Whether that call returns before the next event.
+    /// True if that call returns before the next event.
     stopped: bool,
     /// What is to happen.
     queue: Queue<Event>,
@@ -334,12 +334,12 @@ impl World {
         self.now
     }
 
-    /// How many sites there are.
+    /// Returns the number of sites.
     pub fn len(&self) -> usize {
         self.sites.len()
     }
 
-    /// Whether there is no site.
+    /// Returns true if there is no site.
     pub fn is_empty(&self) -> bool {
         self.sites.is_empty()
     }
@@ -369,7 +369,7 @@ impl World {
         self.counts.syncs
     }
 
-    /// How long a site's processor has worked so far, in microseconds.
+    /// Returns the time for which a site's processor has worked so far, in microseconds.
     pub fn worked(&self, site: usize) -> u64 {
         self.sites[site].processor.worked / NANOS
     }
@@ -568,7 +568,7 @@ impl World {
         at.processor.frozen_until = at.processor.frozen_until.max(until);
     }
 
-    /// Whether the site stands still, or its disk is slower than usual.
+    /// Returns true if the site stands still, or its disk is slower than usual.
     pub(crate) fn is_held_up(&self, site: usize) -> bool {
         let at = &self.sites[site];
         at.processor.frozen_until > self.now || at.storage.slow_sync > 0

@@ -78,11 +78,11 @@ pub(crate) struct Written {
 pub(crate) struct Task {
     /// The part of a segment whose batches it takes.
     pub(crate) written: Written,
-    /// How far it goes with them.
+    /// The step up to which it goes with them.
     pub(crate) goal: Goal,
 }
 
-/// How far the absorber goes with batches.
+/// The step up to which the absorber goes with batches.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Goal {
     /// They are read while they are in memory. Rows that are written again and again are so written to the table once.

@@ -26,8 +26,8 @@ pub(crate) struct Terms {
     /// The region whose site runs it; by default the nearest one
     #[arg(long, value_name = "REGION")]
     pub(crate) site: Option<String>,
-    /// How long a write may wait for the end of other sites' rights to rely on the old value. At most the deadline, which is
-    /// also the default
+    /// The longest time that a write may wait for the end of other sites' rights to rely on the old value. At most the
+    /// deadline, which is also the default
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = duration::parse)]
     pub(crate) max_wait: Option<Duration>,
 }

@@ -28,7 +28,7 @@ pub enum Intent<A = i64> {
 }
 
 impl<A> Intent<A> {
-    /// How much the sites are to set aside.
+    /// Returns the amount that the sites are to set aside.
     fn scope(&self) -> Scope {
         match self {
             Intent::Move | Intent::Create { .. } => Scope::Spare,
@@ -377,7 +377,8 @@ impl<A: Amount> Avantan<A> {
             return;
         };
 
-        // With a higher promise, a later leader has the line too, and may have built a value with it.
+        // The line by which a site forgets an offer, only when it may: with a higher promise, a later leader has the offer too, and may
+        // have built a value with it.
         if round.instance == instance && round.promised == ballot && round.first == Some(ballot) {
             round.take_back();
             step.changed = true;

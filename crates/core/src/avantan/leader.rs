@@ -42,7 +42,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// How long a leader waits for reports once it may have a majority, in microseconds.
+    /// Returns the time for which a leader waits for reports once it may have a majority, in microseconds.
     fn grace(self) -> u64 {
         self.round_trip * 5 / 4 + 20 * MILLISECOND
     }

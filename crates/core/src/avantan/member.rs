@@ -14,7 +14,7 @@ pub struct Membership<'a> {
 }
 
 impl Membership<'_> {
-    /// How many sites make a majority of all.
+    /// Returns the number of sites that make a majority of all.
     pub fn majority(&self) -> usize {
         self.members.len() / 2 + 1
     }

@@ -3,7 +3,7 @@
 use super::state::Table;
 use super::value::{Ballot, Line, Value};
 
-/// How much a site sets aside for a round.
+/// The amount that a site sets aside for a round.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Scope {
     /// Nothing: the round only records new incarnations.
@@ -38,7 +38,7 @@ pub enum Message<A = i64> {
         instance: u64,
         /// The leader's ballot.
         ballot: Ballot,
-        /// How much to set aside.
+        /// The amount to set aside.
         scope: Scope,
         /// Proves every instance before this one.
         table: Table<A>,

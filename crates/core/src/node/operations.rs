@@ -80,6 +80,8 @@ impl Desk<'_> {
                 Verdict::Undecided if !ready => {
                     answers.push(Answer { sequence, outcome: Outcome::Unknown(UnknownReason::Undecided) });
                 }
+                // The line that makes an id take effect once: no other verdict leads to a chapter. One that is undecided creates or
+                // deletes a quota; its aim tells the chapter what has become of it.
                 Verdict::Fresh | Verdict::Undecided => {
                     let order = Order { ticket, operation, timeout, low: session.low(), digest };
                     let Some(outcome) = carry_out(turn, chapters, view, session, ready, order) else {

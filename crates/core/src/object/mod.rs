@@ -335,7 +335,7 @@ impl Part {
         !(self.writes.is_empty() && self.forgets.is_empty() && self.depends.is_empty())
     }
 
-    /// How many bytes it takes in a message, about.
+    /// Returns its size in a message, about, in bytes.
     pub fn bytes(&self) -> usize {
         let reads = self.reads.iter().map(|(name, _)| name.len() + ENTRY_BYTES);
         let scans = self.scans.iter().map(|(span, numbers)| {
@@ -479,7 +479,7 @@ pub struct Home {
 }
 
 impl Transaction {
-    /// How many bytes it takes in a message, about.
+    /// Returns its size in a message, about, in bytes.
     pub fn bytes(&self) -> usize {
         self.homes.iter().map(|home| home.part.bytes()).sum()
     }
@@ -563,8 +563,8 @@ impl Part {
         self.operations() <= TRANSACTION_OPERATIONS && self.has_sound_scans() && self.is_in_order()
     }
 
-    /// True if each name stands among its reads, and among its writes, once and in order: names are searched by halves, and locks are
-    /// taken and freed once for each.
+    /// True if each name stands among its reads, and among its writes, once and in order: names are searched by halves, and
+    /// locks are taken and freed once for each.
     fn is_in_order(&self) -> bool {
         self.reads.windows(2).all(|pair| pair[0].0 < pair[1].0)
             && self.writes.windows(2).all(|pair| pair[0].0 < pair[1].0)

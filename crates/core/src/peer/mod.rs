@@ -12,11 +12,11 @@ use quota::{Forget, Forgotten, QuotaMessage};
 pub struct PeerMessage {
     /// The sender's incarnation; zero while it has none.
     pub incarnation: Incarnation,
-    /// How far the sender's log had got: the number of its last batch. Receivers remember the highest; a site that comes
+    /// The end of the sender's log: the number of its last batch. Receivers remember the highest; a site that comes
     /// back with less has lost a part of its past.
     pub position: u64,
-    /// How often the sender has forgotten names of quotas. What it says of a name that has been forgotten in between, there or
-    /// here, is about another quota.
+    /// The number of times that the sender has forgotten names of quotas. What it says of a name that has been forgotten in
+    /// between, there or here, is about another quota.
     pub epoch: u64,
     /// What it says.
     pub body: Body,
@@ -49,9 +49,9 @@ pub enum SiteMessage {
         nonce: u64,
         /// Names this start; the answer repeats it. An answer to an earlier start would vouch for what has been lost since.
         start: u64,
-        /// Whether the storage has no incarnation yet.
+        /// True if the storage has no incarnation yet.
         is_new: bool,
-        /// Whether a person has said that the storage of every earlier incarnation is lost. Without that word the question
+        /// True if a person has said that the storage of every earlier incarnation is lost. Without that word the question
         /// changes nothing at a site that knows an earlier one.
         permitted: bool,
     },
@@ -61,7 +61,7 @@ pub enum SiteMessage {
         nonce: u64,
         /// As asked.
         start: u64,
-        /// Whether the answering site has an incarnation itself.
+        /// True if the answering site has an incarnation itself.
         established: bool,
         /// The highest incarnation that it knows of the asking site; zero for none.
         known: Incarnation,
@@ -79,7 +79,7 @@ pub enum SiteMessage {
         mono: u64,
         /// The sender's wall clock, repeated too.
         wall: i64,
-        /// Whether the sender is draining: it takes no more tokens.
+        /// True if the sender is draining: it takes no more tokens.
         leaving: bool,
         /// The highest incarnation that the sender knows of the asked site, and the highest log position that it heard from that.
         known: Incarnation,

@@ -2,7 +2,7 @@
 
 use crate::clock::{MILLISECOND, Now};
 
-/// How often quotas are announced, a page at a time, in microseconds.
+/// The time between two announcements of quotas, a page each, in microseconds.
 pub(super) const PAUSE: u64 = 100 * MILLISECOND;
 
 /// What is still to be told to members.
@@ -20,7 +20,7 @@ pub(super) struct Announcement {
     pub(super) peer: usize,
     /// The quota to go on with.
     pub(super) from: usize,
-    /// Whether all quotas are told, or only those of which something was given to it.
+    /// True if all quotas are told, and not only those of which something was given to it.
     pub(super) everything: bool,
 }
 

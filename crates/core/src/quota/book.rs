@@ -22,11 +22,11 @@ use crate::turn::{Here, Ticket, Turn};
 
 /// The most quotas that a site knows, those included that are deleted and not forgotten yet; creating one more is refused.
 pub const QUOTAS: usize = 4_000_000;
-/// How often an active quota looks after its share when tokens are scarce, in microseconds.
+/// The time between two looks of an active quota at its share when tokens are scarce, in microseconds.
 pub const TICK: u64 = 50 * MILLISECOND;
-/// How often it does when they are not.
+/// The time between two looks when they are not, in microseconds.
 pub const RELAXED_TICK: u64 = 200 * MILLISECOND;
-/// How long gifts are waited for before a round is led, in hundredths of the longest round trip.
+/// The time for which gifts are waited for before a round is led, in hundredths of the longest round trip.
 pub(super) const SECOND_LOOK: u64 = 110;
 /// The quotas of a site.
 #[derive(Debug, Default)]
@@ -163,12 +163,12 @@ impl Quotas {
         Ok(())
     }
 
-    /// How many are known, those included that are deleted and not forgotten yet.
+    /// Returns the number that is known, those included that are deleted and not forgotten yet.
     pub fn len(&self) -> usize {
         self.index.names.len()
     }
 
-    /// Whether none is known.
+    /// Returns true if none is known.
     pub fn is_empty(&self) -> bool {
         self.index.names.is_empty()
     }

@@ -57,7 +57,7 @@ const PAUSES: u64 = 10;
 const SHORT_PAUSE: u64 = SECOND;
 /// For so long a site lets the ones before it propose first: they will mostly propose the same names.
 const PRECEDENCE: u64 = SECOND;
-/// How often a site with something frozen asks the leader what became of it.
+/// The time between two questions of a site with something frozen, to the leader, what became of it.
 const ASK_AGAIN: u64 = 2 * SECOND;
 /// The most names that one look at those that are due goes through.
 const LOOKED_AT: usize = 4 * NAMES;
@@ -65,7 +65,7 @@ const LOOKED_AT: usize = 4 * NAMES;
 const GRANTS_BEFORE: u64 = 1 << 48;
 
 impl Quotas {
-    /// How often names were forgotten.
+    /// Returns the number of times that names were forgotten.
     pub fn epoch(&self) -> u64 {
         self.forgetting.kept.decided.epoch
     }
@@ -75,13 +75,13 @@ impl Quotas {
         &self.forgetting.kept
     }
 
-    /// Whether a name takes part in nothing until it is known whether it is forgotten.
+    /// Returns true if a name takes part in nothing until it is known whether it is forgotten.
     #[inline]
     pub(super) fn is_frozen(&self, name: &str) -> bool {
         !self.forgetting.kept.frozen.is_empty() && self.forgetting.is_frozen(name)
     }
 
-    /// Whether what a site says in `epoch` of the quota of this name is about the one that this site knows by it.
+    /// Returns true if what a site says in `epoch` of the quota of this name is about the one that this site knows by it.
     #[inline]
     pub fn is_of_this_life(&self, epoch: u64, name: &str) -> bool {
         let decided = &self.forgetting.kept.decided;
@@ -183,7 +183,7 @@ impl Quotas {
         }
     }
 
-    /// Whether nothing at this site needs the name any more.
+    /// Returns true if nothing at this site needs the name any more.
     fn may_forget(&self, here: &Here, name: &str) -> bool {
         self.position(name).is_none_or(|at| self.is_forgettable(here, at))
     }
@@ -572,7 +572,7 @@ fn view_of(here: &Here) -> Vec<Incarnation> {
     known.collect()
 }
 
-/// Whether the leader of what is frozen has lost its disk since.
+/// Returns true if the leader of what is frozen has lost its disk since.
 fn is_orphan(here: &Here, freeze: &Freeze) -> bool {
     here.incarnation_of(freeze.leader) > freeze.incarnation
 }

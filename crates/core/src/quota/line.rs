@@ -133,7 +133,7 @@ impl Line {
         self.offered = self.next_arrival;
     }
 
-    /// Whether one of them has been in a round that did not bring enough for it.
+    /// Returns true if one of them has been in a round that did not bring enough for it.
     pub(super) fn has_been_in_vain(&self) -> bool {
         let newest = self.judged.back().copied().unwrap_or(0);
         self.requests.first_key_value().is_some_and(|(arrival, _)| *arrival < newest)

@@ -95,7 +95,7 @@ impl Names {
     }
 }
 
-/// Whether a list of names in ascending order has this one.
+/// Returns true if a list of names in ascending order has this one.
 pub(super) fn has(names: &[String], name: &str) -> bool {
     names.binary_search_by(|known| known.as_str().cmp(name)).is_ok()
 }

@@ -207,7 +207,7 @@ impl Quota {
         self.avantan.share.round.as_ref().is_some_and(|round| round.closing)
     }
 
-    /// How many operations wait for its tokens, its creation or its deletion.
+    /// Returns the number of operations that wait for its tokens, its creation or its deletion.
     pub fn waiting(&self) -> usize {
         self.activity.as_ref().map_or(0, |activity| activity.waiting.len() + activity.admin.len())
     }

@@ -23,7 +23,7 @@ use crate::peer::quota::QuotaMessage;
 use crate::session::Aim;
 use crate::turn::{Here, Ticket, Turn};
 
-/// How far ahead a site asks for tokens in a round, in microseconds.
+/// The time ahead for which a site asks for tokens in a round, in microseconds.
 const EPOCH: u64 = 5 * SECOND;
 /// The most operations that may wait for the creation or deletion of one quota: each look at them is a walk over all.
 const ADMIN: usize = 256;
@@ -296,7 +296,7 @@ impl Quotas {
         self.schedule(at);
     }
 
-    /// Whether enough sites that may vote are up for an election to come to anything, as far as can be told from here. A new
+    /// Returns true if enough sites that may vote are up for an election to come to anything, as far as can be told from here. A new
     /// incarnation that is not recorded may vote only if every other site has told it so: that can be while all are up, and one that
     /// it has happened to knows.
     fn has_majority(&self, here: &Here, at: usize) -> bool {
@@ -310,7 +310,7 @@ impl Quotas {
         possible >= here.site.majority()
     }
 
-    /// Whether this site is a new incarnation that no round has recorded.
+    /// Returns true if this site is a new incarnation that no round has recorded.
     fn is_unrecorded(&self, here: &Here, at: usize) -> bool {
         let table = &self.list[at].avantan.share.table;
         table.limit.is_some() && here.site.incarnation > table.recorded(here.site.me)
@@ -441,7 +441,7 @@ impl Quotas {
             })
     }
 
-    /// Whether our election has promises from a majority whose offers cover what everybody needs: no use in waiting for
+    /// Returns true if our election has promises from a majority whose offers cover what everybody needs: no use in waiting for
     /// the rest.
     fn is_covered(&self, here: &Here, at: usize) -> bool {
         let Role::Electing { reports, intent: Intent::Move | Intent::Gather, .. } = self.list[at].avantan.role() else {
@@ -688,7 +688,7 @@ impl Quotas {
         }
     }
 
-    /// Whether an undecided creation or deletion never took effect, nor ever will: its instance decided something else.
+    /// Returns true if an undecided creation or deletion never took effect, nor ever will: its instance decided something else.
     pub fn is_lost(&self, aim: Aim) -> bool {
         let quota = self.numbered(aim.quota);
         quota.is_some_and(|quota| quota.avantan.share.applied >= aim.instance) && self.settled(aim).is_none()

@@ -28,7 +28,7 @@ const SMALL: i64 = 16;
 const SHORT: u64 = 2 * SECOND;
 /// A quota that nothing happened to for this long is put to rest.
 const REST: u64 = 60 * SECOND;
-/// How often the pause between two greetings of a site that is not recorded is doubled.
+/// The number of times that the pause between two greetings of a site that is not recorded is doubled.
 const GREETINGS: u32 = 4;
 /// The most quotas that one step of an announcement covers.
 const ANNOUNCED: usize = 256;

@@ -86,7 +86,7 @@ impl Quotas {
         }
     }
 
-    /// Whether this site has accepted a value for a quota that it does not know to exist.
+    /// Returns true if this site has accepted a value for a quota that it does not know to exist.
     fn may_be_created(&self, name: &str) -> bool {
         let quota = self.find(name).filter(|quota| quota.limit().is_none());
         let round = quota.and_then(|quota| quota.avantan.share.round.as_ref());
@@ -224,7 +224,7 @@ impl Quotas {
     }
 }
 
-/// Whether no quota can exist of which neither this site nor these know: a majority that never lost a vote, or all.
+/// Returns true if no quota can exist of which neither this site nor these know: a majority that never lost a vote, or all.
 fn is_settled(here: &Here, not_known: SiteSet) -> bool {
     let answered = not_known.positions().count();
     let never_lost = not_known.positions().filter(|&peer| here.peers[peer].incarnation == Incarnation(1)).count();

@@ -6,7 +6,7 @@ use crate::clock::{MILLISECOND, SECOND};
 use crate::machine::KeyRange;
 use crate::rows::{DUE, GRANT};
 
-/// How long after the deletion of a quota its grants are kept, in microseconds.
+/// The time after the deletion of a quota for which its grants are kept, in microseconds.
 pub const KEPT: u64 = 600 * SECOND;
 /// The most grants that one step looks at.
 pub(super) const STEP: usize = 256;
@@ -15,7 +15,7 @@ pub(super) const PAUSE: u64 = 20 * MILLISECOND;
 /// The least from the end of a walk to the next, in microseconds: a walk may be long, and deletions frequent.
 pub(super) const REST: u64 = 60 * SECOND;
 
-/// How far the walk is.
+/// The place that the walk has reached.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
     /// When the quotas were deleted whose grants may still be here, in monotonic microseconds, by number.

@@ -438,8 +438,9 @@ impl Participant {
             return ControlFlow::Break(None);
         }
 
-        // A part past its deadline is refused: rights that the transaction rests on may be over, so what was read may
-        // have changed. It stays refused, even if the clock is set back: its deadline is below the mark from here on.
+        // A part past its deadline (`is_late`) is refused, here or below: rights that the transaction rests on may be over, so what was
+        // read may have changed. It stays refused, even if the clock is set back. Where a majority's clocks take the deadline as past
+        // too (`is_past`), the mark rises to it, and no row is needed.
         let is_late = deadline <= turn.here.now.wall;
         let is_past = turn.here.agreed().is_some_and(|agreed| deadline <= agreed);
         if is_late && is_past {

@@ -9,8 +9,8 @@ use slackline_core::id::OperationId;
 use crate::command::{CallKey, Command, Finished, Reply, Terms};
 use crate::time::Time;
 
-/// How long a hold and the release of one stay with a site that says nothing, unless the caller says otherwise; so does any call that
-/// has not left, and may go elsewhere.
+/// The time for which a hold and the release of one stay with a site that says nothing, unless the caller says otherwise; so
+/// does any call that has not left, and may go elsewhere.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 /// The most calls that are left behind at one site, or handed over to it, at a time.
 pub const WATCHED: usize = 4096;
@@ -21,15 +21,16 @@ pub(super) struct Call {
     pub(super) command: Command,
     /// What its caller asked for. Once the call is watched, its deadline no longer counts.
     pub(super) terms: Terms,
-    /// None until it first leaves or is handed over; none again once it is settled that it never takes effect under its id, and it is to
-    /// be issued under another. A call with an id that has not ended is in its session's window.
+    /// None until it first leaves or is handed over; none again once it is settled that it never takes effect under its id, and
+    /// it is to be issued under another. A call with an id that has not ended is in its session's window.
     pub(super) id: Option<OperationId>,
     /// When it first left under this id; none if it has not. The time of a hold runs from here, whichever copy is carried out.
     pub(super) sent_at: Option<Time>,
-    /// How often it has left under this id. What a site says of one copy settles a call only if there was no other (rule 3).
+    /// The number of times that it has left under this id. What a site says of one copy settles a call only if there was no
+    /// other (rule 3).
     pub(super) times_sent: u32,
-    /// Since when nothing is heard of it (rule 6): from when it is taken in, from when it first leaves, and from when the connection is
-    /// lost. None while the site is known to have it.
+    /// Since when nothing is heard of it (rule 6): from when it is taken in, from when it first leaves, and from when the
+    /// connection is lost. None while the site is known to have it.
     pub(super) quiet_since: Option<Time>,
     /// True from when its patience has passed until the site is known to have it: it leaves when another site would take it.
     pub(super) restless: bool,
@@ -37,8 +38,8 @@ pub(super) struct Call {
     watched: bool,
     /// True if it is a release whose caller was told its id when it was handed over (rule 7).
     pub(super) known: bool,
-    /// True while a queue of calls that are to be issued holds its key. The slot stays in use as long, so that the key there names no
-    /// other call.
+    /// True while a queue of calls that are to be issued holds its key. The slot stays in use as long, so that the key there
+    /// names no other call.
     pub(super) queued: bool,
     pub(super) audience: Audience,
 }
@@ -114,14 +115,14 @@ impl Call {
         Some(self.quiet_since? + patience)
     }
 
-    /// True if it is worth sending through another site before it has left: that may turn a call that nobody has seen into one that is in
-    /// doubt, so only what can be done nowhere else.
+    /// True if it is worth sending through another site before it has left: that may turn a call that nobody has seen into one
+    /// that is in doubt, so only what can be done nowhere else.
     pub(super) fn may_be_relayed(&self) -> bool {
         matches!(self.command, Command::ReleaseGrant { .. })
     }
 
-    /// It has never been carried out and never will be under its id: it is as if it had never left. Whoever calls this puts it into a
-    /// queue.
+    /// It has never been carried out and never will be under its id: it is as if it had never left. Whoever calls this puts it
+    /// into a queue.
     pub(super) fn start_again(&mut self) {
         (self.id, self.times_sent, self.sent_at, self.queued) = (None, 0, None, true);
     }

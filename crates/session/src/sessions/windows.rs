@@ -10,7 +10,7 @@ use slackline_core::id::{Incarnation, OperationId, SessionId, SiteId};
 use crate::command::CallKey;
 use crate::time::Time;
 
-/// How long an unwatched call, or one whose outcome was reported as unknown, is remembered: half the time that the
+/// The time for which an unwatched call, or one whose outcome was reported as unknown, is remembered: half the time that the
 /// site keeps it, so that it can be asked about.
 pub const WATCH: Duration = Duration::from_secs(300);
 /// The most operations reported as unknown that hold their session's mark back; the oldest are let go.
@@ -32,8 +32,8 @@ enum Entry {
 pub(super) struct Session {
     pub(super) id: SessionId,
     pub(super) incarnation: Incarnation,
-    /// The lowest sequence that somebody cares about, that of the first entry. The site may forget all before it. So it only rises, and
-    /// stops at the first sequence that is not settled.
+    /// The lowest sequence that somebody cares about, that of the first entry. The site may forget all before it. So it only
+    /// rises, and stops at the first sequence that is not settled.
     pub(super) low: u64,
     /// One for each sequence from `low` to the last that was given; at most [`SESSION_WINDOW`]. The first is not settled.
     entries: VecDeque<Entry>,
@@ -115,8 +115,8 @@ pub(super) struct Windows {
     /// Oldest first; each until it has ended and nobody cares about its sequences. No two have the same number, since answers name a
     /// session by its number alone.
     sessions: Vec<Session>,
-    /// The operations that were reported as unknown, oldest first, and until when each holds its session's mark back. Each has an entry
-    /// [`Entry::Unknown`], and each such entry is named here once.
+    /// The operations that were reported as unknown, oldest first, and until when each holds its session's mark back. Each has
+    /// an entry [`Entry::Unknown`], and each such entry is named here once.
     doubts: VecDeque<(Time, SessionId, u64)>,
 }
 

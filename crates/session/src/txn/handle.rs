@@ -29,7 +29,7 @@ use crate::reads::Wanted;
 use crate::time::Time;
 use crate::topology::OBJECTS_LANE;
 
-/// How many rows a scan asks for at a time.
+/// The rows that a scan asks for at a time.
 const PAGE: u32 = 256;
 
 /// The memoized functions that a client knows.
@@ -563,8 +563,8 @@ impl Txn {
         Err(self.fail(Failure::of(Cause::TooMuch, None)))
     }
 
-    /// Takes something into the snapshot, which has one version of each object. Where another one is there already, what the run has read
-    /// does not belong together: it comes to nothing, instead of showing its program two states.
+    /// Takes something into the snapshot, which has one version of each object. Where another one is there already, what the
+    /// run has read does not belong together: it comes to nothing, instead of showing its program two states.
     fn note(
         &self,
         note: impl FnOnce(&mut slackline_core::draft::snapshot::Snapshot) -> Result<(), Contradiction>,

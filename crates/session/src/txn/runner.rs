@@ -38,9 +38,9 @@ pub struct Transaction {
     memos: Arc<Memos>,
     /// Where its runs may be.
     place: Place,
-    /// How long it may take in all, from when it is run.
+    /// The longest time that it may take in all, from when it is run.
     deadline: Duration,
-    /// How long its writes may wait at a home; none: until its deadline.
+    /// The longest time that its writes may wait at a home; none: until its deadline.
     max_wait: Option<Duration>,
 }
 
@@ -63,7 +63,7 @@ pub struct Committed<T> {
     /// In how many phases: 0 if its site judged it alone and it wrote nothing, 1 if one site did, 2 if several. 0 too if it
     /// neither read nor wrote.
     pub phases: u8,
-    /// How often the program was run.
+    /// The number of times that the program was run.
     pub runs: u32,
     /// The operation that committed it; none if it neither read nor wrote.
     pub operation: Option<OperationId>,
@@ -75,7 +75,7 @@ impl Transaction {
         Self { port, memos, place: Place::Nearest, deadline: DEFAULT_DEADLINE, max_wait: None }
     }
 
-    /// How long it may take in all, every run included.
+    /// Sets the longest time that it may take in all, every run included.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
@@ -87,10 +87,10 @@ impl Transaction {
         self
     }
 
-    /// How long its writes may wait for others' rights to read the old values. A site that reads an object often holds such a
-    /// right for up to 10 s, and gives it up when asked; one that cannot be reached is waited for. If it is known to take
-    /// longer, the transaction is refused at once, as [`Cause::WouldWait`]; if it turns out to, when a home has waited for so
-    /// long. Without, the deadline is the only bound.
+    /// Sets the longest time that its writes may wait for others' rights to read the old values. A site that reads an object
+    /// often holds such a right for up to 10 s, and gives it up when asked; one that cannot be reached is waited for. If it is
+    /// known to take longer, the transaction is refused at once, as [`Cause::WouldWait`]; if it turns out to, when a home has
+    /// waited for so long. Without, the deadline is the only bound.
     pub fn max_wait(mut self, wait: Duration) -> Self {
         self.max_wait = Some(wait);
         self
@@ -254,8 +254,8 @@ impl Transaction {
         }
     }
 
-    /// Commits what a program did; computes calls anew that depend on what it writes. `run` is the run, with what was read ahead of it
-    /// and not asked for.
+    /// Commits what a program did; computes calls anew that depend on what it writes. `run` is the run, with what was read
+    /// ahead of it and not asked for.
     async fn commit_with_calls(
         &self,
         region: Option<u16>,
@@ -319,7 +319,7 @@ impl Transaction {
         self.port.spawn(Box::pin(work));
     }
 
-    /// How long its writes may wait, in microseconds.
+    /// Returns the longest time that its writes may wait, in microseconds.
     fn longest_wait(&self) -> u64 {
         u64::try_from(self.max_wait.unwrap_or(self.deadline).as_micros()).unwrap_or(u64::MAX)
     }
@@ -333,7 +333,7 @@ fn depended(topology: &Topology, reason: &Reason) -> Option<(u16, Vec<ObjectKey>
     Some((topology.region(key.region())?, aborted.calls.iter().filter_map(place).collect()))
 }
 
-/// How the homes judged a run.
+/// The homes' judgement of a run.
 enum Attempt {
     /// It took effect.
     Committed { phases: u8, operation: Option<OperationId> },

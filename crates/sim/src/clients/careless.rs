@@ -25,7 +25,7 @@ const ENDED: usize = 4;
 /// From so many of the newest operations clients choose what they repeat.
 const RECENT: u64 = 3_000;
 
-/// Whether an operation may wait at its site.
+/// Returns true if an operation may wait at its site.
 fn ops_wait(op: &Op) -> bool {
     !op.is_over() && matches!(op.operation, Operation::Acquire { .. } | Operation::Commit(_))
 }

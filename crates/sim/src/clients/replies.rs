@@ -177,8 +177,8 @@ impl Simulation {
         self.conclude(world, at, op, &outcome);
     }
 
-    /// Judges an answer that has reached a client by what that was told before, by what is durable, and by what the client has a right to
-    /// know.
+    /// Judges an answer that has reached a client by what that was told before, by what is durable, and by what the client has
+    /// a right to know.
     fn judge_answer(&mut self, now: u64, op: u32, outcome: &Outcome, current: Option<Session>) {
         let known = &self.oracle.ops[op as usize];
         let (id, site, about) = (known.id, known.site, known.id.to_string());
@@ -393,7 +393,7 @@ impl Simulation {
     }
 }
 
-/// Whether a client that is told this asks no more: nothing that comes later can differ, or nobody can know.
+/// Returns true if a client that is told this asks no more: nothing that comes later can differ, or nobody can know.
 fn ends_doubt(outcome: &Outcome, asked: bool) -> bool {
     match outcome {
         Outcome::Unknown(UnknownReason::IncarnationLost | UnknownReason::Forgotten | UnknownReason::HomeLost) => true,

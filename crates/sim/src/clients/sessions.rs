@@ -14,12 +14,12 @@ use crate::world::World;
 pub(super) const NEAR: u64 = 400;
 /// Requests and responses that are lost between a client and a site while faults strike, in millionths.
 const CLIENT_LOSS: u64 = 8_000;
-/// How many answered operations a client goes on caring about, at most.
+/// The number of answered operations that a client goes on caring about, at most.
 const KEPT: u64 = 60;
 
 impl Simulation {
-    /// Whether the client has a session at a site. If not, it asks for one, unless it has asked lately.
-    pub(crate) fn has_or_opens_session(&mut self, world: &mut World, at: usize, site: usize) -> bool {
+    /// Returns true if the client has a session at a site. If not, it asks for one, unless it has asked lately.
+    pub(crate) fn ensure_session(&mut self, world: &mut World, at: usize, site: usize) -> bool {
         self.session(world, at, site).is_some()
     }
 
@@ -212,19 +212,19 @@ impl Simulation {
         self.send_batch(world, at, through, batch, false);
     }
 
-    /// How long an answer may take besides the time that the operation may wait.
+    /// Returns the longest time that an answer may take besides the time that the operation may wait.
     pub(super) fn patience(&mut self, world: &World, at: usize, site: usize) -> u64 {
         let home = self.clients.all[at].home;
         300 * MILLISECOND + 3 * world.delay(home, site) + self.rng.below(700 * MILLISECOND)
     }
 
-    /// How long a request or a response of a client is under way, in microseconds.
+    /// Returns the time for which a request or a response of a client is under way, in microseconds.
     pub(super) fn latency(&mut self, world: &World, at: usize, site: usize) -> u64 {
         let far = world.delay(self.clients.all[at].home, site);
         NEAR + far + self.rng.below(1 + far / 10 + NEAR)
     }
 
-    /// Whether a request or response between a client and a site is lost.
+    /// Returns true if a request or response between a client and a site is lost.
     pub(super) fn client_loses(&mut self) -> bool {
         self.phase == Phase::Faults && self.rng.below(1_000_000) < CLIENT_LOSS
     }

@@ -63,7 +63,7 @@ impl Kind {
 pub struct Anomaly {
     /// Which kind.
     pub kind: Kind,
-    /// Whether it is one only because of real time: the same transactions, all concurrent, would be serializable as far
+    /// True if it is one only because of real time: the same transactions, all concurrent, would be serializable as far
     /// as this anomaly goes.
     pub realtime: bool,
     /// Labels of the transactions that are part of it; of a cycle, in its order.

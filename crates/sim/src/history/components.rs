@@ -108,7 +108,7 @@ impl Components {
         self.ends.push(self.order.len() as u32);
     }
 
-    /// Whether a node is on a cycle.
+    /// Returns true if a node is on a cycle.
     pub(super) fn is_cyclic(&self, node: u32) -> bool {
         let number = self.of[node as usize] as usize;
         let start = number.checked_sub(1).map_or(0, |before| self.ends[before]);

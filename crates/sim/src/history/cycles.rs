@@ -19,10 +19,10 @@ use super::object::Object;
 /// two.
 const READABLE: usize = 4;
 
-/// How many edges each search for one kind of cycle may follow before it takes the best that it has.
+/// The number of edges that each search for one kind of cycle may follow before it takes the best that it has.
 const PATIENCE: usize = 10_000_000;
 
-/// How many transactions cycles may have in the first search for a kind, in the second and so on: short ones are found
+/// The number of transactions that cycles may have in the first search for a kind, in the second and so on: short ones are found
 /// before patience is lost.
 const DEPTHS: [usize; 4] = [2, READABLE, 2 * READABLE, usize::MAX];
 
@@ -31,7 +31,7 @@ const DEPTHS: [usize; 4] = [2, READABLE, 2 * READABLE, usize::MAX];
 pub(super) struct Cycle {
     /// What such a cycle is called.
     pub(super) kind: Kind,
-    /// Whether an edge of it is that the one had completed before the other was invoked.
+    /// True if an edge of it is that the one had completed before the other was invoked.
     pub(super) realtime: bool,
     /// Its edges, in order.
     pub(super) steps: Vec<Edge>,

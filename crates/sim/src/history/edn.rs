@@ -95,7 +95,7 @@ impl Model {
 
 /// Hands out process numbers, so that each does one thing at a time.
 struct Processes {
-    /// How many there are.
+    /// The number of them.
     count: u64,
     /// The number of each client that is idle.
     free: HashMap<u64, u64>,

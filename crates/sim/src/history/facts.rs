@@ -16,7 +16,7 @@ use super::record::{Fate, History, Op, Transaction};
 pub struct Summary {
     /// Transactions that are known to have committed; all their reads were judged.
     pub nodes: usize,
-    /// How many of them are of unknown fate, and were seen.
+    /// The number of them that are of unknown fate, and were seen.
     pub revealed: usize,
     /// Reads of the nodes.
     pub reads: usize,
@@ -121,7 +121,7 @@ pub(super) struct Facts<'a> {
     writers: HashMap<(Object, u64), Writer>,
     /// The longest base of each list that was looked at, and the look that its elements have.
     longest: HashMap<Object, (&'a [u64], u32)>,
-    /// Whether each transaction is known to have committed.
+    /// True if each transaction is known to have committed.
     nodes: Vec<bool>,
 }
 
@@ -193,12 +193,12 @@ impl<'a> Facts<'a> {
         &self.removals[start..end]
     }
 
-    /// Whether anybody may have written or deleted a register.
+    /// Returns true if anybody may have written or deleted a register.
     pub(super) fn is_written(&self, register: Object) -> bool {
         self.written.contains(&register)
     }
 
-    /// Whether a transaction is known to have committed.
+    /// Returns true if a transaction is known to have committed.
     pub(super) fn is_node(&self, txn: u32) -> bool {
         self.nodes[txn as usize]
     }
@@ -498,7 +498,7 @@ impl Base<'_> {
         }
     }
 
-    /// Whether members that were read can be all, or a part, of so many.
+    /// Returns true if members that were read can be all, or a part, of so many.
     fn fits_size(&self, size: i128) -> bool {
         let Base::Members { elements, .. } = self else { return false };
         self.size().map_or(elements.len() as i128 <= size, |all| all == size)

@@ -41,9 +41,9 @@ pub(super) struct Edge {
 /// Transactions are numbered as in the history; joints follow.
 #[derive(Debug)]
 pub(super) struct Graph {
-    /// How many transactions there are.
+    /// The number of transactions.
     pub(super) transactions: u32,
-    /// How many nodes: transactions and joints.
+    /// The number of nodes: transactions and joints.
     pub(super) nodes: u32,
     /// The edges, in the order in which they were found.
     pub(super) edges: Vec<Edge>,

@@ -78,7 +78,7 @@ pub enum Op {
     Count {
         /// The set.
         prefix: Key,
-        /// How many there were.
+        /// The number of them.
         count: u64,
     },
     /// An amount was added to a counter, unseen.

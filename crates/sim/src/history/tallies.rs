@@ -115,7 +115,7 @@ fn order(facts: &Facts<'_>, object: Object, mut readers: Vec<Reader>, graph: &mu
     }
 }
 
-/// How a sum is out of bounds that begins anew whenever the register with its name is written.
+/// Returns the words for a sum that is out of bounds, and that begins anew whenever the register with its name is written.
 ///
 /// In are the additions that were invoked after the write that the reader saw had completed, and completed before the reader was
 /// invoked. Not in are those that completed before that write was invoked, or were invoked after the reader completed. What the
@@ -175,7 +175,7 @@ impl Bounds {
         Self { invoked: totals(&|txn| facts.invoked(txn)), completed: totals(&|txn| facts.completed(txn)) }
     }
 
-    /// How a base is out of bounds, and whether it is so only because of real time.
+    /// Returns the words for a base that is out of bounds, and true if it is so only because of real time.
     fn breach(&self, facts: &Facts<'_>, touch: &Touch<'_>, base: i128) -> Option<(bool, String)> {
         let upto = |totals: &[(u64, i128, i128)], end: usize| match end {
             0 => (0, 0),

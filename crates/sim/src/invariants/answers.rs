@@ -6,7 +6,7 @@ use slackline_core::session::is_kept;
 /// The invariant's name.
 pub const NAME: &str = "answers agree";
 
-/// Whether nothing that comes later can differ.
+/// Returns true if nothing that comes later can differ.
 pub fn is_definitive(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Unknown(_) => false,
@@ -17,7 +17,7 @@ pub fn is_definitive(outcome: &Outcome) -> bool {
     }
 }
 
-/// Whether a site says of the copy that it answers that it did nothing, and of other copies nothing.
+/// Returns true if a site says of the copy that it answers that it did nothing, and of other copies nothing.
 pub fn is_of_one_copy(outcome: &Outcome) -> bool {
     matches!(
         outcome,
@@ -28,9 +28,9 @@ pub fn is_of_one_copy(outcome: &Outcome) -> bool {
 /// What the checker knows when an answer reaches a client.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Standing {
-    /// Whether the operation's incarnation is lost.
+    /// True if the operation's incarnation is lost.
     pub lost: bool,
-    /// Whether the client said that it no longer cares, or closed the session, or was silent for too long.
+    /// True if the client said that it no longer cares, or closed the session, or was silent for too long.
     pub forgotten: bool,
 }
 
@@ -55,8 +55,8 @@ pub fn check(told: Option<&Outcome>, answer: &Outcome, standing: Standing) -> Re
     }
 }
 
-/// Whether two definitive answers say the same: of a session in which nothing was done, who repeats is told that it has ended,
-/// and who asks that the operation is withdrawn.
+/// Returns true if two definitive answers say the same: of a session in which nothing was done, who repeats is told that it has
+/// ended, and who asks that the operation is withdrawn.
 fn agree(told: &Outcome, answer: &Outcome) -> bool {
     let is_of_none =
         |outcome: &Outcome| matches!(outcome, Outcome::Refused(Refusal::Withdrawn | Refusal::SessionEnded));
@@ -69,7 +69,7 @@ fn agree(told: &Outcome, answer: &Outcome) -> bool {
 pub struct Answered {
     /// The last life of the site in which an outcome was told that is not kept.
     unkept: Option<u32>,
-    /// Whether an outcome was told that is kept.
+    /// True if an outcome was told that is kept.
     kept: bool,
 }
 

@@ -35,9 +35,9 @@ pub const TURN: usize = 4_096;
 /// What is allowed: so many at once, and so many in a thousand seconds.
 #[derive(Clone, Copy, Debug)]
 struct Allowance {
-    /// How many at once.
+    /// The number at once.
     at_once: u64,
-    /// How many in a thousand seconds, from then on.
+    /// The number in a thousand seconds, from then on.
     in_1000_s: u64,
 }
 
@@ -51,7 +51,7 @@ struct Meter {
 }
 
 impl Meter {
-    /// Whether so many acts more are within what is allowed.
+    /// Returns true if so many acts more are within what is allowed.
     fn note(&mut self, now: u64, acts: u64, allowed: Allowance) -> bool {
         let paid = (now - self.at).saturating_mul(allowed.in_1000_s) / 1000;
 
@@ -131,7 +131,7 @@ impl Talk {
         }
     }
 
-    /// Whether nothing was said lately.
+    /// Returns true if nothing was said lately.
     pub fn is_quiet(&self, now: u64) -> bool {
         now - self.0.at > ABOUT * 1_000_000 / 6
     }

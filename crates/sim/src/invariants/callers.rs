@@ -15,7 +15,7 @@ pub const ONCE: &str = "a program takes effect once";
 /// What a committed program has seen was so at one time.
 pub const ONE_STATE: &str = "a program sees one state";
 
-/// How a program ended, as its caller was told.
+/// The end of a program, as its caller was told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum End {
     /// Its caller was not told.
@@ -34,7 +34,7 @@ pub enum End {
 pub struct Program {
     /// The pair.
     pub pair: usize,
-    /// How it ended.
+    /// The outcome.
     pub end: End,
     /// True if it only counts.
     pub counts: bool,

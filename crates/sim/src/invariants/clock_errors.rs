@@ -54,7 +54,7 @@ impl Ear {
         self.lead = (lead, if is_stepped { now } else { self.lead.1 });
     }
 
-    /// Whether it can hear a peer at `now`, with at least this round trip.
+    /// Returns true if it can hear a peer at `now`, with at least this round trip.
     pub fn note_peer(&mut self, now: u64, peer: usize, can_hear: bool, rtt: u64) {
         self.peers[peer] = can_hear.then(|| self.peers[peer].unwrap_or((now, rtt)));
     }
@@ -66,7 +66,7 @@ impl Ear {
         }
     }
 
-    /// Whether its error must have been noticed by `now`.
+    /// Returns true if its error must have been noticed by `now`.
     pub fn must_distrust(&self, now: u64, epsilon: u64) -> bool {
         let Some((since, least)) = self.error else { return false };
         let heard = self.peers.iter().flatten().filter(|(from, _)| now >= since.max(*from) + 2 * PING);
@@ -79,13 +79,13 @@ impl Ear {
         rtts.get(majority - 1).is_some_and(|rtt| least >= 3 * epsilon + rtt)
     }
 
-    /// Whether it could hear a majority, so many others, for two exchange periods in which its clock was not stepped.
+    /// Returns true if it could hear a majority, so many others, for two exchange periods in which its clock was not stepped.
     pub fn hears_majority(&self, now: u64) -> bool {
         let heard = self.peers.iter().flatten().filter(|(since, _)| now >= self.lead.1.max(*since) + 2 * PING).count();
         heard > self.peers.len() / 2
     }
 
-    /// Whether its clock is off.
+    /// Returns true if its clock is off.
     pub fn is_off(&self) -> bool {
         self.error.is_some()
     }

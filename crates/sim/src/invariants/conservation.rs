@@ -123,7 +123,7 @@ pub fn sum(
     Ok(Some((limit, sums)))
 }
 
-/// Whether the tokens add up to the limit.
+/// Returns true if the tokens add up to the limit.
 pub fn check(limit: i64, sums: Sums) -> Result<(), String> {
     let total = sums.tokens + sums.under_way + sums.in_use + sums.lost;
     if total == i128::from(limit) {

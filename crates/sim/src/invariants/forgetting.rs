@@ -19,7 +19,7 @@ struct Step {
     names: Vec<String>,
     /// The site that took it first.
     by: usize,
-    /// Whether some site has it durably, so that others may have been told.
+    /// True if some site has it durably, so that others may have been told.
     is_durable: bool,
 }
 
@@ -54,7 +54,7 @@ impl Steps {
         self.0.retain(|_, step| step.is_durable || step.by != site);
     }
 
-    /// How often a name was forgotten up to an epoch.
+    /// Returns the number of times that a name was forgotten up to an epoch.
     pub fn life(&self, name: &str, epoch: u64) -> u32 {
         let steps = self.0.range(..=epoch);
         steps.filter(|(_, step)| step.names.iter().any(|known| known == name)).count() as u32

@@ -8,7 +8,7 @@ pub const NAME: &str = "holds come back once";
 pub struct Tracked {
     /// The true time at which its holder may still be using it; none for a grant without an end.
     pub until: Option<u64>,
-    /// Whether the tokens came back.
+    /// True if the tokens came back.
     pub ended: bool,
 }
 

@@ -4,7 +4,7 @@
 /// The invariant's name.
 pub const NAME: &str = "never over the limit";
 
-/// Whether `in_use` tokens of `limit` may be in use; `whose` says by whose count.
+/// Returns true if `in_use` tokens of `limit` may be in use; `whose` says by whose count.
 pub fn check(in_use: i128, limit: i64, whose: &str) -> Result<(), String> {
     if in_use > i128::from(limit) {
         return Err(format!("{in_use} tokens of {limit} are in use by {whose} count"));

@@ -7,7 +7,7 @@ use super::answers::is_of_one_copy;
 /// The invariant's name.
 pub const NAME: &str = "an operation takes effect once";
 
-/// Whether the outcome is that something was done.
+/// Returns true if the outcome is that something was done.
 pub fn is_done(outcome: &Outcome) -> bool {
     !matches!(outcome, Outcome::Refused(_) | Outcome::Unknown(_))
 }

@@ -35,9 +35,9 @@ pub const SETTLED: u64 = 3 * SECOND;
 pub const CLOCKS: u64 = LONGEST + 2 * SECOND;
 /// A transaction that may take so long is judged.
 pub const TIME: u64 = 3 * SECOND;
-/// How long a prepared part may be in doubt after its deadline.
+/// The longest time that a prepared part may be in doubt after its deadline.
 pub const DOUBT: u64 = 8 * SECOND;
-/// How long a part may wait after its deadline.
+/// The longest time that a part may wait after its deadline.
 pub const WAIT: u64 = 2 * SECOND;
 /// For so long enough tokens were within reach before an acquire must be served.
 pub const TOKENS: u64 = 4 * SECOND;
@@ -73,17 +73,17 @@ impl Standing {
         one.min(other) * self.sites.len() + one.max(other)
     }
 
-    /// Whether a site is well at `now`, its clocks aside.
+    /// Returns true if a site is well at `now`, its clocks aside.
     pub fn note_site(&mut self, now: u64, site: usize, is_well: bool) {
         self.sites[site] = is_well.then(|| self.sites[site].unwrap_or(now));
     }
 
-    /// Whether a site's clocks are right at `now`.
+    /// Returns true if a site's clocks are right at `now`.
     pub fn note_clocks(&mut self, now: u64, site: usize, are_right: bool) {
         self.clocks[site] = are_right.then(|| self.clocks[site].unwrap_or(now));
     }
 
-    /// Whether two sites are connected at `now`.
+    /// Returns true if two sites are connected at `now`.
     pub fn note_link(&mut self, now: u64, one: usize, other: usize, is_sound: bool) {
         let at = self.link(one, other);
         self.links[at] = is_sound.then(|| self.links[at].unwrap_or(now));
@@ -107,25 +107,26 @@ impl Standing {
         Some(since)
     }
 
-    /// Whether the clocks of a group have been right for long at `when`.
+    /// Returns true if the clocks of a group have been right for long at `when`.
     pub fn is_settled(&self, group: &[usize], when: u64) -> bool {
         group.iter().all(|site| self.clocks[*site].is_some_and(|since| since == 0 || since + CLOCKS <= when))
     }
 
-    /// Whether a message within a group was lost since.
+    /// Returns true if a message within a group was lost since.
     pub fn has_lost(&self, group: &[usize], since: u64) -> bool {
         group.iter().any(|&one| group.iter().any(|&other| self.lost[self.link(one, other)] >= since))
     }
 
-    /// Whether a group must serve what was sent at `sent`: it was sound before, and is, with settled clocks, and lost nothing since.
+    /// Returns true if a group must serve what was sent at `sent`: it was sound before, and is, with settled clocks, and lost
+    /// nothing since.
     pub fn must_serve(&self, group: &[usize], sent: u64) -> bool {
         let is_sound = self.sound_since(group).is_some_and(|since| since + SETTLED <= sent);
         is_sound && self.is_settled(group, sent) && !self.has_lost(group, sent)
     }
 }
 
-/// Whether a cause says that somebody was late, or out of reach. That a call cannot be judged now is no such thing: its function
-/// is run; nor that rights have not ended.
+/// Returns true if a cause says that somebody was late, or out of reach. That a call cannot be judged now is no such thing: its
+/// function is run; nor that rights have not ended.
 fn is_unserved(abort: &Abort) -> bool {
     let about_call = abort.key.as_ref().is_some_and(|key| is_call(&key.name));
     let about_rights = !abort.holders.is_empty() || abort.until.is_some();
@@ -165,8 +166,8 @@ pub fn check_part(now: u64, stage: Stage, deadline: u64, sound: Option<u64>) -> 
     }
 }
 
-/// Judges a write that was refused because it may not wait for a right that lasts for another `left`: when one of those who are in its
-/// way was asked to give that up last.
+/// Judges a write that was refused because it may not wait for a right that lasts for another `left`: when one of those who are
+/// in its way was asked to give that up last.
 pub fn check_asked_back(now: u64, left: i64, asked: Option<u64>) -> Result<(), String> {
     if left < SOON || asked.is_some_and(|asked| asked + ASKED_BACK >= now) {
         return Ok(());

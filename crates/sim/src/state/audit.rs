@@ -18,7 +18,7 @@ pub(crate) struct Current {
     pub(crate) task: Task,
     /// When it was begun.
     pub(crate) since: u64,
-    /// Whether what it counts was answered.
+    /// True if what it counts was answered.
     pub(crate) is_shown: bool,
 }
 
@@ -47,14 +47,14 @@ pub(crate) struct Audit {
     pub(crate) tasks: Vec<Task>,
     /// What is being done.
     pub(crate) current: Option<Current>,
-    /// How much the present acquire asks for.
+    /// The tokens that the present acquire asks for.
     pub(crate) amount: i64,
     /// Which quotas were seen at rest.
     pub(crate) rested: Vec<bool>,
     /// Nothing is asked before this.
     pub(crate) pause_until: u64,
-    /// How often tokens were found under way before the present acquire.
+    /// The number of times that tokens were found under way before the present acquire.
     pub(crate) restless: u64,
-    /// How often the present task was refused.
+    /// The number of times that the present task was refused.
     pub(crate) refused: u64,
 }

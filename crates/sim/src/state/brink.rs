@@ -5,7 +5,7 @@ use slackline_core::id::OperationId;
 use slackline_core::object::ObjectKey;
 use slackline_core::stats::Rng;
 
-/// How a transaction is brought to its brink.
+/// The way by which a transaction is brought to its brink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
     /// The message arrives after its deadline, when the write is done; where wall clocks err, that of the participant is set back
@@ -39,9 +39,9 @@ pub(crate) struct Held {
     pub(crate) written: ObjectKey,
     /// When the participant is to judge it.
     pub(crate) until: u64,
-    /// Whether the message is on its way.
+    /// True if the message is on its way.
     pub(crate) has_left: bool,
-    /// Whether the coordinator has crashed, as [`Way::Anew`] has it.
+    /// True if the coordinator has crashed, as [`Way::Anew`] has it.
     pub(crate) has_crashed: bool,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Brink {
     pub(crate) held: Option<Held>,
     /// None is held back before this.
     pub(crate) next: u64,
-    /// How many coordinators have crashed this way.
+    /// The number of coordinators that have crashed this way.
     pub(crate) crashes: u32,
     /// Feeds its choices, so that they leave those of the other faults as they are.
     pub(crate) rng: Rng,

@@ -38,9 +38,9 @@ pub(crate) struct Callers {
     pub(crate) wanted: BTreeMap<u32, u64>,
     /// What callers hold: the oracle's name, and the tokens.
     pub(crate) holds: BTreeMap<u64, (usize, i64)>,
-    /// Whether the first of them have begun.
+    /// True if the first of them have begun.
     pub(crate) has_begun: bool,
-    /// Whether the pairs are being read at rest, or were.
+    /// True if the pairs are being read at rest, or were.
     pub(crate) is_read: bool,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Seat {
     pub(crate) port: Arc<dyn PortOf>,
     /// Its memoized functions.
     pub(crate) memos: Arc<Memos>,
-    /// How many sites there are.
+    /// The number of sites.
     pub(crate) sites: usize,
 }
 
@@ -72,17 +72,17 @@ impl<P: Port + std::fmt::Debug> PortOf for P {}
 /// What callers were told, and have not been judged by yet.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    /// Whether callers begin nothing new.
+    /// True if callers begin nothing new.
     pub(crate) is_over: bool,
     /// What has happened since the ledger was last looked at.
     pub(crate) events: Vec<Event>,
-    /// How many callers have been granted something; the last one's number.
+    /// The number of callers that have been granted something; the last one's number.
     pub(crate) holders: u64,
     /// Programs, by number.
     pub(crate) programs: BTreeMap<u64, Program>,
     /// The lists of each pair, and its counters, as they were read at rest.
     pub(crate) finals: Vec<Final>,
-    /// How the audit's present operation has ended: an outcome, or why there is none.
+    /// The end of the audit's present operation: an outcome, or why there is none.
     pub(crate) audited: Option<Result<Outcome, String>>,
 }
 

@@ -9,13 +9,14 @@ const WINDOW: u64 = 1_000;
 /// All of them.
 #[derive(Debug)]
 pub(crate) struct Clients {
-    /// The clients. That at a site's position is at home there, and so are those at every multiple of the number of sites further on.
+    /// The clients. That at a site's position is at home there, and so are those at every multiple of the number of sites
+    /// further on.
     pub(crate) all: Vec<Client>,
     /// Operations that they have submitted, repetitions not counted.
     pub(crate) submitted: u64,
-    /// How many of these were transactions, or accepted a loss.
+    /// The number of these that were transactions, or accepted a loss.
     pub(crate) transactions: u64,
-    /// How many quotas of a crowd are still to be created; none in most runs.
+    /// The number of quotas of a crowd that are still to be created; none in most runs.
     pub(crate) crowd: u64,
 }
 
@@ -32,7 +33,7 @@ pub(crate) struct Client {
     pub(crate) open: Vec<Open>,
     /// Tokens that it holds.
     pub(crate) holdings: Vec<Holding>,
-    /// Whether it has acquired many holds at once since the healing.
+    /// True if it has acquired many holds at once since the healing.
     pub(crate) held_many: bool,
     /// Sessions in which nothing new is sent, by site; each is closed when all of it is answered.
     pub(crate) retired: Vec<(usize, Session)>,
@@ -72,7 +73,7 @@ pub(crate) struct Session {
     pub(crate) low: u64,
     /// Below this nothing is kept, because the client jumped.
     pub(crate) floor: u64,
-    /// Whether it was silent for longer than outcomes are kept.
+    /// True if it was silent for longer than outcomes are kept.
     pub(crate) is_stale: bool,
 }
 
@@ -83,7 +84,7 @@ pub(crate) struct Open {
     pub(crate) op: u32,
     /// When it is repeated or asked about.
     pub(crate) look_at: u64,
-    /// How often that was done.
+    /// The number of times that it was done.
     pub(crate) tries: u32,
     /// True if it is only asked about, and never repeated.
     pub(crate) asks_only: bool,
@@ -96,7 +97,7 @@ pub(crate) struct Holding {
     pub(crate) op: u32,
     /// The oracle's name for what is held.
     pub(crate) hold: usize,
-    /// How many they are.
+    /// The number of them.
     pub(crate) amount: i64,
     /// The grant by which they are given back; none if they are given back by amount.
     pub(crate) tracked: Option<GrantId>,
@@ -112,12 +113,12 @@ impl Session {
         Self { incarnation, id, next: 1, low: 1, floor: 1, is_stale: false }
     }
 
-    /// Whether an operation of the same site is of this session.
+    /// Returns true if an operation of the same site is of this session.
     pub(crate) fn has(&self, op: OperationId) -> bool {
         (op.session, op.incarnation) == (self.id, self.incarnation)
     }
 
-    /// Whether the client must raise its mark before it submits more.
+    /// Returns true if the client must raise its mark before it submits more.
     pub(crate) fn is_full(&self) -> bool {
         self.next - self.low >= WINDOW
     }

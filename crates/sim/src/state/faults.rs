@@ -61,7 +61,7 @@ pub(crate) struct Hazard {
     pub(crate) after: After,
 }
 
-/// How far an ambush has got.
+/// The step that an ambush has reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Ambush {
     /// Waits for a leader that asks for votes.
@@ -106,14 +106,14 @@ pub(crate) struct Relapse {
 pub(crate) struct Ills {
     /// What happens to it at some input to come.
     pub(crate) hazard: Option<Hazard>,
-    /// How long storage takes for the next input that needs something from it.
+    /// The time that storage takes for the next input that needs something from it.
     pub(crate) slow_fetch: Option<u64>,
     /// The same for the next tick. The site handles nothing else meanwhile, so it is short: a site that stands still for
     /// long is another fault.
     pub(crate) slow_tick: Option<u64>,
     /// It crashed at a persist for this kind of input, and has not been started since.
     pub(crate) recovering: Option<&'static str>,
-    /// How long it stays down when it crashes, in microseconds.
+    /// The time for which it stays down when it crashes, in microseconds.
     pub(crate) down_for: u64,
     /// Copies of its disk; the oldest first.
     pub(crate) copies: Vec<Kept>,
@@ -123,7 +123,7 @@ pub(crate) struct Ills {
     pub(crate) unmounted: Option<Copy>,
     /// Its volume was mounted again, and has not been confirmed since.
     pub(crate) remounted: bool,
-    /// Whether it is the monotonic clock that may err much in this run; else it is the wall clock.
+    /// True if it is the monotonic clock that may err much in this run; else it is the wall clock.
     pub(crate) errs_mono: bool,
 }
 
@@ -147,9 +147,9 @@ pub(crate) struct Losses {
 pub(crate) struct Faults {
     /// Faults that have struck.
     pub(crate) struck: u64,
-    /// How many are to strike, at least.
+    /// The number that is to strike, at least.
     pub(crate) planned: u64,
-    /// Whether everything that was wrong has ended.
+    /// True if everything that was wrong has ended.
     pub(crate) healed: bool,
     /// Faults that go on, by the number that their timers carry.
     pub(crate) active: Vec<Option<Fault>>,
@@ -165,7 +165,7 @@ pub(crate) struct Faults {
     pub(crate) swizzled: Vec<usize>,
     /// When the clock of the one is set right, that of the other is set wrong by as much.
     pub(crate) passes_on: Option<(usize, usize)>,
-    /// Whether wall clocks err while warranties are in use; then all monotonic clocks are right.
+    /// True if wall clocks err while warranties are in use; then all monotonic clocks are right.
     pub(crate) errs_walls: bool,
 }
 
@@ -211,25 +211,26 @@ impl Faults {
         }
     }
 
-    /// Whether a clock of the site errs, or its machine stands still.
+    /// Returns true if a clock of the site errs, or its machine stands still.
     pub(crate) fn errs(&self, site: usize) -> bool {
         let of_site = [Fault::Clock { site }, Fault::Suspension { site }];
         self.active.iter().flatten().any(|fault| of_site.contains(fault))
     }
 
-    /// Whether messages are lost, repeated or delayed in bursts.
+    /// Returns true if messages are lost, repeated or delayed in bursts.
     pub(crate) fn is_stormy(&self) -> bool {
         let is_storm = |fault: &Fault| matches!(fault, Fault::Loss | Fault::Duplication | Fault::Reordering);
         self.active.iter().flatten().any(is_storm)
     }
 
-    /// Whether the wall clock of a site may be wrong: those of a majority stay right, because sites tell by a majority whose clock is.
+    /// Returns true if the wall clock of a site may be wrong: those of a majority stay right, because sites tell by a majority
+    /// whose clock is.
     pub(crate) fn may_step(&self, site: usize) -> bool {
         let wrong = self.active.iter().flatten().filter(|fault| matches!(fault, Fault::Clock { .. })).count();
         !self.errs(site) && wrong < (self.sites.len() - 1) / 2
     }
 
-    /// Whether a site may crash: not while an old copy of a disk is in place that only the memory of the others betrays.
+    /// Returns true if a site may crash: not while an old copy of a disk is in place that only the memory of the others betrays.
     pub(crate) fn may_crash(&self) -> bool {
         self.losses.impostor.is_none() || self.losses.impostor_is_noted
     }

@@ -40,7 +40,7 @@ use post::{Post, Purpose};
 use txns::Txns;
 use watch::Watch;
 
-/// How much a run does.
+/// The work of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunOptions {
     /// Operations that clients send, at least.
@@ -49,7 +49,7 @@ pub struct RunOptions {
     pub transactions: u64,
     /// Faults that strike, at least.
     pub faults: u64,
-    /// Whether every event is printed to standard output as one line.
+    /// True if every event is printed to standard output as one line.
     pub trace: bool,
 }
 
@@ -75,13 +75,13 @@ pub(crate) enum Phase {
 /// What was drawn before the run began, and stays.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// How much the run does.
+    /// The work of the run.
     pub(crate) options: RunOptions,
     /// The sites, by position.
     pub(crate) members: Vec<SiteId>,
-    /// Whether sites issue and rely upon warranties.
+    /// True if sites issue and rely upon warranties.
     pub(crate) has_warranties: bool,
-    /// How long sites keep names of deleted quotas.
+    /// The time for which sites keep names of deleted quotas.
     pub(crate) names_kept: u64,
     /// No transaction begins before this.
     pub(crate) txns_from: u64,
@@ -114,7 +114,7 @@ pub(crate) struct Simulation {
     pub(crate) faults: Faults,
     /// What was seen of sites.
     pub(crate) watch: Watch,
-    /// How far the audit is.
+    /// The step that the audit has reached.
     pub(crate) audit: Audit,
 }
 
@@ -127,7 +127,7 @@ impl Settings {
         }
     }
 
-    /// Whether no client says anything now.
+    /// Returns true if no client says anything now.
     pub(crate) fn is_silent(&self, now: u64) -> bool {
         self.silence.is_some_and(|(from, until)| (from..until).contains(&now))
     }
@@ -165,7 +165,7 @@ impl Simulation {
         sites
     }
 
-    /// Whether every operation is sent that clients are to send, transactions left out.
+    /// Returns true if every operation is sent that clients are to send, transactions left out.
     pub(crate) fn is_finishing(&self) -> bool {
         self.clients.quota_operations() >= self.settings.options.operations
     }

@@ -26,7 +26,7 @@ pub(crate) enum Purpose {
         incarnation: Incarnation,
         /// The session.
         session: SessionId,
-        /// Whether the batch names other content under an id that was used before.
+        /// True if the batch names other content under an id that was used before.
         reused: bool,
     },
     /// A client asks what became of an operation.

@@ -47,7 +47,7 @@ pub(crate) struct Program {
     pub(crate) nonce: u64,
     /// Since when it counts as waiting for its turn.
     pub(crate) since: u64,
-    /// How often others were in its way, each time counted as `haste`.
+    /// The number of times that others were in its way, each time counted as `haste`.
     pub(crate) contended: u32,
     /// As how many times one counts.
     pub(crate) haste: u32,
@@ -72,22 +72,22 @@ pub(crate) struct Running {
     pub(crate) reads: Reads,
     /// What the history is told of it.
     pub(crate) record: Record,
-    /// Whether it reads everything at the end.
+    /// True if it reads everything at the end.
     pub(crate) is_last: bool,
-    /// Whether what it writes is in the draft.
+    /// True if what it writes is in the draft.
     pub(crate) has_written: bool,
     /// What was done about calls that depend on what it writes.
     pub(crate) treated: Treated,
-    /// How often it was refused because of such calls.
+    /// The number of times that it was refused because of such calls.
     pub(crate) refusals: u32,
 }
 
 /// What a transaction reads.
 #[derive(Debug)]
 pub(crate) struct Reads {
-    /// How many reads were answered.
+    /// The number of reads that were answered.
     pub(crate) answered: u32,
-    /// Whether all of what was read was so at one time.
+    /// True if all of what was read was so at one time.
     pub(crate) is_whole: bool,
     /// The client gives up waiting at this time.
     pub(crate) until: u64,
@@ -118,7 +118,7 @@ impl Program {
         Origin { nonce: self.nonce, age: world.now() - self.since }
     }
 
-    /// How the first reads of a run ask for its turn, as the client's do.
+    /// Returns the claim by which the first reads of a run ask for its turn, as the client's do.
     pub(crate) fn claim(&self, world: &World) -> Claim {
         let before = self.before.as_ref().filter(|before| before.told.is_empty());
         Claim {
@@ -154,7 +154,7 @@ pub(crate) struct Look {
     pub(crate) prefix: String,
     /// What is looked at.
     pub(crate) part: SetPart,
-    /// Whether a member that was found is taken out.
+    /// True if a member that was found is taken out.
     pub(crate) takes_out: bool,
 }
 
@@ -184,9 +184,9 @@ pub(crate) struct Plan {
     pub(crate) blind: Vec<(ObjectKey, Blind)>,
     /// Memoized functions that it calls.
     pub(crate) calls: Vec<ObjectKey>,
-    /// Whether the program ends with an error of its own: nothing is written, and what it read is validated all the same.
+    /// True if the program ends with an error of its own: nothing is written, and what it read is validated all the same.
     pub(crate) fails: bool,
-    /// Whether copies are good enough only under live warranties.
+    /// True if copies are good enough only under live warranties.
     pub(crate) fresh: bool,
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct Watch {
 /// What a site was when it was last looked at.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
-    /// How far it was on its way to serving.
+    /// The step on its way to serving that it had reached.
     pub(crate) readiness: Readiness,
     /// What it had counted.
     pub(crate) metrics: Metrics,
@@ -49,7 +49,7 @@ pub(crate) struct Vigil {
     pub(crate) ears: Vec<Ear>,
     /// Sites whose present error was judged.
     pub(crate) judged: Vec<bool>,
-    /// Whether clocks are looked at.
+    /// True if clocks are looked at.
     pub(crate) is_on: bool,
 }
 
@@ -60,9 +60,9 @@ pub(crate) struct Works {
     pub(crate) quotas: BTreeMap<String, Work>,
     /// What it has said of each transaction.
     pub(crate) transactions: BTreeMap<OperationId, Talk>,
-    /// How often it has asked for rights over each object back.
+    /// The number of times that it has asked for rights over each object back.
     pub(crate) rights: BTreeMap<String, Talk>,
-    /// How many elections it has led ahead of need.
+    /// The number of elections that it has led ahead of need.
     pub(crate) foreseen: u64,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Refusals {
     pub(crate) asked_back: BTreeMap<(usize, SiteId, String), u64>,
     /// Transactions that homes have refused because they may not wait.
     pub(crate) would_wait: BTreeSet<(usize, OperationId)>,
-    /// How often sites and links were looked at.
+    /// The number of times that sites and links were looked at.
     pub(crate) looks: u64,
 }
 

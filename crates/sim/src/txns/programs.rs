@@ -30,7 +30,7 @@ struct Found {
     to: u64,
     /// The elements.
     elements: Vec<u64>,
-    /// Whether one of them is taken out.
+    /// True if one of them is taken out.
     takes_out: bool,
 }
 
@@ -40,17 +40,17 @@ fn elements(value: Option<&Value>) -> Vec<u64> {
     bytes.chunks_exact(8).map(|chunk| u64::from_le_bytes(chunk.try_into().expect("eight bytes"))).collect()
 }
 
-/// Whether an object is a list.
+/// Returns true if an object is a list.
 pub(super) fn is_list(key: &ObjectKey) -> bool {
     key.name.starts_with('l')
 }
 
-/// Whether an object is a counter.
+/// Returns true if an object is a counter.
 fn is_counter(key: &ObjectKey) -> bool {
     key.name.starts_with('n')
 }
 
-/// Whether an object is a mixed one.
+/// Returns true if an object is a mixed one.
 fn is_mixed(key: &ObjectKey) -> bool {
     key.name.starts_with('m')
 }
