@@ -132,7 +132,8 @@ impl Embedded {
         table.patience().set_patient();
         let shared = Arc::new(Shared::new(directory, table, place, &active, spare, last));
         let threads = vec![
-            spawn("slackline-absorb", &shared, move |shared| Absorber::new(shared, begin).run()).map_err(io("start a thread for"))?,
+            spawn("slackline-absorb", &shared, move |shared| Absorber::new(shared, begin).run())
+                .map_err(io("start a thread for"))?,
             spawn("slackline-prepare", &shared, move |shared| {
                 shared.prepare(options.segments_ahead, options.segments_most)
             })
