@@ -577,9 +577,14 @@ pub type Seq = u64;
 
 /// The memory of a paged row besides its value and its key, which stands in it twice, about, in bytes.
 const HELD_BYTES: usize = 224;
-/// The memory of a write in the overlay, without its value, about, in bytes.
+/// The memory of a row in the overlay, without its value, about, in bytes.
 fn held_bytes(key: &[u8]) -> usize {
     2 * key.len() + HELD_BYTES
+}
+
+/// The length of a value, in bytes; none for a deletion.
+fn length(value: Option<&Taken>) -> usize {
+    value.map_or(0, |value| value.len())
 }
 
 /// The most rows that are forgotten at a time.
@@ -590,10 +595,10 @@ const RETIRED_AT_ONCE: usize = 8192;
 pub struct Overlay {
     /// The last write of each row, with the number of its batch; none as a value for a deletion.
     rows: BTreeMap<Vec<u8>, (Seq, Option<Taken>)>,
-    /// The writes in order: the number of the batch, and the key.
+    /// The key of each row once, by rising numbers: the row is not forgotten before storage has absorbed the batch of that number. A
+    /// row that was written again since goes to the back then. So a row costs the same however often it is written.
     written: VecDeque<(Seq, Vec<u8>)>,
-    /// The memory that `rows` and `written` take, about, in bytes. A value counts until it is written over: of a row that is written
-    /// again and again, only the last value is held.
+    /// The memory that both take, about, in bytes.
     bytes: usize,
 }
 
@@ -604,10 +609,20 @@ impl Overlay {
         let is_newest = self.written.back().is_none_or(|(last, _)| *last <= seq);
         assert!(is_newest, "batch {seq} is noted after a later one");
         for (key, value) in batch.iter().filter(|(key, _)| M::is_paged(key)) {
-            let before = self.rows.insert(key.to_vec(), (seq, value.map(|value| Taken::of(batch, value))));
-            self.written.push_back((seq, key.to_vec()));
-            self.bytes += held_bytes(key) + value.map_or(0, <[u8]>::len);
-            self.release(before);
+            let value = value.map(|value| Taken::of(batch, value));
+            self.bytes += length(value.as_ref());
+            match self.rows.get_mut(key) {
+                Some((last, before)) => {
+                    assert!(*last <= seq, "batch {seq} is noted after a later one");
+                    self.bytes -= length(before.as_ref());
+                    (*last, *before) = (seq, value);
+                }
+                None => {
+                    self.bytes += held_bytes(key);
+                    self.rows.insert(key.to_vec(), (seq, value));
+                    self.written.push_back((seq, key.to_vec()));
+                }
+            }
         }
     }
 
@@ -621,20 +636,18 @@ impl Overlay {
 
             // The row goes only if no later batch wrote it again: storage would show the older value.
             let (_, key) = self.written.pop_front().expect("looked at above");
-            self.bytes -= held_bytes(&key);
-            if self.rows.get(&key).is_some_and(|(seq, _)| *seq <= absorbed) {
-                let before = self.rows.remove(&key);
-                self.release(before);
+            let (seq, value) = self.rows.get(&key).expect("each row has its key there once");
+            if *seq > absorbed {
+                let last = self.written.back().map_or(*seq, |(last, _)| *seq.max(last));
+                self.written.push_back((last, key));
+                continue;
             }
+            let bytes = held_bytes(&key) + length(value.as_ref());
+            assert!(self.bytes >= bytes, "the overlay takes less memory than one of its rows");
+            self.bytes -= bytes;
+            self.rows.remove(&key);
         }
         true
-    }
-
-    /// A value is held no longer.
-    fn release(&mut self, before: Option<(Seq, Option<Taken>)>) {
-        let bytes = before.and_then(|(_, value)| value).map_or(0, |value| value.len());
-        assert!(self.bytes >= bytes, "the overlay takes less memory than one of its rows");
-        self.bytes -= bytes;
     }
 
     /// The memory that the rows take, about, in bytes.
@@ -882,14 +895,17 @@ mod tests {
         assert!(!overlay.retire(rows));
         assert_eq!((overlay.len(), overlay.bytes()), (0, 0));
 
-        // Of a row that is written again and again, one value is held.
+        // A row costs the same however often it is written, and goes when its last batch is absorbed.
         let large = "v".repeat(4 * SHARED_BYTES);
-        (1..=100).for_each(|seq| overlay.apply::<Nothing>(rows + seq, &batch(&[("a", Some(&large))])));
-        assert!((large.len()..2 * large.len() + 100 * held_bytes(b"a")).contains(&overlay.bytes()));
-        overlay.apply::<Nothing>(rows + 101, &batch(&[("a", None)]));
-        assert_eq!(overlay.bytes(), 101 * held_bytes(b"a"));
-        assert!(!overlay.retire(rows + 101));
-        assert_eq!((overlay.len(), overlay.bytes()), (0, 0));
+        let last = 2 * rows;
+        (rows + 1..=last).for_each(|seq| overlay.apply::<Nothing>(seq, &batch(&[("a", Some(&large)), ("b", None)])));
+        assert_eq!(overlay.bytes(), 2 * held_bytes(b"a") + large.len());
+        overlay.apply::<Nothing>(last + 1, &batch(&[("a", None)]));
+        assert_eq!(overlay.bytes(), 2 * held_bytes(b"a"));
+        assert!(!overlay.retire(last));
+        assert_eq!(overlay.rows.keys().collect::<Vec<_>>(), [b"a"]);
+        assert!(!overlay.retire(last + 1) && overlay.is_empty());
+        assert_eq!(overlay.bytes(), 0);
     }
 
     /// Against a plain map: the overlay over any split of the history reads as if all had been absorbed.

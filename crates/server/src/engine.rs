@@ -579,11 +579,12 @@ impl Engine {
     /// The bytes that can still be handed out: those of log that are left when all batches so far are written, or those of memory
     /// for rows that are not absorbed yet, whichever is less.
     fn room(&self) -> u64 {
-        let memory = HELD_LIMIT.saturating_sub(self.overlay.bytes()) as u64;
+        // Batches on their way to the log take memory too, the values in them that were written over included.
+        let leaving = self.gather.bytes() + self.gather.syncing_bytes();
+        let memory = HELD_LIMIT.saturating_sub(self.overlay.bytes() + leaving) as u64;
         // Each batch has a few bytes beside it, and a group is rounded up to whole blocks.
         let overhead = 32 * self.gather.len() + 2 * 4096;
-        let log =
-            self.store.room().saturating_sub((self.gather.bytes() + self.gather.syncing_bytes() + overhead) as u64);
+        let log = self.store.room().saturating_sub((leaving + overhead) as u64);
         log.min(memory)
     }
 

@@ -72,6 +72,16 @@ impl<'a> Absorber<'a> {
         while self.read.absorbed < written.last {
             assert_eq!(self.read.segment, written.number, "segments are absorbed in the order of their numbers");
 
+            // Before more is taken: where the table refuses rows, they are no more with each attempt.
+            if self.fold.is_large() {
+                self.commit(written)?;
+            }
+
+            // Whoever closes the store does not wait for a segment.
+            if self.shared.stopped().is_some() {
+                return Ok(false);
+            }
+
             // From memory, if it is kept there. What was let go, or is of an earlier start, is read back from the disk, and must
             // be there: with a batch left out, the table would hold no prefix of the log.
             let kept = self.shared.recent().take(self.read.absorbed + 1);
@@ -84,14 +94,6 @@ impl<'a> Absorber<'a> {
                 None => self.read_back(&mut run, written)?,
             };
             self.read = Marks { absorbed: last, at, ..self.read };
-
-            if self.fold.is_large() {
-                self.commit(written)?;
-                // Whoever closes the store waits for one transaction, and not for a segment.
-                if self.shared.stopped().is_some() {
-                    return Ok(false);
-                }
-            }
         }
         Ok(true)
     }
@@ -134,6 +136,89 @@ impl<'a> Absorber<'a> {
         self.marks = self.read;
         self.fold = Fold::default();
         self.shared.note_absorbed(self.marks.absorbed);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::error::Error;
+    use std::fs::OpenOptions;
+    use std::os::unix::fs::FileExt;
+    use std::path::PathBuf;
+    use std::sync::Arc;
+
+    use slackline_core::machine::{Batch, Reader};
+
+    use super::*;
+    use crate::directory::Directory;
+    use crate::medium::Medium;
+    use crate::segment::{Place, Segment};
+    use crate::store::LogWriter;
+    use crate::table::Table;
+    use crate::writer::Writer;
+
+    /// A directory that is removed.
+    struct Scratch(PathBuf);
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn batches_are_read_in_memory_before_they_are_let_go_and_hot_rows_are_written_once() -> Result<(), Box<dyn Error>> {
+        let scratch = Scratch(std::env::temp_dir().join(format!("slackline-absorber-{}", std::process::id())));
+        let _ = std::fs::remove_dir_all(&scratch.0);
+        let directory = Directory::lock(&scratch.0)?;
+        let place =
+            Place { directory: directory.log(), segment_bytes: 1 << 20, direct: false, medium: Medium::default() };
+        let (table, marks) = Table::open(&directory.table(), &place.medium, 1 << 20)?;
+        let active = Segment::create(&place, marks.segment)?;
+        let path = active.path().to_path_buf();
+        let shared = Arc::new(Shared::new(directory, table, place, &active, VecDeque::new(), 0));
+        let mut writer = Writer::new(Arc::clone(&shared), active);
+        let mut absorber = Absorber::new(&shared, marks);
+
+        // One row, again and again: the absorber is called once there are some of them, and has them before any is let go.
+        let mut last = 0;
+        let mut write = |value: u8| {
+            last += 1;
+            let mut batch = Batch::new();
+            batch.put(b"hot", &[value; 4000]);
+            writer.append(last, &[Arc::new(batch)]).map(|()| last)
+        };
+        for value in 0..60 {
+            write(value)?;
+        }
+        let task = shared.wait_to_absorb(0).ok_or("storage has stopped")?;
+        assert!(task.goal == Goal::Read, "nobody has asked");
+        absorber.carry_out(&task)?;
+        assert_eq!((absorber.read.absorbed, shared.absorbed()), (60, 0));
+        assert!(!shared.recent().is_filling());
+
+        // From here on nothing could be read back. A retry after a failure finds all that was read.
+        let zeros = vec![0; (1 << 20) - BLOCK];
+        let file = OpenOptions::new().write(true).open(&path)?;
+        file.write_all_at(&zeros, BLOCK as u64)?;
+        let last = write(200)?;
+        shared.ask();
+        let away = path.with_extension("away");
+        std::fs::rename(&path, &away)?;
+        let task = shared.wait_to_absorb(60).ok_or("storage has stopped")?;
+        assert!(task.goal == Goal::Durable, "it was asked for");
+        assert!(absorber.carry_out(&task).is_err(), "its file is gone");
+        assert!(!path.exists(), "a file that is gone is not made anew");
+        assert_eq!(shared.absorbed(), 0);
+
+        std::fs::rename(&away, &path)?;
+        let task = shared.wait_to_absorb(last).ok_or("storage has stopped")?;
+        assert!(task.goal == Goal::Durable, "what was asked for is not there yet");
+        absorber.carry_out(&task)?;
+        assert_eq!(shared.absorbed(), last);
+        assert_eq!(shared.table.read(b"hot")?, Some(vec![200; 4000]));
         Ok(())
     }
 }

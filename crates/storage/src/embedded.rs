@@ -8,9 +8,10 @@
 //!     └────────────────────────── preparer ◀───────────────────┘
 //! ```
 //!
-//! The log thread only writes. The *absorber* takes full segments into the table, oldest first. It also takes the batches that the
-//! active segment has so far, when it is asked to and when nothing was written for a while: rows leave memory, and the next
-//! start has less to read, before the segment is full. It takes a bounded number of rows at a time. The *preparer* gives
+//! The log thread only writes. The *absorber* takes full segments into the table, oldest first. It reads the batches of the active
+//! segment soon after they are written, and takes them into the table when it is asked to and when nothing was written for a while:
+//! rows leave memory, and the next start has less to read, before the segment is full. It takes a bounded number of rows at a time.
+//! The *preparer* gives
 //! spare segments new numbers, makes more when there are too few, and is the only thread that hands out numbers.
 
 use std::collections::VecDeque;

@@ -29,8 +29,11 @@ impl Fold {
         for (key, value) in batch.iter() {
             self.bytes += value.map_or(0, <[u8]>::len);
             match (self.rows.get_mut(key), value) {
-                // A small value that is written again and again reuses its memory: a hot row costs no allocation for each write.
-                (Some(Some(Taken::Copied(before))), Some(value)) if !Taken::is_shared(batch, value) => {
+                // A small value that is written again and again reuses its memory: a hot row costs no allocation for each write. Not
+                // the memory of a much longer one, which would not be counted.
+                (Some(Some(Taken::Copied(before))), Some(value))
+                    if !Taken::is_shared(batch, value) && before.capacity() <= 2 * value.len() + ROW_BYTES =>
+                {
                     self.bytes -= before.len();
                     before.clear();
                     before.extend_from_slice(value);

@@ -70,8 +70,8 @@
 //! # What is assumed of the disk
 //!
 //! Synced bytes stay. Each block of an unfinished write may be there or not, independently of the others. A rename is durable
-//! once its directory is synced. Bits that flip are found: in the log at opening and at absorption, in the table when the row
-//! is read. A flip in the very last group looks like a torn write here; its place is kept ([`Store::torn`]), and a site that
+//! once its directory is synced. Bits that flip are found: in the log where it is read (at opening, and by an absorber that has
+//! fallen behind), in the table when the row is read. A flip in the very last group looks like a torn write here; its place is kept ([`Store::torn`]), and a site that
 //! learns from its peers that the group had been durable knows that it was a flip. Not found: a flip in a *key* or an inner page
 //! of the table, when that key is read alone (a scan finds it).
 

@@ -40,6 +40,15 @@ impl Disk {
     /// can do that.
     pub(crate) fn open(path: &Path, medium: &Medium, role: Role, direct: bool) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        Self::of(file, path, medium, role, direct)
+    }
+
+    /// Opens a file that is there, to read it: one that is gone is not made anew.
+    pub(crate) fn open_to_read(path: &Path, medium: &Medium, role: Role) -> io::Result<Self> {
+        Self::of(File::open(path)?, path, medium, role, false)
+    }
+
+    fn of(file: File, path: &Path, medium: &Medium, role: Role, direct: bool) -> io::Result<Self> {
         let path = path.to_path_buf();
         match medium {
             Medium::Real => Ok(Self {

@@ -8,6 +8,9 @@ use slackline_core::machine::{Batch, Seq};
 /// The memory of a batch that is kept besides its bytes, about, in bytes: most batches are small.
 const KEPT_BYTES: usize = 160;
 
+/// The most memory of all that are kept, in bytes.
+const MOST_BYTES: usize = 24 << 20;
+
 /// A batch that is synced, and not absorbed yet.
 pub(crate) struct Kept {
     /// Its number.
@@ -31,7 +34,7 @@ impl Recent {
     /// No batches yet, of a log whose segments have so many bytes. Where the absorber does not follow, the oldest are let go, and are
     /// read back from the disk.
     pub(crate) fn of_log(segment_bytes: u64) -> Self {
-        Self { kept: VecDeque::new(), bytes: 0, most: (segment_bytes / 8 * 3) as usize }
+        Self { kept: VecDeque::new(), bytes: 0, most: (segment_bytes as usize / 8 * 3).min(MOST_BYTES) }
     }
 
     /// Keeps batches, which follow those that are kept. The oldest are let go where there are too many.

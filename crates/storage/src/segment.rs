@@ -239,11 +239,8 @@ impl Run {
         last: Seq,
         end: Option<u64>,
     ) -> Result<Self, OpenError> {
-        let disk = Disk::open(path, &place.medium, Role::Log, false).map_err(io(path))?;
+        let disk = Disk::open_to_read(path, &place.medium, Role::Log).map_err(io(path))?;
         let length = disk.len().map_err(io(path))?;
-        let mut header = vec![0; length.min(HEADER as u64) as usize];
-        disk.read(0, &mut header).map_err(io(path))?;
-        check_header(&header, number, length, path)?;
 
         // Behind `end` the writer may be writing past the page cache right now. Blocks that were read ahead into the cache would
         // stay there as they were before, and the next run would find those instead of the new groups.
@@ -254,6 +251,9 @@ impl Run {
             }
             None => length,
         };
+        let mut header = vec![0; length.min(HEADER as u64) as usize];
+        disk.read(0, &mut header).map_err(io(path))?;
+        check_header(&header, number, length, path)?;
         Ok(Self { disk, path: path.to_path_buf(), number, at: at.max(BLOCK as u64), last, end })
     }
 

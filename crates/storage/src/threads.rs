@@ -32,8 +32,8 @@ pub(crate) struct Shared {
     pub(crate) room: AtomicU64,
     /// True once `State::stopped` is set, to be seen without the lock.
     has_stopped: AtomicBool,
-    /// True from a call of [`Shared::ask`] until the absorber has seen it.
-    is_asked: AtomicBool,
+    /// The last batch that was durable when [`Shared::ask`] was called. Above `absorbed`, it is waited for.
+    asked: AtomicU64,
     /// The batches that were written last. The writer adds them after their sync, the absorber takes them.
     recent: Mutex<Recent>,
     state: Mutex<State>,
@@ -118,7 +118,7 @@ impl Shared {
             absorbed: AtomicU64::new(last),
             room: AtomicU64::new(active.left()),
             has_stopped: AtomicBool::new(false),
-            is_asked: AtomicBool::new(false),
+            asked: AtomicU64::new(last),
             recent: Mutex::new(Recent::of_log(place.segment_bytes)),
             state: Mutex::new(state),
             wake: Condvar::new(),
@@ -170,11 +170,13 @@ impl Shared {
         self.state().ready.len()
     }
 
-    /// Keeps batches that were written for the absorber. Returns true if it should take them soon.
+    /// Keeps batches that were written, for the absorber. Returns true if it should take them from now on, and need not before: it is
+    /// woken once, and not for each group while it is busy.
     pub(crate) fn keep(&self, written: Vec<Kept>) -> bool {
         let mut recent = self.recent();
+        let was_filling = recent.is_filling();
         recent.extend(written);
-        recent.is_filling()
+        !was_filling && recent.is_filling()
     }
 
     /// Notes that the segment in use is written and synced up to `end`, and that `last` is its last batch. The absorber is woken if
@@ -193,14 +195,20 @@ impl Shared {
         }
     }
 
-    /// Asks the absorber to take in all durable batches now, if it has not been asked already.
+    /// Asks the absorber to take in all durable batches now, unless it still has to take in those of the last time.
     pub(crate) fn ask(&self) {
-        if !self.is_asked.swap(true, Ordering::AcqRel) {
-            // The absorber holds the lock between its look at the flag and its wait. Taking the lock here puts the notification
+        let last = self.last.load(Ordering::Acquire);
+        if !self.is_asked() && self.asked.swap(last, Ordering::AcqRel) != last {
+            // The absorber holds the lock between its look at the number and its wait. Taking the lock here puts the notification
             // after the wait has begun, so that it is not missed.
             drop(self.state());
             self.wake.notify_all();
         }
+    }
+
+    /// True if somebody has asked for batches that are not in the table.
+    fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Acquire) > self.absorbed()
     }
 
     /// Takes the next ready segment and hands over the full one.
@@ -240,13 +248,12 @@ impl Shared {
                 return Some(Task { written: full.clone(), goal: Goal::Free });
             }
 
-            let is_asked = self.is_asked.swap(false, Ordering::AcqRel);
             let last = state.active.last;
             if last == self.absorbed() {
                 state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            if is_asked {
+            if self.is_asked() {
                 return Some(Task { written: state.active.clone(), goal: Goal::Durable });
             }
             if last > read && self.recent().is_filling() {
