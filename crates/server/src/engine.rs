@@ -156,6 +156,8 @@ struct Noted {
     clock_trusted: bool,
     readiness: Readiness,
     drain: Drain,
+    /// What storage waits for, in words.
+    storage: Option<String>,
 }
 
 /// The progress of the machine's draining.
@@ -189,7 +191,7 @@ impl Engine {
         let gather = Gather::start(writer, last, name, mailbox, sync_times)?;
         let leaving = Leaving { effects: Vec::new(), released: Vec::new(), responses: Vec::new(), answer_bytes: 0 };
         let engine = Self {
-            noted: Noted { clock_trusted: true, readiness: node.readiness(), drain: Drain::No },
+            noted: Noted { clock_trusted: true, readiness: node.readiness(), drain: Drain::No, storage: None },
             node,
             gate: Gate::new(last),
             overlay: Overlay::default(),
@@ -287,6 +289,7 @@ impl Engine {
         {
             return Err(Failure::Sync(WriteError::Stopped { why }));
         }
+        self.note_waiting();
         let parts = Arc::clone(&self.parts);
         let mailbox = &parts.mailbox;
 
@@ -432,6 +435,19 @@ impl Engine {
             _ => (absorbed, Instant::now()),
         });
         since.elapsed() < BEHIND
+    }
+
+    /// Logs what storage waits for, when that begins and when it is over.
+    fn note_waiting(&mut self) {
+        let waits_for = self.store.waits_for();
+        if waits_for == self.noted.storage {
+            return;
+        }
+        match &waits_for {
+            Some(why) => warn!("storage waits, and goes on by itself: {why}"),
+            None => info!("storage waits no longer"),
+        }
+        self.noted.storage = waits_for;
     }
 
     /// Starts a sync of the batches that have gathered; see [`Gather::submit`].

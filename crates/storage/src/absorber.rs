@@ -11,6 +11,7 @@ use crate::error::OpenError;
 use crate::fold::Fold;
 use crate::frame::BLOCK;
 use crate::recent::Kept;
+use crate::role::Role;
 use crate::segment::Run;
 use crate::table::{Marks, Pause};
 use crate::threads::{Goal, Shared, Task, Written, passes};
@@ -37,9 +38,16 @@ impl<'a> Absorber<'a> {
         let mut pause = Pause::default();
         while let Some(task) = self.shared.wait_to_absorb(self.read.absorbed) {
             match self.carry_out(&task) {
-                Ok(()) => pause = Pause::default(),
+                Ok(()) => {
+                    self.shared.table.patience().note(Role::Table, None);
+                    pause = Pause::default();
+                }
                 // Nothing is lost while it waits: batches stay in the log, and at its bound room falls.
-                Err(OpenError::Io { source, .. }) if passes(&source) => self.shared.pause(pause.next()),
+                Err(OpenError::Io { action, path, source }) if passes(&source) => {
+                    let why = format!("could not {action} {}: {source}", path.display());
+                    self.shared.table.patience().note(Role::Table, Some(why));
+                    self.shared.pause(pause.next());
+                }
                 Err(error) => return self.shared.stop(error.to_string()),
             }
         }
@@ -126,6 +134,7 @@ impl<'a> Absorber<'a> {
         // Even if all of it was in memory: a file that is gone or damaged is found now, and not after the crash in which it is
         // needed.
         drop(self.open(written)?);
+        self.shared.table.check_there()?;
 
         let place = |marks: &Marks| (marks.segment, marks.at, marks.absorbed);
         let goes_forward = place(&self.marks) <= place(&self.read) && self.marks.absorbed <= self.read.absorbed;

@@ -185,6 +185,10 @@ impl Store for Embedded {
         self.shared.stopped()
     }
 
+    fn waits_for(&self) -> Option<String> {
+        self.shared.table.patience().waits_for()
+    }
+
     fn is_new(&self) -> bool {
         self.is_new
     }
@@ -221,6 +225,12 @@ fn check(options: &Options) -> Result<(), OpenError> {
 fn check_complete(directory: &Directory, place: &Place, listing: &Listing) -> Result<(), OpenError> {
     if !directory.table().exists() {
         return Err(OpenError::Missing { path: directory.table() });
+    }
+    // It gets its name only when it is a table. One of no bytes would be taken for a new one.
+    let table = directory.table();
+    let length = table.metadata().map_err(|source| OpenError::io("open", &table, source))?.len();
+    if length == 0 {
+        return Err(OpenError::Damaged { path: table, at: 0, what: "the file is empty" });
     }
     if listing.segments.is_empty() && listing.changing.is_none() {
         return Err(OpenError::Missing { path: place.directory.join("*.log") });

@@ -43,9 +43,9 @@ impl Disk {
         Self::of(file, path, medium, role, direct)
     }
 
-    /// Opens a file that is there, to read it: one that is gone is not made anew.
-    pub(crate) fn open_to_read(path: &Path, medium: &Medium, role: Role) -> io::Result<Self> {
-        Self::of(File::open(path)?, path, medium, role, false)
+    /// The same, of a file that must be there: one that is gone is not made anew.
+    pub(crate) fn open_there(path: &Path, medium: &Medium, role: Role, direct: bool) -> io::Result<Self> {
+        Self::of(OpenOptions::new().read(true).write(true).open(path)?, path, medium, role, direct)
     }
 
     fn of(file: File, path: &Path, medium: &Medium, role: Role, direct: bool) -> io::Result<Self> {

@@ -13,7 +13,7 @@ use slackline_core::machine::{Batch, Seq};
 
 use crate::error::OpenError;
 use crate::frame::{Aligned, BLOCK, end_of_frame, is_spoilt_frame, read_frame, skip_padding, u32_at};
-use crate::medium::{Disk, Medium, remove_if_there, sync_directory};
+use crate::medium::{Disk, Medium, remove_if_there};
 use crate::role::Role;
 
 const MAGIC: &[u8; 8] = b"SLKSEGM\n";
@@ -46,9 +46,10 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The name that a segment has after an attempt to recycle `old` failed.
-    pub(crate) fn surviving_name(&self, old: PathBuf) -> PathBuf {
-        if old.exists() { old } else { self.directory.join(CHANGING) }
+    /// The name that a segment has after an attempt to recycle `old` as `number` failed.
+    pub(crate) fn surviving_name(&self, old: PathBuf, number: u64) -> PathBuf {
+        let names = [self.directory.join(CHANGING), self.directory.join(file_name(number))];
+        if old.exists() { old } else { names.into_iter().find(|name| name.exists()).unwrap_or(old) }
     }
 }
 
@@ -90,7 +91,14 @@ impl Segment {
         if old != path {
             fs::rename(old, &path)?;
         }
-        let disk = Disk::open(&path, &place.medium, Role::Log, place.direct)?;
+        let disk = Disk::open_there(&path, &place.medium, Role::Log, place.direct)?;
+
+        // The header will say that the file is whole.
+        let length = disk.len()?;
+        if length != place.segment_bytes {
+            let what = format!("{} has {length} bytes and not {}", path.display(), place.segment_bytes);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
         Self::name(place, disk, number)
     }
 
@@ -164,12 +172,15 @@ impl Segment {
             disk.write_durably(0, header.as_slice())?;
         }
 
-        // Without the directory's sync a power cut could take the name back, and with it every batch that was synced into the
-        // file since.
+        // The directory is opened first: where no more files can be opened, the file still has its name of before.
+        let directory = fs::File::open(&place.directory)?;
         let path = place.directory.join(file_name(number));
         fs::rename(disk.path(), &path)?;
-        sync_directory(&place.directory)?;
+
+        // Without this sync a power cut could take the name back, and with it every batch that was synced into the file since.
+        directory.sync_all()?;
         disk.moved_to(path);
+        assert!(length > BLOCK as u64, "a segment has room for batches behind its header");
         Ok(Self { number, disk, end: BLOCK as u64, length })
     }
 }
@@ -239,7 +250,7 @@ impl Run {
         last: Seq,
         end: Option<u64>,
     ) -> Result<Self, OpenError> {
-        let disk = Disk::open_to_read(path, &place.medium, Role::Log).map_err(io(path))?;
+        let disk = Disk::open_there(path, &place.medium, Role::Log, false).map_err(io(path))?;
         let length = disk.len().map_err(io(path))?;
 
         // Behind `end` the writer may be writing past the page cache right now. Blocks that were read ahead into the cache would
@@ -382,4 +393,40 @@ fn check_header(bytes: &[u8], number: u64, length: u64, path: &Path) -> Result<(
         return Err(damaged("the file has another length than it was made with"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segment_is_recycled_after_any_failure_and_never_made_of_nothing() -> io::Result<()> {
+        let directory = std::env::temp_dir().join(format!("slackline-segment-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory)?;
+        let place = Place { directory, segment_bytes: 1 << 16, direct: false, medium: Medium::default() };
+        let first = Segment::create(&place, 1)?.path().to_path_buf();
+
+        // A file that is gone is not made anew: it would pass for a segment without any room.
+        let gone = place.directory.join(file_name(7));
+        assert!(Segment::recycle(&place, &gone, 2).is_err() && !place.directory.join(file_name(2)).exists());
+        fs::write(&gone, [1; 100])?;
+        let error = Segment::recycle(&place, &gone, 2).expect_err("it is too short");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        fs::remove_file(place.directory.join(CHANGING))?;
+
+        // Each attempt may end before or after either change of the name.
+        let changing = place.directory.join(CHANGING);
+        let names = [first.clone(), changing, place.directory.join(file_name(2))];
+        let mut at = first.clone();
+        for name in names {
+            fs::rename(&at, &name)?;
+            let old = place.surviving_name(first.clone(), 2);
+            assert_eq!(old, name);
+            let segment = Segment::recycle(&place, &old, 2)?;
+            assert_eq!(segment.left(), (1 << 16) - BLOCK as u64);
+            at = segment.path().to_path_buf();
+        }
+        fs::remove_dir_all(&place.directory)
+    }
 }

@@ -35,6 +35,11 @@ pub trait Store: Send {
     /// The reason why storage has stopped, if it has: every write fails from then on, and the site must stop.
     fn failure(&self) -> Option<String>;
 
+    /// What storage waits for, in words, if it does: room on the disk, or a file that it may open. It goes on by itself.
+    fn waits_for(&self) -> Option<String> {
+        None
+    }
+
     /// True if storage held no batch when it was opened: the site has never run on it.
     fn is_new(&self) -> bool;
 

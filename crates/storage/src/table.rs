@@ -4,6 +4,7 @@
 //! where the next one is looked for. A value is kept with a checksum of its key and itself. Reads go through a snapshot that is
 //! renewed after each transaction, so a read never waits for a transaction, even for one that waits for disk space.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::ops::Bound;
@@ -89,6 +90,15 @@ impl Table {
     /// The table's patience with a full disk.
     pub(crate) fn patience(&self) -> &Patience {
         &self.patience
+    }
+
+    /// Checks that its file still has its name: what is written to one that has none is lost when the process ends.
+    pub(crate) fn check_there(&self) -> Result<(), OpenError> {
+        match self.path.try_exists() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(OpenError::Missing { path: self.path.clone() }),
+            Err(source) => Err(OpenError::io("open", &self.path, source)),
+        }
     }
 
     /// Takes in rows, which are sorted and name each key once (`None` removes it), and sets the marks. When it returns,
@@ -294,11 +304,16 @@ impl StorageBackend for Backend {
             match self.disk.set_len(length) {
                 // A refused attempt has changed nothing, so it can be repeated. The site can stop while this waits.
                 Err(error) if is_full(&error) && self.patience.is_patient() => {
+                    let why = format!("{} cannot grow: {error}", self.disk.path().display());
+                    self.patience.note(Role::Table, Some(why));
                     if self.patience.wait(pause.next()) {
                         return Err(error);
                     }
                 }
-                result => return result,
+                result => {
+                    self.patience.note(Role::Table, None);
+                    return result;
+                }
             }
         }
     }
@@ -312,7 +327,7 @@ impl StorageBackend for Backend {
     }
 }
 
-/// The table's patience with a full disk: none while it is opened, then until storage stops.
+/// The patience with a full disk: none while the table is opened, then until storage stops.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     /// True once the store is open: a full disk is waited for. Before, it is an error.
@@ -320,6 +335,8 @@ pub(crate) struct Patience {
     /// True once storage has stopped. Never false again.
     over: Mutex<bool>,
     wake: Condvar,
+    /// What the table and the log wait for, in words, while they do.
+    waits: Mutex<BTreeMap<Role, String>>,
 }
 
 impl Patience {
@@ -332,6 +349,21 @@ impl Patience {
     pub(crate) fn end(&self) {
         *self.over.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.wake.notify_all();
+    }
+
+    /// Notes what one of them waits for, or that it waits no longer.
+    pub(crate) fn note(&self, who: Role, why: Option<String>) {
+        let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+        match why {
+            Some(why) => waits.insert(who, why),
+            None => waits.remove(&who),
+        };
+    }
+
+    /// What they wait for, in words.
+    pub(crate) fn waits_for(&self) -> Option<String> {
+        let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+        (!waits.is_empty()).then(|| waits.values().map(String::as_str).collect::<Vec<_>>().join("; "))
     }
 
     fn is_patient(&self) -> bool {

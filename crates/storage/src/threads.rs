@@ -16,6 +16,7 @@ use crate::error::message_of;
 use crate::frame::BLOCK;
 use crate::medium::{is_full, remove_if_there};
 use crate::recent::{Kept, Recent};
+use crate::role::Role;
 use crate::segment::{Place, Segment};
 use crate::table::{Pause, Table};
 
@@ -305,12 +306,13 @@ impl Shared {
             // spare files and hands out numbers, so neither changes under it.
             let is_short = state.ready.len() < ahead;
             let (spare, number) = (state.spare.pop_front(), state.next_number);
+            let had_spare = spare.is_some();
             let made = match (spare, is_short) {
                 (Some(old), true) => {
                     drop(state);
                     let made = Segment::recycle(&self.place, &old, number);
                     if made.is_err() {
-                        self.state().spare.push_front(self.place.surviving_name(old));
+                        self.state().spare.push_front(self.place.surviving_name(old, number));
                     }
                     made
                 }
@@ -336,6 +338,7 @@ impl Shared {
 
             match made {
                 Ok(segment) => {
+                    self.table.patience().note(Role::Log, None);
                     let room = segment.left();
                     let mut state = self.state();
                     state.ready.push_back(segment);
@@ -345,10 +348,12 @@ impl Shared {
                     pause = Pause::default();
                 }
                 // The disk is full, or too many files are open. It tries again after a pause, or at once when a segment becomes
-                // spare: that one needs no more space.
+                // spare where there was none: that one needs no more space.
                 Err(error) if passes(&error) => {
+                    let why = format!("segment {number} of the log could not be made: {error}");
+                    self.table.patience().note(Role::Log, Some(why));
                     let state = self.state();
-                    if state.spare.is_empty() && state.stopped.is_none() {
+                    if (had_spare || state.spare.is_empty()) && state.stopped.is_none() {
                         drop(self.wake.wait_timeout(state, pause.next()));
                     }
                 }
