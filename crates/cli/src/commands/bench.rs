@@ -15,7 +15,7 @@ use slackline_bench::trace::Format;
 
 use super::bench_floor::FloorSite;
 use super::bench_report::{Shown, explain_live, here, show, show_committed};
-use super::bench_txns::{BankBench, CoursesBench, Oo7Bench, ReadsBench, TwitterBench, WritesBench};
+use super::bench_txns::{BankBench, CoursesBench, Oo7Bench, ReadsBench, TwitterBench, WritesBench, callers};
 use crate::end::{End, Finish, say};
 
 /// Measures workloads, in virtual time or against real sites
@@ -102,7 +102,7 @@ Examples:
   slackline bench hot                          # simulated")]
 struct HotBench {
     /// The number of callers; each has one call in flight at a time
-    #[arg(long, value_name = "N", default_value = "64", value_delimiter = ',')]
+    #[arg(long, value_name = "N", default_value = "64", value_delimiter = ',', allow_negative_numbers = true, value_parser = callers)]
     callers: Vec<usize>,
     /// A real server in a process of its own, with its data below the working directory
     #[arg(long)]
@@ -200,9 +200,6 @@ impl Bench {
                 show(quota(&options).map_err(explain)?, bench.shown)
             }
             Workload::Hot(bench) => {
-                if bench.callers.iter().any(|callers| !(1..=4096).contains(callers)) {
-                    return Err(Finish::WrongUse("--callers is a number from 1 to 4096".into()));
-                }
                 let live = if bench.live { Some(here()?) } else { None };
                 let options =
                     HotOptions { callers: bench.callers, seed: bench.shown.seed, live, ..HotOptions::default() };

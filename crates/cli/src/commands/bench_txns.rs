@@ -161,7 +161,7 @@ pub(crate) struct CoursesBench {
 #[derive(Args)]
 pub(crate) struct Single {
     /// The number of callers; each has one transaction under way at a time
-    #[arg(long, value_name = "N", default_value = "64,1", value_delimiter = ',')]
+    #[arg(long, value_name = "N", default_value = "64,1", value_delimiter = ',', allow_negative_numbers = true, value_parser = callers)]
     callers: Vec<usize>,
     /// Has no effect: this workload always runs on real sites
     #[arg(long)]
@@ -191,7 +191,7 @@ Examples:
   slackline bench writes --live --value-bytes 65536")]
 pub(crate) struct WritesBench {
     /// The size of the values, in bytes; without it they are numbers
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=200_000))]
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(..=200_000))]
     value_bytes: u32,
     #[command(flatten)]
     pub(super) single: Single,
@@ -210,11 +210,14 @@ impl WritesBench {
     }
 }
 
+/// Reads a number of callers.
+pub(super) fn callers(text: &str) -> Result<usize, String> {
+    let callers = text.parse().ok().filter(|callers| (1..=4096).contains(callers));
+    callers.ok_or_else(|| "a number of callers is 1 to 4096".to_owned())
+}
+
 impl Single {
     fn options(&self) -> Result<SingleOptions, Finish> {
-        if self.callers.iter().any(|callers| !(1..=4096).contains(callers)) {
-            return Err(Finish::WrongUse("--callers is a number from 1 to 4096".into()));
-        }
         Ok(SingleOptions { callers: self.callers.clone(), seed: self.shown.seed, ..SingleOptions::new(here()?) })
     }
 }

@@ -269,7 +269,7 @@ pub(crate) struct Scan {
     #[arg(long, value_name = "NAME", default_value = "")]
     after: String,
     /// About how many objects to list at most
-    #[arg(long, value_name = "ROWS", default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=ROWS))]
+    #[arg(long, value_name = "ROWS", default_value_t = 100, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..=ROWS))]
     limit: i64,
     /// The region whose site reads them; by default the nearest one
     #[arg(long, value_name = "REGION")]
