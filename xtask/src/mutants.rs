@@ -11,8 +11,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::files::files;
@@ -161,11 +162,26 @@ fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
     let model: Vec<&str> = mutant.setups.iter().flat_map(|word| [MODEL_STATES, word.as_str()]).collect();
     let mut found = findings(if mutant.check == "sweep" { &sweep } else { &model })?;
     if named(&found).is_none() && mutant.check == "sweep" {
-        // Another invariant noticed it first: the one that was named in advance must do so too, in a later seed.
-        found = findings(&[seeds, "--no-probes", "--keep-going"])?;
+        // Another invariant noticed it first: the one that was named in advance must do so too, in a later seed. That one is told at
+        // once, and ends the sweep.
+        let program = target.join("release").join(binary);
+        let later = find(&program, &[seeds, "--no-probes", "--keep-going"], |line| named(&[line.to_owned()]).is_some());
+        found.extend(later.map_err(|error| format!("{binary} does not run: {error}"))?);
     }
     let first = found.first().cloned().unwrap_or_default();
     named(&found).ok_or_else(|| format!("caught by another invariant: {first}"))
+}
+
+/// Runs a program until it prints a line that is looked for as an error, and returns that line.
+fn find(program: &Path, arguments: &[&str], is_sought: impl Fn(&str) -> bool) -> io::Result<Option<String>> {
+    let mut running = Command::new(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let errors = running.stderr.take().expect("it is piped");
+    let found = BufReader::new(errors).lines().map_while(Result::ok).find(|line| is_sought(line));
+    if found.is_some() {
+        running.kill()?;
+    }
+    running.wait()?;
+    Ok(found)
 }
 
 /// Makes the copy what git knows of, and leaves files alone that have not changed, so that little is built again.
