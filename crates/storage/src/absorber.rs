@@ -10,10 +10,11 @@ use slackline_core::machine::Seq;
 use crate::error::OpenError;
 use crate::fold::Fold;
 use crate::frame::BLOCK;
+use crate::patience::Pause;
 use crate::recent::Kept;
 use crate::role::Role;
 use crate::segment::Run;
-use crate::table::{Marks, Pause};
+use crate::table::Marks;
 use crate::threads::{Goal, Shared, Task, Written, passes};
 
 /// See the module.

@@ -85,6 +85,7 @@ mod fold;
 mod frame;
 mod medium;
 mod memory;
+mod patience;
 mod recent;
 mod role;
 mod segment;

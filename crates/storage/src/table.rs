@@ -4,15 +4,12 @@
 //! where the next one is looked for. A value is kept with a checksum of its key and itself. Reads go through a snapshot that is
 //! renewed after each transaction, so a read never waits for a transaction, even for one that waits for disk space.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use crc32fast::Hasher;
 use redb::{
@@ -24,6 +21,7 @@ use slackline_core::machine::{ReadError, Reader, Row, Seq};
 use crate::error::{ENOUGH, OpenError, message_of};
 use crate::frame::BLOCK;
 use crate::medium::{Disk, Medium, is_full, remove_if_there, sync_directory};
+use crate::patience::{Patience, Pause};
 use crate::role::Role;
 
 const ROWS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("rows");
@@ -324,78 +322,5 @@ impl StorageBackend for Backend {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.disk.write(offset, data)
-    }
-}
-
-/// The patience with a full disk: none while the table is opened, then until storage stops.
-#[derive(Debug, Default)]
-pub(crate) struct Patience {
-    /// True once the store is open: a full disk is waited for. Before, it is an error.
-    patient: AtomicBool,
-    /// True once storage has stopped. Never false again.
-    over: Mutex<bool>,
-    wake: Condvar,
-    /// What the table and the log wait for, in words, while they do.
-    waits: Mutex<BTreeMap<Role, String>>,
-}
-
-impl Patience {
-    /// Lets the table wait from now on when the disk is full.
-    pub(crate) fn set_patient(&self) {
-        self.patient.store(true, Ordering::Release);
-    }
-
-    /// Ends the waits that go on, and every later one at its start.
-    pub(crate) fn end(&self) {
-        *self.over.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.wake.notify_all();
-    }
-
-    /// Notes what one of them waits for, or that it waits no longer.
-    pub(crate) fn note(&self, who: Role, why: Option<String>) {
-        let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
-        match why {
-            Some(why) => waits.insert(who, why),
-            None => waits.remove(&who),
-        };
-    }
-
-    /// What they wait for, in words.
-    pub(crate) fn waits_for(&self) -> Option<String> {
-        let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
-        (!waits.is_empty()).then(|| waits.values().map(String::as_str).collect::<Vec<_>>().join("; "))
-    }
-
-    fn is_patient(&self) -> bool {
-        self.patient.load(Ordering::Acquire)
-    }
-
-    /// Waits for `pause`, or until [`Patience::end`]; returns true after that.
-    fn wait(&self, pause: Duration) -> bool {
-        let over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.wake.wait_timeout_while(over, pause, |over| !*over);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-}
-
-/// Growing pauses between attempts to get space. Holds the next one.
-#[derive(Debug)]
-pub(crate) struct Pause(Duration);
-
-impl Default for Pause {
-    fn default() -> Self {
-        Self(Duration::from_millis(25))
-    }
-}
-
-impl Pause {
-    /// The longest pause.
-    const MOST: Duration = Duration::from_secs(2);
-
-    /// The pause to make now; the next one is twice as long.
-    pub(crate) fn next(&mut self) -> Duration {
-        let now = self.0;
-        self.0 = (now * 2).min(Self::MOST);
-        now
     }
 }

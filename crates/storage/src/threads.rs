@@ -15,10 +15,11 @@ use crate::directory::Directory;
 use crate::error::message_of;
 use crate::frame::BLOCK;
 use crate::medium::{is_full, remove_if_there};
+use crate::patience::Pause;
 use crate::recent::{Kept, Recent};
 use crate::role::Role;
 use crate::segment::{Place, Segment};
-use crate::table::{Pause, Table};
+use crate::table::Table;
 
 /// The batches of the active segment are absorbed when nothing was written for this time.
 const IDLE: Duration = Duration::from_secs(1);

@@ -279,21 +279,26 @@ fn page_of_the_table_that_is_gone_is_an_error_and_never_a_panic() {
     assert!(found > 0, "some page mattered");
 }
 
-/// Storage that finds a segment damaged when it takes it into the table says so, also where nothing more is written.
+/// Storage that finds a file gone when it takes batches into the table says so, also where nothing more is written.
 #[test]
-fn segment_that_is_gone_when_it_is_to_be_absorbed_stops_the_store() {
-    let scratch = Scratch::new("gone");
-    let mut store = open(&scratch.site(), &small()).unwrap();
-    let mut writer = store.writer().unwrap();
-    assert_eq!(store.failure(), None);
-    std::fs::remove_file(segments(&scratch.site()).first().expect("the one in use")).unwrap();
-    let mut number = 0;
-    wait("the failure", || {
-        if store.failure().is_none() && writer.append(number + 1, &[numbered(number + 1, 9)]).is_ok() {
-            number += 1;
-        }
-        store.failure().is_some()
-    });
-    let why = store.failure().unwrap();
-    assert!(why.contains(".log") && store.room() == 0, "{why}");
+fn file_that_is_gone_when_batches_are_to_be_absorbed_stops_the_store() {
+    for name in [".log", "table.redb"] {
+        let scratch = Scratch::new("gone");
+        let mut store = open(&scratch.site(), &small()).unwrap();
+        let mut writer = store.writer().unwrap();
+        assert_eq!(store.failure(), None);
+        let in_use = segments(&scratch.site()).first().expect("the one in use").clone();
+        let gone = if name == ".log" { in_use } else { scratch.site().join(name) };
+        std::fs::remove_file(&gone).unwrap();
+        let mut number = 0;
+        wait("the failure", || {
+            if store.failure().is_none() && writer.append(number + 1, &[numbered(number + 1, 9)]).is_ok() {
+                number += 1;
+            }
+            store.failure().is_some()
+        });
+        let why = store.failure().unwrap();
+        assert!(why.contains(name) && store.room() == 0, "{why}");
+        assert!(!gone.exists(), "{name} was made anew");
+    }
 }

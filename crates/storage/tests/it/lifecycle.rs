@@ -163,6 +163,12 @@ fn lost_files_are_missed_not_replaced_by_empty_ones() {
         assert!(matches!(&error, OpenError::Missing { path } if path.ends_with(&name)), "{error}");
     }
     copy(&saved, &scratch.site());
+    std::fs::write(scratch.site().join("table.redb"), "").unwrap();
+    assert!(
+        matches!(open(&scratch.site(), &small()), Err(OpenError::Damaged { path, .. }) if path.ends_with("table.redb"))
+    );
+    assert_eq!(std::fs::read(scratch.site().join("table.redb")).unwrap(), b"", "it was not made anew");
+    copy(&saved, &scratch.site());
     std::fs::remove_dir_all(scratch.site().join("log")).unwrap();
     assert!(matches!(open(&scratch.site(), &small()), Err(OpenError::Missing { .. })));
     copy(&saved, &scratch.site());
