@@ -30,8 +30,8 @@ pub struct Identity {
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
-    /// The open file `LOCK`. The operating system gives the lock back when it is closed, also by a crash.
-    _lock: File,
+    /// The open file `LOCK` and the open directory. The operating system gives a lock back when its file is closed, also by a crash.
+    _locks: [File; 2],
 }
 
 impl Directory {
@@ -39,12 +39,19 @@ impl Directory {
     pub(crate) fn lock(path: &Path) -> Result<Self, OpenError> {
         let io = |action| move |source| OpenError::io(action, path, source);
         std::fs::create_dir_all(path.join("log")).map_err(io("create"))?;
-        let lock = File::create(path.join("LOCK")).map_err(io("create the lock in"))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_path_buf(), _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: path.to_path_buf() }),
-            Err(TryLockError::Error(source)) => Err(io("lock")(source)),
+        let file = File::create(path.join("LOCK")).map_err(io("create the lock in"))?;
+        let directory = File::open(path).map_err(io("open"))?;
+        let in_use = || OpenError::InUse { path: path.to_path_buf() };
+        file.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => in_use(),
+            TryLockError::Error(source) => io("lock")(source),
+        })?;
+        // Who takes `LOCK` for a left-over and removes it must not let a second process in, so the directory is locked too. Some
+        // network file systems cannot lock a directory; there the file has to do.
+        if matches!(directory.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Err(in_use());
         }
+        Ok(Self { path: path.to_path_buf(), _locks: [file, directory] })
     }
 
     /// The directory of the segments.

@@ -35,7 +35,7 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `LOCK` | locked as long as a process can write here |
+//! | `LOCK` | locked as long as a process can write here, and the directory with it |
 //! | `IDENTITY` | format, cluster and site; written last when the directory is made, never changed |
 //! | `log/NNNNNNNN.log` | segments, numbered without gaps; numbers are never used again |
 //! | `log/new.tmp`, `log/recycle.tmp` | a segment that has not got its number yet |

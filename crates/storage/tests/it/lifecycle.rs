@@ -112,6 +112,8 @@ fn second_handle_is_refused_until_store_and_writer_are_gone() {
     let refused = open(&scratch.site(), &small()).err().unwrap();
     assert!(matches!(refused, OpenError::InUse { .. }));
     assert!(refused.to_string().contains("is in use by another process: stop that one first"), "{refused}");
+    std::fs::remove_file(scratch.site().join("LOCK")).unwrap();
+    assert!(matches!(open(&scratch.site(), &small()), Err(OpenError::InUse { .. })), "the directory is locked as well");
     let mut writer = store.writer().unwrap();
     store.close();
     assert!(matches!(open(&scratch.site(), &small()), Err(OpenError::InUse { .. })), "the writer could still write");
