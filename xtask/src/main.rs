@@ -14,7 +14,7 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
   verify             formatting, layering, lints, every test, the docs: what CI runs (the README's test command)
-  fix                formats, applies the lints' suggestions, and writes the golden scripts anew
+  fix                formats, applies the lints' suggestions, and writes the golden scripts again
   tidy               the layering (which crate and which module may use which), and that the pages name what exists
   measure            how the code reads, as far as a script can see: lengths, comments, assertions, import circles
   mutants [NAME…]    plants each known bug (xtask/mutants/*.patch) into a copy, and runs the sweep that must catch it

@@ -110,6 +110,14 @@ fn modules(findings: &mut Vec<String>) {
             }
         }
     }
+    // The table that readers begin with has the same modules, in the same order.
+    let front = fs::read_to_string(source.join("lib.rs")).unwrap_or_default();
+    let cells = front.lines().filter_map(|line| line.strip_prefix("//! | ")?.split(" | ").next());
+    let told: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    if told != MODULES {
+        findings.push(format!("crates/core/src/lib.rs: its table of modules must be {}", MODULES.join(", ")));
+    }
+
     for entry in fs::read_dir(&source).into_iter().flatten().flatten() {
         let name = entry.path().file_stem().unwrap_or_default().to_string_lossy().into_owned();
         if name != "lib" && !MODULES.contains(&name.as_str()) {

@@ -37,7 +37,7 @@ const VICTIM: usize = AP;
 
 /// So many clusters are at work at the same time: most of a case is waiting.
 const LANES: usize = 6;
-/// How long a transfer may take; until then nobody asks what became of it who was not started anew. In doubt it is for those
+/// How long a transfer may take; until then nobody asks what became of it who was not started again. In doubt it is for those
 /// who were to ask first, so there it is longer.
 const DEADLINE: Duration = Duration::from_millis(1500);
 const LONG_DEADLINE: Duration = Duration::from_secs(6);

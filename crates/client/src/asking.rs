@@ -49,7 +49,7 @@ impl Client {
 
     /// Tells what became of an operation: asks the one site that knows, through another if need be.
     ///
-    /// **Asking settles it**: if the site has not seen the operation, it refuses it for ever
+    /// **Asking settles it**: if the site has not seen the operation, it refuses it permanently
     /// ([`Reason::Withdrawn`](crate::Reason::Withdrawn)), so a copy that is still under way has no effect.
     pub async fn outcome_of(&self, operation: OperationId) -> Outcome<Effect> {
         let until = self.shared.now() + self.shared.deadline;

@@ -122,7 +122,7 @@ pub enum What {
     Waits {
         /// The object whose rights last longest.
         key: Key,
-        /// Who held them. Nobody is named where the site did not know, because it had started anew.
+        /// Who held them. Nobody is named where the site did not know, because it had started again.
         holders: Vec<String>,
         /// When the last of them would end by itself.
         until: SystemTime,

@@ -67,7 +67,7 @@ impl Client {
         Call::new(self.clone(), OBJECTS_LANE, Command::AcceptLoss, Place::Nearest).at(region)
     }
 
-    /// Makes a memoized function known, so that writes of what it has read compute its results anew, instead of deleting
+    /// Makes a memoized function known, so that writes of what it has read compute its results again, instead of deleting
     /// them. A function that was [called](Txn::call) is known.
     pub fn memoize<A, T>(&self, memo: &'static Memo<A, T>)
     where

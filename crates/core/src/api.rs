@@ -139,9 +139,9 @@ pub enum Refusal {
         /// The limit that it has.
         limit: i64,
     },
-    /// More is released than could be out.
+    /// More tokens were to be released than can be granted.
     AboveOut {
-        /// What could be out at most, as far as this site can tell.
+        /// The most tokens that can be granted now, as far as this site can tell.
         at_most: i64,
     },
     /// No such grant is out: it was released, its time is up, or it never was.
@@ -157,7 +157,7 @@ pub enum Refusal {
         /// The members that did not answer.
         missing: SiteSet,
     },
-    /// The caller asked what became of it before it was carried out, which refuses it for ever.
+    /// The caller asked what became of it before it was carried out, which refuses it permanently.
     Withdrawn,
     /// The id was used for an operation with other content.
     OtherContent,
@@ -235,7 +235,7 @@ pub struct Read {
     pub scans: Vec<(u16, Span)>,
     /// True if copies are good enough only under live warranties.
     pub fresh: bool,
-    /// True if nobody wants the values for their own sake: they are read to compute calls anew. So what is read is not
+    /// True if nobody wants the values for their own sake: they are read to compute calls again. So what is read is not
     /// counted as used.
     pub upkeep: bool,
     /// The time to wait for other sites, in microseconds.
@@ -255,7 +255,7 @@ pub struct Claim {
     /// True if others were in its way in the run before. If not, it waits only where objects were often changed of late.
     pub again: bool,
     /// True if it has its turn from now on: what younger programs want to prepare over the same objects is refused until this one
-    /// was judged, for a bounded time. It is a courtesy: nothing rests on it, and a home that starts anew has forgotten it.
+    /// was judged, for a bounded time. It is a courtesy: nothing rests on it, and a home that starts again has forgotten it.
     pub bars: bool,
 }
 

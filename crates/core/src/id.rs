@@ -43,7 +43,7 @@ pub struct Life(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct SessionId(pub u64);
 
-/// Names one operation for ever.
+/// Names one operation permanently.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct OperationId {
     /// The only site that may carry it out.

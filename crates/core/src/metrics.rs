@@ -51,7 +51,7 @@ pub struct Metrics {
     pub turns_given: u64,
     /// Reads that waited for their turn, or for what was prepared.
     pub turns_awaited: u64,
-    /// Transactions in doubt of which it was found out what became of them.
+    /// Transactions in doubt whose outcome was learned.
     pub doubts_resolved: u64,
     /// Calls of memoized functions that were deleted because nobody used them.
     pub calls_evicted: u64,

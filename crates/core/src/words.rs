@@ -25,8 +25,8 @@ impl Refusal {
                 ("invalid_name", "the name is not valid: use 1 to 256 bytes without control characters")
             }
             Refusal::LimitDiffers { .. } => ("limit_differs", "the quota exists with another limit"),
-            Refusal::AboveOut { .. } => ("above_out", "more than is out"),
-            Refusal::AboveLimit { .. } => ("above_limit", "more than there are in all"),
+            Refusal::AboveOut { .. } => ("above_out", "cannot release more tokens than are granted"),
+            Refusal::AboveLimit { .. } => ("above_limit", "more tokens than the quota has"),
             Refusal::UnknownGrant => (
                 "unknown_grant",
                 "no such grant is out: it was released already, its time is up, its site lost its disk, or it never was",
@@ -47,9 +47,9 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::AboveLimit { limit } => write!(f, "more than there are in all: the quota's limit is {limit}"),
+            Refusal::AboveLimit { limit } => write!(f, "more tokens than the quota has: its limit is {limit}"),
             Refusal::LimitDiffers { limit } => write!(f, "the quota exists with the limit {limit}"),
-            Refusal::AboveOut { at_most } => write!(f, "more than is out: at most {at_most} can be"),
+            Refusal::AboveOut { at_most } => write!(f, "cannot release so many tokens: at most {at_most} are granted"),
             _ => f.write_str(self.words().1),
         }
     }
@@ -95,7 +95,7 @@ impl Cause {
             Cause::DeadlinePassed => ("not_in_time", "the deadline passed before every site had answered"),
             Cause::NotACounter => ("not_a_counter", "the object is no counter"),
             Cause::OutOfRange => ("out_of_range", "the counter would leave the range of 64-bit integers"),
-            Cause::Lost => ("lost", "lost: the home lost its storage; write anew what was there, or accept the loss"),
+            Cause::Lost => ("lost", "lost: the home lost its storage; write again what was there, or accept the loss"),
             Cause::Unreachable => ("home_unreachable", "the object's home does not answer"),
             Cause::InvalidKey => ("invalid_key", "the key is not valid: use 1 to 512 bytes without control characters"),
             Cause::UnknownRegion => ("no_such_home", "there is no such region"),

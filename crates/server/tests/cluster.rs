@@ -70,7 +70,7 @@ fn repeated_operation_takes_effect_once_and_its_outcome_can_be_asked() {
         let asked = client.rpc.outcome_of(v1::Ask { operation: request.operation }).await.expect("an answer");
         assert_eq!(result(asked.into_inner()), first);
         assert_eq!(client.show("seats").await.in_use_max, 1);
-        // Asking about what was never sent refuses it for ever.
+        // Asking about what was never sent refuses it permanently.
         let never = client.acquire_request("seats", 1);
         let asked = client.rpc.outcome_of(v1::Ask { operation: never.operation }).await.expect("an answer");
         let Outcome::Refused(refusal) = result(asked.into_inner()) else { panic!("must be refused") };

@@ -144,7 +144,7 @@ pub enum NotTaken {
     DeadlinePassed,
     /// The client was closed.
     Closed,
-    /// The site refused it, without a trace or for ever.
+    /// The site refused it, without a trace or permanently.
     Refused(Refusal),
 }
 

@@ -232,9 +232,9 @@ pub enum Reason {
         /// The limit that it has.
         limit: i64,
     },
-    /// More is released than could be out.
+    /// More tokens were to be released than can be granted.
     AboveOut {
-        /// What could be out at most, as far as the site can tell.
+        /// The most tokens that can be granted now, as far as the site can tell.
         at_most: i64,
     },
     /// No such grant is out: it was released, its time is up, its site lost its disk, or it never was.
@@ -250,7 +250,7 @@ pub enum Reason {
         /// The sites that did not answer.
         missing: Vec<String>,
     },
-    /// Somebody asked what became of it before it was carried out, which refuses it for ever.
+    /// Somebody asked what became of it before it was carried out, which refuses it permanently.
     Withdrawn,
     /// Its id was used for something else.
     OtherContent,
@@ -347,7 +347,7 @@ impl fmt::Display for Reason {
             Reason::LimitDiffers { limit } => write!(f, "the quota exists already, with the limit {limit}"),
             Reason::AboveLimit { limit } => Refusal::AboveLimit { limit: *limit }.fmt(f),
             Reason::AboveOut { at_most } => {
-                write!(f, "more than is out: at most {at_most} can be released, as far as its site can tell")
+                write!(f, "cannot release so many tokens: at most {at_most} are granted, as far as its site can tell")
             }
             Reason::UnknownGrant => Refusal::UnknownGrant.fmt(f),
             Reason::QuotaDeleted => Refusal::QuotaDeleted.fmt(f),

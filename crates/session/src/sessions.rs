@@ -21,7 +21,7 @@
 //! 2. A call that left is sent again only to the same site, under the same id.
 //! 3. What a site says of one copy (it is not ready, its disk is full, it knows the session no more) settles a call that left
 //!    once, directly: it was not taken, and may go elsewhere. Of any other call the site is asked what became of it, which
-//!    settles it for ever.
+//!    settles it permanently.
 //! 4. **One batch in flight**: calls that come while a batch is under way travel together in the next one, as soon as the
 //!    site has given its first answer. Calls that wait for tokens at the site hold nothing up. In a crowd there are three
 //!    batches under way, so that client, site and disk work at the same time (two cores, a durable site, 512 callers:
@@ -33,7 +33,7 @@
 //!    been quiet for its patience does not hold its caller up:
 //!    - one that never left goes to another site, which costs nothing (rule 1);
 //!    - an acquire that left is *left behind*, if another site would take it. Its caller issues it there, under a new id. The
-//!      sessions watch the first one: it is never sent again; its site is asked about it, which refuses it for ever if it has not been
+//!      sessions watch the first one: it is never sent again; its site is asked about it, which refuses it permanently if it has not been
 //!      carried out; and what it was granted is given back, once;
 //!    - a release that left, or that only this site can carry out, is *handed over*: its caller is told the id, and the sessions send
 //!      the release under that id until the site has an answer.
@@ -246,7 +246,7 @@ impl Sessions {
         for (position, sequence, key) in self.windows.calls() {
             let call = &self.calls[key];
             match call.audience {
-                // Nobody waits for it. Asking refuses it for ever if the site has not seen it, and tells what it was granted if it has.
+                // Nobody waits for it. Asking refuses it permanently if the site has not seen it, and tells what it was granted if it has.
                 Audience::Gone if call.command.is_acquire() => self.ask(position, sequence),
                 Audience::Gone => {
                     self.windows[position].settle(sequence);
@@ -535,7 +535,7 @@ impl Sessions {
         self.windows.doubt(id, now);
     }
 
-    /// Asks the site what became of an operation, which settles it for ever.
+    /// Asks the site what became of an operation, which settles it permanently.
     fn ask(&mut self, position: usize, sequence: u64) {
         let operation = self.windows.operation(position, sequence);
         self.queue.outbox.push_back(Request::Ask { operation });

@@ -255,7 +255,7 @@ impl Simulation {
         held.has_crashed = true;
         self.faults.brink.crashes += 1;
         let down_for = 5 * MILLISECOND + self.faults.brink.rng.below(20 * MILLISECOND);
-        self.probes.hit("fault: holder starts anew when a right is asked back");
+        self.probes.hit("fault: holder starts again when a right is asked back");
         self.crash_for(world, to, Keep::Everything, down_for);
     }
 

@@ -317,7 +317,7 @@ impl Simulation {
         let ledger = self.callers.ledger.borrow();
         let mut found = Vec::new();
         for pair in 0..PAIRS {
-            // What was lost with its storage is gone, and what comes after it begins anew.
+            // What was lost with its storage is gone, and what comes after it begins again.
             let homes = homes_of(pair, self.settings.members.len());
             if self.oracle.lost.iter().any(|(site, _)| homes.0 == *site || homes.1 == *site) {
                 continue;

@@ -1,5 +1,5 @@
 //! The clocks of one site, as functions of true time: a wall clock with an offset and a drift that may step, and a
-//! monotonic one that may drift, or stand still for a while, and starts anew with every life.
+//! monotonic one that may drift, or stand still for a while, and starts again with every life.
 
 use slackline_core::clock::Now;
 
@@ -68,7 +68,7 @@ impl Clock {
         self.read(now).wall - EPOCH - now as i64
     }
 
-    /// A new life: the monotonic clock starts anew.
+    /// A new life: the monotonic clock starts again.
     pub(crate) fn restart(&mut self, now: u64, mono: u64) {
         self.rebase(now);
         self.mono = mono;

@@ -66,7 +66,7 @@ impl Simulation {
         world.clock(site).set_wall(now, error, 0);
         world.clock(site).set_mono_drift(now, self.rng.below(100) as i64 - 50);
 
-        // What was planned by the clock as it was is planned anew.
+        // What was planned by the clock as it was is planned again.
         world.reschedule(site);
         self.pass_error_on(world, site, was);
     }

@@ -20,8 +20,8 @@ use crate::world::World;
 
 /// The time between two reads or writes.
 const STEP: u64 = 200 * MILLISECOND;
-/// For how long: a keeper that was suspended might issue rights for longer than the lost site waits.
-const LASTS: u64 = LEASE + LONGEST;
+/// For how long: a keeper that was suspended might go by what it was told, and issue rights, for longer than the lost site waits.
+const LASTS: u64 = LEASE + VOUCHED + LONGEST;
 
 impl Simulation {
     /// From now on calls are read that rest on the lost site.

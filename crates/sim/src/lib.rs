@@ -26,7 +26,9 @@
 //!
 //! The parts in `state` know nothing of what acts on them, so what two files need of each other is there, below both.
 //!
-//! # Glossary
+//! # Words of the simulator
+//!
+//! Those of the product are in the book's glossary, `docs/src/glossary.md`.
 //!
 //! - **host**: whoever uses a world: the hunt for bugs here, a benchmark elsewhere.
 //! - **book**: all that the oracle knows of one quota. **Account**: what one incarnation of one site has of it.

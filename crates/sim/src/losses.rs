@@ -104,8 +104,9 @@ impl Simulation {
             true => sleepers[self.rng.below(sleepers.len() as u64) as usize],
             false => (site + 1 + self.rng.below(sites as u64 - 1) as usize) % sites,
         };
+        // About as long as the new storage changes nothing: what wakes with old knowledge meets what was written since.
         let (asleep, awake) = match stands {
-            true => (10 * SECOND + self.rng.below(6 * SECOND), 4 * SECOND + self.rng.below(8 * SECOND)),
+            true => (14 * SECOND + self.rng.below(10 * SECOND), 4 * SECOND + self.rng.below(8 * SECOND)),
             false => (0, 8 * SECOND + self.rng.below(16 * SECOND)),
         };
 

@@ -58,7 +58,7 @@ const NAMED: &[&str] = &[
     "fault: prepare held back",
     "fault: fetched after the deadline",
     "fault: outcome held back",
-    "fault: holder starts anew when a right is asked back",
+    "fault: holder starts again when a right is asked back",
     "fault: message of a former life of a quota's name",
     // Quotas.
     "quota: one of very many",

@@ -47,7 +47,7 @@ impl Simulation {
                 self.probes.hit("site: marks looked at after a clock error");
             }
 
-            // One whose clock is not off has nothing to notice; a later error is judged anew.
+            // One whose clock is not off has nothing to notice; a later error is judged again.
             let Some(node) = world.node(site).filter(|_| ear.is_off()) else {
                 self.watch.vigil.judged[site] = false;
                 continue;

@@ -171,7 +171,7 @@ enum Event {
 struct Fetching {
     /// The input.
     input: Input<Node>,
-    /// What was named when the fetch began. None if the site names it anew when the fetch is over, because it handles
+    /// What was named when the fetch began. None if the site names it again when the fetch is over, because it handles
     /// other inputs meanwhile.
     named: Option<KeySet>,
 }

@@ -220,7 +220,7 @@ mod tests {
         let task = shared.wait_to_absorb(60).ok_or("storage has stopped")?;
         assert!(task.goal == Goal::Durable, "it was asked for");
         assert!(absorber.carry_out(&task).is_err(), "its file is gone");
-        assert!(!path.exists(), "a file that is gone is not made anew");
+        assert!(!path.exists(), "a file that is gone is not made again");
         assert_eq!(shared.absorbed(), 0);
 
         std::fs::rename(&away, &path)?;

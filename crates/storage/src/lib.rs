@@ -42,12 +42,11 @@
 //! | `TORN` | the place of the last group at an end of the log that could not be read |
 //! | `table.redb` | table `rows`: key to value and checksum; table `marks`: the place in the log, to the byte, up to which it holds all |
 //!
-//! # Glossary
+//! # Words of storage
 //!
-//! - **batch**: writes that become durable together; numbered by a **seq** from 1.
-//! - **group**: the batches of one sync. **Frame**: one batch as it lies in a group. **Block**: 4096 bytes.
-//! - **segment**: one file of the log: *ready*, *active* (being written), *full*, then *spare*.
-//! - **absorbed**: in the table. **Room**: bytes of log that are certain to be there.
+//! Batch, group, frame and segment are in the book's glossary, `docs/src/glossary.md`. Batches have numbers from 1, a **seq** each. A
+//! frame begins anywhere in its group, and a group begins a **block** of 4096 bytes. A segment is *ready*, *active* (being written),
+//! *full*, then *spare*. What is in the table is **absorbed**. **Room** is bytes of log that are certain to be there.
 //!
 //! # Invariants
 //!

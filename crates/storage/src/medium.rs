@@ -43,7 +43,7 @@ impl Disk {
         Self::of(file, path, medium, role, direct)
     }
 
-    /// The same, of a file that must be there: one that is gone is not made anew.
+    /// The same, of a file that must be there: one that is gone is not made again.
     pub(crate) fn open_there(path: &Path, medium: &Medium, role: Role, direct: bool) -> io::Result<Self> {
         Self::of(OpenOptions::new().read(true).write(true).open(path)?, path, medium, role, direct)
     }

@@ -407,7 +407,7 @@ mod tests {
         let place = Place { directory, segment_bytes: 1 << 16, direct: false, medium: Medium::default() };
         let first = Segment::create(&place, 1)?.path().to_path_buf();
 
-        // A file that is gone is not made anew: it would pass for a segment without any room.
+        // A file that is gone is not made again: it would pass for a segment without any room.
         let gone = place.directory.join(file_name(7));
         assert!(Segment::recycle(&place, &gone, 2).is_err() && !place.directory.join(file_name(2)).exists());
         fs::write(&gone, [1; 100])?;

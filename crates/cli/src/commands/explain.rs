@@ -216,7 +216,7 @@ fn line(explanation: &Explanation, step: &Step) -> [String; 3] {
         What::Asked => format!("asked to prepare {}", asked(explanation, &step.site)),
         What::Waits { key, holders, until } => {
             let whose = if holders.is_empty() {
-                "that it may have issued before it was started anew".to_owned()
+                "that it may have issued before it was started again".to_owned()
             } else {
                 format!("held by {}", holders.join(", "))
             };

@@ -19,17 +19,14 @@
 //! What a round is led for, and what its outcome means, is the owner's of the entity: [`crate::quota`]. How long its leader waits
 //! in each phase is [`Leader`]'s. Neither is needed for safety.
 //!
-//! # Glossary
+//! # What is agreed on
 //!
-//! - **entity**: what is shared out, named and counted in generations: a quota.
-//! - **amount**: what its shares are counted in: tokens (`i64`). [`Amount`] has all that the agreement asks of it.
-//! - **line**: what a site reports: how much it sets aside for the round, how much it keeps, what it wants.
-//! - **row**: one site's part of a value: (site, incarnation, share number, before, after). A value agrees on *results*,
-//!   so sites may differ in version, policy or forecast.
-//! - **share number**: counts the rounds that changed this share in this incarnation. A row is applied exactly when its
-//!   number is the share's, and applying counts it up: that is "exactly once".
-//! - **table**: for each site the last decided row that names it. It travels with elections and decisions, so a site
-//!   that missed instances catches up from the newest table alone.
+//! An **entity**, such as a quota, is what is shared out; its name and its generation tell it from others. An [`Amount`] is what its
+//! shares are counted in. A site reports a line: how much it sets aside for the round, how much it keeps, what it wants. A value has a
+//! row for each site whose share changes: (site, incarnation, share number, before, after). So sites agree on *results*, and may
+//! differ in version, policy or forecast. A row is applied exactly when its number is the share's, and applying counts that up: that
+//! is "exactly once". The table, the last decided row of each site, travels with elections and decisions, so a site that missed
+//! instances catches up from the newest table alone. The other words are in the book's glossary, `docs/src/glossary.md`.
 //!
 //! # Why it is safe
 //!

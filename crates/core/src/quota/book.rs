@@ -125,7 +125,7 @@ pub(super) enum Place {
 }
 
 impl Quotas {
-    /// No quotas; grants are numbered from 1, and counts, which are named anew in each life, after `token`.
+    /// No quotas; grants are numbered from 1, and counts, which are named again in each life, after `token`.
     pub fn new(token: u64) -> Self {
         let grants = Grants { next: 1, ..Grants::default() };
         Self { grants, counts: Counts::starting(token), ..Self::default() }

@@ -222,7 +222,7 @@ impl Quotas {
         leading.agreed.insert(from);
         leading.common.retain(|name| has(names, name));
 
-        // It may know of a creation that this site has missed. Were it not asked, the name would be proposed for ever.
+        // It may know of a creation that this site has missed. Were it not asked, the name would be proposed permanently.
         let missed: Vec<String> = leading.names.iter().filter(|name| !has(names, name)).cloned().collect();
         for quota in missed {
             let applied = self.find(&quota).map_or(0, |quota| quota.avantan.share.applied);

@@ -20,7 +20,7 @@ use crate::turn::{Here, Turn};
 /// A gift that has shown no sign of arrival is told again after twice the round trip, then ever more slowly up to this.
 const REPEAT: u64 = 5 * SECOND;
 /// A member that has been told nothing for this long is answered when it tells of a gift. Longer than any round trip, or
-/// two members would answer each other for ever.
+/// two members would answer each other permanently.
 const ACKNOWLEDGED: u64 = 4 * SECOND;
 /// A gift is not worth its messages below this part of what its receiver should have.
 const SMALL: i64 = 16;

@@ -230,7 +230,7 @@ fn call_reads_as_nothing_when_what_it_rests_on_is_lost() {
     let seen = get(&mut cluster, 0, &max()).expect("known to be worth nothing");
     assert_eq!((seen.value, seen.version.number & GONE), (None, GONE));
     assert_eq!(kept(&mut cluster, 0, &twice()), None, "nor is what was computed from it");
-    // It is computed anew from what is written anew, and put in its place.
+    // It is computed again from what is written again, and put in its place.
     assert_eq!(set(&mut cluster, 1, &x(), 30), committed(1));
     let mut draft = Draft::new();
     assert_eq!(result(&mut cluster, 0, &mut draft, &max()), 30);
@@ -283,7 +283,7 @@ fn home_that_lost_its_storage_changes_nothing_while_calls_may_rest_on_it() {
 }
 
 /// The home of a call is suspended, and its monotonic clock stands still. Meanwhile what the call rests on is lost, and written
-/// anew. Every wall clock is right.
+/// again. Every wall clock is right.
 #[test]
 fn call_is_not_read_on_what_was_vouched_for_before_a_suspension() {
     let (mut cluster, draft) = computed_among(5, &max(), 5);
@@ -340,7 +340,7 @@ fn call_that_nobody_uses_is_deleted_though_what_it_reads_is_written() {
         assert_eq!(write(&mut cluster, 1, &x(), 5 + step).1.len(), if step == 0 { 1 } else { 2 });
     }
     assert_eq!(evicted(&cluster), [0, 0, 0], "one is used, and the other one by that");
-    // To compute them anew for a write is no use.
+    // To compute them again for a write is no use.
     let mut recomputed = Vec::new();
     for step in 0..2 * steps as i64 {
         cluster.run(60 * SECOND);

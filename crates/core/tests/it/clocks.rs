@@ -178,7 +178,7 @@ fn participant_takes_no_deadline_that_is_too_far_ahead_now_or_later() {
     };
     is_free(&mut cluster, "at once");
     cluster.run(55 * SECOND);
-    // It was refused for ever, although its deadline is near by now.
+    // It was refused permanently, although its deadline is near by now.
     prepare(&mut cluster);
     is_free(&mut cluster, "later");
     restart(&mut cluster, 1);

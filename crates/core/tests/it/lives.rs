@@ -124,7 +124,7 @@ fn new_storage_that_one_site_knows_waits_for_a_persons_word() {
 }
 
 /// Who waits for a person's word knows that the cluster is not new, and has forgotten what it knew of the others: it vouches for
-/// nobody. Else sites that have all forgotten would begin anew together.
+/// nobody. Else sites that have all forgotten would begin again together.
 #[test]
 fn sites_that_wait_for_a_persons_word_vouch_for_nobody() {
     let mut cluster = Cluster::new(3);
@@ -236,7 +236,7 @@ fn old_copy_is_not_written_to_once_it_is_found_out() {
     assert!(cluster.responses.contains(&(2, ClientId(9), Response::NotOpened(Refusal::NotReady))));
     assert_eq!(cluster.hosts[2].copy(), copy);
 
-    // Its driver opens the site on new storage; the copy is old for ever.
+    // Its driver opens the site on new storage; the copy is old permanently.
     cluster.put_aside_old_copy(2);
     cluster.run(5 * SECOND);
     let node = cluster.hosts[2].node.as_ref().expect("runs");
@@ -400,7 +400,7 @@ fn drained_site_leaves_its_tokens_with_the_others() {
     assert_eq!((cluster.show(0, "gpus").in_use_min, cluster.show(2, "gpus").in_use_max), (900, 900));
 }
 
-/// A name that is gone is created anew by a new incarnation, though another one missed that it is gone.
+/// A name that is gone is created again by a new incarnation, though another one missed that it is gone.
 #[test]
 fn new_incarnation_creates_what_is_gone_though_another_one_never_heard_of_it() {
     let mut cluster = Cluster::new(3);

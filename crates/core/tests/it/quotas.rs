@@ -480,7 +480,7 @@ fn answer_to_an_earlier_start_does_not_confirm_an_old_copy() {
     assert_eq!(readiness, Readiness::Ready);
 }
 
-/// A deletion that nobody can say the outcome of is repeated after the quota was deleted and created anew: it must not delete
+/// A deletion that nobody can say the outcome of is repeated after the quota was deleted and created again: it must not delete
 /// what it was never meant for, and asking settles it.
 #[test]
 fn deletion_in_doubt_is_settled_by_what_the_quota_has_become() {
@@ -519,7 +519,7 @@ fn deletion_in_doubt_is_settled_by_what_the_quota_has_become() {
     }
 }
 
-/// The site at which it is created anew has not heard that the deletion, which it had a part in, is decided.
+/// The site at which it is created again has not heard that the deletion, which it had a part in, is decided.
 #[test]
 fn quota_created_right_after_its_deletion_is_a_new_one() {
     let mut cluster = Cluster::new(3);

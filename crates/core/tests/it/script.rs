@@ -1,6 +1,6 @@
 //! Golden scripts: one scenario a file in `tests/scripts`, with what every site takes in, writes, tells and answers.
 //!
-//! A script is commands and, below `---`, what happened. `cargo xtask fix` writes that anew; then it is read, as any change is.
+//! A script is commands and, below `---`, what happened. `cargo xtask fix` writes that again; then it is read, as any change is.
 //!
 //! | command | meaning |
 //! | --- | --- |
@@ -80,7 +80,7 @@ fn scripts_go_as_they_are_written() {
             Err(_) => wrong.push(format!("{name}: panicked")),
         }
     }
-    assert!(wrong.is_empty(), "`cargo xtask fix` writes scripts anew:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "`cargo xtask fix` writes scripts again:\n{}", wrong.join("\n"));
 }
 
 fn first_difference(old: &str, new: &str) -> String {

@@ -251,7 +251,7 @@ fn operation_repeated_at_a_site_without_room_is_answered_from_its_record() {
     assert_eq!(ask(&mut cluster, 0, of, 1), first);
     assert_eq!(again(&mut cluster, 0, of, 2, acquire(5)), Some(full.clone()));
     assert_eq!(again(&mut cluster, 0, of, 2, acquire(5)), Some(full.clone()));
-    // Whoever asks wants to know for ever, and that cannot be written down.
+    // Whoever asks wants to know permanently, and that cannot be written down.
     assert_eq!(ask(&mut cluster, 0, of, 2), Outcome::Unknown(UnknownReason::StorageFull));
     assert_eq!(ask(&mut cluster, 0, of, 3), Outcome::Unknown(UnknownReason::StorageFull));
     assert_eq!(

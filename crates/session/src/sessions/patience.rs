@@ -151,7 +151,7 @@ impl Sessions {
             return;
         }
 
-        // An earlier copy may be on its way. Nobody else knows the id, so the site can be asked, which settles it for ever.
+        // An earlier copy may be on its way. Nobody else knows the id, so the site can be asked, which settles it permanently.
         if !call.known && !has_ended {
             return self.ask(position, sequence);
         }

@@ -148,7 +148,7 @@ impl Course {
         let footprint = failure.is_contention().then(|| Footprint::of(draft));
         self.before = footprint.filter(|footprint| !footprint.is_empty());
 
-        // It waits for its turn at the homes. To wait here, too, would be to lose it. But what computes calls anew is judged several
+        // It waits for its turn at the homes. To wait here, too, would be to lose it. But what computes calls again is judged several
         // times in a run, and would lose its turn at the first: that one waits here.
         if self.before.is_some() && !draft.is_treating() {
             self.contended += 1;

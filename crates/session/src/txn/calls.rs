@@ -70,13 +70,13 @@ impl Txn {
                     return Ok(Some(result));
                 }
                 Lookup::Fetch if !self.fetch_call(place).await? => {
-                    // What used it would be registered on all that this one reads, and computed anew by writes that leave this
+                    // What used it would be registered on all that this one reads, and computed again by writes that leave this
                     // one's result as it is.
                     self.state()?.may_propose = false;
                     return Ok(None);
                 }
                 Lookup::Fetch => {}
-                // The program has written what the call depends on: its result is computed anew before it is used.
+                // The program has written what the call depends on: its result is computed again before it is used.
                 Lookup::Pending => self.treat(place.clone()).await?,
                 Lookup::Compute if self.compute(place, function, arguments).await?.is_none() => return Ok(None),
                 Lookup::Compute => {}
@@ -169,7 +169,7 @@ impl Txn {
         Ok(is_same)
     }
 
-    /// Computes a call anew that depends on what the transaction writes.
+    /// Computes a call again that depends on what the transaction writes.
     fn treat(&self, place: ObjectKey) -> Pending<Result<(), TxnError>> {
         let txn = self.clone();
         Box::pin(async move {
@@ -185,7 +185,7 @@ impl Txn {
                 return Ok(());
             }
 
-            // A result that this client cannot compute anew goes: a result that is absent is never wrong.
+            // A result that this client cannot compute again goes: a result that is absent is never wrong.
             let function = parse(&place.name).and_then(|(id, arguments)| {
                 let function = txn.run.memos.find(&id)?;
                 Some((function, arguments.to_owned()))
@@ -215,7 +215,7 @@ impl Txn {
         })
     }
 
-    /// Computes all calls anew that depend on what the transaction writes, and those that depend on these.
+    /// Computes all calls again that depend on what the transaction writes, and those that depend on these.
     pub(super) async fn treat_all(&self) -> Result<(), TxnError> {
         loop {
             self.fetch_pending().await?;

@@ -71,7 +71,7 @@ pub(super) struct Run {
     pub(super) fresh: bool,
     /// When reads end; a little before the transaction does.
     pub(super) deadline: Time,
-    /// True if the program has ended, and calls that depend on what it wrote are computed anew.
+    /// True if the program has ended, and calls that depend on what it wrote are computed again.
     pub(super) is_treating: bool,
     pub(super) program: Program,
     /// What the run has done so far. It is never locked while something is waited for.
@@ -401,9 +401,9 @@ impl Txn {
             return;
         }
 
-        // What computes calls anew is judged several times in a run, and would lose its turn at the first: it waits by itself.
+        // What computes calls again is judged several times in a run, and would lose its turn at the first: it waits by itself.
         let claim = told.is_empty().then_some(Claim { origin, writes: writes.clone(), again: true, bars });
-        // What is read to compute calls anew is no use of them.
+        // What is read to compute calls again is no use of them.
         let upkeep = !told.is_empty();
         let wanted = Wanted { gets: gets.clone(), scans: scans.clone(), upkeep, claim, ..Wanted::default() };
         let Ok(reading) = self.read(wanted).await else { return };

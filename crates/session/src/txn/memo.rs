@@ -16,7 +16,7 @@ use crate::topology::Topology;
 /// A function whose results are kept for everybody, and stay right: a **computation warranty** (Warranties, NSDI 2014).
 ///
 /// Whoever [calls](Txn::call) it with arguments with which somebody has called it before reads one object, its result, often
-/// without leaving the region. Whoever writes what the function has read runs it anew, in the same transaction; so a result
+/// without leaving the region. Whoever writes what the function has read runs it again, in the same transaction; so a result
 /// is never stale, and a write that does not change the result disturbs nobody.
 ///
 /// It must be **deterministic**, with no effects: it reads through its [`Txn`] and writes nothing. One that writes fails

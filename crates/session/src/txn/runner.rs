@@ -101,7 +101,7 @@ impl Transaction {
     /// - It may be run **several times**: it must do nothing but read and write through its [`Txn`], or nothing that may not
     ///   happen several times.
     /// - As long as it runs, what it has read **may not belong together**: two reads may be of different times. Then it is
-    ///   not committed, but it must not loop for ever or panic over such a thing.
+    ///   not committed, but it must not loop without end or panic over such a thing.
     /// - Errors of [`Txn`] are passed on with `?`. It depends on what was read whether the program is run again.
     ///
     /// Ends in one of these ways:
@@ -254,7 +254,7 @@ impl Transaction {
         }
     }
 
-    /// Commits what a program did; computes calls anew that depend on what it writes. `run` is the run, with what was read
+    /// Commits what a program did; computes calls again that depend on what it writes. `run` is the run, with what was read
     /// ahead of it and not asked for.
     async fn commit_with_calls(
         &self,

@@ -6,7 +6,9 @@
 //! which, and looks for a cycle. The method is Elle's (Kingsbury and Alvaro, VLDB 2020), the names of anomalies are
 //! Adya's (1999).
 //!
-//! # Glossary
+//! # Words of the checker
+//!
+//! It knows nothing of the product, so these are its own.
 //!
 //! - **object**: what one key names: a list, a register, a set under a prefix, a counter, or a home. A key may name one of
 //!   each; they have nothing to do with each other, but for [`Op::Since`]. Lists and sets are empty at first, registers absent,

@@ -95,7 +95,7 @@ pub enum Op {
         /// The sum of all that was added.
         value: i64,
     },
-    /// A counter was read of which each write or deletion of the register with its name begins anew. No write or deletion of
+    /// A counter was read of which each write or deletion of the register with its name begins again. No write or deletion of
     /// that by the same transaction comes before it.
     Since {
         /// The counter.

@@ -115,7 +115,7 @@ fn order(facts: &Facts<'_>, object: Object, mut readers: Vec<Reader>, graph: &mu
     }
 }
 
-/// Returns the words for a sum that is out of bounds, and that begins anew whenever the register with its name is written.
+/// Returns the words for a sum that is out of bounds, and that begins again whenever the register with its name is written.
 ///
 /// In are the additions that were invoked after the write that the reader saw had completed, and completed before the reader was
 /// invoked. Not in are those that completed before that write was invoked, or were invoked after the reader completed. What the

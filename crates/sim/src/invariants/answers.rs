@@ -44,7 +44,7 @@ pub fn check(told: Option<&Outcome>, answer: &Outcome, standing: Standing) -> Re
             Err("was forgotten while its client cared".to_owned())
         }
         answer if is_definitive(answer) => match told {
-            // What only read and is not kept may be judged anew after a restart; see [`Answered`], since answers may be overtaken
+            // What only read and is not kept may be judged again after a restart; see [`Answered`], since answers may be overtaken
             // on their way.
             Some(told) if is_definitive(told) && is_kept(told) && is_kept(answer) && !agree(told, answer) => {
                 Err(format!("was answered {told:?}, and then {answer:?}"))

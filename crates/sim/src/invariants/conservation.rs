@@ -4,7 +4,7 @@
 //! Σ tokens + Σ (granted − taken back) + Σ changes decided and not applied + Σ (given − received) = limit
 //!
 //! Tokens that are set aside are among a site's tokens, so they count once. A site that is down counts with what its
-//! disk has. The tokens of a lost incarnation, and gifts from it and to it that never arrived, stay in the sum for ever.
+//! disk has. The tokens of a lost incarnation, and gifts from it and to it that never arrived, stay in the sum permanently.
 
 use super::agreement::Decisions;
 use slackline_core::id::{Incarnation, SiteId};

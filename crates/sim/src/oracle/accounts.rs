@@ -11,7 +11,7 @@ use crate::invariants::conservation::{self, Account, Sums};
 use crate::invariants::once::is_done;
 
 impl Oracle {
-    /// Looks at a site's share of a quota anew.
+    /// Looks at a site's share of a quota again.
     pub(super) fn refresh(&mut self, site: usize, incarnation: Incarnation, epoch: u64, quota: &Quota) -> usize {
         let at = self.book_in(quota.name(), epoch);
         let members = self.members.len();

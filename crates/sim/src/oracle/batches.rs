@@ -162,7 +162,7 @@ impl Oracle {
                 }
                 Change::Ended { number, released } => {
                     let ended = self.ended((site, incarnation, *number), *released, handed.at);
-                    // A quota that is deleted, or created anew since, takes nothing back; one that does, hands out its counters.
+                    // A quota that is deleted, or created again since, takes nothing back; one that does, hands out its counters.
                     if let Some((book, generation, amount)) = ended
                         && !released
                         && counted.contains(&(book, generation))

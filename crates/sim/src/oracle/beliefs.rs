@@ -96,7 +96,7 @@ impl Oracle {
         book.countings.push(Counting { request, generation, least: in_use, most: in_use });
     }
 
-    /// What may be told to a client that asked for a count; none if the quota was created anew in between.
+    /// What may be told to a client that asked for a count; none if the quota was created again in between.
     pub(crate) fn end_counting(&mut self, book: usize, request: ClientId) -> Option<Counting> {
         let book = &mut self.books[book];
         let at = book.countings.iter().position(|counting| counting.request == request)?;

@@ -299,6 +299,6 @@ fn file_that_is_gone_when_batches_are_to_be_absorbed_stops_the_store() {
         });
         let why = store.failure().unwrap();
         assert!(why.contains(name) && store.room() == 0, "{why}");
-        assert!(!gone.exists(), "{name} was made anew");
+        assert!(!gone.exists(), "{name} was made again");
     }
 }

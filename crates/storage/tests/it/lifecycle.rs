@@ -169,7 +169,7 @@ fn lost_files_are_missed_not_replaced_by_empty_ones() {
     assert!(
         matches!(open(&scratch.site(), &small()), Err(OpenError::Damaged { path, .. }) if path.ends_with("table.redb"))
     );
-    assert_eq!(std::fs::read(scratch.site().join("table.redb")).unwrap(), b"", "it was not made anew");
+    assert_eq!(std::fs::read(scratch.site().join("table.redb")).unwrap(), b"", "it was not made again");
     copy(&saved, &scratch.site());
     std::fs::remove_dir_all(scratch.site().join("log")).unwrap();
     assert!(matches!(open(&scratch.site(), &small()), Err(OpenError::Missing { .. })));
