@@ -8,7 +8,7 @@
 //! | assertions | `assert…!` and `debug_assert…!`, for 1,000 lines |
 //! | fields | of the largest structs |
 //! | parameters | functions with more than [`MOST_PARAMETERS`], `self` included |
-//! | circles | sets of files that import from each other, directly or through others (strongly connected components) |
+//! | circles | sets of files that name each other's items (by `use`, or by a path in the code), directly or through others (strongly connected components) |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -238,6 +238,15 @@ impl<'ast> Visit<'ast> for Reader<'_> {
         if !is_test(&item.attrs) {
             self.import(&item.tree, &mut Vec::new());
         }
+    }
+
+    /// A path within the crate that no `use` has named is an import, too.
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let steps: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        if steps.len() > 1 && matches!(steps[0].as_str(), "crate" | "super" | "self") {
+            self.note_import(&steps, None);
+        }
+        visit::visit_path(self, path);
     }
 
     fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {

@@ -5,8 +5,9 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use serde_json::{Value, json};
-use slackline::{Aborted, Client, Explanation, Key, OperationId, PartAsked, SiteId, Step, What};
+use slackline::{Aborted, Client, Explanation, Key, OperationId, PartAsked, Step, What};
 
+use super::operation;
 use crate::end::{End, Finish, aborted_json, unix_ms};
 use crate::output::{Table, safe_line};
 use crate::session::Connection;
@@ -37,7 +38,7 @@ impl Explain {
         let name = self.operation;
         self.connection.run(self.json, async move |client: Client| {
             let operation = client.topology().parse_operation(&name);
-            let operation = operation.map_err(|error| super::outcome::explain(&client, &name, &error))?;
+            let operation = operation.map_err(|error| operation::malformed(&client, &name, &error))?;
             match client.explain(operation).await? {
                 Some(explanation) => Ok(End::new(json(&explanation), text(&explanation, SystemTime::now()))),
                 None => {
@@ -48,28 +49,13 @@ impl Explain {
     }
 }
 
-/// A sentence, if there never was an operation with this id. A session that was never opened differs from one that is forgotten:
-/// numbers of sessions and incarnations only rise, so its number is above all that were given.
-pub(super) async fn never_was(client: &Client, operation: OperationId) -> Option<String> {
-    let newest = newest(client, operation.site).await?;
-    is_beyond(operation, newest).then(|| {
-        let topology = client.topology();
-        let (name, site) = (topology.operation_text(operation), topology.name(operation.site));
-        format!("nothing is known of {name}: there never was such an operation at {site}")
-    })
-}
-
-/// True if no operation can have this id; `newest` is in the newest session of its site.
-fn is_beyond(operation: OperationId, newest: OperationId) -> bool {
-    let session = |id: OperationId| (id.incarnation, id.session);
-    session(operation) > session(newest) || operation.sequence == 0
-}
-
 /// The reason why a site that answers knows nothing of a transaction.
 async fn unknown(client: &Client, operation: OperationId) -> String {
     let site = client.topology().name(operation.site);
-    match newest(client, operation.site).await {
-        Some(newest) if is_beyond(operation, newest) => format!("there never was such an operation at {site}"),
+    match operation::newest(client, operation.site).await {
+        Some(newest) if operation::is_beyond(operation, newest) => {
+            format!("there never was such an operation at {site}")
+        }
         Some(newest) if operation.incarnation < newest.incarnation => {
             format!("{site} has lost the storage that it had then")
         }
@@ -78,15 +64,6 @@ async fn unknown(client: &Client, operation: OperationId) -> String {
              memory, until it stops"
         ),
     }
-}
-
-/// An operation in the newest session of a site: it reads a name without an object, to learn the session's number.
-async fn newest(client: &Client, site: SiteId) -> Option<OperationId> {
-    let region = client.topology().regions.get(usize::from(site.region))?;
-    let nothing = &Key::new(region, "nothing");
-    let read = client.transaction().at(region).run_and_tell(|txn| async move { txn.value(nothing).await });
-    let operation = read.await.ok()?.done().ok()?.operation?;
-    (operation.site == site).then_some(operation)
 }
 
 // For programs.

@@ -7,6 +7,7 @@ mod bench_txns;
 pub(crate) mod dev;
 mod explain;
 pub(crate) mod object;
+mod operation;
 pub(crate) mod outcome;
 pub(crate) mod quota;
 pub(crate) mod serve;

@@ -2,8 +2,9 @@
 
 use clap::Args;
 use serde_json::json;
-use slackline::{Client, Effect, NotDone, ParseNameError, UnknownReason};
+use slackline::{Client, Effect, NotDone, UnknownReason};
 
+use super::operation;
 use crate::end::{End, Finish};
 use crate::session::Connection;
 
@@ -28,8 +29,10 @@ impl Outcome {
     pub(crate) fn run(self) -> Result<End, Finish> {
         let name = self.operation;
         self.connection.run(self.json, async move |client: Client| {
-            let operation =
-                client.topology().parse_operation(&name).map_err(|error| explain(&client, &name, &error))?;
+            let operation = client
+                .topology()
+                .parse_operation(&name)
+                .map_err(|error| operation::malformed(&client, &name, &error))?;
             let effect = match client.outcome_of(operation).await.done() {
                 Ok(effect) => effect,
                 Err(NotDone::Refused(refused)) => return Err(Finish::WasRefused(refused, name)),
@@ -37,7 +40,7 @@ impl Outcome {
                     // A site with these answers can be reached, so it can be asked if there ever was an operation with this id.
                     let is_forgotten = matches!(unknown.why, UnknownReason::IncarnationLost | UnknownReason::Forgotten);
                     let never_was = match is_forgotten {
-                        true => super::explain::never_was(&client, operation).await,
+                        true => operation::never_was(&client, operation).await,
                         false => None,
                     };
                     return Err(never_was.map_or(Finish::Unknown(unknown), Finish::Failed));
@@ -58,18 +61,4 @@ impl Outcome {
             Ok(End::new(json!({ "outcome": "done", "operation": name, "effect": effect }), text))
         })
     }
-}
-
-pub(super) fn explain(client: &Client, text: &str, error: &ParseNameError) -> Finish {
-    Finish::WrongUse(match error {
-        ParseNameError::Malformed if client.topology().parse_grant(text).is_ok() => {
-            format!(
-                "{text:?} is a grant's id, and not an operation's; `slackline quota release --grant {text}` gives it back"
-            )
-        }
-        ParseNameError::Malformed => format!(
-            "{text:?} is not an operation's id: expected a region and three numbers joined by '-', such as eu-1-9-12"
-        ),
-        error => format!("{text:?}: {error}"),
-    })
 }

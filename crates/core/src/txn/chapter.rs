@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::reader::Home;
 use super::row::{self, CoordinatorRow, ParticipantRow};
-use super::{Commit, Txns, participant, serve, table};
+use super::{Commit, Txns, participant, table};
 use crate::api::{Operation, Outcome, Request, Response, UnknownReason};
 use crate::bounds::READ_ITEMS;
 use crate::chapter::{Chapter, Order, Revived};
@@ -85,7 +85,7 @@ impl Chapter for Txns {
             Request::Read(read) if read.gets.len() + read.scans.len() <= READ_ITEMS => {
                 let gets = read.gets.iter().filter(|key| key.home == self.me.region);
                 let scans = read.scans.iter().filter(|(region, _)| *region == self.me.region);
-                serve::needs(gets.map(|key| &*key.name), scans.map(|(_, span)| span), incarnation, needed);
+                table::need_reads(gets.map(|key| &*key.name), scans.map(|(_, span)| span), incarnation, needed);
             }
             _ => {}
         }
@@ -98,7 +98,7 @@ impl Chapter for Txns {
         // The same bounds as where each message is handled: one that breaks them is ignored there, and needs nothing.
         match &**message {
             Message::Fetch(fetch) if fetch.gets.len() + fetch.scans.len() <= READ_ITEMS => {
-                serve::needs(fetch.gets.iter().map(|(name, _)| &**name), fetch.scans.iter(), incarnation, needed);
+                table::need_reads(fetch.gets.iter().map(|(name, _)| &**name), fetch.scans.iter(), incarnation, needed);
             }
             Message::Prepare(prepare) if prepare.part.keeps_bounds() => {
                 participant::needs(&prepare.part, incarnation, needed);

@@ -21,7 +21,7 @@ use super::claims::Claims;
 use super::locks::Locks;
 use super::participation::{Defence, InDoubt, MOST_PARTICIPANTS, Participation, Stage, State};
 use super::row::{self, Loss, Numbers, ParticipantRow};
-use super::table::{Table, judged, need_head, need_heads_of, put_row};
+use super::table::{Table, judged, need_head, need_heads_of, need_reads, put_row};
 use crate::bounds::AT_ONCE;
 use crate::clock::{MILLISECOND, Now, SECOND};
 use crate::codec::Malformed;
@@ -748,7 +748,7 @@ impl Participant {
                 }
                 Timer::Parked(token) => {
                     if let Some(Fetch { gets, scans, .. }) = self.claims.parked(*token) {
-                        super::serve::needs(gets.iter().map(|(name, _)| &**name), scans.iter(), incarnation, set);
+                        need_reads(gets.iter().map(|(name, _)| &**name), scans.iter(), incarnation, set);
                     }
                 }
                 Timer::Claim(_) => {}

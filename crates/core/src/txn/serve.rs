@@ -5,12 +5,12 @@
 
 use super::calls::Calls;
 use super::participant::Participant;
-use super::table::{Table, row_key, row_range};
+use super::table::{Table, is_name, need_reads};
 use crate::bounds::{READ_BYTES, READ_ITEMS};
 use crate::id::{Incarnation, SiteId};
 use crate::machine::{KeySet, View};
 use crate::object::message::{Fetch, Fetched, Given, Message};
-use crate::object::{Abort, Cause, Seen, Span, Value, is_call, is_key};
+use crate::object::{Abort, Cause, Seen, Span, Value, is_call};
 use crate::turn::{Here, Turn};
 
 /// The room that a value takes in an answer besides its bytes and its name, about, in bytes.
@@ -18,27 +18,10 @@ const ENTRY_BYTES: usize = 64;
 
 type Result<T> = std::result::Result<T, Abort>;
 
-/// True if an object or a call can have this name.
-pub(super) fn is_name(name: &str) -> bool {
-    is_key(name) || is_call(name)
-}
-
-/// Adds the rows that reads need. A name or span that is not sound needs none: it is refused.
-pub(super) fn needs<'a>(
-    gets: impl Iterator<Item = &'a str>,
-    scans: impl Iterator<Item = &'a Span>,
-    incarnation: Incarnation,
-    set: &mut KeySet,
-) {
-    set.keys.extend(gets.filter(|name| is_name(name)).map(|name| row_key(incarnation, name)));
-    set.ranges.extend(scans.filter(|span| span.is_sound()).map(|span| row_range(incarnation, span)));
-    set.room = Some(READ_BYTES);
-}
-
-/// True if the view has every row that these reads [need](needs).
+/// True if the view has every row that these reads [need](need_reads).
 pub(super) fn is_in_view(view: &View, fetch: &Fetch, incarnation: Incarnation) -> bool {
     let mut set = KeySet::default();
-    needs(fetch.gets.iter().map(|(name, _)| &**name), fetch.scans.iter(), incarnation, &mut set);
+    need_reads(fetch.gets.iter().map(|(name, _)| &**name), fetch.scans.iter(), incarnation, &mut set);
     set.keys.iter().all(|key| view.knows(key)) && set.ranges.iter().all(|range| view.ranges().contains(range))
 }
 

@@ -2,11 +2,12 @@
 
 use bytes::Bytes;
 
+use crate::bounds::READ_BYTES;
 use crate::clock::Now;
 use crate::codec::{Cursor, Malformed, put_u64};
 use crate::id::{Incarnation, SiteId};
 use crate::machine::{Batch, KeyRange, KeySet, View};
-use crate::object::{Abort, CALL_MARK, Cause, Derived, GONE, HOMES, Seen, Span, Value, Version, is_call};
+use crate::object::{Abort, CALL_MARK, Cause, Derived, GONE, HOMES, Seen, Span, Value, Version, is_call, is_key};
 use crate::rows::{CALL, OBJECT};
 use crate::turn::Peer;
 use crate::warranty::VOUCHED;
@@ -74,6 +75,23 @@ pub(super) fn need_head(incarnation: Incarnation, name: &str, set: &mut KeySet) 
 /// Adds the heads of the rows of a span.
 pub(super) fn need_heads_of(incarnation: Incarnation, span: &Span, set: &mut KeySet) {
     set.head_ranges.push((row_range(incarnation, span), OBJECT_HEAD));
+}
+
+/// True if an object or a call can have this name.
+pub(super) fn is_name(name: &str) -> bool {
+    is_key(name) || is_call(name)
+}
+
+/// Adds the rows that reads need. A name or span that is not sound needs none: it is refused.
+pub(super) fn need_reads<'a>(
+    gets: impl Iterator<Item = &'a str>,
+    scans: impl Iterator<Item = &'a Span>,
+    incarnation: Incarnation,
+    set: &mut KeySet,
+) {
+    set.keys.extend(gets.filter(|name| is_name(name)).map(|name| row_key(incarnation, name)));
+    set.ranges.extend(scans.filter(|span| span.is_sound()).map(|span| row_range(incarnation, span)));
+    set.room = Some(READ_BYTES);
 }
 
 /// The content of an object as far as the head of its row shows it.
