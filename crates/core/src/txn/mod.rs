@@ -71,6 +71,7 @@ mod serve;
 mod table;
 mod trace;
 mod turns;
+mod waits;
 
 use crate::api::Outcome;
 pub use crate::bounds::READ_ITEMS;

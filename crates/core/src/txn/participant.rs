@@ -22,6 +22,7 @@ use super::locks::Locks;
 use super::participation::{Defence, InDoubt, MOST_PARTICIPANTS, Participation, Stage, State};
 use super::row::{self, Loss, Numbers, ParticipantRow};
 use super::table::{Table, judged, need_head, need_heads_of, need_reads, put_row};
+use super::waits::{Wait, longest, waits};
 use crate::bounds::AT_ONCE;
 use crate::clock::{MILLISECOND, Now, SECOND};
 use crate::codec::Malformed;
@@ -270,9 +271,9 @@ impl Participant {
         self.tokens
     }
 
-    /// True if other sites hold rights over what a part writes, so that it cannot be carried out at once.
+    /// True if there is something that this part would wait for, so that it cannot be carried out at once.
     pub(super) fn must_wait(&mut self, here: &Here, part: &Part) -> bool {
-        part.writes.iter().any(|(name, _)| self.issuer.over_at(here.now, name).is_some())
+        !waits(&mut self.issuer, here, part).is_empty()
     }
 
     /// Deletes a call that nobody uses. This is a write of one object like any other: prepared parts, rights of other
@@ -366,14 +367,15 @@ impl Participant {
         // Defend first, prepare second: the vote is taken only when no right over what the part writes can still be
         // live. While it waits it holds no lock, only the block on new rights, so a slow holder delays no other
         // transaction.
-        match self.longest_wait(&turn.here, id) {
+        match longest(self.waits(&turn.here, id)) {
             None => Some(self.vote(turn, table, calls, id)),
-            Some((wait, abort)) if wait > max_wait => {
+            Some(wait) if wait.expected > max_wait => {
                 // Its client will come again. Were rights not asked back for it, readers would renew them without end.
                 self.ask_back(turn, id);
                 for (name, _) in self.entries[&id].part().into_iter().flat_map(|part| &part.writes) {
                     self.issuer.give_respite(turn.here.now, name);
                 }
+                let abort = wait.refusal(&turn.here);
                 Some(self.refuse_part(turn, id, abort))
             }
             Some(_) => {
@@ -480,32 +482,9 @@ impl Participant {
         assert!(known_before.is_none(), "{id} is known here, and would be judged a second time");
     }
 
-    /// The longest time that rights are expected to make a part wait, and the refusal that would say so; none if no
-    /// right is in its way.
-    fn longest_wait(&mut self, here: &Here, id: OperationId) -> Option<(u64, Abort)> {
-        let mut longest: Option<(u64, Abort)> = None;
-        for (name, _) in self.entries[&id].part().into_iter().flat_map(|part| &part.writes) {
-            let Some(over_at) = self.issuer.over_at(here.now, name) else { continue };
-            let left = over_at.saturating_sub(here.now.mono);
-            let past = self.issuer.past_over_at(here.now).map_or(0, |over| over.saturating_sub(here.now.mono));
-            let rights = self.issuer.binding(here.now, name);
-            let holders: Vec<SiteId> = rights.iter().map(|right| right.holder).collect();
-
-            // A holder that is up is asked, and answers within a round trip. One that is not up gives nothing up: its
-            // right runs to its end.
-            let waits = rights.iter().map(|right| {
-                let left = right.over_at(here.now).saturating_sub(here.now.mono);
-                if here.is_reachable(right.holder) { here.round_trip(right.holder).min(left) } else { left }
-            });
-            let wait = waits.max().unwrap_or(0).max(past);
-
-            if longest.as_ref().is_none_or(|(most, _)| wait > *most) {
-                let until = Some(here.now.wall.saturating_add_unsigned(left));
-                let about = Abort::about(Cause::WouldWait, here.site.me, name);
-                longest = Some((wait, Abort { holders, until, ..about }));
-            }
-        }
-        longest
+    /// What a part waits for.
+    fn waits(&mut self, here: &Here, id: OperationId) -> Vec<Wait> {
+        self.entries[&id].part().map(|part| waits(&mut self.issuer, here, part)).unwrap_or_default()
     }
 
     /// Asks the holders of rights over what a part writes to give them up, where that is sooner than their ends.
@@ -556,7 +535,7 @@ impl Participant {
 
     /// Sets the timer of a part that waits for rights: to when these are over, or are to be asked back again.
     fn look_when_over(&mut self, here: &Here, id: OperationId) {
-        let over = self.rights_over_at(here, id);
+        let over = self.waits(here, id).iter().map(|wait| wait.over_at).max();
         let entry = &self.entries[&id];
 
         // No later than the deadline, nor than the patience of its client: the part is refused then, and its block
@@ -569,24 +548,20 @@ impl Participant {
         self.look_at(id, over);
     }
 
-    /// The monotonic time at which the last right over what a part writes will be over.
-    fn rights_over_at(&mut self, here: &Here, id: OperationId) -> Option<u64> {
-        let writes = self.entries[&id].part().into_iter().flat_map(|part| &part.writes);
-        writes.filter_map(|(name, _)| self.issuer.over_at(here.now, name)).max()
-    }
-
     /// The vote on a part that waits: for which object and which holders, and until when.
     fn waiting(&mut self, here: &Here, id: OperationId) -> Vote {
-        let left = self.rights_over_at(here, id).map_or(0, |over| over.saturating_sub(here.now.mono));
+        let waits = self.waits(here, id);
+        let over = waits.iter().map(|wait| wait.over_at).max();
+        let left = over.map_or(0, |over| over.saturating_sub(here.now.mono));
         let until = here.now.wall.saturating_add_unsigned(left);
-        let longest = self.longest_wait(here, id).map(|(_, abort)| (abort.key, abort.holders));
+        let longest = longest(waits).map(|wait| wait.refusal(here)).map(|abort| (abort.key, abort.holders));
         let (key, holders) = longest.unwrap_or_default();
         Vote::Waiting { name: key.map(|key| key.name).unwrap_or_default(), holders, until }
     }
 
     /// The refusal of a defended part whose deadline has passed; names the holders of the rights that it waited for.
     pub(super) fn late(&mut self, here: &Here, id: OperationId) -> Abort {
-        let about = self.longest_wait(here, id).map(|(_, abort)| abort);
+        let about = longest(self.waits(here, id)).map(|wait| wait.refusal(here));
         let about = about.unwrap_or_else(|| Abort { site: Some(here.site.me), ..Abort::of(Cause::DeadlinePassed) });
         Abort { cause: Cause::DeadlinePassed, ..about }
     }
@@ -702,7 +677,7 @@ impl Participant {
         let (is_late, patience, is_untimed) = (entry.deadline <= turn.here.now.wall, *patience, *is_untimed);
         let is_in_view = entry.part().is_some_and(|part| is_in_view(table.view, part, turn.here.site.incarnation));
 
-        let vote = match self.longest_wait(&turn.here, id) {
+        let vote = match longest(self.waits(&turn.here, id)) {
             // The deadline is judged again when the part is voted on, not only when it came: it has waited since, and
             // what the transaction read elsewhere under rights may have changed.
             _ if is_late => {
@@ -710,8 +685,9 @@ impl Participant {
                 self.refuse_part(turn, id, abort)
             }
             // Its client will come again, and should not find the same right: what was asked for may have been lost.
-            Some((_, abort)) if turn.here.now.mono > patience => {
+            Some(wait) if turn.here.now.mono > patience => {
                 self.ask_back(turn, id);
+                let abort = wait.refusal(&turn.here);
                 self.refuse_part(turn, id, abort)
             }
             // The wall clock may have been set back since it was asked: what the transaction rests on may be over,
