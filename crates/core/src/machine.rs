@@ -254,6 +254,7 @@ impl Deref for Taken {
 const SHARED_BYTES: usize = 1024;
 
 struct Writes<'a> {
+    /// What is left of the batch, from the beginning of a write.
     cursor: Cursor<'a>,
 }
 

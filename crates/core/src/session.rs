@@ -71,6 +71,7 @@ struct Slot {
     sequence: u64,
     /// The digest of the operation's content; zero for one that was asked about before it came.
     digest: u64,
+    /// How far the operation has come; it only moves from waiting to one of the others.
     state: State,
 }
 

@@ -11,9 +11,13 @@ pub const MEMORY_SECONDS: f64 = 10.0;
 /// size of one request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Demand {
+    /// The tokens that were asked for since `since`.
     asked: i64,
+    /// The monotonic time of the last fold, in microseconds.
     since: u64,
+    /// The mean of tokens asked for a second, as of `since`.
     rate: f64,
+    /// The mean size of a request, in tokens; it leans towards large ones.
     size: f64,
 }
 
@@ -72,11 +76,17 @@ impl Demand {
 /// known well enough.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Popularity {
+    /// The reads so far.
     reads: u32,
+    /// The writes so far.
     writes: u32,
+    /// The monotonic time of the last read, in microseconds; that of the start before there was one.
     last_read: u64,
+    /// The monotonic time of the last write, in microseconds; that of the start before there was one.
     last_write: u64,
+    /// The mean time between two reads, in microseconds; 0 before the first.
     read_gap: f64,
+    /// The mean time between two writes, in microseconds; 0 before the first.
     write_gap: f64,
 }
 

@@ -103,9 +103,12 @@ pub struct Avantan<A = i64> {
 
 /// An election as its leader asks for it.
 #[derive(Clone, Copy)]
-struct Call {
+struct Election {
+    /// The instance: the one after the last that this site applied.
     instance: u64,
+    /// Its ballot, which names the leader.
     ballot: Ballot,
+    /// How much the others are asked to set aside.
     scope: Scope,
 }
 
@@ -180,14 +183,14 @@ impl<A: Amount> Avantan<A> {
         let instance = self.share.applied + 1;
         let promised = self.share.round.as_ref().map_or(0, |round| round.promised.number);
         let ballot = Ballot { number: promised.max(self.refused) + 1, site: site.me };
-        let call = Call { instance, ballot, scope: intent.scope() };
-        let line = self.join(site, call, offer);
+        let asked = Election { instance, ballot, scope: intent.scope() };
+        let line = self.join(site, asked, offer);
 
         // The leader is a site of its own round: it promises and reports as the others do, before they are asked.
         let accepted = self.share.round.as_ref().and_then(|round| round.accepted.clone());
         self.role = Role::Electing { ballot, intent, reports: vec![Report { line, accepted, promises: true }] };
         step.changed = true;
-        let election = Message::Election { instance, ballot, scope: call.scope, table: self.share.table.clone() };
+        let election = Message::Election { instance, ballot, scope: asked.scope, table: self.share.table.clone() };
         step.sends.extend(site.others().map(|to| (to, election.clone())));
         self.build_if_all_reported(site, step);
         self.check();
@@ -212,7 +215,7 @@ impl<A: Amount> Avantan<A> {
                     return self.tell_decided(from, step);
                 }
                 let offer = offer(&self.share);
-                self.elect(site, from, Call { instance, ballot, scope }, offer, step);
+                self.elect(site, from, Election { instance, ballot, scope }, offer, step);
             }
             Message::Report { instance, ballot, report } => {
                 self.hear_report(site, from, instance, ballot, report, step)
@@ -230,8 +233,8 @@ impl<A: Amount> Avantan<A> {
     }
 
     /// A leader asks for a promise and a line in the next instance.
-    fn elect(&mut self, site: Membership, from: SiteId, call: Call, offer: Offer<A>, step: &mut Step<A>) {
-        let Call { instance, ballot, .. } = call;
+    fn elect(&mut self, site: Membership, from: SiteId, asked: Election, offer: Offer<A>, step: &mut Step<A>) {
+        let Election { instance, ballot, .. } = asked;
         if !self.may_vote(site) {
             // Without a promise and with nothing set aside, only so that the leader can record this incarnation.
             let line = self.line(site, A::default(), offer);
@@ -258,7 +261,7 @@ impl<A: Amount> Avantan<A> {
 
         // Paxos, phase 1: the promise, what was accepted before, and what is set aside become durable before the report
         // leaves, or a crash could spend what the leader counts on.
-        let line = self.join(site, call, offer);
+        let line = self.join(site, asked, offer);
         let accepted = self.share.round.as_ref().and_then(|round| round.accepted.clone());
         let report = Report { line, accepted, promises: true };
         step.changed = true;
@@ -477,19 +480,19 @@ impl<A: Amount> Avantan<A> {
 
     /// Promises the ballot and sets a part of the share aside, unless something is set aside for this instance already: a line
     /// once reported stands for every ballot of the instance.
-    fn join(&mut self, site: Membership, call: Call, offer: Offer<A>) -> Line<A> {
+    fn join(&mut self, site: Membership, asked: Election, offer: Offer<A>) -> Line<A> {
         let nothing = A::default();
         let share = if self.may_offer(site) { self.share.tokens } else { nothing };
-        let round = self.share.round.get_or_insert_with(|| Round::new(call.instance, call.ballot));
-        assert_eq!(round.instance, call.instance, "an election joined in another instance than the next");
-        round.promised = call.ballot;
+        let round = self.share.round.get_or_insert_with(|| Round::new(asked.instance, asked.ballot));
+        assert_eq!(round.instance, asked.instance, "an election joined in another instance than the next");
+        round.promised = asked.ballot;
 
         // Two leaders may count on the line. Were it another for the second, the value of the first could take what is no
         // longer set aside.
         if round.first.is_none() {
-            round.first = Some(call.ballot);
-            round.closing = call.scope == Scope::Closing;
-            round.held = match call.scope {
+            round.first = Some(asked.ballot);
+            round.closing = asked.scope == Scope::Closing;
+            round.held = match asked.scope {
                 Scope::Nothing => nothing,
                 Scope::Spare => share.spare(offer.kept),
                 Scope::All | Scope::Closing => share,

@@ -79,6 +79,7 @@ pub struct Draft {
 /// A computation under way.
 #[derive(Debug)]
 struct Frame {
+    /// The call whose function runs.
     call: ObjectKey,
     /// The reads of the function until now.
     dependencies: Subjects,
@@ -89,6 +90,7 @@ struct Frame {
 /// The result of a computation.
 #[derive(Debug)]
 struct Computed {
+    /// The result, as the function's type is encoded.
     result: Vec<u8>,
     /// The reads of the function.
     dependencies: Subjects,
@@ -134,7 +136,9 @@ pub enum Recomputed {
 /// A call's value, decoded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Stored {
+    /// The result, as its function's type is encoded.
     result: Vec<u8>,
+    /// What the function read.
     dependencies: Subjects,
 }
 

@@ -37,6 +37,7 @@ struct AtHome {
 /// A span that was scanned.
 #[derive(Debug)]
 struct Scanned {
+    /// The prefix, the name after which the scan begins, and its limit.
     span: Span,
     /// The names of the rows that were found, in order; each is in `seen`.
     names: Vec<String>,

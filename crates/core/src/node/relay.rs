@@ -36,6 +36,7 @@ pub(super) struct Relays {
 /// A request that was passed on.
 #[derive(Debug)]
 struct Sent {
+    /// The client of this site that asked, and is to be answered.
     client: ClientId,
     /// The part of it that is not answered yet.
     awaited: Awaited,
@@ -46,6 +47,7 @@ struct Sent {
 /// A request that is served for another site.
 #[derive(Debug)]
 struct Served {
+    /// The site that passed it on, and is to be answered.
     site: SiteId,
     /// That site's token for it.
     token: u64,

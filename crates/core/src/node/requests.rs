@@ -13,11 +13,17 @@ use crate::turn::Turn;
 
 /// The parts of a node that a turn changes, borrowed apart from those that it only reads.
 pub(super) struct Desk<'a> {
+    /// The name of the storage, and how far it is confirmed.
     pub(super) identity: &'a mut Identity,
+    /// The sessions of this site, with the outcomes that are kept.
     pub(super) sessions: &'a mut Sessions,
+    /// What carries operations out.
     pub(super) chapters: &'a mut Chapters,
+    /// Requests under way between sites.
     pub(super) relays: &'a mut Relays,
+    /// The paged rows that the input needs.
     pub(super) view: &'a View,
+    /// Room to encode rows in; what it holds between two uses means nothing.
     pub(super) scratch: &'a mut Vec<u8>,
 }
 

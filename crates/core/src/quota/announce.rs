@@ -8,6 +8,7 @@ pub(super) const PAUSE: u64 = 100 * MILLISECOND;
 /// What is still to be told to members.
 #[derive(Debug, Default)]
 pub(super) struct Announcements {
+    /// One entry for each member and reason, until its last page is told.
     pub(super) open: Vec<Announcement>,
     /// When the next page is told.
     pub(super) at: u64,

@@ -120,7 +120,9 @@ pub fn grant_key(incarnation: Incarnation, number: u64) -> [u8; 13] {
 pub(super) struct Grant {
     /// The quota's number.
     pub(super) quota: u64,
+    /// The quota's generation in which it was granted: deleting the quota ends it.
     pub(super) generation: u32,
+    /// The tokens; at least 1.
     pub(super) amount: i64,
     /// None for one without an end.
     pub(super) term: Option<Term>,

@@ -71,6 +71,7 @@ struct Copy {
 /// A transaction that rests on a right.
 #[derive(Clone, Copy, Debug)]
 struct Pin {
+    /// The transaction.
     id: OperationId,
     /// The pin ends by itself when both clocks are past this. Its participants refuse by their clocks, and this site's
     /// wall clock may be set ahead meanwhile, so one clock alone is not believed.

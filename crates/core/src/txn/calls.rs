@@ -112,6 +112,7 @@ pub(super) struct Calls {
     pub(super) dependents: Dependents,
     /// The uses of this home's calls.
     pub(super) uses: Uses,
+    /// When each step is due, in monotonic microseconds; at most one timer of each kind, and none before the site serves.
     timers: BTreeSet<(u64, Timer)>,
 }
 

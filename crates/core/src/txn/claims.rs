@@ -97,7 +97,9 @@ pub(super) struct Claimed {
 /// Reads that wait for their turn.
 #[derive(Clone, Debug)]
 pub(super) struct Parked {
+    /// The site that asked, and is to be answered.
     pub(super) from: SiteId,
+    /// The question as it came.
     pub(super) fetch: Fetch,
     /// The blockers found when they were last looked at, less those that are over since.
     pub(super) blockers: BTreeSet<Blocker>,

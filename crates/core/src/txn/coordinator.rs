@@ -150,6 +150,7 @@ impl Coordination {
 /// A transaction that ended, for the other rooms of this site.
 #[derive(Clone, Debug)]
 pub(super) struct Ended {
+    /// The transaction.
     pub(super) id: OperationId,
     /// The rights that it rested on: no longer pinned.
     pub(super) rests: Vec<ObjectKey>,
@@ -161,6 +162,7 @@ pub(super) struct Ended {
 
 /// A transaction whose phases are to begin.
 pub(super) struct Begun {
+    /// The transaction.
     pub(super) id: OperationId,
     /// The part of each participant, in ascending order of sites.
     pub(super) parts: Vec<(SiteId, Incarnation, Part)>,

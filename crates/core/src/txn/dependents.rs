@@ -37,6 +37,7 @@ pub(super) struct Dependents {
 /// The dependencies of a call on this home.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Noted {
+    /// Names and spans of this home that the call's function read.
     dependencies: BTreeSet<Dependency>,
     /// The stamp of its last registration.
     stamp: u64,

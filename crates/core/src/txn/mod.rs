@@ -95,18 +95,25 @@ pub use trace::{EVENTS, RIGHTS, TRACE_BYTES, TRACES};
 /// Objects and transactions at one site.
 #[derive(Clone, Debug)]
 pub struct Txns {
+    /// This site.
     me: SiteId,
     /// The start in which the site serves; the default before it does.
     start: Start,
+    /// The room that judges and carries out parts over objects of this home.
     participant: Participant,
+    /// The room that sees the transactions of this site's clients through.
     coordinator: Coordinator,
+    /// The room that reads for this site's clients, and holds copies and rights.
     reader: Reader,
+    /// The room of memoized calls.
     calls: Calls,
 }
 
 /// An operation that commits a transaction.
 struct Commit {
+    /// The operation's id, which is the transaction's too.
     id: OperationId,
+    /// What its client read and wants to write.
     transaction: Transaction,
     /// The time after which its client is to hear something, in microseconds.
     timeout: u64,

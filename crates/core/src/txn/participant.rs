@@ -76,6 +76,7 @@ pub(super) enum Timer {
 /// turn it is.
 #[derive(Clone, Debug)]
 pub(super) struct Participant {
+    /// This site.
     me: SiteId,
     /// The durable numbers, in one row.
     pub(super) numbers: Numbers,

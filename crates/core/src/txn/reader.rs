@@ -37,6 +37,7 @@ const LONGEST_READ: u64 = 60 * SECOND;
 /// Reads that wait for other sites.
 #[derive(Clone, Debug)]
 pub(super) struct Waiting {
+    /// The client that asked.
     client: ClientId,
     /// The answer as far as it is known. A place that is still asked for holds the abort that is told if no answer
     /// comes.
@@ -56,6 +57,7 @@ pub(super) struct Question {
     reads: Option<u64>,
     /// True if its reads count as uses of the objects.
     counts: bool,
+    /// The site that is asked.
     home: SiteId,
     /// The names, each with its place among the reads' gets.
     gets: Vec<(String, usize)>,
@@ -108,6 +110,7 @@ pub(super) struct Reader {
     waiting: FxHashMap<u64, Waiting>,
     /// Questions under way, by token.
     questions: FxHashMap<u64, Question>,
+    /// When reads and questions are over, in monotonic microseconds. A timer of something that has ended is ignored.
     timers: BTreeSet<(u64, Timer)>,
     /// The last token that was given, to reads or to a question.
     tokens: u64,
@@ -115,8 +118,11 @@ pub(super) struct Reader {
 
 /// This site's own objects, for its own clients.
 pub(super) struct Home<'a> {
+    /// The objects' locks, rights and claims.
     pub(super) participant: &'a mut Participant,
+    /// The calls, whose uses are counted.
     pub(super) calls: &'a mut Calls,
+    /// The objects as storage has them, as far as the view goes.
     pub(super) table: &'a Table<'a>,
 }
 

@@ -37,9 +37,11 @@ pub(super) struct Traces {
 /// The trace of one transaction.
 #[derive(Clone, Debug)]
 struct Kept {
+    /// The transaction.
     id: OperationId,
     /// The monotonic time at which it began.
     began: u64,
+    /// Its steps so far.
     trace: Trace,
 }
 
