@@ -705,7 +705,8 @@ impl Ended {
     }
 }
 
-/// A digest of an operation's content, stable across restarts: FNV-1a over eight bytes at a time.
+/// A digest of an operation's content: FNV-1a over eight bytes at a time. An id that comes again with another digest is refused, so the
+/// digest of an operation must be the same in every version: rows hold it.
 #[inline]
 pub fn digest(operation: &Operation) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
@@ -718,8 +719,12 @@ pub fn digest(operation: &Operation) -> u64 {
         let mut last = [0u8; 8];
         last[..chunks.remainder().len()].copy_from_slice(chunks.remainder());
         mix(u64::from_le_bytes(last));
+
+        // The length, or a name would have the digest of the same name with zeros after it.
         mix(text.len() as u64);
     };
+
+    // First a number for the kind: two kinds with the same fields must differ.
     match operation {
         Operation::Acquire { quota, amount, hold } => {
             mix(1);
@@ -820,9 +825,12 @@ pub fn encode_undecided(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64,
 /// Appends the row of an outcome.
 #[inline]
 pub fn encode_row(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, outcome: &Outcome) {
+    // The mark as its distance from the sequence: at most a window, so it takes a byte or two.
     put_u64(out, sequence);
     put_u64(out, sequence.saturating_sub(low));
     out.extend_from_slice(&digest.to_le_bytes());
+
+    // Numbers are never used for something else: rows of earlier versions have them.
     match outcome {
         Outcome::Granted { grant, lasts } => {
             out.push(0);
@@ -922,6 +930,8 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
         10 => Outcome::Unknown(UnknownReason::HomeLost),
         _ => return Err(Malformed),
     };
+
+    // Only what is undecided is followed by its aim, by which it is settled once its round is known.
     let aim = if outcome == Outcome::Unknown(UnknownReason::Undecided) {
         let (quota, generation, instance, limit) = (cursor.u64()?, cursor.u32()?, cursor.u64()?, cursor.i64()?);
         Some(Aim { quota, generation, instance, limit: (limit > 0).then_some(limit) })

@@ -342,11 +342,16 @@ impl Sessions {
             if matches!(call.audience, Audience::Told(_)) || call.is_watched() {
                 continue;
             }
+
+            // At its deadline a caller is told in any case: that it was not sent, or that it is in doubt. The client then goes on alone
+            // with what was sent.
             let deadline = call.terms.deadline;
             if deadline <= now {
                 self.overdue(key, now, wakers);
                 continue;
             }
+
+            // Before its deadline, one whose site has said nothing for its patience may go elsewhere, or be handed over.
             let due = match call.patience_ends() {
                 Some(at) if at <= now => {
                     self.impatient(key, wakers);
