@@ -112,7 +112,7 @@ pub struct Issuer {
     ends: BTreeSet<(u64, String)>,
     /// The number of writes of an object that wait or are prepared; no entry is zero. No right over an object with an
     /// entry is issued or extended.
-    barred: FxHashMap<String, u32>,
+    blocked: FxHashMap<String, u32>,
     /// The monotonic time until which an object has a respite; see [`RESPITE`].
     respites: FxHashMap<String, u64>,
     /// The estimated frequencies of reads and writes, by object.
@@ -239,7 +239,7 @@ impl Issuer {
     /// it needs must be durable before the right leaves.
     pub fn issue(&mut self, now: Now, epsilon: u64, name: &str, holder: SiteId, start: Start) -> Option<Offer> {
         let duration = self.popularity.get(name)?.duration(now.mono, LONGEST);
-        if duration < SHORTEST.max(4 * epsilon) || self.is_barred(name) || self.issued.len() >= ISSUED {
+        if duration < SHORTEST.max(4 * epsilon) || self.is_blocked(name) || self.issued.len() >= ISSUED {
             return None;
         }
 
@@ -277,23 +277,23 @@ impl Issuer {
         Some(offer)
     }
 
-    /// Begins a write of the object: no right over it is issued until [`Issuer::unbar`].
+    /// Begins a write of the object: no right over it is issued until [`Issuer::unblock`].
     pub fn block(&mut self, name: &str) {
-        *self.barred.entry(name.to_owned()).or_default() += 1;
+        *self.blocked.entry(name.to_owned()).or_default() += 1;
     }
 
     /// Ends a write of the object, which was applied or given up.
-    pub fn unbar(&mut self, name: &str) {
-        match self.barred.get_mut(name) {
+    pub fn unblock(&mut self, name: &str) {
+        match self.blocked.get_mut(name) {
             Some(count) if *count > 1 => *count -= 1,
-            Some(_) => drop(self.barred.remove(name)),
+            Some(_) => drop(self.blocked.remove(name)),
             None => panic!("a write of {name} ends that never began"),
         }
     }
 
     /// True if a write of the object waits or is prepared.
-    pub fn is_barred(&self, name: &str) -> bool {
-        self.barred.contains_key(name)
+    pub fn is_blocked(&self, name: &str) -> bool {
+        self.blocked.contains_key(name)
     }
 
     /// The rights over an object whose holders are to be asked now to give them up: those that are `worth` it and were
@@ -466,7 +466,7 @@ mod tests {
         let issue = |issuer: &mut Issuer, micros| issuer.issue(at(micros), EPSILON, "x", SiteId::new(1, 0), start(1));
         issuer.block("x");
         assert_eq!(issue(&mut issuer, 2 * SECOND), None);
-        issuer.unbar("x");
+        issuer.unblock("x");
         assert!(issue(&mut issuer, 2 * SECOND).is_some());
         for write in 0..50 {
             issuer.note_write(at(3 * SECOND + write * 10 * MILLISECOND), "x");

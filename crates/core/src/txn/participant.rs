@@ -282,7 +282,7 @@ impl Participant {
     pub(super) fn delete_idle(&mut self, turn: &mut Turn, table: &Table, calls: &mut Calls, call: ObjectKey) {
         // It is not worth asking a holder for: while somebody holds a right over it, or is about to write it, it is in
         // use.
-        if self.issuer.over_at(turn.here.now, &call.name).is_some() || self.issuer.is_barred(&call.name) {
+        if self.issuer.over_at(turn.here.now, &call.name).is_some() || self.issuer.is_blocked(&call.name) {
             return;
         }
 
@@ -476,7 +476,7 @@ impl Participant {
         }
 
         let patience = turn.here.now.mono.saturating_add(max_wait);
-        let defence = Defence { part, prepared, rank, patience, is_untimed, is_barred: false };
+        let defence = Defence { part, prepared, rank, patience, is_untimed, is_blocked: false };
         let mut entry = Participation::new(deadline, participants, State::Defending(defence));
         entry.late_at = turn.here.now.mono.saturating_add(deadline.abs_diff(turn.here.now.wall));
         let known_before = self.entries.insert(id, entry);
@@ -641,7 +641,7 @@ impl Participant {
 
         // Locked and blocked before it is promised: what was just judged stays true until the decision. The promise is
         // durable before anybody hears of it, or a crash could undo a vote on which the transaction was committed.
-        if !defence.is_barred {
+        if !defence.is_blocked {
             self.block(id);
         }
         self.defending.remove(&id);
@@ -665,9 +665,9 @@ impl Participant {
     /// promise a value that the part changes.
     fn block(&mut self, id: OperationId) {
         let entry = self.entries.get_mut(&id).expect("looked up by the caller");
-        let State::Defending(defence) = &mut entry.state else { unreachable!("{id} is barred before it is prepared") };
-        assert!(!defence.is_barred, "{id} would be barred twice, and unbarred once");
-        defence.is_barred = true;
+        let State::Defending(defence) = &mut entry.state else { unreachable!("{id} is blocked before it is prepared") };
+        assert!(!defence.is_blocked, "{id} would be blocked twice, and unblocked once");
+        defence.is_blocked = true;
         defence.part.writes.iter().for_each(|(name, _)| self.issuer.block(name));
     }
 
@@ -807,8 +807,8 @@ impl Participant {
 
         // Each block is lifted exactly once: a part that waits may not have one yet, and one that is prepared always
         // has.
-        let is_barred = match &entry.state {
-            State::Defending(defence) => defence.is_barred,
+        let is_blocked = match &entry.state {
+            State::Defending(defence) => defence.is_blocked,
             State::Prepared(doubt) => {
                 self.locks.free(id, &doubt.part);
                 self.wake_readers(now, &doubt.part);
@@ -816,9 +816,9 @@ impl Participant {
             }
             State::Committed { .. } | State::Refused { .. } => false,
         };
-        if is_barred {
+        if is_blocked {
             let writes = entry.part().into_iter().flat_map(|part| &part.writes);
-            writes.for_each(|(name, _)| self.issuer.unbar(name));
+            writes.for_each(|(name, _)| self.issuer.unblock(name));
         }
     }
 

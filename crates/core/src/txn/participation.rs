@@ -74,7 +74,7 @@ pub(super) struct Defence {
     /// True if nothing rests on its deadline: no other site takes part, and it rests on no site's rights.
     pub(super) is_untimed: bool,
     /// True from when it has to wait: no new rights are issued over what it writes.
-    pub(super) is_barred: bool,
+    pub(super) is_blocked: bool,
 }
 
 /// A part that is prepared, with what is known of the other participants.
@@ -171,7 +171,7 @@ impl Participation {
         // The content of a part is given by its transaction, so its sizes are enough.
         self.part().map(|part| (part.writes.len(), part.reads.len())).hash(state);
         match &self.state {
-            State::Defending(defence) => (defence.prepared, defence.is_barred).hash(state),
+            State::Defending(defence) => (defence.prepared, defence.is_blocked).hash(state),
             State::Prepared(InDoubt { known, confirmed, lost, know_of_loss, .. }) => {
                 (known, confirmed, lost, know_of_loss).hash(state);
             }
