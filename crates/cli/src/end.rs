@@ -176,8 +176,8 @@ impl Finish {
             }
             // It was mistyped, or did not arrive before somebody asked about it. The site cannot tell these apart.
             Finish::WasRefused(Refused { reason: Reason::Withdrawn, .. }, name) => format!(
-                "its site has carried out no operation {name}, and never will: it did not know this id, or had not begun, when it was \
-                 first asked; is the id right?"
+                "its site has carried out no operation {name}, and never will: it did not know this id, or had not begun to carry \
+                 it out, when it was first asked; is the id right?"
             ),
             Finish::WasRefused(refused, _) => format!("the operation was refused: {}", refused.reason),
             Finish::Interrupted => {
@@ -303,7 +303,9 @@ fn advice_on(aborted: &Aborted) -> String {
         Cause::WouldWait => {
             let left = aborted.until.and_then(|until| until.duration_since(SystemTime::now()).ok());
             let seconds = left.unwrap_or_default().as_secs() + 1;
-            format!("; they end within {seconds}s: to wait for that, give --max-wait and --deadline {seconds}s")
+            format!(
+                "; they end within {seconds}s: to wait for that, give --max-wait {seconds}s and --deadline {seconds}s"
+            )
         }
         Cause::Unreachable => "; `slackline status` shows which sites are up".to_owned(),
         Cause::NotReady => "; try again in a moment, or see `slackline status`".to_owned(),

@@ -448,7 +448,7 @@ pub enum ConnectError {
     #[error("no address was given; name at least one site as host:port")]
     NoAddress,
     /// An address cannot be read.
-    #[error("\"{0}\" is not an address; write host:port")]
+    #[error("\"{0}\" is not an address; write host:port, with a port of 1 to 65535")]
     InvalidAddress(String),
     /// None of the sites answered.
     #[error("no site answers at {addresses}: {why}")]

@@ -267,7 +267,7 @@ fn explain(text: &str, error: &ParseNameError) -> Finish {
 
 /// Counts a quota over all sites
 ///
-/// The number in use is exact while no tokens move between sites, and an interval otherwise.
+/// The number in use is exact if every site answers, and grants and gives back nothing while it is asked; otherwise an interval.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -278,7 +278,7 @@ With --json:
   {\"name\", \"limit\", \"in_use\",
    \"sites\": [{\"site\", \"tokens\", \"set_aside\", \"incarnation\"}],
    \"missing\": [site, …], \"local\", \"rebalances\", \"gifts\", \"released_above\"}
-  in_use is a number, or {\"min\", \"max\"} while tokens move or a site is down.")]
+  in_use is a number, or {\"min\", \"max\"} if sites grant meanwhile, or one is down.")]
 struct Show {
     /// The quota's name
     #[arg(value_parser = name)]
