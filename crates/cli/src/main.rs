@@ -144,10 +144,29 @@ fn wrong_use(error: &clap::Error) -> ExitCode {
             let problem = words.join(" ");
             let problem = problem.split(" For more information").next().unwrap_or_default();
             let problem = problem.trim_start_matches("error: ").replace(" tip: ", "; tip: ");
-            let problem = output::safe(&problem);
-            eprintln!("slackline: {problem}; see `{} --help`", command_words());
+            // The parser advises to pass an unknown option as a value: nobody who writes one means that.
+            let problem = problem.split("; tip: to pass '").next().unwrap_or_default();
+            let problem = plain(problem);
+            eprintln!("slackline: {}; see `{} --help`", output::safe(&problem), command_words());
             ExitCode::from(2)
         }
+    }
+}
+
+/// The sentence of the parser about a number, in the words of the other errors.
+fn plain(problem: &str) -> String {
+    let problem = problem
+        .replace("invalid digit found in string", "it is not a whole number")
+        .replace("cannot parse integer from empty string", "it is not a whole number")
+        .replace("number too large to fit in target type", "it is too large")
+        .replace("number too small to fit in target type", "it is too small");
+
+    // "0 is not in 1..=64": the range is said as a person says it.
+    let Some((before, range)) = problem.split_once(" is not in ") else { return problem };
+    let ends = range.split_once("..=");
+    match (before.rsplit_once(": "), ends) {
+        (Some((what, _)), Some((first, last))) => format!("{what}: a number from {first} to {last} is wanted"),
+        _ => problem,
     }
 }
 

@@ -117,11 +117,13 @@ impl Kind for AcceptLoss {
 pub struct Call<K> {
     client: Client,
     lane: u16,
+    /// What is to be done.
     command: Command,
     /// The sites that would do.
     place: Place,
     /// The longest time that it may take, from when it is awaited.
     deadline: Duration,
+    /// How long a site may be silent before another is tried.
     patience: Patience,
     /// True if it acquires or releases a hold with an end.
     of_hold: bool,

@@ -70,8 +70,11 @@ pub(crate) async fn learn_topology(addresses: &[String], patience: Duration) -> 
 
 /// What was learned of a region by asking one of its sites.
 pub(crate) struct Probe {
+    /// The region, by its number.
     pub(crate) region: u16,
+    /// The shortest time of an answer.
     pub(crate) round_trip: Duration,
+    /// The bound on clocks that the site goes by.
     pub(crate) epsilon: Duration,
     /// The number of sessions that are open there.
     pub(crate) sessions: u64,

@@ -99,13 +99,19 @@ pub(crate) enum Failure {
 /// The parts of a site around its engine. They outlive it: an engine that starts again from storage gets the same ones.
 pub(crate) struct Parts {
     pub(crate) config: node::Config,
+    /// What clients and peers have sent, and the way back to clients.
     pub(crate) mailbox: Arc<Mailbox>,
     /// One for each other site of the lane.
     pub(crate) outboxes: BTreeMap<SiteId, Arc<Outbox>>,
+    /// What the metrics show of the machine; written anew in each turn.
     pub(crate) gauges: Arc<Mutex<Gauges>>,
+    /// How long syncs of the log took.
     pub(crate) sync_times: Arc<SyncTimes>,
+    /// Where a test lets the site crash.
     pub(crate) crash_points: Arc<CrashPoints>,
+    /// Whether the site is ready, for those who watch it.
     pub(crate) health: watch::Sender<Health>,
+    /// Where status is asked for, and where the engine puts it.
     pub(crate) figures: Arc<FigureDesk>,
 }
 
@@ -118,13 +124,17 @@ pub(crate) struct Engine {
     overlay: Overlay,
     // Before the store: the log's writer is closed first.
     gather: Gather,
+    /// Where batches go in the end; reads wait for it where the overlay does not have a row.
     store: Box<dyn Store>,
     clock: Clock,
     parts: Arc<Parts>,
+    /// The effects that are on their way out.
     leaving: Leaving,
     /// The view of inputs that read nothing from storage.
     nothing: View,
+    /// Until when the engine waits for something.
     waits: Waits,
+    /// What was logged last, so that only changes are.
     noted: Noted,
 }
 
@@ -153,8 +163,11 @@ struct Waits {
 
 /// The machine's state as it was last logged, and as it was asked to stop.
 struct Noted {
+    /// True if the wall clock was trusted.
     clock_trusted: bool,
+    /// Whether it was ready, and if not, why.
     readiness: Readiness,
+    /// How far it was with draining.
     drain: Drain,
     /// What storage waits for, in words.
     storage: Option<String>,

@@ -58,10 +58,13 @@ pub(crate) struct Floor {
     load: Load,
     /// The last batch that was handed to the log, and the last one that is durable.
     issued: Seq,
+    /// The last batch that is durable; never above `issued`.
     durable: Seq,
     /// Responses, each with the last batch that was handed out before it.
     held: VecDeque<(Seq, ClientId, Response)>,
+    /// Responses whose batches are durable, until they are handed to the mailbox.
     released: Vec<(ClientId, Response)>,
+    /// The number of sessions that were opened.
     sessions: u64,
     /// Operations done; quotas that were created do not count.
     done: u64,

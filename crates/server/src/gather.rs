@@ -25,7 +25,9 @@ pub(crate) struct Gather {
     sync_times: Arc<SyncTimes>,
     /// Batches that wait for the log, and the number of the first.
     batches: Vec<Arc<Batch>>,
+    /// The number of the first of `batches`, or of the next one if there is none.
     first: Seq,
+    /// The bytes of `batches`: always the sum of theirs.
     bytes: usize,
     /// Bytes of the group that is being synced.
     syncing_bytes: usize,

@@ -74,6 +74,7 @@ struct Waiting {
 struct Queued {
     /// The time before which it may not leave.
     due: Instant,
+    /// What is to be sent.
     message: internal::PeerMessage,
     /// Its encoded length.
     bytes: usize,
@@ -82,7 +83,9 @@ struct Queued {
 /// The state of a link, for the metrics.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinkState {
+    /// The peer.
     pub(crate) to: SiteId,
+    /// True while the link stands.
     pub(crate) linked: bool,
     /// The number of messages that wait.
     pub(crate) queued: usize,
@@ -373,11 +376,13 @@ fn check(topology: &Topology, link: Link) -> Result<(SiteId, u32), Status> {
 
 /// A link that another site dialled. Polling it takes the frames in.
 pub(crate) struct Taken {
+    /// The site that dialled.
     from: SiteId,
     /// The answer to the introduction, until it is sent.
     linked: Option<LinkReply>,
     frames: Streaming<LinkFrame>,
     mailbox: Arc<Mailbox>,
+    /// What was logged of it lately, so that it does not fill the log.
     complaints: Complaints,
 }
 

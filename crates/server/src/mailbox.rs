@@ -42,7 +42,9 @@ pub(crate) const DRIVER: ClientId = ClientId(0);
 /// The queues in front of one site's machine.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
+    /// What waits for the machine.
     queues: Mutex<Queues>,
+    /// The clients that are connected.
     clients: Mutex<FxHashMap<ClientId, Arc<Client>>>,
     /// The weight of all replies that wait to be sent.
     replies: AtomicUsize,
@@ -66,6 +68,7 @@ struct Queues {
     waiting: Vec<Waker>,
     /// The number of the next client. None is used twice, so a late answer reaches nobody else.
     next_client: u64,
+    /// Whether clients may ask.
     phase: Phase,
 }
 
@@ -83,9 +86,13 @@ pub(crate) enum Phase {
 /// The lengths of the queues.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Lengths {
+    /// The number of messages that wait.
     pub(crate) messages: usize,
+    /// The number that was dropped because the queue was full, since the start.
     pub(crate) messages_dropped: u64,
+    /// The weight of the requests that wait.
     pub(crate) operations: usize,
+    /// The number of clients that are connected.
     pub(crate) clients: usize,
 }
 

@@ -57,6 +57,7 @@ pub struct CallFuture {
     lane: u16,
     /// The sites that would do.
     place: Place,
+    /// When it must be over, and which sites would do.
     terms: Terms,
     /// The sites of the lane that would not take it in this round of offers: one bit each, by position.
     tried: u64,
@@ -64,6 +65,7 @@ pub struct CallFuture {
     last: NotTaken,
     /// The position of the site where it was left behind last, and its id there; none once that is taken back.
     left_behind: Option<(usize, OperationId)>,
+    /// Where it is on its way.
     stage: Stage,
 }
 

@@ -47,6 +47,7 @@ pub struct Reads {
 struct Waiting {
     /// None once it has left.
     wanted: Option<Wanted>,
+    /// The time after which its caller is told that nothing came.
     deadline: Time,
     /// Wakes its caller; none once it has been woken.
     waker: Option<Waker>,

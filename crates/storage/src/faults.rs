@@ -28,10 +28,13 @@ struct Plan {
     space: Option<u64>,
     /// True if a disk quota runs out, not the disk.
     is_quota: bool,
+    /// The file whose next sync fails.
     failing_sync: Option<Role>,
+    /// The file whose syncs take longer, and by how much.
     slow_sync: Option<(Role, Duration)>,
     /// The number of blocks that the next sync of a segment writes.
     short_write: Option<usize>,
+    /// The power cut that is to come with a later sync.
     crash: Option<Crash>,
     /// True once the power is cut. Never false again.
     crashed: bool,

@@ -9,7 +9,7 @@ use slackline::{Aborted, Client, Explanation, Key, OperationId, PartAsked, Step,
 
 use super::operation;
 use crate::end::{End, Finish, aborted_json, unix_ms};
-use crate::output::{Table, safe_line};
+use crate::output::{Table, counted, safe_line};
 use crate::session::Connection;
 
 /// The most columns that a line takes.
@@ -172,7 +172,7 @@ fn rights(text: &mut String, explanation: &Explanation) {
         return;
     }
 
-    let reads = counted(*proved, "read");
+    let reads = counted(u64::from(*proved), "read");
     let _ = writeln!(text, "{reads} proved by rights of its own, so that nobody was asked:");
     for right in rights {
         let until = format!("until {} after the beginning", later(*began, right.until));
@@ -237,7 +237,7 @@ fn asked(explanation: &Explanation, site: &str) -> String {
     let Some(part) = explanation.parts.iter().find(|part| part.site == site) else { return "its part".to_owned() };
     let counts = [(part.reads, "read"), (part.scans, "scan"), (part.writes, "write")];
     let counts: Vec<String> =
-        counts.iter().filter(|(count, _)| *count > 0).map(|(count, noun)| counted(*count, noun)).collect();
+        counts.iter().filter(|(count, _)| *count > 0).map(|(count, noun)| counted(u64::from(*count), noun)).collect();
     counts.join(", ")
 }
 
@@ -264,10 +264,6 @@ fn why(began: SystemTime, aborted: &Aborted) -> String {
         Some(until) => format!("{aborted} until {}", later(began, until)),
         None => aborted.to_string(),
     }
-}
-
-fn counted(count: u32, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
 /// A time, as a span after the beginning.

@@ -6,6 +6,7 @@ use slackline::{Client, Effect, NotDone, UnknownReason};
 
 use super::operation;
 use crate::end::{End, Finish};
+use crate::output::counted;
 use crate::session::Connection;
 
 /// Asks for the outcome of an operation that was unknown
@@ -52,7 +53,7 @@ impl Outcome {
                     (json!({ "granted": grant }), format!("granted: {grant}"))
                 }
                 Effect::Released { amount } => (json!({ "released": amount }), format!("released {amount}")),
-                Effect::Created { limit } => (json!({ "created": limit }), format!("created with {limit} tokens")),
+                Effect::Created { limit } => (json!({ "created": limit }), format!("created with {}", counted(limit.unsigned_abs(), "token"))),
                 Effect::Deleted => (json!("deleted"), "deleted".to_owned()),
                 Effect::Committed { phases } => (json!({ "committed": phases }), "committed".to_owned()),
                 Effect::LossAccepted => (json!("loss_accepted"), "the loss is accepted".to_owned()),

@@ -9,7 +9,7 @@ use slackline::{Client, Grant, ParseNameError, Shown, Total};
 
 use crate::duration;
 use crate::end::{End, Finish};
-use crate::output::{Table, list};
+use crate::output::{Table, counted, list};
 use crate::session::Connection;
 use crate::waited::{Answered, Waited};
 
@@ -89,7 +89,7 @@ impl Create {
         connection.run(json, async move |client: Client| {
             let limit = client.quota(&name).create(limit).await.done()?;
             let json = json!({ "outcome": "done", "quota": name, "limit": limit });
-            Ok(End::new(json, format!("quota {name} has {limit} tokens")).answered(Answered::by(None)))
+            Ok(End::new(json, format!("quota {name} has {}", counted(limit.unsigned_abs(), "token"))).answered(Answered::by(None)))
         })
     }
 }
@@ -251,7 +251,7 @@ async fn release_grant(client: &Client, text: &str) -> Result<End, Finish> {
     let amount = client.release_grant(grant).await.done()?;
     let json = json!({ "outcome": "done", "grant": text, "amount": amount });
     let site = client.topology().name(grant.site);
-    Ok(End::new(json, format!("released {text}: {amount} tokens")).answered(Answered::by(Some(site))))
+    Ok(End::new(json, format!("released {text}: {}", counted(amount.unsigned_abs(), "token"))).answered(Answered::by(Some(site))))
 }
 
 fn explain(text: &str, error: &ParseNameError) -> Finish {
@@ -354,10 +354,10 @@ fn shown_text(shown: &Shown) -> String {
     text.push_str(&table.render());
     let _ = write!(
         text,
-        "\n\n{}, {}, {}",
-        counted(shown.local, "operation answered locally", "operations answered locally"),
-        counted(shown.rebalances, "rebalance", "rebalances"),
-        counted(shown.gifts, "gift", "gifts")
+        "\n\n{} answered locally, {}, {}",
+        counted(shown.local, "operation"),
+        counted(shown.rebalances, "rebalance"),
+        counted(shown.gifts, "gift")
     );
 
     if !shown.missing.is_empty() {
@@ -448,9 +448,4 @@ fn name(text: &str) -> Result<String, String> {
 fn amount(text: &str) -> Result<i64, String> {
     let amount = text.parse::<i64>().ok().filter(|amount| *amount >= 1);
     amount.ok_or_else(|| format!("a number of tokens is 1 to {}", i64::MAX))
-}
-
-/// A number with the word for one or for several.
-fn counted(number: u64, one: &str, several: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { several })
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use serde_json::{Value, json};
 use slackline_sim::{Report, RunOptions, run, sweep};
 
@@ -17,14 +17,14 @@ use crate::end::{End, Finish, say};
 /// If an invariant does not hold, the exit status is 1 and the seed is printed. A sweep of 200 seeds or more also fails if it
 /// has hardly met a situation that it must have met.
 #[derive(Args)]
-#[command(after_help = "\
+#[command(group(ArgGroup::new("which").required(true).args(["seed", "seeds"])), after_help = "\
 Examples:
   slackline sim --seeds 1..200         # many seeds, and what they have met
   slackline sim --seed 17              # one seed
   slackline sim --seed 17 --trace      # and every event, a line each")]
 pub(crate) struct Sim {
     /// One seed
-    #[arg(long, value_name = "N", conflicts_with = "seeds", required_unless_present = "seeds")]
+    #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Many seeds, the last one included
     #[arg(long, value_name = "A..B", value_parser = range)]

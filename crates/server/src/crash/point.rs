@@ -10,8 +10,11 @@ use slackline_core::peer::{Body, PeerMessage};
 /// A place in the two-phase commit where a site may crash.
 #[derive(Debug)]
 pub(super) struct Point {
+    /// Its name, as the environment gives it.
     pub(super) name: &'static str,
+    /// The message at which it is.
     pub(super) step: Step,
+    /// How far the message has come there.
     pub(super) moment: Moment,
 }
 

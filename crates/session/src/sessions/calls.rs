@@ -18,6 +18,7 @@ pub const WATCHED: usize = 4096;
 /// A call from when it is taken in until its caller has fetched the reply, or it has ended and nobody waits for it.
 #[derive(Debug)]
 pub(super) struct Call {
+    /// What is to be done.
     pub(super) command: Command,
     /// What its caller asked for. Once the call is watched, its deadline no longer counts.
     pub(super) terms: Terms,
@@ -41,6 +42,7 @@ pub(super) struct Call {
     /// True while a queue of calls that are to be issued holds its key. The slot stays in use as long, so that the key there
     /// names no other call.
     pub(super) queued: bool,
+    /// Who waits for it.
     pub(super) audience: Audience,
 }
 

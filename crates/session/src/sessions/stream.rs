@@ -27,8 +27,11 @@ pub(super) enum Leads {
 /// A batch from when it leaves until its first answer, or the end of the stream.
 #[derive(Debug)]
 pub(super) struct Flight {
+    /// Its session.
     session: SessionId,
+    /// When it left.
     since: Time,
+    /// The number of its operations.
     operations: usize,
     /// Its lowest and its highest sequence.
     pub(super) sequences: (u64, u64),
@@ -39,6 +42,7 @@ pub(super) struct Flight {
 pub(super) struct Stream {
     /// Counts the streams, so that one that is over sends nothing more.
     pub(super) number: u64,
+    /// Where it leads.
     pub(super) leads: Leads,
     /// The batches that have no answer yet, oldest first; at most [`FLIGHTS`], and none without a stream.
     flights: VecDeque<Flight>,

@@ -30,7 +30,9 @@ enum Entry {
 /// A session: its sequences are given in order, each once.
 #[derive(Debug)]
 pub(super) struct Session {
+    /// Its name at its site.
     pub(super) id: SessionId,
+    /// The incarnation of the site in which it was opened.
     pub(super) incarnation: Incarnation,
     /// The lowest sequence that somebody cares about, that of the first entry. The site may forget all before it. So it only
     /// rises, and stops at the first sequence that is not settled.

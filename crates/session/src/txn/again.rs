@@ -41,7 +41,9 @@ type Rows = Vec<(String, Seen)>;
 /// What was read ahead of the program, and it has not asked for yet. What it never asks for is not validated.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
+    /// Objects, by key.
     pub(super) gets: BTreeMap<ObjectKey, Seen>,
+    /// Spans, each with its region and what it holds.
     pub(super) scans: Vec<(u16, Span, Rows)>,
 }
 
@@ -79,6 +81,7 @@ pub(super) struct Course {
 pub(super) struct Begun {
     /// The site against which it runs: all that it reads comes from there.
     pub(super) site: SiteId,
+    /// When it began.
     pub(super) at: Time,
     /// The names of what the run before it read and wanted to write, if others were in the way of that one.
     pub(super) before: Option<Footprint>,
