@@ -24,9 +24,15 @@ pub(crate) fn say(line: impl Display) {
         && error.kind() != io::ErrorKind::BrokenPipe
     {
         // The command has done its work, and its output may be needed to undo it: a grant's id.
-        eprintln!("slackline: done, but standard output cannot be written ({error}); the output is: {line}");
+        complain(format_args!("slackline: done, but standard output cannot be written ({error}); the output is: {line}"));
         std::process::exit(1);
     }
+}
+
+/// Prints a line on standard error. Nobody may be reading there, which changes nothing of what the command has done: the exit status
+/// and the output tell that.
+pub(crate) fn complain(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// The output of a command that is done.
@@ -86,7 +92,7 @@ impl End {
             false => say(&self.text),
         }
         if let Some(time) = self.time.as_ref().filter(|_| !json) {
-            eprintln!("{}", safe_line(time));
+            complain(safe_line(time));
         }
     }
 }
@@ -149,7 +155,7 @@ impl Finish {
 
     /// One line on standard error, and with `--json` one object on standard output.
     pub(crate) fn print(&self, json: bool) {
-        eprintln!("slackline: {}", safe_line(&self.sentence()));
+        complain(format_args!("slackline: {}", safe_line(&self.sentence())));
         match self {
             _ if !json => {}
             Finish::Said(_) => {}

@@ -133,7 +133,7 @@ fn wrong_use(error: &clap::Error) -> ExitCode {
             ExitCode::SUCCESS
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            eprint!("{error}");
+            end::complain(error.to_string().trim_end());
             ExitCode::from(2)
         }
         // Scripts and logs keep one line for each failure, so the paragraphs that the parser writes are put together.
@@ -147,7 +147,7 @@ fn wrong_use(error: &clap::Error) -> ExitCode {
             // The parser advises to pass an unknown option as a value: nobody who writes one means that.
             let problem = problem.split("; tip: to pass '").next().unwrap_or_default();
             let problem = plain(problem);
-            eprintln!("slackline: {}; see `{} --help`", output::safe(&problem), command_words());
+            end::complain(format_args!("slackline: {}; see `{} --help`", output::safe(&problem), command_words()));
             ExitCode::from(2)
         }
     }

@@ -86,6 +86,9 @@ fn help_has_an_example_for_every_command() {
 
 #[test]
 fn wrong_use_is_one_line_and_status_2() {
+    let site = tempfile::tempdir().expect("a directory");
+    std::fs::write(site.path().join("IDENTITY"), "").expect("written");
+    let site_path = site.path().to_str().expect("a path of this test");
     for (words, says) in [
         (&["quota", "acquire", "gpus", "0"][..], "1 to 9223372036854775807"),
         (&["quota", "acquire", "gpus", "-3"], "1 to 9223372036854775807"),
@@ -107,6 +110,7 @@ fn wrong_use_is_one_line_and_status_2() {
         (&["dev", "--sites", "0"], "a number from 1 to 64 is wanted"),
         (&["dev", "--sites", "64", "--memory"], "regions"),
         (&["dev", "--memory", "--data", "x"], "--memory"),
+        (&["dev", "--data", site_path], "one site's directory"),
         (&["dev", "--rtt", "/nonexistent.csv", "--memory"], "/nonexistent.csv"),
         (&["serve"], "--config"),
         (&["serve", "--config", "/nonexistent.toml"], "/nonexistent.toml"),

@@ -223,6 +223,12 @@ impl Session {
         })
     }
 
+    /// True if no client ever gave an operation this sequence: it stays within a window of what this site has answered, and the mark
+    /// is at most a window behind that.
+    pub fn is_far(&self, sequence: u64) -> bool {
+        sequence.saturating_sub(self.low) > 2 * SESSION_WINDOW
+    }
+
     /// Makes room for an operation in the window. If it is beyond the window, the mark rises until it is not.
     #[inline]
     pub fn make_room(&mut self, sequence: u64) {

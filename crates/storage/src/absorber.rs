@@ -183,8 +183,7 @@ mod tests {
         let scratch = Scratch(std::env::temp_dir().join(format!("slackline-absorber-{}", std::process::id())));
         let _ = std::fs::remove_dir_all(&scratch.0);
         let directory = Directory::lock(&scratch.0)?;
-        let place =
-            Place { directory: directory.log(), segment_bytes: 1 << 20, direct: false, medium: Medium::default() };
+        let place = Place::open(directory.log(), 1 << 20, false, Medium::default())?;
         let (table, marks) = Table::open(&directory.table(), &place.medium, 1 << 20)?;
         let active = Segment::create(&place, marks.segment)?;
         let path = active.path().to_path_buf();

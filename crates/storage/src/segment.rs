@@ -37,6 +37,8 @@ const PIECE: usize = 1 << 20;
 pub(crate) struct Place {
     /// The log's directory.
     pub(crate) directory: PathBuf,
+    /// The directory that the path named when it was opened: device and inode.
+    named: (u64, u64),
     /// The length of each segment, in bytes: a multiple of [`BLOCK`].
     pub(crate) segment_bytes: u64,
     /// True if groups are to be written past the page cache where the file system can do that.
@@ -46,11 +48,44 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// The segments of a directory, which is there.
+    pub(crate) fn open(directory: PathBuf, segment_bytes: u64, direct: bool, medium: Medium) -> io::Result<Self> {
+        let named = name_of(&directory)?;
+        Ok(Self { directory, named, segment_bytes, direct, medium })
+    }
+
+    /// Checks that the path still names the directory that was opened. The lock moves with a directory that is moved away, and
+    /// another site may have its own at the path by now: its files must not be read, renamed or removed.
+    pub(crate) fn check_there(&self) -> io::Result<()> {
+        if name_of(&self.directory)? == self.named {
+            return Ok(());
+        }
+        let what = format!(
+            "{} is another directory than the one that this site opened: it was moved or replaced while the site ran",
+            self.directory.display()
+        );
+        Err(io::Error::other(what))
+    }
+
     /// The name that a segment has after an attempt to recycle `old` as `number` failed.
     pub(crate) fn surviving_name(&self, old: PathBuf, number: u64) -> PathBuf {
         let names = [self.directory.join(CHANGING), self.directory.join(file_name(number))];
         if old.exists() { old } else { names.into_iter().find(|name| name.exists()).unwrap_or(old) }
     }
+}
+
+/// The device and the inode of what a path names.
+#[cfg(unix)]
+fn name_of(path: &Path) -> io::Result<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = fs::metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+/// The operating system keeps a directory with an open file in it at its path.
+#[cfg(not(unix))]
+fn name_of(path: &Path) -> io::Result<(u64, u64)> {
+    fs::metadata(path).map(|_| (0, 0))
 }
 
 /// The name of a segment's file.
@@ -73,6 +108,7 @@ pub(crate) struct Segment {
 impl Segment {
     /// Makes a new segment, all of its space taken and written.
     pub(crate) fn create(place: &Place, number: u64) -> io::Result<Self> {
+        place.check_there()?;
         let path = place.directory.join(HALF_MADE);
         let made = Self::fill(place, &path).and_then(|disk| Self::name(place, disk, number));
         if made.is_err() {
@@ -85,6 +121,8 @@ impl Segment {
 
     /// Makes a new segment of a file whose batches are all in the table.
     pub(crate) fn recycle(place: &Place, old: &Path, number: u64) -> io::Result<Self> {
+        place.check_there()?;
+
         // The file loses its name before its header changes: after a crash, a file named by a number always has the header of
         // that number, and anything else would be found as damage.
         let path = place.directory.join(CHANGING);
@@ -174,6 +212,7 @@ impl Segment {
 
         // The directory is opened first: where no more files can be opened, the file still has its name of before.
         let directory = fs::File::open(&place.directory)?;
+        place.check_there()?;
         let path = place.directory.join(file_name(number));
         fs::rename(disk.path(), &path)?;
 
@@ -250,6 +289,7 @@ impl Run {
         last: Seq,
         end: Option<u64>,
     ) -> Result<Self, OpenError> {
+        place.check_there().map_err(io(path))?;
         let disk = Disk::open_there(path, &place.medium, Role::Log, false).map_err(io(path))?;
         let length = disk.len().map_err(io(path))?;
 
@@ -404,7 +444,7 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("slackline-segment-{}", std::process::id()));
         let _ = fs::remove_dir_all(&directory);
         fs::create_dir_all(&directory)?;
-        let place = Place { directory, segment_bytes: 1 << 16, direct: false, medium: Medium::default() };
+        let place = Place::open(directory, 1 << 16, false, Medium::default())?;
         let first = Segment::create(&place, 1)?.path().to_path_buf();
 
         // A file that is gone is not made again: it would pass for a segment without any room.

@@ -69,7 +69,7 @@ impl Table {
         }
         let disk = Disk::open(if is_new { &half_made } else { path }, medium, Role::Table, false).map_err(io)?;
         let patience = Arc::new(Patience::default());
-        let backend = Backend { disk, patience: Arc::clone(&patience) };
+        let backend = Backend { disk, path: path.to_path_buf(), patience: Arc::clone(&patience) };
         let opened = sound(|| {
             let database = Builder::new().set_cache_size(cache_bytes).create_with_backend(backend)?;
             let marks = read_marks(&database)?;
@@ -284,6 +284,8 @@ fn table_error(path: &Path, error: redb::Error) -> OpenError {
 #[derive(Debug)]
 struct Backend {
     disk: Disk,
+    /// The name that the file has once it is complete.
+    path: PathBuf,
     patience: Arc<Patience>,
 }
 
@@ -302,7 +304,7 @@ impl StorageBackend for Backend {
             match self.disk.set_len(length) {
                 // A refused attempt has changed nothing, so it can be repeated. The site can stop while this waits.
                 Err(error) if is_full(&error) && self.patience.is_patient() => {
-                    let why = format!("{} cannot grow: {error}", self.disk.path().display());
+                    let why = format!("{} cannot grow: {error}", self.path.display());
                     self.patience.note(Role::Table, Some(why));
                     if self.patience.wait(pause.next()) {
                         return Err(error);

@@ -320,7 +320,7 @@ impl Shared {
                 (Some(surplus), false) => {
                     state.total -= 1;
                     drop(state);
-                    if let Err(error) = remove_if_there(&surplus) {
+                    if let Err(error) = self.place.check_there().and_then(|()| remove_if_there(&surplus)) {
                         return self.stop(format!("could not remove {}: {error}", surplus.display()));
                     }
                     continue;

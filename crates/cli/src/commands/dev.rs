@@ -8,7 +8,7 @@ use serde_json::json;
 use slackline_server::dev::FIRST_PORT;
 use slackline_server::{Dev as Cluster, DevConfig, DevError, Ports, RttTable, Signals, SiteHandle};
 
-use crate::end::{End, Finish};
+use crate::end::{End, Finish, complain};
 use crate::output::{Table, round_trips};
 
 /// The time that the sites may take to find each other before the command says that they have not.
@@ -75,6 +75,13 @@ impl Dev {
                 regions.join(", ")
             )));
         };
+        // A cluster's directory holds one for each site. One that is a site's own is somebody else's.
+        if !self.memory && self.data.join("IDENTITY").exists() {
+            return Err(Finish::WrongUse(format!(
+                "--data {}: that is one site's directory, and not a cluster's: use the one above it, or another",
+                self.data.display()
+            )));
+        }
         let names: Vec<&str> = regions.iter().map(String::as_str).collect();
         let distance = |from: &str, to: &str| table.rtt(from, to).filter(|_| from != to);
         let round_trips = (names.len() > 1).then(|| round_trips(&names, distance)).flatten();
@@ -106,7 +113,7 @@ impl Dev {
         let ready = cluster.wait_ready(READY);
         self.announce(cluster.sites(), ready, round_trips.as_deref()).print(self.json);
         if signals.wait(cluster.sites()) {
-            eprintln!("draining…");
+            complain("draining…");
         }
         cluster.drain(DRAIN).map(|()| End::silent()).map_err(|error| Finish::Failed(error.to_string()))
     }

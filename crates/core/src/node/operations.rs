@@ -168,6 +168,8 @@ impl Desk<'_> {
                 turn.out.finished.push((ticket, withdrawn.clone()));
                 withdrawn
             }
+            // A mistyped id: to make room for it would take away the room of those that its session's client has given.
+            None if session.is_far(operation.sequence) => Outcome::Unknown(UnknownReason::Forgotten),
             // It never arrived, and may still be on its way. The refusal is durable before the answer leaves, so that
             // the answer stays true when it arrives.
             None => {

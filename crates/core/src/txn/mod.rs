@@ -41,7 +41,9 @@
 //! # Parts
 //!
 //! Four rooms share no fields. A room tells another what it would tell that of another site: messages to this site
-//! itself are delivered within the same call.
+//! itself are delivered within the same call. What must be of one instant is asked by a call instead, of a room that is
+//! lent for it: a read of this site's own objects asks the participant, a part that is judged or carried out asks
+//! `calls` what it covers and depends on, and what is this site's alone is judged without a question.
 //!
 //! | room | what it is about | with it |
 //! | --- | --- | --- |

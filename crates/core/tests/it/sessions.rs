@@ -121,6 +121,22 @@ fn session_that_lives_still_waits_for_its_commit_in_doubt_after_a_restart() {
     assert_eq!(again(&mut cluster, 0, of, 1, add), Some(Outcome::Committed { phases: 1 }));
 }
 
+#[test]
+fn question_about_a_sequence_that_was_never_given_takes_no_room_from_those_that_were() {
+    let (mut cluster, of, add) = one_done_and_one_in_doubt();
+    cluster.cut.clear();
+    for far in [1 << 20, u64::MAX] {
+        assert_eq!(ask(&mut cluster, 0, of, far), forgotten());
+    }
+    assert_eq!(again(&mut cluster, 0, of, 1, add.clone()), Some(Outcome::Committed { phases: 1 }), "it is still known");
+    assert_eq!(again(&mut cluster, 0, of, 3, add), Some(Outcome::Committed { phases: 1 }), "the next one is carried out");
+    restart(&mut cluster, 0);
+    assert!(matches!(ask(&mut cluster, 0, of, 3), Outcome::Committed { .. }));
+
+    // One that its client may have given, and that has not come, is refused permanently as before.
+    assert_eq!(ask(&mut cluster, 0, of, SESSION_WINDOW), withdrawn());
+}
+
 /// All tokens are out, and operation 3 of a session at site 1 waits for some.
 fn third_that_waits() -> (Cluster, Session) {
     let mut cluster = Cluster::new(3);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use slackline_core::machine::Batch;
 use slackline_storage::{Embedded, Identity, OpenError, Options, Store, WriteError};
@@ -120,6 +121,41 @@ fn second_handle_is_refused_until_store_and_writer_are_gone() {
     assert!(matches!(writer.append(1, &[numbered(1, 1)]), Err(WriteError::Stopped { .. })));
     drop(writer);
     assert_eq!(open(&scratch.site(), &small()).unwrap().last(), 0);
+}
+
+/// A lock moves with its directory, so a second site may open a new directory at the path of a running one.
+#[test]
+fn directory_that_was_moved_away_harms_nothing_that_has_its_path_now() {
+    let scratch = Scratch::new("moved");
+    let mut first = open(&scratch.site(), &small()).unwrap();
+    let mut moved = first.writer().unwrap();
+    fill(&mut *moved, 1..=10, 50, 50);
+    std::fs::rename(scratch.site(), scratch.0.join("away")).unwrap();
+
+    let mut second = open(&scratch.site(), &small()).unwrap();
+    let mut writer = second.writer().unwrap();
+    fill(&mut *writer, 1..=10, 50, 50);
+
+    // The first one goes on in the segments that it has open, and stops when it needs a file by its name: none at its old path
+    // is its own.
+    let mut next = 11;
+    let why = loop {
+        assert!(next < 10_000, "it must have needed another segment");
+        match moved.append(next, &[numbered(next, 50)]) {
+            Ok(()) => next += 1,
+            Err(WriteError::NoRoom { .. }) => std::thread::sleep(Duration::from_millis(1)),
+            Err(WriteError::Stopped { why }) => break why,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert!(why.contains("moved or replaced while the site ran"), "{why}");
+
+    // Both keep all that they were given.
+    fill(&mut *writer, 11..=3000, 50, 50);
+    drop((writer, second));
+    assert_eq!(all(open(&scratch.site(), &small()).unwrap().reader()), expected(3000, 50));
+    drop((moved, first));
+    assert_eq!(all(open(&scratch.0.join("away"), &small()).unwrap().reader()), expected(next - 1, 50));
 }
 
 #[test]
