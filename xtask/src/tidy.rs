@@ -126,15 +126,22 @@ fn modules(findings: &mut Vec<String>) {
     }
 }
 
-/// The node names each chapter in one list, and nowhere else: what it does with one it does with all.
+/// The node names each chapter in one list, and nowhere else: what it does with one it does with all. No chapter knows another.
 fn chapters(findings: &mut Vec<String>) {
     let source = root().join("crates/core/src");
     let text_of = |file: &Path| fs::read_to_string(file).unwrap_or_default();
-    let mut chapters: Vec<String> = Vec::new();
+
+    // The chapters by their modules: a folder of this crate, in which a type implements the face.
+    let mut chapters: Vec<(String, String)> = Vec::new();
     for file in files(&source, &|path| path.extension().is_some_and(|extension| extension == "rs")) {
-        let text = text_of(&file);
-        let named = text.lines().filter_map(|line| line.strip_prefix("impl Chapter for "));
-        chapters.extend(named.map(|rest| rest.trim_end_matches(" {").to_owned()));
+        let inner = file.strip_prefix(&source).unwrap_or(&file);
+        let module = inner.iter().next().unwrap_or_default().to_string_lossy().trim_end_matches(".rs").to_owned();
+        for line in text_of(&file).lines().map(code_of) {
+            let Some((before, rest)) = line.split_once("Chapter for ") else { continue };
+            if before.trim_start().starts_with("impl") {
+                chapters.push((module.clone(), rest.trim_end_matches(" {").to_owned()));
+            }
+        }
     }
     if chapters.is_empty() {
         findings.push(
@@ -143,23 +150,67 @@ fn chapters(findings: &mut Vec<String>) {
         );
     }
 
+    // Each is a field of the list, and stands in both of its orders.
     let list = text_of(&source.join("node").join(LIST));
-    for chapter in &chapters {
-        let fields = list.matches(&format!(": {chapter},")).count();
-        if fields != 1 {
-            findings.push(format!("crates/core/src/node/{LIST}: {chapter} is {fields} times in the list of chapters"));
+    let mut fields = Vec::new();
+    for (_, chapter) in &chapters {
+        let named: Vec<&str> =
+            list.lines().filter_map(|line| line.split_once(&format!(": {chapter},"))).map(|(name, _)| name).collect();
+        let &[name] = &named[..] else {
+            let times = named.len();
+            findings.push(format!("crates/core/src/node/{LIST}: {chapter} is {times} times in the list of chapters"));
+            continue;
+        };
+        let field = name.trim().trim_start_matches("pub ").to_owned();
+        for order in ["[&self.", "[&mut self."] {
+            let all = list.lines().find(|line| line.trim_start().starts_with(order)).unwrap_or_default();
+            if !all.split(|letter: char| !letter.is_alphanumeric() && letter != '_').any(|word| word == field) {
+                findings.push(format!("crates/core/src/node/{LIST}: {field} is not in the order `{order}…]`"));
+            }
         }
+        fields.push(field);
     }
-    for file in files(&source.join("node"), &|path| path.file_name().is_some_and(|name| name != LIST)) {
-        let shown = file.strip_prefix(root()).unwrap_or(&file).display().to_string();
-        for (number, line) in text_of(&file).lines().enumerate() {
-            let code = line.split("//").next().unwrap_or_default();
-            let mut words = code.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
-            if let Some(chapter) = words.find(|word| chapters.iter().any(|chapter| chapter == word)) {
-                findings.push(format!("{shown}:{}: {chapter} is named outside of {LIST}", number + 1));
+
+    for file in files(&source, &|path| path.extension().is_some_and(|extension| extension == "rs")) {
+        let inner = file.strip_prefix(&source).unwrap_or(&file);
+        let module = inner.iter().next().unwrap_or_default().to_string_lossy().into_owned();
+        let is_list = inner == Path::new("node").join(LIST);
+        let is_node = module == "node" && !is_list;
+        let own = chapters.iter().any(|(of, _)| *of == module);
+        if !is_node && !own {
+            continue;
+        }
+
+        // The node may say neither the type, nor its field, nor its module; a chapter may not say another's module.
+        for (number, line) in text_of(&file).lines().map(code_of).enumerate() {
+            let words: Vec<&str> = line.split(|letter: char| !letter.is_alphanumeric() && letter != '_').collect();
+            let foreign = chapters.iter().zip(&fields).find(|((of, chapter), field)| {
+                let module_is_named = *of != module && names_module(line, of);
+                let is_named = words.contains(&chapter.as_str()) || line.contains(&format!(".{field}"));
+                module_is_named || is_node && is_named
+            });
+            if let Some(((_, chapter), _)) = foreign {
+                let shown = file.strip_prefix(root()).unwrap_or(&file).display();
+                findings.push(format!("{shown}:{}: the chapter {chapter} is named outside of {LIST}", number + 1));
             }
         }
     }
+}
+
+/// The code of a line, without its comment.
+fn code_of(line: &str) -> &str {
+    line.split("//").next().unwrap_or_default()
+}
+
+/// True if a line of code names a module of the crate, in a path or in a list of imports.
+fn names_module(line: &str, module: &str) -> bool {
+    let path = format!("crate::{module}");
+    let follows = |rest: &str| !rest.starts_with(|letter: char| letter.is_alphanumeric() || letter == '_');
+    let in_path = line.match_indices(&path).any(|(at, _)| follows(&line[at + path.len()..]));
+    let in_list = line.split_once("crate::{").is_some_and(|(_, list)| {
+        list.split([',', '{', '}']).any(|item| item.trim().strip_prefix(module).is_some_and(follows))
+    });
+    in_path || in_list
 }
 
 fn lengths(root: &Path, findings: &mut Vec<String>) {
@@ -174,6 +225,16 @@ fn lengths(root: &Path, findings: &mut Vec<String>) {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn module_is_named_in_a_path_and_in_a_list_of_imports() {
+        for line in ["use crate::txn::Txns;", "use crate::txn::*;", "    crate::txn", "use crate::{api, txn::Txns};"] {
+            assert!(super::names_module(line, "txn"), "{line}");
+        }
+        for line in ["use crate::txns::X;", "use crate::{api, turn::Turn};", "use super::txn::Txns;"] {
+            assert!(!super::names_module(line, "txn"), "{line}");
+        }
+    }
+
     #[test]
     fn the_workspace_is_in_order() {
         assert_eq!(super::tidy(), Vec::<String>::new());

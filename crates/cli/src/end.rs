@@ -24,7 +24,9 @@ pub(crate) fn say(line: impl Display) {
         && error.kind() != io::ErrorKind::BrokenPipe
     {
         // The command has done its work, and its output may be needed to undo it: a grant's id.
-        complain(format_args!("slackline: done, but standard output cannot be written ({error}); the output is: {line}"));
+        complain(format_args!(
+            "slackline: done, but standard output cannot be written ({error}); the output is: {line}"
+        ));
         std::process::exit(1);
     }
 }
@@ -352,7 +354,7 @@ fn reason_json(reason: &Reason) -> Value {
         Reason::Aborted(aborted) => return aborted_json(aborted),
         _ => json!({}),
     };
-    json["reason"] = json!(code(reason));
+    json["reason"] = json!(reason.code());
     json
 }
 
@@ -401,33 +403,6 @@ fn left_words(left: &Left) -> String {
             format!("not settled: {what}: ask for its outcome with `slackline outcome {}`", unknown.name)
         }
         (_, NotDone::Refused(_)) => format!("not done: {what}"),
-    }
-}
-
-/// The word for a reason.
-fn code(reason: &Reason) -> &'static str {
-    match reason {
-        Reason::UnknownQuota => "unknown_quota",
-        Reason::Exhausted { .. } => "exhausted",
-        Reason::InvalidAmount => "invalid_amount",
-        Reason::InvalidName => "invalid_name",
-        Reason::LimitDiffers { .. } => "limit_differs",
-        Reason::AboveOut { .. } => "above_out",
-        Reason::AboveLimit { .. } => "above_limit",
-        Reason::UnknownGrant => "unknown_grant",
-        Reason::QuotaDeleted => "quota_deleted",
-        Reason::Overloaded => "overloaded",
-        Reason::DeadlinePassed => "deadline_passed",
-        Reason::Unreachable { .. } => "unreachable",
-        Reason::Withdrawn => "withdrawn",
-        Reason::OtherContent => "other_content",
-        Reason::NotReady => "not_ready",
-        Reason::StorageFull => "storage_full",
-        Reason::NotSent { .. } => "not_sent",
-        Reason::UnknownRegion { .. } => "unknown_region",
-        Reason::Closed => "closed",
-        Reason::Aborted(aborted) => aborted.cause.code(),
-        _ => "other",
     }
 }
 

@@ -158,6 +158,18 @@ fn wrong_use_is_one_line_and_status_2() {
     assert_eq!(slackline(&["quota", "show", &long]).status, 2);
 }
 
+/// A script must not take what was done, or refused, for a crash because nobody reads what is said of it.
+#[cfg(target_os = "linux")]
+#[test]
+fn standard_error_that_cannot_be_written_changes_no_status() {
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_slackline"));
+    let status = command.args(["status", "--json", "--connect", "127.0.0.1:1", "--deadline", "100ms"]).stderr(full);
+    let ended = status.output().expect("the binary runs");
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert!(serde_json::from_slice::<serde_json::Value>(&ended.stdout).is_ok(), "{ended:?}");
+}
+
 #[test]
 fn wrong_config_key_is_named() {
     let folder = tempfile::tempdir().expect("a directory");

@@ -15,6 +15,9 @@
 //! | a client gives up | `withdraw`, `inquire`, `abandon`, `end_session` |
 //! | a call is over | `persist`, `measure` |
 //! | the site drains | `leave`, until it is done |
+//!
+//! What a chapter says to itself ([`Out::send`](crate::turn::Out::send) to this site) it takes up before its call ends, so the
+//! queue of these is empty whenever another chapter is called.
 
 use std::collections::BTreeSet;
 

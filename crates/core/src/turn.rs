@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use crate::api::{Outcome, Response};
-use crate::avantan::{Membership, Moment};
+use crate::avantan::Membership;
 use crate::clock::{MILLISECOND, Now, Offset, SECOND};
-use crate::config::{Config, Warranties};
+use crate::config::Config;
 use crate::id::{Incarnation, OperationId, SessionId, SiteId};
 use crate::machine::{Batch, ClientId};
 use crate::metrics::Metrics;
@@ -55,11 +55,6 @@ impl Peer {
     /// True if it serves, as far as was heard lately.
     pub fn is_up(&self, now: Now) -> bool {
         self.heard.is_some_and(|heard| now.mono.saturating_sub(heard) < SILENCE)
-    }
-
-    /// True if tokens given to it would be of use there.
-    pub fn takes_gifts(&self, now: Now) -> bool {
-        self.is_up(now) && !self.leaving && self.incarnation > Incarnation(0)
     }
 }
 
@@ -199,11 +194,6 @@ impl Here<'_> {
         longest.unwrap_or(200 * MILLISECOND).clamp(MILLISECOND, LONGEST_WAY)
     }
 
-    /// The time, for the leader of a round.
-    pub fn moment(&self) -> Moment {
-        Moment { now: self.now.mono, round_trip: self.longest_round_trip() }
-    }
-
     /// The last measured round trip to a site, in microseconds; a guess before anything was measured, zero to itself.
     pub fn round_trip(&self, site: SiteId) -> u64 {
         if site == self.site.me {
@@ -326,11 +316,5 @@ impl Here<'_> {
     /// The verdict of other sites' clocks on this site's wall clock.
     pub fn trust(&self) -> Trust {
         self.judge_clock().1
-    }
-
-    /// True if rights over objects are issued and relied upon: not while this site's clock is doubted, or was not
-    /// compared.
-    pub fn uses_rights(&self) -> bool {
-        self.config.warranties != Warranties::Off && self.trust() == Trust::Trusted
     }
 }

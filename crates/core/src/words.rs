@@ -16,7 +16,7 @@ impl Refusal {
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Refusal::UnknownQuota => ("unknown_quota", "no quota has this name"),
-            Refusal::Exhausted { .. } => ("exhausted", "exhausted: no site has enough tokens"),
+            Refusal::Exhausted { .. } => ("exhausted", "exhausted: there are not enough tokens"),
             Refusal::InvalidAmount => (
                 "invalid_amount",
                 "the amount is out of range: amounts and limits are 1 to 9223372036854775807, holds 1 ms to 400 days",
@@ -48,8 +48,10 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::AboveLimit { limit } => write!(f, "more tokens than the quota has: its limit is {limit}"),
-            Refusal::LimitDiffers { limit } => write!(f, "the quota exists with the limit {limit}"),
-            Refusal::AboveOut { at_most } => write!(f, "cannot release so many tokens: at most {at_most} are granted"),
+            Refusal::LimitDiffers { limit } => write!(f, "the quota exists already, with the limit {limit}"),
+            Refusal::AboveOut { at_most } => {
+                write!(f, "cannot release so many tokens: at most {at_most} are granted, as far as its site can tell")
+            }
             _ => f.write_str(self.words().1),
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use slackline_core::api::{self, Refusal};
-use slackline_core::id::OperationId;
+use slackline_core::id::{OperationId, SiteSet};
 use slackline_core::object::{self, Cause};
 
 use crate::command::NotTaken;
@@ -337,29 +337,13 @@ impl fmt::Display for Aborted {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::UnknownQuota => f.write_str("no quota has this name"),
-            Reason::Exhausted { asked } if asked.is_empty() => f.write_str("exhausted: there are not enough tokens"),
-            Reason::Exhausted { asked } => {
-                write!(f, "exhausted: there are not enough tokens (sites asked: {})", asked.join(", "))
+            Reason::Exhausted { asked } if !asked.is_empty() => {
+                write!(f, "{} (sites asked: {})", Refusal::Exhausted { asked: SiteSet::default() }, asked.join(", "))
             }
-            Reason::InvalidAmount => Refusal::InvalidAmount.fmt(f),
-            Reason::InvalidName => Refusal::InvalidName.fmt(f),
-            Reason::LimitDiffers { limit } => write!(f, "the quota exists already, with the limit {limit}"),
-            Reason::AboveLimit { limit } => Refusal::AboveLimit { limit: *limit }.fmt(f),
-            Reason::AboveOut { at_most } => {
-                write!(f, "cannot release so many tokens: at most {at_most} are granted, as far as its site can tell")
-            }
-            Reason::UnknownGrant => Refusal::UnknownGrant.fmt(f),
-            Reason::QuotaDeleted => Refusal::QuotaDeleted.fmt(f),
-            Reason::Overloaded => Refusal::Overloaded.fmt(f),
-            Reason::DeadlinePassed => Refusal::DeadlinePassed.fmt(f),
             Reason::Unreachable { missing } => {
-                write!(f, "sites that this needs did not answer: {}", missing.join(", "))
+                write!(f, "{}: {}", Refusal::Unreachable { missing: SiteSet::default() }, missing.join(", "))
             }
-            Reason::Withdrawn => Refusal::Withdrawn.fmt(f),
-            Reason::OtherContent => Refusal::OtherContent.fmt(f),
             Reason::NotReady => f.write_str("none of the sites that may do it is ready; `slackline status` tells more"),
-            Reason::StorageFull => Refusal::StorageFull.fmt(f),
             Reason::NotSent { sites } => {
                 write!(f, "not sent: no connection to {} before the deadline", sites.join(", "))
             }
@@ -368,11 +352,47 @@ impl fmt::Display for Reason {
             }
             Reason::Closed => f.write_str("the client was closed"),
             Reason::Aborted(aborted) => aborted.fmt(f),
+            // A site's refusal is said in the words that all have for it.
+            reason => reason.refusal().map_or(Ok(()), |refusal| refusal.fmt(f)),
         }
     }
 }
 
 impl Reason {
+    /// Its name in JSON; stable.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Reason::NotSent { .. } => "not_sent",
+            Reason::UnknownRegion { .. } => "unknown_region",
+            Reason::Closed => "closed",
+            Reason::Aborted(aborted) => aborted.cause.code(),
+            reason => reason.refusal().map_or("other", Refusal::code),
+        }
+    }
+
+    /// The refusal of a site that it is, without the sites in it; none if it is the client's own, or an abort.
+    fn refusal(&self) -> Option<Refusal> {
+        Some(match *self {
+            Reason::UnknownQuota => Refusal::UnknownQuota,
+            Reason::Exhausted { .. } => Refusal::Exhausted { asked: SiteSet::default() },
+            Reason::InvalidAmount => Refusal::InvalidAmount,
+            Reason::InvalidName => Refusal::InvalidName,
+            Reason::LimitDiffers { limit } => Refusal::LimitDiffers { limit },
+            Reason::AboveOut { at_most } => Refusal::AboveOut { at_most },
+            Reason::AboveLimit { limit } => Refusal::AboveLimit { limit },
+            Reason::UnknownGrant => Refusal::UnknownGrant,
+            Reason::QuotaDeleted => Refusal::QuotaDeleted,
+            Reason::Overloaded => Refusal::Overloaded,
+            Reason::DeadlinePassed => Refusal::DeadlinePassed,
+            Reason::Unreachable { .. } => Refusal::Unreachable { missing: SiteSet::default() },
+            Reason::Withdrawn => Refusal::Withdrawn,
+            Reason::OtherContent => Refusal::OtherContent,
+            Reason::NotReady => Refusal::NotReady,
+            Reason::StorageFull => Refusal::StorageFull,
+            Reason::NotSent { .. } | Reason::UnknownRegion { .. } | Reason::Closed | Reason::Aborted(_) => return None,
+        })
+    }
+
     /// The reason that an abort is.
     pub fn of_abort(abort: object::Abort, topology: &Topology) -> Self {
         Reason::Aborted(Box::new(Aborted::new(abort, topology)))

@@ -6,11 +6,11 @@ use slackline_core::avantan::Message;
 use slackline_core::chapter::Chapter as _;
 use slackline_core::id::{GrantId, OperationId, SessionId};
 use slackline_core::machine::Effect;
-use slackline_core::node::Node;
+use slackline_core::node::{Node, read_outcome_key};
 use slackline_core::object;
 use slackline_core::peer::Body;
 use slackline_core::peer::quota::QuotaMessage;
-use slackline_core::quota::quota_number;
+use slackline_core::quota::{quota_number, read_due_key, read_grant_key};
 use slackline_core::rows::{COORDINATOR, DUE, GRANT, OUTCOME, PARTICIPANT, QUOTA_COLD, QUOTA_HOT};
 
 use crate::invariants::bounded_work::{self, Leftovers, Why};
@@ -39,19 +39,24 @@ impl Simulation {
 
         // Each kind of row must be accounted for by what the machine has in memory, or by the oracle.
         for key in rows.keys() {
-            let number = |from: usize| u64::from_be_bytes(key[from..from + 8].try_into().expect("eight bytes"));
             match key[0] {
                 QUOTA_COLD | QUOTA_HOT => {
                     let number = quota_number(key).expect("a key that the node wrote");
                     left.quotas += usize::from(node.chapters().quotas.numbered(number).is_none());
                 }
                 OUTCOME => {
-                    let slot = u64::from(u16::from_be_bytes([key[9], key[10]]));
-                    left.outcomes += usize::from(!outcomes.contains(&(SessionId(number(1)), slot)));
+                    let row = read_outcome_key(key).expect("a key that the node wrote");
+                    left.outcomes += usize::from(!outcomes.contains(&row));
                 }
                 PARTICIPANT | COORDINATOR => left.transactions += 1,
-                GRANT => left.grants += usize::from(!is_tracked(number(5))),
-                DUE => left.grants += usize::from(!is_tracked(number(13))),
+                GRANT => {
+                    let (_, number) = read_grant_key(key).expect("a key that the node wrote");
+                    left.grants += usize::from(!is_tracked(number));
+                }
+                DUE => {
+                    let (_, _, number) = read_due_key(key).expect("a key that the node wrote");
+                    left.grants += usize::from(!is_tracked(number));
+                }
                 _ => {}
             }
         }

@@ -94,7 +94,8 @@ impl Embedded {
 
         let io = |action| move |source| OpenError::io(action, path, source);
         let Options { segment_bytes, direct, ref medium, .. } = options;
-        let place = Place::open(directory.log(), segment_bytes, direct, medium.clone()).map_err(io("open the log in"))?;
+        let place =
+            Place::open(directory.log(), segment_bytes, direct, medium.clone()).map_err(io("open the log in"))?;
         let listing = Listing::read(&place.directory).map_err(io("list the log in"))?;
 
         // The name is written last, so a directory that bears one was complete. Where its table or its log is missing now, making

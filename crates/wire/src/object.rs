@@ -603,6 +603,7 @@ impl TryFrom<internal::Prepare> for Prepare {
             released: (convert(prepare.holder, "holder")?, convert(prepare.released, "released")?),
             rank: optional(prepare.rank, "rank")?.unwrap_or_default(),
             is_check: prepare.is_check,
+            is_untimed: false,
         })
     }
 }

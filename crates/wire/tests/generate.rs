@@ -274,6 +274,7 @@ impl Generator {
                 released: (self.start(), self.right()),
                 rank: self.rank(),
                 is_check: self.flag(),
+                is_untimed: false,
             })),
             5 => {
                 let vote = match self.below(4) {

@@ -53,7 +53,9 @@ impl Outcome {
                     (json!({ "granted": grant }), format!("granted: {grant}"))
                 }
                 Effect::Released { amount } => (json!({ "released": amount }), format!("released {amount}")),
-                Effect::Created { limit } => (json!({ "created": limit }), format!("created with {}", counted(limit.unsigned_abs(), "token"))),
+                Effect::Created { limit } => {
+                    (json!({ "created": limit }), format!("created with {}", counted(limit.unsigned_abs(), "token")))
+                }
                 Effect::Deleted => (json!("deleted"), "deleted".to_owned()),
                 Effect::Committed { phases } => (json!({ "committed": phases }), "committed".to_owned()),
                 Effect::LossAccepted => (json!("loss_accepted"), "the loss is accepted".to_owned()),

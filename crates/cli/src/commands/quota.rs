@@ -89,7 +89,8 @@ impl Create {
         connection.run(json, async move |client: Client| {
             let limit = client.quota(&name).create(limit).await.done()?;
             let json = json!({ "outcome": "done", "quota": name, "limit": limit });
-            Ok(End::new(json, format!("quota {name} has {}", counted(limit.unsigned_abs(), "token"))).answered(Answered::by(None)))
+            Ok(End::new(json, format!("quota {name} has {}", counted(limit.unsigned_abs(), "token")))
+                .answered(Answered::by(None)))
         })
     }
 }
@@ -251,7 +252,8 @@ async fn release_grant(client: &Client, text: &str) -> Result<End, Finish> {
     let amount = client.release_grant(grant).await.done()?;
     let json = json!({ "outcome": "done", "grant": text, "amount": amount });
     let site = client.topology().name(grant.site);
-    Ok(End::new(json, format!("released {text}: {}", counted(amount.unsigned_abs(), "token"))).answered(Answered::by(Some(site))))
+    Ok(End::new(json, format!("released {text}: {}", counted(amount.unsigned_abs(), "token")))
+        .answered(Answered::by(Some(site))))
 }
 
 fn explain(text: &str, error: &ParseNameError) -> Finish {

@@ -39,7 +39,7 @@ const HELLO: u64 = 300 * MILLISECOND;
 /// A peer's position is noted durably when it has moved on by this number of batches, or after [`NOTE`].
 const NOTED: u64 = 64;
 /// The time between two pings, in microseconds.
-const PING: u64 = SECOND;
+pub const PING: u64 = SECOND;
 
 impl Node {
     /// Handles messages about lives, liveness and clocks, whether or not the site serves yet; returns every other one.

@@ -20,12 +20,14 @@ mod requests;
 pub use crate::config::{Config, OpenError};
 pub use crate::metrics::Metrics;
 pub use identity::Stale;
+pub use lives::PING;
+pub use operations::read_outcome_key;
 
 use crate::api::{PeerStatus, Readiness, Request, Response, Status};
 use crate::avantan::Membership;
 use crate::chapter::Revived;
 use crate::clock::Now;
-use crate::id::{Incarnation, SessionId, SiteId};
+use crate::id::{Incarnation, SiteId};
 use crate::machine::{self, ClientId, Effect, Input, KeySet, Machine, Reader, Seq, View};
 use crate::peer::{Body, PeerMessage, RelayMessage, SiteMessage};
 use crate::right::Start;
@@ -281,9 +283,8 @@ impl Node {
 
     /// Restores a row of a session: the outcome of an operation, or the session's mark.
     fn recover_outcome(&mut self, key: &[u8], value: &[u8], now: Now) -> Result<(), crate::codec::Malformed> {
-        let mut cursor = crate::codec::Cursor(&key[1..]);
-        let session = SessionId(cursor.be_u64()?);
-        if u64::from(cursor.be_u16()?) == session::MARK_SLOT {
+        let (session, slot) = read_outcome_key(key)?;
+        if slot == session::MARK_SLOT {
             self.sessions.restore_mark(session, session::decode_mark(value)?, now.mono);
             return Ok(());
         }

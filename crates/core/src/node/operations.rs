@@ -11,6 +11,7 @@ use crate::api::{
     Answer, BATCH_OPERATIONS, Batch, Outcome, Refusal, Response, SESSION_WINDOW, Submission, UnknownReason,
 };
 use crate::chapter::{Fate, Order};
+use crate::codec::{Cursor, Malformed};
 use crate::id::{OperationId, SessionId};
 use crate::machine::{self, ClientId, View};
 use crate::rows::OUTCOME;
@@ -310,6 +311,15 @@ pub(super) fn outcome_key(session: SessionId, slot: u64) -> [u8; 11] {
     key[1..9].copy_from_slice(&session.0.to_be_bytes());
     key[9..].copy_from_slice(&(slot as u16).to_be_bytes());
     key
+}
+
+/// Reads back the key of a row of a session: the session and the slot, which is [`MARK_SLOT`](crate::session::MARK_SLOT) for its mark.
+pub fn read_outcome_key(key: &[u8]) -> Result<(SessionId, u64), Malformed> {
+    let mut cursor = Cursor(key.get(1..).ok_or(Malformed)?);
+    let session = SessionId(cursor.be_u64()?);
+    let slot = u64::from(cursor.be_u16()?);
+    cursor.end()?;
+    Ok((session, slot))
 }
 
 /// Writes an operation's outcome, with the session's mark.

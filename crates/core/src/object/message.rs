@@ -175,6 +175,9 @@ pub struct Prepare {
     pub rank: Rank,
     /// True if the transaction writes nothing anywhere: the part is only checked, and nothing is locked or kept.
     pub is_check: bool,
+    /// True if nothing rests on the deadline: the coordinator's own site alone takes part, and the transaction rests on no site's
+    /// rights. Never true of one that travels.
+    pub is_untimed: bool,
 }
 
 /// A participant's answer.

@@ -33,7 +33,7 @@ mod walk;
 pub use book::{QUOTAS, Quotas, RELAXED_TICK, TICK, WAKES};
 pub use names::{Forgetting, Freeze};
 pub use one::Quota;
-pub use row::{grant_key, quota_number};
+pub use row::{grant_key, quota_number, read_due_key, read_grant_key};
 pub use tally::count;
 pub use walk::KEPT;
 

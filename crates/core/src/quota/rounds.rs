@@ -15,7 +15,7 @@ use super::book::{Place, Quotas, RELAXED_TICK, SECOND_LOOK, TICK};
 use super::one::{Admin, Dirty};
 use super::serve::created;
 use crate::api::{Outcome, Refusal, UnknownReason};
-use crate::avantan::{Due, Intent, Message, Offer, Role, Sight, Step};
+use crate::avantan::{Due, Intent, Message, Moment, Offer, Role, Sight, Step};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::gift::Totals;
 use crate::id::{SiteId, SiteSet};
@@ -39,6 +39,11 @@ pub(super) enum Cause {
     Proactive,
     /// What another leader began is to be brought to an end, or a new incarnation recorded.
     Recovery,
+}
+
+/// The time, for the leader of a round.
+pub(super) fn moment(here: &Here) -> Moment {
+    Moment { now: here.now.mono, round_trip: here.longest_round_trip() }
 }
 
 impl Quotas {
@@ -90,7 +95,7 @@ impl Quotas {
         let quota = &mut self.list[at];
         if quota.avantan.in_round() && *quota.avantan.role() == Role::Idle {
             let activity = self.list[at].activity(&turn.here);
-            activity.leader.follow(turn.here.moment(), turn.out.rng);
+            activity.leader.follow(moment(&turn.here), turn.out.rng);
         }
         self.schedule(at);
     }
@@ -205,7 +210,7 @@ impl Quotas {
                 self.ask_whether_it_may_vote(turn, at);
             }
             let activity = self.list[at].activity(&turn.here);
-            activity.tick_at = activity.tick_at.min(activity.leader.put_off(turn.here.moment()));
+            activity.tick_at = activity.tick_at.min(activity.leader.put_off(moment(&turn.here)));
             return;
         }
 
@@ -222,7 +227,7 @@ impl Quotas {
         let intent = if intent == Intent::Move && again { Intent::Gather } else { intent };
         let mut step = Step::default();
         let (avantan, activity) = self.list[at].parts(&turn.here);
-        activity.leader.lead(turn.here.moment(), avantan, turn.here.site, (intent, offer), &mut step);
+        activity.leader.lead(moment(&turn.here), avantan, turn.here.site, (intent, offer), &mut step);
         activity.waiting.note_offer();
         activity.asked_for_gifts = false;
         self.conclude_step(turn, at, before, step);
@@ -274,7 +279,7 @@ impl Quotas {
     /// A member is new, and no round has recorded it.
     pub(super) fn record_soon(&mut self, turn: &mut Turn, at: usize) {
         let activity = self.list[at].activity(&turn.here);
-        activity.leader.record_soon(turn.here.moment(), turn.out.rng);
+        activity.leader.record_soon(moment(&turn.here), turn.out.rng);
         self.schedule(at);
     }
 
@@ -408,7 +413,7 @@ impl Quotas {
         let sight = Sight { has_majority, unanswered: self.unreachable(&turn.here, at) };
         let mut step = Step::default();
         let (avantan, activity) = self.list[at].parts(&turn.here);
-        let due = activity.leader.tick(turn.here.moment(), turn.out.rng, avantan, turn.here.site, sight, &mut step);
+        let due = activity.leader.tick(moment(&turn.here), turn.out.rng, avantan, turn.here.site, sight, &mut step);
         match due {
             Due::Stepped => self.conclude_step(turn, at, before, step),
             Due::Finish => self.lead(turn, at, Intent::Move, Cause::Recovery),
@@ -490,7 +495,7 @@ impl Quotas {
             let generation = quota.avantan.share.table.generation;
             let (instance, number) = (quota.avantan.share.applied + 1, quota.number);
             let activity = quota.activity(&turn.here);
-            activity.leader.collect(turn.here.moment());
+            activity.leader.collect(moment(&turn.here));
             if !matches!(lifecycle, None | Some(crate::avantan::Lifecycle::Keep)) {
                 for admin in &mut activity.admin {
                     let aim = Aim { quota: number, generation, instance, limit: admin.limit };
@@ -524,7 +529,7 @@ impl Quotas {
         let in_round = self.list[at].avantan.in_round();
         let activity = self.list[at].activity(&turn.here);
         let wanted = !activity.waiting.is_empty() || !activity.admin.is_empty() || in_round;
-        activity.leader.fail(turn.here.moment(), turn.out.rng, wanted);
+        activity.leader.fail(moment(&turn.here), turn.out.rng, wanted);
     }
 
     /// An instance was decided and applied.
@@ -703,7 +708,7 @@ impl Quotas {
         for at in 0..self.list.len() {
             if self.list[at].avantan.in_round() {
                 let activity = self.list[at].activity(&turn.here);
-                activity.leader.resume(turn.here.moment(), turn.out.rng);
+                activity.leader.resume(moment(&turn.here), turn.out.rng);
                 self.schedule(at);
             }
             if self.is_unrecorded(&turn.here, at) {

@@ -115,6 +115,19 @@ pub fn grant_key(incarnation: Incarnation, number: u64) -> [u8; 13] {
     key
 }
 
+/// Reads back the key of a tracked grant: its incarnation and its number.
+pub fn read_grant_key(key: &[u8]) -> Result<(Incarnation, u64), Malformed> {
+    let mut cursor = Cursor(key.get(1..).ok_or(Malformed)?);
+    let found = (read_incarnation(&mut cursor)?, cursor.be_u64()?);
+    cursor.end()?;
+    Ok(found)
+}
+
+/// An incarnation in a key: its bytes are in the order in which keys are sorted.
+fn read_incarnation(cursor: &mut Cursor) -> Result<Incarnation, Malformed> {
+    Ok(Incarnation((u32::from(cursor.be_u16()?) << 16) | u32::from(cursor.be_u16()?)))
+}
+
 /// A tracked grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Grant {
@@ -165,13 +178,13 @@ pub(super) fn due_key(uptime: u64, incarnation: Incarnation, number: u64) -> [u8
 }
 
 /// Reads back a key of the index by time: (uptime, incarnation, number).
-pub(super) fn read_due_key(key: &[u8]) -> Result<(u64, Incarnation, u64), Malformed> {
+pub fn read_due_key(key: &[u8]) -> Result<(u64, Incarnation, u64), Malformed> {
     let mut cursor = Cursor(key.get(1..).ok_or(Malformed)?);
     let uptime = cursor.be_u64()?;
-    let incarnation = (u32::from(cursor.be_u16()?) << 16) | u32::from(cursor.be_u16()?);
+    let incarnation = read_incarnation(&mut cursor)?;
     let number = cursor.be_u64()?;
     cursor.end()?;
-    Ok((uptime, Incarnation(incarnation), number))
+    Ok((uptime, incarnation, number))
 }
 
 /// The uptime in a key of the index by time.

@@ -33,6 +33,12 @@ const GREETINGS: u32 = 4;
 /// The most quotas that one step of an announcement covers.
 const ANNOUNCED: usize = 256;
 
+/// True if tokens given to the member at this position would be of use there.
+fn takes_gifts(here: &Here, peer: usize) -> bool {
+    let peer = &here.peers[peer];
+    peer.is_up(here.now) && !peer.leaving && peer.incarnation > Incarnation(0)
+}
+
 impl Quotas {
     /// Takes in what a member says of its share.
     pub(super) fn digest(&mut self, turn: &mut Turn, from: usize, digest: Digest) {
@@ -176,7 +182,7 @@ impl Quotas {
 
         // A gift counts as there from when it is given, or several digests that cross it would each be answered by another.
         let me = turn.here.position;
-        let eligible = |peer: usize| peer != me && turn.here.peers[peer].takes_gifts(turn.here.now);
+        let eligible = |peer: usize| peer != me && takes_gifts(&turn.here, peer);
         let has = |peer: usize| {
             let share = &activity.peers[peer];
             share.free.max(0).saturating_add(quota.under_way(&turn.here, peer, share))
@@ -437,7 +443,7 @@ impl Quotas {
     /// where to go on.
     pub(super) fn give_away(&mut self, turn: &mut Turn, from: usize) -> Option<usize> {
         let up: Vec<usize> = (0..turn.here.peers.len())
-            .filter(|&peer| peer != turn.here.position && turn.here.peers[peer].takes_gifts(turn.here.now))
+            .filter(|&peer| peer != turn.here.position && takes_gifts(&turn.here, peer))
             .collect();
         if up.is_empty() || !turn.here.config.redistribute {
             return None;

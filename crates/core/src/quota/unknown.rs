@@ -148,7 +148,7 @@ impl Quotas {
                 return turn.out.send(turn.here.peers[from].site, QuotaMessage::agreement(name, message));
             }
             Heard::Counted | Heard::Cleared if avantan.in_round() => {
-                activity.leader.take_over(turn.here.moment(), turn.out.rng);
+                activity.leader.take_over(super::rounds::moment(&turn.here), turn.out.rng);
             }
             Heard::Counted | Heard::Cleared => {}
         }

@@ -30,14 +30,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::dependents::Dependents;
-use super::locks::Locks;
-use super::table::{Holds, Table, need_head, row_key, row_range};
-use crate::bounds::{AT_ONCE, READ_ITEMS};
+use super::table::{Table, need_head, row_range};
+use crate::bounds::AT_ONCE;
 use crate::clock::{MILLISECOND, Now};
+use crate::codec::Malformed;
 use crate::id::{Incarnation, SiteId};
 use crate::machine::{Batch, KeySet};
 use crate::object::message::Message;
-use crate::object::{CALL_MARK, GONE, ObjectKey, Part, Span, is_call};
+use crate::object::{Abort, CALL_MARK, ObjectKey, Part, Span, is_call};
 use crate::right::Start;
 use crate::turn::{Here, Turn};
 
@@ -52,7 +52,7 @@ const USED: usize = 262_144;
 
 /// The last uses of this home's calls, and the places at which the rounds through calls and notes are.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Uses {
+struct Uses {
     /// The last use of each call, in monotonic microseconds.
     last: BTreeMap<String, u64>,
     /// The time since which uses are noted; a call that is not in `last` counts as used then.
@@ -65,7 +65,7 @@ pub(super) struct Uses {
 
 impl Uses {
     /// Notes that a program wanted a call's result.
-    pub(super) fn note(&mut self, now: Now, name: &str) {
+    fn note(&mut self, now: Now, name: &str) {
         if !is_call(name) {
             return;
         }
@@ -109,9 +109,9 @@ pub(super) struct Calls {
     /// The site's start: an answer to a question of another start does not count.
     start: Start,
     /// The calls that depend on objects of this home.
-    pub(super) dependents: Dependents,
+    dependents: Dependents,
     /// The uses of this home's calls.
-    pub(super) uses: Uses,
+    uses: Uses,
     /// When each step is due, in monotonic microseconds; at most one timer of each kind, and none before the site serves.
     timers: BTreeSet<(u64, Timer)>,
 }
@@ -128,6 +128,26 @@ impl Calls {
             self.timers.insert((here.now.mono + idle, Timer::Calls));
             self.timers.insert((here.now.mono + idle, Timer::Notes));
         }
+    }
+
+    /// Checks that a part covers every call that depends on what it writes, and that there is room for what it registers.
+    pub(super) fn check(&self, site: SiteId, part: &Part) -> Result<(), Abort> {
+        self.dependents.check(site, part)
+    }
+
+    /// Notes that a program wanted a call's result.
+    pub(super) fn note_use(&mut self, now: Now, name: &str) {
+        self.uses.note(now, name);
+    }
+
+    /// Restores a row of an earlier life.
+    pub(super) fn restore(&mut self, key: &[u8], row: &[u8]) -> Result<(), Malformed> {
+        self.dependents.restore(key, row)
+    }
+
+    /// The keys of its rows.
+    pub(super) fn rows(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.dependents.rows()
     }
 
     /// Notes what a part that is carried out says of calls: those that depend on objects here from now on, and those
@@ -247,44 +267,6 @@ impl Calls {
         }
         self.uses.noted = last.filter(|_| !is_over);
         self.look_again(&turn.here, Timer::Notes, is_over);
-    }
-
-    /// Those of these calls that are not there, and are not about to be put.
-    fn gone_of(table: &Table, locks: &Locks, names: Vec<String>) -> Vec<String> {
-        let is_gone = |name: &String| {
-            // A call that was registered after the working set was named is not in the view, and may be there.
-            if !table.view.knows_head(&row_key(table.incarnation, name)) {
-                return false;
-            }
-
-            // Nor is it gone if it reads as nothing because a home that it rests on lost its storage, or if this home
-            // lost its own and cannot tell yet; nor if a prepared part may put it. Else a note would go that a result
-            // still needs.
-            let head = locks.head(table, name);
-            let is_nothing = head.is_ok_and(|head| head.holds == Holds::Nothing && head.version.number & GONE == 0);
-            is_call(name) && is_nothing && !locks.is_changing(name)
-        };
-        names.into_iter().filter(is_gone).collect()
-    }
-
-    /// Answers another home that has notes of these calls of this one.
-    pub(super) fn wondered(
-        &self,
-        turn: &mut Turn,
-        table: &Table,
-        locks: &Locks,
-        from: SiteId,
-        (start, stamp): (Start, u64),
-        names: Vec<String>,
-    ) {
-        if names.len() > READ_ITEMS {
-            turn.out.metrics.ignored += 1;
-            return;
-        }
-        let names = Self::gone_of(table, locks, names);
-        if !names.is_empty() {
-            turn.out.send(from, Message::AbsentCalls { start, stamp, names });
-        }
     }
 
     /// Removes the notes of calls that are gone, unless they were registered after the question.

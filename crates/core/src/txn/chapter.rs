@@ -39,7 +39,7 @@ impl Chapter for Txns {
                 let row = ParticipantRow::decode(value).map_err(malformed)?;
                 self.participant.restore(id, row, incarnation, reader)?;
             }
-            DEPENDENT => self.calls.dependents.restore(key, value).map_err(malformed)?,
+            DEPENDENT => self.calls.restore(key, value).map_err(malformed)?,
             _ => {
                 let (session, sequence, row) = CoordinatorRow::decode(key, value).map_err(malformed)?;
                 let CoordinatorRow { low, digest, is_committed, .. } = row;

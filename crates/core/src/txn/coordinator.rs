@@ -286,7 +286,7 @@ impl Coordinator {
 
     /// True if nothing rests on the deadline of a transaction under way: one site alone takes part, and it rests on no
     /// site's rights.
-    pub(super) fn is_untimed(&self, id: OperationId) -> bool {
+    fn is_untimed(&self, id: OperationId) -> bool {
         let coordination = self.coordination.get(&id);
         coordination.is_some_and(|coordination| coordination.participants.len() == 1 && coordination.rests.is_empty())
     }
@@ -384,6 +384,7 @@ impl Coordinator {
             released: (self.start, released[position]),
             rank: *rank,
             is_check: *is_check,
+            is_untimed: participants[position].0 == id.site && self.is_untimed(id),
         })
     }
 

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
-use super::dependents::Dependents;
+use super::calls::Calls;
 use super::table::{Head, Holds, Table, is_within, judged};
 use crate::id::{Incarnation, OperationId};
 use crate::object::{Abort, Cause, Change, ObjectKey, Part, Span, Value, Version};
@@ -117,9 +117,9 @@ impl Locks {
 
     /// Judges a part. It passes if nothing that it read has changed, no prepared part stands in its way, and it covers
     /// all calls that depend on what it writes.
-    pub(super) fn check(&self, table: &Table, dependents: &Dependents, part: &Part) -> Result<(), Abort> {
+    pub(super) fn check(&self, table: &Table, calls: &Calls, part: &Part) -> Result<(), Abort> {
         // No call is shown with a result that its function would not give: each writer of what it rests on covers it.
-        dependents.check(table.site, part)?;
+        calls.check(table.site, part)?;
         let refuse = |cause, name: &str| Err(Abort::about(cause, table.site, name));
         if let Some(call) = registered(part).find(|call| self.calls.contains(*call)) {
             return Err(Abort { key: Some(call.clone()), site: Some(table.site), ..Abort::of(Cause::Busy) });

@@ -140,7 +140,7 @@ impl Txns {
 
     /// The keys of its resident rows.
     pub fn rows(&self) -> Vec<Vec<u8>> {
-        let rows = self.participant.rows().chain(self.coordinator.rows()).chain(self.calls.dependents.rows());
+        let rows = self.participant.rows().chain(self.coordinator.rows()).chain(self.calls.rows());
         let mut rows: Vec<Vec<u8>> = rows.collect();
         rows.sort_unstable();
         rows
@@ -372,8 +372,7 @@ impl Txns {
             Message::Prepare(prepare) if !prepare.part.keeps_bounds() => turn.out.metrics.ignored += 1,
             Message::Prepare(prepare) => {
                 let id = prepare.id;
-                let is_untimed = from == me && coordinator.is_untimed(id);
-                if let Some(vote) = participant.prepare(turn, table, calls, *prepare, is_untimed) {
+                if let Some(vote) = participant.prepare(turn, table, calls, *prepare) {
                     turn.out.send(id.site, Message::Vote { id, vote });
                 }
             }
@@ -435,7 +434,7 @@ impl Txns {
 
             // About calls.
             Message::ProbeCalls { start, stamp, names } => {
-                calls.wondered(turn, table, &participant.locks, from, (start, stamp), names);
+                participant.tell_absent(turn, table, from, (start, stamp), names);
             }
             Message::AbsentCalls { start, stamp, names } => calls.gone(turn, from, (start, stamp), names),
         }

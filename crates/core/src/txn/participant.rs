@@ -289,7 +289,7 @@ impl Participant {
         // Another call that depends on it is not covered here, so the check fails then: else that call's result would
         // rest on a result that nobody keeps up to date.
         let part = Part { writes: vec![(call.name.clone(), Change::Delete)], forgets: vec![call], ..Part::default() };
-        if self.locks.check(table, &calls.dependents, &part).is_ok() {
+        if self.locks.check(table, calls, &part).is_ok() {
             self.apply(turn, Some(table), calls, &part);
             turn.out.metrics.calls_evicted += 1;
         }
@@ -348,7 +348,6 @@ impl Participant {
         table: &Table,
         calls: &mut Calls,
         prepare: Prepare,
-        is_untimed: bool,
     ) -> Option<Vote> {
         if prepare.is_check {
             return Some(self.check_part(turn, table, calls, &prepare));
@@ -359,11 +358,11 @@ impl Participant {
         if let Some(vote) = self.voted_before(&turn.here, &prepare) {
             return Some(vote);
         }
-        if let ControlFlow::Break(vote) = self.admit(turn, &prepare, is_untimed) {
+        if let ControlFlow::Break(vote) = self.admit(turn, &prepare) {
             return vote;
         }
         let (id, max_wait) = (prepare.id, prepare.max_wait);
-        self.take_in(turn, prepare, is_untimed);
+        self.take_in(turn, prepare);
 
         // Defend first, prepare second: the vote is taken only when no right over what the part writes can still be
         // live. While it waits it holds no lock, only the block on new rights, so a slow holder delays no other
@@ -409,7 +408,7 @@ impl Participant {
 
     /// Judges whether a new part may be taken: by who is asked, by room, and by the deadline. Breaks with this site's
     /// answer if not.
-    fn admit(&mut self, turn: &mut Turn, prepare: &Prepare, is_untimed: bool) -> ControlFlow<Option<Vote>> {
+    fn admit(&mut self, turn: &mut Turn, prepare: &Prepare) -> ControlFlow<Option<Vote>> {
         let Prepare { id, deadline, participants, .. } = prepare;
         let (id, deadline) = (*id, *deadline);
         let me = turn.here.site.me;
@@ -435,7 +434,7 @@ impl Participant {
         // To refuse a part would have to be durable, and to take it would rest on a clock that is known to be wrong,
         // here or there, or that was not compared yet. The coordinator asks again.
         if self.entries.len() >= PARTS
-            || !is_untimed && (turn.here.trust() == Trust::Unknown || !turn.here.agrees_with(id.site))
+            || !prepare.is_untimed && (turn.here.trust() == Trust::Unknown || !turn.here.agrees_with(id.site))
         {
             turn.out.metrics.ignored += 1;
             return ControlFlow::Break(None);
@@ -455,7 +454,7 @@ impl Participant {
         // row of its own refuses this one, until that time has come.
         let is_far = deadline > turn.here.now.wall.saturating_add_unsigned(FARTHEST + 2 * turn.here.config.epsilon);
         // That the coordinator's clock agrees says nothing where this one is doubted: the two may be wrong by as much.
-        let is_doubted = !is_untimed && turn.here.trust() == Trust::Doubted;
+        let is_doubted = !prepare.is_untimed && turn.here.trust() == Trust::Doubted;
         if is_late || is_far || is_doubted {
             let cause = if is_far || is_doubted { Cause::ClocksDisagree } else { Cause::DeadlinePassed };
             let abort = Abort { site: Some(me), ..Abort::of(cause) };
@@ -465,8 +464,9 @@ impl Participant {
     }
 
     /// Takes a new part in, in memory only, in stage `Defending`.
-    fn take_in(&mut self, turn: &mut Turn, prepare: Prepare, is_untimed: bool) {
-        let Prepare { id, deadline, participants, prepared, part, max_wait, released, rank, is_check: _ } = prepare;
+    fn take_in(&mut self, turn: &mut Turn, prepare: Prepare) {
+        let Prepare { id, deadline, participants, prepared, part, max_wait, released, rank, is_untimed, is_check: _ } =
+            prepare;
         part_read(&mut self.issuer, &turn.here, &part);
 
         // A coordinator that writes has given up its own rights over that before it sent this message, which tells up
@@ -590,7 +590,7 @@ impl Participant {
         // Locks of prepared parts count too: a prepared write may have taken effect elsewhere, and others may have seen
         // it.
         part_read(&mut self.issuer, &turn.here, part);
-        match self.locks.check(table, &calls.dependents, part) {
+        match self.locks.check(table, calls, part) {
             Ok(()) => Vote::Prepared,
             Err(abort) => Vote::Refused(Box::new(abort)),
         }
@@ -608,7 +608,7 @@ impl Participant {
     ) -> Result<(), Abort> {
         let barred = self.claims.in_the_way(rank, part);
         let barred = barred.map(|name| Abort::about(Cause::Busy, table.site, name));
-        let judged = barred.map_or_else(|| self.locks.check(table, &calls.dependents, part), Err);
+        let judged = barred.map_or_else(|| self.locks.check(table, calls, part), Err);
 
         // It had its turn, however it was judged: a prepared part has its locks, and the program of a refused one reads
         // again with a new claim. A claim that stayed would bar others for nothing.

@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use super::cache::{Cache, Used};
 use super::calls::Calls;
 use super::participant::Participant;
-use super::serve::{Room, seen_bytes};
+use super::serve::{Room, seen_bytes, uses_rights};
 use super::table::{Table, is_name};
 use crate::api::{self, Reading, Response};
 use crate::bounds::{AT_ONCE, READ_ITEMS};
@@ -374,7 +374,7 @@ impl Reader {
         let (scans, claim) = (std::mem::take(&mut question.spans), question.claim.take());
 
         // A right over an object that is written all the time would have to be asked back at once.
-        let rights = home != turn.here.site.me && !(question.waits && is_contended) && turn.here.uses_rights();
+        let rights = home != turn.here.site.me && !(question.waits && is_contended) && uses_rights(&turn.here);
         let patience = if question.waits || claim.is_some() { patience } else { 0 };
         let fetch = Fetch { token, start: self.start, gets, scans, rights, patience, claim };
 
@@ -388,7 +388,7 @@ impl Reader {
 
     /// Asks the homes of copies that are in use for new rights over them.
     fn renew(&mut self, turn: &mut Turn, keys: Vec<ObjectKey>) {
-        if keys.is_empty() || !turn.here.uses_rights() {
+        if keys.is_empty() || !uses_rights(&turn.here) {
             return;
         }
 
@@ -500,7 +500,7 @@ impl Reader {
         // A right ends by the wall clocks of two sites. If they are known to disagree, the issuer may have let it end
         // already.
         let issuer = SiteId::new(home.region, here.site.me.lane);
-        if !here.uses_rights() || !here.agrees_with(issuer) {
+        if !uses_rights(here) || !here.agrees_with(issuer) {
             return;
         }
 

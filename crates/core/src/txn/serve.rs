@@ -5,16 +5,18 @@
 
 use super::calls::Calls;
 use super::participant::Participant;
-use super::table::{Table, is_name, need_reads};
+use super::table::{Holds, Table, is_name, need_reads, row_key};
 use crate::bounds::{READ_BYTES, READ_ITEMS};
+use crate::config::Warranties;
 use crate::id::{Incarnation, SiteId};
 use crate::machine::{KeySet, View};
 use crate::object::message::{Fetch, Fetched, Given, Message};
-use crate::object::{Abort, Cause, Seen, Span, Value, is_call};
-use crate::turn::{Here, Turn};
+use crate::object::{Abort, Cause, GONE, Seen, Span, Value, is_call};
+use crate::right::Start;
+use crate::turn::{Here, Trust, Turn};
 
 /// The room that a value takes in an answer besides its bytes and its name, about, in bytes.
-const ENTRY_BYTES: usize = 64;
+const SEEN_BYTES: usize = 64;
 
 type Result<T> = std::result::Result<T, Abort>;
 
@@ -23,6 +25,11 @@ pub(super) fn is_in_view(view: &View, fetch: &Fetch, incarnation: Incarnation) -
     let mut set = KeySet::default();
     need_reads(fetch.gets.iter().map(|(name, _)| &**name), fetch.scans.iter(), incarnation, &mut set);
     set.keys.iter().all(|key| view.knows(key)) && set.ranges.iter().all(|range| view.ranges().contains(range))
+}
+
+/// True if rights over objects are issued and relied upon: not while this site's clock is doubted, or was not compared.
+pub(super) fn uses_rights(here: &Here) -> bool {
+    here.config.warranties != Warranties::Off && here.trust() == Trust::Trusted
 }
 
 /// The room that is left in an answer, in bytes. A value that is asked for twice takes it twice; copies take it too.
@@ -59,7 +66,7 @@ impl Room {
 
 /// The room that a value takes in an answer, about, in bytes.
 pub(super) fn seen_bytes(seen: &Seen) -> usize {
-    seen.value.as_ref().map_or(0, Value::size) + ENTRY_BYTES
+    seen.value.as_ref().map_or(0, Value::size) + SEEN_BYTES
 }
 
 impl Participant {
@@ -74,7 +81,7 @@ impl Participant {
     ) -> Result<Seen> {
         if !upkeep {
             self.issuer.note_reads(here.now, name, 1);
-            calls.uses.note(here.now, name);
+            calls.note_use(here.now, name);
         }
         room.get(table, name)
     }
@@ -104,7 +111,7 @@ impl Participant {
         fetch: Fetch,
     ) {
         let Fetch { token, start, gets, scans, rights, claim, .. } = fetch;
-        let rights = rights && turn.here.uses_rights();
+        let rights = rights && uses_rights(&turn.here);
 
         // If nothing that is read here is about to change, all of it is of one instant, now: a transaction that reads
         // nothing else has taken effect, and its claim is over. A call does not count: it rests on objects of other
@@ -124,7 +131,7 @@ impl Participant {
             }
             if reads > 0 {
                 self.issuer.note_reads(turn.here.now, &name, reads);
-                calls.uses.note(turn.here.now, &name);
+                calls.note_use(turn.here.now, &name);
             }
 
             // No right is issued while a write is prepared, as the value may be changed already, nor over what a
@@ -148,5 +155,37 @@ impl Participant {
         let scans = scans.iter().map(scan).collect();
         let fetched = Fetched { token, start, gets: given, scans, is_whole };
         turn.out.send(from, Message::Fetched(Box::new(fetched)));
+    }
+
+    /// Answers another home that has notes of calls of this one: those that are not there, and are not about to be put.
+    pub(super) fn tell_absent(
+        &self,
+        turn: &mut Turn,
+        table: &Table,
+        from: SiteId,
+        (start, stamp): (Start, u64),
+        names: Vec<String>,
+    ) {
+        if names.len() > READ_ITEMS {
+            turn.out.metrics.ignored += 1;
+            return;
+        }
+        let is_gone = |name: &String| {
+            // A call that was registered after the working set was named is not in the view, and may be there.
+            if !table.view.knows_head(&row_key(table.incarnation, name)) {
+                return false;
+            }
+
+            // Nor is it gone if it reads as nothing because a home that it rests on lost its storage, or if this home
+            // lost its own and cannot tell yet; nor if a prepared part may put it. Else a note would go that a result
+            // still needs.
+            let head = self.locks.head(table, name);
+            let is_nothing = head.is_ok_and(|head| head.holds == Holds::Nothing && head.version.number & GONE == 0);
+            is_call(name) && is_nothing && !self.locks.is_changing(name)
+        };
+        let names: Vec<String> = names.into_iter().filter(is_gone).collect();
+        if !names.is_empty() {
+            turn.out.send(from, Message::AbsentCalls { start, stamp, names });
+        }
     }
 }

@@ -167,6 +167,7 @@ fn participant_takes_no_deadline_that_is_too_far_ahead_now_or_later() {
             released,
             rank: Rank::LAST,
             is_check: false,
+            is_untimed: false,
         };
         let body = Body::Txn(Box::new(Message::Prepare(Box::new(prepare))));
         let message = PeerMessage { incarnation: Incarnation(1), position: 0, epoch: 0, body };

@@ -129,7 +129,11 @@ fn question_about_a_sequence_that_was_never_given_takes_no_room_from_those_that_
         assert_eq!(ask(&mut cluster, 0, of, far), forgotten());
     }
     assert_eq!(again(&mut cluster, 0, of, 1, add.clone()), Some(Outcome::Committed { phases: 1 }), "it is still known");
-    assert_eq!(again(&mut cluster, 0, of, 3, add), Some(Outcome::Committed { phases: 1 }), "the next one is carried out");
+    assert_eq!(
+        again(&mut cluster, 0, of, 3, add),
+        Some(Outcome::Committed { phases: 1 }),
+        "the next one is carried out"
+    );
     restart(&mut cluster, 0);
     assert!(matches!(ask(&mut cluster, 0, of, 3), Outcome::Committed { .. }));
 

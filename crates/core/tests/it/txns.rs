@@ -865,6 +865,7 @@ fn what_is_not_sound_is_refused_without_a_look_at_storage() {
             released: Default::default(),
             rank: Rank::LAST,
             is_check: false,
+            is_untimed: false,
         };
         let messages = [Message::Fetch(Box::new(fetch)), Message::Prepare(Box::new(prepare))];
         for message in messages {

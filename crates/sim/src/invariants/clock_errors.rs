@@ -18,7 +18,7 @@ use slackline_core::clock::{Now, SECOND};
 /// The invariant's name.
 pub const NAME: &str = "clock errors are noticed";
 /// The exchange period, in microseconds.
-pub const PING: u64 = SECOND;
+pub use slackline_core::node::PING;
 /// A clock that moved by this against the other one of its site since the last look was stepped, in microseconds.
 const STEP: u64 = SECOND / 4;
 

@@ -5,15 +5,16 @@
 use std::collections::BTreeMap;
 
 use slackline_core::avantan::Ballot;
+use slackline_core::id::SiteSet;
 
 /// The invariant's name.
 pub const NAME: &str = "quorums";
 
-/// Who has promised which ballots; one bit for each site.
+/// Who has promised which ballots.
 #[derive(Clone, Debug, Default)]
 pub struct Promises {
     /// By quota, in its newest instance.
-    quotas: BTreeMap<String, (u64, BTreeMap<Ballot, u64>)>,
+    quotas: BTreeMap<String, (u64, BTreeMap<Ballot, SiteSet>)>,
 }
 
 impl Promises {
@@ -24,7 +25,7 @@ impl Promises {
             *of_quota = (instance, BTreeMap::new());
         }
         if instance == of_quota.0 {
-            *of_quota.1.entry(ballot).or_default() |= 1 << site;
+            of_quota.1.entry(ballot).or_default().insert(site);
         }
     }
 
@@ -36,10 +37,11 @@ impl Promises {
         };
 
         // A leader promises its own ballot without telling itself.
-        let promised = ballots.get(&ballot).copied().unwrap_or(0) | 1 << leader;
-        if (promised.count_ones() as usize) <= sites / 2 {
+        let promised = ballots.get(&ballot).copied().unwrap_or_default() | SiteSet::of(leader);
+        if promised.positions().count() <= sites / 2 {
+            let promised: Vec<usize> = promised.positions().collect();
             return Err(format!(
-                "instance {instance}: a value is out at {ballot:?}, which {promised:#b} of {sites} have promised"
+                "instance {instance}: a value is out at {ballot:?}, which {promised:?} of {sites} have promised"
             ));
         }
         Ok(())

@@ -2,10 +2,10 @@
 //! then; they count when they are durable, and those that a crash loses never count.
 
 use slackline_core::api::{Hold, Operation, Outcome};
-use slackline_core::id::{Incarnation, SessionId};
+use slackline_core::id::Incarnation;
 use slackline_core::machine::{Batch, Seq};
-use slackline_core::node::Node;
-use slackline_core::quota::quota_number;
+use slackline_core::node::{Node, read_outcome_key};
+use slackline_core::quota::{quota_number, read_grant_key};
 use slackline_core::rows::{FORGOTTEN, GRANT, OUTCOME, QUOTA_COLD, QUOTA_HOT};
 use slackline_core::session::{MARK_SLOT, decode_row, digest};
 
@@ -52,9 +52,8 @@ impl Oracle {
                     changes.push(Change::Outcome { op, outcome, book: None, generation: 0 });
                 }
                 GRANT if value.is_none() => {
-                    let of = u32::from_be_bytes([key[1], key[2], key[3], key[4]]);
-                    let number = u64::from_be_bytes(key[5..13].try_into().expect("a key of this length"));
-                    if Incarnation(of) == incarnation {
+                    let (of, number) = read_grant_key(key).expect("a key that was just written");
+                    if of == incarnation {
                         ended.push(number);
                     }
                 }
@@ -101,9 +100,8 @@ impl Oracle {
         key: &[u8],
         value: Option<&[u8]>,
     ) -> Option<(u32, Outcome)> {
-        let slot = u16::from_be_bytes([key[9], key[10]]);
-        let value = value.filter(|_| u64::from(slot) != MARK_SLOT)?;
-        let session = SessionId(u64::from_be_bytes(key[1..9].try_into().expect("a key of this length")));
+        let (session, slot) = read_outcome_key(key).expect("a key that was just written");
+        let value = value.filter(|_| slot != MARK_SLOT)?;
         let row = decode_row(value, self.members[site], incarnation).expect("a row that was just written");
 
         let of_session = self.sessions.get(&(site, incarnation, session));
