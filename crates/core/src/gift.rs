@@ -29,7 +29,7 @@ use crate::codec::{Cursor, Malformed, put_u64, put_u128};
 use crate::id::Incarnation;
 
 /// A running total of gifts, and the incarnation of the other end that it belongs to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Total {
     /// The incarnation of the member that was given to or received from; zero if that never happened.
     pub incarnation: Incarnation,
@@ -38,7 +38,7 @@ pub struct Total {
 }
 
 /// The totals between a site and each other member, for one entity.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Totals {
     /// The totals given, by position of the receiver; empty until the first gift.
     given: Vec<Total>,

@@ -12,6 +12,9 @@
 //!   to the limit (to at most the limit once a disk was lost: the tokens on it count as spent);
 //! - **own invariants**: no assertion of the product fails.
 //!
+//! The times of the [`Leader`](slackline_core::avantan::Leader) (grace, retry) are not part of it: here a leader may build, withdraw
+//! or lead again whenever its agreement lets it, so whatever its clock does is among the orders that are explored.
+//!
 //! The amount is that of tokens, or another one ([`crate::bound`]): the agreement is the same for both.
 //!
 //! Steps are atomic with their write, because the driver's release rule lets no message leave before it: a crash
@@ -71,6 +74,8 @@ pub struct Setup<A = i64> {
     pub losers_from: usize,
     /// The number of sites that may lead, from the first on.
     pub leaders: usize,
+    /// Why rounds are led while the entity exists. Where it does not, they create it.
+    pub intents: Vec<Intent<A>>,
     /// True if the entity is still to be created.
     pub creates: bool,
     /// True if only messages that carry an election, a vote or a question arrive. With the others lost, the same number of states
@@ -149,7 +154,7 @@ pub enum Action<A = i64> {
     /// A message arrives.
     Deliver(Envelope<A>),
     /// A site leads a round, or a higher ballot of the one that it is in.
-    Start(usize),
+    Start(usize, Intent<A>),
     /// A leader stops waiting for reports.
     Build(usize),
     /// A leader gives up.
@@ -292,7 +297,7 @@ pub(crate) fn trace<A: Spent>(setup: &Setup<A>, actions: Vec<Action<A>>) -> Vec<
             Action::Deliver(envelope) => {
                 format!("S{} → S{}  {}", envelope.from + 1, envelope.to + 1, brief(&envelope.note))
             }
-            Action::Start(at) => format!("S{} starts an election", at + 1),
+            Action::Start(at, intent) => format!("S{} starts an election: {}", at + 1, aim(intent)),
             Action::Build(at) => format!("S{} stops waiting for reports", at + 1),
             Action::Withdraw(at) => format!("S{} withdraws", at + 1),
             Action::Ask(at) => format!("S{} asks if it may vote", at + 1),
@@ -311,6 +316,17 @@ pub(crate) fn trace<A: Spent>(setup: &Setup<A>, actions: Vec<Action<A>>) -> Vec<
     }
 
     lines
+}
+
+/// Why a round is led, in a word.
+fn aim<A>(intent: &Intent<A>) -> &'static str {
+    match intent {
+        Intent::Move => "move",
+        Intent::Gather => "gather",
+        Intent::Record => "record",
+        Intent::Create { .. } => "create",
+        Intent::Delete => "delete",
+    }
 }
 
 /// A message in a few words.
@@ -402,7 +418,10 @@ impl<A: Spent> Model for Setup<A> {
             let share = &site.avantan.share;
             let promised = share.round.as_ref().map_or(0, |round| round.promised.number);
             if at < self.leaders && share.applied < self.last() && promised < self.ballots {
-                actions.push(Action::Start(at));
+                match share.table.limit.is_some() {
+                    true => actions.extend(self.intents.iter().map(|intent| Action::Start(at, *intent))),
+                    false => actions.push(Action::Start(at, Intent::Create { limit: self.limit() })),
+                }
             }
 
             if site.incarnation > Incarnation(1)
@@ -439,10 +458,8 @@ impl<A: Spent> Model for Setup<A> {
         let mut state = last.clone();
         match action {
             Action::Deliver(envelope) => self.deliver(&mut state, envelope),
-            Action::Start(at) => self.step(&mut state, at, &|avantan, site, step| {
+            Action::Start(at, intent) => self.step(&mut state, at, &|avantan, site, step| {
                 let offer = self.offer(&avantan.share);
-                let exists = avantan.share.table.limit.is_some();
-                let intent = if exists { Intent::Move } else { Intent::Create { limit: self.limit() } };
                 avantan.start(site, intent, offer, step);
             }),
             Action::Ask(at) => {
@@ -536,6 +553,7 @@ pub fn setups() -> Vec<Setup> {
         allowed: Allowed { acquires: 2, crashes: 1, losses: 0, withdrawals: 2 },
         losers_from: 0,
         leaders: 3,
+        intents: vec![Intent::Move],
         creates: false,
         votes_only: false,
     };
@@ -554,7 +572,7 @@ pub fn setups() -> Vec<Setup> {
         Setup {
             name: "two leaders, one withdrawal, one grant, no crash",
             allowed: Allowed { crashes: 0, ..few },
-            ..narrow
+            ..narrow.clone()
         },
         Setup { name: "two leaders with a ballot each, one round, one disk lost", votes_only: false, ..votes.clone() },
         Setup {
@@ -566,6 +584,21 @@ pub fn setups() -> Vec<Setup> {
             name: "two leaders with a ballot each, the third site's disk lost; only votes arrive",
             losers_from: 2,
             ..votes
+        },
+        Setup {
+            name: "two leaders that move, gather or record, one withdrawal, the third site's disk lost",
+            tokens: vec![0, 2, 1],
+            kept: 1,
+            intents: vec![Intent::Move, Intent::Gather, Intent::Record],
+            allowed: Allowed { acquires: 0, crashes: 0, losses: 1, withdrawals: 1 },
+            losers_from: 2,
+            ..narrow.clone()
+        },
+        Setup {
+            name: "two leaders that move, delete or create again, one withdrawal, one crash",
+            intents: vec![Intent::Move, Intent::Delete],
+            allowed: Allowed { acquires: 0, crashes: 1, losses: 0, withdrawals: 1 },
+            ..narrow.clone()
         },
         base.clone(),
         Setup { name: "the same, a part kept out of the offers", tokens: vec![0, 2, 2], kept: 1, ..base.clone() },

@@ -6,7 +6,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use slackline_core::avantan::{Amount, Bound, Line, reallocate};
+use slackline_core::avantan::{Amount, Bound, Intent, Line, reallocate};
 use slackline_core::codec::{Cursor, Malformed, put_i64};
 
 use crate::avantan::{Allowed, Setup, Spent};
@@ -112,6 +112,7 @@ pub fn setups() -> Vec<Setup<Slack>> {
         allowed: Allowed { acquires: 1, crashes: 0, losses: 0, withdrawals: 1 },
         losers_from: 0,
         leaders: 2,
+        intents: vec![Intent::Move],
         creates: false,
         votes_only: false,
     };

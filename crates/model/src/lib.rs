@@ -1,6 +1,7 @@
 //! The model checks: the product's own protocol code, not a copy of it, in every order of events.
 //!
 //! - [`avantan`]: the agreement by which sites move tokens, and, by the same code, another amount ([`bound`]);
+//! - [`gift`]: gifts, by which one site gives to another without a round;
 //! - [`commit`]: transactions over objects of several sites.
 //!
 //! Breadth-first, so that a counterexample is a shortest one.
@@ -8,6 +9,7 @@
 pub mod avantan;
 pub mod bound;
 pub mod commit;
+pub mod gift;
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -44,6 +46,8 @@ pub enum Setup {
     Avantan(avantan::Setup),
     /// The agreement about slack under a bound that moves.
     Bound(avantan::Setup<bound::Slack>),
+    /// Gifts.
+    Gift(gift::Setup),
     /// Transactions.
     Commit(commit::Setup),
 }
@@ -54,6 +58,7 @@ impl Setup {
         match self {
             Setup::Avantan(setup) => setup.name,
             Setup::Bound(setup) => setup.name,
+            Setup::Gift(setup) => setup.name,
             Setup::Commit(setup) => setup.name,
         }
     }
@@ -64,6 +69,7 @@ impl Setup {
         match self {
             Setup::Avantan(setup) => explore(name, setup.clone(), most, |actions| avantan::trace(&setup, actions)),
             Setup::Bound(setup) => explore(name, setup.clone(), most, |actions| avantan::trace(&setup, actions)),
+            Setup::Gift(setup) => explore(name, setup.clone(), most, |actions| gift::trace(&setup, actions)),
             Setup::Commit(setup) => explore(name, setup.clone(), most, |actions| commit::trace::trace(&setup, actions)),
         }
     }
@@ -73,7 +79,8 @@ impl Setup {
 pub fn setups() -> Vec<Setup> {
     let avantan = avantan::setups().into_iter().map(Setup::Avantan);
     let bound = bound::setups().into_iter().map(Setup::Bound);
-    avantan.chain(bound).chain(commit::setups().into_iter().map(Setup::Commit)).collect()
+    let gift = gift::setups().into_iter().map(Setup::Gift);
+    avantan.chain(bound).chain(gift).chain(commit::setups().into_iter().map(Setup::Commit)).collect()
 }
 
 /// Explores a model; `trace` puts a counterexample into words.
