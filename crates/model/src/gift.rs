@@ -10,7 +10,7 @@
 //! - **taken once**: no incarnation takes more than it was given;
 //! - **conservation**: between present incarnations, what the totals say is under way is what was given and not taken; the sums that
 //!   sites report of it ([`Totals::away`]) add up to the same;
-//! - **told again, it arrives**: a total that arrives leaves nothing missing;
+//! - **told again, it arrives**: of a total that has arrived, all was taken;
 //! - **own invariants**: no assertion of the product fails.
 //!
 //! The rules around the totals are those of their contract: nothing of an incarnation is heard once a later one is known, and a
@@ -67,7 +67,7 @@ pub struct State {
     ledger: BTreeMap<(End, End), (u64, u64)>,
     /// The gifts and the losses that may still happen.
     left: (u8, u8),
-    /// True once a total that arrived has left something missing.
+    /// True once a total has arrived, and not all of it was taken.
     missed: bool,
     /// True once an assertion of the product has failed.
     broken: bool,
@@ -130,7 +130,8 @@ impl State {
             let taken = &mut self.ledger.entry((from, to)).or_default().1;
             *taken = taken.saturating_add(missing);
         }
-        self.missed |= self.sites[to.0].totals.missing(from.0, from.1, given) > 0;
+        let taken = self.ledger.get(&(from, to)).map_or(0, |(_, taken)| *taken);
+        self.missed |= u128::from(taken) < given;
     }
 
     fn lose(&mut self, at: usize) {
