@@ -115,10 +115,11 @@ pub fn run(seed: u64, options: RunOptions) -> Report {
     if let Err(panic) = ended {
         simulation.oracle.violation = Some(Violation { invariant: "assertion", what: message_of(&*panic) });
     }
-    Report {
+    let is_sound = simulation.oracle.violation.as_ref().is_none_or(|violation| violation.invariant != "assertion");
+    let report = Report {
         seed,
-        violation: simulation.oracle.violation,
-        probes: simulation.probes,
+        violation: simulation.oracle.violation.take(),
+        probes: std::mem::take(&mut simulation.probes),
         sites: world.len(),
         inputs: world.inputs(),
         operations: simulation.clients.submitted,
@@ -126,7 +127,13 @@ pub fn run(seed: u64, options: RunOptions) -> Report {
         checks: simulation.oracle.counts.conserved,
         duration: world.now(),
         digest: simulation.watch.digest,
+    };
+
+    // What was broken when an assertion failed may fail another one as it is dropped, and end the sweep with it. So it is not dropped.
+    if !is_sound {
+        std::mem::forget((world, simulation));
     }
+    report
 }
 
 /// What a panic says.
