@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use slackline_core::api;
 use slackline_core::id::{GrantId, Incarnation};
+use slackline_core::right::held_until;
 use slackline_session::call::{Done, Place};
 use slackline_session::command::Command;
+use slackline_session::time::Time;
 
 use crate::call::{Acquire, Call, Kind, Release, ReleaseGrant};
 use crate::client::Client;
@@ -116,13 +118,9 @@ impl Kind for Acquire {
         let Command::Acquire { quota, amount, hold } = done.command else { return None };
         let tracked = hold != api::Hold::Counted;
 
-        // The hold's time runs from when the request was sent, whichever copy of it was carried out, and the site may
-        // take the tokens back ε early by our clock.
-        let lasts = lasts.map(|lasts| Duration::from_micros(lasts).saturating_sub(client.shared.epsilon));
-        let expires_at = match (lasts, done.sent_at) {
-            (Some(lasts), Some(sent_at)) => Some(client.shared.clock.instant(sent_at + lasts)),
-            _ => None,
-        };
+        let epsilon = u64::try_from(client.shared.epsilon.as_micros()).unwrap_or(u64::MAX);
+        let until = |(lasts, sent_at): (u64, Time)| Time(held_until(sent_at.0, lasts, epsilon));
+        let expires_at = lasts.zip(done.sent_at).map(until).map(|until| client.shared.clock.instant(until));
         Some(Grant { client: client.clone(), id: grant, quota, amount, tracked, expires_at })
     }
 }

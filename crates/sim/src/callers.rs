@@ -16,6 +16,7 @@ use std::time::Duration;
 use slackline_core::api::{Hold, Operation, Outcome, Refusal, Request, Response, UnknownReason};
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{GrantId, OperationId};
+use slackline_core::right::held_until;
 use slackline_core::stats::Rng;
 use slackline_session::call::{CallFuture, Place, Verdict};
 use slackline_session::command::{Command, Finished, Reply};
@@ -428,7 +429,7 @@ async fn use_tokens(seat: &Seat, ledger: &Rc<RefCell<Ledger>>, rng: &mut Rng) {
     let Some((finished, outcome)) = told(ledger, command, verdict) else { return };
     let Outcome::Granted { grant, lasts } = outcome else { return };
     let (Some(id), Some(sent_at)) = (finished.id, finished.sent_at) else { return };
-    let ends = lasts.map(|lasts| sent_at.0 + lasts.saturating_sub(EPSILON as u64));
+    let ends = lasts.map(|lasts| held_until(sent_at.0, lasts, EPSILON as u64));
     let holder = ledger.borrow_mut().hold(id, amount, ends);
     let uses = seat.at_most(rng.below(3 * SECOND));
     seat.port.sleep_until(uses).await;

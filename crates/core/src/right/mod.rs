@@ -18,7 +18,7 @@
 //! | --- | --- | --- |
 //! | number | [`GrantId`](crate::id::GrantId) | [`WarrantyNumber`] |
 //! | the issuer's end | [`Term`], in a row | [`End`], in memory |
-//! | the holder's end | the client's, from before it asked | [`HeldRight`], from before its site asked |
+//! | the holder's end | [`held_until`], from before the client asked | [`HeldRight`], from before its site asked |
 //! | after a restart of the issuer | goes on, by its uptime | all that were issued may bind until the [`Mark`] |
 //! | given up by | a release | an acknowledgement that names the number |
 //!
@@ -32,4 +32,4 @@ mod term;
 pub use end::{End, HeldRight, Offer};
 pub use mark::Mark;
 pub use number::{Start, WarrantyNumber};
-pub use term::{POSTPONED, Term};
+pub use term::{POSTPONED, Term, held_until};

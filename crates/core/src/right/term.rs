@@ -30,6 +30,12 @@ pub struct Term {
     pub wall: i64,
 }
 
+/// The monotonic time until which the client that asked at `sent_at` may use what it holds for `lasts`, all in microseconds. It counts
+/// from before the request left, whichever copy of it was carried out, and stops ε early: before the issuer's [`Term`] is over.
+pub fn held_until(sent_at: u64, lasts: u64, epsilon: u64) -> u64 {
+    sent_at.saturating_add(lasts.saturating_sub(epsilon))
+}
+
 impl Term {
     /// The term of a right granted now for `duration` microseconds, where `agreed` is the time that a majority agrees
     /// has not passed yet.
