@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::api::{Outcome, Response};
-use crate::avantan::Membership;
+use crate::avantan::{Membership, Sight};
 use crate::clock::{MILLISECOND, Now, Offset, SECOND};
 use crate::config::Config;
 use crate::id::{Incarnation, OperationId, SessionId, SiteId};
@@ -192,6 +192,14 @@ impl Here<'_> {
         let measured = self.peers.iter().filter(|peer| peer.is_up(self.now));
         let longest = measured.filter_map(|peer| peer.offset).map(|offset| offset.rtt).max();
         longest.unwrap_or(200 * MILLISECOND).clamp(MILLISECOND, LONGEST_WAY)
+    }
+
+    /// Who is up, as far as was heard lately.
+    pub fn sight(&self) -> impl Sight + Copy {
+        |position: usize| {
+            let peer = &self.peers[position];
+            peer.is_up(self.now).then_some(peer.incarnation)
+        }
     }
 
     /// The last measured round trip to a site, in microseconds; a guess before anything was measured, zero to itself.

@@ -159,6 +159,16 @@ impl<A: Amount> Avantan<A> {
         round.is_some_and(|round| round.accepted.is_some() || (round.first.is_some() && exists))
     }
 
+    /// True if nothing is under way: it leads no round, and is in nobody's.
+    pub fn is_idle(&self) -> bool {
+        self.role == Role::Idle && !self.in_round()
+    }
+
+    /// True if it is in a round that it does not lead.
+    pub fn follows(&self) -> bool {
+        self.role == Role::Idle && self.in_round()
+    }
+
     /// True if this incarnation may vote: the first may, a later one once a decided instance recorded it, or once every other
     /// site has said that no vote of its predecessors counts ([`Share::fresh`]). A site without an incarnation may not.
     pub fn may_vote(&self, site: Membership) -> bool {

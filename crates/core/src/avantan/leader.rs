@@ -18,7 +18,7 @@
 use super::agreement::{Avantan, Intent, Offer, Role, Step};
 use super::amount::Amount;
 use super::clearance::Clearance;
-use super::member::Membership;
+use super::member::{Membership, Sight};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::SiteSet;
 use crate::stats::Rng;
@@ -48,13 +48,55 @@ impl Moment {
     }
 }
 
-/// The members' state, as far as a site can tell.
-#[derive(Clone, Copy, Debug)]
-pub struct Sight {
-    /// True if enough of them that may vote are up for an election to come to anything.
-    pub has_majority: bool,
-    /// Those that have not answered the election under way, or are down.
-    pub unanswered: SiteSet,
+/// The phase of the round that a site leads, if it leads one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// It leads none.
+    Idle,
+    /// It asks for reports.
+    Electing {
+        /// True if the round is only to record new incarnations.
+        records: bool,
+    },
+    /// It asks for votes.
+    Collecting,
+}
+
+impl Phase {
+    /// The phase in which an agreement is.
+    pub fn of<A: Amount>(avantan: &Avantan<A>) -> Self {
+        match avantan.role() {
+            Role::Idle => Self::Idle,
+            Role::Electing { intent, .. } => Self::Electing { records: matches!(intent, Intent::Record) },
+            Role::Collecting { .. } => Self::Collecting,
+        }
+    }
+
+    /// What a step of the agreement came to that began in this phase.
+    pub fn turnout<A: Amount>(self, avantan: &Avantan<A>, step: &Step<A>) -> Turnout {
+        match (self, Self::of(avantan)) {
+            _ if step.adopted => Turnout::Decided,
+            (Self::Idle | Self::Electing { .. }, Self::Collecting) => Turnout::Proposed,
+            (Self::Electing { records }, Self::Idle) => Turnout::Failed { records },
+            _ => Turnout::Nothing,
+        }
+    }
+}
+
+/// What a step of the agreement came to, for those who wait for a round.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turnout {
+    /// Nothing that they would have to know.
+    Nothing,
+    /// The site's value is out: only its outcome ends the round now.
+    Proposed,
+    /// An instance was decided and applied.
+    Decided,
+    /// The site's election came to nothing.
+    Failed {
+        /// True if it was only to record new incarnations: that says nothing of what others may hope for.
+        records: bool,
+    },
 }
 
 /// What comes of a phase whose time is over.
@@ -135,9 +177,24 @@ impl Leader {
         self.failures
     }
 
-    /// The members that did not answer the last election; empty if it came to something.
-    pub fn unanswered(&self) -> SiteSet {
-        if self.failures > 0 { self.unanswered } else { SiteSet::default() }
+    /// The members that a round cannot reach: those that have not answered the election under way; or else those that did not
+    /// answer the last one, if that came to nothing, and those that are down.
+    pub fn unreachable<A: Amount>(&self, avantan: &Avantan<A>, site: Membership, sight: impl Sight) -> SiteSet {
+        let reports = match avantan.role() {
+            Role::Electing { reports, .. } => Some(reports),
+            _ => None,
+        };
+        let mut missing = if reports.is_none() && self.failures > 0 { self.unanswered } else { SiteSet::default() };
+        for (position, member) in site.members.iter().enumerate().filter(|(_, member)| **member != site.me) {
+            let answered = match reports {
+                Some(reports) => reports.iter().any(|report| report.line.site == *member),
+                None => sight(position).is_some(),
+            };
+            if !answered {
+                missing.insert(position);
+            }
+        }
+        missing
     }
 
     /// Leads a round, or a higher ballot of the one that the site is in. The site may vote.
@@ -160,7 +217,7 @@ impl Leader {
         rng: &mut Rng,
         avantan: &mut Avantan<A>,
         site: Membership,
-        sight: Sight,
+        sight: impl Sight,
         step: &mut Step<A>,
     ) -> Due {
         let Moment { now, round_trip } = moment;
@@ -176,7 +233,7 @@ impl Leader {
                 } else {
                     // No majority has promised, so nothing was built at this ballot: it may be withdrawn, and what was
                     // reported to it alone is free again.
-                    self.unanswered = sight.unanswered;
+                    self.unanswered = self.unreachable(avantan, site, sight);
                     avantan.withdraw(site, step);
                 }
                 Due::Stepped
@@ -193,10 +250,10 @@ impl Leader {
                 Due::Stepped
             }
             Role::Idle if !avantan.in_round() => Due::Idle,
-            Role::Idle if sight.has_majority => Due::Finish,
+            Role::Idle if avantan.share.table.has_majority(site, &sight) => Due::Finish,
             Role::Idle => {
                 // Nobody could bring it to an end: an election would only cost writes.
-                self.unanswered = sight.unanswered;
+                self.unanswered = self.unreachable(avantan, site, sight);
                 self.failures = self.failures.max(1);
                 self.phase_at = now + BACK_OFF + rng.below(BACK_OFF);
                 Due::Stepped
@@ -384,7 +441,7 @@ mod tests {
 
         fn lead(&mut self, at: usize, intent: Intent) {
             let (moment, mut step) = (self.moment(), Step::default());
-            let was = self.sites[at].avantan.role().clone();
+            let was = Phase::of(&self.sites[at].avantan);
             let Site { avantan, leader, .. } = &mut self.sites[at];
             let site = Membership { me: self.members[at], incarnation: Incarnation(1), members: &self.members };
             leader.lead(moment, avantan, site, (intent, Offer::default()), &mut step);
@@ -392,15 +449,14 @@ mod tests {
         }
 
         /// What an owner does with the effects of a step.
-        fn conclude(&mut self, at: usize, was: Role, step: Step) {
+        fn conclude(&mut self, at: usize, was: Phase, step: Step) {
             let moment = self.moment();
             let Site { avantan, leader, .. } = &mut self.sites[at];
-            if step.adopted {
-                leader.decided();
-            } else if matches!(avantan.role(), Role::Collecting { .. }) && !matches!(was, Role::Collecting { .. }) {
-                leader.collect(moment);
-            } else if matches!(was, Role::Electing { .. }) && *avantan.role() == Role::Idle {
-                leader.fail(moment, &mut self.rng, true);
+            match was.turnout(avantan, &step) {
+                Turnout::Nothing => {}
+                Turnout::Proposed => leader.collect(moment),
+                Turnout::Decided => leader.decided(),
+                Turnout::Failed { .. } => leader.fail(moment, &mut self.rng, true),
             }
             let place = |site: SiteId| site.region as usize;
             self.network.extend(step.sends.into_iter().map(|(to, message)| (at, place(to), message)));
@@ -416,9 +472,9 @@ mod tests {
             let (moment, mut step) = (self.moment(), Step::default());
             let site = Membership { me: self.members[to], incarnation: Incarnation(1), members: &self.members };
             let Site { avantan, leader, .. } = &mut self.sites[to];
-            let was = avantan.role().clone();
+            let was = Phase::of(avantan);
             avantan.handle(site, self.members[from], message, |_| Offer::default(), &mut step);
-            if avantan.in_round() && *avantan.role() == Role::Idle {
+            if avantan.follows() {
                 leader.follow(moment, &mut self.rng);
             }
             self.conclude(to, was, step);
@@ -435,16 +491,13 @@ mod tests {
         fn tick(&mut self, at: usize) -> Due {
             self.now = self.now.max(self.sites[at].leader.deadline());
             let moment = self.moment();
-            let mut unanswered = SiteSet::default();
-            let down = (0..3).filter(|other| *other != at && !self.sites[*other].is_up);
-            down.for_each(|other| unanswered.insert(other));
-            let has_majority = self.sites.iter().filter(|site| site.is_up).count() > 1;
+            let up: Vec<bool> = self.sites.iter().map(|site| site.is_up).collect();
+            let sight = |other: usize| up[other].then_some(Incarnation(1));
             let mut step = Step::default();
             let site = Membership { me: self.members[at], incarnation: Incarnation(1), members: &self.members };
             let Site { avantan, leader, .. } = &mut self.sites[at];
-            let was = avantan.role().clone();
+            let was = Phase::of(avantan);
             assert!(leader.is_phase_over(moment.now));
-            let sight = Sight { has_majority, unanswered };
             let due = leader.tick(moment, &mut self.rng, avantan, site, sight, &mut step);
             self.conclude(at, was, step);
             due
@@ -452,6 +505,13 @@ mod tests {
 
         fn is_idle(&self, at: usize) -> bool {
             *self.sites[at].avantan.role() == Role::Idle
+        }
+
+        /// Who did not answer the last election of a site, though all may be up by now.
+        fn unreachable(&self, at: usize) -> Vec<usize> {
+            let Site { avantan, leader, .. } = &self.sites[at];
+            let site = Membership { me: self.members[at], incarnation: Incarnation(1), members: &self.members };
+            leader.unreachable(avantan, site, |_| Some(Incarnation(1))).positions().collect()
         }
     }
 
@@ -468,7 +528,7 @@ mod tests {
                 world.deliver_all();
             }
             assert_eq!(world.now - began, 3 * world.moment().grace(), "not before, in case the others are late");
-            assert_eq!(world.sites[0].leader.unanswered().positions().collect::<Vec<_>>(), [1, 2]);
+            assert_eq!(world.unreachable(0), [1, 2]);
             assert_eq!(world.sites[0].avantan.share.free(), 3, "what was set aside is free again");
 
             let retry = world.sites[0].leader.deadline();
@@ -537,7 +597,7 @@ mod tests {
             assert!(world.now > before && (BACK_OFF..2 * BACK_OFF).contains(&pause));
             assert!(world.network.is_empty(), "an election would only cost writes");
         }
-        assert_eq!(world.sites[1].leader.unanswered().positions().collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(world.unreachable(1), [0, 2]);
 
         world.sites[2].is_up = true;
         assert_eq!(world.tick(1), Due::Finish);

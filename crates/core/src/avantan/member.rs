@@ -2,6 +2,11 @@
 
 use crate::id::{Incarnation, SiteId};
 
+/// What a site sees of the members, as far as it has heard lately: the incarnation of the one at a position, if it is up.
+pub trait Sight: Fn(usize) -> Option<Incarnation> {}
+
+impl<F: Fn(usize) -> Option<Incarnation>> Sight for F {}
+
 /// Who takes part: fixed for the life of a cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Membership<'a> {
@@ -22,5 +27,11 @@ impl Membership<'_> {
     /// All members but this one.
     pub fn others(&self) -> impl Iterator<Item = SiteId> + '_ {
         self.members.iter().copied().filter(|site| *site != self.me)
+    }
+
+    /// The other members that are up by `sight`, each with its incarnation.
+    pub(super) fn others_up(&self, sight: impl Sight) -> impl Iterator<Item = (SiteId, Incarnation)> {
+        let members = self.members.iter().enumerate().filter(|(_, site)| **site != self.me);
+        members.filter_map(move |(position, site)| Some((*site, sight(position)?)))
     }
 }

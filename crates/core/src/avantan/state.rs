@@ -1,7 +1,7 @@
 //! The durable state of one entity's agreement at one site, and its row on storage.
 
 use super::amount::Amount;
-use super::member::Membership;
+use super::member::{Membership, Sight};
 use super::value::{Ballot, Lifecycle, Row, Value};
 use crate::codec::{Cursor, Malformed, put_u64};
 use crate::id::{Incarnation, SiteId};
@@ -78,6 +78,29 @@ impl<A: Amount> Table<A> {
     /// The incarnation of `site` that rounds know: the one in the last decided row that names it, or else the first.
     pub fn recorded(&self, site: SiteId) -> Incarnation {
         self.settled(site).map_or(Incarnation(1), |last| last.row.incarnation)
+    }
+
+    /// True if the site is a new incarnation of an entity that exists, and no round has recorded it.
+    pub fn is_unrecorded(&self, site: Membership) -> bool {
+        self.limit.is_some() && site.incarnation > self.recorded(site.me)
+    }
+
+    /// True if another member that is up is such an incarnation.
+    pub fn has_unrecorded(&self, site: Membership, sight: impl Sight) -> bool {
+        self.limit.is_some() && site.others_up(sight).any(|(other, incarnation)| incarnation > self.recorded(other))
+    }
+
+    /// True if enough members that may vote are up for an election to come to anything, as far as can be told from here. A
+    /// new incarnation that is not recorded may vote only if every other site has told it so: that can be while all are up,
+    /// and one that it has happened to knows.
+    pub fn has_majority(&self, site: Membership, sight: impl Sight) -> bool {
+        let (mut up, mut recorded) = (1, 1);
+        for (other, incarnation) in site.others_up(sight) {
+            up += 1;
+            recorded += usize::from(incarnation <= self.recorded(other));
+        }
+        let may_be_cleared = self.is_unrecorded(site) || up == site.members.len();
+        site.majority() <= if may_be_cleared { up } else { recorded }
     }
 
     /// The table after `instance` decided `value`.

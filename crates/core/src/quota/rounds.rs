@@ -15,7 +15,7 @@ use super::book::{Place, Quotas, RELAXED_TICK, SECOND_LOOK, TICK};
 use super::one::{Admin, Dirty};
 use super::serve::created;
 use crate::api::{Outcome, Refusal, UnknownReason};
-use crate::avantan::{Due, Intent, Message, Moment, Offer, Role, Sight, Step};
+use crate::avantan::{Due, Intent, Message, Moment, Offer, Phase, Role, Step, Turnout};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::gift::Totals;
 use crate::id::{SiteId, SiteSet};
@@ -92,8 +92,7 @@ impl Quotas {
         self.conclude_step(turn, at, before, step);
 
         // Any message of a leader in whose round this site is may be its last.
-        let quota = &mut self.list[at];
-        if quota.avantan.in_round() && *quota.avantan.role() == Role::Idle {
+        if self.list[at].avantan.follows() {
             let activity = self.list[at].activity(&turn.here);
             activity.leader.follow(moment(&turn.here), turn.out.rng);
         }
@@ -105,9 +104,8 @@ impl Quotas {
         let now = turn.here.now.mono;
         let quota = &self.list[at];
         let free = quota.avantan.share.free().max(0);
-        let (in_round, electing) = (quota.avantan.in_round(), *quota.avantan.role() != Role::Idle);
         let Some(activity) = &quota.activity else { return };
-        if activity.waiting.is_empty() || in_round || electing || activity.asked_for_gifts {
+        if activity.waiting.is_empty() || !quota.avantan.is_idle() || activity.asked_for_gifts {
             return;
         }
         if !activity.leader.may_start(now) {
@@ -192,7 +190,7 @@ impl Quotas {
         let Some(first) = quota.activity.as_ref().and_then(|activity| activity.admin.front()) else { return };
         let intent = first.limit.map_or(Intent::Delete, |limit| Intent::Create { limit });
         let now = turn.here.now.mono;
-        if quota.avantan.in_round() || *quota.avantan.role() != Role::Idle {
+        if !quota.avantan.is_idle() {
             return;
         }
         if quota.activity.as_ref().is_some_and(|activity| !activity.leader.may_start(now)) {
@@ -285,40 +283,21 @@ impl Quotas {
 
     /// Leads a round that records new incarnations, if it can come to anything; else looks again later.
     fn record(&mut self, turn: &mut Turn, at: usize) {
-        let may_vote = self.list[at].avantan.may_vote(turn.here.site);
-        let is_wanted = self.has_unrecorded(&turn.here, at) || (may_vote && self.is_unrecorded(&turn.here, at));
+        let (site, sight) = (turn.here.site, turn.here.sight());
+        let quota = &self.list[at];
+        let (may_vote, table) = (quota.avantan.may_vote(site), &quota.avantan.share.table);
+        let is_wanted = table.has_unrecorded(site, sight) || (may_vote && table.is_unrecorded(site));
+        let may_lead = may_vote && quota.avantan.is_idle() && table.has_majority(site, sight);
         let activity = self.list[at].activity(&turn.here);
         activity.leader.record_again(turn.here.now.mono, turn.out.rng, is_wanted);
         if !is_wanted {
             return;
         }
 
-        let quota = &self.list[at];
-        let is_idle = !quota.avantan.in_round() && *quota.avantan.role() == Role::Idle;
-        if may_vote && is_idle && self.has_majority(&turn.here, at) {
+        if may_lead {
             self.lead(turn, at, Intent::Record, Cause::Recovery);
         }
         self.schedule(at);
-    }
-
-    /// Returns true if enough sites that may vote are up for an election to come to anything, as far as can be told from here. A new
-    /// incarnation that is not recorded may vote only if every other site has told it so: that can be while all are up, and one that
-    /// it has happened to knows.
-    fn has_majority(&self, here: &Here, at: usize) -> bool {
-        let table = &self.list[at].avantan.share.table;
-
-        let others = || here.peers.iter().enumerate().filter(|(position, _)| *position != here.position);
-        let up = others().filter(|(_, peer)| peer.is_up(here.now));
-        let voters = 1 + up.clone().filter(|(_, peer)| peer.incarnation <= table.recorded(peer.site)).count();
-        let may_be_cleared = self.is_unrecorded(here, at) || up.clone().count() + 1 == here.peers.len();
-        let possible = if may_be_cleared { 1 + up.count() } else { voters };
-        possible >= here.site.majority()
-    }
-
-    /// Returns true if this site is a new incarnation that no round has recorded.
-    fn is_unrecorded(&self, here: &Here, at: usize) -> bool {
-        let table = &self.list[at].avantan.share.table;
-        table.limit.is_some() && here.site.incarnation > table.recorded(here.site.me)
     }
 
     /// Ends what has waited for as long as its client has patience.
@@ -375,23 +354,11 @@ impl Quotas {
         true
     }
 
-    /// Members that have not answered: the election that is under way, or the last one, or anything lately.
+    /// The members that a round of this quota cannot reach.
     fn unreachable(&self, here: &Here, at: usize) -> SiteSet {
-        let activity = self.list[at].activity.as_ref();
-        let mut missing = activity.map_or(SiteSet::default(), |activity| activity.leader.unanswered());
-        if matches!(self.list[at].avantan.role(), Role::Electing { .. }) {
-            missing = SiteSet::default();
-        }
-        for (position, peer) in here.peers.iter().enumerate().filter(|(position, _)| *position != here.position) {
-            let answered = match self.list[at].avantan.role() {
-                Role::Electing { reports, .. } => reports.iter().any(|report| report.line.site == peer.site),
-                _ => peer.is_up(here.now),
-            };
-            if !answered {
-                missing.insert(position);
-            }
-        }
-        missing
+        let quota = &self.list[at];
+        let leader = quota.activity.as_ref().map(|activity| &activity.leader);
+        leader.map_or(SiteSet::default(), |leader| leader.unreachable(&quota.avantan, here.site, here.sight()))
     }
 
     /// Gives up an election for a creation or deletion that nobody waits for any more.
@@ -409,11 +376,9 @@ impl Quotas {
     /// The time of the present phase is over.
     fn phase(&mut self, turn: &mut Turn, at: usize) {
         let before = self.standing(at);
-        let has_majority = self.has_majority(&turn.here, at);
-        let sight = Sight { has_majority, unanswered: self.unreachable(&turn.here, at) };
-        let mut step = Step::default();
-        let (avantan, activity) = self.list[at].parts(&turn.here);
-        let due = activity.leader.tick(moment(&turn.here), turn.out.rng, avantan, turn.here.site, sight, &mut step);
+        let (here, mut step) = (&turn.here, Step::default());
+        let (avantan, activity) = self.list[at].parts(here);
+        let due = activity.leader.tick(moment(here), turn.out.rng, avantan, here.site, here.sight(), &mut step);
         match due {
             Due::Stepped => self.conclude_step(turn, at, before, step),
             Due::Finish => self.lead(turn, at, Intent::Move, Cause::Recovery),
@@ -421,7 +386,7 @@ impl Quotas {
                 self.lead_admin(turn, at);
 
                 // What is led now answers the requests that wait, too.
-                if *self.list[at].avantan.role() == Role::Idle && !self.list[at].avantan.in_round() {
+                if self.list[at].avantan.is_idle() {
                     let asked = self.list[at].activity.as_mut().is_some_and(|activity| {
                         std::mem::take(&mut activity.asked_for_gifts) && !activity.waiting.is_empty()
                     });
@@ -436,16 +401,6 @@ impl Quotas {
         self.schedule(at);
     }
 
-    /// True if a member that is up is a new incarnation that no round has recorded.
-    fn has_unrecorded(&self, here: &Here, at: usize) -> bool {
-        let table = &self.list[at].avantan.share.table;
-        table.limit.is_some()
-            && here.peers.iter().enumerate().any(|(position, peer)| {
-                let is_new = peer.incarnation > table.recorded(peer.site);
-                position != here.position && peer.is_up(here.now) && is_new
-            })
-    }
-
     /// Returns true if our election has promises from a majority whose offers cover what everybody needs: no use in waiting for
     /// the rest.
     fn is_covered(&self, here: &Here, at: usize) -> bool {
@@ -457,8 +412,9 @@ impl Quotas {
         let wanted: i128 = reports.iter().map(|report| i128::from(report.line.wanted)).sum();
         // A new incarnation can be recorded only by a round that has its report; and what is to be created, only the report
         // of a site that has voted for it may tell.
-        let exists = self.list[at].limit().is_some();
-        exists && promises >= here.site.majority() && held >= wanted && !self.has_unrecorded(here, at)
+        let table = &self.list[at].avantan.share.table;
+        let is_all_recorded = table.limit.is_some() && !table.has_unrecorded(here.site, here.sight());
+        is_all_recorded && promises >= here.site.majority() && held >= wanted
     }
 
     /// What a later [`Quotas::conclude_step`] compares with.
@@ -468,15 +424,14 @@ impl Quotas {
             generation: share.table.generation,
             exists: share.table.limit.is_some(),
             free: share.free(),
-            collecting: matches!(self.list[at].avantan.role(), Role::Collecting { .. }),
-            electing: matches!(self.list[at].avantan.role(), Role::Electing { .. }),
-            recording: matches!(self.list[at].avantan.role(), Role::Electing { intent: Intent::Record, .. }),
+            phase: Phase::of(&self.list[at].avantan),
         }
     }
 
     /// Carries out what a step of the agreement came to.
     fn conclude_step(&mut self, turn: &mut Turn, at: usize, before: Standing, step: Step) {
         turn.out.metrics.ignored += u64::from(step.ignored);
+        let turnout = before.phase.turnout(&self.list[at].avantan, &step);
         if step.changed {
             self.touch(at, Dirty::All);
         }
@@ -487,8 +442,7 @@ impl Quotas {
             turn.out.send(to, QuotaMessage::agreement(&*quota.name, message));
         }
 
-        let collecting = matches!(quota.avantan.role(), Role::Collecting { .. });
-        if collecting && !before.collecting {
+        if turnout == Turnout::Proposed {
             // A value is out: from here on a creation or deletion can no longer be taken back.
             let accepted = quota.avantan.share.round.as_ref().and_then(|round| round.accepted.as_ref());
             let lifecycle = accepted.map(|(_, value)| value.lifecycle);
@@ -506,15 +460,15 @@ impl Quotas {
             }
         }
 
-        if step.adopted {
+        if turnout == Turnout::Decided {
             return self.adopted(turn, at, before);
         }
         if self.list[at].avantan.share.free() > before.free {
             // What was set aside for a ballot that came to nothing.
             self.serve(turn, at);
         }
-        if before.electing && *self.list[at].avantan.role() == Role::Idle {
-            self.failed(turn, at, before.recording);
+        if let Turnout::Failed { records } = turnout {
+            self.failed(turn, at, records);
         }
     }
 
@@ -600,7 +554,7 @@ impl Quotas {
         self.seek(turn, at);
         self.lead_admin(turn, at);
 
-        let is_left = self.has_unrecorded(&turn.here, at);
+        let is_left = self.list[at].avantan.share.table.has_unrecorded(turn.here.site, turn.here.sight());
         let activity = self.list[at].activity(&turn.here);
         activity.leader.note_recorded(now, turn.out.rng, is_left);
         self.schedule(at);
@@ -711,7 +665,7 @@ impl Quotas {
                 activity.leader.resume(moment(&turn.here), turn.out.rng);
                 self.schedule(at);
             }
-            if self.is_unrecorded(&turn.here, at) {
+            if self.list[at].avantan.share.table.is_unrecorded(turn.here.site) {
                 // Nobody else may know.
                 self.record_soon(turn, at);
                 self.list[at].activity(&turn.here).tick_at = turn.here.now.mono + RELAXED_TICK;
@@ -730,10 +684,6 @@ struct Standing {
     exists: bool,
     /// Tokens free.
     free: i64,
-    /// True if this site collected votes.
-    collecting: bool,
-    /// True if this site led an election.
-    electing: bool,
-    /// True if that was to record new incarnations.
-    recording: bool,
+    /// What this site led.
+    phase: Phase,
 }
