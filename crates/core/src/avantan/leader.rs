@@ -73,19 +73,19 @@ impl Phase {
     }
 
     /// What a step of the agreement came to that began in this phase.
-    pub fn turnout<A: Amount>(self, avantan: &Avantan<A>, step: &Step<A>) -> Turnout {
+    pub fn progress<A: Amount>(self, avantan: &Avantan<A>, step: &Step<A>) -> Progress {
         match (self, Self::of(avantan)) {
-            _ if step.adopted => Turnout::Decided,
-            (Self::Idle | Self::Electing { .. }, Self::Collecting) => Turnout::Proposed,
-            (Self::Electing { records }, Self::Idle) => Turnout::Failed { records },
-            _ => Turnout::Nothing,
+            _ if step.adopted => Progress::Decided,
+            (Self::Idle | Self::Electing { .. }, Self::Collecting) => Progress::Proposed,
+            (Self::Electing { records }, Self::Idle) => Progress::Failed { records },
+            _ => Progress::Nothing,
         }
     }
 }
 
 /// What a step of the agreement came to, for those who wait for a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Turnout {
+pub enum Progress {
     /// Nothing that they would have to know.
     Nothing,
     /// The site's value is out: only its outcome ends the round now.
@@ -386,7 +386,7 @@ impl Leader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::avantan::{Message, Share};
+    use crate::avantan::{Message, Share, Table};
     use crate::id::{Incarnation, SiteId};
 
     /// A round trip between any two sites.
@@ -452,11 +452,11 @@ mod tests {
         fn conclude(&mut self, at: usize, was: Phase, step: Step) {
             let moment = self.moment();
             let Site { avantan, leader, .. } = &mut self.sites[at];
-            match was.turnout(avantan, &step) {
-                Turnout::Nothing => {}
-                Turnout::Proposed => leader.collect(moment),
-                Turnout::Decided => leader.decided(),
-                Turnout::Failed { .. } => leader.fail(moment, &mut self.rng, true),
+            match was.progress(avantan, &step) {
+                Progress::Nothing => {}
+                Progress::Proposed => leader.collect(moment),
+                Progress::Decided => leader.decided(),
+                Progress::Failed { .. } => leader.fail(moment, &mut self.rng, true),
             }
             let place = |site: SiteId| site.region as usize;
             self.network.extend(step.sends.into_iter().map(|(to, message)| (at, place(to), message)));
@@ -503,8 +503,8 @@ mod tests {
             due
         }
 
-        fn is_idle(&self, at: usize) -> bool {
-            *self.sites[at].avantan.role() == Role::Idle
+        fn leads(&self, at: usize) -> bool {
+            Phase::of(&self.sites[at].avantan) != Phase::Idle
         }
 
         /// Who did not answer the last election of a site, though all may be up by now.
@@ -523,7 +523,7 @@ mod tests {
         for _ in 0..4 {
             world.lead(0, Intent::Move);
             let began = world.now;
-            while !world.is_idle(0) {
+            while world.leads(0) {
                 assert_eq!(world.tick(0), Due::Stepped);
                 world.deliver_all();
             }
@@ -570,7 +570,7 @@ mod tests {
         assert!(repeats > 1 && world.now - began > (PATIENCE - 2) * ROUND_TRIP, "after {repeats} repeats");
         world.lead(0, Intent::Move);
         world.deliver_all();
-        while !world.is_idle(0) {
+        while world.leads(0) {
             world.tick(0);
             world.deliver_all();
         }
@@ -603,12 +603,32 @@ mod tests {
         assert_eq!(world.tick(1), Due::Finish);
         world.lead(1, Intent::Move);
         world.deliver_all();
-        while !world.is_idle(1) {
+        while world.leads(1) {
             world.tick(1);
             world.deliver_all();
         }
         assert_eq!(world.sites[1].avantan.share.free(), world.shares()[1]);
         assert_eq!(world.shares().iter().sum::<i64>(), 9);
+    }
+
+    #[test]
+    fn new_incarnation_counts_for_a_majority_only_if_it_is_recorded_or_may_be_cleared() {
+        let members = [0, 1, 2].map(|at| SiteId::new(at, 0));
+        let table = Table::from_parts(1, 1, Some(9i64), Vec::new());
+        let has_majority = |own: u32, seen: [Option<u32>; 2]| {
+            let site = Membership { me: members[0], incarnation: Incarnation(own), members: &members };
+            table.has_majority(site, |position| seen[position - 1].map(Incarnation))
+        };
+
+        assert!(!has_majority(1, [None, None]), "alone");
+        assert!(has_majority(1, [Some(1), None]));
+        assert!(!has_majority(1, [None, Some(2)]), "one that is down may not be asked to clear the new one");
+        assert!(has_majority(1, [Some(1), Some(2)]));
+        assert!(
+            has_majority(1, [Some(2), Some(2)]),
+            "all are up: each may have told them that none of their votes counts"
+        );
+        assert!(has_majority(2, [None, Some(1)]), "a new one knows whether it is cleared, and leads only if it is");
     }
 
     #[test]

@@ -64,7 +64,7 @@ mod value;
 pub use agreement::{Avantan, Intent, Offer, Role, Step};
 pub use amount::{Amount, Bound};
 pub use clearance::{Clearance, Heard, NoVote};
-pub use leader::{Due, Leader, Moment, Phase, Turnout};
+pub use leader::{Due, Leader, Moment, Phase, Progress};
 pub use member::{Membership, Sight};
 pub use message::{Message, Report, Scope};
 pub use reallocate::reallocate;

@@ -42,7 +42,7 @@ use super::book::Quotas;
 use super::names::{Absent, Forgetting, Freeze, Leading, Names, has};
 use super::one::{Activity, Admin, Dirty, Quota};
 use crate::api::{Outcome, Refusal};
-use crate::avantan::{Message, Role};
+use crate::avantan::Message;
 use crate::clock::{MILLISECOND, SECOND};
 use crate::codec::{Cursor, Malformed, put_bytes, put_u64};
 use crate::id::{Incarnation, SiteId, SiteSet};
@@ -194,13 +194,11 @@ impl Quotas {
         let absent = self.forgetting.absent.get(&quota.number);
         let waits =
             quota.activity.as_ref().is_some_and(|activity| !activity.admin.is_empty() || !activity.waiting.is_empty());
-        let leads = *quota.avantan.role() != Role::Idle;
 
         // An accepted value may be a creation that is decided elsewhere. A mere promise binds nothing.
         quota.limit().is_none()
-            && !quota.avantan.in_round()
+            && quota.avantan.is_idle()
             && !waits
-            && !leads
             && absent.is_some_and(|absent| absent.since + here.config.names_kept <= here.now.mono)
     }
 

@@ -15,7 +15,7 @@ use super::book::{Place, Quotas, RELAXED_TICK, SECOND_LOOK, TICK};
 use super::one::{Admin, Dirty};
 use super::serve::created;
 use crate::api::{Outcome, Refusal, UnknownReason};
-use crate::avantan::{Due, Intent, Message, Moment, Offer, Phase, Role, Step, Turnout};
+use crate::avantan::{Due, Intent, Message, Moment, Offer, Phase, Progress, Role, Step};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::gift::Totals;
 use crate::id::{SiteId, SiteSet};
@@ -287,14 +287,14 @@ impl Quotas {
         let quota = &self.list[at];
         let (may_vote, table) = (quota.avantan.may_vote(site), &quota.avantan.share.table);
         let is_wanted = table.has_unrecorded(site, sight) || (may_vote && table.is_unrecorded(site));
-        let may_lead = may_vote && quota.avantan.is_idle() && table.has_majority(site, sight);
         let activity = self.list[at].activity(&turn.here);
         activity.leader.record_again(turn.here.now.mono, turn.out.rng, is_wanted);
         if !is_wanted {
             return;
         }
 
-        if may_lead {
+        let avantan = &self.list[at].avantan;
+        if may_vote && avantan.is_idle() && avantan.share.table.has_majority(site, sight) {
             self.lead(turn, at, Intent::Record, Cause::Recovery);
         }
         self.schedule(at);
@@ -413,8 +413,8 @@ impl Quotas {
         // A new incarnation can be recorded only by a round that has its report; and what is to be created, only the report
         // of a site that has voted for it may tell.
         let table = &self.list[at].avantan.share.table;
-        let is_all_recorded = table.limit.is_some() && !table.has_unrecorded(here.site, here.sight());
-        is_all_recorded && promises >= here.site.majority() && held >= wanted
+        let exists = table.limit.is_some();
+        exists && promises >= here.site.majority() && held >= wanted && !table.has_unrecorded(here.site, here.sight())
     }
 
     /// What a later [`Quotas::conclude_step`] compares with.
@@ -431,7 +431,7 @@ impl Quotas {
     /// Carries out what a step of the agreement came to.
     fn conclude_step(&mut self, turn: &mut Turn, at: usize, before: Standing, step: Step) {
         turn.out.metrics.ignored += u64::from(step.ignored);
-        let turnout = before.phase.turnout(&self.list[at].avantan, &step);
+        let progress = before.phase.progress(&self.list[at].avantan, &step);
         if step.changed {
             self.touch(at, Dirty::All);
         }
@@ -442,7 +442,7 @@ impl Quotas {
             turn.out.send(to, QuotaMessage::agreement(&*quota.name, message));
         }
 
-        if turnout == Turnout::Proposed {
+        if progress == Progress::Proposed {
             // A value is out: from here on a creation or deletion can no longer be taken back.
             let accepted = quota.avantan.share.round.as_ref().and_then(|round| round.accepted.as_ref());
             let lifecycle = accepted.map(|(_, value)| value.lifecycle);
@@ -460,14 +460,14 @@ impl Quotas {
             }
         }
 
-        if turnout == Turnout::Decided {
+        if progress == Progress::Decided {
             return self.adopted(turn, at, before);
         }
         if self.list[at].avantan.share.free() > before.free {
             // What was set aside for a ballot that came to nothing.
             self.serve(turn, at);
         }
-        if let Turnout::Failed { records } = turnout {
+        if let Progress::Failed { records } = progress {
             self.failed(turn, at, records);
         }
     }
