@@ -57,11 +57,13 @@ impl Place {
     /// Checks that the path still names the directory that was opened. The lock moves with a directory that is moved away, and
     /// another site may have its own at the path by now: its files must not be read, renamed or removed.
     pub(crate) fn check_there(&self) -> io::Result<()> {
-        if name_of(&self.directory)? == self.named {
-            return Ok(());
+        match name_of(&self.directory) {
+            Ok(found) if found == self.named => return Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
         }
         let what = format!(
-            "{} is another directory than the one that this site opened: it was moved or replaced while the site ran",
+            "{} no longer is the directory that this site opened: it was moved or replaced while the site ran",
             self.directory.display()
         );
         Err(io::Error::other(what))
@@ -112,6 +114,9 @@ impl Segment {
         let path = place.directory.join(HALF_MADE);
         let made = Self::fill(place, &path).and_then(|disk| Self::name(place, disk, number));
         if made.is_err() {
+            // The directory may have been moved away meanwhile: a file of this name may be another site's.
+            place.check_there()?;
+
             // On a full disk the space that this attempt got is given back: the table may need it to absorb a segment, which can
             // then be used again.
             remove_if_there(&path)?;

@@ -358,7 +358,11 @@ impl Shared {
                         drop(self.wake.wait_timeout(state, pause.next()));
                     }
                 }
-                Err(error) => return self.stop(format!("could not make segment {number} of the log: {error}")),
+                Err(error) => {
+                    // Where the directory was moved away meanwhile, a file that is not there is only what follows from that.
+                    let error = self.place.check_there().err().unwrap_or(error);
+                    return self.stop(format!("could not make segment {number} of the log: {error}"));
+                }
             }
         }
     }

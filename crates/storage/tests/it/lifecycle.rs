@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use slackline_core::machine::Batch;
-use slackline_storage::{Embedded, Identity, OpenError, Options, Store, WriteError};
+use slackline_storage::{Embedded, Identity, LogWriter, OpenError, Options, Store, WriteError};
 
 use crate::common::*;
 
@@ -123,6 +123,37 @@ fn second_handle_is_refused_until_store_and_writer_are_gone() {
     assert_eq!(open(&scratch.site(), &small()).unwrap().last(), 0);
 }
 
+/// Appends from `next` on until the store stops because its directory was moved away; returns the first that it has not.
+fn append_until_it_stops(writer: &mut dyn LogWriter, mut next: u64) -> u64 {
+    loop {
+        assert!(next < 10_000, "it must have needed another segment");
+        match writer.append(next, &[numbered(next, 50)]) {
+            Ok(()) => next += 1,
+            Err(WriteError::NoRoom { .. }) => std::thread::sleep(Duration::from_millis(1)),
+            Err(WriteError::Stopped { why }) => {
+                assert!(why.contains("moved or replaced while the site ran"), "{why}");
+                return next;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// At its old path is nothing, and not another site's directory.
+#[test]
+fn directory_that_was_moved_away_is_named_as_the_reason() {
+    let scratch = Scratch::new("gone-away");
+    let mut store = open(&scratch.site(), &small()).unwrap();
+    let mut writer = store.writer().unwrap();
+    fill(&mut *writer, 1..=10, 50, 50);
+    std::fs::rename(scratch.site(), scratch.0.join("away")).unwrap();
+
+    let next = append_until_it_stops(&mut *writer, 11);
+    assert!(!scratch.site().exists(), "nothing is made at the old path");
+    drop((writer, store));
+    assert_eq!(all(open(&scratch.0.join("away"), &small()).unwrap().reader()), expected(next - 1, 50));
+}
+
 /// A lock moves with its directory, so a second site may open a new directory at the path of a running one.
 #[test]
 fn directory_that_was_moved_away_harms_nothing_that_has_its_path_now() {
@@ -138,17 +169,7 @@ fn directory_that_was_moved_away_harms_nothing_that_has_its_path_now() {
 
     // The first one goes on in the segments that it has open, and stops when it needs a file by its name: none at its old path
     // is its own.
-    let mut next = 11;
-    let why = loop {
-        assert!(next < 10_000, "it must have needed another segment");
-        match moved.append(next, &[numbered(next, 50)]) {
-            Ok(()) => next += 1,
-            Err(WriteError::NoRoom { .. }) => std::thread::sleep(Duration::from_millis(1)),
-            Err(WriteError::Stopped { why }) => break why,
-            Err(error) => panic!("{error}"),
-        }
-    };
-    assert!(why.contains("moved or replaced while the site ran"), "{why}");
+    let next = append_until_it_stops(&mut *moved, 11);
 
     // Both keep all that they were given.
     fill(&mut *writer, 11..=3000, 50, 50);
