@@ -320,6 +320,9 @@ fn advice_on(aborted: &Aborted) -> String {
         Cause::ClocksDisagree => {
             "; `slackline status` shows which clock is off: set it, or raise that site's `epsilon_us`".to_owned()
         }
+        Cause::TooManyTreaties => {
+            "; `slackline treaty list` shows them, `slackline treaty drop NAME` ends one".to_owned()
+        }
         Cause::NotACounter => "; `slackline put KEY --counter NUMBER` makes it one".to_owned(),
         Cause::TooMuch => "; divide it, or scan in parts with `slackline scan --limit ROWS --after NAME`".to_owned(),
         Cause::Lost => {

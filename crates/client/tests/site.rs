@@ -603,6 +603,10 @@ impl slackline_server::Slackline for Model {
         Err(Status::unimplemented("not in this test"))
     }
 
+    async fn show_treaties(&self, _: Call<v1::ShowTreatiesRequest>) -> Result<Reply<v1::ShowTreatiesReply>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
     async fn show_quota(&self, _: Call<v1::ShowQuotaRequest>) -> Result<Reply<v1::ShowQuotaReply>, Status> {
         Err(Status::unimplemented("not in this test"))
     }

@@ -9,7 +9,7 @@
 pub use crate::bounds::NAME_BYTES;
 use crate::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId, SiteSet};
 use crate::object::trace::Trace;
-use crate::object::{Abort, ObjectKey, Origin, Seen, Span, Transaction};
+use crate::object::{Abort, ObjectKey, Origin, Seen, Span, Transaction, Value};
 
 /// Returns true if this can be a quota's name: 1 to 256 bytes, no control characters.
 pub fn is_name(name: &str) -> bool {
@@ -315,6 +315,11 @@ pub enum Request {
         /// No more than this many, at most 1,000.
         limit: u32,
     },
+    /// The treaties that are at home here, and the leaves of treaties that are kept here, in the order of their names.
+    Treaties {
+        /// Of this treaty alone; of any, if there is none.
+        treaty: Option<ObjectKey>,
+    },
     /// This site's state.
     Status,
     /// Stop taking requests, finish what waits, give the tokens away where that helps. Only the driver asks this.
@@ -374,10 +379,66 @@ pub enum Response {
     Shown(Result<Shown, Refusal>),
     /// Quotas.
     Listed(Vec<Listed>),
+    /// Treaties.
+    Treaties(Box<TreatiesHere>),
     /// The site's state.
     Status(Status),
     /// Nothing waits any more; the driver may stop the site.
     Drained,
+}
+
+/// The treaties of which a site knows.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TreatiesHere {
+    /// Those that are at home there: the names of their objects, and what these hold.
+    pub homes: Vec<TreatyHere>,
+    /// The leaves that are kept there.
+    pub leaves: Vec<LeafHere>,
+}
+
+/// A treaty at its home.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TreatyHere {
+    /// The name of its object.
+    pub name: String,
+    /// What its object holds, whatever became of the homes that it rests on.
+    pub value: Value,
+    /// The sites that hold a right over it.
+    pub holders: Vec<SiteId>,
+}
+
+/// The leaf of a treaty at a site.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LeafHere {
+    /// The treaty's object.
+    pub treaty: ObjectKey,
+    /// The name of its making.
+    pub nonce: u64,
+    /// Its clauses, by position.
+    pub clauses: Vec<ClauseHere>,
+    /// The times that slack was divided again because somebody waited for it, since the site started.
+    pub rebalances: u64,
+    /// The gifts of slack that it gave although nobody waited.
+    pub gifts: u64,
+    /// The gifts of slack that it gave by a standing order.
+    pub extensions: u64,
+}
+
+/// A clause of a leaf.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClauseHere {
+    /// Its position in the treaty.
+    pub clause: u32,
+    /// What its terms have come to there, as if every undecided decrement had happened and no undecided increment.
+    pub value: i64,
+    /// The least that they may come to.
+    pub bound: i64,
+    /// Their velocity, in millionths a second.
+    pub velocity: i64,
+    /// Their standard deviation after one second, in millionths.
+    pub noise: i64,
+    /// The rate at which the bound rises by standing orders, in millionths a second.
+    pub rate: i64,
 }
 
 /// A quota, counted over all sites.

@@ -98,8 +98,8 @@ pub trait Chapter {
         reader: &dyn Reader,
     ) -> Result<Option<Revived>, OpenError>;
 
-    /// Notes that all its rows are restored.
-    fn restored(&mut self, _reader: &dyn Reader) -> Result<(), OpenError> {
+    /// Notes that all its rows are restored, of the storage of `incarnation`.
+    fn restored(&mut self, _incarnation: Incarnation, _reader: &dyn Reader) -> Result<(), OpenError> {
         Ok(())
     }
 
@@ -108,6 +108,12 @@ pub trait Chapter {
 
     /// Ends a call: writes the rows that it changed, and forgets everything that was only of this call.
     fn persist(&mut self, turn: &mut Turn);
+
+    /// True if this site must not vouch for its storage to the site of another region: that may still let somebody rely on
+    /// something which is no longer kept here.
+    fn withholds_from(&self, _region: u16) -> bool {
+        false
+    }
 
     /// True if something durable ends by the site's uptime, so that the uptime must be durable too.
     fn counts_uptime(&self) -> bool {

@@ -19,6 +19,8 @@ pub struct Config {
     pub redistribute: bool,
     /// Which warranties are issued and relied upon. Off and fewer only as a benchmark's baseline.
     pub warranties: Warranties,
+    /// When the slack of treaties moves. Fixed and planned only as a benchmark's baseline.
+    pub slack: Slack,
     /// A call of a memoized function that nobody has used for so long is deleted, in microseconds; 0 for never.
     pub idle_calls: u64,
     /// The time for which the name of a deleted quota is kept at least, in microseconds.
@@ -44,6 +46,18 @@ pub enum Warranties {
     State,
 }
 
+/// When the slack of treaties moves between their leaves.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Slack {
+    /// When somebody waits for it; it is divided so that bounds need not move (the best static division).
+    Fixed,
+    /// When the treaty is new, and when somebody waits for it; from then on by standing orders (as in *Predictive Treaties*).
+    Planned,
+    /// Ahead of need, too.
+    #[default]
+    Ahead,
+}
+
 impl Config {
     /// The configuration of `me` among `members`, with the default ε of 10 ms.
     pub fn new(me: SiteId, members: impl Into<Vec<SiteId>>) -> Self {
@@ -55,6 +69,7 @@ impl Config {
             epsilon: 10 * MILLISECOND,
             redistribute: true,
             warranties: Warranties::default(),
+            slack: Slack::default(),
             idle_calls: IDLE_CALLS,
             names_kept: NAMES_KEPT,
             new_storage: false,

@@ -55,6 +55,8 @@ pub struct Metrics {
     pub doubts_resolved: u64,
     /// Calls of memoized functions that were deleted because nobody used them.
     pub calls_evicted: u64,
+    /// Treaties of this home that were retracted.
+    pub treaties_retracted: u64,
     /// Names of deleted quotas that this site has forgotten.
     pub forgotten: u64,
     /// Messages sent to other sites.

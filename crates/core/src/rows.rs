@@ -11,6 +11,7 @@
 //! | [`PARTICIPANT`] | transaction | this site's part of a transaction | transactions | resident |
 //! | [`COORDINATOR`] | session, sequence | the participants of a transaction that this site coordinates, and its deadline | transactions | resident |
 //! | [`DEPENDENT`] | call | the dependencies of a call on objects here | transactions | resident |
+//! | [`LEAF`] | treaty, making, clause | the leaf of a treaty here: homes, or a clause with its bound and the gifts of slack | transactions | resident |
 //! | [`FORGOTTEN`] | | the names of quotas that were forgotten last, and those that are frozen | quotas | resident |
 //! | [`GRANT`] | incarnation, number | a tracked grant: quota, generation, amount, term | quotas | paged |
 //! | [`DUE`] | uptime, incarnation, number | the same grant by the time when it may end | quotas | paged |
@@ -41,6 +42,8 @@ pub const COORDINATOR: u8 = 0x08;
 pub const DEPENDENT: u8 = 0x09;
 /// Names of quotas that were forgotten.
 pub const FORGOTTEN: u8 = 0x0a;
+/// The leaf of a treaty over objects here.
+pub const LEAF: u8 = 0x0b;
 /// The first tag of paged rows.
 pub const PAGED: u8 = 0x80;
 /// A tracked grant.
@@ -67,7 +70,7 @@ pub enum Owner {
 }
 
 /// Every tag, with the owner of its rows.
-pub const TAGS: [(u8, Owner); 14] = [
+pub const TAGS: [(u8, Owner); 15] = [
     (META, Owner::Site),
     (PEER, Owner::Site),
     (QUOTA_COLD, Owner::Quota),
@@ -78,6 +81,7 @@ pub const TAGS: [(u8, Owner); 14] = [
     (COORDINATOR, Owner::Txn),
     (DEPENDENT, Owner::Txn),
     (FORGOTTEN, Owner::Quota),
+    (LEAF, Owner::Txn),
     (GRANT, Owner::Quota),
     (DUE, Owner::Quota),
     (OBJECT, Owner::Txn),

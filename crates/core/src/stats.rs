@@ -1,6 +1,10 @@
-//! Estimators: how fast a site's tokens are asked for, and a small seeded generator for back-offs.
+//! Estimators: how fast a site's tokens are asked for, how often an object is read, how a metric moves ([`trend`]) and how its
+//! slack is best divided ([`split`]); and a small seeded generator for back-offs.
 //!
-//! Forecasts decide when to move tokens, never who owns them, so this is the one place of `core` that uses `f64`.
+//! Forecasts decide when to move tokens and slack, never who owns them, so this is the one place of `core` that uses `f64`.
+
+pub mod split;
+pub mod trend;
 
 use crate::clock::SECOND;
 

@@ -328,6 +328,11 @@ impl Issuer {
         is_over == Some(false)
     }
 
+    /// The rights over an object that were issued and not given up; some may be over.
+    pub fn issued_over(&self, name: &str) -> &[Issued] {
+        self.issued.get(name).map_or(&[], Vec::as_slice)
+    }
+
     /// The rights over an object that still bind. Forgets those that are over.
     pub fn binding(&mut self, now: Now, name: &str) -> &[Issued] {
         let farthest = self.farthest;

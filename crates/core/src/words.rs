@@ -115,6 +115,8 @@ impl Cause {
             Cause::ClocksDisagree => {
                 ("clocks_disagree", "the clocks of two sites are too far apart for a deadline to mean the same to both")
             }
+            Cause::NotMet => ("not_met", "what it requires would not be true after it"),
+            Cause::TooManyTreaties => ("too_many_treaties", "too many treaties rest on a counter: at most 16"),
         }
     }
 }

@@ -181,9 +181,11 @@ impl Floor {
             Request::Close { .. } => Response::Closed,
             // No benchmark asks it anything else.
             Request::Ask { operation } => Response::Asked { operation, outcome: Outcome::Refused(Refusal::Withdrawn) },
-            Request::Explain { .. } | Request::List { .. } | Request::Status | Request::Drain => {
-                Response::NotOpened(Refusal::NotReady)
-            }
+            Request::Explain { .. }
+            | Request::List { .. }
+            | Request::Treaties { .. }
+            | Request::Status
+            | Request::Drain => Response::NotOpened(Refusal::NotReady),
         }
     }
 

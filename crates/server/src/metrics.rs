@@ -195,6 +195,7 @@ impl Snapshot {
             node.calls_evicted,
         )?;
 
+        page.counter("treaties_retracted", "Treaties that were retracted", node.treaties_retracted)?;
         page.counter("names_forgotten", "Names of deleted quotas that were forgotten", node.forgotten)?;
         page.counter("doubts_resolved", "In-doubt transactions resolved", node.doubts_resolved)?;
         let under_way = [

@@ -126,6 +126,15 @@ impl Slackline for ClientService {
         }
     }
 
+    async fn show_treaties(&self, request: tonic::Request<v1::ShowTreatiesRequest>) -> Answer<v1::ShowTreatiesReply> {
+        let request: Request = request.into_inner().try_into().map_err(invalid)?;
+        match self.call(request).await? {
+            Response::Treaties(here) => Ok(tonic::Response::new((*here).into())),
+            Response::NotOpened(refusal) => Err(Status::unavailable(refusal.to_string())),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     async fn show_quota(&self, request: tonic::Request<v1::ShowQuotaRequest>) -> Answer<v1::ShowQuotaReply> {
         match self.call(request.into_inner().into()).await? {
             Response::Shown(shown) => Ok(tonic::Response::new(shown.into())),
@@ -210,7 +219,7 @@ fn check(topology: &Topology, request: &Request) -> Result<(), Status> {
         Request::Close { site, .. } => check_member(topology, *site),
         // A region that the cluster does not have is the machine's to refuse, object by object (CAUSE_UNKNOWN_REGION): an error here
         // would end the stream, and with it what others ask on it.
-        Request::Read(_) => check_objects(topology),
+        Request::Read(_) | Request::Treaties { .. } => check_objects(topology),
         Request::Show { quota, .. } => check_lane(topology, quota),
         Request::Open | Request::List { .. } | Request::Status | Request::Drain => Ok(()),
     }

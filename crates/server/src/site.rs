@@ -243,6 +243,7 @@ impl Site {
                 epsilon,
                 redistribute: config.redistribute,
                 warranties: config.warranties,
+                slack: slackline_core::config::Slack::default(),
                 idle_calls: slackline_core::config::IDLE_CALLS,
                 names_kept: slackline_core::config::NAMES_KEPT,
                 new_storage: config.new_storage != NewStorage::Waits,

@@ -10,6 +10,7 @@
 //! | [`time`] | times of the driver's clock; pauses |
 //! | [`command`] | one call, as its caller and a link see it: what is to be done, on which terms, what the caller is told |
 //! | [`key`], [`topology`], [`outcome`] | names of objects; the cluster's map; how calls end |
+//! | [`metric`] | numbers computed from counters, and what can be said of them |
 //! | [`reads`] | the reads under way at one site |
 //! | [`sessions`] | the calls under way at one site, and the rules by which they are sent, repeated, asked about, given back |
 //! | [`link`] | what callers and a driver share of one site: its sessions, and whether it can be reached |
@@ -29,6 +30,7 @@ pub mod call;
 pub mod command;
 pub mod key;
 pub mod link;
+pub mod metric;
 pub mod outcome;
 pub mod port;
 pub mod reads;

@@ -199,6 +199,7 @@ impl Link {
             Response::Explained { .. }
             | Response::Shown(_)
             | Response::Listed(_)
+            | Response::Treaties(_)
             | Response::Status(_)
             | Response::Drained => is_useful = false,
         }

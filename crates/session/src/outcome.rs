@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use slackline_core::api::{self, Refusal};
 use slackline_core::id::{OperationId, SiteSet};
-use slackline_core::object::{self, Cause};
+use slackline_core::object::{self, Cause, treaty};
 
 use crate::command::NotTaken;
 use crate::key::Key;
@@ -275,6 +275,82 @@ pub enum Reason {
     Closed,
     /// The transaction was aborted.
     Aborted(Box<Aborted>),
+    /// A treaty cannot be made, or is not there.
+    Treaty(TreatyRefusal),
+}
+
+/// Why a treaty cannot be made, or is not there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum TreatyRefusal {
+    /// Its statement is false: the value of the first metric that says so.
+    NotTrue(i64),
+    /// It is about no counter.
+    NoCounter,
+    /// A value may leave the range of 64-bit integers.
+    OutOfRange,
+    /// It has more than 4,096 clauses, or more than 4,096 terms at a home.
+    TooManyParts,
+    /// It is about counters of more than 64 homes.
+    TooManyHomes,
+    /// It nests too deeply.
+    TooDeep,
+    /// Its name is empty, too long, or has control characters.
+    InvalidName,
+    /// There is a treaty of this name.
+    NameTaken,
+    /// There is no treaty of this name.
+    Unknown,
+}
+
+impl TreatyRefusal {
+    /// Its name in JSON; stable.
+    pub fn code(self) -> &'static str {
+        match self {
+            TreatyRefusal::NotTrue(_) => "not_true",
+            TreatyRefusal::NoCounter => "no_counter",
+            TreatyRefusal::OutOfRange => "out_of_range",
+            TreatyRefusal::TooManyParts => "too_many_parts",
+            TreatyRefusal::TooManyHomes => "too_many_homes",
+            TreatyRefusal::TooDeep => "too_deep",
+            TreatyRefusal::InvalidName => "invalid_treaty_name",
+            TreatyRefusal::NameTaken => "treaty_exists",
+            TreatyRefusal::Unknown => "unknown_treaty",
+        }
+    }
+}
+
+impl fmt::Display for TreatyRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TreatyRefusal::NotTrue(value) => write!(f, "the statement is not true: the metric is {value}"),
+            TreatyRefusal::NoCounter => f.write_str("the statement is about no counter"),
+            TreatyRefusal::OutOfRange => f.write_str("a value of the statement may leave the range of 64-bit integers"),
+            TreatyRefusal::TooManyParts => {
+                f.write_str("the statement is too large: at most 4096 clauses, and 4096 counters of a region in them")
+            }
+            TreatyRefusal::TooManyHomes => f.write_str("the statement is about counters of more than 64 regions"),
+            TreatyRefusal::TooDeep => f.write_str("the statement nests more than 64 deep"),
+            TreatyRefusal::InvalidName => {
+                f.write_str("the name is not valid: use 1 to 1000 bytes without control characters")
+            }
+            TreatyRefusal::NameTaken => f.write_str("there is a treaty of this name already"),
+            TreatyRefusal::Unknown => f.write_str("there is no treaty of this name"),
+        }
+    }
+}
+
+impl From<treaty::Unfit> for TreatyRefusal {
+    fn from(unfit: treaty::Unfit) -> Self {
+        match unfit {
+            treaty::Unfit::NoCounter => TreatyRefusal::NoCounter,
+            treaty::Unfit::NotTrue(value) => TreatyRefusal::NotTrue(value),
+            treaty::Unfit::OutOfRange => TreatyRefusal::OutOfRange,
+            treaty::Unfit::TooManyParts => TreatyRefusal::TooManyParts,
+            treaty::Unfit::TooManyHomes => TreatyRefusal::TooManyHomes,
+            treaty::Unfit::TooDeep => TreatyRefusal::TooDeep,
+        }
+    }
 }
 
 /// Why a transaction was aborted, or an object could not be read.
@@ -352,6 +428,7 @@ impl fmt::Display for Reason {
             }
             Reason::Closed => f.write_str("the client was closed"),
             Reason::Aborted(aborted) => aborted.fmt(f),
+            Reason::Treaty(refusal) => refusal.fmt(f),
             // A site's refusal is said in the words that all have for it.
             reason => reason.refusal().map_or(Ok(()), |refusal| refusal.fmt(f)),
         }
@@ -366,6 +443,7 @@ impl Reason {
             Reason::UnknownRegion { .. } => "unknown_region",
             Reason::Closed => "closed",
             Reason::Aborted(aborted) => aborted.cause.code(),
+            Reason::Treaty(refusal) => refusal.code(),
             reason => reason.refusal().map_or("other", Refusal::code),
         }
     }
@@ -389,7 +467,13 @@ impl Reason {
             Reason::OtherContent => Refusal::OtherContent,
             Reason::NotReady => Refusal::NotReady,
             Reason::StorageFull => Refusal::StorageFull,
-            Reason::NotSent { .. } | Reason::UnknownRegion { .. } | Reason::Closed | Reason::Aborted(_) => return None,
+            Reason::NotSent { .. }
+            | Reason::UnknownRegion { .. }
+            | Reason::Closed
+            | Reason::Aborted(_)
+            | Reason::Treaty(_) => {
+                return None;
+            }
         })
     }
 

@@ -9,7 +9,7 @@ use slackline_core::peer::quota::{Forget, QuotaMessage};
 use slackline_core::peer::{Body, RelayMessage, SiteMessage};
 
 /// Names of the kinds of messages, by [`message`].
-pub(crate) const MESSAGES: [&str; 37] = [
+pub(crate) const MESSAGES: [&str; 44] = [
     "Hello",
     "Welcome",
     "Ping",
@@ -47,11 +47,18 @@ pub(crate) const MESSAGES: [&str; 37] = [
     "Agree",
     "Cancel",
     "Forgotten",
+    "AskSlack",
+    "ReportSlack",
+    "GiveSlack",
+    "SlackGifts",
+    "Retract",
+    "IsRetracted",
+    "Retracted",
 ];
 
 /// Names of the kinds of inputs, by [`input`]: those of messages, then these.
-pub(crate) const INPUTS: [&str; 11] =
-    ["Tick", "Open", "Batch", "Ask", "Close", "Show", "List", "Status", "Drain", "Read", "Explain"];
+pub(crate) const INPUTS: [&str; 12] =
+    ["Tick", "Open", "Batch", "Ask", "Close", "Show", "List", "Status", "Drain", "Read", "Explain", "Treaties"];
 
 /// The kind of a message.
 #[inline]
@@ -93,6 +100,15 @@ pub(crate) fn message(body: &Body) -> usize {
             object::Message::Inquired { .. } => 30,
             object::Message::ProbeCalls { .. } => 31,
             object::Message::AbsentCalls { .. } => 32,
+            object::Message::Treaty { ref says, .. } => match says {
+                object::Says::Ask { .. } => 37,
+                object::Says::Report { .. } => 38,
+                object::Says::Give { .. } => 39,
+                object::Says::Gifts { .. } => 40,
+                object::Says::Retract { is_question: false } => 41,
+                object::Says::Retract { is_question: true } => 42,
+                object::Says::Retracted => 43,
+            },
         },
         Body::Quota(QuotaMessage::Forget(message)) => match **message {
             Forget::Propose { .. } => 33,
@@ -121,6 +137,7 @@ pub(crate) fn input(input: &Input<Node>) -> usize {
                 Request::Drain => 8,
                 Request::Read(_) => 9,
                 Request::Explain { .. } => 10,
+                Request::Treaties { .. } => 11,
             },
         }
 }

@@ -1,10 +1,15 @@
 //! Conversions of messages about objects and transactions, between clients and sites and between sites; and their sizes.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
-use slackline_core::api::{Claim, Operation, Read, Reading, Request};
+use slackline_core::api::{Claim, ClauseHere, LeafHere, Operation, Read, Reading, Request, TreatiesHere, TreatyHere};
 use slackline_core::bounds::READING_BYTES;
 use slackline_core::id::{Incarnation, OperationId, SiteId, SiteSet};
-use slackline_core::object::message::{self, Fetch, Fetched, Given, Known, Message, Offer, Prepare, Vote};
+use slackline_core::object::message::{
+    self, Fetch, Fetched, Gave, Given, Known, Message, Offer, Prepare, Reported, Says, Vote, Wanted,
+};
+use slackline_core::object::treaty::{CLAUSES, Note, TERMS, Term, Tree};
 use slackline_core::object::{
     Abort, Cause, Change, Dependency, Derived, ENTRY_BYTES, Home, ObjectKey, Origin, Part, Rank, SCAN_ROWS, Seen, Span,
     TRANSACTION_OPERATIONS, Transaction, Value, Version,
@@ -65,10 +70,22 @@ fn object_bytes(message: &Message) -> usize {
         Message::Revoke { rights, .. } | Message::Revoked { rights, .. } => {
             rights.iter().map(|(name, _)| name.len() + ENTRY_BYTES).sum()
         }
+        Message::Treaty { treaty, says, .. } => treaty.name.len() + says_entries(says) * ENTRY_BYTES,
         Message::ProbeCalls { names, .. } | Message::AbsentCalls { names, .. } => {
             names.iter().map(|name| name.len() + ENTRY_BYTES).sum()
         }
         _ => 0,
+    }
+}
+
+/// The number of entries in what is said of a treaty.
+fn says_entries(says: &Says) -> usize {
+    match says {
+        Says::Ask { clauses, .. } => clauses.len(),
+        Says::Report { lines, .. } => lines.len(),
+        Says::Give { gives } => gives.len(),
+        Says::Gifts { gifts } => gifts.len(),
+        Says::Retract { .. } | Says::Retracted => 0,
     }
 }
 
@@ -121,6 +138,15 @@ same_fields! {
     Read = v1::Read { token, gets, scans, fresh, upkeep, claim; timeout = timeout_us }
     Reading = v1::Reading { token, gets, scans, is_whole }
     Origin = v1::Origin { nonce; age = age_us }
+    Note = v1::Leaf { treaty, nonce, homes, tree, clauses }
+    Term = v1::Term { name, is_log, weight }
+    Reported = internal::SlackLine { clause, slack, velocity, noise }
+    Wanted = internal::WantedSlack { clause, to, amount, rate }
+    Gave = internal::SlackGift { clause, total, rate }
+    TreatiesHere = v1::ShowTreatiesReply { homes, leaves }
+    TreatyHere = v1::TreatyHere { name, value, holders }
+    LeafHere = v1::LeafHere { treaty, nonce, clauses, rebalances, gifts, extensions }
+    ClauseHere = v1::ClauseHere { clause, value, bound, velocity, noise, rate }
 }
 
 lists! {
@@ -136,9 +162,18 @@ lists! {
     SiteId = v1::SiteId, at most MEMBERS;
     (u16, Incarnation) = v1::RegionIncarnation, at most MEMBERS;
     (Dependency, ObjectKey) = v1::Dependence, at most TRANSACTION_OPERATIONS;
+    Note = v1::Leaf, at most TRANSACTION_OPERATIONS;
+    (u32, Vec<Term>, i64) = v1::LeafClause, at most CLAUSES;
+    Term = v1::Term, at most TERMS;
+    Reported = internal::SlackLine, at most CLAUSES;
+    Wanted = internal::WantedSlack, at most CLAUSES;
+    Gave = internal::SlackGift, at most CLAUSES;
+    TreatyHere = v1::TreatyHere, at most READ_ITEMS;
+    LeafHere = v1::LeafHere, at most READ_ITEMS;
+    ClauseHere = v1::ClauseHere, at most CLAUSES;
 }
 
-nested!(Transaction = v1::Transaction);
+nested!(Transaction = v1::Transaction, Value = v1::Value);
 maybe!(Claim = v1::Claim, message::Claim = internal::Claim);
 
 impl From<Transaction> for v1::Transaction {
@@ -302,7 +337,7 @@ impl TryFrom<v1::ScanResult> for Result<Vec<(String, Seen)>, Abort> {
 impl From<Home> for v1::Part {
     fn from(home: Home) -> Self {
         let Home { region, incarnation, part } = home;
-        let Part { reads, scans, writes, covers, forgets, depends } = part;
+        let Part { reads, scans, writes, covers, forgets, depends, notes, relies } = part;
         Self {
             region: region.into(),
             incarnation: incarnation.0,
@@ -312,6 +347,8 @@ impl From<Home> for v1::Part {
             covers: covers.to_wire(),
             forgets: forgets.to_wire(),
             depends: depends.to_wire(),
+            leaves: notes.to_wire(),
+            relies: relies.to_wire(),
         }
     }
 }
@@ -330,7 +367,93 @@ impl TryFrom<v1::Part> for Home {
                 covers: Field::from_wire(part.covers, "covers")?,
                 forgets: Field::from_wire(part.forgets, "forgets")?,
                 depends: Field::from_wire(part.depends, "depends")?,
+                notes: Field::from_wire(part.leaves, "leaves")?,
+                relies: Field::from_wire(part.relies, "relies")?,
             },
+        })
+    }
+}
+
+impl TryFrom<v1::ShowTreatiesRequest> for Request {
+    type Error = Invalid;
+
+    fn try_from(request: v1::ShowTreatiesRequest) -> Result<Self, Invalid> {
+        Ok(Request::Treaties { treaty: optional(request.treaty, "treaty")? })
+    }
+}
+
+impl Field<Option<v1::Tree>> for Tree {
+    fn to_wire(self) -> Option<v1::Tree> {
+        use v1::tree::Order;
+        let group = |group: BTreeSet<u16>| v1::Group { regions: group.into_iter().map(u32::from).collect() };
+        match self {
+            Tree::Flat => None,
+            Tree::Near => Some(v1::Tree { order: Some(Order::Near(v1::Near {})) }),
+            Tree::Given(groups) => {
+                let groups = groups.into_iter().map(group).collect();
+                Some(v1::Tree { order: Some(Order::Given(v1::Groups { groups })) })
+            }
+        }
+    }
+
+    fn from_wire(tree: Option<v1::Tree>, name: &str) -> Result<Self, Invalid> {
+        use v1::tree::Order;
+        match tree.and_then(|tree| tree.order) {
+            None => Ok(Tree::Flat),
+            Some(Order::Near(_)) => Ok(Tree::Near),
+            Some(Order::Given(given)) => {
+                let groups = at_most(given.groups, MEMBERS, name)?;
+                let region = |region: u32| Field::from_wire(region, name);
+                let group = |group: v1::Group| at_most(group.regions, MEMBERS, name)?.into_iter().map(region).collect();
+                Ok(Tree::Given(groups.into_iter().map(group).collect::<Result<_, _>>()?))
+            }
+        }
+    }
+}
+
+impl From<(u32, Vec<Term>, i64)> for v1::LeafClause {
+    fn from((clause, terms, bound): (u32, Vec<Term>, i64)) -> Self {
+        Self { clause, terms: terms.to_wire(), bound }
+    }
+}
+
+impl TryFrom<v1::LeafClause> for (u32, Vec<Term>, i64) {
+    type Error = Invalid;
+
+    fn try_from(clause: v1::LeafClause) -> Result<Self, Invalid> {
+        Ok((clause.clause, Field::from_wire(clause.terms, "terms")?, clause.bound))
+    }
+}
+
+impl From<Says> for internal::treaty::Says {
+    fn from(says: Says) -> Self {
+        match says {
+            Says::Ask { token, clauses } => Self::Ask(internal::AskSlack { token, clauses }),
+            Says::Report { token, lines } => Self::Report(internal::ReportSlack { token, lines: lines.to_wire() }),
+            Says::Give { gives } => Self::Give(internal::GiveSlack { gives: gives.to_wire() }),
+            Says::Gifts { gifts } => Self::Gifts(internal::SlackGifts { gifts: gifts.to_wire() }),
+            Says::Retract { is_question: false } => Self::Retract(internal::Retract {}),
+            Says::Retract { is_question: true } => Self::IsRetracted(internal::Retract {}),
+            Says::Retracted => Self::Retracted(internal::Retract {}),
+        }
+    }
+}
+
+impl TryFrom<internal::treaty::Says> for Says {
+    type Error = Invalid;
+
+    fn try_from(says: internal::treaty::Says) -> Result<Self, Invalid> {
+        use internal::treaty::Says as Kind;
+        Ok(match says {
+            Kind::Ask(ask) => Says::Ask { token: ask.token, clauses: at_most(ask.clauses, CLAUSES, "ask.clauses")? },
+            Kind::Report(report) => {
+                Says::Report { token: report.token, lines: Field::from_wire(report.lines, "report.lines")? }
+            }
+            Kind::Give(give) => Says::Give { gives: Field::from_wire(give.gives, "give.gives")? },
+            Kind::Gifts(gifts) => Says::Gifts { gifts: Field::from_wire(gifts.gifts, "gifts.gifts")? },
+            Kind::Retract(_) => Says::Retract { is_question: false },
+            Kind::IsRetracted(_) => Says::Retract { is_question: true },
+            Kind::Retracted(_) => Says::Retracted,
         })
     }
 }
@@ -433,7 +556,8 @@ impl TryFrom<v1::Write> for (String, Change) {
 same_variants! {
     Cause = v1::Cause {
         Changed, Busy, WouldWait, DeadlinePassed, NotACounter, OutOfRange, Lost, Unreachable, InvalidKey, UnknownRegion,
-        TooLarge, TooMuch, Malformed, Overloaded, NotReady, Withdrawn, Depended, ClocksDisagree
+        TooLarge, TooMuch, Malformed, Overloaded, NotReady, Withdrawn, Depended, ClocksDisagree,
+        NotMet, TooManyTreaties
     }
 }
 
@@ -674,6 +798,9 @@ impl From<Message> for internal::ObjectMessage {
             Message::AbsentCalls { start, stamp, names } => {
                 Kind::AbsentCalls(internal::Calls { start: Some(start.into()), stamp, names })
             }
+            Message::Treaty { treaty, nonce, says } => {
+                Kind::Treaty(internal::Treaty { treaty: Some(treaty.into()), nonce, says: Some(says.into()) })
+            }
         };
 
         Self { message: Some(message) }
@@ -728,6 +855,11 @@ impl TryFrom<internal::ObjectMessage> for Message {
                 start: convert(start, "absent_calls.start")?,
                 stamp,
                 names: at_most(names, READ_ITEMS, "absent_calls.names")?,
+            },
+            Kind::Treaty(internal::Treaty { treaty, nonce, says }) => Message::Treaty {
+                treaty: convert(treaty, "treaty.treaty")?,
+                nonce,
+                says: convert(says, "treaty.says")?,
             },
         })
     }

@@ -29,7 +29,9 @@ impl From<PeerMessage> for internal::PeerMessage {
             Body::Site(SiteMessage::Ping { mono, wall, leaving, known, position }) => {
                 Kind::Ping(internal::Ping { mono, wall, leaving, known: known.0, position })
             }
-            Body::Site(SiteMessage::Pong { mono, wall, there }) => Kind::Pong(internal::Pong { mono, wall, there }),
+            Body::Site(SiteMessage::Pong { mono, wall, there, withholds }) => {
+                Kind::Pong(internal::Pong { mono, wall, there, withholds })
+            }
             Body::Quota(QuotaMessage::Avantan { quota, message }) => Kind::Avantan(avantan(quota, *message)),
             Body::Quota(QuotaMessage::Digests(digests)) => {
                 Kind::Digests(internal::Digests { digests: digests.into_iter().map(Into::into).collect() })
@@ -83,7 +85,9 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
             Kind::Ping(internal::Ping { mono, wall, leaving, known, position }) => {
                 Body::Site(SiteMessage::Ping { mono, wall, leaving, known: Incarnation(known), position })
             }
-            Kind::Pong(pong) => Body::Site(SiteMessage::Pong { mono: pong.mono, wall: pong.wall, there: pong.there }),
+            Kind::Pong(internal::Pong { mono, wall, there, withholds }) => {
+                Body::Site(SiteMessage::Pong { mono, wall, there, withholds })
+            }
             Kind::Avantan(mut avantan) => {
                 let quota = std::mem::take(&mut avantan.quota);
                 Body::Quota(QuotaMessage::Avantan { quota, message: Box::new(inner(avantan, "avantan")?) })
@@ -436,6 +440,7 @@ impl From<Request> for internal::Request {
             Request::Explain { operation } => Kind::Explain(v1::Ask { operation: Some(operation.into()) }),
             Request::Show { quota, timeout } => Kind::Show(v1::ShowQuotaRequest { quota, timeout_us: timeout }),
             Request::List { after, limit } => Kind::List(v1::ListQuotasRequest { after, limit }),
+            Request::Treaties { treaty } => Kind::Treaties(v1::ShowTreatiesRequest { treaty: treaty.map(Into::into) }),
             Request::Status => Kind::Status(v1::StatusRequest {}),
             Request::Drain => Kind::Drain(internal::Drain {}),
         };
@@ -458,6 +463,7 @@ impl TryFrom<internal::Request> for Request {
             Kind::Explain(ask) => Ok(Request::Explain { operation: convert(ask.operation, "explain.operation")? }),
             Kind::Show(show) => Ok(show.into()),
             Kind::List(list) => Ok(list.into()),
+            Kind::Treaties(treaties) => inner(treaties, "treaties"),
             Kind::Status(_) => Ok(Request::Status),
             Kind::Drain(_) => Ok(Request::Drain),
         }
@@ -477,6 +483,7 @@ impl From<Response> for internal::Response {
             Response::Explained { operation, trace } => Kind::Explained((operation, trace).into()),
             Response::Shown(shown) => Kind::Shown(shown.into()),
             Response::Listed(quotas) => Kind::Listed(quotas.into()),
+            Response::Treaties(here) => Kind::Treaties((*here).into()),
             Response::Status(status) => Kind::Status(status.into()),
             Response::Drained => Kind::Drained(internal::Drain {}),
         };
@@ -503,6 +510,7 @@ impl TryFrom<internal::Response> for Response {
             }
             Kind::Shown(reply) => Ok(Response::Shown(inner(reply, "shown")?)),
             Kind::Listed(reply) => Ok(Response::Listed(inner(reply, "listed")?)),
+            Kind::Treaties(reply) => Ok(Response::Treaties(Box::new(inner(reply, "treaties")?))),
             Kind::Status(reply) => Ok(Response::Status(inner(reply, "status")?)),
             Kind::Drained(_) => Ok(Response::Drained),
         }

@@ -228,6 +228,7 @@ impl TryFrom<Request> for v1::SessionRequest {
             Request::Explain { .. }
             | Request::Show { .. }
             | Request::List { .. }
+            | Request::Treaties { .. }
             | Request::Status
             | Request::Drain => {
                 return Err(Invalid::new("request", "does not travel on a session stream"));
@@ -431,6 +432,7 @@ impl TryFrom<Response> for v1::SessionReply {
             Response::Explained { .. }
             | Response::Shown(_)
             | Response::Listed(_)
+            | Response::Treaties(_)
             | Response::Status(_)
             | Response::Drained => {
                 return Err(Invalid::new("reply", "does not travel on a session stream"));

@@ -1,13 +1,16 @@
 //! Random values of everything that travels, from a seed.
 
 use slackline_core::api::{
-    Answer, Batch, Claim, Hold, Listed, Operation, Outcome, PeerStatus, Read, Readiness, Reading, Refusal, Request,
-    Response, Shown, ShownSite, Status, Submission, UnknownReason,
+    Answer, Batch, Claim, ClauseHere, Hold, LeafHere, Listed, Operation, Outcome, PeerStatus, Read, Readiness, Reading,
+    Refusal, Request, Response, Shown, ShownSite, Status, Submission, TreatiesHere, TreatyHere, UnknownReason,
 };
 use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, NoVote, Report, Row, Scope, Settled, Table, Value};
 use slackline_core::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId, SiteSet};
-use slackline_core::object::message::{self, Fetch, Fetched, Given, Known, Offer, Prepare, Vote};
+use slackline_core::object::message::{
+    self, Fetch, Fetched, Gave, Given, Known, Offer, Prepare, Reported, Says, Vote, Wanted,
+};
 use slackline_core::object::trace::{End, Event, Proof, Share, Step, Trace};
+use slackline_core::object::treaty::{Note, Term, Tree};
 use slackline_core::object::{
     Abort, Cause, Change, Dependency, Derived, Home, ObjectKey, Origin, Part, Rank, Seen, Span, Transaction,
     Value as Content, Version,
@@ -20,8 +23,8 @@ use slackline_core::right::{Start, WarrantyNumber};
 pub(crate) struct Generator(u64);
 
 /// How many kinds of each value there are, so that a test can go through them all.
-pub(crate) const REQUESTS: u64 = 10;
-pub(crate) const RESPONSES: u64 = 11;
+pub(crate) const REQUESTS: u64 = 11;
+pub(crate) const RESPONSES: u64 = 12;
 pub(crate) const BODIES: u64 = 14;
 
 impl Generator {
@@ -126,6 +129,84 @@ impl Generator {
             covers: self.several(2, Self::key),
             forgets: self.several(2, Self::key),
             depends: self.several(2, |random| (random.subject(), random.key())),
+            notes: self.several(2, Self::leaf),
+            relies: self.several(2, Self::key),
+        }
+    }
+
+    fn leaf(&mut self) -> Note {
+        let tree = match self.below(3) {
+            0 => Tree::Flat,
+            1 => Tree::Near,
+            _ => Tree::Given(
+                self.several(2, |random| random.several(3, |random| random.number() as u16).into_iter().collect()),
+            ),
+        };
+        let term = |random: &mut Self| Term { name: random.name(), is_log: random.flag(), weight: random.amount() };
+        Note {
+            treaty: self.key(),
+            nonce: self.number(),
+            homes: self.several(3, |random| (random.number() as u16, random.incarnation())),
+            tree,
+            clauses: self.several(3, |random| (random.number() as u32, random.several(2, term), random.amount())),
+        }
+    }
+
+    fn says(&mut self) -> Says {
+        match self.below(7) {
+            0 => Says::Ask { token: self.number(), clauses: self.several(4, |random| random.number() as u32) },
+            1 => Says::Report {
+                token: self.number(),
+                lines: self.several(3, |random| Reported {
+                    clause: random.number() as u32,
+                    slack: random.amount(),
+                    velocity: random.amount(),
+                    noise: random.amount(),
+                }),
+            },
+            2 => Says::Give {
+                gives: self.several(3, |random| Wanted {
+                    clause: random.number() as u32,
+                    to: random.number() as u16,
+                    amount: random.number(),
+                    rate: random.number(),
+                }),
+            },
+            3 => Says::Gifts {
+                gifts: self.several(3, |random| Gave {
+                    clause: random.number() as u32,
+                    total: u128::from(random.number()) << 40,
+                    rate: random.number(),
+                }),
+            },
+            4 => Says::Retract { is_question: self.flag() },
+            _ => Says::Retracted,
+        }
+    }
+
+    fn treaties_here(&mut self) -> TreatiesHere {
+        let clause = |random: &mut Self| ClauseHere {
+            clause: random.number() as u32,
+            value: random.amount(),
+            bound: random.amount(),
+            velocity: random.amount(),
+            noise: random.amount(),
+            rate: random.amount(),
+        };
+        TreatiesHere {
+            homes: self.several(2, |random| TreatyHere {
+                name: random.name(),
+                value: random.content(),
+                holders: random.several(3, Self::site),
+            }),
+            leaves: self.several(2, |random| LeafHere {
+                treaty: random.key(),
+                nonce: random.number(),
+                clauses: random.several(2, clause),
+                rebalances: random.number(),
+                gifts: random.number(),
+                extensions: random.number(),
+            }),
         }
     }
 
@@ -167,7 +248,7 @@ impl Generator {
 
     fn abort(&mut self) -> Abort {
         Abort {
-            cause: Cause::numbered(self.below(18) as u8).expect("there are eighteen causes"),
+            cause: Cause::numbered(self.below(20) as u8).expect("there are twenty causes"),
             key: self.flag().then(|| self.key()),
             site: self.flag().then(|| self.site()),
             holders: self.several(3, Self::site),
@@ -240,7 +321,7 @@ impl Generator {
     fn object(&mut self) -> message::Message {
         use message::Message;
         let id = self.operation_id();
-        match self.below(13) {
+        match self.below(14) {
             0 => Message::Fetch(Box::new(Fetch {
                 token: self.number(),
                 start: self.start(),
@@ -295,6 +376,7 @@ impl Generator {
             12 => {
                 Message::AbsentCalls { start: self.start(), stamp: self.number(), names: self.several(4, Self::name) }
             }
+            13 => Message::Treaty { treaty: self.key(), nonce: self.number(), says: self.says() },
             9 => Message::Inquire {
                 id,
                 deadline: self.amount(),
@@ -343,6 +425,7 @@ impl Generator {
             6 => Request::Status,
             7 => Request::Read(Box::new(self.read())),
             8 => Request::Explain { operation: self.operation_id() },
+            9 => Request::Treaties { treaty: self.flag().then(|| self.key()) },
             _ => Request::Drain,
         }
     }
@@ -410,6 +493,7 @@ impl Generator {
                 let trace = if self.flag() { Ok(Box::new(self.trace())) } else { Err(self.doubt()) };
                 Response::Explained { operation: self.operation_id(), trace }
             }
+            10 => Response::Treaties(Box::new(self.treaties_here())),
             _ => Response::Drained,
         }
     }
@@ -671,7 +755,12 @@ impl Generator {
                 known: self.incarnation(),
                 position: self.number(),
             }),
-            3 => Body::Site(SiteMessage::Pong { mono: self.number(), wall: self.amount(), there: self.amount() }),
+            3 => Body::Site(SiteMessage::Pong {
+                mono: self.number(),
+                wall: self.amount(),
+                there: self.amount(),
+                withholds: self.flag(),
+            }),
             4 => Body::Quota(QuotaMessage::Avantan { quota: self.name(), message: Box::new(self.avantan()) }),
             5 => Body::Quota(QuotaMessage::Digests(self.several(5, Self::digest))),
             6 => Body::Quota(QuotaMessage::Lookup { token: self.number(), quota: self.name() }),

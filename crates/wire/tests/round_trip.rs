@@ -60,6 +60,7 @@ fn requests_and_responses_survive_relayed_and_on_a_stream() {
             Response::Explained { .. }
             | Response::Shown(_)
             | Response::Listed(_)
+            | Response::Treaties(_)
             | Response::Status(_)
             | Response::Drained => {
                 assert!(v1::SessionReply::try_from(response).is_err());

@@ -74,6 +74,8 @@ pub struct Draft {
     told: BTreeMap<ObjectKey, BTreeSet<u16>>,
     /// For each pending call, the calls that were computed from it before it was pending.
     suspects: BTreeMap<ObjectKey, Vec<ObjectKey>>,
+    /// The treaties that it relies upon, or requires to hold after it. Each was read, and is valid.
+    relies: BTreeSet<ObjectKey>,
 }
 
 /// A computation under way.
@@ -161,7 +163,13 @@ impl Draft {
             treated: BTreeMap::new(),
             told: BTreeMap::new(),
             suspects: BTreeMap::new(),
+            relies: BTreeSet::new(),
         }
+    }
+
+    /// Relies on a treaty that was read, and is valid: what this transaction writes must not break it.
+    pub fn rely(&mut self, treaty: ObjectKey) {
+        self.relies.insert(treaty);
     }
 
     // Using and computing.
@@ -448,6 +456,9 @@ impl Draft {
         }
         if !self.told.is_empty() {
             self.put_calls(&mut homes);
+        }
+        for home in homes.values_mut().filter(|home| !home.part.writes.is_empty()) {
+            home.part.relies.extend(self.relies.iter().cloned());
         }
         Transaction { homes: homes.into_values().collect(), max_wait, ..Transaction::default() }
     }

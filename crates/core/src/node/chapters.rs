@@ -71,6 +71,11 @@ impl Chapters {
         self.all().into_iter().map(Chapter::waiting).sum()
     }
 
+    /// True if this site must not vouch for its storage to the site of another region.
+    pub(super) fn withholds_from(&self, region: u16) -> bool {
+        self.all().into_iter().any(|chapter| chapter.withholds_from(region))
+    }
+
     /// True if something durable ends by the site's uptime.
     pub(super) fn counts_uptime(&self) -> bool {
         self.all().into_iter().any(Chapter::counts_uptime)
@@ -116,7 +121,7 @@ pub(super) fn owner_of_request(request: &Request) -> Owner {
         Request::Status | Request::Drain => Owner::Site,
         Request::Open | Request::Batch(_) | Request::Ask { .. } | Request::Close { .. } => Owner::Sessions,
         Request::Show { .. } | Request::List { .. } => Owner::Quota,
-        Request::Read(_) | Request::Explain { .. } => Owner::Txn,
+        Request::Read(_) | Request::Explain { .. } | Request::Treaties { .. } => Owner::Txn,
     }
 }
 

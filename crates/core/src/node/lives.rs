@@ -72,10 +72,11 @@ impl Node {
                     self.identity.betray(stale);
                     return None;
                 }
-                sends.push((to, Body::Site(SiteMessage::Pong { mono, wall, there: now.wall })));
+                let withholds = self.chapters.withholds_from(to.region);
+                sends.push((to, Body::Site(SiteMessage::Pong { mono, wall, there: now.wall, withholds })));
                 None
             }
-            Body::Site(SiteMessage::Pong { mono, wall, there }) => {
+            Body::Site(SiteMessage::Pong { mono, wall, there, .. }) => {
                 // An answer to an earlier life's ping would show an absurd round trip. One that was overtaken by the
                 // answer to a later ping would show the clocks as they were.
                 let is_newest = self.peers[from].vouched.is_none_or(|newest| newest.mono <= mono);

@@ -278,7 +278,7 @@ impl Node {
             from = last.clone();
             from.push(0);
         }
-        self.chapters.all_mut().into_iter().try_for_each(|chapter| chapter.restored(reader))
+        self.chapters.all_mut().into_iter().try_for_each(|chapter| chapter.restored(incarnation, reader))
     }
 
     /// Restores a row of a session: the outcome of an operation, or the session's mark.
@@ -327,7 +327,7 @@ impl Node {
         // vouches for its storage as of when it was asked, not of when its answer came.
         if message.incarnation == peer.incarnation && message.incarnation.0 > 0 {
             peer.position = peer.position.max(message.position);
-            if let Body::Site(SiteMessage::Pong { mono, wall, .. }) = message.body
+            if let Body::Site(SiteMessage::Pong { mono, wall, withholds: false, .. }) = message.body
                 && (self.identity.opened.mono..=now.mono).contains(&mono)
                 && peer.vouched.is_none_or(|newest| newest.mono < mono)
             {

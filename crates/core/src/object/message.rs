@@ -3,7 +3,7 @@
 //! Every message may be lost, repeated or late. A question carries everything that its answer needs, so that a site can
 //! answer it without any earlier message; an answer names its question.
 
-use super::{Abort, Part, Rank, Seen, Span};
+use super::{Abort, ObjectKey, Part, Rank, Seen, Span};
 use crate::id::{Incarnation, OperationId, SiteId, SiteSet};
 pub use crate::right::Offer;
 use crate::right::{Start, WarrantyNumber};
@@ -73,6 +73,15 @@ pub enum Message {
         /// The calls that are not there, and are not about to be put.
         names: Vec<String>,
     },
+    /// Says something of a treaty, to another of its leaves or to its home.
+    Treaty {
+        /// The treaty's object.
+        treaty: ObjectKey,
+        /// The nonce of its making: what is said of one making does not count for another.
+        nonce: u64,
+        /// What is said.
+        says: Says,
+    },
     /// Asks what is known of a transaction. The sender is in doubt about it. A participant that has not prepared yet
     /// refuses it permanently.
     Inquire {
@@ -94,6 +103,79 @@ pub enum Message {
         /// The participants that the answering site knows to have prepared, by position.
         prepared: SiteSet,
     },
+}
+
+/// What is said of a treaty.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Says {
+    /// A leaf asks another one what slack it has.
+    Ask {
+        /// Repeated in the answer.
+        token: u64,
+        /// The clauses.
+        clauses: Vec<u32>,
+    },
+    /// Answers `Ask`.
+    Report {
+        /// The token, as in the question.
+        token: u64,
+        /// One for each of the clauses that is kept there.
+        lines: Vec<Reported>,
+    },
+    /// A leaf that has divided the slack of several advises another one to give some away.
+    Give {
+        /// To whom, and how much.
+        gives: Vec<Wanted>,
+    },
+    /// A leaf has given slack.
+    Gifts {
+        /// Of each clause.
+        gifts: Vec<Gave>,
+    },
+    /// A leaf asks the treaty's home to retract it; or only whether it was retracted.
+    Retract {
+        /// True if it only asks.
+        is_question: bool,
+    },
+    /// The treaty's home says that nobody relies on this making any more, nor ever will.
+    Retracted,
+}
+
+/// The slack of a clause at a leaf.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reported {
+    /// The clause's position in the treaty.
+    pub clause: u32,
+    /// The slack, as if every undecided decrement had happened and no undecided increment.
+    pub slack: i64,
+    /// The velocity of the leaf's part, in millionths a second.
+    pub velocity: i64,
+    /// Its standard deviation after one second, in millionths.
+    pub noise: i64,
+}
+
+/// Advice to give slack away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    /// The clause's position in the treaty.
+    pub clause: u32,
+    /// The home of the leaf that is to get it.
+    pub to: u16,
+    /// How much is to be given at once.
+    pub amount: u64,
+    /// The rate at which more is to be given from then on, in millionths a second.
+    pub rate: u64,
+}
+
+/// A running total of slack that was given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gave {
+    /// The clause's position in the treaty.
+    pub clause: u32,
+    /// All that was given so far.
+    pub total: u128,
+    /// The rate at which the donor goes on giving, in millionths a second. A forecast, and no promise.
+    pub rate: u64,
 }
 
 /// Asks a home for values.

@@ -10,6 +10,7 @@
 
 pub mod message;
 pub mod trace;
+pub mod treaty;
 
 use std::fmt;
 
@@ -21,6 +22,7 @@ pub use crate::bounds::{
 use crate::clock::SECOND;
 use crate::codec::{Cursor, Malformed, put_bytes, put_i64, put_u64};
 use crate::id::{Incarnation, SiteId};
+use treaty::Note;
 
 /// The most regions that a call's value rests on: a cluster has no more.
 pub const HOMES: usize = 64;
@@ -322,6 +324,11 @@ pub struct Part {
     /// New dependencies of calls on something here that is read or written in this part. Each call is put in this
     /// transaction.
     pub depends: Vec<(Dependency, ObjectKey)>,
+    /// The leaves here of treaties that this transaction makes: it puts each treaty's object.
+    pub notes: Vec<Note>,
+    /// The treaties that the transaction relies upon: none of them is retracted for what is written here. Where it would have to
+    /// be, the part is refused, as [`Cause::NotMet`].
+    pub relies: Vec<ObjectKey>,
 }
 
 impl Part {
@@ -332,7 +339,8 @@ impl Part {
 
     /// True if it changes anything.
     pub fn changes(&self) -> bool {
-        !(self.writes.is_empty() && self.forgets.is_empty() && self.depends.is_empty())
+        let Self { writes, forgets, depends, notes, .. } = self;
+        !(writes.is_empty() && forgets.is_empty() && depends.is_empty() && notes.is_empty())
     }
 
     /// Returns its size in a message, about, in bytes.
@@ -346,8 +354,9 @@ impl Part {
             name.len() + value + ENTRY_BYTES
         });
         let calls = self.covers.iter().chain(&self.forgets).chain(self.depends.iter().map(|(_, call)| call));
-        let calls = calls.map(|call| call.name.len() + 2 * ENTRY_BYTES);
-        reads.sum::<usize>() + scans.sum::<usize>() + writes.sum::<usize>() + calls.sum::<usize>()
+        let calls = calls.chain(&self.relies).map(|call| call.name.len() + 2 * ENTRY_BYTES);
+        let notes = self.notes.iter().map(Note::bytes);
+        reads.chain(scans).chain(writes).chain(calls).chain(notes).sum()
     }
 
     /// Appends it.
@@ -377,6 +386,14 @@ impl Part {
             dependency.encode(out);
             call.encode(out);
         }
+
+        // As a part was written before there were treaties, if it has nothing to do with any.
+        if !(self.notes.is_empty() && self.relies.is_empty()) {
+            put_u64(out, self.notes.len() as u64);
+            self.notes.iter().for_each(|note| note.encode(out));
+            put_u64(out, self.relies.len() as u64);
+            self.relies.iter().for_each(|treaty| treaty.encode(out));
+        }
     }
 
     /// Reads what [`Part::encode`] wrote.
@@ -403,6 +420,10 @@ impl Part {
         }
         for _ in 0..cursor.u64()? {
             part.depends.push((Dependency::decode(cursor)?, ObjectKey::decode(cursor)?));
+        }
+        if !cursor.0.is_empty() {
+            part.notes = (0..cursor.u64()?).map(|_| Note::decode(cursor)).collect::<Result<_, _>>()?;
+            part.relies = (0..cursor.u64()?).map(|_| ObjectKey::decode(cursor)).collect::<Result<_, _>>()?;
         }
         Ok(part)
     }
@@ -527,7 +548,7 @@ impl Transaction {
         // A name that stands here twice counts once, which shows only when it is in order.
         let operations: usize = self.homes.iter().map(|home| home.part.operations()).sum();
         (operations <= TRANSACTION_OPERATIONS || self.clone().normalize().is_ok())
-            && self.homes.iter().all(|home| home.part.has_sound_scans())
+            && self.homes.iter().all(|home| home.part.has_sound_scans() && home.part.notes.iter().all(Note::is_sound))
     }
 
     /// True if the transaction reads and writes the calls that a part covers, registers or forgets, as the part says.
@@ -551,6 +572,7 @@ impl Transaction {
 
         let mut calls = part.covers.iter().chain(&part.forgets).chain(part.depends.iter().map(|(_, call)| call));
         calls.all(|call| is_call(&call.name))
+            && part.notes.iter().all(|note| is_put(&note.treaty))
             && part.covers.iter().all(covers)
             && part.depends.iter().all(|(dependency, call)| is_known(dependency) && is_put(call))
     }
@@ -560,7 +582,10 @@ impl Part {
     /// True if its reads keep the bounds, so that storage may be asked for them. A part that was put in order in its
     /// transaction keeps them.
     pub fn keeps_bounds(&self) -> bool {
-        self.operations() <= TRANSACTION_OPERATIONS && self.has_sound_scans() && self.is_in_order()
+        self.operations() <= TRANSACTION_OPERATIONS
+            && self.has_sound_scans()
+            && self.is_in_order()
+            && self.notes.iter().all(Note::is_sound)
     }
 
     /// True if each name stands among its reads, and among its writes, once and in order: names are searched by halves, and
@@ -577,9 +602,10 @@ impl Part {
 
     /// The number of operations that it counts as.
     fn operations(&self) -> usize {
-        let Self { reads, scans, writes, covers, forgets, depends } = self;
+        let Self { reads, scans, writes, covers, forgets, depends, notes, relies } = self;
         let rows: usize = scans.iter().map(|(_, numbers)| numbers.len()).sum();
-        rows + reads.len() + scans.len() + writes.len() + covers.len() + forgets.len() + depends.len()
+        let calls = covers.len() + forgets.len() + depends.len() + notes.len() + relies.len();
+        rows + reads.len() + scans.len() + writes.len() + calls
     }
 
     /// True if it read this name. Its reads must be in order.
@@ -639,10 +665,18 @@ impl Home {
             bytes += name.len() + change.size();
         }
 
-        for calls in [&mut part.covers, &mut part.forgets] {
+        for calls in [&mut part.covers, &mut part.forgets, &mut part.relies] {
             calls.sort_unstable();
             calls.dedup();
         }
+
+        // One leaf of a treaty at each home.
+        part.notes.sort_by(|one, other| one.treaty.cmp(&other.treaty));
+        let is_twice = part.notes.windows(2).any(|pair| pair[0].treaty == pair[1].treaty);
+        if is_twice || !part.notes.iter().all(Note::is_sound) {
+            return malformed();
+        }
+        bytes += part.notes.iter().map(Note::bytes).sum::<usize>();
         part.depends.sort_unstable();
         part.depends.dedup();
         bytes += part.depends.iter().map(|(dependency, call)| dependency.size() + call.name.len()).sum::<usize>();
@@ -710,10 +744,14 @@ pub enum Cause {
     Depended,
     /// The clocks of two sites are too far apart: a deadline that one of them sets means nothing to the other.
     ClocksDisagree,
+    /// What it requires would not be true after it; or a treaty that it relies upon would be broken by what it writes.
+    NotMet,
+    /// Too many treaties rest on a counter.
+    TooManyTreaties,
 }
 
 /// Every cause, in the order of their numbers.
-const CAUSES: [Cause; 18] = [
+const CAUSES: [Cause; 20] = [
     Cause::Changed,
     Cause::Busy,
     Cause::WouldWait,
@@ -732,6 +770,8 @@ const CAUSES: [Cause; 18] = [
     Cause::Withdrawn,
     Cause::Depended,
     Cause::ClocksDisagree,
+    Cause::NotMet,
+    Cause::TooManyTreaties,
 ];
 
 impl Cause {
@@ -846,6 +886,14 @@ mod tests {
                 (Dependency::Name("a".into()), ObjectKey::new(0, "\u{1}f(1)")),
                 (Dependency::Span(Span { prefix: "p/".into(), ..Span::default() }), ObjectKey::new(0, "\u{1}f(1)")),
             ],
+            notes: vec![Note {
+                treaty: treaty::treaty_key(1, "t"),
+                nonce: 7,
+                homes: vec![(0, Incarnation(1)), (1, Incarnation(2))],
+                tree: treaty::Tree::Near,
+                clauses: vec![(3, vec![treaty::Term { name: "a".into(), is_log: true, weight: -2 }], -9)],
+            }],
+            relies: vec![treaty::treaty_key(2, "u")],
         };
         let mut bytes = Vec::new();
         part.encode(&mut bytes);
@@ -853,7 +901,15 @@ mod tests {
         assert_eq!(Part::decode(&mut cursor).as_ref(), Ok(&part));
         assert_eq!(cursor.end(), Ok(()));
         // As it was written before there were calls.
-        let before = Part { covers: Vec::new(), forgets: Vec::new(), depends: Vec::new(), ..part };
+        let without = Part { notes: Vec::new(), relies: Vec::new(), ..part };
+        bytes.clear();
+        without.encode(&mut bytes);
+        assert_eq!(
+            Part::decode(&mut Cursor(&bytes)),
+            Ok(without.clone()),
+            "as it was written before there were treaties"
+        );
+        let before = Part { covers: Vec::new(), forgets: Vec::new(), depends: Vec::new(), ..without };
         bytes.clear();
         before.encode(&mut bytes);
         assert_eq!(Part::decode(&mut Cursor(&bytes[..bytes.len() - 3])), Ok(before));

@@ -94,6 +94,8 @@ pub enum SiteMessage {
         wall: i64,
         /// The answering site's wall clock.
         there: i64,
+        /// True if it does not vouch for its storage: what rests on objects there is not to be relied upon any longer.
+        withholds: bool,
     },
 }
 

@@ -43,7 +43,7 @@ impl Chapter for Quotas {
         restored.map(|()| None).map_err(|Malformed| OpenError::Malformed { key: key.to_vec() })
     }
 
-    fn restored(&mut self, reader: &dyn Reader) -> Result<(), OpenError> {
+    fn restored(&mut self, _: Incarnation, reader: &dyn Reader) -> Result<(), OpenError> {
         // The first hold that may end; the rest stays on storage until its time.
         if let Some((key, _)) = reader.scan(&[DUE], &[DUE + 1], 1)?.first() {
             self.grants.next_due =

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::reader::Home;
 use super::row::{self, CoordinatorRow, ParticipantRow};
-use super::{Commit, Txns, participant, table};
+use super::{Commit, Txns, participant, table, treaties};
 use crate::api::{Operation, Outcome, Request, Response, UnknownReason};
 use crate::bounds::READ_ITEMS;
 use crate::chapter::{Chapter, Order, Revived};
@@ -16,7 +16,7 @@ use crate::machine::{ClientId, KeySet, Reader, View};
 use crate::object::message::Message;
 use crate::peer::Body;
 use crate::right::Start;
-use crate::rows::{DEPENDENT, NUMBERS, Owner, PARTICIPANT};
+use crate::rows::{DEPENDENT, LEAF, NUMBERS, Owner, PARTICIPANT};
 use crate::turn::{Here, Peer, Ticket, Turn};
 
 impl Chapter for Txns {
@@ -40,6 +40,7 @@ impl Chapter for Txns {
                 self.participant.restore(id, row, incarnation, reader)?;
             }
             DEPENDENT => self.calls.restore(key, value).map_err(malformed)?,
+            LEAF => self.participant.leaves.restore(key, value).map_err(malformed)?,
             _ => {
                 let (session, sequence, row) = CoordinatorRow::decode(key, value).map_err(malformed)?;
                 let CoordinatorRow { low, digest, is_committed, .. } = row;
@@ -53,6 +54,14 @@ impl Chapter for Txns {
             }
         }
         Ok(None)
+    }
+
+    fn restored(&mut self, incarnation: Incarnation, reader: &dyn Reader) -> Result<(), OpenError> {
+        Ok(self.participant.restored(incarnation, reader)?)
+    }
+
+    fn withholds_from(&self, region: u16) -> bool {
+        self.participant.leaves.withholds_from(region)
     }
 
     fn resume(&mut self, turn: &mut Turn, start: Start) {
@@ -87,6 +96,7 @@ impl Chapter for Txns {
                 let scans = read.scans.iter().filter(|(region, _)| *region == self.me.region);
                 table::need_reads(gets.map(|key| &*key.name), scans.map(|(_, span)| span), incarnation, needed);
             }
+            Request::Treaties { treaty } => treaties::show_needs(here, treaty.as_ref(), needed),
             _ => {}
         }
     }
@@ -103,6 +113,7 @@ impl Chapter for Txns {
             Message::Prepare(prepare) if prepare.part.keeps_bounds() => {
                 participant::needs(&prepare.part, incarnation, needed);
             }
+            Message::Treaty { treaty, says, .. } => treaties::message_needs(here, treaty, says, needed),
             Message::ProbeCalls { names, .. } if names.len() <= READ_ITEMS => {
                 names.iter().for_each(|name| table::need_head(incarnation, name, needed));
             }
@@ -154,6 +165,11 @@ impl Chapter for Txns {
                     None => Err(UnknownReason::Forgotten),
                 };
                 turn.out.responses.push((client, Response::Explained { operation, trace }));
+            }
+            Request::Treaties { treaty } => {
+                let table = self.table(&turn.here, view);
+                let here = self.participant.show_treaties(&turn.here, &table, treaty.as_ref());
+                turn.out.responses.push((client, Response::Treaties(Box::new(here))));
             }
             _ => unreachable!("it is not about objects"),
         }

@@ -29,6 +29,8 @@ pub(super) struct Locks {
     /// The calls whose notes prepared parts change. Prepared parts are carried out in any order, so no two may change
     /// the same.
     calls: BTreeSet<ObjectKey>,
+    /// The treaties that are being retracted: no part that reads one is prepared any more.
+    barred: BTreeSet<String>,
     /// The objects that were written in this call: its view does not show that. Empty between calls.
     written: BTreeMap<String, Head>,
 }
@@ -40,6 +42,8 @@ struct Lock {
     reads: u32,
     /// True if a prepared part puts or deletes it; then no other part holds a lock on it but its own read.
     is_put: bool,
+    /// The number that a counter has after a prepared put or deletion; zero if it is no counter then, or no put is prepared.
+    put_to: i64,
     /// The sum of the prepared adds that are positive.
     up: i64,
     /// The sum of the prepared adds that are negative.
@@ -59,7 +63,8 @@ impl Lock {
 
 /// The calls whose notes a part changes.
 fn registered(part: &Part) -> impl Iterator<Item = &ObjectKey> {
-    part.forgets.iter().chain(part.depends.iter().map(|(_, call)| call))
+    let depends = part.depends.iter().map(|(_, call)| call);
+    part.forgets.iter().chain(depends).chain(part.notes.iter().map(|note| &note.treaty))
 }
 
 impl Locks {
@@ -108,6 +113,30 @@ impl Locks {
         self.names.get(name).is_some_and(|lock| lock.is_put || lock.adds > 0)
     }
 
+    /// True if a prepared part reads or writes it.
+    pub(super) fn is_locked(&self, name: &str) -> bool {
+        self.names.contains_key(name)
+    }
+
+    /// Between which numbers a counter may be that has come to `count`, whichever of the prepared writes take effect.
+    pub(super) fn range(&self, name: &str, count: i64) -> (i64, i64) {
+        match self.names.get(name) {
+            None => (count, count),
+            Some(lock) if lock.is_put => (count.min(lock.put_to), count.max(lock.put_to)),
+            Some(lock) => (count.saturating_add(lock.down), count.saturating_add(lock.up)),
+        }
+    }
+
+    /// Lets no part be prepared that reads a treaty, until it is retracted.
+    pub(super) fn bar(&mut self, treaty: &str) {
+        self.barred.insert(treaty.to_owned());
+    }
+
+    /// Lets parts read a treaty again.
+    pub(super) fn unbar(&mut self, treaty: &str) {
+        self.barred.remove(treaty);
+    }
+
     /// The names in a span with a prepared write that is undecided.
     pub(super) fn changing_in<'a>(&'a self, span: &'a Span) -> impl Iterator<Item = &'a String> {
         let from = self.names.range(span.prefix.clone()..).take_while(|(name, _)| name.starts_with(&span.prefix));
@@ -128,7 +157,7 @@ impl Locks {
         // A read that still has its version is not enough: a prepared write of it may have taken effect elsewhere
         // already, and other clients may have seen that. So it fails, although it may turn out to have been right.
         for (name, number) in &part.reads {
-            if self.is_changing(name) {
+            if self.is_changing(name) || self.barred.contains(name) {
                 return refuse(Cause::Busy, name);
             }
             if self.head(table, name)?.version.number != *number {
@@ -185,7 +214,9 @@ impl Locks {
 
         for (name, change) in &part.writes {
             let Change::Add(delta) = change else {
-                self.names.entry(name.clone()).or_default().is_put = true;
+                let lock = self.names.entry(name.clone()).or_default();
+                lock.is_put = true;
+                lock.put_to = if let Change::Put(Value::Counter(count)) = change { *count } else { 0 };
                 continue;
             };
 
@@ -226,7 +257,7 @@ impl Locks {
                         lock.present = None;
                     }
                 }
-                _ => lock.is_put = false,
+                _ => (lock.is_put, lock.put_to) = (false, 0),
             });
         }
     }

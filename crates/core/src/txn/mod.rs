@@ -47,7 +47,7 @@
 //!
 //! | room | what it is about | with it |
 //! | --- | --- | --- |
-//! | `participant` | the home of this site's objects: prepare, defend, vote, carry out; `doubt`: find out | `locks`: what prepared transactions hold, and the check of a part; `claims`, `turns`: whose turn it is; `serve`: answering reads; `table`: what storage holds |
+//! | `participant` | the home of this site's objects: prepare, defend, vote, carry out; `doubt`: find out | `locks`: what prepared transactions hold, and the check of a part; `leaves`, `treaties`: what it keeps true for treaties; `claims`, `turns`: whose turn it is; `serve`: answering reads; `table`: what storage holds |
 //! | `coordinator` | the transactions that this site coordinates: 1 or 2 phases | `trace`: what is remembered of them, for those who ask why |
 //! | `reader` | what this site reads for its clients | `cache`: copies of others' objects, and the rights held over them |
 //! | `calls` | calls of memoized functions | `dependents`: which depend on what is here |
@@ -64,6 +64,7 @@ mod coordinator;
 mod dependents;
 mod doubt;
 mod fingerprint;
+mod leaves;
 mod locks;
 mod participant;
 mod participation;
@@ -72,11 +73,13 @@ mod row;
 mod serve;
 mod table;
 mod trace;
+mod treaties;
 mod turns;
 mod waits;
 
-use crate::api::Outcome;
+use crate::api::{LeafHere, Outcome};
 pub use crate::bounds::READ_ITEMS;
+use crate::clock::Now;
 use crate::id::{Incarnation, OperationId, SiteId};
 use crate::machine::View;
 use crate::object::message::{Known, Message};
@@ -149,6 +152,11 @@ impl Txns {
     /// The start in which the site serves, as far as it was told.
     pub fn start(&self) -> Start {
         self.start
+    }
+
+    /// The leaves of treaties that are kept here.
+    pub fn leaves(&self, now: Now) -> Vec<LeafHere> {
+        self.participant.leaves.show(now, &self.participant.locks, None, usize::MAX)
     }
 
     /// The numbers of transactions under way here, as coordinator and as participant.
@@ -301,6 +309,7 @@ impl Txns {
             [] => return Ok(Some(0)),
             [(site, _, part)] if *site == me && !participant.must_wait(&turn.here, part) => {
                 participant.judge(&turn.here, table, calls, rank, part)?;
+                participant.take_notes(&turn.here, table, part);
                 participant.apply(turn, Some(table), calls, part);
                 return Ok(Some(u8::from(part.changes())));
             }
@@ -426,6 +435,11 @@ impl Txns {
             }
             Message::Inquired { id, known, prepared } => {
                 participant.inquired(turn, calls, from, id, (known, prepared));
+            }
+
+            // To the leaves of treaties, and to their homes.
+            Message::Treaty { treaty, nonce, says } => {
+                participant.hear_of_treaty(turn, table, calls, from, (treaty, nonce), says);
             }
 
             // To the reader.

@@ -18,10 +18,12 @@ use rustc_hash::FxHashMap;
 
 use super::calls::Calls;
 use super::claims::Claims;
+use super::leaves::Leaves;
 use super::locks::Locks;
 use super::participation::{Defence, InDoubt, MOST_PARTICIPANTS, Participation, Stage, State};
 use super::row::{self, Loss, Numbers, ParticipantRow};
 use super::table::{Table, judged, need_head, need_heads_of, need_reads, put_row};
+use super::treaties::{Retraction, note_needs};
 use super::waits::{Wait, longest, waits};
 use crate::bounds::AT_ONCE;
 use crate::clock::{MILLISECOND, Now, SECOND};
@@ -51,6 +53,7 @@ pub(super) fn needs(part: &Part, incarnation: Incarnation, set: &mut KeySet) {
     part.scans.iter().for_each(|(span, numbers)| need_heads_of(incarnation, &judged(span, numbers.len()), set));
     let adds = part.writes.iter().filter(|(_, change)| change.is_add());
     adds.for_each(|(name, _)| need_head(incarnation, name, set));
+    note_needs(part, incarnation, set);
 }
 
 /// True if the view has every row that a part [needs].
@@ -70,6 +73,8 @@ pub(super) enum Timer {
     Parked(u64),
     /// A program whose turn may be over, by nonce.
     Claim(u64),
+    /// A treaty that is being retracted, by token.
+    Retraction(u64),
 }
 
 /// The home of this site's objects: what is prepared and carried out over them, who holds rights over them, and whose
@@ -77,7 +82,7 @@ pub(super) enum Timer {
 #[derive(Clone, Debug)]
 pub(super) struct Participant {
     /// This site.
-    me: SiteId,
+    pub(super) me: SiteId,
     /// The durable numbers, in one row.
     pub(super) numbers: Numbers,
     /// True from a change of `numbers` until the end of the call, which writes their row.
@@ -90,6 +95,10 @@ pub(super) struct Participant {
     pub(super) locks: Locks,
     /// The programs that have their turn, and the reads that wait for theirs.
     pub(super) claims: Claims,
+    /// The leaves of treaties over this home's objects.
+    pub(super) leaves: Leaves,
+    /// The treaties of this home that leaves ask to retract, or ask about, by token.
+    pub(super) retractions: BTreeMap<u64, Retraction>,
     /// Transactions in which this site takes part, from their first `Prepare` or inquiry until they are forgotten.
     pub(super) entries: FxHashMap<OperationId, Participation>,
     /// The entries in stage `Defending` whose writes are blocked for new rights.
@@ -112,6 +121,8 @@ impl Participant {
             issuer: Issuer::default(),
             locks: Locks::default(),
             claims: Claims::default(),
+            leaves: Leaves::default(),
+            retractions: BTreeMap::new(),
             entries: FxHashMap::default(),
             defending: BTreeSet::new(),
             timers: BTreeSet::new(),
@@ -136,6 +147,7 @@ impl Participant {
 
         // Answers to an earlier life's inquiries are not to be expected, so each doubt is taken up at once. The order
         // is that of the ids: the same storage gives the same effects.
+        self.leaves.resume(here);
         let mut ids: Vec<OperationId> = self.entries.keys().copied().collect();
         ids.sort_unstable();
         for id in ids {
@@ -164,12 +176,13 @@ impl Participant {
 
     /// The keys of its rows.
     pub(super) fn rows(&self) -> impl Iterator<Item = Vec<u8>> {
-        self.entries.keys().map(|id| row::participant_key(*id)).chain([vec![NUMBERS]])
+        self.entries.keys().map(|id| row::participant_key(*id)).chain([vec![NUMBERS]]).chain(self.leaves.rows())
     }
 
     /// The earliest time at which something comes due, in monotonic microseconds.
     pub(super) fn deadline(&self) -> Option<u64> {
-        self.timers.first().map(|(at, _)| *at).into_iter().chain(self.issuer.deadline()).min()
+        let own = self.timers.first().map(|(at, _)| *at);
+        own.into_iter().chain(self.issuer.deadline()).chain(self.leaves.deadline()).min()
     }
 
     /// Notes what the wall clocks of the other sites show.
@@ -204,8 +217,10 @@ impl Participant {
                     }
                 }
                 Timer::Claim(nonce) => self.look_at_claim(turn.here.now.mono, nonce),
+                Timer::Retraction(token) => self.go_on_retracting(turn, table, calls, token),
             }
         }
+        self.tick_leaves(turn);
     }
 
     /// True if an object that is not here may have been lost with an earlier incarnation's storage, or may still be
@@ -274,7 +289,7 @@ impl Participant {
 
     /// True if there is something that this part would wait for, so that it cannot be carried out at once.
     pub(super) fn must_wait(&mut self, here: &Here, part: &Part) -> bool {
-        !waits(&mut self.issuer, here, part).is_empty()
+        !waits(&mut self.issuer, (&self.leaves, &self.locks), here, part).is_empty()
     }
 
     /// Deletes a call that nobody uses. This is a write of one object like any other: prepared parts, rights of other
@@ -325,14 +340,7 @@ impl Participant {
             let mut set = KeySet::default();
             needs(&Part { writes: part.writes.clone(), ..Part::default() }, incarnation, &mut set);
             let view = View::prepare(set, &crate::machine::Overlay::default(), reader)?;
-            let table = Table {
-                view: &view,
-                site: self.me,
-                incarnation,
-                may_have_lost_data: false,
-                is_bound: false,
-                vouchers: (&[], Now::default()),
-            };
+            let table = Table::of_an_earlier_life(&view, self.me, incarnation);
             self.locks.take(id, part, &table);
             part.writes.iter().for_each(|(name, _)| self.issuer.block(name));
         }
@@ -384,6 +392,7 @@ impl Participant {
                 self.defending.insert(id);
                 self.ask_back(turn, id);
                 self.look_when_over(&turn.here, id);
+                self.ask_for_slack(turn, id);
                 Some(self.waiting(&turn.here, id))
             }
         }
@@ -485,13 +494,21 @@ impl Participant {
 
     /// What a part waits for.
     fn waits(&mut self, here: &Here, id: OperationId) -> Vec<Wait> {
-        self.entries[&id].part().map(|part| waits(&mut self.issuer, here, part)).unwrap_or_default()
+        let kept = (&self.leaves, &self.locks);
+        self.entries[&id].part().map(|part| waits(&mut self.issuer, kept, here, part)).unwrap_or_default()
     }
 
     /// Asks the holders of rights over what a part writes to give them up, where that is sooner than their ends.
     fn ask_back(&mut self, turn: &mut Turn, id: OperationId) {
+        let writes = self.entries[&id].part().into_iter().flat_map(|part| &part.writes);
+        let names: Vec<String> = writes.map(|(name, _)| name.clone()).collect();
+        self.ask_back_names(turn, &names);
+    }
+
+    /// Asks the holders of rights over these objects likewise.
+    pub(super) fn ask_back_names(&mut self, turn: &mut Turn, names: &[String]) {
         let mut asked: BTreeMap<(SiteId, Start), Vec<(String, WarrantyNumber)>> = BTreeMap::new();
-        for (name, _) in self.entries[&id].part().into_iter().flat_map(|part| &part.writes) {
+        for name in names {
             // A right that ends within a round trip is waited for: the question would arrive too late to save anything.
             let lasts_longer = |right: &Issued| {
                 let left = right.over_at(turn.here.now).saturating_sub(turn.here.now.mono);
@@ -525,6 +542,7 @@ impl Participant {
         for id in concerned {
             self.look_at(id, here.now.mono);
         }
+        self.wake_retractions(here.now.mono, &rights);
     }
 
     /// Sets the timer of an entry, in monotonic microseconds. An earlier timer of it no longer counts.
@@ -609,6 +627,7 @@ impl Participant {
         let barred = self.claims.in_the_way(rank, part);
         let barred = barred.map(|name| Abort::about(Cause::Busy, table.site, name));
         let judged = barred.map_or_else(|| self.locks.check(table, calls, part), Err);
+        let judged = judged.and_then(|()| self.check_notes(table, part));
 
         // It had its turn, however it was judged: a prepared part has its locks, and the program of a refused one reads
         // again with a new claim. A claim that stayed would bar others for nothing.
@@ -631,6 +650,15 @@ impl Participant {
         if let Err(abort) = judged {
             return self.refuse_part(turn, id, abort);
         }
+
+        // The bounds that it brings are kept from here on, so that they are true when the others are told.
+        let notes = Part { notes: defence.part.notes.clone(), ..Part::default() };
+        self.take_notes(&turn.here, table, &notes);
+        self.leaves.waits_no_more(id);
+        let entry = self.entries.get_mut(&id).expect("looked up above");
+        let State::Defending(defence) = &mut entry.state else {
+            unreachable!("its notes were taken, and nothing else")
+        };
 
         // One phase: where nobody else takes part, this site's vote is the decision. Knowing that all others have
         // prepared would not be enough: that knowledge may be here alone, and be lost after the effects were shown.
@@ -678,7 +706,13 @@ impl Participant {
         let (is_late, patience, is_untimed) = (entry.deadline <= turn.here.now.wall, *patience, *is_untimed);
         let is_in_view = entry.part().is_some_and(|part| is_in_view(table.view, part, turn.here.site.incarnation));
 
+        let denied = self.denied(&turn.here, id);
         let vote = match longest(self.waits(&turn.here, id)) {
+            // A treaty that it relies upon has not enough slack for it, and is not retracted for it.
+            Some(_) if denied.is_some() => {
+                let abort = denied.expect("looked at just now");
+                self.refuse_part(turn, id, abort)
+            }
             // The deadline is judged again when the part is voted on, not only when it came: it has waited since, and
             // what the transaction read elsewhere under rights may have changed.
             _ if is_late => {
@@ -700,7 +734,8 @@ impl Participant {
             None if !turn.here.agrees_with(id.site) => return self.look_at(id, turn.here.now.mono + ASK),
             Some(_) => {
                 self.ask_back(turn, id);
-                return self.look_when_over(&turn.here, id);
+                self.look_when_over(&turn.here, id);
+                return self.ask_for_slack(turn, id);
             }
             None if is_in_view => self.vote(turn, table, calls, id),
             // It became due after the working set was named. The next call has its rows.
@@ -729,6 +764,7 @@ impl Participant {
                     }
                 }
                 Timer::Claim(_) => {}
+                Timer::Retraction(token) => self.retraction_needs(*token, incarnation, set),
             }
         }
     }
@@ -816,6 +852,9 @@ impl Participant {
             }
             State::Committed { .. } | State::Refused { .. } => false,
         };
+        if let Some(part) = entry.part() {
+            self.leaves.let_go(id, part);
+        }
         if is_blocked {
             let writes = entry.part().into_iter().flat_map(|part| &part.writes);
             writes.for_each(|(name, _)| self.issuer.unblock(name));
@@ -829,7 +868,10 @@ impl Participant {
             let value = self.locks.change(turn.here.site.incarnation, table, name, change, number);
             put_row(&mut turn.out.batch, turn.here.site.incarnation, name, number, value.as_ref());
             self.issuer.note_write(turn.here.now, name);
+            self.leaves.note_write(turn.here.now, name, value.as_ref());
+            self.leaves.look_ahead(turn, &self.locks, name);
         }
+        self.leaves.keep(turn.here.now, turn.here.site.me.region, &mut turn.out.batch, part);
 
         // In the same batch as the writes: a write that came between them would not know that it has to cover the call.
         calls.note_part(&mut turn.out.batch, part);

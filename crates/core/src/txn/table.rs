@@ -233,7 +233,31 @@ pub struct Table<'a> {
     pub vouchers: (&'a [Peer], Now),
 }
 
-impl Table<'_> {
+impl<'a> Table<'a> {
+    /// The objects as an earlier life left them: what stands in storage counts.
+    pub(super) fn of_an_earlier_life(view: &'a View, site: SiteId, incarnation: Incarnation) -> Self {
+        Self { view, site, incarnation, may_have_lost_data: false, is_bound: false, vouchers: (&[], Now::default()) }
+    }
+
+    /// The same of all names in a span, calls included, as far as the view has them.
+    pub(super) fn all_as_written(&self, span: &Span) -> Vec<(String, Value)> {
+        let range = row_range(self.incarnation, span);
+        if !self.view.ranges().contains(&range) {
+            return Vec::new();
+        }
+        let value = |(key, row): (&[u8], &[u8])| {
+            let seen = decode_row(self.incarnation, row).expect("a row that storage vouches for");
+            Some((String::from_utf8_lossy(&key[5..]).into_owned(), seen.value?))
+        };
+        self.view.rows_of(&range).filter_map(value).collect()
+    }
+
+    /// The value that was written last, whatever became of the homes that it rests on; none if nothing is there.
+    pub(super) fn as_written(&self, name: &str) -> Option<Value> {
+        let row = self.view.get(&row_key(self.incarnation, name))?;
+        decode_row(self.incarnation, row).expect("a row that storage vouches for").value
+    }
+
     /// The value of a name, with its version.
     pub fn get(&self, name: &str) -> Result<Seen, Abort> {
         // A row for which there was no room is unknown. It is not to be taken for one that is not there.

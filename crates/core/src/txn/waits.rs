@@ -1,8 +1,10 @@
 //! What a part waits for before it is judged: a list of things, each of which ends by itself at a time, or sooner.
 //!
-//! Today they are rights of other sites over what the part writes. Slack of a treaty that its writes use up belongs in the same list:
-//! the part only asks when each thing ends, and whom that depends on.
+//! There are two: rights of other sites over what the part writes, and slack of a treaty that its writes use up (see
+//! [`super::leaves`]). The part only asks when each thing ends, and whom that depends on.
 
+use super::leaves::Leaves;
+use super::locks::Locks;
 use crate::id::SiteId;
 use crate::object::{Abort, Cause, Part};
 use crate::turn::Here;
@@ -21,6 +23,11 @@ pub(super) struct Wait {
 }
 
 impl Wait {
+    /// Slack of a treaty that a write of `name` uses up, which others have.
+    pub(super) fn for_slack(name: String, holders: Vec<SiteId>, over_at: u64, expected: u64) -> Self {
+        Self { name, holders, over_at, expected }
+    }
+
     /// The refusal of a part that does not wait for this.
     pub(super) fn refusal(self, here: &Here) -> Abort {
         let left = self.over_at.saturating_sub(here.now.mono);
@@ -30,8 +37,8 @@ impl Wait {
     }
 }
 
-/// What a part waits for, in the order of its writes. Nothing, if it may be judged now.
-pub(super) fn waits(issuer: &mut Issuer, here: &Here, part: &Part) -> Vec<Wait> {
+/// What a part waits for: rights in the order of its writes, then slack. Nothing, if it may be judged now.
+pub(super) fn waits(issuer: &mut Issuer, (leaves, locks): (&Leaves, &Locks), here: &Here, part: &Part) -> Vec<Wait> {
     let mut waits = Vec::new();
     for (name, _) in &part.writes {
         let Some(over_at) = issuer.over_at(here.now, name) else { continue };
@@ -48,6 +55,7 @@ pub(super) fn waits(issuer: &mut Issuer, here: &Here, part: &Part) -> Vec<Wait> 
         let holders = rights.iter().map(|right| right.holder).collect();
         waits.push(Wait { name: name.clone(), holders, over_at, expected });
     }
+    leaves.waits(here, locks, part, &mut waits);
     waits
 }
 

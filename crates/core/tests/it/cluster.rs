@@ -11,6 +11,7 @@ use slackline_core::id::{Incarnation, SessionId, SiteId};
 use slackline_core::machine::{ClientId, Effect, Input, Machine, Overlay, View};
 use slackline_core::node::{Config, Node};
 use slackline_core::peer::PeerMessage;
+use slackline_core::stats::Rng;
 
 use crate::words;
 
@@ -43,6 +44,8 @@ pub(crate) struct Cluster {
     pub(crate) record: Option<Vec<words::Handled>>,
     /// How long a site waits for the rows that an input needs, in microseconds. No other input is handled meanwhile.
     pub(crate) storage_takes: u64,
+    /// What is done to messages: some are lost, repeated, and overtaken by others. None of that without.
+    pub(crate) unruly: Option<Rng>,
     names_kept: u64,
     seed: u64,
 }
@@ -101,6 +104,7 @@ impl Cluster {
             record: None,
             names_kept,
             storage_takes: 0,
+            unruly: None,
             seed: 1,
         };
         (0..sites).for_each(|at| cluster.start(at));
@@ -176,9 +180,18 @@ impl Cluster {
                     if let Some(log) = &mut self.log {
                         log.push((to, Self::site(at), message.clone()));
                     }
-                    if !self.cut.contains(&(at, to)) {
+                    if self.cut.contains(&(at, to)) {
+                        continue;
+                    }
+                    let mut delays = vec![DELAY];
+                    if let Some(rng) = &mut self.unruly {
+                        let copies = [1, 1, 1, 1, 1, 1, 1, 1, 0, 2][rng.below(10) as usize];
+                        delays =
+                            (0..copies).map(|_| DELAY + rng.below(4).saturating_sub(2) * rng.below(300_000)).collect();
+                    }
+                    for delay in delays {
                         self.sent += 1;
-                        self.network.insert((self.now + DELAY, self.sent), (to, Self::site(at), message));
+                        self.network.insert((self.now + delay, self.sent), (to, Self::site(at), message.clone()));
                     }
                 }
                 Effect::Respond { client, response } => self.responses.push((at, client, response)),

@@ -435,7 +435,7 @@ fn answer_that_was_overtaken_does_not_hide_that_the_clock_is_off() {
         .map(|peer: usize| {
             let (sent, there) = (cluster.time(0), cluster.time(peer).wall);
             let node = cluster.hosts[peer].node.as_ref().expect("it runs");
-            let body = Body::Site(SiteMessage::Pong { mono: sent.mono, wall: sent.wall, there });
+            let body = Body::Site(SiteMessage::Pong { mono: sent.mono, wall: sent.wall, there, withholds: false });
             let message = PeerMessage { incarnation: node.incarnation(), position: 0, epoch: 0, body };
             Input::Message { from: Cluster::site(peer), message }
         })

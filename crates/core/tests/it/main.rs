@@ -10,5 +10,6 @@ mod quotas;
 mod reallocation;
 mod script;
 mod sessions;
+mod treaties;
 mod txns;
 mod words;

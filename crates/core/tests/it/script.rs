@@ -10,9 +10,10 @@
 //! | `SITE read KEY… [scan=PREFIX] [fresh=yes]` | reads; a key is `REGION/NAME`, or `REGION/call-NAME` for a memoized call |
 //! | `SITE commit KEY… KEY=VALUE… [add.KEY=N] [delete=KEY] [scan=PREFIX]` | commits: reads what it has read, puts, adds |
 //! | `… [call=CALL of="KEY KEY" gives=N] [covers=CALL] [forgets=CALL]` | memoized calls: registers, covers, forgets one |
+//! | `… [treaty=KEY bounds="KEY:N -KEY:N"] [relies=KEY]` | makes a treaty over a sum of counters, with a bound for each home; relies on one. Its key is `REGION/treaty-NAME` |
 //! | `… [timeout=2s] [max_wait=60s]` | how long it may take, and wait for rights |
 //! | `SITE repeat [at=SITE]`, `SITE ask [N] [at=SITE]` | sends the last operation again; asks what became of it |
-//! | `SITE show QUOTA`, `SITE accept_loss`, `SITE drain` | |
+//! | `SITE show QUOTA`, `SITE treaties`, `SITE accept_loss`, `SITE drain` | |
 //! | `run SPAN` | lets time pass |
 //! | `warm SITE KEY SPAN` | reads an object again and again for so long: its home gives ever longer rights over it |
 //!
@@ -35,6 +36,7 @@ use slackline_core::api::{Batch, Hold, Operation, Read, Request, Response, Submi
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId};
 use slackline_core::machine::ClientId;
+use slackline_core::object::treaty::{Metric, Note, Statement, Term, Treaty, Tree, treaty_key};
 use slackline_core::object::{
     CALL_MARK, Change, Dependency, Derived, Home, ObjectKey, Part, Seen, Span, Transaction, Value, Version,
 };
@@ -57,6 +59,8 @@ struct Stage {
     /// The last operation of each site's session.
     last: BTreeMap<usize, (Batch, SiteId)>,
     copies: BTreeMap<usize, Rows>,
+    /// The number of treaties that were made: the nonce of the last.
+    made: u64,
 }
 
 #[test]
@@ -100,6 +104,7 @@ impl Stage {
             scanned: BTreeMap::new(),
             last: BTreeMap::new(),
             copies: BTreeMap::new(),
+            made: 0,
         }
     }
 
@@ -167,6 +172,7 @@ impl Stage {
             }
             "repeat" => Request::Batch(self.last.get(&at).ok_or("nothing to repeat")?.0.clone()),
             "ask" => Request::Ask { operation: self.operation(at, args.take("of"))? },
+            "treaties" => Request::Treaties { treaty: None },
             "show" => Request::Show { quota: args.word()?, timeout: SECOND },
             "close" => {
                 let (site, incarnation, session) = self.cluster.session(at);
@@ -224,6 +230,9 @@ impl Stage {
         let call = args.take("call").map(|text| key(&text)).transpose()?;
         let (of, gives) = (args.take("of").unwrap_or_default(), args.take("gives").unwrap_or_default());
         let (covers, forgets) = (args.take("covers"), args.take("forgets"));
+        let relies = args.take("relies").map(|text| key(&text)).transpose()?;
+        let treaty = args.take("treaty").map(|text| key(&text)).transpose()?;
+        let bounds = args.take("bounds").unwrap_or_default();
         while let Some(text) = args.take("delete") {
             let key = key(&text)?;
             parts.entry(key.home).or_default().1.writes.push((key.name, Change::Delete));
@@ -270,12 +279,55 @@ impl Stage {
                 list.push(call.clone());
             }
         }
+        if let Some(treaty) = treaty {
+            self.make(&treaty, &bounds, &mut parts)?;
+        }
         let homes = parts.into_iter().map(|(region, (incarnation, mut part))| {
+            part.relies.extend(relies.iter().cloned());
             part.writes.sort_by(|one, other| one.0.cmp(&other.0));
             part.reads.sort();
             Home { region, incarnation, part }
         });
         Ok(Transaction { homes: homes.collect(), max_wait, ..Transaction::default() })
+    }
+
+    /// Adds what makes a treaty: that a sum of counters is at least what the bounds of its homes add up to.
+    fn make(
+        &mut self,
+        key_of: &ObjectKey,
+        bounds: &str,
+        parts: &mut BTreeMap<u16, (Incarnation, Part)>,
+    ) -> Outcome<()> {
+        let mut homes: BTreeMap<u16, (Vec<Term>, i64)> = BTreeMap::new();
+        let mut sum = Vec::new();
+        for bound in bounds.split_whitespace() {
+            let (of, number) = bound.rsplit_once(':').map_or((bound, "0"), |split| split);
+            let (weight, of) = of.strip_prefix('-').map_or((1, of), |of| (-1, of));
+            let counter = key(of)?;
+            let term = Term { name: counter.name.clone(), is_log: false, weight };
+            let (terms, least) = homes.entry(counter.home).or_default();
+            terms.push(term);
+            *least += number.parse::<i64>()?;
+            sum.push(Metric::Times(weight, Box::new(Metric::Counter(counter))));
+        }
+        self.made += 1;
+        let least = homes.values().map(|(_, least)| least).sum();
+        let statement = Statement::AtLeast(Metric::Sum(sum), least);
+        let treaty = Treaty { nonce: self.made, is_valid: true, statement, tree: Tree::Flat };
+        let rests: Vec<(u16, Incarnation)> = homes.keys().map(|home| (*home, Incarnation(1))).collect();
+        for (home, (terms, least)) in homes {
+            let note = Note {
+                treaty: key_of.clone(),
+                nonce: treaty.nonce,
+                homes: rests.clone(),
+                tree: Tree::Flat,
+                clauses: vec![(0, terms, least)],
+            };
+            parts.entry(home).or_default().1.notes.push(note);
+        }
+        let put = Change::Put(treaty.to_value(key_of, &rests));
+        parts.entry(key_of.home).or_default().1.writes.push((key_of.name.clone(), put));
+        Ok(())
     }
 
     /// What happened since this was asked last.
@@ -436,6 +488,9 @@ fn region(name: &str) -> Outcome<usize> {
 fn key(text: &str) -> Outcome<ObjectKey> {
     let (home, name) = text.split_once('/').ok_or_else(|| format!("{text:?} is no REGION/NAME"))?;
     let home = region(home)? as u16;
+    if let Some(treaty) = name.strip_prefix("treaty-") {
+        return Ok(treaty_key(home, treaty));
+    }
     Ok(match name.strip_prefix("call-") {
         Some(call) => ObjectKey::new(home, format!("{CALL_MARK}{call}")),
         None => ObjectKey::new(home, name),

@@ -3,13 +3,14 @@
 
 use std::fmt::Write as _;
 
-use slackline_core::api::{Answer, Hold, Operation, Outcome, Refusal, Request, Response, SESSION_WINDOW};
+use slackline_core::api::{Answer, Hold, LeafHere, Operation, Outcome, Refusal, Request, Response, SESSION_WINDOW};
 use slackline_core::avantan::{self, Lifecycle, Scope};
 use slackline_core::clock::{MILLISECOND, Now};
 use slackline_core::id::{Incarnation, OperationId, SiteId, SiteSet};
 use slackline_core::machine::{Effect, Input};
 use slackline_core::node::Node;
-use slackline_core::object::message::{Message, Vote};
+use slackline_core::object::message::{Message, Says, Vote};
+use slackline_core::object::treaty::Treaty;
 use slackline_core::object::{Abort, Change, Dependency, ObjectKey, Part, Seen, Span, Value};
 use slackline_core::peer::quota::{Digest, Forget, QuotaMessage};
 use slackline_core::peer::{Body, RelayMessage, SiteMessage};
@@ -94,7 +95,7 @@ fn key(key: &ObjectKey) -> String {
 
 /// A call's name begins with a mark that no object's has.
 fn name(name: &str) -> String {
-    name.replace('\u{1}', "call-")
+    name.replace("\u{1}treaty/", "treaty-").replace('\u{1}', "call-")
 }
 
 fn millis(micros: u64) -> String {
@@ -114,6 +115,10 @@ pub(crate) fn value(value: Option<&Value>) -> String {
         None => "nothing".to_owned(),
         Some(Value::Bytes(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
         Some(Value::Counter(count)) => count.to_string(),
+        Some(value @ Value::Derived(_)) if Treaty::of_value(value).is_ok() => {
+            let is_valid = Treaty::of_value(value).is_ok_and(|treaty| treaty.is_valid);
+            if is_valid { "valid".to_owned() } else { "retracted".to_owned() }
+        }
         Some(Value::Derived(derived)) => format!("result {}", String::from_utf8_lossy(&derived.bytes)),
     }
 }
@@ -159,6 +164,17 @@ fn part(part: &Part) -> String {
     }
     if !part.forgets.is_empty() {
         words.push(format!("forgets {}", joined(part.forgets.iter().map(key).collect())));
+    }
+    for note in &part.notes {
+        let bounds = note.clauses.iter().map(|(_, terms, bound)| {
+            let terms =
+                terms.iter().map(|term| if term.weight < 0 { format!("-{}", term.name) } else { term.name.clone() });
+            format!("{} >= {bound}", terms.collect::<Vec<_>>().join(" + "))
+        });
+        words.push(format!("keeps {} for {}", joined(bounds.collect()), key(&note.treaty)));
+    }
+    if !part.relies.is_empty() {
+        words.push(format!("relies on {}", joined(part.relies.iter().map(key).collect())));
     }
     words.join("; ")
 }
@@ -243,6 +259,7 @@ fn request_words(request: &Request) -> String {
         }
         Request::Show { quota, .. } => format!("show {quota}"),
         Request::List { .. } => "list quotas".to_owned(),
+        Request::Treaties { .. } => "treaties".to_owned(),
         Request::Status => "status".to_owned(),
         Request::Drain => "drain".to_owned(),
     }
@@ -284,6 +301,14 @@ fn response_words(response: &Response) -> String {
             let quotas = quotas.iter().map(|quota| format!("{}: {} of {}", quota.name, quota.tokens, quota.limit));
             quotas.collect::<Vec<_>>().join(", ")
         }
+        Response::Treaties(here) => {
+            let clause = |leaf: &LeafHere| {
+                leaf.clauses.iter().map(|one| format!("{} >= {}", one.value, one.bound)).collect::<Vec<_>>().join(", ")
+            };
+            let homes = here.homes.iter().map(|one| format!("{} is {}", name(&one.name), value(Some(&one.value))));
+            let leaves = here.leaves.iter().map(|leaf| format!("{} keeps {}", key(&leaf.treaty), clause(leaf)));
+            homes.chain(leaves).collect::<Vec<_>>().join("; ")
+        }
         Response::Status(status) => format!("{:?}", status.readiness).to_lowercase(),
         Response::Drained => "drained".to_owned(),
     }
@@ -311,6 +336,8 @@ fn row(key: &[u8], value: Option<&[u8]>) -> Option<String> {
         }
         rows::COORDINATOR => format!("coordinator's row of #{}", number(9)),
         rows::DEPENDENT => "a call's dependence".to_owned(),
+        rows::LEAF if key.ends_with(&[0xff; 8]) => "the leaf of a treaty".to_owned(),
+        rows::LEAF => "a clause of a leaf".to_owned(),
         rows::FORGOTTEN => "forgotten names".to_owned(),
         rows::GRANT => format!("grant {}", number(5)),
         rows::DUE => format!("end of grant {}", number(13)),
@@ -486,6 +513,28 @@ fn txn(now: Now, message: &Message) -> String {
         }
         Message::AbsentCalls { names, .. } => {
             format!("AbsentCalls {}", names.iter().map(|of| name(of)).collect::<Vec<_>>().join(", "))
+        }
+        Message::Treaty { treaty, says, .. } => {
+            let of = key(treaty);
+            match says {
+                Says::Ask { .. } => format!("Ask for slack of {of}"),
+                Says::Report { lines, .. } => {
+                    let slacks = lines.iter().map(|line| line.slack.to_string()).collect::<Vec<_>>();
+                    format!("Report slack of {of}: {}", none(slacks.join(", ")))
+                }
+                Says::Give { gives } => {
+                    let gives =
+                        gives.iter().map(|give| format!("{} to {}", give.amount, REGIONS[usize::from(give.to)]));
+                    format!("Give slack of {of}: {}", gives.collect::<Vec<_>>().join(", "))
+                }
+                Says::Gifts { gifts } => {
+                    let totals = gifts.iter().map(|gift| gift.total.to_string()).collect::<Vec<_>>();
+                    format!("Gifts of {of}: {} in all", totals.join(", "))
+                }
+                Says::Retract { is_question: false } => format!("Retract {of}"),
+                Says::Retract { is_question: true } => format!("Is {of} retracted?"),
+                Says::Retracted => format!("Retracted {of}"),
+            }
         }
         Message::Inquire { id: of, participants, prepared, .. } => {
             format!("Inquire {}: knows prepared {}", id(*of), none(among(participants, *prepared)))

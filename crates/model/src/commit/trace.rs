@@ -66,6 +66,7 @@ fn brief(message: &Message) -> String {
         Message::Revoked { .. } => "Revoked".to_owned(),
         Message::ProbeCalls { .. } => "ProbeCalls".to_owned(),
         Message::AbsentCalls { .. } => "AbsentCalls".to_owned(),
+        Message::Treaty { .. } => "Treaty".to_owned(),
         Message::Prepare(prepare) => {
             format!("Prepare(T{}, prepared {:03b})", prepare.id.sequence + 1, prepare.prepared.0)
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use slackline_core::id::OperationId;
-use slackline_core::object::{self, Cause};
+use slackline_core::object::{self, Cause, ObjectKey};
 
 use crate::key::Key;
 use crate::outcome::{Aborted, Outcome, Reason, Refused};
@@ -36,6 +36,18 @@ impl Failure {
     /// True if other transactions were in the way.
     pub(super) fn is_contention(&self) -> bool {
         matches!(&self.reason, Reason::Aborted(aborted) if matches!(aborted.cause, Cause::Changed | Cause::Busy))
+    }
+
+    /// True if something that the program requires is not true.
+    pub(super) fn is_not_met(&self) -> bool {
+        matches!(&self.reason, Reason::Aborted(aborted) if aborted.cause == Cause::NotMet)
+    }
+
+    /// The treaty that what the run wrote would break, although the run relies on it.
+    pub(super) fn broken(&self, topology: &Topology) -> Option<ObjectKey> {
+        let Reason::Aborted(aborted) = &self.reason else { return None };
+        let key = aborted.key.as_ref().filter(|_| aborted.cause == Cause::NotMet)?;
+        Some(ObjectKey::new(topology.region(key.region())?, key.name()))
     }
 
     /// True if the home of an object did not answer.
@@ -102,6 +114,9 @@ pub enum TxnError {
         /// Why.
         why: String,
     },
+    /// A statement that the block, or the transaction, [requires](super::Txn::require) is not true after it.
+    #[error("not met: {0}")]
+    NotMet(String),
     /// The transaction, or the block, has ended: its handle is of no use any more.
     #[error("this transaction, or the block in it, has ended")]
     Over,

@@ -1,6 +1,6 @@
 //! What a program sees of its transaction: reading and writing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -74,6 +74,8 @@ pub(super) struct Run {
     /// True if the program has ended, and calls that depend on what it wrote are computed again.
     pub(super) is_treating: bool,
     pub(super) program: Program,
+    /// The treaties on which it does not rely, because an earlier run would have broken them: their counters are read instead.
+    pub(super) measured: BTreeSet<ObjectKey>,
     /// What the run has done so far. It is never locked while something is waited for.
     pub(super) state: Mutex<State>,
 }
@@ -127,8 +129,15 @@ impl Txn {
         program: Program,
     ) -> Self {
         let state = Mutex::new(State::new(Draft::new()));
-        let run = Run { port, memos, site, fresh, deadline, is_treating: false, program, state };
+        let measured = BTreeSet::new();
+        let run = Run { port, memos, site, fresh, deadline, is_treating: false, program, measured, state };
         Self { run: Arc::new(run), layer: ROOT, scope: Scope::default() }
+    }
+
+    /// A handle of a run that has not begun, which reads the counters of these treaties.
+    pub(super) fn measuring(mut self, measured: &BTreeSet<ObjectKey>) -> Self {
+        Arc::get_mut(&mut self.run).expect("nobody else has a handle yet").measured.clone_from(measured);
+        self
     }
 
     /// A new handle that goes on with what a run that has ended has done.
@@ -137,7 +146,8 @@ impl Txn {
         let Run { port, memos, site, fresh, deadline, program, .. } = &*self.run;
         let (port, memos) = (Arc::clone(port), Arc::clone(memos));
         let (site, fresh, deadline, program) = (*site, *fresh, *deadline, *program);
-        let run = Run { port, memos, site, fresh, deadline, is_treating: true, program, state };
+        let measured = self.run.measured.clone();
+        let run = Run { port, memos, site, fresh, deadline, is_treating: true, program, measured, state };
         Self { run: Arc::new(run), layer: ROOT, scope: Scope::default() }
     }
 

@@ -12,6 +12,7 @@
 //! | `handle` | reading and writing: what a program sees of its transaction |
 //! | `registry`, `memo`, `fingerprint` | memoized functions: which are known, what they are, what names their code |
 //! | `calls` | calls of memoized functions in a transaction |
+//! | [`treaties`] | relying on treaties, making them, postconditions |
 //! | `runner` | running a program, committing, and running it again |
 
 mod again;
@@ -22,6 +23,7 @@ mod handle;
 mod memo;
 mod registry;
 mod runner;
+pub mod treaties;
 
 pub use failure::TxnError;
 pub use fingerprint::fingerprint;

@@ -1,5 +1,6 @@
 //! Running a program, committing what it did, and running it again.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -140,13 +141,14 @@ impl Transaction {
             Err(reason) => return Ok(Outcome::Refused(Refused { reason, operation: None })),
         };
         let mut course = Course::new(&*self.port);
+        let mut measured = BTreeSet::new();
         loop {
             let run = course.begin(&*self.port, region);
 
             // Reads end a little before the program would be ended, and say why they did not come to anything.
             let margin = (deadline.saturating_duration_since(run.at) / 16).min(MARGIN);
             let (port, memos, is_again) = (Arc::clone(&self.port), Arc::clone(&self.memos), course.runs > 1);
-            let txn = Txn::new(port, memos, run.site, is_again, deadline - margin, course.program);
+            let txn = Txn::new(port, memos, run.site, is_again, deadline - margin, course.program).measuring(&measured);
             if let Some(footprint) = &run.before {
                 let (origin, bars) = (course.program.origin(run.at), footprint.bars(course.contended));
                 until(&*self.port, deadline, txn.read_ahead(footprint, origin, bars)).await;
@@ -166,6 +168,14 @@ impl Transaction {
                 (None, failure) => {
                     let failure = failure.unwrap_or_else(|| Failure::of(Cause::DeadlinePassed, None));
                     return Ok(course.interrupted(&run, failure, self.port.now()).refused());
+                }
+                // What it requires is not true. That counts only if what led to it was so at one time.
+                (Some(Err(_)), Some(failure)) if failure.is_not_met() => {
+                    match self.commit(region, &txn, draft.to_validate(), deadline).await {
+                        Attempt::Committed { .. } => return Ok(failure.refused()),
+                        Attempt::Again(failure) | Attempt::Depended { failure, .. } => (failure, draft),
+                        Attempt::Over(outcome) => return Ok(outcome.map(|never| match never {})),
+                    }
                 }
                 (Some(Err(_)), Some(failure)) => (failure, draft),
                 (Some(Ok(value)), _) if is_whole => {
@@ -192,6 +202,13 @@ impl Transaction {
                     Attempt::Over(outcome) => return Ok(outcome.map(|never| match never {})),
                 },
             };
+
+            // What it wrote would break a treaty on which it relies. The next run reads the counters, and finds out whether what it
+            // asks for, or requires, is true.
+            if let Some(treaty) = failure.broken(self.port.topology()).filter(|treaty| !measured.contains(treaty)) {
+                measured.insert(treaty);
+                continue;
+            }
             match course.rest(&*self.port, &run, failure, &draft, deadline) {
                 Ok(until) => self.port.sleep_until(until).await,
                 Err(failure) => return Ok(failure.refused()),
@@ -346,7 +363,7 @@ enum Attempt {
 }
 
 /// Has a transaction committed, at the site of this region if one is given: in how many phases, as which operation.
-async fn commit(
+pub(super) async fn commit(
     port: Arc<dyn Port>,
     region: Option<u16>,
     transaction: object::Transaction,

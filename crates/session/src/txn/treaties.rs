@@ -1,0 +1,477 @@
+//! Treaties in a transaction: relying on one in place of reads, making one, and postconditions.
+//!
+//! A transaction that asks whether a statement holds reads the treaty's object, like any object. While the treaty is valid the
+//! statement is true, so nothing else is read. Where there is no valid treaty, the counters are looked at; if the
+//! statement is true, a treaty is made, in a transaction of its own, and then relied upon. Else the counters are read as any
+//! objects are, and validated.
+//!
+//! A transaction that relies on a treaty says so to the homes at which it writes. They refuse what would break it
+//! ([`Cause::NotMet`]) instead of retracting it. Then the program is run again, and reads the counters itself: so a
+//! statement is found false only on what was so at one time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use slackline_core::api::Reading;
+use slackline_core::draft::buffer::ROOT;
+use slackline_core::id::{Incarnation, OperationId, SiteId};
+use slackline_core::object::treaty::{self, Tree, Unfit, equally, treaty_key};
+use slackline_core::object::{self, Cause, Change, Home, ObjectKey, Part, Seen, Value};
+use slackline_core::txn::READ_ITEMS;
+
+use super::failure::{Failure, TxnError};
+use super::handle::Txn;
+use super::runner::commit;
+use crate::command::NotTaken;
+use crate::metric::{Metric, Statement};
+use crate::outcome::{Outcome, Reason, Refused, TreatyRefusal};
+use crate::port::Port;
+use crate::reads::Wanted;
+use crate::time::Time;
+use crate::topology::{OBJECTS_LANE, Topology};
+
+/// The number of times that a treaty is tried to be made, while its counters keep changing.
+const TRIES: u32 = 8;
+
+/// A treaty: a statement that several regions keep true, with a name. Cheap to clone; nothing happens before it is used.
+#[derive(Clone, Debug)]
+pub struct Treaty {
+    name: Arc<str>,
+    statement: Arc<Statement>,
+    /// The region of its home, if one is given.
+    home: Option<Arc<str>>,
+    order: Order,
+}
+
+/// Which regions are asked for slack first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// All at once.
+    Flat,
+    /// The near ones first.
+    #[default]
+    Near,
+    /// Groups of regions that ask each other first.
+    Given(Vec<Vec<String>>),
+}
+
+/// A treaty over positions of regions.
+pub struct Placed {
+    /// Its object.
+    pub(crate) key: ObjectKey,
+    /// Its statement.
+    pub(crate) statement: treaty::Statement,
+    /// Which leaves are asked for slack first.
+    pub(crate) tree: Tree,
+}
+
+impl Treaty {
+    /// The treaty of this name, over this statement.
+    pub fn new(name: &str, statement: Statement) -> Self {
+        Self { name: name.into(), statement: Arc::new(statement), home: None, order: Order::default() }
+    }
+
+    /// Sets its home: the region whose site says whether it is valid. Without, it is the first region, in the order of the cluster,
+    /// of which a counter is in the statement. One treaty has one home: clients must agree about it.
+    pub fn home(self, region: &str) -> Self {
+        Self { home: Some(region.into()), ..self }
+    }
+
+    /// Sets which regions are asked for slack first. Without, the near ones are.
+    pub fn order(self, order: Order) -> Self {
+        Self { order, ..self }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its statement.
+    pub fn statement(&self) -> &Statement {
+        &self.statement
+    }
+
+    /// The treaty over positions of regions. An error if a region is not there, a name is not valid, or it is about no counter.
+    pub fn place(&self, topology: &Topology) -> Result<Placed, Reason> {
+        let unknown =
+            |region: &str| Reason::UnknownRegion { region: region.to_owned(), known: topology.regions.clone() };
+        let statement = self.statement.place(topology)?;
+        let mut counters = BTreeSet::new();
+        statement.counters(&mut counters);
+        let first = counters.first().ok_or(Reason::Treaty(TreatyRefusal::NoCounter))?.home;
+        let home = match &self.home {
+            Some(region) => topology.region(region).ok_or_else(|| unknown(region))?,
+            None => first,
+        };
+
+        let key = treaty_key(home, &self.name);
+        if self.name.is_empty() || !object::is_call(&key.name) {
+            return Err(Reason::Treaty(TreatyRefusal::InvalidName));
+        }
+        let group = |group: &Vec<String>| {
+            group.iter().map(|region| topology.region(region).ok_or_else(|| unknown(region))).collect::<Result<_, _>>()
+        };
+        let tree = match &self.order {
+            Order::Flat => Tree::Flat,
+            Order::Near => Tree::Near,
+            Order::Given(groups) => Tree::Given(groups.iter().map(group).collect::<Result<_, _>>()?),
+        };
+        Ok(Placed { key, statement, tree })
+    }
+}
+
+/// A statement that needs no name of its own: its treaty is named by what it says.
+impl From<&Statement> for Treaty {
+    fn from(statement: &Statement) -> Self {
+        // FNV-1a, in 64 bits: two statements of one home with the same name are told apart by what they say.
+        let text = statement.to_string();
+        let hash = text
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        Treaty::new(&format!("={hash:016x}"), statement.clone())
+    }
+}
+
+impl From<&Treaty> for Treaty {
+    fn from(treaty: &Treaty) -> Self {
+        treaty.clone()
+    }
+}
+
+impl Txn {
+    /// The value of a metric. What it is computed from is read, and so validated.
+    ///
+    /// # Errors
+    ///
+    /// A counter cannot be read, or is no counter; the value is out of range.
+    pub async fn measure(&self, metric: &Metric) -> Result<i64, TxnError> {
+        let metric = metric.place(self.run.port.topology()).map_err(|reason| self.refused(reason))?;
+        let mut counters = BTreeSet::new();
+        metric.counters(&mut counters);
+        let counts = self.counts(counters).await?;
+        metric.value(&|key| counts[key]).map_err(|unfit| self.unfit(unfit))
+    }
+
+    /// True if the treaty's statement is true. While the treaty is valid, that costs as much as reading one object, whatever the
+    /// statement is about; and where this region holds a right over the treaty, no message.
+    ///
+    /// # Errors
+    ///
+    /// As [`Txn::measure`].
+    pub async fn holds(&self, treaty: &Treaty) -> Result<bool, TxnError> {
+        let placed = treaty.place(self.run.port.topology()).map_err(|reason| self.refused(reason))?;
+        if self.keep(&placed).await? {
+            return Ok(true);
+        }
+        match self.judge(&placed.statement).await {
+            Ok(()) => Ok(true),
+            Err(Err(error)) => Err(error),
+            Err(Ok(Unfit::NotTrue(_))) => Ok(false),
+            Err(Ok(unfit)) => Err(self.unfit(unfit)),
+        }
+    }
+
+    /// Requires that a statement is true after the [atomic](Txn::atomic) block in which it stands, or after the transaction. What the
+    /// block has written up to here counts. Write first, and require then.
+    ///
+    /// It is not known yet whether it will be so when the transaction commits. If it turns out not to be, the program is run
+    /// again, and this fails.
+    ///
+    /// # Errors
+    ///
+    /// It is not true ([`TxnError::NotMet`]): pass that on, and the block is undone, or the transaction refused. Else as
+    /// [`Txn::measure`].
+    pub async fn require(&self, statement: impl Into<Treaty>) -> Result<(), TxnError> {
+        let treaty: Treaty = statement.into();
+        let placed = treaty.place(self.run.port.topology()).map_err(|reason| self.refused(reason))?;
+        if self.keep(&placed).await? {
+            return Ok(());
+        }
+        match self.judge(&placed.statement).await {
+            Ok(()) => Ok(()),
+            Err(Err(error)) => Err(error),
+            Err(Ok(Unfit::NotTrue(_))) => {
+                // Of the transaction as a whole there is nothing that could be undone: it is refused, if the program ends so.
+                if self.layer == ROOT {
+                    self.fail(Failure::of(Cause::NotMet, None));
+                }
+                Err(TxnError::NotMet(treaty.statement.to_string()))
+            }
+            Err(Ok(unfit)) => Err(self.unfit(unfit)),
+        }
+    }
+
+    /// Relies on a treaty from now on; makes it if it is not there and its statement is true. False if that cannot be.
+    async fn keep(&self, placed: &Placed) -> Result<bool, TxnError> {
+        // A run before this one was told that what it wrote would break it: this one reads the counters.
+        if self.run.measured.contains(&placed.key) || self.scope.function.is_some() {
+            return Ok(false);
+        }
+        if self.rely(placed).await? {
+            return Ok(true);
+        }
+
+        // Reads that are validated would hardly ever be so while the counters keep changing. The treaty's bounds are.
+        let run = &self.run;
+        let now = run.port.now();
+        if !run.memos.reserve_proposal(&placed.key, now) {
+            return Ok(false);
+        }
+        let making = make(Arc::clone(&run.port), run.site, placed, Existing::Kept, run.deadline);
+        let was_made = matches!(making.await, Outcome::Done(_));
+        run.memos.proposed(&placed.key, run.port.now(), run.port.random(), was_made);
+        if was_made { self.rely(placed).await } else { Ok(false) }
+    }
+
+    /// Relies on a treaty if it is there, valid, and says just this.
+    async fn rely(&self, placed: &Placed) -> Result<bool, TxnError> {
+        let known = self.state()?.draft.snapshot.known(&placed.key);
+        let seen = match known {
+            Some(value) => Seen { value, ..Seen::default() },
+            None => {
+                let wanted = Wanted { gets: vec![placed.key.clone()], fresh: true, ..Wanted::default() };
+                // One whose home cannot be reached, or that rests on a home that cannot, is not to be relied upon.
+                match self.read(wanted).await?.gets.into_iter().next() {
+                    Some(Ok(seen)) => seen,
+                    _ => return Ok(false),
+                }
+            }
+        };
+        let found = seen.value.as_ref().and_then(|value| treaty::Treaty::of_value(value).ok());
+        if !found.is_some_and(|found| found.is_valid && found.statement == placed.statement) {
+            return Ok(false);
+        }
+
+        // Its version is validated like that of any object that was read.
+        let mut state = self.state()?;
+        if seen.version != object::Version::default() {
+            let noted = state.draft.snapshot.note_get(&placed.key, seen);
+            drop(state);
+            noted.map_err(|contradiction| self.contradiction(contradiction))?;
+            state = self.state()?;
+        }
+        state.draft.rely(placed.key.clone());
+        Ok(true)
+    }
+
+    /// Judges a statement on what was read, with what this handle has written. `Err(Ok(_))` is the verdict.
+    async fn judge(&self, statement: &treaty::Statement) -> Result<(), Result<Unfit, TxnError>> {
+        let mut counters = BTreeSet::new();
+        statement.counters(&mut counters);
+        let counts = self.counts(counters).await.map_err(Err)?;
+        statement.judge(&|key| counts[key]).map_err(Ok)
+    }
+
+    /// What counters have come to, with what this handle has written.
+    async fn counts(&self, counters: BTreeSet<ObjectKey>) -> Result<BTreeMap<ObjectKey, i64>, TxnError> {
+        let topology = self.run.port.topology();
+        let keys: Vec<_> = counters.iter().map(|key| topology.key(key)).collect();
+        let values = self.values(&keys).await?;
+        let count = |((key, named), value): ((ObjectKey, _), Option<Value>)| match value {
+            None => Ok((key, 0)),
+            Some(Value::Counter(count)) => Ok((key, count)),
+            Some(_) => Err(TxnError::Unexpected { key: named, why: "it is no counter".to_owned() }),
+        };
+        counters.into_iter().zip(keys).zip(values).map(count).collect()
+    }
+
+    fn refused(&self, reason: Reason) -> TxnError {
+        self.fail(Failure { reason, operation: None, is_transient: false, is_of_the_site: false })
+    }
+
+    fn unfit(&self, unfit: Unfit) -> TxnError {
+        self.refused(Reason::Treaty(unfit.into()))
+    }
+}
+
+/// What becomes of a treaty of the same name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Existing {
+    /// A valid one with the same statement is as good as a new one.
+    Kept,
+    /// Any treaty of the name is in the way, unless it was retracted and says the same.
+    Refused,
+}
+
+/// The division of slack when a treaty is made.
+type Divide = fn(&treaty::Clause, i128) -> Vec<i128>;
+
+/// Makes a treaty, at a site: reads its counters, divides the slack that is there equally, and has all homes note it at once.
+pub async fn make(
+    port: Arc<dyn Port>,
+    site: SiteId,
+    placed: &Placed,
+    existing: Existing,
+    deadline: Time,
+) -> Outcome<Option<OperationId>> {
+    make_divided(port, site, placed, existing, deadline, equally as Divide).await
+}
+
+/// As [`make`], with another division of the slack.
+pub async fn make_divided(
+    port: Arc<dyn Port>,
+    site: SiteId,
+    placed: &Placed,
+    existing: Existing,
+    deadline: Time,
+    divide: impl Fn(&treaty::Clause, i128) -> Vec<i128>,
+) -> Outcome<Option<OperationId>> {
+    let refuse = |reason| Outcome::Refused(Refused { reason, operation: None });
+    let mut last = Reason::DeadlinePassed;
+    for _ in 0..TRIES {
+        let (found, counts, homes) = match look(&*port, site, placed, deadline).await {
+            Ok(found) => found,
+            Err(reason) => return refuse(reason),
+        };
+        let before = found.value.as_ref().and_then(|value| treaty::Treaty::of_value(value).ok());
+        match before {
+            Some(before) if before.is_valid && before.statement == placed.statement && existing == Existing::Kept => {
+                return Outcome::Done(None);
+            }
+            Some(before) if before.is_valid || before.statement != placed.statement => {
+                return refuse(Reason::Treaty(TreatyRefusal::NameTaken));
+            }
+            _ => {}
+        }
+
+        let treaty = treaty::Treaty {
+            nonce: port.random(),
+            is_valid: true,
+            statement: placed.statement.clone(),
+            tree: placed.tree.clone(),
+        };
+        let notes = match treaty.notes(&placed.key, &homes, &|key| counts[key], &divide) {
+            Ok(notes) => notes,
+            Err(unfit) => return refuse(Reason::Treaty(unfit.into())),
+        };
+        let transaction = making(placed, &treaty, notes, &found, &homes);
+        match commit(Arc::clone(&port), Some(site.region), transaction, deadline).await {
+            Outcome::Done((_, operation)) => return Outcome::Done(Some(operation)),
+            Outcome::Unknown(unknown) => return Outcome::Unknown(unknown),
+            // The counters have changed by more than the slack, or somebody else has made it: looked at again.
+            Outcome::Refused(Refused { reason: Reason::Aborted(aborted), .. })
+                if matches!(aborted.cause, Cause::Changed | Cause::Busy) =>
+            {
+                last = Reason::Aborted(aborted);
+            }
+            Outcome::Refused(refused) => return Outcome::Refused(refused),
+        }
+    }
+    refuse(last)
+}
+
+/// The transaction that makes a treaty.
+fn making(
+    placed: &Placed,
+    treaty: &treaty::Treaty,
+    notes: BTreeMap<u16, treaty::Note>,
+    found: &Seen,
+    homes: &BTreeMap<u16, Incarnation>,
+) -> object::Transaction {
+    let rests = notes.values().next().map(|note| note.homes.clone()).unwrap_or_default();
+    let mut parts: BTreeMap<u16, Home> = BTreeMap::new();
+    for (region, note) in notes {
+        let incarnation = homes.get(&region).copied().unwrap_or_default();
+        parts.insert(region, Home { region, incarnation, part: Part { notes: vec![note], ..Part::default() } });
+    }
+    let ObjectKey { home, name } = placed.key.clone();
+    let at_home = parts.entry(home).or_insert_with(|| Home { region: home, ..Home::default() });
+    at_home.incarnation = found.version.incarnation;
+    at_home.part.reads.push((name.clone(), found.version.number));
+    at_home.part.writes.push((name, Change::Put(treaty.to_value(&placed.key, &rests))));
+    let wait = 2 * slackline_core::clock::SECOND;
+    object::Transaction { homes: parts.into_values().collect(), max_wait: wait, ..object::Transaction::default() }
+}
+
+/// What a treaty's object and its counters hold, read at once but not at one time.
+async fn look(
+    port: &dyn Port,
+    site: SiteId,
+    placed: &Placed,
+    deadline: Time,
+) -> Result<(Seen, BTreeMap<ObjectKey, i64>, BTreeMap<u16, Incarnation>), Reason> {
+    let mut counters = BTreeSet::new();
+    placed.statement.counters(&mut counters);
+    let topology = port.topology();
+    if counters.len() >= READ_ITEMS {
+        return Err(Reason::Treaty(TreatyRefusal::TooManyParts));
+    }
+
+    let gets: Vec<ObjectKey> = counters.iter().cloned().chain([placed.key.clone()]).collect();
+    let reading = read_at(port, site, Wanted { gets, fresh: true, ..Wanted::default() }, deadline).await?;
+    let mut seen = Vec::with_capacity(reading.gets.len());
+    for got in reading.gets {
+        seen.push(got.map_err(|abort| Reason::of_abort(abort, topology))?);
+    }
+    let found = seen.pop().ok_or(Reason::DeadlinePassed)?;
+
+    let (mut counts, mut homes) = (BTreeMap::new(), BTreeMap::new());
+    for (key, seen) in counters.into_iter().zip(seen) {
+        homes.insert(key.home, seen.version.incarnation);
+        let count = match seen.value {
+            None => 0,
+            Some(Value::Counter(count)) => count,
+            Some(_) => {
+                let about = object::Abort { key: Some(key), ..object::Abort::of(Cause::NotACounter) };
+                return Err(Reason::of_abort(about, topology));
+            }
+        };
+        counts.insert(key, count);
+    }
+    Ok((found, counts, homes))
+}
+
+/// Reads objects at a site.
+pub async fn read_at(port: &dyn Port, site: SiteId, wanted: Wanted, deadline: Time) -> Result<Box<Reading>, Reason> {
+    let link = port.links(OBJECTS_LANE).iter().find(|link| link.site == site).expect("a site of the cluster");
+    let failed =
+        |why: NotTaken| Reason::not_taken(why, OBJECTS_LANE, vec![port.topology().name(site)], port.topology());
+    link.read(wanted, deadline).await.map_err(failed)
+}
+
+/// The treaty of this name at a home, and its value; none if there is none.
+pub async fn find(
+    port: &dyn Port,
+    site: SiteId,
+    key: &ObjectKey,
+    deadline: Time,
+) -> Result<Option<(treaty::Treaty, Seen)>, Reason> {
+    let wanted = Wanted { gets: vec![key.clone()], fresh: true, ..Wanted::default() };
+    let got = read_at(port, site, wanted, deadline).await?.gets.into_iter().next();
+    let seen = got.ok_or(Reason::DeadlinePassed)?.map_err(|abort| Reason::of_abort(abort, port.topology()))?;
+    let treaty = seen.value.as_ref().and_then(|value| treaty::Treaty::of_value(value).ok());
+    Ok(treaty.map(|treaty| (treaty, seen)))
+}
+
+/// Ends a treaty: its object is deleted, once nobody relies on it. Its leaves forget it by and by.
+pub async fn end(port: Arc<dyn Port>, site: SiteId, key: &ObjectKey, deadline: Time) -> Outcome<OperationId> {
+    let refuse = |reason| Outcome::Refused(Refused { reason, operation: None });
+    let mut last = Reason::DeadlinePassed;
+    for _ in 0..TRIES {
+        let seen = match find(&*port, site, key, deadline).await {
+            Ok(Some((_, seen))) => seen,
+            Ok(None) => return refuse(Reason::Treaty(TreatyRefusal::Unknown)),
+            Err(reason) => return refuse(reason),
+        };
+        let part = Part {
+            reads: vec![(key.name.clone(), seen.version.number)],
+            writes: vec![(key.name.clone(), Change::Delete)],
+            ..Part::default()
+        };
+        let home = Home { region: key.home, incarnation: seen.version.incarnation, part };
+        let wait = u64::try_from(deadline.saturating_duration_since(port.now()).as_micros()).unwrap_or(u64::MAX);
+        let transaction = object::Transaction { homes: vec![home], max_wait: wait, ..object::Transaction::default() };
+        match commit(Arc::clone(&port), Some(site.region), transaction, deadline).await {
+            Outcome::Done((_, operation)) => return Outcome::Done(operation),
+            Outcome::Unknown(unknown) => return Outcome::Unknown(unknown),
+            Outcome::Refused(Refused { reason: Reason::Aborted(aborted), .. })
+                if matches!(aborted.cause, Cause::Changed | Cause::Busy) =>
+            {
+                last = Reason::Aborted(aborted);
+            }
+            Outcome::Refused(refused) => return Outcome::Refused(refused),
+        }
+    }
+    refuse(last)
+}
