@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use serde_json::{Value, json};
 use slackline::{
-    Aborted, Cause, Client, Left, LeftWhat, NotDone, ReadError, Reason, Refused, TxnError, Unknown, UnknownReason,
+    Aborted, Cause, Client, Left, LeftWhat, NotDone, ReadError, Reason, Refused, TreatyRefusal, TxnError, Unknown,
+    UnknownReason,
 };
 
 use crate::described::Described;
@@ -35,6 +36,12 @@ pub(crate) fn say(line: impl Display) {
 /// and the output tell that.
 pub(crate) fn complain(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Prints text over what the screen has shown before.
+pub(crate) fn redraw(text: &str) {
+    let mut out = io::stdout().lock();
+    let _ = write!(out, "\x1b[2J\x1b[H{}\n", safe(text)).and_then(|()| out.flush());
 }
 
 /// The output of a command that is done.
@@ -264,6 +271,7 @@ impl From<TxnError> for Finish {
             // Commands read values of any kind; only an add needs one, a counter.
             TxnError::Unexpected { key, .. } => aborted(Cause::NotACounter, Some(key)),
             TxnError::OutOfRange(key) => aborted(Cause::OutOfRange, Some(key)),
+            TxnError::NotMet(_) => aborted(Cause::NotMet, None),
             error => return Finish::Failed(error.to_string()),
         };
         Finish::Refused(Refused { reason, operation: None })
@@ -292,6 +300,10 @@ impl From<ReadError> for Finish {
 fn advice(reason: &Reason) -> String {
     let advice = match reason {
         Reason::Aborted(aborted) => return advice_on(aborted),
+        Reason::Treaty(TreatyRefusal::Unknown) => {
+            "; make it with `slackline treaty create`, or see `slackline treaty list`"
+        }
+        Reason::Treaty(TreatyRefusal::NameTaken) => "; `slackline treaty drop` ends that one",
         Reason::UnknownQuota => "; create it with `slackline quota create`, or see `slackline quota list`",
         Reason::Exhausted { .. } => "; try again when some are released, or ask for fewer",
         Reason::LimitDiffers { .. } => "; use that limit, or delete the quota first",
@@ -340,6 +352,9 @@ fn advice_on(aborted: &Aborted) -> String {
 fn is_wrong_use(reason: &Reason) -> bool {
     match reason {
         Reason::UnknownRegion { .. } | Reason::InvalidAmount | Reason::InvalidName => true,
+        Reason::Treaty(refusal) => {
+            !matches!(refusal, TreatyRefusal::NotTrue(_) | TreatyRefusal::NameTaken | TreatyRefusal::Unknown)
+        }
         Reason::Aborted(aborted) => matches!(aborted.cause, Cause::InvalidKey | Cause::UnknownRegion),
         _ => false,
     }
@@ -354,6 +369,7 @@ fn reason_json(reason: &Reason) -> Value {
         Reason::Unreachable { missing } => json!({ "missing": missing }),
         Reason::NotSent { sites } => json!({ "sites": sites }),
         Reason::UnknownRegion { region, known } => json!({ "region": region, "known": known }),
+        Reason::Treaty(TreatyRefusal::NotTrue(value)) => json!({ "value": value }),
         Reason::Aborted(aborted) => return aborted_json(aborted),
         _ => json!({}),
     };

@@ -64,6 +64,7 @@ mod left;
 mod options;
 mod quota;
 mod transactions;
+mod treaties;
 
 pub use asking::{Effect, SiteStatus};
 pub use call::{AcceptLoss, Acquire, Call, Calling, Create, Delete, Kind, Release, ReleaseGrant};
@@ -78,12 +79,15 @@ pub use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId};
 pub use slackline_core::object::{Cause, Derived, Value};
 pub use slackline_session::key::{Key, ParseKeyError};
 pub use slackline_session::memoized;
+pub use slackline_session::metric::{Metric, Statement};
 pub use slackline_session::outcome::{
-    Aborted, ConnectError, NotDone, Outcome, ReadError, Reason, Refused, Unknown, UnknownReason,
+    Aborted, ConnectError, NotDone, Outcome, ReadError, Reason, Refused, TreatyRefusal, Unknown, UnknownReason,
 };
 pub use slackline_session::topology::{ParseNameError, Site, Topology};
+pub use slackline_session::txn::treaties::Order;
 pub use slackline_session::txn::{Committed, Memo, Page, Transaction, Txn, TxnError, fingerprint};
 pub use slackline_wire::lane_of;
+pub use treaties::{Treaty, TreatyNode, TreatyShown};
 
 /// The README's code is compiled with the tests, so that it stays true.
 #[cfg(doctest)]

@@ -13,4 +13,5 @@ pub(crate) mod quota;
 pub(crate) mod serve;
 pub(crate) mod sim;
 pub(crate) mod status;
+pub(crate) mod treaty;
 pub(crate) mod txn;

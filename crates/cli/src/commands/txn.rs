@@ -18,7 +18,7 @@ use crate::json;
 use crate::session::Connection;
 
 /// The words by which operations begin.
-const WORDS: &str = "get, put, add, delete, scan, expect";
+const WORDS: &str = "get, put, add, delete, scan, expect, holds, require";
 
 /// Runs a transaction from a file
 ///
@@ -30,8 +30,12 @@ const WORDS: &str = "get, put, add, delete, scan, expect";
 ///   {"delete": KEY}
 ///   {"scan": KEY}                    prints all keys that begin like this
 ///   {"expect": KEY, "value": JSON}   or "counter": NUMBER, or "absent": true
+///   {"holds": NAME}                  prints whether a treaty's statement is true
+///   {"require": NAME}                a treaty's statement must be true after
+///                                    what stands before
 ///
-/// If an object does not have the expected value, nothing is written.
+/// If an object does not have the expected value, or a required statement is not
+/// true, nothing is written.
 #[derive(Args)]
 #[command(
     verbatim_doc_comment,
@@ -95,15 +99,27 @@ impl Transaction {
         let operations = operations.map_err(|problem| Finish::WrongUse(format!("{file}: {problem}")))?;
         connection.run_and_leave(json, async move |client: Client| {
             let operations = &operations[..];
-            let outcome = terms.transaction(&client).run_and_tell(|txn| carry_out(txn, operations)).await;
+            let mut treaties = BTreeMap::new();
+            for operation in operations {
+                if let Operation::Holds(name) | Operation::Require(name) = operation {
+                    treaties.insert(name.clone(), super::treaty::find(&client, name).await?);
+                }
+            }
+            let treaties = &treaties;
+            let outcome = terms.transaction(&client).run_and_tell(|txn| carry_out(txn, operations, treaties)).await;
             let done = match outcome {
                 Ok(outcome) => outcome.done().map_err(|not_done| Finish::of_transaction(not_done, &client))?,
                 Err(Stop::Txn(error)) => return Err(error.into()),
                 Err(Stop::Unmet { key, found }) => return Err(unmet(&key, found.as_ref())),
             };
             let mut text = String::new();
-            for (key, value) in done.value.iter().flat_map(Found::objects) {
-                let _ = writeln!(text, "{}", row(key, value));
+            for found in &done.value {
+                for (key, value) in found.objects() {
+                    let _ = writeln!(text, "{}", row(key, value));
+                }
+                if let Found::Holds(name, value) = found {
+                    let _ = writeln!(text, "{name} {}", if *value { "holds" } else { "does not hold" });
+                }
             }
             let _ = write!(text, "committed");
             let json = Done {
@@ -127,6 +143,9 @@ enum Operation {
     Delete(Key),
     Scan(Key),
     Expect(Key, Option<Content>),
+    /// The name of a treaty.
+    Holds(String),
+    Require(String),
 }
 
 /// A value in a file.
@@ -144,6 +163,8 @@ enum Found {
     Object(Key, Option<slackline::Value>),
     /// The objects whose keys begin like this.
     Rows(Key, Vec<(Key, slackline::Value)>),
+    /// If a treaty's statement is true.
+    Holds(String, bool),
 }
 
 /// The output for programs.
@@ -163,6 +184,7 @@ enum FoundJson {
     Nothing,
     Object(Described),
     Rows { rows: Vec<Described>, scan: String },
+    Holds { holds: String, value: bool },
 }
 
 impl Found {
@@ -174,12 +196,13 @@ impl Found {
                 let rows = rows.iter().map(|(key, value)| Described::new(key, Some(value))).collect();
                 FoundJson::Rows { rows, scan: prefix.to_string() }
             }
+            Found::Holds(name, value) => FoundJson::Holds { holds: name.clone(), value: *value },
         }
     }
 
     fn objects(&self) -> Vec<(&Key, Option<&slackline::Value>)> {
         match self {
-            Found::Nothing => Vec::new(),
+            Found::Nothing | Found::Holds(..) => Vec::new(),
             Found::Object(key, value) => vec![(key, value.as_ref())],
             Found::Rows(_, rows) => rows.iter().map(|(key, value)| (key, Some(value))).collect(),
         }
@@ -212,7 +235,11 @@ fn unmet(key: &Key, found: Option<&slackline::Value>) -> Finish {
 }
 
 /// Carries operations out, and returns the result of each.
-async fn carry_out(txn: Txn, operations: &[Operation]) -> Result<Vec<Found>, Stop> {
+async fn carry_out(
+    txn: Txn,
+    operations: &[Operation],
+    treaties: &BTreeMap<String, slackline::Treaty>,
+) -> Result<Vec<Found>, Stop> {
     // One question for all objects that are read as they were before; the reads below then find their values here.
     txn.values(&read_first(operations)).await?;
 
@@ -225,6 +252,8 @@ async fn carry_out(txn: Txn, operations: &[Operation]) -> Result<Vec<Found>, Sto
             Operation::Put(key, Content::Counter(count)) => txn.put_count(key, *count)?,
             Operation::Add(key, delta) => txn.add(key, *delta)?,
             Operation::Delete(key) => txn.delete(key)?,
+            Operation::Holds(name) => found = Found::Holds(name.clone(), txn.holds(&treaties[name]).await?),
+            Operation::Require(name) => txn.require(&treaties[name]).await?,
             Operation::Scan(prefix) => found = Found::Rows(prefix.clone(), txn.scan(prefix).await?),
             Operation::Expect(key, expected) => {
                 let found = txn.value(key).await?;
@@ -317,6 +346,13 @@ fn parse_operation(operation: &RawValue) -> Result<Operation, Problem> {
     let Some(Ok(text)) = fields.remove(word).map(|text| json::string(text.get())) else {
         return problem(format!("{word}: a key in quotes is expected, like \"eu:users/alice\""));
     };
+    if matches!(word, "holds" | "require") {
+        let operation = if word == "holds" { Operation::Holds(text) } else { Operation::Require(text) };
+        return match fields.keys().next() {
+            Some(other) => problem(format!("{other:?} does not belong to {word}")),
+            None => Ok(operation),
+        };
+    }
     let at = key(&text).map_err(|error| Problem(format!("{word}: {error}")))?;
 
     let operation = match word {

@@ -350,6 +350,8 @@ pub struct Treaty {
     pub nonce: u64,
     /// True if the statement is true, and kept so. False from when it was retracted.
     pub is_valid: bool,
+    /// The number of times that it was retracted, in earlier makings too.
+    pub retracts: u64,
     /// The statement.
     pub statement: Statement,
     /// Whom leaves ask for slack.
@@ -411,6 +413,7 @@ impl Treaty {
         let mut bytes = Vec::new();
         put_u64(&mut bytes, self.nonce);
         bytes.push(u8::from(self.is_valid));
+        put_u64(&mut bytes, self.retracts);
         self.tree.encode(&mut bytes);
         self.statement.encode(&mut bytes);
         let homes = homes.iter().filter(|(home, _)| *home != key.home).copied().collect();
@@ -424,6 +427,7 @@ impl Treaty {
         let treaty = Self {
             nonce: cursor.u64()?,
             is_valid: cursor.u8()? != 0,
+            retracts: cursor.u64()?,
             tree: Tree::decode(&mut cursor)?,
             statement: Statement::decode(&mut cursor, 0)?,
         };
@@ -759,7 +763,7 @@ mod tests {
         let metric = Metric::Sum(vec![counter(0, "x"), counter(1, "x"), Metric::Log2(key(2, "x"))]);
         let statement = Statement::All(vec![Statement::AtLeast(metric, 4), Statement::AtMost(counter(0, "x"), 11)]);
         let tree = Tree::Given(vec![BTreeSet::from([0, 1])]);
-        let treaty = Treaty { nonce: 7, is_valid: true, statement, tree };
+        let treaty = Treaty { nonce: 7, is_valid: true, retracts: 2, statement, tree };
         let homes = BTreeMap::from([(0, Incarnation(1)), (1, Incarnation(2)), (2, Incarnation(1))]);
         let key = treaty_key(1, "lead");
         let notes = treaty.notes(&key, &homes, &count, &equally).expect("true");

@@ -304,7 +304,8 @@ impl Participant {
         }
 
         self.end_retraction(token);
-        let value = Treaty { is_valid: false, ..treaty }.to_value(&ObjectKey::new(me.region, name.clone()), &homes);
+        let value = Treaty { is_valid: false, retracts: treaty.retracts + 1, ..treaty }
+            .to_value(&ObjectKey::new(me.region, name.clone()), &homes);
         let part = Part { writes: vec![(name, Change::Put(value))], ..Part::default() };
         self.apply(turn, Some(table), calls, &part);
         turn.out.metrics.treaties_retracted += 1;

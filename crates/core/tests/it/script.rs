@@ -313,7 +313,7 @@ impl Stage {
         self.made += 1;
         let least = homes.values().map(|(_, least)| least).sum();
         let statement = Statement::AtLeast(Metric::Sum(sum), least);
-        let treaty = Treaty { nonce: self.made, is_valid: true, statement, tree: Tree::Flat };
+        let treaty = Treaty { nonce: self.made, is_valid: true, retracts: 0, statement, tree: Tree::Flat };
         let rests: Vec<(u16, Incarnation)> = homes.keys().map(|home| (*home, Incarnation(1))).collect();
         for (home, (terms, least)) in homes {
             let note = Note {

@@ -178,7 +178,7 @@ impl World {
         let homes = (0..SITES as u16).map(|home| (home, seen[usize::from(home)].version.incarnation)).collect();
         self.made += 1;
         let (statement, tree) = (self.statement.clone(), self.tree.clone());
-        let treaty = Treaty { nonce: self.made, is_valid: true, statement, tree };
+        let treaty = Treaty { nonce: self.made, is_valid: true, retracts: 0, statement, tree };
         let Ok(clauses) = self.statement.clauses(&count) else { return };
         let Ok(notes) = treaty.notes(&self.key, &homes, &count, &equally) else { return };
         for (position, clause) in clauses.iter().enumerate() {

@@ -65,6 +65,23 @@ pub struct Placed {
     pub(crate) tree: Tree,
 }
 
+impl Placed {
+    /// Its object.
+    pub fn object(&self) -> &ObjectKey {
+        &self.key
+    }
+
+    /// The position of its home.
+    pub fn home(&self) -> u16 {
+        self.key.home
+    }
+
+    /// Its statement.
+    pub fn statement(&self) -> &treaty::Statement {
+        &self.statement
+    }
+}
+
 impl Treaty {
     /// The treaty of this name, over this statement.
     pub fn new(name: &str, statement: Statement) -> Self {
@@ -325,7 +342,7 @@ pub async fn make_divided(
             Err(reason) => return refuse(reason),
         };
         let before = found.value.as_ref().and_then(|value| treaty::Treaty::of_value(value).ok());
-        match before {
+        match &before {
             Some(before) if before.is_valid && before.statement == placed.statement && existing == Existing::Kept => {
                 return Outcome::Done(None);
             }
@@ -338,6 +355,7 @@ pub async fn make_divided(
         let treaty = treaty::Treaty {
             nonce: port.random(),
             is_valid: true,
+            retracts: before.map_or(0, |before| before.retracts),
             statement: placed.statement.clone(),
             tree: placed.tree.clone(),
         };

@@ -1,0 +1,508 @@
+//! `slackline treaty`: create, list, show, drop.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use slackline::{Client, Key, Metric, Order, ReadError, Reason, Refused, Statement, TreatyRefusal, TreatyShown};
+
+use super::object::key;
+use crate::duration;
+use crate::end::{self, End, Finish};
+use crate::json;
+use crate::output::{Table, list};
+use crate::session::Connection;
+use crate::waited::{Answered, Waited};
+
+/// The pause between two looks of `treaty show --watch`.
+const WATCH: Duration = Duration::from_secs(1);
+/// The deepest that metrics may nest in a file.
+const DEPTH: usize = 64;
+
+/// Statements about counters of several regions that the regions keep true
+#[derive(Args)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  echo '{\"metric\": {\"sum\": [\"us:seats\", \"eu:seats\"]}, \"at_least\": 0}' \\
+    | slackline treaty create seats -
+  slackline treaty show seats
+  slackline treaty drop seats"
+)]
+pub(crate) struct Treaty {
+    #[command(subcommand)]
+    command: TreatyCommand,
+}
+
+#[derive(Subcommand)]
+enum TreatyCommand {
+    Create(Create),
+    List(List),
+    Show(Show),
+    Drop(Drop),
+}
+
+impl Treaty {
+    pub(crate) fn run(self) -> Result<End, Finish> {
+        match self.command {
+            TreatyCommand::Create(command) => command.run(),
+            TreatyCommand::List(command) => command.run(),
+            TreatyCommand::Show(command) => command.run(),
+            TreatyCommand::Drop(command) => command.run(),
+        }
+    }
+
+    pub(crate) fn is_json(&self) -> bool {
+        match &self.command {
+            TreatyCommand::Create(command) => command.json,
+            TreatyCommand::List(command) => command.json,
+            TreatyCommand::Show(command) => command.json,
+            TreatyCommand::Drop(command) => command.json,
+        }
+    }
+}
+
+/// Makes a treaty
+///
+/// The file has one JSON object: a metric, and what is said of it.
+///
+///   {"metric": METRIC, "at_least": NUMBER}     or "at_most", "equals"
+///   {"all": [STATEMENT, …]}                    all of these
+///
+/// A metric is the key of a counter, or one of
+///
+///   {"sum": [METRIC, …]}    {"minus": [METRIC, METRIC]}
+///   {"min": [METRIC, …]}    {"times": [NUMBER, METRIC]}
+///   {"log2": KEY}           rounded down; -1 of a counter below one
+///
+/// Beside it may stand "tree", which says what regions are asked for slack first: "rtt", the near ones; "given", as sums nest;
+/// "flat", all at once. And "home", the region that says whether the treaty is valid; by default the first one of which a counter is
+/// in the statement.
+///
+/// The statement must be true. From then on each region keeps its part true alone; a write that would make it false retracts the
+/// treaty first, and waits until nobody relies on it.
+#[derive(Args)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  slackline treaty create a-leads leads.json
+  echo '{\"metric\": {\"minus\": [\"us:a\", \"eu:b\"]}, \"at_least\": 1}' \\
+    | slackline treaty create a-leads -"
+)]
+struct Create {
+    /// The treaty's name: 1 to 1000 bytes, no control characters
+    name: String,
+    /// The file; - for standard input
+    file: String,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Create {
+    fn run(self) -> Result<End, Finish> {
+        let Self { name, file, json, connection } = self;
+        let parsed = read(&file).and_then(|text| parse(&text));
+        let Parsed { statement, order, home } =
+            parsed.map_err(|problem| Finish::WrongUse(format!("{file}: {problem}")))?;
+        connection.run(json, async move |client: Client| {
+            let text = statement.to_string();
+            let mut treaty = client.treaty(&name, statement).order(order);
+            if let Some(home) = &home {
+                treaty = treaty.home(home);
+            }
+            treaty.create().await.done()?;
+            let json = json!({ "outcome": "done", "name": name, "statement": text });
+            Ok(End::new(json, format!("treaty {name} is valid: {text}"))
+                .answered(Answered { by: None, waited: Waited::Every }))
+        })
+    }
+}
+
+/// Shows the treaties of the cluster
+#[derive(Args)]
+#[command(after_help = "Example:\n  slackline treaty list")]
+struct List {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl List {
+    fn run(self) -> Result<End, Finish> {
+        let Self { json, connection } = self;
+        connection.run(json, async move |client: Client| {
+            let found = client.treaties().await?;
+            let mut table = Table::new(&["TREATY", "HOME", "STATEMENT"]);
+            let mut rows = Vec::new();
+            for (home, treaty) in &found {
+                let statement = treaty.statement().to_string();
+                table.row([treaty.name().to_owned(), home.clone(), statement.clone()]);
+                rows.push(json!({ "name": treaty.name(), "home": home, "statement": statement }));
+            }
+            let text = if found.is_empty() { "no treaties".to_owned() } else { table.render() };
+            Ok(End::new(json!({ "treaties": rows }), text).answered(Answered { by: None, waited: Waited::Every }))
+        })
+    }
+}
+
+/// Shows a treaty, and the slack of each region
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline treaty show a-leads
+  slackline treaty show a-leads --watch
+
+With --json:
+  {\"name\", \"home\", \"statement\", \"valid\", \"until_unix_ms\", \"holders\": [site, …],
+   \"rebalances\", \"gifts\", \"extensions\", \"retracts\",
+   \"nodes\": [{\"node\", \"parent\", \"site\", \"value\", \"bound\", \"rate_per_s\",
+              \"slack\", \"velocity_per_s\", \"noise\", \"fails_in_s\",
+              \"until_unix_ms\", \"up\"}]}
+  until_unix_ms is null: no promise of a treaty ends by time alone.")]
+struct Show {
+    /// The treaty's name
+    name: String,
+    /// Draw it again every second, until interrupted
+    #[arg(long, conflicts_with = "json")]
+    watch: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Show {
+    fn run(self) -> Result<End, Finish> {
+        let Self { name, watch, json, connection } = self;
+        connection.run(json, async move |client: Client| {
+            let treaty = client.find_treaty(&name).await?.ok_or_else(unknown)?;
+            loop {
+                let shown = treaty.show().await.map_err(refused)?;
+                let (json, text) = (shown_json(&shown), shown_text(&shown));
+                if !watch {
+                    let answered = Answered { by: None, waited: Waited::Every };
+                    return Ok(End::new(json, text).answered(answered));
+                }
+                // From the top of the screen, which is empty then.
+                end::redraw(&text);
+                tokio::time::sleep(WATCH).await;
+            }
+        })
+    }
+}
+
+/// Ends a treaty
+///
+/// It is waited for until no region relies on it any more.
+#[derive(Args)]
+#[command(after_help = "Example:\n  slackline treaty drop a-leads")]
+struct Drop {
+    /// The treaty's name
+    name: String,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Drop {
+    fn run(self) -> Result<End, Finish> {
+        let Self { name, json, connection } = self;
+        connection.run(json, async move |client: Client| {
+            let treaty = client.find_treaty(&name).await?.ok_or_else(unknown)?;
+            treaty.drop().await.done()?;
+            let json = json!({ "outcome": "done", "name": name });
+            Ok(End::new(json, format!("treaty {name} is gone")).answered(Answered { by: None, waited: Waited::Every }))
+        })
+    }
+}
+
+fn unknown() -> Finish {
+    refused(Reason::Treaty(TreatyRefusal::Unknown))
+}
+
+fn refused(reason: Reason) -> Finish {
+    Finish::Refused(Refused { reason, operation: None })
+}
+
+/// The treaty of this name, for a transaction.
+pub(crate) async fn find(client: &Client, name: &str) -> Result<slackline::Treaty, Finish> {
+    let found: Result<_, ReadError> = client.find_treaty(name).await;
+    found?.ok_or_else(unknown)
+}
+
+fn shown_json(shown: &TreatyShown) -> Value {
+    let nodes = shown.nodes.iter().map(|node| {
+        json!({
+            "node": node.node,
+            "parent": node.parent,
+            "site": node.site,
+            "value": node.value,
+            "bound": node.bound,
+            "rate_per_s": node.rate_per_s,
+            "slack": node.slack,
+            "velocity_per_s": node.velocity_per_s,
+            "noise": node.noise,
+            "fails_in_s": node.fails_in.map(|left| left.as_secs_f64()),
+            "until_unix_ms": null_time(),
+            "up": node.up,
+        })
+    });
+    json!({
+        "name": shown.name,
+        "home": shown.home,
+        "statement": shown.statement.to_string(),
+        "valid": shown.valid,
+        "until_unix_ms": null_time(),
+        "holders": shown.holders,
+        "rebalances": shown.rebalances,
+        "gifts": shown.gifts,
+        "extensions": shown.extensions,
+        "retracts": shown.retracts,
+        "nodes": nodes.collect::<Vec<_>>(),
+    })
+}
+
+/// No promise of a treaty ends by time alone.
+fn null_time() -> Option<u64> {
+    None
+}
+
+fn shown_text(shown: &TreatyShown) -> String {
+    let state = if shown.valid { "valid" } else { "not valid" };
+    let relied = match shown.holders.len() {
+        0 => String::new(),
+        _ => format!(", relied upon by {}", list(&shown.holders)),
+    };
+    let mut table = Table::new(&["PART", "#VALUE", "#BOUND", "#SLACK", "#MOVES/S", "#BOUND/S", "#LASTS"]);
+    for node in &shown.nodes {
+        let name = if node.parent.is_some() { format!("  {}", node.node) } else { node.node.clone() };
+        if !node.up && node.parent.is_some() {
+            table.row([
+                name,
+                "down".to_owned(),
+                String::new(),
+                String::new(),
+                String::new(),
+                String::new(),
+                String::new(),
+            ]);
+            continue;
+        }
+        let lasts = node.fails_in.map_or_else(|| "long".to_owned(), duration::words);
+        table.row([
+            name,
+            node.value.to_string(),
+            node.bound.to_string(),
+            node.slack.to_string(),
+            format!("{:+.1}", node.velocity_per_s),
+            format!("{:+.1}", node.rate_per_s),
+            lasts,
+        ]);
+    }
+    let counts = format!(
+        "{} rebalances, {} gifts, {} extensions, {} retractions",
+        shown.rebalances, shown.gifts, shown.extensions, shown.retracts
+    );
+    let head = format!("{}: {}\n{state} at {}{relied}", shown.name, shown.statement, shown.home);
+    if shown.nodes.is_empty() {
+        format!("{head}\n\n{counts}")
+    } else {
+        format!("{head}\n\n{}\n\n{counts}", table.render())
+    }
+}
+
+/// A statement from a file, and what stands beside it.
+struct Parsed {
+    statement: Statement,
+    order: Order,
+    home: Option<String>,
+}
+
+fn read(file: &str) -> Result<String, String> {
+    let mut text = String::new();
+    let read = match file {
+        "-" => std::io::stdin().read_to_string(&mut text).map(|_| text),
+        file => std::fs::read_to_string(file),
+    };
+    read.map_err(|error| format!("cannot be read: {error}"))
+}
+
+/// Reads a statement.
+fn parse(text: &str) -> Result<Parsed, String> {
+    json::check(text).map_err(|unfit| unfit.to_string())?;
+    let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let Value::Object(mut fields) = value else {
+        return Err("not an object with a metric and what is said of it".to_owned());
+    };
+    let tree = fields.remove("tree");
+    let home = match fields.remove("home") {
+        None => None,
+        Some(Value::String(home)) => Some(home),
+        Some(other) => return Err(format!("home: {other} is no region's name")),
+    };
+    let mut groups = Vec::new();
+    let statement = statement(&Value::Object(fields), &mut groups, 0)?;
+    let order = match tree.as_ref().map(|tree| tree.as_str()) {
+        None | Some(Some("rtt")) => Order::Near,
+        Some(Some("flat")) => Order::Flat,
+        Some(Some("given")) => Order::Given(groups.into_iter().map(|group| group.into_iter().collect()).collect()),
+        Some(_) => {
+            return Err(format!("tree: {} is none of \"rtt\", \"given\" and \"flat\"", tree.unwrap_or_default()));
+        }
+    };
+    Ok(Parsed { statement, order, home })
+}
+
+fn statement(value: &Value, groups: &mut Vec<BTreeSet<String>>, depth: usize) -> Result<Statement, String> {
+    let Value::Object(fields) = value else { return Err(format!("{value} is no statement")) };
+    if depth > DEPTH {
+        return Err("it nests too deeply".to_owned());
+    }
+    if let Some(all) = fields.get("all") {
+        let Value::Array(all) = all else { return Err("all: a list is expected".to_owned()) };
+        only(fields, &["all"])?;
+        let each = all
+            .iter()
+            .enumerate()
+            .map(|(at, one)| statement(one, groups, depth + 1).map_err(|problem| format!("all[{at}]: {problem}")));
+        return Ok(Statement::all(each.collect::<Result<Vec<_>, _>>()?));
+    }
+
+    const SAYS: [&str; 3] = ["at_least", "at_most", "equals"];
+    let said: Vec<&str> = SAYS.into_iter().filter(|word| fields.contains_key(*word)).collect();
+    let [word] = said[..] else { return Err("one of \"at_least\", \"at_most\" and \"equals\" is expected".to_owned()) };
+    only(fields, &["metric", word])?;
+    let number = fields[word].as_i64().ok_or_else(|| format!("{word}: {} is no integer of 64 bits", fields[word]))?;
+    let of = fields.get("metric").ok_or("\"metric\" is expected")?;
+    let (metric, _) = metric(of, groups, 0).map_err(|problem| format!("metric: {problem}"))?;
+    Ok(match word {
+        "at_least" => metric.at_least(number),
+        "at_most" => metric.at_most(number),
+        _ => metric.equals(number),
+    })
+}
+
+/// A metric, and the regions of its counters. Each sum is a group of regions.
+fn metric(
+    value: &Value,
+    groups: &mut Vec<BTreeSet<String>>,
+    depth: usize,
+) -> Result<(Metric, BTreeSet<String>), String> {
+    const WORDS: &str = "sum, minus, min, times, log2";
+    let counter = |text: &str| -> Result<Key, String> { key(text).map_err(|error| error.to_string()) };
+    let of = |key: &Key| BTreeSet::from([key.region().to_owned()]);
+    if depth > DEPTH {
+        return Err("it nests too deeply".to_owned());
+    }
+    let fields = match value {
+        Value::String(text) => {
+            let key = counter(text)?;
+            return Ok((key.metric(), of(&key)));
+        }
+        Value::Object(fields) if fields.len() == 1 => fields,
+        _ => return Err(format!("{value} is no key of a counter, and no object with one of {WORDS}")),
+    };
+    let (word, inner) = fields.iter().next().expect("it has one");
+    let mut all = |values: &[Value]| -> Result<Vec<(Metric, BTreeSet<String>)>, String> {
+        let each = values
+            .iter()
+            .enumerate()
+            .map(|(at, value)| metric(value, groups, depth + 1).map_err(|problem| format!("{word}[{at}]: {problem}")));
+        each.collect()
+    };
+    let regions =
+        |parts: &[(Metric, BTreeSet<String>)]| parts.iter().flat_map(|(_, regions)| regions.clone()).collect();
+    let list = || inner.as_array().ok_or_else(|| format!("{word}: a list is expected"));
+    match word.as_str() {
+        "sum" => {
+            let parts = all(list()?)?;
+            let here: BTreeSet<String> = regions(&parts);
+            groups.push(here.clone());
+            Ok((Metric::sum(parts.into_iter().map(|(metric, _)| metric)), here))
+        }
+        "minus" => match <[_; 2]>::try_from(all(list()?)?) {
+            Ok([(one, mut here), (other, more)]) => {
+                here.extend(more);
+                Ok((one - other, here))
+            }
+            Err(_) => Err("minus: two metrics are expected".to_owned()),
+        },
+        "min" => {
+            let parts = all(list()?)?;
+            let here = regions(&parts);
+            let smallest = parts.into_iter().map(|(metric, _)| metric).reduce(Metric::min);
+            Ok((smallest.ok_or("min: at least one metric is expected")?, here))
+        }
+        "times" => match &list()?[..] {
+            [factor, of] => {
+                let factor = factor.as_i64().ok_or_else(|| format!("times: {factor} is no integer of 64 bits"))?;
+                let (metric, here) = metric(of, groups, depth + 1)?;
+                Ok((metric * factor, here))
+            }
+            _ => Err("times: a number and a metric are expected".to_owned()),
+        },
+        "log2" => {
+            let key = counter(inner.as_str().ok_or("log2: the key of a counter is expected")?)?;
+            Ok((key.log2(), of(&key)))
+        }
+        other => Err(format!("{other:?} is none of {WORDS}")),
+    }
+}
+
+/// Fails if there is any other field.
+fn only(fields: &serde_json::Map<String, Value>, known: &[&str]) -> Result<(), String> {
+    let fields: BTreeMap<&String, &Value> = fields.iter().collect();
+    match fields.keys().find(|name| !known.contains(&name.as_str())) {
+        Some(other) => Err(format!("{other:?} does not belong there")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_is_read_or_its_mistake_is_named() {
+        let text = r#"{"metric": {"sum": [{"minus": ["us:a", "us:b"]}, {"sum": ["eu:a", "ap:a"]}]}, "at_least": 1, "tree": "given"}"#;
+        let parsed = parse(text).expect("it is right");
+        assert_eq!(parsed.statement.to_string(), "us:a - us:b + eu:a + ap:a >= 1");
+        let Order::Given(groups) = parsed.order else { panic!("as sums nest") };
+        assert_eq!(groups, [vec!["ap", "eu"], vec!["ap", "eu", "us"]]);
+        let all = r#"{"all": [{"metric": {"min": ["us:a", {"log2": "eu:b"}]}, "equals": 5}, {"metric": {"times": [-2, "us:a"]}, "at_most": 3}]}"#;
+        assert_eq!(
+            parse(all).expect("it is right").statement.to_string(),
+            "min(us:a, log2(eu:b)) = 5 and -2 * us:a <= 3"
+        );
+        for (text, says) in [
+            ("[]", "not an object"),
+            ("{", "line 1"),
+            (r#"{"metric": "us:a"}"#, "one of \"at_least\""),
+            (r#"{"metric": "us:a", "at_least": 1, "at_most": 2}"#, "one of \"at_least\""),
+            (r#"{"at_least": 1}"#, "\"metric\" is expected"),
+            (r#"{"metric": "a", "at_least": 1}"#, "names no object"),
+            (r#"{"metric": "us:a", "at_least": 1.5}"#, "no integer"),
+            (r#"{"metric": {"product": []}, "at_least": 1}"#, "none of sum, minus"),
+            (r#"{"metric": {"minus": ["us:a"]}, "at_least": 1}"#, "two metrics"),
+            (r#"{"metric": {"sum": ["us:a", 3]}, "at_least": 1}"#, "metric: sum[1]: 3 is no key"),
+            (r#"{"metric": "us:a", "at_least": 1, "three": 3}"#, "\"three\" does not belong"),
+            (r#"{"metric": "us:a", "at_least": 1, "tree": "oak"}"#, "none of \"rtt\""),
+            (r#"{"metric": "us:a", "at_least": 1, "at_least": 2}"#, "stands twice"),
+        ] {
+            let problem = parse(text).err().unwrap_or_else(|| panic!("{text} is read"));
+            assert!(problem.contains(says), "{text}: {problem}");
+        }
+    }
+}

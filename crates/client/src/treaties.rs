@@ -1,0 +1,369 @@
+//! Treaties of a client: making them, looking at them, ending them. Relying on one, and requiring what it says, are parts of
+//! transactions: [`Txn::holds`](crate::Txn::holds), [`Txn::require`](crate::Txn::require).
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use slackline_core::api::{LeafHere, TreatiesHere};
+use slackline_core::id::SiteId;
+use slackline_core::object::treaty::{self, treaty_key, treaty_name};
+use slackline_core::object::{ObjectKey, Value};
+use slackline_core::stats::split::{Outlook, lasts};
+use slackline_core::stats::trend::Motion;
+use slackline_session::call::Place;
+use slackline_session::metric::Statement;
+use slackline_session::outcome::{Outcome, ReadError, Reason, Refused, TreatyRefusal};
+use slackline_session::topology::OBJECTS_LANE;
+use slackline_session::txn::treaties::{self, Existing, Order};
+use slackline_wire::v1;
+
+use crate::client::{Client, senseless};
+use crate::connection;
+
+/// A treaty: a statement about counters of several regions that the regions keep true alone. Cheap to clone.
+///
+/// ```no_run
+/// # async fn example(client: slackline::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let margin = |region: &str| client.object(region, "votes/a").metric() - client.object(region, "votes/b").metric();
+/// let leads = client.treaty("a-leads", (margin("us") + margin("eu") + margin("ap")).at_least(1));
+/// let a_leads = client
+///     .transact(|txn| {
+///         let leads = leads.clone();
+///         async move { txn.holds(&leads).await }
+///     })
+///     .await?
+///     .done()?;
+/// println!("{}", if a_leads { "A leads" } else { "A does not lead" });
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Treaty {
+    client: Client,
+    treaty: treaties::Treaty,
+}
+
+impl Deref for Treaty {
+    type Target = treaties::Treaty;
+
+    fn deref(&self) -> &treaties::Treaty {
+        &self.treaty
+    }
+}
+
+impl From<&Treaty> for treaties::Treaty {
+    fn from(treaty: &Treaty) -> Self {
+        treaty.treaty.clone()
+    }
+}
+
+/// A treaty as its home and its leaves see it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TreatyShown {
+    /// Its name.
+    pub name: String,
+    /// The region of its home.
+    pub home: String,
+    /// Its statement.
+    pub statement: Statement,
+    /// True if the statement is kept true, and every home that it rests on answers.
+    pub valid: bool,
+    /// The sites that hold a right over it.
+    pub holders: Vec<String>,
+    /// The times that slack was divided again because somebody waited for it, since the sites started.
+    pub rebalances: u64,
+    /// The gifts of slack that were given although nobody waited.
+    pub gifts: u64,
+    /// The gifts of slack that were given by a standing order.
+    pub extensions: u64,
+    /// The number of times that it was retracted.
+    pub retracts: u64,
+    /// For each clause its sum, and then its leaves; the clauses with the least slack first.
+    pub nodes: Vec<TreatyNode>,
+}
+
+/// A sum of a treaty, or the part of a sum at one home.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TreatyNode {
+    /// Its name: that of a clause, or of a region in it.
+    pub node: String,
+    /// The name of its clause; none for the clause itself.
+    pub parent: Option<String>,
+    /// The site that keeps it.
+    pub site: String,
+    /// What it has come to, as if every undecided decrement had happened and no undecided increment.
+    pub value: i64,
+    /// The least that it may come to.
+    pub bound: i64,
+    /// How fast the bound rises by standing orders, a second.
+    pub rate_per_s: f64,
+    /// By how much it is above its bound.
+    pub slack: i64,
+    /// How fast it moves, a second.
+    pub velocity_per_s: f64,
+    /// The standard deviation after one second.
+    pub noise: f64,
+    /// How long it is expected to last; none if it is not expected to fail.
+    pub fails_in: Option<Duration>,
+    /// True if its site answers.
+    pub up: bool,
+}
+
+impl Client {
+    /// The treaty of this name over this statement. Nothing happens before it is used.
+    pub fn treaty(&self, name: &str, statement: Statement) -> Treaty {
+        Treaty { client: self.clone(), treaty: treaties::Treaty::new(name, statement) }
+    }
+
+    /// The treaties of the cluster, in the order of their names: each with the region of its home.
+    ///
+    /// # Errors
+    ///
+    /// A site does not answer: it might be the home of some.
+    pub async fn treaties(&self) -> Result<Vec<(String, Treaty)>, ReadError> {
+        let mut found = Vec::new();
+        for region in self.topology().regions.clone() {
+            let home = self.topology().region(&region).expect("it is one of them");
+            for there in self.treaties_at(home, None).await?.homes {
+                let Ok(treaty) = treaty::Treaty::of_value(&there.value) else { continue };
+                let Some(name) = treaty_name(&there.name) else { continue };
+                found.push((region.clone(), self.known(name, &region, &treaty)));
+            }
+        }
+        found.sort_by(|(_, one), (_, other)| one.name().cmp(other.name()));
+        Ok(found)
+    }
+
+    /// The treaty that has this name, wherever its home is; none if there is none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::treaties`].
+    pub async fn find_treaty(&self, name: &str) -> Result<Option<Treaty>, ReadError> {
+        let mut found = None;
+        for region in self.topology().regions.clone() {
+            let home = self.topology().region(&region).expect("it is one of them");
+            let here = self.treaties_at(home, Some(&treaty_key(home, name))).await?;
+            let treaty = here.homes.first().and_then(|there| treaty::Treaty::of_value(&there.value).ok());
+            found = found.or_else(|| Some(self.known(name, &region, &treaty?)));
+        }
+        Ok(found)
+    }
+
+    /// The handle of a treaty that is there.
+    fn known(&self, name: &str, region: &str, treaty: &treaty::Treaty) -> Treaty {
+        let topology = self.topology();
+        let order = match &treaty.tree {
+            treaty::Tree::Flat => Order::Flat,
+            treaty::Tree::Near => Order::Near,
+            treaty::Tree::Given(groups) => {
+                let region = |home: &u16| topology.name(SiteId::new(*home, OBJECTS_LANE));
+                Order::Given(groups.iter().map(|group| group.iter().map(region).collect()).collect())
+            }
+        };
+        self.treaty(name, Statement::named(&treaty.statement, topology)).home(region).order(order)
+    }
+
+    /// The treaties of which the site of a region knows.
+    async fn treaties_at(&self, home: u16, treaty: Option<&ObjectKey>) -> Result<TreatiesHere, ReadError> {
+        let site = SiteId::new(home, OBJECTS_LANE);
+        let ask = |channel| {
+            let request = v1::ShowTreatiesRequest { treaty: treaty.cloned().map(Into::into) };
+            async move { connection::stub(channel).show_treaties(request).await }
+        };
+        let turn = self.shared.deadline / 2;
+        let (reply, by) = self.read(OBJECTS_LANE, &Place::Site(site), turn, ask, |_| true).await?;
+        reply.try_into().map_err(|error| senseless(&by, error))
+    }
+
+    /// The nearest site that can be reached.
+    fn nearest_site(&self) -> SiteId {
+        let port = self.port();
+        let links = port.links(OBJECTS_LANE);
+        links.iter().find(|link| link.is_usable()).or(links.first()).expect("a lane has sites").site
+    }
+}
+
+impl Treaty {
+    /// Sets its home; see [`treaties::Treaty::home`].
+    pub fn home(self, region: &str) -> Self {
+        Self { treaty: self.treaty.home(region), ..self }
+    }
+
+    /// Sets which regions are asked for slack first; see [`treaties::Treaty::order`].
+    pub fn order(self, order: Order) -> Self {
+        Self { treaty: self.treaty.order(order), ..self }
+    }
+
+    /// Makes it: every home notes what it must keep, at once. To rely on it need not be preceded by this; [`Txn::holds`](crate::Txn::holds)
+    /// makes it where it should.
+    ///
+    /// Refused if the statement is not true ([`TreatyRefusal::NotTrue`]), cannot be kept, or another treaty has the name.
+    pub async fn create(&self) -> Outcome<()> {
+        let refuse = |reason| Outcome::Refused(Refused { reason, operation: None });
+        let placed = match self.treaty.place(self.client.topology()) {
+            Ok(placed) => placed,
+            Err(reason) => return refuse(reason),
+        };
+        match self.client.find_treaty(self.name()).await {
+            Ok(Some(other)) if other.key_home() != Some(placed.home()) => {
+                return refuse(Reason::Treaty(TreatyRefusal::NameTaken));
+            }
+            _ => {}
+        }
+        let (port, deadline) = (self.client.port(), self.client.deadline_now());
+        let site = self.client.nearest_site();
+        treaties::make(port, site, &placed, Existing::Refused, deadline).await.map(|_| ())
+    }
+
+    /// True if the statement is kept true now, as far as its home can tell.
+    ///
+    /// # Errors
+    ///
+    /// Its home, or one that it rests on, does not answer; the treaty is not there.
+    pub async fn valid(&self) -> Result<bool, Reason> {
+        let placed = self.treaty.place(self.client.topology())?;
+        let (port, deadline) = (self.client.port(), self.client.deadline_now());
+        let found = treaties::find(&*port, self.client.nearest_site(), placed.object(), deadline).await?;
+        let (found, _) = found.ok_or(Reason::Treaty(TreatyRefusal::Unknown))?;
+        Ok(found.is_valid && found.statement == *placed.statement())
+    }
+
+    /// Ends it: once nobody relies on it any more, its object is gone, and its leaves keep nothing for it after a while.
+    pub async fn drop(&self) -> Outcome<()> {
+        let placed = match self.treaty.place(self.client.topology()) {
+            Ok(placed) => placed,
+            Err(reason) => return Outcome::Refused(Refused { reason, operation: None }),
+        };
+        let (port, deadline) = (self.client.port(), self.client.deadline_now());
+        treaties::end(port, self.client.nearest_site(), placed.object(), deadline).await.map(|_| ())
+    }
+
+    /// What its home and its leaves know of it. A leaf whose site does not answer is shown with what the others know.
+    ///
+    /// # Errors
+    ///
+    /// Its home does not answer, or the treaty is not there.
+    pub async fn show(&self) -> Result<TreatyShown, Reason> {
+        let topology = self.client.topology();
+        let placed = self.treaty.place(topology)?;
+        let key = placed.object().clone();
+        let unreachable =
+            |region: u16| Reason::Unreachable { missing: vec![topology.name(SiteId::new(region, OBJECTS_LANE))] };
+        let here = self.client.treaties_at(key.home, Some(&key)).await.map_err(|_| unreachable(key.home))?;
+        let there = here.homes.first().ok_or(Reason::Treaty(TreatyRefusal::Unknown))?;
+        let found = treaty::Treaty::of_value(&there.value).map_err(|_| Reason::Treaty(TreatyRefusal::Unknown))?;
+        let mut homes: Vec<u16> = vec![key.home];
+        if let Value::Derived(derived) = &there.value {
+            homes.extend(derived.homes.iter().map(|(home, _)| *home));
+        }
+        homes.sort_unstable();
+
+        let mut leaves: BTreeMap<u16, Option<LeafHere>> = BTreeMap::new();
+        for home in homes {
+            let known = match home == key.home {
+                true => Ok(here.clone()),
+                false => self.client.treaties_at(home, Some(&key)).await,
+            };
+            let leaf = known.map(|known| known.leaves.into_iter().find(|leaf| leaf.nonce == found.nonce));
+            match leaf {
+                Ok(None) => {}
+                Ok(leaf) => drop(leaves.insert(home, leaf)),
+                Err(_) => drop(leaves.insert(home, None)),
+            }
+        }
+
+        let all_up = leaves.values().all(Option::is_some);
+        let sum = |count: fn(&LeafHere) -> u64| leaves.values().flatten().map(count).sum();
+        Ok(TreatyShown {
+            name: self.name().to_owned(),
+            home: topology.name(SiteId::new(key.home, OBJECTS_LANE)),
+            statement: Statement::named(&found.statement, topology),
+            valid: found.is_valid && all_up,
+            holders: there.holders.iter().map(|site| topology.name(*site)).collect(),
+            rebalances: sum(|leaf| leaf.rebalances),
+            gifts: sum(|leaf| leaf.gifts),
+            extensions: sum(|leaf| leaf.extensions),
+            retracts: found.retracts,
+            nodes: nodes(&leaves, key.home, |home| topology.name(SiteId::new(home, OBJECTS_LANE))),
+        })
+    }
+
+    /// The position of its home; none if that is no region of the cluster.
+    fn key_home(&self) -> Option<u16> {
+        self.treaty.place(self.client.topology()).ok().map(|placed| placed.home())
+    }
+}
+
+/// The sums and their parts, those with the least slack first.
+fn nodes(leaves: &BTreeMap<u16, Option<LeafHere>>, home: u16, name: impl Fn(u16) -> String) -> Vec<TreatyNode> {
+    let mut clauses: BTreeMap<u32, Vec<TreatyNode>> = BTreeMap::new();
+    let many = leaves.values().flatten().any(|leaf| leaf.clauses.len() > 1);
+    let label = |clause: u32| if many { format!("clause {clause}") } else { "all".to_owned() };
+    for (region, leaf) in leaves {
+        for clause in leaf.iter().flat_map(|leaf| &leaf.clauses) {
+            let motion = Motion { velocity: clause.velocity, noise: clause.noise };
+            let slack = clause.value.saturating_sub(clause.bound);
+            clauses.entry(clause.clause).or_default().push(TreatyNode {
+                node: name(*region),
+                parent: Some(label(clause.clause)),
+                site: name(*region),
+                value: clause.value,
+                bound: clause.bound,
+                rate_per_s: clause.rate as f64 / 1e6,
+                slack,
+                velocity_per_s: clause.velocity as f64 / 1e6,
+                noise: clause.noise as f64 / 1e6,
+                fails_in: lasts(&Outlook { slack, motion }, clause.rate).map(Duration::from_micros),
+                up: true,
+            });
+        }
+    }
+
+    let silent: Vec<u16> = leaves.iter().filter(|(_, leaf)| leaf.is_none()).map(|(region, _)| *region).collect();
+    let mut all: Vec<Vec<TreatyNode>> = Vec::new();
+    for (clause, parts) in clauses {
+        let sum = |of: fn(&TreatyNode) -> i64| parts.iter().map(of).fold(0i64, i64::saturating_add);
+        let velocity: f64 = parts.iter().map(|part| part.velocity_per_s).sum();
+        let noise = parts.iter().map(|part| part.noise * part.noise).sum::<f64>().sqrt();
+        let slack = sum(|part| part.slack);
+        let motion = Motion { velocity: (velocity * 1e6) as i64, noise: (noise * 1e6) as i64 };
+        let whole = TreatyNode {
+            node: label(clause),
+            parent: None,
+            site: name(home),
+            value: sum(|part| part.value),
+            bound: sum(|part| part.bound),
+            rate_per_s: 0.0,
+            slack,
+            velocity_per_s: velocity,
+            noise,
+            fails_in: lasts(&Outlook { slack, motion }, 0).map(Duration::from_micros),
+            up: silent.is_empty(),
+        };
+        let missing = silent.iter().map(|region| TreatyNode {
+            node: name(*region),
+            parent: Some(label(clause)),
+            site: name(*region),
+            value: 0,
+            bound: 0,
+            rate_per_s: 0.0,
+            slack: 0,
+            velocity_per_s: 0.0,
+            noise: 0.0,
+            fails_in: None,
+            up: false,
+        });
+        all.push([whole].into_iter().chain(parts).chain(missing).collect());
+    }
+    all.sort_by_key(|nodes| nodes[0].slack);
+    all.into_iter().flatten().collect()
+}
+
+impl Client {
+    /// The time at which a call that begins now is given up.
+    fn deadline_now(&self) -> slackline_session::time::Time {
+        Arc::clone(&self.port()).now() + self.shared.deadline
+    }
+}
