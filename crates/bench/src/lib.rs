@@ -11,6 +11,7 @@
 //! | [`footprint`] | `bench footprint`: what many quotas cost one site |
 //! | [`calibrate`] | `bench calibrate`: what work costs at a real site, beside what the simulator reckons with |
 //! | [`txns`] | workloads of transactions: `twitter`, `oo7`, `bank`, `courses`, `reads`, `writes` |
+//! | [`voting`] | `bench voting`: how long regions keep a treaty alone |
 //! | [`quota`] | `bench quota`: a trace of demand against one quota that regions share |
 //! | [`trace`], [`demand`] | what is replayed: files, generators |
 //! | [`central`] | what is compared with: one ideal counter |
@@ -42,6 +43,7 @@ pub mod rtt;
 pub mod trace;
 mod turns;
 pub mod txns;
+pub mod voting;
 pub mod zipf;
 
 /// The bound on each clock's error that sites are told, in microseconds, where a benchmark chooses it.

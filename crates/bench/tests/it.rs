@@ -19,6 +19,7 @@ use slackline_bench::txns::{
     BankOptions, Baseline, Config, CoursesOptions, Oo7Options, Terms, TwitterOptions, TxnsError, bank, courses, oo7,
     twitter,
 };
+use slackline_bench::voting::{Strategy, VotingOptions, voting, write_events};
 use slackline_bench::{central, demand};
 use slackline_sim::Costs;
 
@@ -464,4 +465,54 @@ fn configurations_are_refused_where_they_do_nothing() {
         assert!(why.contains("calls no memoized function"), "{why}");
     }
     assert!("x".parse::<Config>().expect_err("unknown").contains("is no configuration"));
+}
+
+fn voting_options(trials: u32, stations: usize, bias: (u32, u32)) -> VotingOptions {
+    VotingOptions { stations: vec![stations], bias, trials, strategies: Strategy::ALL.to_vec(), seed: 1 }
+}
+
+#[test]
+fn stations_with_a_treaty_go_on_alone_and_static_division_runs_out() {
+    let report = voting(&voting_options(4, 2, (60, 48)));
+    assert!(report.verified, "no answer is wrong");
+    let figure = |config: &str, name: &str| report.run(config).and_then(|run| run.figure(name)).expect(name);
+    assert_eq!((figure("predictive", "synchronized"), figure("slackline", "synchronized")), (0.0, 0.0));
+    assert_eq!((figure("equal", "synchronized"), figure("optimal", "synchronized")), (4.0, 4.0));
+    let (equal, optimal) = (figure("equal", "median_s"), figure("optimal", "median_s"));
+    assert!(optimal > 1.3 * equal, "{optimal} and {equal}");
+}
+
+/// With equal division, a station fails when it has lost half of the lead that there was. That is arithmetic on its votes.
+#[test]
+fn equal_division_fails_when_the_votes_say_so() {
+    let options = VotingOptions { strategies: vec![Strategy::Equal], ..voting_options(6, 2, (60, 48)) };
+    let path = std::env::temp_dir().join(format!("slackline-voting-{}.csv", std::process::id()));
+    write_events(&options, &path).expect("writable");
+    let text = std::fs::read_to_string(&path).expect("written");
+    std::fs::remove_file(&path).expect("it is there");
+    let mut expected = Vec::new();
+    for trial in 1..=6u32 {
+        let lines = text.lines().skip(1).map(|line| line.split(',').collect::<Vec<_>>());
+        let of_trial: Vec<(f64, usize, i64)> = lines
+            .filter(|fields| fields[0] == trial.to_string())
+            .map(|fields| {
+                let at = fields[1].parse::<f64>().expect("a time") / 1e6;
+                (at, fields[2].parse::<usize>().expect("a station") - 1, if fields[3] == "A" { 1 } else { -1 })
+            })
+            .collect();
+        let made = 30.0;
+        let mut margins = [0i64; 2];
+        of_trial.iter().filter(|(at, ..)| *at < made).for_each(|(_, station, vote)| margins[*station] += vote);
+        let slack = margins.iter().sum::<i64>() - 1;
+        let bounds = [margins[0] - slack / 2 - slack % 2, margins[1] - slack / 2];
+        let first = of_trial.iter().filter(|(at, ..)| *at >= made).find(|(_, station, vote)| {
+            margins[*station] += vote;
+            margins[*station] < bounds[*station]
+        });
+        expected.push(first.map_or(400.0, |(at, ..)| at - made));
+    }
+    expected.sort_by(f64::total_cmp);
+    let report = voting(&options);
+    let median = report.runs[0].figure("median_s").expect("it has one");
+    assert!((median / expected[2] - 1.0).abs() < 0.1, "{median} for {}", expected[2]);
 }

@@ -99,6 +99,11 @@ struct Readme;
 #[doc = include_str!("../../../docs/src/transactions.md")]
 struct Transactions;
 
+/// And that of treaties.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/src/treaties.md")]
+struct Treaties;
+
 /// And that of the recipes.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/src/recipes.md")]

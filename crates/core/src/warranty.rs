@@ -239,6 +239,19 @@ impl Issuer {
     /// it needs must be durable before the right leaves.
     pub fn issue(&mut self, now: Now, epsilon: u64, name: &str, holder: SiteId, start: Start) -> Option<Offer> {
         let duration = self.popularity.get(name)?.duration(now.mono, LONGEST);
+        self.issue_for(now, epsilon, name, holder, start, duration)
+    }
+
+    /// Issues a right likewise, of this duration: of what is made to be relied upon, the reads need not be counted first.
+    pub fn issue_for(
+        &mut self,
+        now: Now,
+        epsilon: u64,
+        name: &str,
+        holder: SiteId,
+        start: Start,
+        duration: u64,
+    ) -> Option<Offer> {
         if duration < SHORTEST.max(4 * epsilon) || self.is_blocked(name) || self.issued.len() >= ISSUED {
             return None;
         }

@@ -15,7 +15,9 @@ use slackline_bench::trace::Format;
 
 use super::bench_floor::FloorSite;
 use super::bench_report::{Shown, explain_live, here, show, show_committed};
-use super::bench_txns::{BankBench, CoursesBench, Oo7Bench, ReadsBench, TwitterBench, WritesBench, callers};
+use super::bench_txns::{
+    BankBench, CoursesBench, Oo7Bench, ReadsBench, TwitterBench, VotingBench, WritesBench, callers,
+};
 use crate::end::{End, Finish, say};
 
 /// Measures workloads, in virtual time or against real sites
@@ -47,6 +49,7 @@ enum Workload {
     Courses(CoursesBench),
     Reads(ReadsBench),
     Writes(WritesBench),
+    Voting(VotingBench),
     #[command(hide = true)]
     Floor(FloorSite),
 }
@@ -171,6 +174,7 @@ impl Bench {
             Workload::Core(bench) => bench.shown.json,
             Workload::Footprint(bench) => bench.shown.json,
             Workload::Calibrate(bench) => bench.json,
+            Workload::Voting(bench) => bench.shown.json,
             Workload::Twitter(bench) => bench.shown.json,
             Workload::Oo7(bench) => bench.shown.json,
             Workload::Bank(bench) => bench.shown.json,
@@ -244,6 +248,7 @@ impl Bench {
                 say(if bench.json { found.report.to_json() } else { found.to_table() }.trim_end());
                 Ok(End::silent())
             }
+            Workload::Voting(bench) => show_committed(bench.run()?, bench.shown),
             Workload::Twitter(bench) => show_committed(bench.run()?, bench.shown),
             Workload::Oo7(bench) => show_committed(bench.run()?, bench.shown),
             Workload::Bank(bench) => show_committed(bench.run()?, bench.shown),

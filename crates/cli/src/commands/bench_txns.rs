@@ -1,4 +1,4 @@
-//! `slackline bench twitter`, `oo7`, `bank`, `courses`, `reads` and `writes`: workloads of transactions.
+//! `slackline bench twitter`, `oo7`, `bank`, `courses`, `reads`, `writes` and `voting`: workloads of transactions.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -11,6 +11,7 @@ use slackline_bench::txns::{
     BankOptions, Baseline, Config, CoursesOptions, Oo7Options, Terms, TwitterOptions, TxnsError, bank, courses, oo7,
     twitter,
 };
+use slackline_bench::voting::{Strategy, VotingOptions, voting, write_events};
 
 use super::bench_report::{Shown, explain_live, here};
 use crate::end::Finish;
@@ -63,6 +64,61 @@ impl Course {
             seed,
             live: self.live.then(|| PathBuf::from(".")),
         }
+    }
+}
+
+/// Measures how long regions keep a statement true alone
+///
+/// It follows the voting benchmark of the Predictive Treaties paper. Stations count votes; a treaty says who leads. A trial ends with the
+/// first vote or query that waits for another station, or 400 s after the treaty. There is one run for each number of stations and
+/// configuration: equal and optimal divide the slack once, predictive moves it at a rate as the paper does, slackline ahead of need too.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline bench voting                       # figures 2, 8 and 9
+  slackline bench voting --stations 2 --bias 56,48 --config slackline
+  slackline bench voting --stations 2 --trials 5 --events votes.csv")]
+pub(crate) struct VotingBench {
+    /// The number of trials of each run
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    trials: u32,
+    /// The number of stations: 2 to 64, a list of numbers, or a range
+    #[arg(long, value_name = "N,N|N..N", default_value = "2,4,8", value_parser = |text: &str| numbers(text, &(2..=64)))]
+    stations: Numbers,
+    /// The votes for A, of 100, at odd and at even stations
+    #[arg(long, value_name = "P,P", default_value = "60,48", value_parser = bias)]
+    bias: (u32, u32),
+    /// Only this configuration: equal, optimal, predictive or slackline
+    #[arg(long, value_name = "NAME")]
+    config: Option<Strategy>,
+    /// Write the votes of the first number of stations to this file
+    #[arg(long, value_name = "FILE")]
+    events: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) shown: Shown,
+}
+
+/// Two shares of 100.
+fn bias(text: &str) -> Result<(u32, u32), String> {
+    let share = |text: &str| text.trim().parse::<u32>().ok().filter(|share| *share <= 100);
+    let shares = text.split_once(',').and_then(|(odd, even)| Some((share(odd)?, share(even)?)));
+    shares.ok_or_else(|| "two numbers from 0 to 100 with a comma between them are wanted".to_owned())
+}
+
+impl VotingBench {
+    pub(super) fn run(&self) -> Result<Report, Finish> {
+        let options = VotingOptions {
+            stations: self.stations.0.clone(),
+            bias: self.bias,
+            trials: self.trials,
+            strategies: self.config.map_or(Strategy::ALL.to_vec(), |strategy| vec![strategy]),
+            seed: self.shown.seed,
+        };
+        if let Some(path) = &self.events {
+            let written = write_events(&options, path);
+            written.map_err(|error| Finish::Failed(format!("{}: cannot be written: {error}", path.display())))?;
+        }
+        Ok(voting(&options))
     }
 }
 

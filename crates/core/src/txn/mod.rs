@@ -97,6 +97,15 @@ use reader::Reader;
 pub use table::Table;
 pub use trace::{EVENTS, RIGHTS, TRACE_BYTES, TRACES};
 
+/// The number of a counter in a site's rows, for benchmarks that know no more of the site; zero if there is none.
+pub fn count_in(rows: &impl crate::machine::Reader, incarnation: Incarnation, name: &str) -> i64 {
+    let mut set = crate::machine::KeySet::default();
+    table::need_head(incarnation, name, &mut set);
+    let view = View::prepare(set, &crate::machine::Overlay::default(), rows).expect("rows that can be read");
+    let table = Table::of_an_earlier_life(&view, SiteId::default(), incarnation);
+    table.head(name).ok().and_then(|head| head.holds.count()).unwrap_or(0)
+}
+
 /// Objects and transactions at one site.
 #[derive(Clone, Debug)]
 pub struct Txns {

@@ -11,9 +11,11 @@ use crate::config::Warranties;
 use crate::id::{Incarnation, SiteId};
 use crate::machine::{KeySet, View};
 use crate::object::message::{Fetch, Fetched, Given, Message};
+use crate::object::treaty::treaty_name;
 use crate::object::{Abort, Cause, GONE, Seen, Span, Value, is_call};
 use crate::right::Start;
 use crate::turn::{Here, Trust, Turn};
+use crate::warranty::LONGEST;
 
 /// The room that a value takes in an answer besides its bytes and its name, about, in bytes.
 const SEEN_BYTES: usize = 64;
@@ -140,9 +142,13 @@ impl Participant {
             given.push(room.get(table, &name).map(|seen| {
                 let is_missing = seen.value.is_none() && is_call(&name);
                 let may = rights && !is_missing && !self.locks.is_changing(&name) && !self.claims.is_claimed(&name);
-                let right = may
-                    .then(|| self.issuer.issue(turn.here.now, turn.here.config.epsilon, &name, from, start))
-                    .flatten();
+                let (now, epsilon) = (turn.here.now, turn.here.config.epsilon);
+                let right = match treaty_name(&name) {
+                    _ if !may => None,
+                    // A treaty is there to be relied upon, and is not written before it would be false.
+                    Some(_) => self.issuer.issue_for(now, epsilon, &name, from, start, LONGEST),
+                    None => self.issuer.issue(now, epsilon, &name, from, start),
+                };
                 turn.out.metrics.rights_issued += u64::from(right.is_some());
                 Given { seen, right }
             }));

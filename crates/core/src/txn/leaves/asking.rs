@@ -1,0 +1,295 @@
+//! Asking for slack: who is asked, in which order, and how what they have is divided.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Asking, Lack, Leaves, Making, Stage, TRIES, Timer, Want, clamped, say};
+use crate::clock::MILLISECOND;
+use crate::config::Slack;
+use crate::id::{OperationId, SiteId};
+use crate::object::message::{Reported, Says, Wanted};
+use crate::object::{ObjectKey, Part};
+use crate::stats::split::{Outlook, Share, fixed, moving};
+use crate::stats::trend::Motion;
+use crate::turn::Turn;
+use crate::txn::locks::Locks;
+
+impl Leaves {
+    /// Notes what a part waits for, and asks for it.
+    pub(in crate::txn) fn want(&mut self, turn: &mut Turn, locks: &Locks, id: OperationId, part: &Part) {
+        let mut want = Want { lacks: BTreeMap::new(), relies: part.relies.clone() };
+        for Lack { making, clause, amount, .. } in self.lacks(locks, part) {
+            want.lacks.insert((making, clause), amount);
+        }
+        let makings: BTreeSet<Making> = want.lacks.keys().map(|(making, _)| making.clone()).collect();
+        if want.lacks.is_empty() {
+            self.wants.remove(&id);
+            return;
+        }
+        self.wants.insert(id, want);
+        makings.iter().for_each(|making| self.ask_for_wanted(turn, making));
+    }
+
+    /// A part that waited is judged now.
+    pub(in crate::txn) fn waits_no_more(&mut self, id: OperationId) {
+        self.wants.remove(&id);
+    }
+
+    /// The treaty that a part relies upon and for which there is not enough slack: it is refused.
+    pub(in crate::txn) fn take_denied(&mut self, id: OperationId) -> Option<ObjectKey> {
+        self.denied.remove(&id)
+    }
+
+    /// The parts that are to be looked at again.
+    pub(in crate::txn) fn take_woken(&mut self) -> BTreeSet<OperationId> {
+        std::mem::take(&mut self.woken)
+    }
+
+    /// What parts lack of each clause of a leaf, in sum.
+    pub(super) fn wanted(&self, making: &Making) -> BTreeMap<u32, i128> {
+        let mut wanted: BTreeMap<u32, i128> = BTreeMap::new();
+        for ((of, clause), amount) in self.wants.values().flat_map(|want| &want.lacks) {
+            if of == making {
+                *wanted.entry(*clause).or_default() += amount;
+            }
+        }
+        wanted
+    }
+
+    /// Wakes the parts that wait for a leaf.
+    pub(super) fn wake(&mut self, making: &Making) {
+        let waits = |want: &Want| want.lacks.keys().any(|(of, _)| of == making);
+        self.woken.extend(self.wants.iter().filter(|(_, want)| waits(want)).map(|(id, _)| *id));
+    }
+
+    /// Asks for the slack that parts lack, if nobody is asked yet.
+    pub(super) fn ask_for_wanted(&mut self, turn: &mut Turn, making: &Making) {
+        let Some(leaf) = self.leaves.get(making) else { return };
+        let is_asking = leaf.asking.as_ref().is_some_and(|asking| asking.is_awaited);
+        if is_asking || matches!(leaf.stage, Stage::Leaving(_) | Stage::Free) {
+            return;
+        }
+
+        // While the treaty is being retracted, there is nothing to divide.
+        if leaf.stage == Stage::Retracting {
+            return self.deny(making);
+        }
+        let clauses: BTreeSet<u32> = self.wanted(making).into_keys().collect();
+        if !clauses.is_empty() {
+            self.ask(turn, making, clauses, true);
+        }
+    }
+
+    /// Asks the other leaves what slack they have.
+    pub(super) fn ask(&mut self, turn: &mut Turn, making: &Making, clauses: BTreeSet<u32>, is_awaited: bool) {
+        self.tokens += 1;
+        let token = self.tokens;
+        let leaf = self.leaves.get_mut(making).expect("looked up by the caller");
+        let tries =
+            leaf.asking.as_ref().filter(|asking| asking.is_awaited && is_awaited).map_or(0, |asking| asking.tries);
+        leaf.asking = Some(Asking {
+            token,
+            clauses,
+            is_awaited,
+            groups: 0,
+            missing: BTreeSet::new(),
+            reports: BTreeMap::new(),
+            is_planned: false,
+            tries,
+            until: 0,
+        });
+        self.ask_more(turn, making);
+    }
+
+    /// Asks one more group of leaves; if there is none, gives up.
+    pub(super) fn ask_more(&mut self, turn: &mut Turn, making: &Making) {
+        let lane = turn.here.site.me.lane;
+        loop {
+            let leaf = self.leaves.get_mut(making).expect("looked up by the caller");
+            let groups = leaf.groups(&turn.here);
+            let asking = leaf.asking.as_mut().expect("somebody is asked");
+
+            // Where nobody waits, all are asked: the whole slack is divided again.
+            let from = asking.groups;
+            asking.groups = if asking.is_awaited { (from + 1).min(groups.len()) } else { groups.len() };
+            if asking.groups == from {
+                return self.give_up(turn, making);
+            }
+            let is_there = |home: &u16| turn.here.is_reachable(SiteId::new(*home, lane));
+            let next: Vec<u16> = groups[from..asking.groups].iter().flatten().copied().filter(is_there).collect();
+            if next.is_empty() {
+                continue;
+            }
+
+            let farthest = next.iter().map(|home| turn.here.round_trip(SiteId::new(*home, lane))).max().unwrap_or(0);
+            asking.missing = next.iter().copied().collect();
+            asking.until = turn.here.now.mono + 2 * farthest + 50 * MILLISECOND;
+            self.timers.insert((asking.until, Timer::Asked(making.clone())));
+            let says = Says::Ask { token: asking.token, clauses: asking.clauses.iter().copied().collect() };
+            for home in next {
+                say(&mut turn.out, SiteId::new(home, lane), making, says.clone());
+            }
+            return;
+        }
+    }
+
+    /// Takes a report. When all have answered, slack is divided.
+    pub(super) fn reported(
+        &mut self,
+        turn: &mut Turn,
+        locks: &Locks,
+        making: &Making,
+        from: u16,
+        token: u64,
+        lines: Vec<Reported>,
+    ) {
+        let Some(asking) = self.leaves.get_mut(making).and_then(|leaf| leaf.asking.as_mut()) else { return };
+        if asking.token != token || !asking.missing.remove(&from) {
+            return;
+        }
+        asking.reports.insert(from, lines);
+        if asking.missing.is_empty() {
+            self.divide(turn, locks, making);
+        }
+    }
+
+    /// Divides the slack of those that have answered: tells each what to give to whom. Asks more if it is not enough.
+    pub(super) fn divide(&mut self, turn: &mut Turn, locks: &Locks, making: &Making) {
+        let (me, now) = (turn.here.site.me, turn.here.now);
+        let wanted = self.wanted(making);
+        let Self { leaves, noted, .. } = self;
+        let leaf = leaves.get_mut(making).expect("looked up by the caller");
+        let asking = leaf.asking.as_mut().expect("somebody was asked");
+
+        let mut gives: BTreeMap<u16, Vec<Wanted>> = BTreeMap::new();
+        for clause in &asking.clauses {
+            let Some(held) = leaf.clauses.get(clause) else { continue };
+            let lack = wanted.get(clause).copied().unwrap_or(0);
+            let mut parts = vec![(me.region, held.outlook(now, noted, locks))];
+            let lines = asking.reports.iter().flat_map(|(home, lines)| lines.iter().map(move |line| (*home, line)));
+            parts.extend(lines.filter(|(_, line)| line.clause == *clause).map(|(home, line)| {
+                (home, Outlook { slack: line.slack, motion: Motion { velocity: line.velocity, noise: line.noise } })
+            }));
+
+            // What is lacking here comes first, and only the rest is divided. Where the others have not that much, it is no use to ask
+            // them for part of it.
+            let spare: i128 = parts[1..].iter().map(|(_, part)| i128::from(part.slack.max(0))).sum();
+            if spare < lack {
+                return self.ask_more(turn, making);
+            }
+            let mut rest: Vec<Outlook> = parts.iter().map(|(_, part)| *part).collect();
+            let own = rest[0].slack;
+            if lack > 0 {
+                rest[0].slack = clamped(-lack);
+            }
+            let mut shares: Vec<Share> = match turn.here.config.slack {
+                Slack::Fixed => fixed(&rest).into_iter().map(|slack| Share { slack, rate: 0 }).collect(),
+                _ => moving(&rest),
+            };
+            if lack > 0 {
+                shares[0].slack = shares[0].slack.saturating_add(own).saturating_add(clamped(lack));
+            }
+            plan(*clause, &parts, &shares, &mut gives);
+
+            // A standing order to give here that is not in the plan ends.
+            for donor in held.incoming.keys() {
+                let gives = gives.entry(*donor).or_default();
+                if !gives.iter().any(|give| (give.clause, give.to) == (*clause, me.region)) {
+                    gives.push(Wanted { clause: *clause, to: me.region, amount: 0, rate: 0 });
+                }
+            }
+        }
+
+        asking.is_planned = true;
+        asking.tries += 1;
+        let farthest = gives.keys().map(|home| turn.here.round_trip(SiteId::new(*home, me.lane))).max().unwrap_or(0);
+        asking.until = now.mono + 2 * farthest + 50 * MILLISECOND;
+        let until = asking.until;
+        if asking.is_awaited && asking.tries == 1 {
+            leaf.counts.rebalances += 1;
+        }
+        if !asking.is_awaited {
+            leaf.asking = None;
+        } else {
+            self.timers.insert((until, Timer::Asked(making.clone())));
+        }
+        for (home, gives) in gives {
+            match home == me.region {
+                true => self.give(turn, locks, making, gives),
+                false => say(&mut turn.out, SiteId::new(home, me.lane), making, Says::Give { gives }),
+            }
+        }
+    }
+
+    /// A question has waited for long enough.
+    pub(super) fn asked_for_long(&mut self, turn: &mut Turn, locks: &Locks, making: &Making) {
+        let Some(leaf) = self.leaves.get_mut(making) else { return };
+        let Some(asking) = leaf.asking.as_mut().filter(|asking| asking.until <= turn.here.now.mono) else { return };
+
+        // Those that have not answered are left out: a site that has crashed does not stop the others.
+        if !asking.is_planned {
+            asking.missing.clear();
+            return self.divide(turn, locks, making);
+        }
+
+        // Donors have given to others meanwhile, or what they said was lost. They are asked again, a few times.
+        let (clauses, tries) = (asking.clauses.clone(), asking.tries);
+        let is_wanted = self.wanted(making).keys().any(|clause| clauses.contains(clause));
+        match is_wanted {
+            false => self.leaves.get_mut(making).expect("looked up above").asking = None,
+            true if tries >= TRIES => self.give_up(turn, making),
+            true => {
+                let clauses = self.wanted(making).into_keys().collect();
+                self.ask(turn, making, clauses, true);
+            }
+        }
+    }
+
+    /// There is not enough slack: parts that rely on the treaty are refused, and for the others it is retracted.
+    pub(super) fn give_up(&mut self, turn: &mut Turn, making: &Making) {
+        let leaf = self.leaves.get_mut(making).expect("looked up by the caller");
+        let is_awaited = leaf.asking.take().is_some_and(|asking| asking.is_awaited);
+        if !is_awaited {
+            return;
+        }
+        self.deny(making);
+        if !self.wanted(making).is_empty() && self.leaves[making].stage == Stage::Kept {
+            self.leaves.get_mut(making).expect("looked up above").stage = Stage::Retracting;
+            self.ask_to_retract(turn, making);
+        }
+    }
+
+    /// Refuses the parts that lack slack of a treaty on which they rely.
+    pub(super) fn deny(&mut self, making: &Making) {
+        let relies = |want: &Want| want.lacks.keys().any(|(of, _)| of == making) && want.relies.contains(&making.0);
+        let denied: Vec<OperationId> = self.wants.iter().filter(|(_, want)| relies(want)).map(|(id, _)| *id).collect();
+        for id in denied {
+            self.wants.remove(&id);
+            self.denied.insert(id, making.0.clone());
+            self.woken.insert(id);
+        }
+    }
+}
+
+/// Who gives what to whom so that everybody has its share: adds it by donor.
+fn plan(clause: u32, parts: &[(u16, Outlook)], shares: &[Share], gives: &mut BTreeMap<u16, Vec<Wanted>>) {
+    let mut more: Vec<(u16, i128, i128)> = Vec::new();
+    let mut less: Vec<(u16, i128, i128)> = Vec::new();
+    for ((home, part), share) in parts.iter().zip(shares) {
+        let (slack, rate) = (i128::from(share.slack) - i128::from(part.slack), i128::from(share.rate));
+        more.push((*home, slack.max(0), (-rate).max(0)));
+        less.push((*home, (-slack).max(0), rate.max(0)));
+    }
+
+    // From each that has too much to each that has too little, in order, until nobody has. The same for rates.
+    for (from, has, gains) in &mut less {
+        for (to, lacks, falls) in more.iter_mut().filter(|(to, ..)| to != from) {
+            let (amount, rate) = ((*has).min(*lacks), (*gains).min(*falls));
+            (*has, *lacks) = (*has - amount, *lacks - amount);
+            (*gains, *falls) = (*gains - rate, *falls - rate);
+            if amount > 0 || rate > 0 {
+                let wanted = Wanted { clause, to: *to, amount: clamped(amount) as u64, rate: clamped(rate) as u64 };
+                gives.entry(*from).or_default().push(wanted);
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Giving slack away, and taking what others give: by running totals ([`crate::gift`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Leaves, Making, Order, PERIOD, Stage, Timer, clamped, say};
+use crate::clock::SECOND;
+use crate::id::SiteId;
+use crate::object::message::{Gave, Reported, Says, Wanted};
+use crate::stats::split::{Outlook, lasts};
+use crate::stats::trend::Motion;
+use crate::turn::Turn;
+use crate::txn::locks::Locks;
+
+impl Leaves {
+    /// Answers a question for slack.
+    pub(super) fn answer(
+        &mut self,
+        turn: &mut Turn,
+        locks: &Locks,
+        making: &Making,
+        from: u16,
+        token: u64,
+        clauses: &[u32],
+    ) {
+        let me = turn.here.site.me;
+        let leaf = self.leaves.get(making).filter(|leaf| leaf.stage == Stage::Kept);
+        let line = |clause: &u32| {
+            let held = leaf?.clauses.get(clause)?;
+            let Outlook { slack, motion: Motion { velocity, noise } } = held.outlook(turn.here.now, &self.noted, locks);
+            Some(Reported { clause: *clause, slack, velocity, noise })
+        };
+        let lines = clauses.iter().filter_map(line).collect();
+        say(&mut turn.out, SiteId::new(from, me.lane), making, Says::Report { token, lines });
+
+        // What was given before may have been lost on its way: it is told again, to one who asks.
+        self.tell_gifts(turn, making, from, clauses);
+    }
+
+    /// Tells a home the totals of what it was given.
+    pub(super) fn tell_gifts(&self, turn: &mut Turn, making: &Making, to: u16, clauses: &[u32]) {
+        let Some(leaf) = self.leaves.get(making) else { return };
+        let gift = |clause: &u32| {
+            let held = leaf.clauses.get(clause)?;
+            let total = held.totals.given(usize::from(to)).amount;
+            let rate = held.orders.get(&to).map_or(0, |order| order.rate);
+            (total > 0).then_some(Gave { clause: *clause, total, rate })
+        };
+        let gifts: Vec<Gave> = clauses.iter().filter_map(gift).collect();
+        if !gifts.is_empty() {
+            say(&mut turn.out, SiteId::new(to, turn.here.site.me.lane), making, Says::Gifts { gifts });
+        }
+    }
+
+    /// Gives slack as it was advised, as far as it is here.
+    pub(super) fn give(&mut self, turn: &mut Turn, locks: &Locks, making: &Making, gives: Vec<Wanted>) {
+        let now = turn.here.now;
+        let mut given: BTreeMap<u16, Vec<u32>> = BTreeMap::new();
+        let Some(leaf) = self.leaves.get(making).filter(|leaf| leaf.stage == Stage::Kept) else { return };
+        let receivers: BTreeSet<u16> = leaf.homes.iter().map(|(home, _)| *home).collect();
+        for Wanted { clause, to, amount, rate } in gives {
+            if to == turn.here.site.me.region || !receivers.contains(&to) {
+                turn.out.metrics.ignored += 1;
+                continue;
+            }
+            let Some(held) = self.leaves.get_mut(making).and_then(|leaf| leaf.clauses.get_mut(&clause)) else {
+                continue;
+            };
+            let began = rate > 0 && !held.orders.contains_key(&to);
+            match rate {
+                0 => drop(held.orders.remove(&to)),
+                _ => held.orders.entry(to).or_insert(Order { rate, done: now.mono }).rate = rate,
+            }
+            if began {
+                self.timers.insert((now.mono + PERIOD, Timer::Give(making.clone(), clause)));
+            }
+            if self.give_some(turn, locks, making, clause, to, i128::from(amount)) > 0 || began {
+                given.entry(to).or_default().push(clause);
+                self.leaves.get_mut(making).expect("looked up above").counts.gifts += 1;
+            }
+        }
+        for (to, clauses) in given {
+            self.tell_gifts(turn, making, to, &clauses);
+        }
+    }
+
+    /// Gives slack of a clause, at most what is here; returns the amount. Its row is in this call's batch, before anybody hears.
+    pub(super) fn give_some(
+        &mut self,
+        turn: &mut Turn,
+        locks: &Locks,
+        making: &Making,
+        clause: u32,
+        to: u16,
+        amount: i128,
+    ) -> i128 {
+        let Self { leaves, noted, .. } = self;
+        let leaf = leaves.get_mut(making).expect("looked up by the caller");
+        let receiver = leaf.incarnation(to).expect("one of the leaves");
+        let held = leaf.clauses.get_mut(&clause).expect("looked up by the caller");
+
+        // As if every undecided decrement had happened: what is given away cannot be called back when it does.
+        let amount = amount.min(held.slack(noted, locks)).clamp(0, i64::MAX.into());
+        if amount > 0 {
+            held.totals.give(usize::from(to), receiver, amount as u64);
+            held.bound += amount;
+            held.check();
+            self.write_clause(&mut turn.out.batch, making, clause);
+        }
+        amount
+    }
+
+    /// Carries out the standing orders of a clause.
+    pub(super) fn give_on(&mut self, turn: &mut Turn, locks: &Locks, making: &Making, clause: u32) {
+        let now = turn.here.now;
+        let Some(leaf) = self.leaves.get(making).filter(|leaf| leaf.stage == Stage::Kept) else { return };
+        let Some(held) = leaf.clauses.get(&clause) else { return };
+        let orders: Vec<(u16, Order)> = held.orders.iter().map(|(to, order)| (*to, *order)).collect();
+        let rate = held.orders.values().fold(0i64, |sum, order| sum.saturating_add_unsigned(order.rate));
+        for (to, order) in &orders {
+            let elapsed = now.mono.saturating_sub(order.done);
+            let amount = i128::from(order.rate) * i128::from(elapsed) / i128::from(SECOND * SECOND);
+
+            // A home that is to fail itself keeps what it has: whoever is short will ask, and all of it is divided again.
+            let held = &self.leaves[making].clauses[&clause];
+            let outlook = held.outlook(now, &self.noted, locks);
+            let left = Outlook { slack: clamped(i128::from(outlook.slack) - amount), ..outlook };
+            let is_soon = lasts(&left, rate).is_some_and(|left| left < 2 * PERIOD);
+            let amount = if is_soon { 0 } else { amount };
+            if is_soon || amount > 0 {
+                let given = self.give_some(turn, locks, making, clause, *to, amount);
+                let leaf = self.leaves.get_mut(making).expect("looked up above");
+                leaf.counts.extensions += u64::from(given > 0);
+                let held = leaf.clauses.get_mut(&clause).expect("looked up above");
+                if let Some(order) = held.orders.get_mut(to) {
+                    // Only what was carried out: a part of a unit is given the next time.
+                    let took = amount * i128::from(SECOND * SECOND) / i128::from(order.rate.max(1));
+                    order.done = if is_soon { now.mono } else { order.done.saturating_add(took as u64) };
+                }
+                if given > 0 {
+                    self.tell_gifts(turn, making, *to, &[clause]);
+                }
+            }
+        }
+        if !orders.is_empty() {
+            self.timers.insert((now.mono + PERIOD, Timer::Give(making.clone(), clause)));
+        }
+    }
+
+    /// Takes gifts: what their totals show beyond the last ones.
+    pub(super) fn take_gifts(&mut self, turn: &mut Turn, making: &Making, from: u16, gifts: Vec<Gave>) {
+        let mut is_more = false;
+        for Gave { clause, total, rate } in gifts {
+            let Some(leaf) = self.leaves.get_mut(making).filter(|leaf| leaf.stage != Stage::Prepared) else { return };
+            let Some(donor) = leaf.incarnation(from) else { return };
+            let Some(held) = leaf.clauses.get_mut(&clause) else { continue };
+            match rate {
+                0 => drop(held.incoming.remove(&from)),
+                _ => drop(held.incoming.insert(from, rate)),
+            }
+            let missing = held.totals.missing(usize::from(from), donor, total);
+            if missing > 0 {
+                // Durable before it is used: the bound is lowered in this call's batch.
+                held.totals.receive(usize::from(from), donor, total);
+                held.bound -= missing as i128;
+                held.check();
+                is_more = true;
+                self.write_clause(&mut turn.out.batch, making, clause);
+            }
+        }
+        if is_more {
+            self.wake(making);
+        }
+    }
+}

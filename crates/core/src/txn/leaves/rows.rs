@@ -1,0 +1,136 @@
+//! The rows of leaves: one for the leaf, and one for each of its clauses, which changes with every gift.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rustc_hash::FxHashMap;
+
+use super::{Counts, Held, Leaf, Leaves, Making, Noted, PLANS, Stage, Timer, WHOLE, key};
+use crate::clock::SECOND;
+use crate::codec::{Cursor, Malformed, put_i64, put_u64};
+use crate::gift::Totals;
+use crate::id::Incarnation;
+use crate::machine::Batch;
+use crate::object::ObjectKey;
+use crate::object::treaty::{Tree, put_terms, read_terms};
+use crate::stats::trend::Trend;
+use crate::turn::Here;
+use crate::warranty::LEASE;
+
+impl Leaves {
+    /// Writes a leaf's rows.
+    pub(super) fn write(&self, batch: &mut Batch, making: &Making) {
+        let leaf = &self.leaves[making];
+        let mut row = vec![u8::from(matches!(leaf.stage, Stage::Leaving(_) | Stage::Free))];
+        put_u64(&mut row, leaf.homes.len() as u64);
+        for (home, incarnation) in &leaf.homes {
+            put_u64(&mut row, u64::from(*home));
+            put_u64(&mut row, u64::from(incarnation.0));
+        }
+        leaf.tree.encode(&mut row);
+        batch.put(&key(making, WHOLE), &row);
+        leaf.clauses.keys().for_each(|clause| self.write_clause(batch, making, *clause));
+    }
+
+    /// Writes the row of a clause.
+    pub(super) fn write_clause(&self, batch: &mut Batch, making: &Making, clause: u32) {
+        let held = &self.leaves[making].clauses[&clause];
+        let mut row = Vec::new();
+        put_terms(&mut row, &held.terms);
+        put_i64(&mut row, held.noted);
+        held.totals.encode(&mut row);
+        batch.put(&key(making, u64::from(clause)), &row);
+    }
+
+    /// Restores a row of an earlier life. The rows of clauses come before the one of the leaf.
+    pub(in crate::txn) fn restore(&mut self, row_key: &[u8], row: &[u8]) -> Result<(), Malformed> {
+        let mut cursor = Cursor(&row_key[1..]);
+        let making = (ObjectKey::decode(&mut cursor)?, cursor.be_u64()?);
+        let clause = cursor.be_u64()?;
+        cursor.end()?;
+        let empty = || Leaf {
+            stage: Stage::Kept,
+            homes: Vec::new(),
+            tree: Tree::Flat,
+            clauses: BTreeMap::new(),
+            asking: None,
+            plans: PLANS,
+            counts: Counts::default(),
+        };
+        let leaf = self.leaves.entry(making).or_insert_with(empty);
+        let mut cursor = Cursor(row);
+        if clause == WHOLE {
+            // The lease begins again: how much of it the earlier life had waited is not known.
+            if cursor.u8()? != 0 {
+                leaf.stage = Stage::Leaving(u64::MAX);
+            }
+            let home = |cursor: &mut Cursor| {
+                Ok((u16::try_from(cursor.u64()?).map_err(|_| Malformed)?, Incarnation(cursor.u32()?)))
+            };
+            leaf.homes = (0..cursor.u64()?).map(|_| home(&mut cursor)).collect::<Result<_, _>>()?;
+            leaf.tree = Tree::decode(&mut cursor)?;
+            return cursor.end();
+        }
+
+        let (terms, noted, totals) = (read_terms(&mut cursor)?, cursor.i64()?, Totals::decode(&mut cursor)?);
+        cursor.end()?;
+        let sum = |amount: &dyn Fn(usize) -> u128| (0..64).map(amount).sum::<u128>() as i128;
+        let given = sum(&|home| totals.given(home).amount);
+        let received = sum(&|home| totals.received(home).amount);
+        let bound = i128::from(noted) + given - received;
+        let (orders, incoming) = (BTreeMap::new(), BTreeMap::new());
+        let held = Held { terms, noted, totals, bound, orders, incoming, trend: Trend::default(), look_at: 0 };
+        let clause = u32::try_from(clause).map_err(|_| Malformed)?;
+        leaf.clauses.insert(clause, held);
+        Ok(())
+    }
+
+    /// The names of all counters on which restored leaves rest.
+    pub(in crate::txn) fn counters(&self) -> BTreeSet<String> {
+        let held = self.leaves.values().flat_map(|leaf| leaf.clauses.values());
+        held.flat_map(|held| held.terms.iter().map(|term| term.name.clone())).collect()
+    }
+
+    /// All rows are restored, and this is what the counters have come to.
+    pub(in crate::txn) fn restored(&mut self, counts: &FxHashMap<String, i64>) {
+        let leaves = std::mem::take(&mut self.leaves);
+        for (making, leaf) in leaves {
+            for term in leaf.clauses.values().flat_map(|held| &held.terms) {
+                let count = counts[&term.name];
+                self.noted.entry(term.name.clone()).or_insert_with(|| Noted { count, ..Noted::default() });
+            }
+            self.insert(making, leaf);
+        }
+    }
+
+    /// The site serves, in this start.
+    pub(in crate::txn) fn resume(&mut self, here: &Here) {
+        let makings: Vec<Making> = self.leaves.keys().cloned().collect();
+        for making in makings {
+            let leaf = self.leaves.get_mut(&making).expect("listed above");
+            for held in leaf.clauses.values_mut() {
+                (held.trend, held.look_at) = (Trend::new(here.now.mono), here.now.mono);
+            }
+            if matches!(leaf.stage, Stage::Leaving(_)) {
+                leaf.stage = Stage::Leaving(here.now.mono + LEASE + 2 * here.config.epsilon);
+                self.timers.insert((here.now.mono, Timer::Retract(making.clone())));
+            }
+            self.timers.insert((here.now.mono + SECOND, Timer::Confirm(making)));
+        }
+    }
+
+    /// The keys of its rows.
+    pub(in crate::txn) fn rows(&self) -> impl Iterator<Item = Vec<u8>> {
+        let durable = self.leaves.iter().filter(|(_, leaf)| leaf.stage != Stage::Prepared);
+        durable.flat_map(|(making, leaf)| {
+            leaf.clauses.keys().map(|clause| u64::from(*clause)).chain([WHOLE]).map(|clause| key(making, clause))
+        })
+    }
+
+    /// Deletes a leaf's rows, and forgets it.
+    pub(super) fn drop_leaf(&mut self, batch: &mut Batch, making: &Making) {
+        let clauses: Vec<u32> = self.leaves[making].clauses.keys().copied().collect();
+        batch.delete(&key(making, WHOLE));
+        clauses.into_iter().for_each(|clause| batch.delete(&key(making, u64::from(clause))));
+        self.remove(making);
+    }
+}
