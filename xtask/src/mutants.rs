@@ -4,7 +4,7 @@
 //! A patch starts with lines of the form `key: value`, then `---`, then the diff:
 //!
 //! - `bug`: what it does wrong, in a sentence;
-//! - `check`: `sweep` or `model`;
+//! - `check`: `sweep`, `model`, or `treaties`: the test of the core that looks at treaties after every step;
 //! - `setups`: for the model check, a word in the names of the setups that are explored (all without);
 //! - `seeds`: the seeds within which the sweep must catch it, if they are not 1..200;
 //! - `invariant`: the name that the report must have; several, separated by `|`, where one bug may show as either.
@@ -125,12 +125,13 @@ fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
     if !applied.status.success() {
         return Err(format!("the patch does not apply: {}", String::from_utf8_lossy(&applied.stderr).trim()));
     }
+    let target = work.join("target");
     let (package, binary) = match mutant.check.as_str() {
         "sweep" => ("slackline-sim", "sweep"),
         "model" => ("slackline-model", "slackline-model"),
-        other => return Err(format!("`check: {other}` is neither sweep nor model")),
+        "treaties" => return by_test(mutant, &copy, &target),
+        other => return Err(format!("`check: {other}` is none of sweep, model and treaties")),
     };
-    let target = work.join("target");
     let built = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
         .args(["build", "--release", "--quiet", "-p", package, "--bin", binary])
         .env("CARGO_TARGET_DIR", &target)
@@ -172,6 +173,28 @@ fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
     }
     let first = found.first().cloned().unwrap_or_default();
     named(&found).ok_or_else(|| format!("caught by another invariant: {first}"))
+}
+
+/// Runs the test of treaties on a copy with a bug in it. What it says, if the invariant that was named in advance is in it.
+fn by_test(mutant: &Mutant, copy: &Path, target: &Path) -> Result<String, String> {
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
+        .args(["test", "--quiet", "-p", "slackline-core", "--test", "it", "treaties::"])
+        .env("CARGO_TARGET_DIR", target)
+        .env("CARGO_INCREMENTAL", "1")
+        .current_dir(copy)
+        .output()
+        .map_err(|error| format!("cargo does not start: {error}"))?;
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        return Err(format!("NOT CAUGHT ({})", mutant.bug));
+    }
+    if !printed.contains("panicked at") {
+        return Err(format!("does not build: {}", printed.trim()));
+    }
+    let is_named = |line: &&str| mutant.invariants.iter().any(|invariant| line.contains(invariant.as_str()));
+    let said = printed.lines().skip_while(|line| !line.contains("panicked at")).nth(1).unwrap_or_default();
+    let named = printed.lines().find(is_named).map(|line| line.chars().take(90).collect());
+    named.ok_or_else(|| format!("caught by another invariant: {said}"))
 }
 
 /// Runs a program until it prints a line that is looked for as an error, and returns that line.

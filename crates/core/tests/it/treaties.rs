@@ -98,7 +98,7 @@ impl World {
             let Some(node) = &self.cluster.hosts[at].node else { continue };
             for leaf in node.chapters().txns.leaves(now) {
                 for clause in leaf.clauses {
-                    assert!(clause.value >= clause.bound, "{at} keeps {clause:?}");
+                    assert!(clause.value >= clause.bound, "slack is conserved: {at} keeps {clause:?}");
                     let homes_of = self.homes_of(clause.clause);
                     let bounds = self.bounds.entry((leaf.nonce, clause.clause)).or_default();
                     let before = bounds.insert(at as u16, clause.bound);
@@ -106,7 +106,7 @@ impl World {
                     let sum: i64 = bounds.values().sum();
                     let least = self.least[&(leaf.nonce, clause.clause)];
                     let homes = bounds.len();
-                    assert!(homes < homes_of || sum >= least, "slack was made: {bounds:?} for {least}");
+                    assert!(homes < homes_of || sum >= least, "slack is conserved: bounds {bounds:?} for {least}");
                 }
             }
         }
@@ -156,7 +156,11 @@ impl World {
         if let Some(Outcome::Committed { phases: 0 }) = self.cluster.outcome(at, sequence) {
             self.relied += 1;
             let counts: Vec<i64> = (0..SITES as u16).map(|home| self.count(&counter(home))).collect();
-            assert!(self.is_true(), "{at} relies on what is false: {counts:?}, {:?}", self.statement);
+            assert!(
+                self.is_true(),
+                "treaties are true: {at} relies on what is false: {counts:?}, {:?}",
+                self.statement
+            );
         }
     }
 
@@ -215,10 +219,58 @@ impl World {
         self.cluster.submit(at, Operation::Commit(Box::new(transaction)));
     }
 
+    /// A home is cut off for longer than a lease, and wants to break the treaty all the time. When it is back, others rely on it at once.
+    fn cut_off(&mut self, at: usize) {
+        let others = (0..SITES).filter(|other| *other != at);
+        self.cluster.cut = others.flat_map(|other| [(at, other), (other, at)]).collect();
+        for _ in 0..32 {
+            if self.is_up(at) {
+                let lower = Part { writes: vec![("n".into(), Change::Add(-40))], ..Part::default() };
+                let home = Home { region: at as u16, incarnation: Incarnation(0), part: lower };
+                let transaction = Transaction { homes: vec![home], max_wait: 8 * SECOND, ..Transaction::default() };
+                self.cluster.submit(at, Operation::Commit(Box::new(transaction)));
+            }
+            self.run(SECOND);
+        }
+        self.cluster.cut.clear();
+        for round in 0..40 {
+            if self.is_up(round % SITES) {
+                self.rely(round % SITES);
+            }
+            self.run(40 * MILLISECOND);
+        }
+    }
+
+    /// The treaty's home loses its disk while one who relies on the treaty is cut off from it, and another home breaks the statement.
+    fn lose_home(&mut self) {
+        let home = usize::from(self.key.home);
+        let (reader, writer) = ((home + 1) % SITES, (home + 2) % SITES);
+        self.rely(reader);
+        self.cluster.cut = vec![(home, reader), (reader, home), (reader, writer), (writer, reader)];
+        let count = self.count(&counter(home as u16));
+        self.lost.insert(home as u16, count);
+        self.cluster.kill(home);
+        self.cluster.hosts[home].put_back(Default::default());
+        self.cluster.start(home);
+        for round in 0..120 {
+            if round % 20 == 10 && self.is_up(writer) {
+                let lower = Part { writes: vec![("n".into(), Change::Add(-40))], ..Part::default() };
+                let home = Home { region: writer as u16, incarnation: Incarnation(0), part: lower };
+                let transaction = Transaction { homes: vec![home], max_wait: 8 * SECOND, ..Transaction::default() };
+                self.cluster.submit(writer, Operation::Commit(Box::new(transaction)));
+            }
+            self.rely(reader);
+            self.run(100 * MILLISECOND);
+        }
+        self.cluster.cut.clear();
+    }
+
     /// Something goes wrong.
     fn strike(&mut self) {
         let (at, other) = (self.rng.below(SITES as u64) as usize, self.rng.below(SITES as u64) as usize);
-        match self.rng.below(8) {
+        match self.rng.below(10) {
+            8 => self.cut_off(at),
+            9 => self.lose_home(),
             0 | 1 => {
                 self.cluster.kill(at);
                 let span = self.rng.below(3 * SECOND);
@@ -293,7 +345,7 @@ fn statement_is_true_whenever_somebody_relies_on_it() {
         });
         assert!(
             outcome.is_some(),
-            "seed {seed}: a write is held up for good: {last}; {:?}",
+            "liveness after healing: seed {seed}: a write is held up for good: {last}; {:?}",
             leaves.collect::<Vec<_>>()
         );
         (relied, made, gifts) = (relied + world.relied, made + world.made, gifts + world.gifts);
