@@ -41,7 +41,7 @@ pub(crate) fn complain(line: impl Display) {
 /// Prints text over what the screen has shown before.
 pub(crate) fn redraw(text: &str) {
     let mut out = io::stdout().lock();
-    let _ = write!(out, "\x1b[2J\x1b[H{}\n", safe(text)).and_then(|()| out.flush());
+    let _ = writeln!(out, "\x1b[2J\x1b[H{}", safe(text)).and_then(|()| out.flush());
 }
 
 /// The output of a command that is done.

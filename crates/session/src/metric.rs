@@ -193,7 +193,12 @@ impl Mul<i64> for Metric {
     type Output = Metric;
 
     fn mul(self, factor: i64) -> Metric {
-        Metric(Form::Times(factor, Box::new(self)))
+        match self.0 {
+            Form::Times(other, metric) if other.checked_mul(factor).is_some() => {
+                Metric(Form::Times(other * factor, metric))
+            }
+            form => Metric(Form::Times(factor, Box::new(Metric(form)))),
+        }
     }
 }
 

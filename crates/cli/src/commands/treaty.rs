@@ -21,7 +21,7 @@ const WATCH: Duration = Duration::from_secs(1);
 /// The deepest that metrics may nest in a file.
 const DEPTH: usize = 64;
 
-/// Statements about counters of several regions that the regions keep true
+/// Keeps statements about counters of several regions true
 #[derive(Args)]
 #[command(
     arg_required_else_help = true,
@@ -78,12 +78,14 @@ impl Treaty {
 ///   {"min": [METRIC, …]}    {"times": [NUMBER, METRIC]}
 ///   {"log2": KEY}           rounded down; -1 of a counter below one
 ///
-/// Beside it may stand "tree", which says what regions are asked for slack first: "rtt", the near ones; "given", as sums nest;
-/// "flat", all at once. And "home", the region that says whether the treaty is valid; by default the first one of which a counter is
-/// in the statement.
+/// Beside it may stand "tree", which says what regions are asked for slack first:
+/// "rtt", the near ones; "given", as sums nest; "flat", all at once. And "home",
+/// the region that says whether the treaty is valid; by default the first one of
+/// which a counter is in the statement.
 ///
-/// The statement must be true. From then on each region keeps its part true alone; a write that would make it false retracts the
-/// treaty first, and waits until nobody relies on it.
+/// The statement must be true. From then on each region keeps its part true alone;
+/// a write that would make it false retracts the treaty first, and waits until
+/// nobody relies on it.
 #[derive(Args)]
 #[command(
     verbatim_doc_comment,

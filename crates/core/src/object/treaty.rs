@@ -420,6 +420,11 @@ impl Treaty {
         Value::Derived(Derived { bytes: bytes.into(), homes })
     }
 
+    /// True if a value is that of a valid treaty.
+    pub fn is_valid_in(value: &Value) -> bool {
+        Self::of_value(value).is_ok_and(|treaty| treaty.is_valid)
+    }
+
     /// Reads what [`Treaty::to_value`] made.
     pub fn of_value(value: &Value) -> Result<Self, Malformed> {
         let Value::Derived(derived) = value else { return Err(Malformed) };

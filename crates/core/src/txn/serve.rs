@@ -11,7 +11,7 @@ use crate::config::Warranties;
 use crate::id::{Incarnation, SiteId};
 use crate::machine::{KeySet, View};
 use crate::object::message::{Fetch, Fetched, Given, Message};
-use crate::object::treaty::treaty_name;
+use crate::object::treaty::{Treaty, treaty_name};
 use crate::object::{Abort, Cause, GONE, Seen, Span, Value, is_call};
 use crate::right::Start;
 use crate::turn::{Here, Trust, Turn};
@@ -143,11 +143,13 @@ impl Participant {
                 let is_missing = seen.value.is_none() && is_call(&name);
                 let may = rights && !is_missing && !self.locks.is_changing(&name) && !self.claims.is_claimed(&name);
                 let (now, epsilon) = (turn.here.now, turn.here.config.epsilon);
-                let right = match treaty_name(&name) {
-                    _ if !may => None,
-                    // A treaty is there to be relied upon, and is not written before it would be false.
-                    Some(_) => self.issuer.issue_for(now, epsilon, &name, from, start, LONGEST),
-                    None => self.issuer.issue(now, epsilon, &name, from, start),
+                let right = match may {
+                    false => None,
+                    // A valid treaty is there to be relied upon, and is not written before it would be false.
+                    true if treaty_name(&name).is_some() && seen.value.as_ref().is_some_and(Treaty::is_valid_in) => {
+                        self.issuer.issue_for(now, epsilon, &name, from, start, LONGEST)
+                    }
+                    true => self.issuer.issue(now, epsilon, &name, from, start),
                 };
                 turn.out.metrics.rights_issued += u64::from(right.is_some());
                 Given { seen, right }
