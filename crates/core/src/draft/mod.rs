@@ -38,7 +38,7 @@ use crate::clock::SECOND;
 use crate::codec::{Cursor, Malformed, put_bytes, put_u64};
 use crate::id::Incarnation;
 use crate::object::{Change, Dependency, Derived, GONE, Home, ObjectKey, Seen, Span, Transaction, Value, is_call};
-use buffer::Buffer;
+use buffer::{Buffer, LayerId, Misfit, ROOT};
 use snapshot::{Contradiction, Snapshot};
 
 /// The most calls and dependencies that a proposal of several calls registers.
@@ -74,8 +74,9 @@ pub struct Draft {
     told: BTreeMap<ObjectKey, BTreeSet<u16>>,
     /// For each pending call, the calls that were computed from it before it was pending.
     suspects: BTreeMap<ObjectKey, Vec<ObjectKey>>,
-    /// The treaties that it relies upon, or requires to hold after it. Each was read, and is valid.
-    relies: BTreeSet<ObjectKey>,
+    /// The treaties that it relies upon, or requires to hold after it. Each was read, and is valid. For each time that it did so: the
+    /// changes that it had made to the treaty's counters by then, by counter.
+    relies: BTreeMap<ObjectKey, Vec<Vec<(ObjectKey, Option<Change>)>>>,
 }
 
 /// A computation under way.
@@ -163,13 +164,45 @@ impl Draft {
             treated: BTreeMap::new(),
             told: BTreeMap::new(),
             suspects: BTreeMap::new(),
-            relies: BTreeSet::new(),
+            relies: BTreeMap::new(),
         }
     }
 
-    /// Relies on a treaty that was read, and is valid: what this transaction writes must not break it.
-    pub fn rely(&mut self, treaty: ObjectKey) {
-        self.relies.insert(treaty);
+    /// Relies on a treaty that was read, and is valid: what this transaction writes must not break it. The program is told that the
+    /// treaty's statement, which is about these counters, is true of what it sees in a layer.
+    ///
+    /// # Errors
+    ///
+    /// [`Misfit::Over`] if the layer is.
+    pub fn rely(&mut self, layer: LayerId, treaty: ObjectKey, counters: BTreeSet<ObjectKey>) -> Result<(), Misfit> {
+        let change = |counter: ObjectKey| {
+            let change = self.buffer.change(layer, &counter)?.filter(|change| *change != Change::Add(0));
+            Ok((counter, change))
+        };
+        let changes = counters.into_iter().map(change).collect::<Result<Vec<_>, _>>()?;
+        let times = self.relies.entry(treaty).or_default();
+        if !times.contains(&changes) {
+            times.push(changes);
+        }
+        Ok(())
+    }
+
+    /// A treaty of which the program was told more than will be judged, if there is one.
+    ///
+    /// A valid treaty is true before the transaction; and its homes see to it that the treaty is true after it. What lies between
+    /// them nobody judges: a statement that was false there, and that a later write or an undone block has mended. If the program
+    /// ends with an error, nothing of what it wrote is judged.
+    pub fn misjudged(&self, is_done: bool) -> Option<&ObjectKey> {
+        let last = |counter: &ObjectKey| {
+            let change = self.buffer.change(ROOT, counter).ok().flatten().filter(|_| is_done);
+            change.filter(|change| *change != Change::Add(0))
+        };
+        let is_before = |changes: &[(ObjectKey, Option<Change>)]| changes.iter().all(|(_, change)| change.is_none());
+        let is_after =
+            |changes: &[(ObjectKey, Option<Change>)]| changes.iter().all(|(counter, change)| *change == last(counter));
+        let mut relies = self.relies.iter();
+        let found = relies.find(|(_, times)| times.iter().any(|changes| !is_before(changes) && !is_after(changes)));
+        found.map(|(treaty, _)| treaty)
     }
 
     // Using and computing.
@@ -458,7 +491,7 @@ impl Draft {
             self.put_calls(&mut homes);
         }
         for home in homes.values_mut().filter(|home| !home.part.writes.is_empty()) {
-            home.part.relies.extend(self.relies.iter().cloned());
+            home.part.relies.extend(self.relies.keys().cloned());
         }
         Transaction { homes: homes.into_values().collect(), max_wait, ..Transaction::default() }
     }

@@ -853,7 +853,7 @@ impl Participant {
             State::Committed { .. } | State::Refused { .. } => false,
         };
         if let Some(part) = entry.part() {
-            self.leaves.let_go(id, part);
+            self.leaves.let_go(id, part, matches!(entry.state, State::Prepared(_)));
         }
         if is_blocked {
             let writes = entry.part().into_iter().flat_map(|part| &part.writes);

@@ -2,10 +2,12 @@
 //! whenever somebody relies on it, and the statement's slack is neither made nor lost. The simulator's sweep goes further; this one
 //! looks at every single step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use slackline_core::api::{Operation, Outcome, Read, Request, Response};
 use slackline_core::clock::{MILLISECOND, SECOND};
+use slackline_core::draft::Draft;
+use slackline_core::draft::buffer::ROOT;
 use slackline_core::id::Incarnation;
 use slackline_core::machine::ClientId;
 use slackline_core::object::treaty::{Metric, Statement, Treaty, Tree, equally, treaty_key};
@@ -351,4 +353,37 @@ fn statement_is_true_whenever_somebody_relies_on_it() {
         (relied, made, gifts) = (relied + world.relied, made + world.made, gifts + world.gifts);
     }
     assert!(relied > 2_000 && made > 150 && gifts > 1_000, "{relied} relied, {made} made, {gifts} gifts");
+}
+
+/// What the homes judge is the state before a transaction and the one after it. A program that asks in between is told nothing
+/// that neither of them shows.
+#[test]
+fn reliance_between_two_writes_is_misjudged() {
+    let (treaty, x, y) = (ObjectKey::new(0, "t"), ObjectKey::new(0, "x"), ObjectKey::new(1, "y"));
+    let rely = |draft: &mut Draft, layer| {
+        draft.rely(layer, treaty.clone(), BTreeSet::from([x.clone(), y.clone()])).expect("the layer is there");
+    };
+    let add = |draft: &mut Draft, layer, delta| {
+        draft.buffer.write(layer, x.clone(), Change::Add(delta)).expect("in range");
+    };
+
+    // Before all writes, and after them.
+    let mut draft = Draft::new();
+    rely(&mut draft, ROOT);
+    add(&mut draft, ROOT, -100);
+    rely(&mut draft, ROOT);
+    assert_eq!(draft.misjudged(true), None);
+
+    // Nothing of it is judged if the program ends with an error; and another write makes up for the first.
+    assert_eq!(draft.misjudged(false), Some(&treaty));
+    add(&mut draft, ROOT, 100);
+    assert_eq!(draft.misjudged(true), Some(&treaty));
+
+    // In a block that is undone.
+    let mut draft = Draft::new();
+    let layer = draft.buffer.open(ROOT).expect("the root is there");
+    add(&mut draft, layer, -100);
+    rely(&mut draft, layer);
+    draft.buffer.discard(layer);
+    assert_eq!(draft.misjudged(true), Some(&treaty));
 }

@@ -449,7 +449,7 @@ impl Txn {
         TxnError::NotRead(reason)
     }
 
-    fn misfit(&self, misfit: Misfit, key: &Key) -> TxnError {
+    pub(super) fn misfit(&self, misfit: Misfit, key: &Key) -> TxnError {
         match misfit {
             Misfit::NotACounter => TxnError::Unexpected { key: key.clone(), why: "it is no counter".to_owned() },
             Misfit::OutOfRange => TxnError::OutOfRange(key.clone()),

@@ -161,6 +161,12 @@ impl Transaction {
             // From here on handles that the program has kept are of no use: what is judged is what it did up to its end.
             let State { draft, failure, may_propose, is_whole, ahead, .. } = txn.clone().end();
 
+            // The answer about a treaty may have been wrong: the next run reads the counters. Nothing was sent that could take effect.
+            if let Some(treaty) = draft.misjudged(matches!(ended, Some(Ok(_)))).filter(|_| ended.is_some()) {
+                measured.insert(treaty.clone());
+                continue;
+            }
+
             // What was so at one time, and is not changed by it, has taken effect then.
             let is_whole = is_whole && draft.buffer.is_empty(ROOT);
             let (failure, draft) = match (ended, failure) {

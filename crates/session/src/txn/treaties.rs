@@ -268,7 +268,11 @@ impl Txn {
             noted.map_err(|contradiction| self.contradiction(contradiction))?;
             state = self.state()?;
         }
-        state.draft.rely(placed.key.clone());
+        let mut counters = BTreeSet::new();
+        placed.statement.counters(&mut counters);
+        let relied = state.draft.rely(self.layer, placed.key.clone(), counters);
+        drop(state);
+        relied.map_err(|misfit| self.misfit(misfit, &self.run.port.topology().key(&placed.key)))?;
         Ok(true)
     }
 

@@ -71,7 +71,7 @@ impl Leaves {
                 _ => held.orders.entry(to).or_insert(Order { rate, done: now.mono }).rate = rate,
             }
             if began {
-                self.timers.insert((now.mono + PERIOD, Timer::Give(making.clone(), clause)));
+                self.timers.insert((next_give(now.mono), Timer::Give(making.clone(), clause)));
             }
             if self.give_some(turn, locks, making, clause, to, i128::from(amount)) > 0 || began {
                 given.entry(to).or_default().push(clause);
@@ -142,7 +142,7 @@ impl Leaves {
             }
         }
         if !orders.is_empty() {
-            self.timers.insert((now.mono + PERIOD, Timer::Give(making.clone(), clause)));
+            self.timers.insert((next_give(now.mono), Timer::Give(making.clone(), clause)));
         }
     }
 
@@ -171,4 +171,10 @@ impl Leaves {
             self.wake(making);
         }
     }
+}
+
+/// When standing orders are carried out next. All clauses have the same times: an order that is stopped and given again would
+/// otherwise begin a second row of timers beside the first.
+fn next_give(now: u64) -> u64 {
+    (now / PERIOD + 1) * PERIOD
 }

@@ -373,7 +373,10 @@ impl Leaves {
             let leaf = self.leaves.get(making).filter(|leaf| leaf.is_kept())?;
             let held = &leaf.clauses[clause];
             let (before, after) = self.around(locks, held, part);
-            let is_enough = after.is_some_and(|after| after >= before || after >= held.bound);
+            // A part that does not lower a sum may pass below the bound. A logarithm has no such excuse: by how much a change
+            // moves it depends on where the counter is, and that is not known as long as something is undecided.
+            let is_linear = !held.terms.iter().any(|term| term.is_log);
+            let is_enough = after.is_some_and(|after| after >= held.bound || (is_linear && after >= before));
             let amount = held.bound - after.unwrap_or(i128::from(i64::MIN));
             let lack = || Lack { making: making.clone(), clause: *clause, amount, name: name.clone() };
             (!is_enough).then(lack)
@@ -431,6 +434,15 @@ impl Leaves {
             if self.leaves.len() >= NOTES {
                 return Err(Abort { site: Some(site), ..Abort::of(Cause::Overloaded) });
             }
+
+            // A making is noted once, and what is noted is judged on the counts as they are: a part that writes them as well would
+            // not be. No client of ours asks for either.
+            let making = (note.treaty.clone(), note.nonce);
+            let mut names = note.clauses.iter().flat_map(|(_, terms, _)| terms.iter().map(|term| &term.name));
+            if self.leaves.contains_key(&making) || names.any(|name| part.writes.iter().any(|(other, _)| other == name))
+            {
+                return Err(Abort { site: Some(site), ..Abort::of(Cause::Malformed) });
+            }
             for (_, terms, bound) in &note.clauses {
                 // Inequalities are validated, not versions: counters change all the time, and a treaty could never be made
                 // otherwise. What is undecided counts as where a write is judged.
@@ -485,11 +497,12 @@ impl Leaves {
         }
     }
 
-    /// Lets go of the notes of a part that was refused, and of what it waited for.
-    pub(super) fn let_go(&mut self, id: OperationId, part: &Part) {
+    /// Lets go of the notes of a part that was refused, and of what it waited for. One that was never prepared has no notes here: a
+    /// leaf by the same name is another part's.
+    pub(super) fn let_go(&mut self, id: OperationId, part: &Part, was_prepared: bool) {
         self.wants.remove(&id);
         self.denied.remove(&id);
-        for note in &part.notes {
+        for note in part.notes.iter().filter(|_| was_prepared) {
             let making = (note.treaty.clone(), note.nonce);
             if self.leaves.get(&making).is_some_and(|leaf| leaf.stage == Stage::Prepared) {
                 self.remove(&making);
@@ -639,9 +652,13 @@ impl Leaves {
                 Timer::Asked(making) => self.asked_for_long(turn, locks, &making),
                 Timer::Retract(making) => self.ask_to_retract(turn, &making),
                 Timer::Confirm(making) => {
-                    if self.leaves.contains_key(&making) {
+                    let Some(leaf) = self.leaves.get(&making) else { continue };
+                    self.timers.insert((now + CONFIRM, Timer::Confirm(making.clone())));
+
+                    // The home of a treaty that is still being made may not have heard of it yet, and would take it for one that
+                    // is over. The answer could arrive when this leaf is kept, and delete it under a valid treaty.
+                    if leaf.stage != Stage::Prepared {
                         let home = SiteId::new(making.0.home, turn.here.site.me.lane);
-                        self.timers.insert((now + CONFIRM, Timer::Confirm(making.clone())));
                         say(&mut turn.out, home, &making, Says::Retract { is_question: true });
                     }
                 }
