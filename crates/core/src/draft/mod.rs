@@ -76,8 +76,11 @@ pub struct Draft {
     suspects: BTreeMap<ObjectKey, Vec<ObjectKey>>,
     /// The treaties that it relies upon, or requires to hold after it. Each was read, and is valid. For each time that it did so: the
     /// changes that it had made to the treaty's counters by then, by counter.
-    relies: BTreeMap<ObjectKey, Vec<Vec<(ObjectKey, Option<Change>)>>>,
+    relies: BTreeMap<ObjectKey, Vec<Changes>>,
 }
+
+/// What a transaction has changed of the counters of a treaty at one time, by counter.
+type Changes = BTreeMap<ObjectKey, Option<Change>>;
 
 /// A computation under way.
 #[derive(Debug)]
@@ -179,7 +182,7 @@ impl Draft {
             let change = self.buffer.change(layer, &counter)?.filter(|change| *change != Change::Add(0));
             Ok((counter, change))
         };
-        let changes = counters.into_iter().map(change).collect::<Result<Vec<_>, _>>()?;
+        let changes = counters.into_iter().map(change).collect::<Result<Changes, _>>()?;
         let times = self.relies.entry(treaty).or_default();
         if !times.contains(&changes) {
             times.push(changes);
@@ -197,9 +200,8 @@ impl Draft {
             let change = self.buffer.change(ROOT, counter).ok().flatten().filter(|_| is_done);
             change.filter(|change| *change != Change::Add(0))
         };
-        let is_before = |changes: &[(ObjectKey, Option<Change>)]| changes.iter().all(|(_, change)| change.is_none());
-        let is_after =
-            |changes: &[(ObjectKey, Option<Change>)]| changes.iter().all(|(counter, change)| *change == last(counter));
+        let is_before = |changes: &Changes| changes.values().all(Option::is_none);
+        let is_after = |changes: &Changes| changes.iter().all(|(counter, change)| *change == last(counter));
         let mut relies = self.relies.iter();
         let found = relies.find(|(_, times)| times.iter().any(|changes| !is_before(changes) && !is_after(changes)));
         found.map(|(treaty, _)| treaty)
