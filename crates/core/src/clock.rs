@@ -41,6 +41,8 @@ pub struct Offset {
     pub lead: i64,
     /// The time at which the exchange began, on this site's monotonic clock.
     pub sent: u64,
+    /// The time at which the first exchange began since which neither of the two clocks was stepped, as far as exchanges tell.
+    pub since: u64,
 }
 
 impl Offset {
@@ -49,7 +51,7 @@ impl Offset {
     pub fn measure(sent: Now, there: i64, received: Now) -> Self {
         let rtt = received.mono.saturating_sub(sent.mono);
         let middle = sent.wall.saturating_add((rtt / 2) as i64);
-        Self { offset: there.saturating_sub(middle), rtt, lead: lead(sent), sent: sent.mono }
+        Self { offset: there.saturating_sub(middle), rtt, lead: lead(sent), sent: sent.mono, since: sent.mono }
     }
 
     /// The better of two results: this one, and that of a newer exchange.
@@ -64,6 +66,8 @@ impl Offset {
         // result stands. After a step of this site's clock it does not, or the step would go unnoticed. Only an
         // exchange that took a second or more, and much longer than usual, does not count then either: it could make up
         // for any step.
+        let is_stepped = !self.is_of(now) || self.offset.abs_diff(newer.offset) > STEP;
+        let newer = Self { since: if is_stepped { newer.sent } else { self.since }, ..newer };
         let may_be_same = self.at(now).offset.abs_diff(newer.offset) <= newer.rtt / 2;
         match self.is_of(now) {
             true if newer.rtt > self.rtt && may_be_same => Self { sent: newer.sent, ..self },
@@ -141,6 +145,9 @@ mod tests {
         let stepped = Offset::measure(at(2 * SECOND), at(2 * SECOND).wall - 3_600 * SECOND as i64, at(9 * SECOND));
         assert_eq!(after.and(stepped, at(9 * SECOND)), stepped);
         // Ours was set right by an hour, and a slow exchange says so; one that began before does not.
+        assert_eq!((again.since, stepped.since), (SECOND, 2 * SECOND), "each by itself");
+        assert_eq!(first.and(again, at(20 * SECOND)).since, 0, "the same clock still");
+        assert_eq!(first.and(stepped, at(9 * SECOND)).since, 2 * SECOND, "another one from then on");
         let wrong = Offset { offset: 3_600 * SECOND as i64, ..first };
         let begun = at(SECOND);
         let at = |mono: u64| Now { wall: 3_600 * SECOND as i64 + at(mono).wall, mono };

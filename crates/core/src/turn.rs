@@ -312,13 +312,28 @@ impl Here<'_> {
         }
 
         // If fewer than a majority of clocks are wrong, then of this many that agree not all are.
-        let are_enough = agreeing > (self.peers.len() - 1) / 2;
+        let enough = (self.peers.len() - 1) / 2 + 1;
+        let are_enough = agreeing >= enough && (disagreeing == 0 || self.agree_at_one_time(enough));
         let trust = match (are_enough, disagreeing, unheard) {
             (true, ..) | (_, 0, 0) => Trust::Trusted,
             (_, 0, _) => Trust::Unknown,
             _ => Trust::Doubted,
         };
         (most, trust)
+    }
+
+    /// True if at one time this many clocks agreed, this site's included. Agreement at different times says nothing: one
+    /// clock may have been set right since it was compared, and another one wrong before it was, so that at each time fewer are wrong
+    /// than are counted.
+    fn agree_at_one_time(&self, enough: usize) -> bool {
+        let spans = || {
+            let others = self.peers.iter().filter(|peer| peer.site != self.site.me && peer.is_up(self.now));
+            let agreeing = others.filter_map(|peer| peer.offset);
+            let agreeing = agreeing.filter(|offset| offset.excess_now(self.now, self.config.epsilon) == 0);
+            agreeing.map(|offset| offset.since..=offset.sent)
+        };
+        let agreed_at = |at: u64| spans().filter(|span| span.contains(&at)).count() + 1;
+        enough == 1 || spans().any(|span| agreed_at(*span.start()) >= enough)
     }
 
     /// The verdict of other sites' clocks on this site's wall clock.

@@ -77,6 +77,7 @@ impl Simulation {
                 self.callers.desk.spawn(caller(seat.clone(), ledger, rng, self.settings.silence));
             }
         }
+        self.begin_treaties(world);
         self.run_callers(world);
     }
 
@@ -95,7 +96,8 @@ impl Simulation {
             let has_work = link.change(|sessions, _| sessions.has_work());
             has_work.then(|| format!("{} has work: {:?}", link.name, link.left()))
         });
-        let open = format!("{} callers", self.callers.desk.open());
+        let treaties = self.callers.ledger.borrow().treaties;
+        let open = format!("{} callers, {treaties} transactions over treaties", self.callers.desk.open());
         std::iter::once(open).chain(busy).collect::<Vec<_>>().join("; ")
     }
 
@@ -268,6 +270,8 @@ impl Simulation {
                     let look_at = world.now() + self.callers.rng.below(20 * SECOND);
                     self.ask_later(id, op, look_at);
                 }
+                Event::Verdict { treaty, began, verdict } => self.judge_verdict(world.now(), treaty, began, verdict),
+                Event::Ordered { entry, seen, told } => self.judge_ordered(entry, &seen, told),
                 Event::Probe(name) => self.probes.hit(name),
             }
         }

@@ -49,6 +49,7 @@ impl Simulation {
         let is_over = self.is_finishing() && self.transactions_are_done();
         self.callers_are_done(is_over)
             && is_over
+            && self.treaties_are_done()
             && self.clients.all.iter().all(|client| client.open.is_empty() && client.holdings.is_empty())
     }
 

@@ -63,6 +63,7 @@ mod sightings;
 mod state;
 mod strikes;
 mod sweep;
+mod treaties;
 mod txns;
 mod vigil;
 mod work;

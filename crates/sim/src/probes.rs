@@ -166,6 +166,14 @@ const NAMED: &[&str] = &[
     "warranty: issued",
     "warranty: asked back",
     "object: loss accepted",
+    // Treaties.
+    "treaty: holds",
+    "treaty: does not hold",
+    "treaty: its statement turns false",
+    "treaty: slack moves",
+    "treaty: retracted",
+    "treaty: required, and met",
+    "treaty: required, and not met",
     // Clients.
     "client: repeats",
     "client: repeats through another site",

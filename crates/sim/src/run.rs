@@ -34,6 +34,7 @@ use crate::state::clients::Clients;
 use crate::state::faults::Faults;
 use crate::state::post::{Post, Purpose};
 use crate::state::timer::Timer;
+use crate::state::treaties::Treaties;
 use crate::state::txns::Txns;
 use crate::state::watch::Watch;
 use crate::state::{Phase, RunOptions, Settings, Simulation};
@@ -203,6 +204,7 @@ impl Simulation {
             post: Post::new(),
             clients: Clients::new(sites, CLIENTS, crowd),
             txns: Txns::default(),
+            treaties: Treaties::default(),
             faults: Faults::new(sites, seed),
             watch: Watch::new(sites),
             audit: Audit::default(),
@@ -376,6 +378,7 @@ impl Host for Simulation {
         self.look_at_ambush(world, site, effects);
         self.look_at_brink(world, site, effects);
         self.look_at_asking(world, site, effects);
+        self.look_at_treaties(world, site, effects);
         self.want_what_is_proposed(world, site, effects);
 
         if self.oracle.violation.is_some() {
@@ -481,6 +484,7 @@ impl Host for Simulation {
         let rest = world.at_rest(site);
         self.oracle.crashed(site, &rest);
         self.callers_lose(world, site);
+        self.treaties_lose(world, site, rest.incarnation());
 
         let after = pause.max(self.faults.sites[site].down_for);
         self.trace(world, format_args!("site {site} is down for {after} us"));

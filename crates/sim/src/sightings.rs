@@ -39,6 +39,7 @@ impl Simulation {
         add("call: deleted, nobody used it", metrics.calls_evicted, before.calls_evicted);
         add("warranty: issued", metrics.rights_issued, before.rights_issued);
         add("warranty: asked back", metrics.revocations, before.revocations);
+        add("treaty: retracted", metrics.treaties_retracted, before.treaties_retracted);
         add("gift: sent", metrics.gifts_sent(), before.gifts_sent());
         add("gift: received", metrics.gifts_received, before.gifts_received);
         add("quota: forgotten", metrics.forgotten, before.forgotten);

@@ -6,7 +6,7 @@ use slackline_sim::world::{Host, Options, World};
 use slackline_sim::{Costs, Report, RunOptions, run, sweep};
 
 /// Enough for every kind of thing to happen, in a second or so of an unoptimised build.
-const SHORT: RunOptions = RunOptions { operations: 4_000, transactions: 600, faults: 12, trace: false };
+const SHORT: RunOptions = RunOptions { operations: 4_000, transactions: 600, treaties: 200, faults: 12, trace: false };
 
 #[test]
 fn same_seed_gives_the_same_run_and_another_seed_another_one() {

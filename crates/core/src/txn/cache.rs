@@ -186,6 +186,12 @@ impl Cache {
         copy.right.filter(|right| right.is_live(now, epsilon))
     }
 
+    /// The copy of an object that a live right is over; none if a transaction may not come to rest on it now.
+    pub(super) fn relied(&self, now: Now, epsilon: u64, key: &ObjectKey) -> Option<&Seen> {
+        let seen = &self.copies.get(key)?.seen;
+        self.right(now, epsilon, key, seen.version).map(|_| seen)
+    }
+
     /// The right over an object, live or not.
     pub(super) fn held(&self, key: &ObjectKey) -> Option<HeldRight> {
         self.copies.get(key)?.right

@@ -84,8 +84,10 @@ use crate::id::{Incarnation, OperationId, SiteId};
 use crate::machine::View;
 use crate::object::message::{Known, Message};
 use crate::object::trace::{End, Trace};
+use crate::object::treaty::Treaty;
 use crate::object::{Abort, ObjectKey, Rank, Transaction};
 use crate::peer::Body;
+use crate::rows::OBJECT;
 use crate::right::{Start, WarrantyNumber};
 use crate::turn::{Here, Ticket, Turn};
 use crate::warranty::LONGEST;
@@ -104,6 +106,17 @@ pub fn count_in(rows: &impl crate::machine::Reader, incarnation: Incarnation, na
     let view = View::prepare(set, &crate::machine::Overlay::default(), rows).expect("rows that can be read");
     let table = Table::of_an_earlier_life(&view, SiteId::default(), incarnation);
     table.head(name).ok().and_then(|head| head.holds.count()).unwrap_or(0)
+}
+
+/// The counter that a row of a batch is of, for those that watch sites: its incarnation, its name and the number that it has come to;
+/// zero if the row is removed. None of any other row.
+pub fn counter_of_row<'a>(key: &'a [u8], row: Option<&[u8]>) -> Option<(Incarnation, &'a str, i64)> {
+    let (tag, rest) = key.split_first()?;
+    let (incarnation, name) = rest.split_at_checked(4).filter(|_| *tag == OBJECT)?;
+    let head = row.map(|row| table::decode_head(Incarnation(0), row).ok());
+    let count = head.map_or(Some(0), |head| head?.holds.count())?;
+    let incarnation = Incarnation(u32::from_be_bytes(incarnation.try_into().ok()?));
+    Some((incarnation, std::str::from_utf8(name).ok()?, count))
 }
 
 /// Objects and transactions at one site.
@@ -215,6 +228,12 @@ impl Txns {
     /// The number of copies of other sites' objects.
     pub fn copies(&self) -> usize {
         self.reader.cache.len()
+    }
+
+    /// True if this site would rely on a treaty of another home now, without asking that: it holds a live right over a valid one.
+    pub fn relies_on(&self, now: Now, epsilon: u64, treaty: &ObjectKey) -> bool {
+        let relied = self.reader.cache.relied(now, epsilon, treaty);
+        relied.and_then(|seen| seen.value.as_ref()).is_some_and(Treaty::is_valid_in)
     }
 
     /// The number of programs that have their turn here, and of reads that wait for theirs.

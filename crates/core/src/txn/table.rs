@@ -159,7 +159,7 @@ fn homes(cursor: &mut Cursor) -> Result<Vec<(u16, Incarnation)>, Malformed> {
 }
 
 /// Reads the head of an object's row, which may be all of it.
-fn decode_head(incarnation: Incarnation, head: &[u8]) -> Result<Head, Malformed> {
+pub(super) fn decode_head(incarnation: Incarnation, head: &[u8]) -> Result<Head, Malformed> {
     let mut cursor = Cursor(head);
     let version = Version { incarnation, number: cursor.u64()? };
     let holds = match cursor.0.first() {

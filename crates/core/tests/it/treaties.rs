@@ -13,6 +13,7 @@ use slackline_core::machine::ClientId;
 use slackline_core::object::treaty::{Metric, Statement, Treaty, Tree, equally, treaty_key};
 use slackline_core::object::{Change, Home, ObjectKey, Part, Seen, Transaction, Value};
 use slackline_core::stats::Rng;
+use slackline_core::txn::counter_of_row;
 
 use crate::cluster::Cluster;
 
@@ -69,16 +70,10 @@ impl World {
     /// What a counter has come to: of its home's last incarnation, as its disk has it.
     fn count(&self, key: &ObjectKey) -> i64 {
         let host = &self.cluster.hosts[usize::from(key.home)];
-        let rows = host.rows.iter().filter(|(row, _)| row[0] == 0x82 && row[5..] == *key.name.as_bytes());
+        let counters = host.rows.iter().filter_map(|(row, value)| counter_of_row(row, Some(value)));
+        let last = counters.filter(|(_, name, _)| *name == key.name).max_by_key(|(incarnation, _, _)| *incarnation);
         // What was lost counts until its home writes again: nobody can tell the difference before.
-        let lost = self.lost.get(&key.home).copied().unwrap_or(0);
-        let Some((_, row)) = rows.max_by_key(|(row, _)| row[1..5].to_vec()) else { return lost };
-        let mut cursor = slackline_core::codec::Cursor(row);
-        cursor.u64().expect("a version");
-        match Value::decode(&mut cursor) {
-            Ok(Value::Counter(count)) => count,
-            other => panic!("no counter: {other:?}"),
-        }
+        last.map_or(self.lost.get(&key.home).copied().unwrap_or(0), |(_, _, count)| count)
     }
 
     fn is_true(&self) -> bool {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use slackline_sim::{Report, RunOptions, run, sweep};
 
-const USAGE: &str = "usage: sweep SEED|FIRST..LAST [--trace] [--threads N] [--operations N] [--transactions N] [--keep-going] [--no-probes]";
+const USAGE: &str = "usage: sweep SEED|FIRST..LAST [--trace] [--threads N] [--operations N] [--transactions N] [--treaties N] [--keep-going] [--no-probes]";
 
 fn main() -> ExitCode {
     let mut seeds = None;
@@ -32,6 +32,7 @@ fn main() -> ExitCode {
             }
             "--threads" => number().map(|number: u64| threads = number as usize),
             "--transactions" => number().map(|number| options.transactions = number),
+            "--treaties" => number().map(|number| options.treaties = number),
             "--operations" => number().map(|number| options.operations = number),
             text => parse(text).map(|range| seeds = Some(range)),
         };

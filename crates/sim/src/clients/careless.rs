@@ -217,14 +217,21 @@ impl Simulation {
         }
 
         let ops = &self.oracle.sessions[&(site, session.incarnation, session.id)];
-        let waiting = |sequence: &u64| ops_wait(&self.oracle.ops[ops[*sequence as usize - 1] as usize]);
+        let op = |sequence: u64| &self.oracle.ops[ops[sequence as usize - 1] as usize];
+
+        // A client stays within a window of what the site has answered: it does not jump again before its last jump was.
+        let landed_from = if session.floor > 0 { session.floor + SESSION_WINDOW - 1 } else { 1 };
+        if !(landed_from..session.next).any(|sequence| op(sequence).told.is_some()) {
+            return;
+        }
+        let waiting = |sequence: &u64| ops_wait(op(*sequence));
         let victim = (floor..session.next).rev().find(waiting).filter(|_| !self.rng.one_in(3));
         if victim.is_some() {
             self.probes.hit("client: jumps its window over what waits");
         }
 
         let victim = victim.unwrap_or_else(|| floor + self.rng.below(span));
-        let waits = ops_wait(&self.oracle.ops[ops[victim as usize - 1] as usize]);
+        let waits = ops_wait(op(victim));
         let beyond = if self.rng.one_in(4) { 600 } else { 3 };
         let target = victim + SESSION_WINDOW - 1 + self.rng.below(beyond);
         if target < session.next {

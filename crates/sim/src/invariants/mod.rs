@@ -19,6 +19,7 @@ pub mod refusal;
 pub mod release;
 pub mod serializable;
 pub mod survival;
+pub mod treaties;
 pub mod turns;
 
 /// An invariant that did not hold.

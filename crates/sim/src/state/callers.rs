@@ -82,8 +82,21 @@ pub(crate) struct Ledger {
     pub(crate) programs: BTreeMap<u64, Program>,
     /// The lists of each pair, and its counters, as they were read at rest.
     pub(crate) finals: Vec<Final>,
+    /// Transactions over treaties that were committed.
+    pub(crate) treaties: u64,
+    /// What the programs over the treaty `ordered` add, by number.
+    pub(crate) entries: BTreeMap<u64, Entry>,
     /// The end of the audit's present operation: an outcome, or why there is none.
     pub(crate) audited: Option<Result<Outcome, String>>,
+}
+
+/// What a program over the treaty `ordered` adds to its counters: to the first, and to the second in a block that may be undone.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Entry {
+    /// What it adds to the first.
+    pub(crate) adds: i64,
+    /// What the block adds to the second.
+    pub(crate) block: i64,
 }
 
 /// Something that happened to a caller.
@@ -97,6 +110,10 @@ pub(crate) enum Event {
     LetGo { holder: u64 },
     /// Its deadline passed, and it does not know.
     InDoubt { id: OperationId, command: Command },
+    /// It was told whether a treaty's statement is true, by a program whose last run began then.
+    Verdict { treaty: usize, began: u64, verdict: bool },
+    /// The same of `ordered`, of the statement before and after the block; and what it has seen of the list.
+    Ordered { entry: Entry, seen: Vec<u64>, told: [Option<bool>; 2] },
     /// It came across something that a sweep counts.
     Probe(&'static str),
 }

@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | [`Settings`] | what was drawn before the run began |
 //! | `post` | requests, and responses on their way |
-//! | `clients`, `txns`, `callers` | the workload |
+//! | `clients`, `txns`, `callers`, `treaties` | the workload |
 //! | `faults`, `brink` | what is wrong |
 //! | `watch` | what was seen of sites |
 //! | `audit` | how far the audit is |
@@ -18,6 +18,7 @@ pub(crate) mod clients;
 pub(crate) mod faults;
 pub(crate) mod post;
 pub(crate) mod timer;
+pub(crate) mod treaties;
 pub(crate) mod txns;
 pub(crate) mod watch;
 
@@ -37,6 +38,7 @@ use callers::Callers;
 use clients::Clients;
 use faults::Faults;
 use post::{Post, Purpose};
+use treaties::Treaties;
 use txns::Txns;
 use watch::Watch;
 
@@ -47,6 +49,8 @@ pub struct RunOptions {
     pub operations: u64,
     /// Transactions that are committed, at least.
     pub transactions: u64,
+    /// Transactions over treaties that are committed, at least.
+    pub treaties: u64,
     /// Faults that strike, at least.
     pub faults: u64,
     /// True if every event is printed to standard output as one line.
@@ -55,7 +59,7 @@ pub struct RunOptions {
 
 impl Default for RunOptions {
     fn default() -> Self {
-        Self { operations: 20_000, transactions: 5_000, faults: 20, trace: false }
+        Self { operations: 20_000, transactions: 5_000, treaties: 2_000, faults: 20, trace: false }
     }
 }
 
@@ -110,6 +114,8 @@ pub(crate) struct Simulation {
     pub(crate) txns: Txns,
     /// Callers of the product's client.
     pub(crate) callers: Callers,
+    /// Their treaties.
+    pub(crate) treaties: Treaties,
     /// What is wrong.
     pub(crate) faults: Faults,
     /// What was seen of sites.
