@@ -6,7 +6,11 @@
 //! (the module `driven`), ticks when the machine asks for them, and messages of the other sites. Not timed: making the requests,
 //! and the other two sites, which are real machines too and are looked after between chunks of requests.
 //!
-//! The quotas are created by the product's client. The acquires are not: their requests are made ahead, a chunk at a time, which that
+//! Then the same site commits transactions that add one to one of 10,000 counters, or take one away: to counters of which nobody says
+//! anything (`add`), and to counters that are each in a treaty of all three sites, so that each add is judged by a bound and feeds an
+//! estimate (`add-treaty`).
+//!
+//! The quotas are created by the product's client, and so are the treaties. The acquires and adds are not: their requests are made ahead, a chunk at a time, which that
 //! client cannot do (the module `ahead` says why).
 
 mod trio;
@@ -19,6 +23,7 @@ use slackline_core::clock::SECOND;
 use slackline_core::id::SiteId;
 use slackline_core::machine::{ClientId, Effect, Input};
 use slackline_core::node::Node;
+use slackline_core::object::{Change, Home, Part, Transaction};
 use slackline_core::peer::PeerMessage;
 use slackline_core::stats::Rng;
 
@@ -51,6 +56,8 @@ impl Default for CoreOptions {
     }
 }
 
+/// What each counter holds at first: more than all that is taken away.
+const PLENTY: i64 = 1 << 40;
 /// The exponent of Zipf's law.
 const SKEW: f64 = 1.0;
 /// Clients, each with a session of its own.
@@ -70,11 +77,13 @@ const TIMEOUT: u64 = SECOND;
 ///
 /// If the books are wrong afterwards.
 pub fn core(options: &CoreOptions) -> Report {
-    let measured = options.batches.iter().map(|&batch| run(options, batch)).collect();
+    let acquires = options.batches.iter().map(|&batch| run(options, Work::Acquires, batch));
+    let adds = [Work::Adds { treaties: false }, Work::Adds { treaties: true }].map(|work| run(options, work, 1));
+    let measured = acquires.chain(adds).collect();
     let per_core = "one core, one thread; the clock is real, the other two sites are looked after between timed chunks";
     let facts = vec![
         ("timed".into(), per_core.into()),
-        ("rounds".into(), format!("the median of {} of {} acquires each", options.rounds, options.acquires)),
+        ("rounds".into(), format!("the median of {} of {} operations each", options.rounds, options.acquires)),
         ("latency".into(), "of one `handle` and what its driver does for it, without a sync".into()),
         ("paper".into(), "gives no figure for one site's machine alone".into()),
     ];
@@ -98,10 +107,59 @@ fn report(figure: &str, seed: u64, measured: Vec<Measured>, facts: Vec<(String, 
     }
 }
 
-/// Acquires in batches of one size.
-fn run(options: &CoreOptions, batch: usize) -> Measured {
-    let (mut bench, names) = Bench::prepare(options.quotas, options.seed);
-    let mut generator = Generator::new(&mut bench, names, options.seed, batch);
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Work {
+    /// Acquires of quotas.
+    Acquires,
+    /// Transactions that each change a counter by one.
+    Adds {
+        /// True if each counter is in a treaty.
+        treaties: bool,
+    },
+}
+
+impl Work {
+    /// What it needs.
+    fn prepare(self, trio: &mut Trio, names: &[String]) {
+        match self {
+            Work::Acquires => trio.create_all(names),
+            Work::Adds { treaties } => {
+                trio.add_to_all(names, PLENTY);
+                if treaties {
+                    trio.make_treaties(names, PLENTY);
+                }
+            }
+        }
+    }
+
+    /// One operation.
+    fn operation(self, name: String, rng: &mut Rng) -> Operation {
+        match self {
+            Work::Acquires => Operation::Acquire { quota: name, amount: 1, hold: Hold::Counted },
+            Work::Adds { .. } => {
+                let change = Change::Add(if rng.one_in(2) { 1 } else { -1 });
+                let part = Part { writes: vec![(name, change)], ..Part::default() };
+                let homes = vec![Home { region: 0, part, ..Home::default() }];
+                Operation::Commit(Box::new(Transaction { homes, ..Transaction::default() }))
+            }
+        }
+    }
+
+    /// The name of its run.
+    fn config(self, batch: usize) -> String {
+        match self {
+            Work::Acquires => format!("batch-{batch}"),
+            Work::Adds { treaties: false } => "add".to_owned(),
+            Work::Adds { treaties: true } => "add-treaty".to_owned(),
+        }
+    }
+}
+
+/// Operations in batches of one size.
+fn run(options: &CoreOptions, work: Work, batch: usize) -> Measured {
+    let (mut bench, names) = Bench::prepare(options.quotas, options.seed, |trio, names| work.prepare(trio, names));
+    let mut generator = Generator::new(&mut bench, names, options.seed, work, batch);
 
     // What warms caches is not counted.
     acquire(&mut bench, &mut generator, options.acquires.min(4 * CHUNK as u64));
@@ -118,15 +176,24 @@ fn run(options: &CoreOptions, batch: usize) -> Measured {
     let metrics = *bench.site.node.metrics();
     let speeds: Vec<u64> = rounds.iter().map(|(granted, seconds, _)| (*granted as f64 / seconds) as u64).collect();
     let (granted, seconds, latencies) = median(rounds, |(granted, seconds, _)| *granted as f64 / seconds);
-    let mut run = Run::new(format!("batch-{batch}"));
+    let mut run = Run::new(work.config(batch));
     run.committed = granted;
     run.latency_ms = Latency::from(&latencies);
     run.gifts = metrics.gifts_sent() + metrics.gifts_received;
     run.rebalances = metrics.rebalances;
     run.wan_messages = Some(metrics.messages_sent);
-    let run = run.took(seconds).with("quotas", options.quotas).with("rounds_per_s", speeds);
-    let logged = (bench.site.logged() - bench.logged_before) as f64;
-    (run.with("logged_bytes_per_acquire", logged / bench.seen.granted as f64), latencies)
+    let ns = seconds * 1e9 / granted.max(1) as f64;
+    let run = run.took(seconds).with("rounds_per_s", speeds).with("ns_per_operation", ns.round());
+    let logged = (bench.site.logged() - bench.logged_before) as f64 / bench.seen.granted as f64;
+    let run = match work {
+        Work::Acquires => run.with("quotas", options.quotas).with("logged_bytes_per_acquire", logged),
+        Work::Adds { treaties } => {
+            let leaves = bench.site.node.chapters().txns.leaves(clock(bench.began)).len();
+            assert_eq!(leaves, if treaties { options.quotas } else { 0 }, "each counter keeps its treaty, if it has one");
+            run.with("counters", options.quotas).with("treaties", leaves).with("logged_bytes_per_add", logged)
+        }
+    };
+    (run, latencies)
 }
 
 /// Carries out acquires, a chunk at a time.
@@ -140,14 +207,16 @@ fn acquire(bench: &mut Bench, generator: &mut Generator, acquires: u64) {
     }
 }
 
-/// Every acquire was granted, and the quotas' own totals say so too.
+/// Every operation was done, and the quotas' own totals say so too.
 fn verify(bench: &Bench, generator: &Generator) {
     let asked: u64 = generator.sessions.iter().map(Ahead::requested).sum();
     let granted = bench.seen.granted;
-    assert_eq!(granted, asked, "every acquire must be granted");
+    assert_eq!(granted, asked, "every operation must be done");
 
-    let booked: u128 = bench.site.node.chapters().quotas.iter().map(|quota| quota.used().0).sum();
-    assert_eq!(booked, u128::from(granted), "the quotas' books must show what was granted");
+    if generator.work == Work::Acquires {
+        let booked: u128 = bench.site.node.chapters().quotas.iter().map(|quota| quota.used().0).sum();
+        assert_eq!(booked, u128::from(granted), "the quotas' books must show what was granted");
+    }
     assert_eq!(bench.site.node.metrics().repeated, 0, "every id must be fresh");
     assert_eq!(bench.site.held_back(), 0, "nothing may be left behind");
 }
@@ -159,7 +228,7 @@ struct Bench {
     /// Everything that has left it.
     seen: Seen,
     /// The other sites.
-    others: Vec<Node>,
+    others: Vec<Driven>,
     /// Messages to the site, which arrive with the next chunk, each with its sender.
     to_site: Vec<(SiteId, PeerMessage)>,
     /// Time spent in timed chunks.
@@ -177,7 +246,7 @@ struct Bench {
 struct Seen {
     /// Messages to other sites that have not been delivered.
     mail: Mail,
-    /// Acquires that were granted.
+    /// Acquires that were granted, and transactions that were committed.
     granted: u64,
     /// The session that was opened last, until somebody uses it.
     opened: Option<Ahead>,
@@ -187,7 +256,8 @@ impl Seen {
     fn take(&mut self, effect: Effect<Node>) {
         match effect {
             Effect::Respond { response: Response::Batch { answers, .. }, .. } => {
-                let is_granted = |outcome: &Outcome| matches!(outcome, Outcome::Granted { .. });
+                let is_granted =
+                    |outcome: &Outcome| matches!(outcome, Outcome::Granted { .. } | Outcome::Committed { .. });
                 self.granted += answers.iter().filter(|answer| is_granted(&answer.outcome)).count() as u64;
             }
             Effect::Respond { response, .. } => self.opened = Ahead::opened(&response),
@@ -199,11 +269,11 @@ impl Seen {
 }
 
 impl Bench {
-    /// Three sites that serve and have quotas; and the quotas' names.
-    fn prepare(quotas: usize, seed: u64) -> (Self, Vec<String>) {
-        let names: Vec<String> = (0..quotas).map(|quota| format!("quota-{quota}")).collect();
+    /// Three sites that serve and have what `prepare` makes under these names; and the names.
+    fn prepare(count: usize, seed: u64, prepare: impl FnOnce(&mut Trio, &[String])) -> (Self, Vec<String>) {
+        let names: Vec<String> = (0..count).map(|number| format!("quota-{number}")).collect();
         let mut trio = Trio::ready(seed);
-        trio.create_all(&names);
+        prepare(&mut trio, &names);
         let Trio { first: site, others, now: began, .. } = trio;
         let logged_before = site.logged();
         let bench = Self {
@@ -258,7 +328,7 @@ impl Bench {
         self.timed = before + began.elapsed();
 
         // Nothing is timed from here.
-        deliver(&mut self.others, clock(self.began + self.timed.as_micros() as u64), &mut self.seen.mail);
+        deliver(&mut self.others, self.began + self.timed.as_micros() as u64, &mut self.seen.mail);
         self.to_site.extend(self.seen.mail.drain(..).map(|(from, _, message)| (from, message)));
     }
 
@@ -275,31 +345,33 @@ impl Bench {
 
 /// Makes requests as clients would.
 struct Generator {
-    /// The quotas' names, the popular ones first.
+    /// The names of quotas or counters, the popular ones first.
     names: Vec<String>,
-    /// The quotas' popularity.
+    /// Their popularity.
     zipf: Zipf,
-    /// Draws quotas.
+    /// Draws names.
     rng: Rng,
     /// The clients' sessions.
     sessions: Vec<Ahead>,
     /// The position of the session that asks next.
     turn: usize,
-    /// The number of acquires of a request.
+    /// What is asked for.
+    work: Work,
+    /// The number of operations of a request.
     batch: usize,
 }
 
 impl Generator {
-    fn new(bench: &mut Bench, names: Vec<String>, seed: u64, batch: usize) -> Self {
+    fn new(bench: &mut Bench, names: Vec<String>, seed: u64, work: Work, batch: usize) -> Self {
         let sessions = (0..SESSIONS).map(|_| bench.open()).collect();
-        Self { zipf: Zipf::new(names.len(), SKEW), names, rng: Rng::new(seed), sessions, turn: 0, batch }
+        Self { zipf: Zipf::new(names.len(), SKEW), names, rng: Rng::new(seed), sessions, turn: 0, work, batch }
     }
 
-    /// Requests that have this number of acquires together.
-    fn requests(&mut self, acquires: usize) -> Vec<Request> {
-        let Self { names, zipf, rng, sessions, turn, batch } = self;
-        let mut requests = Vec::with_capacity(acquires / *batch + 1);
-        let mut left = acquires;
+    /// Requests that have this number of operations together.
+    fn requests(&mut self, operations: usize) -> Vec<Request> {
+        let Self { names, zipf, rng, sessions, turn, work, batch } = self;
+        let mut requests = Vec::with_capacity(operations / *batch + 1);
+        let mut left = operations;
 
         // Each session has its part of what is under way, and at least the batch that it sends.
         let in_flight = (IN_FLIGHT.max(*batch) / SESSIONS).max(*batch) as u64;
@@ -307,8 +379,8 @@ impl Generator {
             let size = left.min(*batch);
             left -= size;
             let operations = (0..size).map(|_| {
-                let quota = names[zipf.draw(rng)].clone();
-                Operation::Acquire { quota, amount: 1, hold: Hold::Counted }
+                let name = names[zipf.draw(rng)].clone();
+                work.operation(name, rng)
             });
 
             // Sessions by turns, as requests of different clients come.

@@ -517,9 +517,10 @@ impl View {
         }
     }
 
-    /// True if the working set named this key as a head.
+    /// True if the working set named this key as a head. Of one that was found in a range of which it wants the keys alone, nothing
+    /// is known but that it is there.
     pub fn knows_head(&self, key: &[u8]) -> bool {
-        self.heads.contains_key(key)
+        self.heads.get(key).is_some_and(|head| head.as_ref().is_none_or(|head| !head.is_empty()))
     }
 
     /// True if the working set named exactly this range of heads.
@@ -961,5 +962,17 @@ mod tests {
             let heads: Vec<_> = view.heads_of(&range).map(|(key, head)| (key.to_vec(), head.len())).collect();
             assert_eq!(heads, expected.into_iter().map(|(key, _)| (key, 5)).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn head_of_a_key_that_was_only_listed_is_not_known() {
+        let stored = BTreeMap::from([(b"a1".to_vec(), b"value".to_vec()), (b"a2".to_vec(), b"value".to_vec())]);
+        let range = KeyRange { from: b"a".to_vec(), to: b"b".to_vec(), limit: 9 };
+        let heads = vec![(b"a2".to_vec(), 3), (b"c".to_vec(), 3)];
+        let needed = KeySet { heads, head_ranges: vec![(range.clone(), 0)], ..KeySet::default() };
+        let view = View::prepare(needed, &Overlay::default(), &stored).expect("readable");
+        assert_eq!(view.heads_of(&range).map(|(key, _)| key).collect::<Vec<_>>(), [b"a1", b"a2"]);
+        assert!(!view.knows_head(b"a1"), "that it is there is all that is known");
+        assert!(view.knows_head(b"a2") && view.knows_head(b"c"), "read, and read as nothing");
     }
 }

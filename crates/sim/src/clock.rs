@@ -68,9 +68,10 @@ impl Clock {
         self.read(now).wall - EPOCH - now as i64
     }
 
-    /// A new life: the monotonic clock starts again.
+    /// A new life: the monotonic clock starts again. It does not stand: a machine on which a process is started runs.
     pub(crate) fn restart(&mut self, now: u64, mono: u64) {
         self.rebase(now);
+        self.stands_until = now;
         self.mono = mono;
     }
 
@@ -128,6 +129,9 @@ mod tests {
             let at = clock.when(3_000_000, stood + 500_000);
             assert!((5_400_000..=5_500_001).contains(&at), "{drift}: {at}");
             assert_eq!(clock.when(3_000_000, stood), 3_000_000);
+            let mut restarted = clock;
+            restarted.restart(3_000_000, 7);
+            assert!(restarted.read(4_000_000).mono.abs_diff(1_000_007) <= 100_000, "{drift}");
             clock.set_wall(4_500_000, 0, 0);
             assert!(clock.read(6_000_000).mono.abs_diff(stood + 1_000_000) <= 100_000, "{drift}");
         }

@@ -4,7 +4,7 @@ use slackline_core::api::{Operation, Outcome, Readiness};
 use slackline_core::clock::MILLISECOND;
 use slackline_core::machine::Effect;
 use slackline_core::node::Node;
-use slackline_core::object::message::{Message, Vote};
+use slackline_core::object::message::{Message, Says, Vote};
 use slackline_core::object::{Abort, Cause, Transaction};
 use slackline_core::peer::{Body, PeerMessage};
 use slackline_core::warranty::LEASE;
@@ -150,6 +150,15 @@ impl Simulation {
             if let Message::Revoke { rights, .. } = message {
                 let asked_back = rights.iter().map(|(name, _)| ((site, to, name.clone()), now));
                 self.watch.refusals.asked_back.extend(asked_back);
+            }
+            // For slack of a treaty, whoever has some is asked, or the treaty's home to retract it.
+            if let Message::Treaty { treaty, says: Says::Ask { .. } | Says::Retract { .. }, .. } = message {
+                let of = self.treaties.all.iter().find(|watched| watched.key == *treaty);
+                let here = of.into_iter().flat_map(|watched| &watched.counters);
+                for key in here.filter(|key| usize::from(key.home) == site) {
+                    let others = self.settings.members.iter().map(|other| ((site, *other, key.name.clone()), now));
+                    self.watch.refusals.asked_back.extend(others);
+                }
             }
         }
         for (_, message) in messages {

@@ -4,16 +4,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use slackline_core::api::{Outcome, Readiness, Response, SESSION_WINDOW};
-use slackline_core::clock::{MILLISECOND, Now, SECOND};
-use slackline_core::id::SiteId;
-use slackline_core::machine::{ClientId, Effect, Input, Machine, View};
+use slackline_core::clock::{MILLISECOND, SECOND};
+use slackline_core::id::{Incarnation, SiteId};
+use slackline_core::machine::{ClientId, Effect, Input};
 use slackline_core::node::{Config, Node};
+use slackline_core::object::treaty::{Metric, Note, Statement, Treaty, Tree, equally, treaty_key};
+use slackline_core::object::{Change, Home, ObjectKey, Part, Transaction};
 use slackline_core::peer::PeerMessage;
 use slackline_session::command::Command;
 use slackline_session::time::Time;
 
 use crate::client::SiteClient;
-use crate::driven::{Driven, clock};
+use crate::driven::Driven;
 
 /// Member positions.
 const SITES: usize = 3;
@@ -35,8 +37,8 @@ pub(super) fn config(position: usize) -> Config {
 pub(super) struct Trio {
     /// The site that is to be measured.
     pub(super) first: Driven,
-    /// The others. Nobody looks at what they persist.
-    pub(super) others: Vec<Node>,
+    /// The others.
+    pub(super) others: Vec<Driven>,
     /// The time of all clocks, in microseconds.
     pub(super) now: u64,
     /// Messages on their way.
@@ -48,18 +50,14 @@ pub(super) struct Trio {
 impl Trio {
     /// Sites that serve, know of each other and have compared their clocks.
     pub(super) fn ready(seed: u64) -> Self {
-        let (now, nothing) = (SECOND, BTreeMap::new());
+        let now = SECOND;
         let seed = |position: usize| seed.wrapping_mul(SITES as u64).wrapping_add(position as u64);
-        let open = |position| {
-            let node = Node::open(config(position), seed(position), 0, &nothing, clock(now));
-            node.expect("new storage and a sound configuration")
-        };
-        let first = Driven::open(config(0), seed(0), now);
-        let others = (1..SITES).map(open).collect();
+        let open = |position| Driven::open(config(position), seed(position), now);
+        let (first, others) = (open(0), (1..SITES).map(open).collect());
         let mut trio = Self { first, others, now, mail: Vec::new(), responses: Vec::new() };
 
         let serves = |node: &Node| node.readiness() == Readiness::Ready;
-        while !serves(&trio.first.node) || !trio.others.iter().all(serves) {
+        while !serves(&trio.first.node) || !trio.others.iter().all(|other| serves(&other.node)) {
             assert!(trio.now < 60 * SECOND, "the sites must become ready");
             trio.pass(10 * MILLISECOND);
         }
@@ -72,7 +70,6 @@ impl Trio {
     /// Creates the quotas, by rounds among the three sites.
     pub(super) fn create_all(&mut self, names: &[String]) {
         let mut client = SiteClient::new(self.first.node.config().me, PATIENCE);
-        self.send(&mut client);
 
         // Half a session's window at a time, so that one session is enough.
         for some in names.chunks(SESSION_WINDOW as usize / 2) {
@@ -81,24 +78,82 @@ impl Trio {
                 client.submit(create, Time(self.now)).expect("fewer creations than the client takes in");
             }
 
-            let patience = self.now + PATIENCE.as_micros() as u64;
-            self.send(&mut client);
-            while !client.is_idle() {
-                assert!(self.now < patience, "every quota must be created");
-                self.pass(10 * MILLISECOND);
-                self.send(&mut client);
-            }
+            self.settle(&mut client, |outcome| matches!(outcome, Outcome::Created { .. }));
         }
     }
 
+    /// Lets time pass until everything that a client was asked for has ended as it should.
+    fn settle(&mut self, client: &mut SiteClient, is_done: fn(&Outcome) -> bool) {
+        let patience = self.now + PATIENCE.as_micros() as u64;
+        self.send(client, is_done);
+        while !client.is_idle() {
+            assert!(self.now < patience, "everything must be done in time");
+            self.pass(10 * MILLISECOND);
+            self.send(client, is_done);
+        }
+    }
+
+    /// Has counters of the three sites hold this much each, and makes a treaty over each three that says that their sum is not negative.
+    pub(super) fn make_treaties(&mut self, names: &[String], count: i64) {
+        let mut client = SiteClient::new(self.first.node.config().me, PATIENCE);
+        let homes: BTreeMap<u16, Incarnation> = (0..SITES as u16).map(|home| (home, Incarnation(1))).collect();
+        for some in names.chunks(SESSION_WINDOW as usize / 4) {
+            for name in some {
+                let counter = |home| ObjectKey::new(home, name.clone());
+                let sum = Metric::Sum((0..SITES as u16).map(|home| Metric::Counter(counter(home))).collect());
+                let treaty = Treaty {
+                    nonce: 1,
+                    is_valid: true,
+                    retracts: 0,
+                    statement: Statement::AtLeast(sum, 0),
+                    tree: Tree::Flat,
+                };
+                // At home at another site than the one that is measured.
+                let key = treaty_key(1, name);
+                let notes = treaty.notes(&key, &homes, &|_| count, &equally).expect("a statement that is true");
+                let rests = notes[&0].homes.clone();
+                let home = |(region, note): (u16, Note)| {
+                    let mut part = Part { notes: vec![note], ..Part::default() };
+                    if region == key.home {
+                        part.reads.push((key.name.clone(), 0));
+                        part.writes.push((key.name.clone(), Change::Put(treaty.to_value(&key, &rests))));
+                    }
+                    Home { region, incarnation: Incarnation(1), part }
+                };
+                let making = notes.into_iter().map(home).collect();
+                self.commit(&mut client, making);
+            }
+            self.settle(&mut client, |outcome| matches!(outcome, Outcome::Committed { .. }));
+        }
+    }
+
+    /// Adds an amount to counters of all three sites.
+    pub(super) fn add_to_all(&mut self, names: &[String], amount: i64) {
+        let mut client = SiteClient::new(self.first.node.config().me, PATIENCE);
+        for some in names.chunks(SESSION_WINDOW as usize / 4) {
+            for name in some {
+                let home = |region| {
+                    let part = Part { writes: vec![(name.clone(), Change::Add(amount))], ..Part::default() };
+                    Home { region, incarnation: Incarnation(1), part }
+                };
+                self.commit(&mut client, (0..SITES as u16).map(home).collect());
+            }
+            self.settle(&mut client, |outcome| matches!(outcome, Outcome::Committed { .. }));
+        }
+    }
+
+    fn commit(&mut self, client: &mut SiteClient, homes: Vec<Home>) {
+        let transaction = Transaction { homes, max_wait: SECOND, ..Transaction::default() };
+        client.submit(Command::commit(transaction), Time(self.now)).expect("fewer than the client takes in");
+    }
+
     /// Lets a client send what it has to send, and hear what was responded, until both are still.
-    fn send(&mut self, client: &mut SiteClient) {
+    fn send(&mut self, client: &mut SiteClient, is_done: fn(&Outcome) -> bool) {
         let now = Time(self.now);
         loop {
             for response in std::mem::take(&mut self.responses) {
                 let ended = client.receive(response, now).expect("the site does what it is asked");
-                let is_created = |outcome: &Outcome| matches!(outcome, Outcome::Created { .. });
-                assert!(ended.iter().all(|call| is_created(&call.outcome)), "every quota must be created: {ended:?}");
+                assert!(ended.iter().all(|call| is_done(&call.outcome)), "everything must be done: {ended:?}");
             }
             let Some(request) = client.next_request(now) else { return };
             self.feed(Input::Request { client: ClientId(1), request });
@@ -119,7 +174,7 @@ impl Trio {
                     self.feed(Input::Message { from, message });
                 }
                 None if is_due => self.feed(Input::Tick),
-                None => deliver(&mut self.others, clock(self.now), &mut self.mail),
+                None => deliver(&mut self.others, self.now, &mut self.mail),
             }
             if self.mail.is_empty() && !is_due {
                 break;
@@ -142,21 +197,16 @@ impl Trio {
 }
 
 /// Wakes sites that want it and delivers mail, until only mail for others is left.
-pub(super) fn deliver(nodes: &mut [Node], now: Now, mail: &mut Mail) {
-    let mut effects = Vec::new();
-    for node in nodes.iter_mut().filter(|node| node.deadline().is_some_and(|deadline| deadline <= now.mono)) {
-        node.handle(now, Input::Tick, &View::empty(), &mut effects);
-        post(node.config().me, &mut effects, mail);
+pub(super) fn deliver(sites: &mut [Driven], mono: u64, mail: &mut Mail) {
+    for site in sites.iter_mut().filter(|site| site.is_due(mono)) {
+        post(site, mono, Input::Tick, mail);
     }
 
     let mut left = Vec::new();
     while !mail.is_empty() {
         for (from, to, message) in std::mem::take(mail) {
-            match nodes.iter_mut().find(|node| node.config().me == to) {
-                Some(node) => {
-                    node.handle(now, Input::Message { from, message }, &View::empty(), &mut effects);
-                    post(to, &mut effects, mail);
-                }
+            match sites.iter_mut().find(|site| site.node.config().me == to) {
+                Some(site) => post(site, mono, Input::Message { from, message }, mail),
                 None => left.push((from, to, message)),
             }
         }
@@ -164,11 +214,14 @@ pub(super) fn deliver(nodes: &mut [Node], now: Now, mail: &mut Mail) {
     *mail = left;
 }
 
-/// Takes the messages out of effects; what is persisted and answered is of no interest here.
-fn post(from: SiteId, effects: &mut Vec<Effect<Node>>, mail: &mut Mail) {
-    for effect in effects.drain(..) {
+/// Hands an input to a site, and takes the messages that come of it; what is answered is of no interest here.
+fn post(site: &mut Driven, mono: u64, input: Input<Node>, mail: &mut Mail) {
+    let from = site.node.config().me;
+    let mut release = |effect| {
         if let Effect::Send { to, message } = effect {
             mail.push((from, to, message));
         }
-    }
+    };
+    site.input(mono, input, &mut release);
+    site.sync(release);
 }

@@ -380,8 +380,9 @@ impl Participant {
             Some(wait) if wait.expected > max_wait => {
                 // Its client will come again. Were rights not asked back for it, readers would renew them without end.
                 self.ask_back(turn, id);
-                for (name, _) in self.entries[&id].part().into_iter().flat_map(|part| &part.writes) {
-                    self.issuer.give_respite(turn.here.now, name);
+                if let Some(part) = self.entries[&id].part() {
+                    part.writes.iter().for_each(|(name, _)| self.issuer.give_respite(turn.here.now, name));
+                    self.leaves.press(turn, &self.locks, part);
                 }
                 let abort = wait.refusal(&turn.here);
                 Some(self.refuse_part(turn, id, abort))

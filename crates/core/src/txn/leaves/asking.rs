@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Asking, Lack, Leaves, Making, Stage, TRIES, Timer, Want, clamped, say};
+use super::{Asking, Lack, Leaves, Making, PRESSED, Stage, TRIES, Timer, Want, clamped, say};
 use crate::clock::MILLISECOND;
 use crate::config::Slack;
 use crate::id::{OperationId, SiteId};
@@ -27,6 +27,31 @@ impl Leaves {
         }
         self.wants.insert(id, want);
         makings.iter().for_each(|making| self.ask_for_wanted(turn, making));
+    }
+
+    /// A part that may not wait for slack is refused. Its client will come again, and should find the slack; where it still lacks it then,
+    /// the treaty retracted, or no client without patience could ever break a treaty.
+    pub(in crate::txn) fn press(&mut self, turn: &mut Turn, locks: &Locks, part: &Part) {
+        let now = turn.here.now.mono;
+        let mut lacking: BTreeMap<Making, BTreeSet<u32>> = BTreeMap::new();
+        for Lack { making, clause, .. } in self.lacks(locks, part) {
+            lacking.entry(making).or_default().insert(clause);
+        }
+        for (making, clauses) in lacking {
+            let leaf = self.leaves.get_mut(&making).expect("it lacks slack");
+            if leaf.stage != Stage::Kept || leaf.asking.is_some() || part.relies.contains(&making.0) {
+                continue;
+            }
+            let was_pressed = leaf.pressed.replace(now).is_some_and(|before| now - before < PRESSED);
+            if !was_pressed {
+                self.ask(turn, &making, clauses, false);
+            }
+            let leaf = self.leaves.get_mut(&making).expect("looked up above");
+            if was_pressed || leaf.asking.is_none() {
+                leaf.stage = Stage::Retracting(now);
+                self.ask_to_retract(turn, &making);
+            }
+        }
     }
 
     /// A part that waited is judged now.
@@ -70,7 +95,7 @@ impl Leaves {
         }
 
         // While the treaty is being retracted, there is nothing to divide.
-        if leaf.stage == Stage::Retracting {
+        if matches!(leaf.stage, Stage::Retracting(_)) {
             return self.deny(making);
         }
         let clauses: BTreeSet<u32> = self.wanted(making).into_keys().collect();
@@ -253,7 +278,7 @@ impl Leaves {
         }
         self.deny(making);
         if !self.wanted(making).is_empty() && self.leaves[making].stage == Stage::Kept {
-            self.leaves.get_mut(making).expect("looked up above").stage = Stage::Retracting;
+            self.leaves.get_mut(making).expect("looked up above").stage = Stage::Retracting(turn.here.now.mono);
             self.ask_to_retract(turn, making);
         }
     }

@@ -88,6 +88,8 @@ const AGAIN: u64 = 250 * MILLISECOND;
 const CONFIRM: u64 = 60 * SECOND;
 /// The number of times that the others are asked for slack for one shortage, while they have enough together.
 const TRIES: u32 = 6;
+/// For so long a leaf remembers that a part was refused which may not wait for slack, in microseconds.
+const PRESSED: u64 = 10 * SECOND;
 /// What stands in the key of a leaf's own row in place of a clause.
 const WHOLE: u64 = u64::MAX;
 
@@ -101,8 +103,8 @@ enum Stage {
     Prepared,
     /// The bounds are kept.
     Kept,
-    /// They are kept, and the treaty's home is asked to retract the treaty.
-    Retracting,
+    /// They are kept, and the treaty's home is asked to retract the treaty, since this monotonic time.
+    Retracting(u64),
     /// They are kept until this monotonic time. The treaty's home cannot be reached, and this home no longer vouches to it.
     Leaving(u64),
     /// They are kept no longer; but this home does not vouch before the treaty's home says that the treaty is retracted.
@@ -122,6 +124,8 @@ struct Leaf {
     clauses: BTreeMap<u32, Held>,
     /// The question for slack that is under way.
     asking: Option<Asking>,
+    /// The monotonic time at which a part was refused last that may not wait for slack.
+    pressed: Option<u64>,
     /// The number of times that slack was divided again since the treaty was new.
     plans: u32,
     /// What it has counted since this life of the site began.
@@ -487,6 +491,7 @@ impl Leaves {
                 tree: note.tree.clone(),
                 clauses: clauses.collect(),
                 asking: None,
+                pressed: None,
                 plans: 0,
                 counts: Counts::default(),
             };
@@ -590,15 +595,18 @@ impl Leaves {
         let Some(leaf) = self.leaves.get_mut(making) else { return };
         match leaf.stage {
             Stage::Prepared | Stage::Kept => return,
-            Stage::Retracting if !here.is_reachable(home) => {
+            // It may be up, and what it says be lost on its way.
+            Stage::Retracting(since) if !here.is_reachable(home) || now.mono > since + LEASE => {
                 leaf.stage = Stage::Leaving(now.mono + LEASE + 2 * here.config.epsilon);
                 self.write(&mut turn.out.batch, making);
             }
             Stage::Leaving(free_at) if now.mono >= free_at => {
+                // Durable before anything is prepared below the bounds: what is restored then is a leaf without bounds, too.
                 leaf.stage = Stage::Free;
+                self.write(&mut turn.out.batch, making);
                 self.wake(making);
             }
-            Stage::Retracting | Stage::Leaving(_) | Stage::Free => {}
+            Stage::Retracting(_) | Stage::Leaving(_) | Stage::Free => {}
         }
         // While the home is cut off, only the end of the lease is waited for.
         let is_there = turn.here.is_reachable(home);

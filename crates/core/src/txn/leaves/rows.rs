@@ -20,7 +20,11 @@ impl Leaves {
     /// Writes a leaf's rows.
     pub(super) fn write(&self, batch: &mut Batch, making: &Making) {
         let leaf = &self.leaves[making];
-        let mut row = vec![u8::from(matches!(leaf.stage, Stage::Leaving(_) | Stage::Free))];
+        let mut row = vec![match leaf.stage {
+            Stage::Prepared | Stage::Kept | Stage::Retracting(_) => 0,
+            Stage::Leaving(_) => 1,
+            Stage::Free => 2,
+        }];
         put_u64(&mut row, leaf.homes.len() as u64);
         for (home, incarnation) in &leaf.homes {
             put_u64(&mut row, u64::from(*home));
@@ -53,16 +57,20 @@ impl Leaves {
             tree: Tree::Flat,
             clauses: BTreeMap::new(),
             asking: None,
+            pressed: None,
             plans: PLANS,
             counts: Counts::default(),
         };
         let leaf = self.leaves.entry(making).or_insert_with(empty);
         let mut cursor = Cursor(row);
         if clause == WHOLE {
-            // The lease begins again: how much of it the earlier life had waited is not known.
-            if cursor.u8()? != 0 {
-                leaf.stage = Stage::Leaving(u64::MAX);
-            }
+            leaf.stage = match cursor.u8()? {
+                0 => Stage::Kept,
+                // The lease begins again: how much of it the earlier life had waited is not known.
+                1 => Stage::Leaving(u64::MAX),
+                2 => Stage::Free,
+                _ => return Err(Malformed),
+            };
             let home = |cursor: &mut Cursor| {
                 Ok((u16::try_from(cursor.u64()?).map_err(|_| Malformed)?, Incarnation(cursor.u32()?)))
             };
@@ -112,6 +120,8 @@ impl Leaves {
             }
             if matches!(leaf.stage, Stage::Leaving(_)) {
                 leaf.stage = Stage::Leaving(here.now.mono + LEASE + 2 * here.config.epsilon);
+            }
+            if matches!(leaf.stage, Stage::Leaving(_) | Stage::Free) {
                 self.timers.insert((here.now.mono, Timer::Retract(making.clone())));
             }
             self.timers.insert((here.now.mono + SECOND, Timer::Confirm(making)));
