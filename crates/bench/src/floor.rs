@@ -46,20 +46,28 @@ pub(crate) fn fact() -> (String, String) {
     ("floor".into(), what.into())
 }
 
-/// Notes in a site's run how it compares with its floor: the median ratio of what was done in a second, over rounds side by side.
+/// Notes in a site's run how it compares with its floor.
+///
+/// # Errors
+///
+/// As [`ratio`].
+pub(crate) fn compare(run: Run, site: &[f64], floor: &[f64]) -> Result<Run, LiveError> {
+    Ok(run.with("floor_ratio", ratio(site, floor)?))
+}
+
+/// The median ratio of what was done in a second, over rounds side by side, in thousandths.
 ///
 /// # Errors
 ///
 /// Nothing was done in a round.
-pub(crate) fn compare(run: Run, site: &[f64], floor: &[f64]) -> Result<Run, LiveError> {
-    if site.iter().chain(floor).any(|speed| *speed <= 0.0) {
+pub(crate) fn ratio(these: &[f64], others: &[f64]) -> Result<f64, LiveError> {
+    if these.iter().chain(others).any(|speed| *speed <= 0.0) {
         return Err(LiveError::Failed("nothing was done in a round".into()));
     }
 
     // Of rounds side by side, so that what else the machine did in that time falls on both.
-    let ratios: Vec<f64> = site.iter().zip(floor).map(|(site, floor)| site / floor).collect();
-    let ratio = median(ratios, |ratio| *ratio);
-    Ok(run.with("floor_ratio", (ratio * 1e3).round() / 1e3))
+    let ratios: Vec<f64> = these.iter().zip(others).map(|(this, other)| this / other).collect();
+    Ok((median(ratios, |ratio| *ratio) * 1e3).round() / 1e3)
 }
 
 /// Notes in a floor's run what it appends. It answers nothing by a right of its own, and sends nothing to another region.

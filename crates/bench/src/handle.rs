@@ -189,7 +189,11 @@ fn run(options: &CoreOptions, work: Work, batch: usize) -> Measured {
         Work::Acquires => run.with("quotas", options.quotas).with("logged_bytes_per_acquire", logged),
         Work::Adds { treaties } => {
             let leaves = bench.site.node.chapters().txns.leaves(clock(bench.began)).len();
-            assert_eq!(leaves, if treaties { options.quotas } else { 0 }, "each counter keeps its treaty, if it has one");
+            assert_eq!(
+                leaves,
+                if treaties { options.quotas } else { 0 },
+                "each counter keeps its treaty, if it has one"
+            );
             run.with("counters", options.quotas).with("treaties", leaves).with("logged_bytes_per_add", logged)
         }
     };

@@ -213,6 +213,15 @@ impl Sum {
         Self { run, latencies, phases, runs, speeds }
     }
 
+    /// The median ratio to what was done in a second on another line, over rounds side by side.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was done in a round.
+    pub(crate) fn ratio_to(&self, other: &Self) -> Result<f64, LiveError> {
+        floor::ratio(&self.speeds, &other.speeds)
+    }
+
     /// The run where there is no floor.
     pub(crate) fn alone(self) -> Measured {
         (self.run, self.latencies)
@@ -220,7 +229,7 @@ impl Sum {
 }
 
 /// A line, and what was done on it.
-struct Turns<'a, L> {
+pub(crate) struct Turns<'a, L> {
     /// The server to which it leads.
     server: &'a Server,
     /// The callers' way there.
@@ -231,28 +240,29 @@ struct Turns<'a, L> {
     rounds: Vec<Round>,
 }
 
-/// Runs the rounds on two lines, by turns.
-async fn by_turns<'a, L: Line>(
+/// Runs the rounds on several lines, by turns.
+pub(crate) async fn by_turns<'a, L: Line, const N: usize>(
     length: Length,
-    servers: [&'a Server; 2],
-    [site, floor]: [L; 2],
-) -> Result<[Turns<'a, L>; 2], LiveError> {
-    let turns = |server, line| Turns { server, line, told: 0, rounds: Vec::new() };
-    let mut both = [turns(servers[0], site), turns(servers[1], floor)];
-    for turns in &mut both {
+    servers: [&'a Server; N],
+    lines: [L; N],
+) -> Result<[Turns<'a, L>; N], LiveError> {
+    let mut servers = servers.into_iter();
+    let turns = |line| Turns { server: servers.next().expect("as many"), line, told: 0, rounds: Vec::new() };
+    let mut all = lines.map(turns);
+    for turns in &mut all {
         turns.told += turns.line.call(length.warm).await?.latencies.count();
     }
 
     // What warms caches and warranties was told, but is of no round.
     for _ in 0..length.rounds {
-        both.iter_mut().for_each(|turns| turns.rounds.push(Round::default()));
+        all.iter_mut().for_each(|turns| turns.rounds.push(Round::default()));
         for _ in 0..SLICES {
-            for turns in &mut both {
+            for turns in &mut all {
                 turns.slice(length.round / SLICES).await?;
             }
         }
     }
-    Ok(both)
+    Ok(all)
 }
 
 impl<L: Line> Turns<'_, L> {
@@ -275,7 +285,7 @@ impl<L: Line> Turns<'_, L> {
     }
 
     /// Checks what the server has done, and returns the rounds.
-    async fn close(self, server: Role) -> Result<Vec<Round>, LiveError> {
+    pub(crate) async fn close(self, server: Role) -> Result<Vec<Round>, LiveError> {
         self.line.close(server, self.told).await?;
         Ok(self.rounds)
     }

@@ -37,9 +37,9 @@ use slackline_session::txn::{Committed, Transaction, Txn, TxnError};
 
 use crate::clock::EPSILON;
 use crate::invariants::treaties;
+use crate::state::Simulation;
 use crate::state::callers::{Entry, Event, Ledger, Seat};
 use crate::state::treaties::Watched;
-use crate::state::Simulation;
 use crate::world::World;
 
 /// Callers that use treaties, over all clients.
@@ -190,9 +190,8 @@ impl Simulation {
 
             // Of a home that was lost and has not written since, some may still rely on what it had, and others know that it is gone.
             let count = |key: &ObjectKey| self.treaties.count(key);
-            let is_gone = |key: &ObjectKey| {
-                self.treaties.counts[key].0 != self.oracle.incarnation(usize::from(key.home))
-            };
+            let is_gone =
+                |key: &ObjectKey| self.treaties.counts[key].0 != self.oracle.incarnation(usize::from(key.home));
             let without = |key: &ObjectKey| if is_gone(key) { 0 } else { count(key) };
             let is_blurred = of.blurred_until == u64::MAX;
             let is_true = of.statement.judge(&count).is_ok() || is_blurred && of.statement.judge(&without).is_ok();
@@ -459,10 +458,8 @@ async fn run_guarded(seat: &Seat, ledger: &Rc<RefCell<Ledger>>, treaty: &Treaty,
 
 /// A program that sees all that was done before it, by the list that each appends to.
 async fn run_ordered(seat: &Seat, ledger: &Rc<RefCell<Ledger>>, treaty: &Treaty, rng: &mut Rng) {
-    let entry = Entry {
-        adds: if rng.one_in(2) { rng.below(21) as i64 - 9 } else { 0 },
-        block: rng.below(21) as i64 - 12,
-    };
+    let entry =
+        Entry { adds: if rng.one_in(2) { rng.below(21) as i64 - 9 } else { 0 }, block: rng.below(21) as i64 - 12 };
     if ledger.borrow().entries.len() as u64 > ELEMENTS {
         return;
     }

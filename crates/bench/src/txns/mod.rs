@@ -23,6 +23,7 @@
 //! | `run`, `real` | runs, in virtual time and against real sites |
 //! | `twitter`, `oo7`, `bank`, `courses` | workloads |
 //! | [`single`] | `reads` and `writes`: one operation, live |
+//! | [`treaties`] | `treaties`: what a treaty costs beside what it stands for, live |
 
 mod bank;
 mod courses;
@@ -34,6 +35,7 @@ pub mod single;
 mod stage;
 mod tally;
 mod tasks;
+pub mod treaties;
 mod twitter;
 mod workload;
 

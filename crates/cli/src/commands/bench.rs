@@ -16,7 +16,7 @@ use slackline_bench::trace::Format;
 use super::bench_floor::FloorSite;
 use super::bench_report::{Shown, explain_live, here, show, show_committed};
 use super::bench_txns::{
-    BankBench, CoursesBench, Oo7Bench, ReadsBench, TwitterBench, VotingBench, WritesBench, callers,
+    BankBench, CoursesBench, Oo7Bench, ReadsBench, TreatiesBench, TwitterBench, VotingBench, WritesBench, callers,
 };
 use crate::end::{End, Finish, say};
 
@@ -49,6 +49,7 @@ enum Workload {
     Courses(CoursesBench),
     Reads(ReadsBench),
     Writes(WritesBench),
+    Treaties(TreatiesBench),
     Voting(VotingBench),
     #[command(hide = true)]
     Floor(FloorSite),
@@ -181,6 +182,7 @@ impl Bench {
             Workload::Courses(bench) => bench.shown.json,
             Workload::Reads(bench) => bench.single.shown.json,
             Workload::Writes(bench) => bench.single.shown.json,
+            Workload::Treaties(bench) => bench.single.shown.json,
             Workload::Floor(site) => site.json,
         }
     }
@@ -255,6 +257,7 @@ impl Bench {
             Workload::Courses(bench) => show_committed(bench.run()?, bench.shown),
             Workload::Reads(bench) => show_committed(bench.run()?, bench.single.shown),
             Workload::Writes(bench) => show_committed(bench.run()?, bench.single.shown),
+            Workload::Treaties(bench) => show_committed(bench.run()?, bench.single.shown),
             Workload::Floor(site) => site.run(),
         }
     }

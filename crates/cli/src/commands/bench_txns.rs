@@ -1,4 +1,4 @@
-//! `slackline bench twitter`, `oo7`, `bank`, `courses`, `reads`, `writes` and `voting`: workloads of transactions.
+//! `slackline bench twitter`, `oo7`, `bank`, `courses`, `reads`, `writes`, `treaties` and `voting`: workloads of transactions.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Arg, Args};
 use slackline_bench::report::Report;
 use slackline_bench::txns::single::{SingleOptions, reads, writes};
+use slackline_bench::txns::treaties::{TreatiesOptions, treaties};
 use slackline_bench::txns::{
     BankOptions, Baseline, Config, CoursesOptions, Oo7Options, Terms, TwitterOptions, TxnsError, bank, courses, oo7,
     twitter,
@@ -251,6 +252,28 @@ pub(crate) struct WritesBench {
     value_bytes: u32,
     #[command(flatten)]
     pub(super) single: Single,
+}
+
+/// Measures what a treaty costs beside what it stands for
+///
+/// The sites are real processes. Callers read an object of another region, or ask whether a treaty holds whose home is there; and they
+/// add to a counter, with and without a treaty over it. The four have their slices by turns.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline bench treaties --live
+  slackline bench treaties --live --callers 64")]
+pub(crate) struct TreatiesBench {
+    #[command(flatten)]
+    pub(super) single: Single,
+}
+
+impl TreatiesBench {
+    pub(super) fn run(&self) -> Result<Report, Finish> {
+        let options = TreatiesOptions::new(here()?);
+        let (callers, seed) = (self.single.callers.clone(), self.single.shown.seed);
+        treaties(&TreatiesOptions { callers, seed, ..options }).map_err(explain_live)
+    }
 }
 
 impl ReadsBench {
