@@ -452,3 +452,28 @@ fn clock_that_is_set_back_while_a_part_is_prepared_does_not_keep_it_locked() {
     assert!(get(&mut cluster, 1, &x).is_ok_and(|seen| seen.value == Some(bytes("1"))));
     assert_serves(&mut cluster, 1, "set right");
 }
+
+/// Three clocks are wrong by the same amount, one after another, and never more than two at a time.
+#[test]
+fn clocks_that_agreed_at_different_times_are_no_majority() {
+    let wrong = -6 * SECOND as i64;
+    let mut cluster = Cluster::new(5);
+    cluster.run(3 * SECOND);
+    cluster.hosts[3].wall += wrong;
+    cluster.hosts[4].wall += wrong;
+    cluster.run(4 * SECOND);
+    let is_trusted = |cluster: &Cluster| {
+        let node = cluster.hosts[4].node.as_ref().expect("it is up");
+        node.clock(cluster.time(4)).1
+    };
+    assert!(!is_trusted(&cluster), "two of five");
+
+    // What site 3 shows now does not reach site 4 before it seems to agree with site 2.
+    cluster.cut = vec![(3, 4)];
+    cluster.hosts[3].wall -= wrong;
+    cluster.hosts[2].wall += wrong;
+    for _ in 0..35 {
+        cluster.run(SECOND / 10);
+        assert!(!is_trusted(&cluster), "two of five at any time");
+    }
+}
