@@ -70,7 +70,7 @@ impl Strategy {
     }
 
     /// When sites move slack.
-    fn slack(self) -> Slack {
+    pub(crate) fn slack(self) -> Slack {
         match self {
             Self::Equal | Self::Optimal => Slack::Fixed,
             Self::Predictive => Slack::Planned,

@@ -323,6 +323,9 @@ fn advice_on(aborted: &Aborted) -> String {
         Cause::WouldWait => {
             let left = aborted.until.and_then(|until| until.duration_since(SystemTime::now()).ok());
             let seconds = left.unwrap_or_default().as_secs() + 1;
+            if aborted.key.as_ref().is_some_and(|key| key.treaty().is_some()) {
+                return format!("; to wait for that, give --max-wait {seconds}s and --deadline {seconds}s");
+            }
             format!(
                 "; they end within {seconds}s: to wait for that, give --max-wait {seconds}s and --deadline {seconds}s"
             )

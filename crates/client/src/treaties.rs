@@ -1,12 +1,13 @@
 //! Treaties of a client: making them, looking at them, ending them. Relying on one, and requiring what it says, are parts of
 //! transactions: [`Txn::holds`](crate::Txn::holds), [`Txn::require`](crate::Txn::require).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use slackline_core::api::{LeafHere, TreatiesHere};
+pub use slackline_core::api::SynchronizationCause;
+use slackline_core::api::{LeafHere, Synchronization, TreatiesHere};
 use slackline_core::id::SiteId;
 use slackline_core::object::treaty::{self, treaty_key, treaty_name};
 use slackline_core::object::{ObjectKey, Value};
@@ -21,6 +22,9 @@ use slackline_wire::v1;
 
 use crate::client::{Client, senseless};
 use crate::connection;
+
+/// The most synchronizations that are told of a treaty.
+const SYNCHRONIZATIONS: usize = 64;
 
 /// A treaty: a statement about counters of several regions that the regions keep true alone. Cheap to clone.
 ///
@@ -81,6 +85,21 @@ pub struct TreatyShown {
     pub retracts: u64,
     /// For each clause its sum, and then its leaves; the clauses with the least slack first.
     pub nodes: Vec<TreatyNode>,
+}
+
+/// A transaction that waited at a home for slack of a treaty, and so for another site.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TreatySynchronization {
+    /// When it waited no more, by the wall clock of its home.
+    pub at: SystemTime,
+    /// How that ended.
+    pub cause: SynchronizationCause,
+    /// Where it waited: the region, and which clause if there are several.
+    pub node: String,
+    /// The sites that were asked.
+    pub sites: Vec<String>,
+    /// For how long it waited.
+    pub waited: Duration,
 }
 
 /// A sum of a treaty, or the part of a sum at one home.
@@ -246,39 +265,50 @@ impl Treaty {
     ///
     /// Its home does not answer, or the treaty is not there.
     pub async fn show(&self) -> Result<TreatyShown, Reason> {
+        Ok(self.explain().await?.0)
+    }
+
+    /// As [`Treaty::show`]; and the transactions that waited for slack of it last, at most 64, the oldest first. Each of its sites
+    /// remembers its own since it was started.
+    ///
+    /// # Errors
+    ///
+    /// As [`Treaty::show`].
+    pub async fn explain(&self) -> Result<(TreatyShown, Vec<TreatySynchronization>), Reason> {
         let topology = self.client.topology();
         let placed = self.treaty.place(topology)?;
         let key = placed.object().clone();
-        let unreachable =
-            |region: u16| Reason::Unreachable { missing: vec![topology.name(SiteId::new(region, OBJECTS_LANE))] };
+        let name = |region: u16| topology.name(SiteId::new(region, OBJECTS_LANE));
+        let unreachable = |region: u16| Reason::Unreachable { missing: vec![name(region)] };
         let here = self.client.treaties_at(key.home, Some(&key)).await.map_err(|_| unreachable(key.home))?;
         let there = here.homes.first().ok_or(Reason::Treaty(TreatyRefusal::Unknown))?;
         let found = treaty::Treaty::of_value(&there.value).map_err(|_| Reason::Treaty(TreatyRefusal::Unknown))?;
-        let mut homes: Vec<u16> = vec![key.home];
+        let mut homes: BTreeSet<u16> = BTreeSet::from([key.home]);
         if let Value::Derived(derived) = &there.value {
             homes.extend(derived.homes.iter().map(|(home, _)| *home));
         }
-        homes.sort_unstable();
 
-        let mut leaves: BTreeMap<u16, Option<LeafHere>> = BTreeMap::new();
+        let (mut leaves, mut waited) = (BTreeMap::new(), Vec::new());
         for home in homes {
             let known = match home == key.home {
                 true => Ok(here.clone()),
                 false => self.client.treaties_at(home, Some(&key)).await,
             };
-            let leaf = known.map(|known| known.leaves.into_iter().find(|leaf| leaf.nonce == found.nonce));
-            match leaf {
-                Ok(None) => {}
-                Ok(leaf) => drop(leaves.insert(home, leaf)),
+            match known {
+                Ok(known) => {
+                    waited.extend(known.synchronizations.into_iter().map(|synchronization| (home, synchronization)));
+                    let leaf = known.leaves.into_iter().find(|leaf| leaf.nonce == found.nonce);
+                    leaf.into_iter().for_each(|leaf| drop(leaves.insert(home, Some(leaf))));
+                }
                 Err(_) => drop(leaves.insert(home, None)),
             }
         }
 
         let all_up = leaves.values().all(Option::is_some);
         let sum = |count: fn(&LeafHere) -> u64| leaves.values().flatten().map(count).sum();
-        Ok(TreatyShown {
+        let shown = TreatyShown {
             name: self.name().to_owned(),
-            home: topology.name(SiteId::new(key.home, OBJECTS_LANE)),
+            home: name(key.home),
             statement: Statement::named(&found.statement, topology),
             valid: found.is_valid && all_up,
             holders: there.holders.iter().map(|site| topology.name(*site)).collect(),
@@ -286,8 +316,20 @@ impl Treaty {
             gifts: sum(|leaf| leaf.gifts),
             extensions: sum(|leaf| leaf.extensions),
             retracts: found.retracts,
-            nodes: nodes(&leaves, key.home, |home| topology.name(SiteId::new(home, OBJECTS_LANE))),
-        })
+            nodes: nodes(&leaves, key.home, name),
+        };
+
+        waited.sort_by_key(|(_, synchronization)| synchronization.at);
+        let surplus = waited.len().saturating_sub(SYNCHRONIZATIONS);
+        let many = waited.iter().any(|(_, synchronization)| synchronization.clause > 0);
+        let synchronization = |(home, of): (u16, Synchronization)| TreatySynchronization {
+            at: SystemTime::UNIX_EPOCH + Duration::from_micros(u64::try_from(of.at).unwrap_or(0)),
+            cause: of.cause,
+            node: if many { format!("{}, clause {}", name(home), of.clause) } else { name(home) },
+            sites: of.sites.into_iter().map(|site| topology.name(site)).collect(),
+            waited: Duration::from_micros(of.waited),
+        };
+        Ok((shown, waited.into_iter().skip(surplus).map(synchronization).collect()))
     }
 
     /// The position of its home; none if that is no region of the cluster.

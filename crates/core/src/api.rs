@@ -394,6 +394,34 @@ pub struct TreatiesHere {
     pub homes: Vec<TreatyHere>,
     /// The leaves that are kept there.
     pub leaves: Vec<LeafHere>,
+    /// What waited there lately for slack of the treaty that was asked about, the oldest first; nothing if all were.
+    pub synchronizations: Vec<Synchronization>,
+}
+
+/// A part that waited at a home for slack of a treaty, and so for another site.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Synchronization {
+    /// When it waited no more, in microseconds since 1970 by the site's wall clock.
+    pub at: i64,
+    /// How it ended.
+    pub cause: SynchronizationCause,
+    /// The position of the clause.
+    pub clause: u32,
+    /// The sites that were asked.
+    pub sites: Vec<SiteId>,
+    /// For how long it waited, in microseconds.
+    pub waited: u64,
+}
+
+/// How the wait of a part for slack ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SynchronizationCause {
+    /// Others gave slack.
+    Slack,
+    /// The treaty was retracted, or its home could not be reached until the lease was over.
+    Retraction,
+    /// It was refused: it relied on the treaty, or its time was over.
+    Refused,
 }
 
 /// A treaty at its home.

@@ -207,3 +207,18 @@ fn transfer_example_runs_to_its_end() {
 #[path = "../../client/examples/transfer.rs"]
 #[allow(dead_code, reason = "its `main` is for the command line")]
 mod transfer;
+
+/// The program that the page about treaties names, against a real cluster.
+#[test]
+fn voting_example_ends_with_another_winner() {
+    let dev = Dev::start(DevConfig { data: None, ports: Ports::Free, ..DevConfig::default() }).expect("starts");
+    assert!(dev.wait_ready(Duration::from_secs(20)));
+    let address = dev.sites()[0].address().to_string();
+    let a_leads = block_on(async { voting::tour(address).await.expect("every transaction ends as it expects") });
+    assert!(!a_leads, "45 more votes for B");
+    dev.drain(DRAIN).expect("drains");
+}
+
+#[path = "../../client/examples/voting.rs"]
+#[allow(dead_code, reason = "its `main` is for the command line")]
+mod voting;

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use slackline_core::object::treaty::treaty_name;
+
 /// Names an object: its home region, by name, and its name there.
 ///
 /// ```
@@ -34,6 +36,11 @@ impl Key {
     /// Its name there.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The name of the treaty whose object this is; none of any other object.
+    pub fn treaty(&self) -> Option<&str> {
+        treaty_name(&self.name)
     }
 }
 

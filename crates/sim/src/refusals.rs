@@ -153,12 +153,8 @@ impl Simulation {
             }
             // For slack of a treaty, whoever has some is asked, or the treaty's home to retract it.
             if let Message::Treaty { treaty, says: Says::Ask { .. } | Says::Retract { .. }, .. } = message {
-                let of = self.treaties.all.iter().find(|watched| watched.key == *treaty);
-                let here = of.into_iter().flat_map(|watched| &watched.counters);
-                for key in here.filter(|key| usize::from(key.home) == site) {
-                    let others = self.settings.members.iter().map(|other| ((site, *other, key.name.clone()), now));
-                    self.watch.refusals.asked_back.extend(others);
-                }
+                let others = self.settings.members.iter().map(|other| ((site, *other, treaty.name.clone()), now));
+                self.watch.refusals.asked_back.extend(others);
             }
         }
         for (_, message) in messages {

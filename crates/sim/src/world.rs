@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use slackline_core::api::{Request, Response};
 use slackline_core::clock::Now;
-use slackline_core::config::{IDLE_CALLS, NAMES_KEPT, Warranties};
+use slackline_core::config::{IDLE_CALLS, NAMES_KEPT, Slack, Warranties};
 use slackline_core::id::SiteId;
 use slackline_core::machine::{Batch, ClientId, Effect, Gate, Input, KeySet, Machine, Overlay, STALL_BOUND, Seq, View};
 use slackline_core::node::{Config, Node};
@@ -47,6 +47,8 @@ pub struct Options {
     pub idle_calls: u64,
     /// The time for which names of deleted quotas are kept at least, in microseconds.
     pub names_kept: u64,
+    /// When sites move slack of treaties.
+    pub slack: Slack,
     /// Feeds every random choice.
     pub seed: u64,
     /// True if sites can be restarted. Without it their disks forget what only a restart would read.
@@ -66,6 +68,7 @@ impl Options {
             warranties,
             idle_calls,
             names_kept,
+            slack: Slack::default(),
             seed,
             restarts: false,
         }
@@ -493,6 +496,7 @@ impl World {
         config.warranties = self.options.warranties;
         config.idle_calls = self.options.idle_calls;
         config.names_kept = self.options.names_kept;
+        config.slack = self.options.slack;
         config.new_storage = std::mem::take(&mut at.new_storage);
         let node = Node::open(config, seed, last, at.storage.disk.rows(), at.clock.read(self.now));
         let mut node = node.expect("a durable prefix of what was handed out can be opened");

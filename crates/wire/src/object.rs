@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use slackline_core::api::{Claim, ClauseHere, LeafHere, Operation, Read, Reading, Request, TreatiesHere, TreatyHere};
+use slackline_core::api::{
+    Claim, ClauseHere, LeafHere, Operation, Read, Reading, Request, Synchronization, TreatiesHere, TreatyHere,
+};
 use slackline_core::bounds::READING_BYTES;
 use slackline_core::id::{Incarnation, OperationId, SiteId, SiteSet};
 use slackline_core::object::message::{
@@ -143,7 +145,8 @@ same_fields! {
     Reported = internal::SlackLine { clause, slack, velocity, noise }
     Wanted = internal::WantedSlack { clause, to, amount, rate }
     Gave = internal::SlackGift { clause, total, rate }
-    TreatiesHere = v1::ShowTreatiesReply { homes, leaves }
+    TreatiesHere = v1::ShowTreatiesReply { homes, leaves, synchronizations }
+    Synchronization = v1::Synchronization { cause, clause, sites; at = at_unix_us, waited = waited_us }
     TreatyHere = v1::TreatyHere { name, value, holders }
     LeafHere = v1::LeafHere { treaty, nonce, clauses, rebalances, gifts, extensions }
     ClauseHere = v1::ClauseHere { clause, value, bound, velocity, noise, rate }
@@ -171,6 +174,7 @@ lists! {
     TreatyHere = v1::TreatyHere, at most READ_ITEMS;
     LeafHere = v1::LeafHere, at most READ_ITEMS;
     ClauseHere = v1::ClauseHere, at most CLAUSES;
+    Synchronization = v1::Synchronization, at most READ_ITEMS;
 }
 
 nested!(Transaction = v1::Transaction, Value = v1::Value);

@@ -2,7 +2,7 @@
 
 use slackline_core::api::{
     Answer, BATCH_OPERATIONS, Batch, Hold, Listed, Operation, Outcome, PeerStatus, Readiness, Refusal, Request,
-    Response, Shown, ShownSite, Status, Submission, UnknownReason,
+    Response, Shown, ShownSite, Status, Submission, SynchronizationCause, UnknownReason,
 };
 use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId, SiteId, SiteSet};
 
@@ -297,6 +297,7 @@ impl TryFrom<v1::Refusal> for Refusal {
 
 same_variants! {
     UnknownReason = v1::Doubt { SiteUnreachable, IncarnationLost, Forgotten, Undecided, HomeLost, NotReady, StorageFull }
+    SynchronizationCause = v1::SynchronizationCause { Slack, Retraction, Refused }
     Readiness = v1::Readiness { Joining, Confirming, Ready, Stale, Draining, AwaitingNewStorage, StorageFull }
 }
 

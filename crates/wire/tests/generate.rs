@@ -2,7 +2,8 @@
 
 use slackline_core::api::{
     Answer, Batch, Claim, ClauseHere, Hold, LeafHere, Listed, Operation, Outcome, PeerStatus, Read, Readiness, Reading,
-    Refusal, Request, Response, Shown, ShownSite, Status, Submission, TreatiesHere, TreatyHere, UnknownReason,
+    Refusal, Request, Response, Shown, ShownSite, Status, Submission, Synchronization, SynchronizationCause,
+    TreatiesHere, TreatyHere, UnknownReason,
 };
 use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, NoVote, Report, Row, Scope, Settled, Table, Value};
 use slackline_core::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId, SiteSet};
@@ -206,6 +207,17 @@ impl Generator {
                 rebalances: random.number(),
                 gifts: random.number(),
                 extensions: random.number(),
+            }),
+            synchronizations: self.several(2, |random| Synchronization {
+                at: random.amount(),
+                cause: match random.number() % 3 {
+                    0 => SynchronizationCause::Slack,
+                    1 => SynchronizationCause::Retraction,
+                    _ => SynchronizationCause::Refused,
+                },
+                clause: random.number() as u32,
+                sites: random.several(3, Self::site),
+                waited: random.number(),
             }),
         }
     }

@@ -22,6 +22,7 @@
 //! | `tasks` | loading objects, being a client, checking the data |
 //! | `run`, `real` | runs, in virtual time and against real sites |
 //! | `twitter`, `oo7`, `bank`, `courses` | workloads |
+//! | [`shift`] | `voting-shift`: an open loop of votes and queries, by second |
 //! | [`single`] | `reads` and `writes`: one operation, live |
 //! | [`treaties`] | `treaties`: what a treaty costs beside what it stands for, live |
 
@@ -31,6 +32,7 @@ mod oo7;
 mod real;
 mod run;
 mod setting;
+pub mod shift;
 pub mod single;
 mod stage;
 mod tally;

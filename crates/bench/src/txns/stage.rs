@@ -3,8 +3,11 @@
 //! A request reaches the client's site half a [`NEAR`] after it was sent; what the site responds comes back as late after the processor has
 //! made it. Nothing is lost. The same seed gives the same run.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use slackline_core::api::{Readiness, Response};
@@ -23,8 +26,26 @@ pub(super) const NEAR: u64 = 300;
 const PATIENCE: u64 = 600 * SECOND;
 /// Tokens of the world with this bit are responses on their way; the others are names of the desk.
 const RESPONSE: u64 = 1 << 63;
+/// And those with this bit start a site again.
+const RESTART: u64 = 1 << 62;
 /// The stream's number in the id that a site knows a client by; the wire's is below.
 const STREAM: u32 = 32;
+
+/// A task that was begun by another.
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+/// Looks at what a site does in a turn, at a time, and says whether it crashes then.
+type Watch = Box<dyn FnMut(u64, usize, &[Effect<Node>]) -> After>;
+
+/// Tasks that others have begun, until the stage takes them.
+#[derive(Clone, Default)]
+pub(super) struct Nursery(Rc<RefCell<Vec<Task>>>);
+
+impl Nursery {
+    /// Begins a task beside the one that runs.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.0.borrow_mut().push(Box::pin(task));
+    }
+}
 
 /// The time for which the parts of transactions waited for warranties to end: of each the longest, in microseconds.
 #[derive(Debug, Default)]
@@ -63,6 +84,12 @@ struct Hall {
     arrivals: u64,
     /// By site: since when parts of transactions wait there for warranties to end.
     defending: Vec<BTreeMap<OperationId, u64>>,
+    /// Tasks that others have begun.
+    nursery: Nursery,
+    /// Who else looks at what sites do.
+    watch: Option<Watch>,
+    /// The time for which a site is down that crashes, in microseconds.
+    down: u64,
 }
 
 impl Stage {
@@ -76,6 +103,9 @@ impl Stage {
             arriving: BTreeMap::new(),
             arrivals: 0,
             defending: vec![BTreeMap::new(); options.rtt.len()],
+            nursery: Nursery::default(),
+            watch: None,
+            down: SECOND,
         };
 
         let mut stage = Self { world: World::new(options), hall, clients };
@@ -94,6 +124,16 @@ impl Stage {
     /// The delays of transactions.
     pub(super) fn delays(&self) -> Arc<Delays> {
         Arc::clone(&self.hall.delays)
+    }
+
+    /// Has somebody look at what sites do; a site that crashes then is down for so many microseconds.
+    pub(super) fn watch(&mut self, down: u64, watch: Watch) {
+        (self.hall.watch, self.hall.down) = (Some(watch), down);
+    }
+
+    /// Where tasks begin others.
+    pub(super) fn nursery(&self) -> Nursery {
+        self.hall.nursery.clone()
     }
 
     /// Adds a task.
@@ -133,12 +173,17 @@ impl Hall {
         let before = self.desk.open();
         loop {
             let errands = self.desk.work(world.now());
-            if errands.is_empty() {
+            let begun = std::mem::take(&mut *self.nursery.0.borrow_mut());
+            if errands.is_empty() && begun.is_empty() {
                 break;
             }
+            begun.into_iter().for_each(|task| self.desk.spawn(task));
             for errand in errands {
                 match errand {
-                    // No site fails and no stream breaks, so each wire leads to its own site.
+                    // No stream breaks but that of a site that crashes.
+                    Errand::Connect { wire, through } if world.node(through).is_none() => {
+                        self.desk.broken(world.now(), wire);
+                    }
                     Errand::Connect { wire, .. } => self.desk.connected(world.now(), wire),
                     Errand::Send { wire, stream, through, request } => {
                         let client = ClientId(stream << STREAM | wire as u64);
@@ -160,6 +205,10 @@ impl Host for Hall {
     const WATCHES: bool = true;
 
     fn wake(&mut self, world: &mut World, token: u64) {
+        if token & RESTART != 0 && token & RESPONSE == 0 {
+            world.start((token & !RESTART) as usize);
+            return;
+        }
         match self.arriving.remove(&token) {
             Some((wire, stream, response)) => self.desk.receive(world.now(), wire, stream, response),
             None => self.desk.rings(world.now(), token),
@@ -177,12 +226,21 @@ impl Host for Hall {
         world.wake_at(world.free_at(site) + NEAR / 2, token);
     }
 
+    /// A site that crashes is started again after a while. Its clients' streams break.
+    fn crashed(&mut self, world: &mut World, site: usize, _: u64) {
+        for wire in self.desk.wires_to(site) {
+            self.desk.broken(world.now(), wire);
+        }
+        world.wake_at(world.now() + self.down, RESTART | site as u64);
+    }
+
     /// Notes how long parts are defended.
-    fn after(&mut self, world: &mut World, site: usize, _: &[Effect<Node>]) -> After {
-        let (Some(node), known) = (world.node(site), &mut self.defending[site]) else { return After::Go };
+    fn after(&mut self, world: &mut World, site: usize, effects: &[Effect<Node>]) -> After {
+        let after = self.watch.as_mut().map_or(After::Go, |watch| watch(world.now(), site, effects));
+        let (Some(node), known) = (world.node(site), &mut self.defending[site]) else { return after };
         let mut present = node.chapters().txns.defending().peekable();
         if known.is_empty() && present.peek().is_none() {
-            return After::Go;
+            return after;
         }
 
         // What is defended no longer has ended its delay. Of the parts of one transaction the longest counts.
@@ -200,6 +258,6 @@ impl Host for Hall {
         for id in present {
             known.entry(id).or_insert(world.now());
         }
-        After::Go
+        after
     }
 }

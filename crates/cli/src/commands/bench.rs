@@ -16,7 +16,8 @@ use slackline_bench::trace::Format;
 use super::bench_floor::FloorSite;
 use super::bench_report::{Shown, explain_live, here, show, show_committed};
 use super::bench_txns::{
-    BankBench, CoursesBench, Oo7Bench, ReadsBench, TreatiesBench, TwitterBench, VotingBench, WritesBench, callers,
+    BankBench, CoursesBench, Oo7Bench, ReadsBench, ShiftBench, TreatiesBench, TwitterBench, VotingBench, WritesBench,
+    callers,
 };
 use crate::end::{End, Finish, say};
 
@@ -51,6 +52,7 @@ enum Workload {
     Writes(WritesBench),
     Treaties(TreatiesBench),
     Voting(VotingBench),
+    VotingShift(ShiftBench),
     #[command(hide = true)]
     Floor(FloorSite),
 }
@@ -176,6 +178,7 @@ impl Bench {
             Workload::Footprint(bench) => bench.shown.json,
             Workload::Calibrate(bench) => bench.json,
             Workload::Voting(bench) => bench.shown.json,
+            Workload::VotingShift(bench) => bench.shown.json,
             Workload::Twitter(bench) => bench.shown.json,
             Workload::Oo7(bench) => bench.shown.json,
             Workload::Bank(bench) => bench.shown.json,
@@ -251,6 +254,7 @@ impl Bench {
                 Ok(End::silent())
             }
             Workload::Voting(bench) => show_committed(bench.run()?, bench.shown),
+            Workload::VotingShift(bench) => show_committed(bench.run()?, bench.shown),
             Workload::Twitter(bench) => show_committed(bench.run()?, bench.shown),
             Workload::Oo7(bench) => show_committed(bench.run()?, bench.shown),
             Workload::Bank(bench) => show_committed(bench.run()?, bench.shown),

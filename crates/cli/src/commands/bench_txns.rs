@@ -1,4 +1,4 @@
-//! `slackline bench twitter`, `oo7`, `bank`, `courses`, `reads`, `writes`, `treaties` and `voting`: workloads of transactions.
+//! `slackline bench twitter`, `oo7`, `bank`, `courses`, `reads`, `writes`, `treaties`, `voting` and `voting-shift`: workloads of transactions.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Arg, Args};
 use slackline_bench::report::Report;
+use slackline_bench::txns::shift::{ShiftOptions, TreeKind, shift};
 use slackline_bench::txns::single::{SingleOptions, reads, writes};
 use slackline_bench::txns::treaties::{TreatiesOptions, treaties};
 use slackline_bench::txns::{
@@ -120,6 +121,52 @@ impl VotingBench {
             written.map_err(|error| Finish::Failed(format!("{}: cannot be written: {error}", path.display())))?;
         }
         Ok(voting(&options))
+    }
+}
+
+/// Measures votes and queries while the winner changes, over wide-area round trips
+///
+/// It follows figures 10 and 11 of the Predictive Treaties paper. Each station has 100 votes and 20 queries a second: for 130 s A gains, and
+/// then B does, who takes the lead. There is one run for each number of stations, tree and configuration: equal, predictive and
+/// slackline. Shown is each second's 99th percentile of latencies (`series` of --json, or --plot).
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline bench voting-shift --stations 2 --tree flat --config slackline
+  slackline bench voting-shift --stations 4 --config predictive
+  slackline bench voting-shift --stations 4 --crash")]
+pub(crate) struct ShiftBench {
+    /// The number of stations: 2 to 5, a list of numbers, or a range
+    #[arg(long, value_name = "N,N|N..N", default_value = "2,4", value_parser = |text: &str| numbers(text, &(2..=5)))]
+    stations: Numbers,
+    /// Which leaves are asked for slack first: flat (all at once), rtt (the near ones), or both
+    #[arg(long, value_name = "NAME,NAME", default_value = "flat,rtt", value_delimiter = ',')]
+    tree: Vec<TreeKind>,
+    /// Only this configuration: equal, predictive or slackline
+    #[arg(long, value_name = "NAME")]
+    config: Option<Strategy>,
+    /// A site dies for 120 s, once it has told another what slack it has
+    #[arg(long)]
+    crash: bool,
+    /// The seconds to the end of a run; the shift comes after a seventh of it
+    #[arg(long, value_name = "S", default_value_t = 910, value_parser = clap::value_parser!(u64).range(20..=10_000))]
+    seconds: u64,
+    #[command(flatten)]
+    pub(super) shown: Shown,
+}
+
+impl ShiftBench {
+    pub(super) fn run(&self) -> Result<Report, Finish> {
+        let own = ShiftOptions::default();
+        let options = ShiftOptions {
+            stations: self.stations.0.clone(),
+            trees: self.tree.clone(),
+            strategies: self.config.map_or(own.strategies, |strategy| vec![strategy]),
+            crash: self.crash,
+            seconds: self.seconds,
+            seed: self.shown.seed,
+        };
+        shift(&options).map_err(explain)
     }
 }
 

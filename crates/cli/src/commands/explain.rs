@@ -70,8 +70,10 @@ async fn unknown(client: &Client, operation: OperationId) -> String {
 
 fn json(explanation: &Explanation) -> Value {
     let Explanation { operation, site, began, proved, rights, parts, steps, left_out, end } = explanation;
-    let right =
-        |right: &slackline::RightUsed| json!({ "key": right.key.to_string(), "until_unix_ms": unix_ms(right.until) });
+    let right = |right: &slackline::RightUsed| {
+        let (key, treaty) = (right.key.to_string(), right.key.treaty());
+        json!({ "key": key, "treaty": treaty, "until_unix_ms": unix_ms(right.until) })
+    };
     let part = |part: &PartAsked| {
         let PartAsked { site, reads, scans, writes } = part;
         json!({ "site": site, "reads": reads, "scans": scans, "writes": writes })
@@ -95,7 +97,8 @@ fn step_json(step: &Step) -> Value {
     let (word, mut json) = match &step.what {
         What::Asked => ("asked", json!({})),
         What::Waits { key, holders, until } => {
-            ("waits", json!({ "key": key.to_string(), "holders": holders, "until_unix_ms": unix_ms(*until) }))
+            let (key, treaty) = (key.to_string(), key.treaty());
+            ("waits", json!({ "key": key, "treaty": treaty, "holders": holders, "until_unix_ms": unix_ms(*until) }))
         }
         What::Prepared => ("prepared", json!({})),
         What::Committed => ("committed", json!({})),
@@ -176,7 +179,8 @@ fn rights(text: &mut String, explanation: &Explanation) {
     let _ = writeln!(text, "{reads} proved by rights of its own, so that nobody was asked:");
     for right in rights {
         let until = format!("until {} after the beginning", later(*began, right.until));
-        let key = shortened(&right.key.to_string(), COLUMNS.saturating_sub(until.chars().count() + 3));
+        let key = right.key.treaty().map_or_else(|| right.key.to_string(), |treaty| format!("treaty {treaty}"));
+        let key = shortened(&key, COLUMNS.saturating_sub(until.chars().count() + 3));
         let _ = writeln!(text, "  {key} {until}");
     }
 
@@ -191,6 +195,10 @@ fn line(explanation: &Explanation, step: &Step) -> [String; 3] {
     let began = explanation.began;
     let what = match &step.what {
         What::Asked => format!("asked to prepare {}", asked(explanation, &step.site)),
+        What::Waits { key, holders, until } if key.treaty().is_some() => {
+            let (treaty, until) = (shortened(key.treaty().unwrap_or_default(), 40), later(began, *until));
+            format!("waits for slack of treaty {treaty}, which {} may have, at most until {until}", holders.join(", "))
+        }
         What::Waits { key, holders, until } => {
             let whose = if holders.is_empty() {
                 "that it may have issued before it was started again".to_owned()

@@ -1,12 +1,15 @@
-//! `slackline treaty`: create, list, show, drop.
+//! `slackline treaty`: create, list, show, explain, drop.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use slackline::{Client, Key, Metric, Order, ReadError, Reason, Refused, Statement, TreatyRefusal, TreatyShown};
+use slackline::{
+    Client, Key, Metric, Order, ReadError, Reason, Refused, Statement, SynchronizationCause, TreatyRefusal,
+    TreatyShown, TreatySynchronization,
+};
 
 use super::object::key;
 use crate::duration;
@@ -42,6 +45,7 @@ enum TreatyCommand {
     Create(Create),
     List(List),
     Show(Show),
+    Explain(Explain),
     Drop(Drop),
 }
 
@@ -51,6 +55,7 @@ impl Treaty {
             TreatyCommand::Create(command) => command.run(),
             TreatyCommand::List(command) => command.run(),
             TreatyCommand::Show(command) => command.run(),
+            TreatyCommand::Explain(command) => command.run(),
             TreatyCommand::Drop(command) => command.run(),
         }
     }
@@ -60,6 +65,7 @@ impl Treaty {
             TreatyCommand::Create(command) => command.json,
             TreatyCommand::List(command) => command.json,
             TreatyCommand::Show(command) => command.json,
+            TreatyCommand::Explain(command) => command.json,
             TreatyCommand::Drop(command) => command.json,
         }
     }
@@ -201,6 +207,74 @@ impl Show {
             }
         })
     }
+}
+
+/// Shows what waited for slack of a treaty, and why
+///
+/// It shows the treaty as show does, and the last 64 transactions that waited at one of its regions for another: because slack had to come
+/// from there (slack), or the treaty had to be retracted first (retraction), or in vain (refused). Each site remembers its own, in
+/// memory.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  slackline treaty explain a-leads
+
+With --json, what show has, and
+  {\"synchronizations\": [{\"at_unix_ms\", \"cause\", \"node\",
+                        \"sites\": [site, …], \"waited_ms\"}]}")]
+struct Explain {
+    /// The treaty's name
+    name: String,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Explain {
+    fn run(self) -> Result<End, Finish> {
+        let Self { name, json, connection } = self;
+        connection.run(json, async move |client: Client| {
+            let treaty = client.find_treaty(&name).await?.ok_or_else(unknown)?;
+            let (shown, waited) = treaty.explain().await.map_err(refused)?;
+            let mut json = shown_json(&shown);
+            json["synchronizations"] = waited.iter().map(waited_json).collect();
+            let text = format!("{}\n\n{}", shown_text(&shown), waited_text(&waited, SystemTime::now()));
+            Ok(End::new(json, text).answered(Answered { by: None, waited: Waited::Every }))
+        })
+    }
+}
+
+fn cause(of: &TreatySynchronization) -> &'static str {
+    match of.cause {
+        SynchronizationCause::Slack => "slack",
+        SynchronizationCause::Retraction => "retraction",
+        SynchronizationCause::Refused => "refused",
+    }
+}
+
+fn waited_json(of: &TreatySynchronization) -> Value {
+    json!({
+        "at_unix_ms": end::unix_ms(of.at),
+        "cause": cause(of),
+        "node": of.node,
+        "sites": of.sites,
+        "waited_ms": of.waited.as_micros() as f64 / 1e3,
+    })
+}
+
+fn waited_text(waited: &[TreatySynchronization], now: SystemTime) -> String {
+    if waited.is_empty() {
+        return "nothing has waited for it since its sites were started".to_owned();
+    }
+    let mut table = Table::new(&["#AGO", "AT", "#WAITED", "FOR", "ASKED"]);
+    for of in waited {
+        let ago = now.duration_since(of.at).unwrap_or_default();
+        let waited = format!("{:.1} ms", of.waited.as_micros() as f64 / 1e3);
+        table.row([duration::words(ago), of.node.clone(), waited, cause(of).to_owned(), list(&of.sites)]);
+    }
+    table.render()
 }
 
 /// Ends a treaty

@@ -271,11 +271,11 @@ pub enum Vote {
     Committed,
     /// It never will be prepared here.
     Refused(Box<Abort>),
-    /// Its writes wait for rights of others to end.
+    /// Its writes wait for rights of others to end, or for slack of a treaty.
     Waiting {
-        /// The object whose rights last longest.
+        /// The object whose rights last longest, or the treaty's object.
         name: String,
-        /// The holders of these rights.
+        /// The holders of these rights, or the sites that may have slack.
         holders: Vec<SiteId>,
         /// The latest end of these rights, in microseconds since 1970.
         until: i64,

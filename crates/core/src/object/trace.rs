@@ -64,11 +64,11 @@ pub struct Event {
 pub enum Step {
     /// The site is asked to prepare its part.
     Asked,
-    /// The site's writes wait for rights of other sites to end.
+    /// The site's writes wait for rights of other sites to end, or for slack of a treaty.
     Waits {
-        /// The object whose rights last longest.
+        /// The object whose rights last longest, or the treaty's object.
         name: String,
-        /// The holders of these rights. None where an earlier life of the site may have issued them.
+        /// The holders of these rights, or the sites that may have slack. None where an earlier life of the site may have issued them.
         holders: Vec<SiteId>,
         /// The latest end of these rights, in microseconds since 1970.
         until: i64,

@@ -655,7 +655,7 @@ impl Participant {
         // The bounds that it brings are kept from here on, so that they are true when the others are told.
         let notes = Part { notes: defence.part.notes.clone(), ..Part::default() };
         self.take_notes(&turn.here, table, &notes);
-        self.leaves.waits_no_more(id);
+        self.leaves.waits_no_more(turn.here.now.mono, id);
         let entry = self.entries.get_mut(&id).expect("looked up above");
         let State::Defending(defence) = &mut entry.state else {
             unreachable!("its notes were taken, and nothing else")
@@ -854,7 +854,7 @@ impl Participant {
             State::Committed { .. } | State::Refused { .. } => false,
         };
         if let Some(part) = entry.part() {
-            self.leaves.let_go(id, part, matches!(entry.state, State::Prepared(_)));
+            self.leaves.let_go(now, id, part, matches!(entry.state, State::Prepared(_)));
         }
         if is_blocked {
             let writes = entry.part().into_iter().flat_map(|part| &part.writes);

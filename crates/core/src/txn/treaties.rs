@@ -92,7 +92,8 @@ impl Participant {
             TreatyHere { name, value, holders }
         };
         let leaves = self.leaves.show(here.now, &self.locks, treaty, SHOWN);
-        TreatiesHere { homes: found.into_iter().map(home).collect(), leaves }
+        let synchronizations = treaty.map(|treaty| self.leaves.waited_for(treaty)).unwrap_or_default();
+        TreatiesHere { homes: found.into_iter().map(home).collect(), leaves, synchronizations }
     }
 
     /// The numbers that the counters of the leaves have come to that a part brings.

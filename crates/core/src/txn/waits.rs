@@ -12,7 +12,7 @@ use crate::warranty::Issuer;
 
 /// Something that a part waits for.
 pub(super) struct Wait {
-    /// The object that the part writes, and that this is about.
+    /// The object that the part writes, and that this is about; for slack, the treaty's object, wherever its home is.
     name: String,
     /// The sites that can end it sooner. None are known of what an earlier life of this site has issued.
     holders: Vec<SiteId>,
@@ -23,7 +23,7 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// Slack of a treaty that a write of `name` uses up, which others have.
+    /// Slack of the treaty of this name, which others have.
     pub(super) fn for_slack(name: String, holders: Vec<SiteId>, over_at: u64, expected: u64) -> Self {
         Self { name, holders, over_at, expected }
     }

@@ -10,7 +10,7 @@ use slackline_core::id::{Incarnation, OperationId, SiteId, SiteSet};
 use slackline_core::machine::{Effect, Input};
 use slackline_core::node::Node;
 use slackline_core::object::message::{Message, Says, Vote};
-use slackline_core::object::treaty::Treaty;
+use slackline_core::object::treaty::{Treaty, treaty_name};
 use slackline_core::object::{Abort, Change, Dependency, ObjectKey, Part, Seen, Span, Value};
 use slackline_core::peer::quota::{Digest, Forget, QuotaMessage};
 use slackline_core::peer::{Body, RelayMessage, SiteMessage};
@@ -188,7 +188,9 @@ pub(crate) fn abort(abort: &Abort) -> String {
         let _ = write!(words, " ({})", site(by));
     }
     if !abort.holders.is_empty() {
-        let _ = write!(words, ", rights of {}", sites(abort.holders.iter().copied()));
+        let is_treaty = abort.key.as_ref().is_some_and(|key| treaty_name(&key.name).is_some());
+        let what = if is_treaty { "slack" } else { "rights" };
+        let _ = write!(words, ", {what} of {}", sites(abort.holders.iter().copied()));
     }
     if !abort.calls.is_empty() {
         let calls: Vec<String> = abort.calls.iter().map(key).collect();
@@ -494,13 +496,15 @@ fn txn(now: Now, message: &Message) -> String {
             Vote::Committed => format!("Vote {} committed", id(*of)),
             Vote::Refused(why) => format!("Vote {} refused: {}", id(*of), abort(why)),
             Vote::Waiting { name: over, holders, until } => {
-                let holders = sites(holders.iter().copied());
-                format!(
-                    "Vote {} waits for rights of {holders} over {}, over {}",
-                    id(*of),
-                    name(over),
-                    left(now, *until)
-                )
+                let (holders, over_by) = (sites(holders.iter().copied()), left(now, *until));
+                match treaty_name(over) {
+                    Some(_) => {
+                        format!("Vote {} waits for slack of {}, at {holders}, over {over_by}", id(*of), name(over))
+                    }
+                    None => {
+                        format!("Vote {} waits for rights of {holders} over {}, over {over_by}", id(*of), name(over))
+                    }
+                }
             }
         },
         Message::Decide { id: of, commit } => {

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Asking, Lack, Leaves, Making, PRESSED, Stage, TRIES, Timer, Want, clamped, say};
+use super::{
+    Asking, Lack, Leaf, Leaves, Making, PRESSED, Stage, TRIES, Timer, WAITED, WAITED_SHOWN, Want, clamped, say,
+};
+use crate::api::{Synchronization, SynchronizationCause};
 use crate::clock::MILLISECOND;
 use crate::config::Slack;
 use crate::id::{OperationId, SiteId};
@@ -16,14 +19,15 @@ use crate::txn::locks::Locks;
 impl Leaves {
     /// Notes what a part waits for, and asks for it.
     pub(in crate::txn) fn want(&mut self, turn: &mut Turn, locks: &Locks, id: OperationId, part: &Part) {
-        let mut want = Want { lacks: BTreeMap::new(), relies: part.relies.clone() };
+        let (me, now) = (turn.here.site.me, turn.here.now);
+        let since = self.wants.get(&id).map_or(now, |want| want.since);
+        let mut want = Want { since, me, lacks: BTreeMap::new(), relies: part.relies.clone() };
         for Lack { making, clause, amount, .. } in self.lacks(locks, part) {
             want.lacks.insert((making, clause), amount);
         }
         let makings: BTreeSet<Making> = want.lacks.keys().map(|(making, _)| making.clone()).collect();
         if want.lacks.is_empty() {
-            self.wants.remove(&id);
-            return;
+            return self.end_want(now.mono, id, false);
         }
         self.wants.insert(id, want);
         makings.iter().for_each(|making| self.ask_for_wanted(turn, making));
@@ -55,8 +59,44 @@ impl Leaves {
     }
 
     /// A part that waited is judged now.
-    pub(in crate::txn) fn waits_no_more(&mut self, id: OperationId) {
-        self.wants.remove(&id);
+    pub(in crate::txn) fn waits_no_more(&mut self, mono: u64, id: OperationId) {
+        self.end_want(mono, id, false);
+    }
+
+    /// A part waits for slack no more: for how long it did, and how that ended, is kept for whoever asks.
+    pub(super) fn end_want(&mut self, mono: u64, id: OperationId, is_refused: bool) {
+        let Some(Want { since, me, lacks, .. }) = self.wants.remove(&id) else { return };
+        let waited = mono.saturating_sub(since.mono);
+        let at = since.wall.saturating_add_unsigned(waited);
+        for (treaty, nonce, clause) in lacks.into_keys().map(|((treaty, nonce), clause)| (treaty, nonce, clause)) {
+            let leaf = self.leaves.get(&(treaty.clone(), nonce)).filter(|leaf| leaf.stage == Stage::Kept);
+            let cause = match leaf {
+                _ if is_refused => SynchronizationCause::Refused,
+                Some(_) => SynchronizationCause::Slack,
+                None => SynchronizationCause::Retraction,
+            };
+            let asked: BTreeSet<u16> = match leaf {
+                Some(Leaf { asking: Some(asking), .. }) => {
+                    asking.reports.keys().chain(&asking.missing).copied().collect()
+                }
+                Some(leaf) => leaf.homes.iter().map(|(home, _)| *home).collect(),
+                None => BTreeSet::from([treaty.home]),
+            };
+            let sites = asked.into_iter().filter(|home| *home != me.region).map(|home| SiteId::new(home, me.lane));
+            let sites = sites.collect();
+            if self.waited.len() >= WAITED {
+                self.waited.pop_front();
+            }
+            self.waited.push_back((treaty, Synchronization { at, cause, clause, sites, waited }));
+        }
+    }
+
+    /// The last parts that waited for slack of a treaty, the oldest first.
+    pub(in crate::txn) fn waited_for(&self, treaty: &ObjectKey) -> Vec<Synchronization> {
+        let of = self.waited.iter().filter(|(other, _)| other == treaty).map(|(_, synchronization)| synchronization);
+        let mut last: Vec<Synchronization> = of.rev().take(WAITED_SHOWN).cloned().collect();
+        last.reverse();
+        last
     }
 
     /// The treaty that a part relies upon and for which there is not enough slack: it is refused.
@@ -96,7 +136,7 @@ impl Leaves {
 
         // While the treaty is being retracted, there is nothing to divide.
         if matches!(leaf.stage, Stage::Retracting(_)) {
-            return self.deny(making);
+            return self.deny(turn.here.now.mono, making);
         }
         let clauses: BTreeSet<u32> = self.wanted(making).into_keys().collect();
         if !clauses.is_empty() {
@@ -276,7 +316,7 @@ impl Leaves {
         if !is_awaited {
             return;
         }
-        self.deny(making);
+        self.deny(turn.here.now.mono, making);
         if !self.wanted(making).is_empty() && self.leaves[making].stage == Stage::Kept {
             self.leaves.get_mut(making).expect("looked up above").stage = Stage::Retracting(turn.here.now.mono);
             self.ask_to_retract(turn, making);
@@ -284,11 +324,11 @@ impl Leaves {
     }
 
     /// Refuses the parts that lack slack of a treaty on which they rely.
-    pub(super) fn deny(&mut self, making: &Making) {
+    pub(super) fn deny(&mut self, mono: u64, making: &Making) {
         let relies = |want: &Want| want.lacks.keys().any(|(of, _)| of == making) && want.relies.contains(&making.0);
         let denied: Vec<OperationId> = self.wants.iter().filter(|(_, want)| relies(want)).map(|(id, _)| *id).collect();
         for id in denied {
-            self.wants.remove(&id);
+            self.end_want(mono, id, true);
             self.denied.insert(id, making.0.clone());
             self.woken.insert(id);
         }

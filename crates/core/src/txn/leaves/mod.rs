@@ -45,13 +45,13 @@ mod asking;
 mod giving;
 mod rows;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rustc_hash::FxHashMap;
 
 use super::locks::Locks;
 use super::waits::Wait;
-use crate::api::{ClauseHere, LeafHere};
+use crate::api::{ClauseHere, LeafHere, Synchronization};
 use crate::bounds::AT_ONCE;
 use crate::clock::{MILLISECOND, Now, SECOND};
 use crate::config::Slack;
@@ -90,6 +90,9 @@ const CONFIRM: u64 = 60 * SECOND;
 const TRIES: u32 = 6;
 /// For so long a leaf remembers that a part was refused which may not wait for slack, in microseconds.
 const PRESSED: u64 = 10 * SECOND;
+/// The most parts that are remembered because they waited for slack; and those of one treaty that are shown.
+const WAITED: usize = 4096;
+const WAITED_SHOWN: usize = 64;
 /// What stands in the key of a leaf's own row in place of a clause.
 const WHOLE: u64 = u64::MAX;
 
@@ -199,6 +202,10 @@ struct Asking {
 /// A part that waits for slack.
 #[derive(Clone, Debug, Default)]
 struct Want {
+    /// Since when it waits.
+    since: Now,
+    /// This site.
+    me: SiteId,
     /// What it lacks, by clause.
     lacks: BTreeMap<(Making, u32), i128>,
     /// The treaties that it relies upon: they are not retracted for it.
@@ -212,8 +219,6 @@ struct Lack {
     clause: u32,
     /// The slack that is missing.
     amount: i128,
-    /// The counter whose change takes it; the first of several.
-    name: String,
 }
 
 /// What is done at a time.
@@ -257,6 +262,8 @@ pub(super) struct Leaves {
     woken: BTreeSet<OperationId>,
     /// Parts that are refused: a treaty that they rely upon has not enough slack. Taken when they are looked at.
     denied: BTreeMap<OperationId, ObjectKey>,
+    /// The parts that waited for slack last, each with the treaty, for whoever asks; at most [`WAITED`].
+    waited: VecDeque<(ObjectKey, Synchronization)>,
 }
 
 impl Held {
@@ -367,13 +374,9 @@ impl Leaves {
         }
 
         // Each clause is judged once, by all that the part writes to its counters.
-        let mut touched: BTreeMap<&(Making, u32), &String> = BTreeMap::new();
-        for (name, _) in &part.writes {
-            for clause in self.noted.get(name).into_iter().flat_map(|noted| &noted.clauses) {
-                touched.entry(clause).or_insert(name);
-            }
-        }
-        let lack = |((making, clause), name): (&(Making, u32), &String)| {
+        let noted = part.writes.iter().filter_map(|(name, _)| self.noted.get(name));
+        let touched: BTreeSet<&(Making, u32)> = noted.flat_map(|noted| &noted.clauses).collect();
+        let lack = |(making, clause): &(Making, u32)| {
             let leaf = self.leaves.get(making).filter(|leaf| leaf.is_kept())?;
             let held = &leaf.clauses[clause];
             let (before, after) = self.around(locks, held, part);
@@ -382,7 +385,7 @@ impl Leaves {
             let is_linear = !held.terms.iter().any(|term| term.is_log);
             let is_enough = after.is_some_and(|after| after >= held.bound || (is_linear && after >= before));
             let amount = held.bound - after.unwrap_or(i128::from(i64::MIN));
-            let lack = || Lack { making: making.clone(), clause: *clause, amount, name: name.clone() };
+            let lack = || Lack { making: making.clone(), clause: *clause, amount };
             (!is_enough).then(lack)
         };
         touched.into_iter().filter_map(lack).collect()
@@ -412,7 +415,7 @@ impl Leaves {
 
     /// Adds what a part waits for.
     pub(super) fn waits(&self, here: &Here, locks: &Locks, part: &Part, waits: &mut Vec<Wait>) {
-        for Lack { making, name, .. } in self.lacks(locks, part) {
+        for Lack { making, .. } in self.lacks(locks, part) {
             let leaf = &self.leaves[&making];
             let others = leaf.homes.iter().map(|(home, _)| SiteId::new(*home, here.site.me.lane));
             let holders: Vec<SiteId> = others.filter(|site| *site != here.site.me).collect();
@@ -422,6 +425,7 @@ impl Leaves {
             let home = SiteId::new(making.0.home, here.site.me.lane);
             let near = holders.iter().copied().chain([home]).filter(|site| here.is_reachable(*site));
             let expected = near.map(|site| here.round_trip(site)).min().unwrap_or(LEASE);
+            let name = making.0.name;
             waits.push(Wait::for_slack(name, holders, here.now.mono.saturating_add(LEASE), expected));
         }
     }
@@ -504,8 +508,8 @@ impl Leaves {
 
     /// Lets go of the notes of a part that was refused, and of what it waited for. One that was never prepared has no notes here: a
     /// leaf by the same name is another part's.
-    pub(super) fn let_go(&mut self, id: OperationId, part: &Part, was_prepared: bool) {
-        self.wants.remove(&id);
+    pub(super) fn let_go(&mut self, mono: u64, id: OperationId, part: &Part, was_prepared: bool) {
+        self.end_want(mono, id, true);
         self.denied.remove(&id);
         for note in part.notes.iter().filter(|_| was_prepared) {
             let making = (note.treaty.clone(), note.nonce);
