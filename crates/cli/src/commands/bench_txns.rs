@@ -124,7 +124,7 @@ impl VotingBench {
     }
 }
 
-/// Measures votes and queries while the winner changes, over wide-area round trips
+/// Measures votes and queries while the winner changes
 ///
 /// It follows figures 10 and 11 of the Predictive Treaties paper. Each station has 100 votes and 20 queries a second: for 130 s A gains, and
 /// then B does, who takes the lead. There is one run for each number of stations, tree and configuration: equal, predictive and
@@ -170,7 +170,7 @@ impl ShiftBench {
     }
 }
 
-/// Measures one question that all clients ask while its answer changes
+/// Measures a question that all ask while its answer changes
 ///
 /// It follows the Twitter benchmark of the Warranties paper. There are 3 stores and 24 clients. Of the transactions, 98 % compute
 /// the five most followed of 1,000 users by divide and conquer, and 2 % follow or unfollow a random user.
@@ -190,7 +190,7 @@ pub(crate) struct TwitterBench {
     pub(super) shown: Shown,
 }
 
-/// Measures large transactions of many users over one design library
+/// Measures large transactions of many users over one library
 ///
 /// It follows the multi-user OO7 benchmark of the Warranties paper. A transaction reads about 460 objects, some of them much more
 /// often than others; 2 % of transactions write. Each store has 36 clients. There is one run for each number of stores, share of
