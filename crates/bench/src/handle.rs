@@ -10,7 +10,8 @@
 //! anything (`add`), and to counters that are each in a treaty of all three sites, so that each add is judged by a bound and feeds an
 //! estimate (`add-treaty`).
 //!
-//! The quotas are created by the product's client, and so are the treaties. The acquires and adds are not: their requests are made ahead, a chunk at a time, which that
+//! The quotas are created by the product's client, and so are the treaties. The acquires and adds are not: their requests are made
+//! ahead, a chunk at a time, which that
 //! client cannot do (the module `ahead` says why).
 
 mod trio;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use slackline::Committed;
 use slackline_server::floor::Load;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -34,6 +35,11 @@ impl Live {
             scratch.refuse_memory()?;
         }
         Ok(scratch)
+    }
+
+    /// For a report: the file system that the data are on, and where.
+    pub(crate) fn disk(&self, scratch: &Scratch) -> String {
+        format!("{}, {}", scratch.file_system, self.directory.display())
     }
 }
 
@@ -105,7 +111,7 @@ impl Pair {
 
     /// For a report: the file system that the data are on, and where.
     pub(crate) fn disk(&self, live: &Live) -> String {
-        format!("{}, {}", self.scratch.file_system, live.directory.display())
+        live.disk(&self.scratch)
     }
 }
 
@@ -143,6 +149,13 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
+    /// Counts a transaction that was committed, which took so long.
+    pub(crate) fn note<T>(&mut self, committed: &Committed<T>, took: Duration) {
+        self.phases[usize::from(committed.phases.min(2))] += 1;
+        self.runs += u64::from(committed.runs);
+        self.latencies.note(took.as_nanos() as u64);
+    }
+
     fn add(&mut self, other: &Self) {
         self.latencies.add(&other.latencies);
         self.phases.iter_mut().zip(other.phases).for_each(|(all, some)| *all += some);

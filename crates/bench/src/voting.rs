@@ -15,11 +15,13 @@ use slackline_core::id::{Incarnation, SessionId, SiteId};
 use slackline_core::machine::{ClientId, Effect, Input, Machine, Overlay, View};
 use slackline_core::node::{Config, Node};
 use slackline_core::object::treaty::{Clause, Metric, Statement, Treaty, Tree, equally, treaty_key};
-use slackline_core::object::{Change, Home, ObjectKey, Part, Transaction};
+use slackline_core::object::{Change, Home, ObjectKey, Part, Transaction, Version};
 use slackline_core::peer::PeerMessage;
 use slackline_core::stats::Rng;
 use slackline_core::stats::split::{Outlook, fixed};
 use slackline_core::stats::trend::Motion;
+use slackline_core::txn::counter_of_row;
+use slackline_session::txn::treaties::making;
 
 use crate::EPSILON;
 use crate::figure::{Axis, Figure, Scale, Series};
@@ -351,15 +353,8 @@ impl World {
             _ => treaty.notes(key, &homes, &|key| counts[key], &equally),
         };
         let notes = notes.expect("the one who leads leads");
-        let rests = notes[&0].homes.clone();
-        let mut parts: BTreeMap<u16, Part> = BTreeMap::new();
-        notes.into_iter().for_each(|(home, note)| parts.entry(home).or_default().notes.push(note));
-        let at_home = parts.entry(key.home).or_default();
-        at_home.reads.push((key.name.clone(), 0));
-        at_home.writes.push((key.name.clone(), Change::Put(treaty.to_value(key, &rests))));
-        let home = |(region, part): (u16, Part)| Home { region, incarnation: Incarnation(1), part };
-        let homes = parts.into_iter().map(home).collect();
-        let transaction = Transaction { homes, max_wait: SECOND, ..Transaction::default() };
+        let nothing = Version { incarnation: Incarnation(1), number: 0 };
+        let transaction = making(key, &treaty, notes, nothing, &homes);
         let at_once = self.commit(usize::from(key.home), transaction);
         assert!(at_once.is_none(), "several stations take part");
         a_leads
@@ -367,8 +362,9 @@ impl World {
 
     /// The number that a counter has come to.
     fn count(&self, key: &ObjectKey) -> i64 {
-        let rows = &self.stations[usize::from(key.home)].rows;
-        slackline_core::txn::count_in(rows, Incarnation(1), &key.name)
+        let rows = self.stations[usize::from(key.home)].rows.iter();
+        let mut counters = rows.filter_map(|(row, value)| counter_of_row(row, Some(value)));
+        counters.find(|(_, name, _)| *name == key.name).map_or(0, |(_, _, count)| count)
     }
 }
 

@@ -394,27 +394,25 @@ impl Aborted {
 
 impl fmt::Display for Aborted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let holders = self.holders.join(", ");
-        if let (Some(treaty), Cause::WouldWait) = (self.key.as_ref().and_then(Key::treaty), self.cause) {
+        let (holders, treaty) = (self.holders.join(", "), self.key.as_ref().and_then(Key::treaty));
+        if let (Some(treaty), Cause::WouldWait) = (treaty, self.cause) {
             return write!(
                 f,
                 "it uses up the slack of treaty {treaty} here, for more of which it may not wait; {holders} may have some"
             );
         }
         write!(f, "{}", self.cause)?;
-        match (&self.key, &self.site) {
-            (Some(key), _) if key.treaty().is_some() => write!(f, " (treaty {})", key.treaty().unwrap_or_default())?,
-            (Some(key), _) => write!(f, " ({key})")?,
-            (None, Some(site)) => write!(f, " ({site})")?,
-            (None, None) => {}
+        match (treaty, &self.key, &self.site) {
+            (Some(treaty), ..) => write!(f, " (treaty {treaty})")?,
+            (None, Some(key), _) => write!(f, " ({key})")?,
+            (None, None, Some(site)) => write!(f, " ({site})")?,
+            (None, None, None) => {}
         }
         match self.cause {
             Cause::WouldWait if holders.is_empty() => f.write_str("; an earlier life of the site may have given them"),
             Cause::WouldWait => write!(f, "; they are held by {holders}"),
             _ if holders.is_empty() => Ok(()),
-            _ if self.key.as_ref().is_some_and(|key| key.treaty().is_some()) => {
-                write!(f, "; a write waited for slack of it, of which {holders} may have some")
-            }
+            _ if treaty.is_some() => write!(f, "; a write waited for slack of it, of which {holders} may have some"),
             _ => write!(f, "; a write waited for rights held by {holders}"),
         }
     }

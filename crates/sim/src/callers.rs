@@ -51,7 +51,7 @@ const THINK: u64 = 3 * SECOND;
 const BREAKS: u64 = 120;
 const SILENCES: u64 = 80;
 /// The time for which a caller waits for a transaction.
-const TRANSACTION: [u64; 3] = [SECOND, 4 * SECOND, 10 * SECOND];
+pub(crate) const TRANSACTION: [u64; 3] = [SECOND, 4 * SECOND, 10 * SECOND];
 
 memoized! {
     /// What both lists of a pair hold: how many, and the last.
@@ -381,14 +381,7 @@ fn homes_of(pair: usize, sites: usize) -> (usize, usize) {
 /// One caller: one thing after another, until the run is about to end.
 async fn caller(seat: Seat, ledger: Rc<RefCell<Ledger>>, mut rng: Rng, silence: Option<(u64, u64)>) {
     loop {
-        let now = seat.port.now();
-        let mut next = now.0 + rng.below(THINK);
-        if let Some((from, until)) = silence
-            && (from..until).contains(&next)
-        {
-            next = until + rng.below(THINK);
-        }
-        seat.port.sleep_until(Time(next)).await;
+        pause(&seat, &mut rng, THINK, silence).await;
         if ledger.borrow().is_over {
             return;
         }
@@ -398,6 +391,17 @@ async fn caller(seat: Seat, ledger: Rc<RefCell<Ledger>>, mut rng: Rng, silence: 
             _ => run_program(&seat, &ledger, &mut rng).await,
         }
     }
+}
+
+/// Waits for so many microseconds at most, and besides while all are silent.
+pub(crate) async fn pause(seat: &Seat, rng: &mut Rng, longest: u64, silence: Option<(u64, u64)>) {
+    let mut next = seat.port.now().0 + rng.below(longest);
+    if let Some((from, until)) = silence
+        && (from..until).contains(&next)
+    {
+        next = until + rng.below(longest);
+    }
+    seat.port.sleep_until(Time(next)).await;
 }
 
 async fn create(seat: &Seat) {

@@ -54,7 +54,7 @@ impl Simulation {
 
         // The oracle is told first: what the site says from now on counts only once it has a new incarnation.
         self.oracle.lose(site);
-        self.treaties_lost(site);
+        self.lose_counters(site);
         world.lose_disk(site);
 
         self.faults.losses.reborn = Some(site);
@@ -231,7 +231,7 @@ impl Simulation {
         self.crash(world, site, Keep::Everything);
 
         self.oracle.lose(site);
-        self.treaties_lost(site);
+        self.lose_counters(site);
         self.trace(world, format_args!("site {site} has a copy of its disk that ends at batch {}", copy.last));
         world.restore(site, copy);
 

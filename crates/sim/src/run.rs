@@ -484,7 +484,7 @@ impl Host for Simulation {
         let rest = world.at_rest(site);
         self.oracle.crashed(site, &rest);
         self.callers_lose(world, site);
-        self.treaties_lose(world, site, rest.incarnation());
+        self.reread_counters(world, site, rest.incarnation());
 
         let after = pause.max(self.faults.sites[site].down_for);
         self.trace(world, format_args!("site {site} is down for {after} us"));

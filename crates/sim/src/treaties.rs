@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use slackline_core::clock::{MILLISECOND, SECOND};
+use slackline_core::clock::MILLISECOND;
 use slackline_core::id::Incarnation;
 use slackline_core::machine::Effect;
 use slackline_core::node::Node;
@@ -31,10 +31,10 @@ use slackline_session::key::Key;
 use slackline_session::metric::{Metric, Statement};
 use slackline_session::outcome::Outcome as Ended;
 use slackline_session::port::Port;
-use slackline_session::time::Time;
 use slackline_session::txn::treaties::{Order, Treaty};
 use slackline_session::txn::{Committed, Transaction, Txn, TxnError};
 
+use crate::callers::{TRANSACTION, pause};
 use crate::clock::EPSILON;
 use crate::invariants::treaties;
 use crate::state::Simulation;
@@ -168,9 +168,7 @@ impl Simulation {
     fn clear_up(&mut self, now: u64, home: u16) {
         let counts = &self.treaties.counts;
         let is_known = |key: &ObjectKey| counts[key].0 == self.oracle.incarnation(usize::from(key.home));
-        let concerned = |watched: &&mut Watched| {
-            watched.blurred_until == u64::MAX && watched.counters.iter().any(|key| key.home == home)
-        };
+        let concerned = |watched: &&mut Watched| watched.blurred_until == u64::MAX && watched.rests_on(home);
         for watched in self.treaties.all.iter_mut().filter(concerned) {
             if watched.counters.iter().all(is_known) {
                 watched.blurred_until = now;
@@ -184,7 +182,7 @@ impl Simulation {
         let mut turned_false = Vec::new();
         for at in 0..self.treaties.all.len() {
             let of = &self.treaties.all[at];
-            if of.counters.iter().all(|key| key.home != home) {
+            if !of.rests_on(home) {
                 continue;
             }
 
@@ -212,17 +210,15 @@ impl Simulation {
 
         for at in turned_false {
             self.probes.hit("treaty: its statement turns false");
-            if self.treaties.all[at].is_guarded {
-                let found = treaties::check_met(false, &self.treaties.counts_of(at));
-                self.blame_treaty(treaties::MET, found, at);
-            }
+            let found = treaties::check_met(self.treaties.all[at].is_guarded, &self.treaties.counts_of(at));
+            self.blame_treaty(treaties::MET, found, at);
             for site in 0..world.len() {
                 self.look_who_relies(world, site, at);
             }
         }
     }
 
-    /// A site must not rely on a treaty that is false.
+    /// A site must not rely on a treaty, which is false.
     fn look_who_relies(&mut self, world: &World, site: usize, at: usize) {
         let Some(node) = world.node(site) else { return };
         // One that stands still looks at its clocks again before it relies on anything.
@@ -230,8 +226,8 @@ impl Simulation {
             return;
         }
         let relies = node.chapters().txns.relies_on(world.time_at(site), EPSILON as u64, &self.treaties.all[at].key);
-        if relies {
-            let found = treaties::check_relied(false, &self.treaties.counts_of(at));
+        let found = treaties::check_relied(relies, || self.treaties.counts_of(at));
+        if found.is_err() {
             self.oracle.blame(treaties::TRUE, found, &format!("site {site}, treaty {}", self.name_of(at)));
         }
     }
@@ -263,7 +259,7 @@ impl Simulation {
     }
 
     /// A site crashed: what it had not made durable never was.
-    pub(crate) fn treaties_lose(&mut self, world: &mut World, site: usize, incarnation: Incarnation) {
+    pub(crate) fn reread_counters(&mut self, world: &mut World, site: usize, incarnation: Incarnation) {
         if !self.treaties.has_begun {
             return;
         }
@@ -280,8 +276,9 @@ impl Simulation {
     }
 
     /// A site has lost its storage.
-    pub(crate) fn treaties_lost(&mut self, site: usize) {
-        for watched in self.treaties.with_a_counter_at(site as u16) {
+    pub(crate) fn lose_counters(&mut self, site: usize) {
+        let home = site as u16;
+        for watched in self.treaties.all.iter_mut().filter(|watched| watched.rests_on(home)) {
             watched.blurred_until = u64::MAX;
             watched.is_guarded = false;
         }
@@ -350,13 +347,7 @@ async fn caller(
 ) {
     loop {
         let hurries = ledger.borrow().is_over;
-        let mut next = seat.port.now().0 + rng.below(if hurries { HURRY } else { THINK });
-        if let Some((from, until)) = silence
-            && (from..until).contains(&next)
-        {
-            next = until + rng.below(THINK);
-        }
-        seat.port.sleep_until(Time(next)).await;
+        pause(&seat, &mut rng, if hurries { HURRY } else { THINK }, silence).await;
         let is_done = {
             let ledger = ledger.borrow();
             ledger.is_over && ledger.treaties >= goal
@@ -384,7 +375,7 @@ where
 {
     let began = Cell::new(0);
     let transaction = Transaction::over(Arc::clone(&seat.port) as Arc<dyn Port>, Arc::clone(&seat.memos));
-    let deadline = Duration::from_micros([SECOND, 4 * SECOND, 10 * SECOND][rng.below(3) as usize]);
+    let deadline = Duration::from_micros(TRANSACTION[rng.below(3) as usize]);
     let ended = transaction.deadline(deadline).run_and_tell(|txn| {
         began.set(seat.port.now().0);
         program(txn)

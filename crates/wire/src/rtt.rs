@@ -100,6 +100,21 @@ impl RttTable {
         )
     }
 
+    /// Five EC2 regions: us-east, us-west, ireland, singapore and sao-paulo. Those of the Predictive Treaties paper.
+    pub fn ec2() -> Self {
+        Self::built_in(
+            "EC2 us-east, us-west, ireland, singapore, sao-paulo; Predictive Treaties (EuroSys 2019)",
+            ["us-east", "us-west", "ireland", "singapore", "sao-paulo"],
+            [
+                [0, 64, 80, 243, 164],
+                [64, 0, 170, 210, 227],
+                [80, 170, 0, 285, 235],
+                [243, 210, 285, 0, 372],
+                [164, 227, 235, 372, 0],
+            ],
+        )
+    }
+
     /// Reads lines `from,to,rtt_ms`; a first line `from,to,rtt_ms`, empty lines and lines that begin with `#` are
     /// skipped. A direction that is not given takes as long as the other one; one that is given twice must have the same time.
     pub fn from_csv(path: impl AsRef<Path>) -> Result<Self, RttError> {

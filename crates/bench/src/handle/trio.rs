@@ -8,11 +8,12 @@ use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{Incarnation, SiteId};
 use slackline_core::machine::{ClientId, Effect, Input};
 use slackline_core::node::{Config, Node};
-use slackline_core::object::treaty::{Metric, Note, Statement, Treaty, Tree, equally, treaty_key};
-use slackline_core::object::{Change, Home, ObjectKey, Part, Transaction};
+use slackline_core::object::treaty::{Metric, Statement, Treaty, Tree, equally, treaty_key};
+use slackline_core::object::{Change, Home, ObjectKey, Part, Transaction, Version};
 use slackline_core::peer::PeerMessage;
 use slackline_session::command::Command;
 use slackline_session::time::Time;
+use slackline_session::txn::treaties::making;
 
 use crate::client::SiteClient;
 use crate::driven::Driven;
@@ -111,17 +112,8 @@ impl Trio {
                 // At home at another site than the one that is measured.
                 let key = treaty_key(1, name);
                 let notes = treaty.notes(&key, &homes, &|_| count, &equally).expect("a statement that is true");
-                let rests = notes[&0].homes.clone();
-                let home = |(region, note): (u16, Note)| {
-                    let mut part = Part { notes: vec![note], ..Part::default() };
-                    if region == key.home {
-                        part.reads.push((key.name.clone(), 0));
-                        part.writes.push((key.name.clone(), Change::Put(treaty.to_value(&key, &rests))));
-                    }
-                    Home { region, incarnation: Incarnation(1), part }
-                };
-                let making = notes.into_iter().map(home).collect();
-                self.commit(&mut client, making);
+                let nothing = Version { incarnation: Incarnation(1), number: 0 };
+                self.commit(&mut client, making(&key, &treaty, notes, nothing, &homes));
             }
             self.settle(&mut client, |outcome| matches!(outcome, Outcome::Committed { .. }));
         }
@@ -136,14 +128,14 @@ impl Trio {
                     let part = Part { writes: vec![(name.clone(), Change::Add(amount))], ..Part::default() };
                     Home { region, incarnation: Incarnation(1), part }
                 };
-                self.commit(&mut client, (0..SITES as u16).map(home).collect());
+                let homes = (0..SITES as u16).map(home).collect();
+                self.commit(&mut client, Transaction { homes, max_wait: SECOND, ..Transaction::default() });
             }
             self.settle(&mut client, |outcome| matches!(outcome, Outcome::Committed { .. }));
         }
     }
 
-    fn commit(&mut self, client: &mut SiteClient, homes: Vec<Home>) {
-        let transaction = Transaction { homes, max_wait: SECOND, ..Transaction::default() };
+    fn commit(&mut self, client: &mut SiteClient, transaction: Transaction) {
         client.submit(Command::commit(transaction), Time(self.now)).expect("fewer than the client takes in");
     }
 

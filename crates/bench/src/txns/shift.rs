@@ -28,7 +28,9 @@ use slackline_session::time::Time;
 use slackline_session::topology::Topology;
 use slackline_session::txn::Memos;
 use slackline_session::txn::treaties::Treaty;
+use slackline_sim::invariants::treaties::check_verdict;
 use slackline_sim::world::{After, Keep, Options};
+use slackline_wire::rtt::RttTable;
 
 use super::setting::{OBJECT_NS, TxnsError};
 use super::stage::{Delays, Nursery, Stage};
@@ -37,17 +39,6 @@ use crate::figure::{Axis, Figure, Scale, Series};
 use crate::histogram::Histogram;
 use crate::report::{Latency, Mode, Report, Run};
 use crate::voting::Strategy;
-
-/// Round trips of the paper, in milliseconds: us-east, us-west, ireland, singapore, sao-paulo.
-pub(crate) const EC2: [[u64; 5]; 5] = [
-    [0, 64, 80, 243, 164],
-    [64, 0, 170, 210, 227],
-    [80, 170, 0, 285, 235],
-    [243, 210, 285, 0, 372],
-    [164, 227, 235, 372, 0],
-];
-/// Their names.
-pub(crate) const REGIONS: [&str; 5] = ["us-east", "us-west", "ireland", "singapore", "sao-paulo"];
 
 /// Votes of a station a second, and queries.
 const VOTES: f64 = 100.0;
@@ -108,11 +99,14 @@ impl Default for ShiftOptions {
 ///
 /// # Errors
 ///
-/// The strategy is one that knows the biases, which change here.
+/// The strategy is one that knows the biases, which change here; or there are more stations than regions.
 pub fn shift(options: &ShiftOptions) -> Result<Report, TxnsError> {
     if options.strategies.contains(&Strategy::Optimal) {
         let why = "the votes shift, so there is no optimal division: use equal, predictive or slackline";
         return Err(TxnsError::Option(why.into()));
+    }
+    if options.stations.iter().any(|stations| *stations > MOST) {
+        return Err(TxnsError::Option(format!("there are round trips between {MOST} stations, and no more")));
     }
     let mut jobs = Vec::new();
     for &stations in &options.stations {
@@ -140,7 +134,7 @@ pub fn shift(options: &ShiftOptions) -> Result<Report, TxnsError> {
                 "votes".into(),
                 "100 a second at each station, 20 queries; 60 and 48 of 100 for A, later 40 and 52".into(),
             ),
-            ("round trips".into(), format!("64 to 372 ms between {}", REGIONS.join(", "))),
+            ("round trips".into(), format!("64 to 372 ms ({})", RttTable::ec2().source())),
             (
                 "paper".into(),
                 "figure 10: latencies rise around the change of the winner only; figure 11: a tree of near sites helps"
@@ -170,19 +164,13 @@ struct Truth {
     turns: Vec<(u64, bool)>,
     /// The crash, if there was one: which site, and when.
     crash: Option<(usize, u64)>,
-    /// The divisions of slack that others planned while it was down.
+    /// The turns in which others told each other what slack to give while it was down.
     without_it: u64,
 }
 
 impl Truth {
     fn lead(&self) -> i64 {
         self.counts.iter().map(|((_, is_for_a), count)| if *is_for_a { *count } else { -*count }).sum()
-    }
-
-    /// True if this was so at some time in a span.
-    fn was(&self, a_leads: bool, began: u64, ended: u64) -> bool {
-        let first = self.turns.partition_point(|(at, _)| *at <= began).saturating_sub(1);
-        self.turns[first..].iter().take_while(|(at, _)| *at <= ended).any(|(_, leads)| *leads == a_leads)
     }
 
     fn is_down(&self, now: u64) -> bool {
@@ -204,12 +192,23 @@ struct Counted {
     seconds: Vec<Second>,
     votes: u64,
     queries: u64,
-    failed: u64,
+    refused: u64,
+    unknown: u64,
     wrong: u64,
     /// The waits of votes for slack: when each began, at which station, and how long it was, in microseconds.
     waits: Vec<(u64, usize, u64)>,
     /// The votes of which the wait is still to be looked up.
     committed: Vec<(u64, usize, OperationId)>,
+}
+
+impl Counted {
+    /// Counts what was not committed.
+    fn note_in_vain<T>(&mut self, ended: &Result<Outcome<T>, TxnError>) {
+        match ended {
+            Ok(Outcome::Unknown(_)) => self.unknown += 1,
+            _ => self.refused += 1,
+        }
+    }
 }
 
 /// One run.
@@ -224,8 +223,11 @@ struct Trial {
     seed: u64,
 }
 
+/// The most stations: the regions of the paper's table.
+const MOST: usize = 5;
+
 fn region(station: usize) -> String {
-    REGIONS[station % REGIONS.len()].to_owned()
+    RttTable::ec2().regions()[station].clone()
 }
 
 fn counter(station: usize, is_for_a: bool) -> Key {
@@ -245,7 +247,10 @@ fn leaders(stations: usize, tree: TreeKind) -> [Treaty; 2] {
 
 impl Trial {
     fn new(options: &ShiftOptions, stations: usize, tree: TreeKind, strategy: Strategy) -> Self {
-        let rtt = (0..stations).map(|from| (0..stations).map(|to| EC2[from][to] * 1_000).collect()).collect();
+        let table = RttTable::ec2();
+        let between = |from: usize, to: usize| table.rtt(&region(from), &region(to)).unwrap_or_default();
+        let micros = |from: usize, to: usize| if from == to { 0 } else { between(from, to).as_micros() as u64 };
+        let rtt = (0..stations).map(|from| (0..stations).map(|to| micros(from, to)).collect()).collect();
         let world = Options {
             costs: costs(),
             epsilon: EPSILON,
@@ -328,7 +333,7 @@ impl Trial {
         let name = format!("{} {}, {}", strategy.name(), self.stations, self.tree);
         let mut run = Run::new(strategy.name());
         run.label = Some(name.clone());
-        (run.committed, run.unknown) = (counted.votes + counted.queries, counted.failed);
+        (run.committed, run.refused, run.unknown) = (counted.votes + counted.queries, counted.refused, counted.unknown);
         (run.local_ratio, run.latency_ms) = (None, Latency::from(&all));
         run.wan_messages = Some(self.stage.world.wan_messages());
         let run = run
@@ -369,7 +374,7 @@ fn look_up(counted: &Rc<RefCell<Counted>>, delays: &Delays) {
 /// to.
 fn look(truth: &Rc<RefCell<Truth>>, crash_from: Option<u64>, now: u64, site: usize, effects: &[Effect<Node>]) -> After {
     let mut truth = truth.borrow_mut();
-    let (mut is_changed, mut reports) = (false, false);
+    let (mut is_changed, mut reports, mut divides) = (false, false, false);
     for effect in effects {
         match effect {
             Effect::Persist(batch) => {
@@ -386,13 +391,13 @@ fn look(truth: &Rc<RefCell<Truth>>, crash_from: Option<u64>, now: u64, site: usi
                     && let Message::Treaty { says, .. } = &**message
                 {
                     reports |= matches!(says, Says::Report { .. });
-                    let others = truth.crash.is_some_and(|(crashed, _)| crashed != site);
-                    truth.without_it += u64::from(matches!(says, Says::Give { .. }) && others && truth.is_down(now));
+                    divides |= matches!(says, Says::Give { .. });
                 }
             }
             Effect::Respond { .. } => {}
         }
     }
+    truth.without_it += u64::from(divides && truth.is_down(now));
     if is_changed {
         let leads = truth.lead() > 0;
         if truth.turns.last().is_none_or(|(_, before)| *before != leads) {
@@ -470,7 +475,7 @@ impl Station {
                     let second = ((began - station.began) / SECOND) as usize;
                     counted.seconds[second].votes.note(took * 1_000);
                 }
-                _ => counted.failed += 1,
+                ended => counted.note_in_vain(&ended),
             }
         });
     }
@@ -509,12 +514,13 @@ impl Station {
             Ok(Outcome::Done(committed)) => {
                 let a_leads = committed.value;
                 counted.queries += 1;
-                counted.wrong += u64::from(!self.truth.borrow().was(a_leads, run_began.get(), now));
+                let found = check_verdict(a_leads, (run_began.get(), now), &self.truth.borrow().turns);
+                counted.wrong += u64::from(found.is_err());
                 let second = ((began - self.began) / SECOND) as usize;
                 counted.seconds[second].queries.note((now - began) * 1_000);
                 self.a_led.set(a_leads);
             }
-            _ => counted.failed += 1,
+            ended => counted.note_in_vain(&ended),
         }
     }
 }

@@ -250,10 +250,7 @@ async fn caller(
         let ended = Instant::now();
         match done.map_err(|error: TxnError| LiveError::failed(error))? {
             Outcome::Done(committed) => {
-                let mut counted = counted.lock().expect("no caller panicked");
-                counted.phases[usize::from(committed.phases.min(2))] += 1;
-                counted.runs += u64::from(committed.runs);
-                counted.latencies.note((ended - began).as_nanos() as u64);
+                counted.lock().expect("no caller panicked").note(&committed, ended - began);
             }
             other => return Err(LiveError::failed(format!("a transaction was not committed: {other:?}"))),
         }

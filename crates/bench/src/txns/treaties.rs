@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use slackline::{Client, Key, Metric, Options, Outcome, Treaty, TxnError};
 
 use super::tally::share;
-use crate::live::{LiveError, Scratch, Server, runtime};
+use crate::live::{LiveError, Server, runtime};
 use crate::report::{Measured, Mode, Report, runs_and_figure};
 use crate::turns::{Counted, Length, Line, Live, Role, Sum, by_turns, together};
 
@@ -82,7 +82,7 @@ pub fn treaties(options: &TreatiesOptions) -> Result<Report, LiveError> {
         let sites = Server::start_cluster(options.live.binary.as_deref(), scratch.path(), &REGIONS)?;
         sites.iter().try_for_each(|server| server.wait_ready().map(drop))?;
         measured.extend(measure(options, &sites[0], callers)?);
-        (epsilon, disk) = (sites[0].epsilon()?, place(&scratch, &options.live));
+        (epsilon, disk) = (sites[0].epsilon()?, options.live.disk(&scratch));
     }
 
     let (runs, figure) = runs_and_figure("treaties-latency", measured);
@@ -105,11 +105,6 @@ pub fn treaties(options: &TreatiesOptions) -> Result<Report, LiveError> {
         ],
         figures: vec![figure],
     })
-}
-
-/// For a report: the file system that the data are on, and where.
-fn place(scratch: &Scratch, live: &Live) -> String {
-    format!("{}, {}", scratch.file_system, live.directory.display())
 }
 
 /// Measures the four, by turns.
@@ -262,10 +257,7 @@ async fn caller(
         let ended = Instant::now();
         match done {
             Outcome::Done(committed) if committed.value => {
-                let mut counted = counted.lock().expect("no caller panicked");
-                counted.phases[usize::from(committed.phases.min(2))] += 1;
-                counted.runs += u64::from(committed.runs);
-                counted.latencies.note((ended - began).as_nanos() as u64);
+                counted.lock().expect("no caller panicked").note(&committed, ended - began);
             }
             other => return Err(LiveError::failed(format!("a transaction did not end as it must: {other:?}"))),
         }

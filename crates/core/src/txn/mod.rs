@@ -99,15 +99,6 @@ use reader::Reader;
 pub use table::Table;
 pub use trace::{EVENTS, RIGHTS, TRACE_BYTES, TRACES};
 
-/// The number of a counter in a site's rows, for benchmarks that know no more of the site; zero if there is none.
-pub fn count_in(rows: &impl crate::machine::Reader, incarnation: Incarnation, name: &str) -> i64 {
-    let mut set = crate::machine::KeySet::default();
-    table::need_head(incarnation, name, &mut set);
-    let view = View::prepare(set, &crate::machine::Overlay::default(), rows).expect("rows that can be read");
-    let table = Table::of_an_earlier_life(&view, SiteId::default(), incarnation);
-    table.head(name).ok().and_then(|head| head.holds.count()).unwrap_or(0)
-}
-
 /// The counter that a row of a batch is of, for those that watch sites: its incarnation, its name and the number that it has come to;
 /// zero if the row is removed. None of any other row.
 pub fn counter_of_row<'a>(key: &'a [u8], row: Option<&[u8]>) -> Option<(Incarnation, &'a str, i64)> {

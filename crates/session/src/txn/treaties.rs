@@ -367,7 +367,7 @@ pub async fn make_divided(
             Ok(notes) => notes,
             Err(unfit) => return refuse(Reason::Treaty(unfit.into())),
         };
-        let transaction = making(placed, &treaty, notes, &found, &homes);
+        let transaction = making(&placed.key, &treaty, notes, found.version, &homes);
         match commit(Arc::clone(&port), Some(site.region), transaction, deadline).await {
             Outcome::Done((_, operation)) => return Outcome::Done(Some(operation)),
             Outcome::Unknown(unknown) => return Outcome::Unknown(unknown),
@@ -383,12 +383,13 @@ pub async fn make_divided(
     refuse(last)
 }
 
-/// The transaction that makes a treaty.
-fn making(
-    placed: &Placed,
+/// The transaction that makes a treaty whose object is `key`. `found` is the version that that object had, and `homes` the incarnations in
+/// which the counters were read.
+pub fn making(
+    key: &ObjectKey,
     treaty: &treaty::Treaty,
     notes: BTreeMap<u16, treaty::Note>,
-    found: &Seen,
+    found: object::Version,
     homes: &BTreeMap<u16, Incarnation>,
 ) -> object::Transaction {
     let rests = notes.values().next().map(|note| note.homes.clone()).unwrap_or_default();
@@ -397,11 +398,11 @@ fn making(
         let incarnation = homes.get(&region).copied().unwrap_or_default();
         parts.insert(region, Home { region, incarnation, part: Part { notes: vec![note], ..Part::default() } });
     }
-    let ObjectKey { home, name } = placed.key.clone();
+    let ObjectKey { home, name } = key.clone();
     let at_home = parts.entry(home).or_insert_with(|| Home { region: home, ..Home::default() });
-    at_home.incarnation = found.version.incarnation;
-    at_home.part.reads.push((name.clone(), found.version.number));
-    at_home.part.writes.push((name, Change::Put(treaty.to_value(&placed.key, &rests))));
+    at_home.incarnation = found.incarnation;
+    at_home.part.reads.push((name.clone(), found.number));
+    at_home.part.writes.push((name, Change::Put(treaty.to_value(key, &rests))));
     let wait = 2 * slackline_core::clock::SECOND;
     object::Transaction { homes: parts.into_values().collect(), max_wait: wait, ..object::Transaction::default() }
 }

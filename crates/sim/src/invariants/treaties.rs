@@ -10,9 +10,9 @@ pub const MET: &str = "what is required is met";
 /// What a committed program was told of a statement was so at one time while it ran.
 pub const ONE_STATE: &str = "a verdict is of one state";
 
-/// Judges a site that holds a live right over a treaty.
-pub fn check_relied(is_true: bool, counts: &[(u16, i64)]) -> Result<(), String> {
-    if is_true { Ok(()) } else { Err(format!("it is relied upon, and is false: {counts:?}")) }
+/// Judges a site while a treaty's statement is false: it must hold no live right over it.
+pub fn check_relied(relies: bool, counts: impl FnOnce() -> Vec<(u16, i64)>) -> Result<(), String> {
+    if relies { Err(format!("it is relied upon, and is false: {:?}", counts())) } else { Ok(()) }
 }
 
 /// Judges a home's part of a clause.
@@ -26,9 +26,9 @@ pub fn check_bounds(bounds: &[(u16, i64)], least: i64) -> Result<(), String> {
     if sum >= i128::from(least) { Ok(()) } else { Err(format!("bounds {bounds:?} add up to less than {least}")) }
 }
 
-/// Judges a statement that all programs require which could break it.
-pub fn check_met(is_true: bool, counts: &[(u16, i64)]) -> Result<(), String> {
-    if is_true { Ok(()) } else { Err(format!("everybody requires it, and it is false: {counts:?}")) }
+/// Judges a statement that has become false: not all programs that could break it may require it.
+pub fn check_met(is_required: bool, counts: &[(u16, i64)]) -> Result<(), String> {
+    if is_required { Err(format!("everybody requires it, and it is false: {counts:?}")) } else { Ok(()) }
 }
 
 /// Judges what a program was told that ran in a span, by when the statement was true: `turns` has the times at which it became true
@@ -56,9 +56,10 @@ mod tests {
 
     #[test]
     fn right_over_what_is_false_is_noticed() {
-        assert_eq!(check_relied(true, &[(0, 1)]), Ok(()));
-        assert!(check_relied(false, &[(0, 1)]).is_err());
-        assert!(check_met(false, &[(0, -1)]).is_err());
+        assert_eq!(check_relied(false, Vec::new), Ok(()));
+        assert!(check_relied(true, || vec![(0, 1)]).is_err());
+        assert_eq!(check_met(false, &[(0, -1)]), Ok(()));
+        assert!(check_met(true, &[(0, -1)]).is_err());
     }
 
     #[test]

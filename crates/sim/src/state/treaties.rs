@@ -46,6 +46,11 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
+    /// True if one of its counters is at a home.
+    pub(crate) fn rests_on(&self, home: u16) -> bool {
+        self.counters.iter().any(|key| key.home == home)
+    }
+
     /// True if the statement is true now, as far as is known.
     pub(crate) fn is_true(&self) -> bool {
         self.turns.last().is_some_and(|(_, is_true)| *is_true)
@@ -61,11 +66,6 @@ impl Treaties {
     /// What a counter has come to.
     pub(crate) fn count(&self, key: &ObjectKey) -> i64 {
         self.counts.get(key).map_or(0, |(_, count)| *count)
-    }
-
-    /// The treaties of which a counter is at a home.
-    pub(crate) fn with_a_counter_at(&mut self, home: u16) -> impl Iterator<Item = &mut Watched> {
-        self.all.iter_mut().filter(move |watched| watched.counters.iter().any(|key| key.home == home))
     }
 
     /// A counter is written. True if it is one of a treaty's.

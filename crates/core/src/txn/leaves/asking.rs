@@ -68,8 +68,8 @@ impl Leaves {
         let Some(Want { since, me, lacks, .. }) = self.wants.remove(&id) else { return };
         let waited = mono.saturating_sub(since.mono);
         let at = since.wall.saturating_add_unsigned(waited);
-        for (treaty, nonce, clause) in lacks.into_keys().map(|((treaty, nonce), clause)| (treaty, nonce, clause)) {
-            let leaf = self.leaves.get(&(treaty.clone(), nonce)).filter(|leaf| leaf.stage == Stage::Kept);
+        for (making, clause) in lacks.into_keys() {
+            let leaf = self.leaves.get(&making).filter(|leaf| leaf.stage == Stage::Kept);
             let cause = match leaf {
                 _ if is_refused => SynchronizationCause::Refused,
                 Some(_) => SynchronizationCause::Slack,
@@ -80,14 +80,14 @@ impl Leaves {
                     asking.reports.keys().chain(&asking.missing).copied().collect()
                 }
                 Some(leaf) => leaf.homes.iter().map(|(home, _)| *home).collect(),
-                None => BTreeSet::from([treaty.home]),
+                None => BTreeSet::from([making.0.home]),
             };
-            let sites = asked.into_iter().filter(|home| *home != me.region).map(|home| SiteId::new(home, me.lane));
-            let sites = sites.collect();
+            let others = asked.into_iter().filter(|home| *home != me.region);
+            let sites = others.map(|home| SiteId::new(home, me.lane)).collect();
             if self.waited.len() >= WAITED {
                 self.waited.pop_front();
             }
-            self.waited.push_back((treaty, Synchronization { at, cause, clause, sites, waited }));
+            self.waited.push_back((making.0, Synchronization { at, cause, clause, sites, waited }));
         }
     }
 
