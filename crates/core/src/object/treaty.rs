@@ -258,6 +258,23 @@ impl Statement {
         }
     }
 
+    /// A statement that is true now and excludes this one; none if this one is not false, or it cannot be said.
+    pub fn denial(&self, count: &impl Fn(&ObjectKey) -> i64) -> Option<Statement> {
+        let value = |metric: &Metric| metric.value(count).ok();
+        let below = |metric: &Metric, number: i64| {
+            (value(metric)? < number).then(|| Statement::AtMost(metric.clone(), number - 1))
+        };
+        let above = |metric: &Metric, number: i64| {
+            (value(metric)? > number).then(|| Statement::AtLeast(metric.clone(), number + 1))
+        };
+        match self {
+            Statement::AtLeast(metric, least) => below(metric, *least),
+            Statement::AtMost(metric, most) => above(metric, *most),
+            Statement::Equals(metric, number) => below(metric, *number).or_else(|| above(metric, *number)),
+            Statement::All(statements) => statements.iter().find_map(|statement| statement.denial(count)),
+        }
+    }
+
     /// Clauses that are true now, by what counters hold, and that imply the statement while they are true. An error if the
     /// statement is false, or cannot be kept.
     pub fn clauses(&self, count: &impl Fn(&ObjectKey) -> i64) -> Result<Vec<Clause>, Unfit> {
@@ -755,6 +772,30 @@ mod tests {
         assert_eq!(clauses.len(), 1);
         let weights: Vec<i64> = clauses[0].homes[&0].iter().map(|term| term.weight).collect();
         assert_eq!((clauses[0].homes.len(), weights), (2, vec![2, -2]));
+    }
+
+    #[test]
+    fn denial_is_true_now_and_excludes_what_it_denies() {
+        let metric = || Metric::Sum(vec![counter(0, "x"), counter(1, "x")]);
+        let smaller = || Metric::Min(vec![counter(0, "x"), counter(1, "x")]);
+        let all = |statements: &[Statement]| Statement::All(statements.to_vec());
+        for (x, y) in [(0, 0), (3, 4), (-2, 9), (5, -5)] {
+            let count = |key: &ObjectKey| if key.home == 0 { x } else { y };
+            for number in -3..9 {
+                let (least, most) = (Statement::AtLeast(metric(), number), Statement::AtMost(smaller(), number));
+                let both = all(&[least.clone(), most.clone()]);
+                for statement in [least, most, both, Statement::Equals(metric(), number)] {
+                    let denial = statement.denial(&count);
+                    assert_eq!(denial.is_some(), statement.judge(&count).is_err(), "{statement:?}");
+                    let Some(denial) = denial else { continue };
+                    assert_eq!(denial.judge(&count), Ok(()), "{denial:?} is true");
+                    for (x, y) in [(0, 0), (1, 1), (4, 3), (9, -2), (-4, -4)] {
+                        let count = |key: &ObjectKey| if key.home == 0 { x } else { y };
+                        assert!(denial.judge(&count).is_err() || statement.judge(&count).is_err(), "not both are true");
+                    }
+                }
+            }
+        }
     }
 
     #[test]

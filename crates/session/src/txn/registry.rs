@@ -9,6 +9,7 @@ use std::time::Duration;
 use slackline_core::object::{CALL_MARK, ObjectKey};
 
 use super::failure::TxnError;
+use super::treaties::Placed;
 use crate::port::Pending;
 use crate::time::{Time, jittered};
 
@@ -51,6 +52,8 @@ struct Known<H: 'static> {
     functions: BTreeMap<Id, Entry<H>>,
     /// Calls that were proposed in vain: until when they are left alone, and for how long the next time. At most [`REFUSED`].
     refused: BTreeMap<ObjectKey, (Time, Duration)>,
+    /// Treaties whose statements were found false: what is true instead, as a treaty. At most [`REFUSED`].
+    denials: BTreeMap<ObjectKey, Placed>,
     /// The number of proposals under way; at most [`PROPOSALS`].
     under_way: usize,
     /// True once [`Registry::turn_off`] was called.
@@ -130,6 +133,22 @@ impl<H> Registry<H> {
         may
     }
 
+    /// The treaty that says that another one's statement is false, as it was found last.
+    pub(super) fn denial(&self, treaty: &ObjectKey) -> Option<Placed> {
+        self.known().denials.get(treaty).cloned()
+    }
+
+    /// A treaty's statement was found false, and this is true instead. True if the same was found before.
+    pub(super) fn deny(&self, treaty: &ObjectKey, denial: Placed) -> bool {
+        let mut known = self.known();
+        // Where there is no room, one is forgotten: what it says is read the next time, and found again.
+        if known.denials.len() >= REFUSED && !known.denials.contains_key(treaty) {
+            known.denials.pop_first();
+        }
+        let before = known.denials.insert(treaty.clone(), denial.clone());
+        before.is_some_and(|before| before.key == denial.key)
+    }
+
     /// A call was proposed, and registered or not. `random` spreads clients that proposed the same.
     pub(super) fn proposed(&self, call: &ObjectKey, now: Time, random: u64, was_registered: bool) {
         let mut known = self.known();
@@ -153,7 +172,13 @@ impl<H> Registry<H> {
 
 impl<H> Default for Registry<H> {
     fn default() -> Self {
-        let known = Known { functions: BTreeMap::new(), refused: BTreeMap::new(), under_way: 0, is_off: false };
+        let known = Known {
+            functions: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            denials: BTreeMap::new(),
+            under_way: 0,
+            is_off: false,
+        };
         Self { known: Mutex::new(known) }
     }
 }

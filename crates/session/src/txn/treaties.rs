@@ -56,6 +56,7 @@ pub enum Order {
 }
 
 /// A treaty over positions of regions.
+#[derive(Clone, Debug)]
 pub struct Placed {
     /// Its object.
     pub(crate) key: ObjectKey,
@@ -171,21 +172,43 @@ impl Txn {
     }
 
     /// True if the treaty's statement is true. While the treaty is valid, that costs as much as reading one object, whatever the
-    /// statement is about; and where this region holds a right over the treaty, no message.
+    /// statement is about; and where this region holds a right over the treaty, no message. So it does where the statement stays
+    /// false: a treaty of its own says that, once a client has found it so twice.
     ///
     /// # Errors
     ///
     /// As [`Txn::measure`].
     pub async fn holds(&self, treaty: &Treaty) -> Result<bool, TxnError> {
         let placed = treaty.place(self.run.port.topology()).map_err(|reason| self.refused(reason))?;
-        if self.keep(&placed).await? {
+        if self.may_rely(&placed) && self.rely(&placed).await? {
             return Ok(true);
         }
-        match self.judge(&placed.statement).await {
+        let mut counters = BTreeSet::new();
+        placed.statement.counters(&mut counters);
+        let is_untouched = self.has_not_written(&counters)?;
+        let denial = self.run.memos.denial(&placed.key).filter(|denial| is_untouched && self.may_rely(denial));
+        if let Some(denial) = denial
+            && self.rely(&denial).await?
+        {
+            return Ok(false);
+        }
+
+        // Reads that are validated would hardly ever be so while the counters keep changing. The treaty's bounds are.
+        if self.may_rely(&placed) && self.make(&placed).await && self.rely(&placed).await? {
+            return Ok(true);
+        }
+        let counts = self.counts(counters).await?;
+        let count = |key: &ObjectKey| counts[key];
+        match placed.statement.judge(&count) {
             Ok(()) => Ok(true),
-            Err(Err(error)) => Err(error),
-            Err(Ok(Unfit::NotTrue(_))) => Ok(false),
-            Err(Ok(unfit)) => Err(self.unfit(unfit)),
+            Err(Unfit::NotTrue(_)) => {
+                // What is false only with what this run has written says nothing about what the next one finds.
+                if is_untouched {
+                    self.deny(&placed, placed.statement.denial(&count));
+                }
+                Ok(false)
+            }
+            Err(unfit) => Err(self.unfit(unfit)),
         }
     }
 
@@ -201,44 +224,60 @@ impl Txn {
     /// [`Txn::measure`].
     pub async fn require(&self, statement: impl Into<Treaty>) -> Result<(), TxnError> {
         let treaty: Treaty = statement.into();
-        let placed = treaty.place(self.run.port.topology()).map_err(|reason| self.refused(reason))?;
-        if self.keep(&placed).await? {
+        if self.holds(&treaty).await? {
             return Ok(());
         }
-        match self.judge(&placed.statement).await {
-            Ok(()) => Ok(()),
-            Err(Err(error)) => Err(error),
-            Err(Ok(Unfit::NotTrue(_))) => {
-                // Of the transaction as a whole there is nothing that could be undone: it is refused, if the program ends so.
-                if self.layer == ROOT {
-                    self.fail(Failure::of(Cause::NotMet, None));
-                }
-                Err(TxnError::NotMet(treaty.statement.to_string()))
-            }
-            Err(Ok(unfit)) => Err(self.unfit(unfit)),
+
+        // Of the transaction as a whole there is nothing that could be undone: it is refused, if the program ends so.
+        if self.layer == ROOT {
+            self.fail(Failure::of(Cause::NotMet, None));
         }
+        Err(TxnError::NotMet(treaty.statement.to_string()))
     }
 
-    /// Relies on a treaty from now on; makes it if it is not there and its statement is true. False if that cannot be.
-    async fn keep(&self, placed: &Placed) -> Result<bool, TxnError> {
-        // A run before this one was told that what it wrote would break it: this one reads the counters.
-        if self.run.measured.contains(&placed.key) || self.scope.function.is_some() {
-            return Ok(false);
-        }
-        if self.rely(placed).await? {
-            return Ok(true);
-        }
+    /// True if this handle has written none of these counters.
+    fn has_not_written(&self, counters: &BTreeSet<ObjectKey>) -> Result<bool, TxnError> {
+        let state = self.state()?;
+        let is_written = |key: &ObjectKey| !matches!(state.draft.buffer.change(self.layer, key), Ok(None));
+        Ok(!counters.iter().any(is_written))
+    }
 
-        // Reads that are validated would hardly ever be so while the counters keep changing. The treaty's bounds are.
+    /// True if this run may rely on a treaty. Not where a run before this one was told that what it wrote would break it: this one
+    /// reads the counters.
+    fn may_rely(&self, placed: &Placed) -> bool {
+        !self.run.measured.contains(&placed.key) && self.scope.function.is_none()
+    }
+
+    /// Makes a treaty, if its statement is true; false if it was not made, or in vain lately.
+    async fn make(&self, placed: &Placed) -> bool {
         let run = &self.run;
-        let now = run.port.now();
-        if !run.memos.reserve_proposal(&placed.key, now) {
-            return Ok(false);
+        if !run.memos.reserve_proposal(&placed.key, run.port.now()) {
+            return false;
         }
         let making = make(Arc::clone(&run.port), run.site, placed, Existing::Kept, run.deadline);
         let was_made = matches!(making.await, Outcome::Done(_));
         run.memos.proposed(&placed.key, run.port.now(), run.port.random(), was_made);
-        if was_made { self.rely(placed).await } else { Ok(false) }
+        was_made
+    }
+
+    /// A treaty's statement was found false. Where that is so again, a treaty is made that says so, beside this run: whoever asks next need
+    /// not read the counters, which would keep writers off them all the time.
+    fn deny(&self, placed: &Placed, denial: Option<treaty::Statement>) {
+        let run = Arc::clone(&self.run);
+        let Some(statement) = denial.filter(|_| self.scope.function.is_none()) else { return };
+        let named = Treaty::from(&Statement::named(&statement, run.port.topology()));
+        let Ok(mut denial) = named.place(run.port.topology()) else { return };
+        denial.tree = placed.tree.clone();
+        let is_again = run.memos.deny(&placed.key, denial.clone());
+        if !is_again || !run.memos.reserve_proposal(&denial.key, run.port.now()) {
+            return;
+        }
+        let (port, memos, site, deadline) = (Arc::clone(&run.port), Arc::clone(&run.memos), run.site, run.deadline);
+        run.port.spawn(Box::pin(async move {
+            let making = make(Arc::clone(&port), site, &denial, Existing::Kept, deadline);
+            let was_made = matches!(making.await, Outcome::Done(_));
+            memos.proposed(&denial.key, port.now(), port.random(), was_made);
+        }));
     }
 
     /// Relies on a treaty if it is there, valid, and says just this.
@@ -274,14 +313,6 @@ impl Txn {
         drop(state);
         relied.map_err(|misfit| self.misfit(misfit, &self.run.port.topology().key(&placed.key)))?;
         Ok(true)
-    }
-
-    /// Judges a statement on what was read, with what this handle has written. `Err(Ok(_))` is the verdict.
-    async fn judge(&self, statement: &treaty::Statement) -> Result<(), Result<Unfit, TxnError>> {
-        let mut counters = BTreeSet::new();
-        statement.counters(&mut counters);
-        let counts = self.counts(counters).await.map_err(Err)?;
-        statement.judge(&|key| counts[key]).map_err(Ok)
     }
 
     /// What counters have come to, with what this handle has written.
