@@ -166,14 +166,23 @@ impl Simulation {
 
     /// A home has written: its counters may be known again.
     fn clear_up(&mut self, now: u64, home: u16) {
-        let counts = &self.treaties.counts;
-        let is_known = |key: &ObjectKey| counts[key].0 == self.oracle.incarnation(usize::from(key.home));
-        let concerned = |watched: &&mut Watched| watched.blurred_until == u64::MAX && watched.rests_on(home);
-        for watched in self.treaties.all.iter_mut().filter(concerned) {
-            if watched.counters.iter().all(is_known) {
+        let is_known = |watched: &Watched| watched.counters.iter().all(|key| self.is_known(key));
+        let is_cleared =
+            |watched: &Watched| watched.blurred_until == u64::MAX && watched.rests_on(home) && is_known(watched);
+        let cleared: Vec<bool> = self.treaties.all.iter().map(is_cleared).collect();
+        for (watched, is_cleared) in self.treaties.all.iter_mut().zip(cleared) {
+            if is_cleared {
                 watched.blurred_until = now;
             }
         }
+    }
+
+    /// True if what a counter has come to is of its home's present storage. Of a home that has lost its storage and has none yet, the
+    /// present one is the lost one.
+    fn is_known(&self, key: &ObjectKey) -> bool {
+        let site = usize::from(key.home);
+        let present = self.oracle.incarnation(site);
+        self.treaties.counts[key].0 == present && !self.oracle.lost.contains(&(site, present))
     }
 
     /// Judges the statements again that are about a counter of a home.
@@ -186,13 +195,18 @@ impl Simulation {
                 continue;
             }
 
-            // Of a home that was lost and has not written since, some may still rely on what it had, and others know that it is gone.
+            // Of a home that was lost and has not written since, some may still rely on what it had, and others know that it is gone; of
+            // several such homes, each some of them.
             let count = |key: &ObjectKey| self.treaties.count(key);
-            let is_gone =
-                |key: &ObjectKey| self.treaties.counts[key].0 != self.oracle.incarnation(usize::from(key.home));
-            let without = |key: &ObjectKey| if is_gone(key) { 0 } else { count(key) };
-            let is_blurred = of.blurred_until == u64::MAX;
-            let is_true = of.statement.judge(&count).is_ok() || is_blurred && of.statement.judge(&without).is_ok();
+            let unknown: Vec<u16> = match of.blurred_until {
+                u64::MAX => of.counters.iter().filter(|key| !self.is_known(key)).map(|key| key.home).collect(),
+                _ => Vec::new(),
+            };
+            let is_true = (0..1u32 << unknown.len()).any(|gone| {
+                let is_gone =
+                    |home: u16| unknown.iter().position(|other| *other == home).is_some_and(|at| gone >> at & 1 == 1);
+                of.statement.judge(&|key| if is_gone(key.home) { 0 } else { count(key) }).is_ok()
+            });
             if of.clauses.is_empty()
                 && let Ok(clauses) = of.statement.clauses(&count)
             {
