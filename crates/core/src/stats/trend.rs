@@ -9,6 +9,8 @@ use crate::clock::SECOND;
 
 /// The time in which changes are forgotten, in seconds: the time constant of the exponentially weighted means.
 const MEMORY: f64 = 60.0;
+/// So many changes are not forgotten, however long ago they were: what moves seldom would else have no estimate.
+const FEW: f64 = 20.0;
 /// Changes are added up, and folded into the means when this much time has passed, in microseconds.
 const FOLD: u64 = SECOND / 4;
 
@@ -19,10 +21,14 @@ pub struct Trend {
     folded: u64,
     /// The changes since then.
     moved: f64,
+    /// The number of changes since then.
+    count: f64,
     /// The squares of the changes since then.
     squares: f64,
-    /// The weighted time over which changes were observed, in seconds; at most [`MEMORY`].
+    /// The weighted time over which changes were observed, in seconds.
     weight: f64,
+    /// The weighted number of changes.
+    changes: f64,
     /// The weighted sum of changes.
     sum: f64,
     /// The weighted sum of their squares.
@@ -54,17 +60,19 @@ impl Trend {
         }
         let change = change as f64;
         self.moved += change;
+        self.count += 1.0;
         self.squares += change * change;
     }
 
     /// Folds what was noted since the last call into the means.
     fn fold(&mut self, now: u64) {
         let seconds = now.saturating_sub(self.folded) as f64 / SECOND as f64;
-        let kept = (-seconds / MEMORY).exp();
+        let kept = (-seconds / MEMORY).exp().max((FEW / self.changes).min(1.0));
+        self.changes = self.changes * kept + self.count;
         self.weight = self.weight * kept + seconds;
         self.sum = self.sum * kept + self.moved;
         self.sum_of_squares = self.sum_of_squares * kept + self.squares;
-        (self.folded, self.moved, self.squares) = (now, 0.0, 0.0);
+        (self.folded, self.moved, self.count, self.squares) = (now, 0.0, 0.0, 0.0);
     }
 
     /// The estimates as of now. Before anything was observed, the number is taken to stand still.
@@ -108,6 +116,6 @@ mod tests {
         (600..1_200u64).for_each(|second| trend.note(second * SECOND, -5));
         assert!(trend.motion(1_200 * SECOND).velocity < -4_900_000);
         assert_eq!(Trend::new(5).motion(5), Motion::default());
-        assert!(trend.motion(9_000 * SECOND).velocity.abs() < 10_000, "nothing happened for long");
+        assert!(trend.motion(9_000 * SECOND).velocity.abs() < 20_000, "nothing happened for long");
     }
 }

@@ -4,11 +4,14 @@
 //! live right is up to date. A right is **pinned** while a transaction that rests on it is under way, and is not given
 //! up then.
 
+use std::collections::BTreeSet;
+
 use rustc_hash::FxHashMap;
 
-use crate::clock::Now;
+use crate::clock::{Now, SECOND};
 use crate::id::{Incarnation, OperationId};
 use crate::object::message::Given;
+use crate::object::treaty::treaty_name;
 use crate::object::{ObjectKey, Seen, Value, Version};
 use crate::right::{HeldRight, WarrantyNumber};
 
@@ -25,6 +28,11 @@ const MOST_DOUBTS: u8 = 4;
 const DOUBTED: usize = 65_536;
 /// The part of a right's duration, in tenths, below which it is renewed when it is used.
 const RENEW_TENTHS: u64 = 3;
+/// The right over a treaty is renewed for this long after its last use, in microseconds. A treaty stands for what its users would else
+/// have to ask for each time, however seldom that is; and nobody writes it as long as it is valid.
+const TREATY_IN_USE: u64 = 600 * SECOND;
+/// The most treaties whose rights are renewed in one go.
+const RENEWED: usize = 8192;
 
 /// Copies of objects.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +46,8 @@ pub(super) struct Cache {
     hand: usize,
     /// The size of all copies; at most [`BYTES`], but for pinned copies.
     bytes: usize,
+    /// The treaties of which there are copies that were used lately.
+    treaties: BTreeSet<ObjectKey>,
     /// By object, by how much more often copies were found stale than up to date, of late. Between 1 and
     /// [`MOST_DOUBTS`]: objects whose copies are mostly up to date are not here.
     doubts: FxHashMap<ObjectKey, u8>,
@@ -58,6 +68,8 @@ struct Copy {
     place: usize,
     /// The number of reads since its home was last told.
     reads: u32,
+    /// The monotonic time of its last use.
+    used: u64,
     /// True if it was used since the clock hand last came by.
     is_recent: bool,
     /// True while a question that is to renew its right is under way.
@@ -117,7 +129,13 @@ impl Cache {
         let is_doubted = self.is_doubted(key);
         let copy = self.copies.get_mut(key)?;
         let live = copy.right.filter(|right| right.is_live(now, epsilon));
+        if !upkeep {
+            copy.used = now.mono;
+        }
         if (fresh || is_doubted) && live.is_none() {
+            if treaty_name(&key.name).is_some() {
+                self.treaties.insert(key.clone());
+            }
             return None;
         }
         copy.is_recent = true;
@@ -171,6 +189,26 @@ impl Cache {
         if let Some(copy) = self.copies.get_mut(key) {
             copy.is_renewing = false;
         }
+    }
+
+    /// True if there are treaties whose rights are to be renewed from time to time.
+    pub(super) fn has_treaties(&self) -> bool {
+        !self.treaties.is_empty()
+    }
+
+    /// Treaties in use over which the rights are soon to end, or have ended and were not asked back. Each is named once for each question.
+    pub(super) fn treaties_to_renew(&mut self, now: Now, epsilon: u64) -> Vec<ObjectKey> {
+        let Self { copies, treaties, .. } = self;
+        treaties.retain(|key| now.mono < copies[key].used + TREATY_IN_USE);
+        let is_due = |copy: &Copy| {
+            let is_soon = |right: HeldRight| right.left(now, epsilon) * 10 < right.duration * RENEW_TENTHS;
+            !copy.is_renewing && copy.right.is_some_and(is_soon)
+        };
+        let due: Vec<ObjectKey> = treaties.iter().filter(|key| is_due(&copies[*key])).take(RENEWED).cloned().collect();
+        for key in &due {
+            copies.get_mut(key).expect("a treaty of which there is a copy").is_renewing = true;
+        }
+        due
     }
 
     /// Takes the number of reads of a copy since its home was told.
@@ -238,11 +276,15 @@ impl Cache {
                 right,
                 place: self.order.len(),
                 reads: 0,
+                used: now.mono,
                 is_recent: true,
                 is_renewing: false,
                 pins: Vec::new(),
                 asked_back: None,
             };
+            if treaty_name(&key.name).is_some() {
+                self.treaties.insert(key.clone());
+            }
             self.order.push(key.clone());
             self.copies.insert(key, copy);
             return self.shrink();
@@ -339,6 +381,7 @@ impl Cache {
     fn remove(&mut self, place: usize) {
         let key = self.order.swap_remove(place);
         let copy = self.copies.remove(&key).expect("what is in the order is there");
+        self.treaties.remove(&key);
         self.bytes -= size(&key, &copy.seen);
         if let Some(moved) = self.order.get(place) {
             self.copies.get_mut(moved).expect("what is in the order is there").place = place;
@@ -372,6 +415,7 @@ mod tests {
     use super::*;
     use crate::id::Life;
     use crate::object::message::Offer;
+    use crate::object::treaty::treaty_key;
     use crate::right::Start;
 
     const NOW: Now = Now { wall: 1 << 50, mono: 1_000_000 };
@@ -440,6 +484,30 @@ mod tests {
         (17..=18).for_each(|number| store(&mut cache, &number.to_string(), number, BYTES / 16));
         let lost: Vec<u64> = (2..=18).filter(|number| cache.held(&key(&number.to_string())).is_none()).collect();
         assert_eq!(lost, [4, 6]);
+    }
+
+    #[test]
+    fn right_over_a_treaty_is_renewed_as_long_as_the_treaty_is_in_use() {
+        let (mut cache, treaty) = (Cache::default(), treaty_key(1, "stock"));
+        let at = |seconds: u64| Now { wall: NOW.wall + (seconds * SECOND) as i64, mono: NOW.mono + seconds * SECOND };
+        let expected = |key: &ObjectKey| vec![key.clone()];
+        cache.store(NOW, EPSILON, treaty.clone(), given(1, 1), NOW.mono);
+        store(&mut cache, "other", 2, 1);
+        assert_eq!(cache.treaties_to_renew(at(5), EPSILON), []);
+        assert_eq!(cache.treaties_to_renew(at(8), EPSILON), expected(&treaty));
+        assert_eq!(cache.treaties_to_renew(at(8), EPSILON), [], "a question is under way");
+        cache.not_renewed(&treaty);
+        assert_eq!(cache.treaties_to_renew(at(20), EPSILON), expected(&treaty), "though it has ended");
+
+        // What was asked back is not asked for again, and what nobody uses is let go.
+        cache.not_renewed(&treaty);
+        assert!(cache.give_up(at(21), &treaty, given(1, 1).right.expect("it has one").number));
+        assert_eq!(cache.treaties_to_renew(at(22), EPSILON), []);
+        assert!(cache.has_treaties());
+        assert_eq!(cache.treaties_to_renew(at(601), EPSILON), []);
+        assert!(!cache.has_treaties());
+        assert!(cache.read(at(602), EPSILON, &treaty, true, false).is_none());
+        assert!(cache.has_treaties(), "it is in use again");
     }
 
     #[test]

@@ -869,9 +869,10 @@ impl Participant {
             let value = self.locks.change(turn.here.site.incarnation, table, name, change, number);
             put_row(&mut turn.out.batch, turn.here.site.incarnation, name, number, value.as_ref());
             self.issuer.note_write(turn.here.now, name);
-            self.leaves.note_write(turn.here.now, name, value.as_ref());
+            self.leaves.note_write(turn.here.now, &self.locks, name, value.as_ref());
             self.leaves.look_ahead(turn, &self.locks, name);
         }
+        self.wake_for_slack(&turn.here);
         self.leaves.keep(turn.here.now, turn.here.site.me.region, &mut turn.out.batch, part);
 
         // In the same batch as the writes: a write that came between them would not know that it has to cover the call.

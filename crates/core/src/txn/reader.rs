@@ -31,6 +31,10 @@ const READS: usize = 65_536;
 const SLACK: u64 = 20 * MILLISECOND;
 /// The time for which an answer is still taken after its reads were given up, in microseconds.
 const LATE: u64 = 5 * SECOND;
+/// The pause between two looks for rights over treaties that are to be renewed, in microseconds.
+const UPKEEP: u64 = SECOND;
+/// The most rights that one question renews.
+const RENEWED_AT_ONCE: usize = 256;
 /// The longest time that reads wait for other sites, in microseconds.
 const LONGEST_READ: u64 = 60 * SECOND;
 
@@ -96,6 +100,8 @@ enum Timer {
     Read(u64),
     /// A question that no site answered in time.
     Question(u64),
+    /// Rights over treaties are to be renewed.
+    Treaties,
 }
 
 /// The reads of this site's clients: copies of other sites' objects, the rights held over them, and questions under
@@ -110,6 +116,8 @@ pub(super) struct Reader {
     waiting: FxHashMap<u64, Waiting>,
     /// Questions under way, by token.
     questions: FxHashMap<u64, Question>,
+    /// True while there is a timer for the renewal of rights over treaties.
+    has_upkeep: bool,
     /// When reads and questions are over, in monotonic microseconds. A timer of something that has ended is ignored.
     timers: BTreeSet<(u64, Timer)>,
     /// The last token that was given, to reads or to a question.
@@ -134,6 +142,7 @@ impl Reader {
             cache: Cache::default(),
             waiting: FxHashMap::default(),
             questions: FxHashMap::default(),
+            has_upkeep: false,
             timers: BTreeSet::new(),
             tokens: token,
         }
@@ -396,7 +405,8 @@ impl Reader {
         let mut questions: Vec<Question> = Vec::new();
         for ObjectKey { home, name } in keys {
             let home = SiteId::new(home, turn.here.site.me.lane);
-            match questions.iter_mut().find(|question| question.home == home) {
+            let has_room = |question: &&mut Question| question.home == home && question.gets.len() < RENEWED_AT_ONCE;
+            match questions.iter_mut().find(has_room) {
                 Some(question) => question.gets.push((name, 0)),
                 None => {
                     let question = Question::new(home, turn.here.now.mono, false);
@@ -406,6 +416,16 @@ impl Reader {
         }
         for question in questions {
             self.ask_home(turn, question, 0);
+        }
+    }
+
+    /// Renews rights over treaties that were used here lately: who relies on one now and then should not have to ask each time.
+    fn renew_treaties(&mut self, turn: &mut Turn) {
+        self.has_upkeep = self.cache.has_treaties();
+        if self.has_upkeep {
+            self.timers.insert((turn.here.now.mono + UPKEEP, Timer::Treaties));
+            let due = self.cache.treaties_to_renew(turn.here.now, turn.here.config.epsilon);
+            self.renew(turn, due);
         }
     }
 
@@ -440,17 +460,28 @@ impl Reader {
         // this site stops relying on it first.
         let mut waiting = question.reads.and_then(|name| self.waiting.get_mut(&name));
         for ((name, place), result) in question.gets.into_iter().zip(gets) {
-            let result = result.map(|given| {
-                let seen = given.seen.clone();
-                let key = ObjectKey { home: from.region, name };
-                if from != turn.here.site.me {
-                    self.cache.store(turn.here.now, turn.here.config.epsilon, key, given, question.asked);
+            let key = ObjectKey { home: from.region, name };
+            let result = match result {
+                Ok(given) => {
+                    let seen = given.seen.clone();
+                    if from != turn.here.site.me {
+                        self.cache.store(turn.here.now, turn.here.config.epsilon, key, given, question.asked);
+                    }
+                    Ok(seen)
                 }
-                seen
-            });
+                Err(abort) => {
+                    self.cache.not_renewed(&key);
+                    Err(abort)
+                }
+            };
             if let Some(waiting) = &mut waiting {
                 waiting.reading.gets[place] = result;
             }
+        }
+
+        if !self.has_upkeep && self.cache.has_treaties() {
+            self.has_upkeep = true;
+            self.timers.insert((turn.here.now.mono + UPKEEP, Timer::Treaties));
         }
 
         let Some(waiting) = waiting else { return };
@@ -605,6 +636,7 @@ impl Reader {
             match timer {
                 Timer::Read(name) => self.answer_read(turn, name),
                 Timer::Question(token) => self.give_up_question(token),
+                Timer::Treaties => self.renew_treaties(turn),
             }
         }
     }

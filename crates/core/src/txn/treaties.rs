@@ -186,7 +186,7 @@ impl Participant {
     }
 
     /// Has the parts looked at for which slack came, or a treaty went.
-    fn wake_for_slack(&mut self, here: &Here) {
+    pub(super) fn wake_for_slack(&mut self, here: &Here) {
         for id in self.leaves.take_woken() {
             if self.entries.get(&id).is_some_and(|entry| entry.stage() == Stage::Defending) {
                 self.look_at(id, here.now.mono);

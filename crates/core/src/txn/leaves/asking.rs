@@ -20,8 +20,9 @@ impl Leaves {
     /// Notes what a part waits for, and asks for it.
     pub(in crate::txn) fn want(&mut self, turn: &mut Turn, locks: &Locks, id: OperationId, part: &Part) {
         let (me, now) = (turn.here.site.me, turn.here.now);
-        let since = self.wants.get(&id).map_or(now, |want| want.since);
-        let mut want = Want { since, me, lacks: BTreeMap::new(), relies: part.relies.clone() };
+        let before = self.wants.get(&id);
+        let (since, was_spared) = before.map_or((now, false), |want| (want.since, want.was_spared));
+        let mut want = Want { since, me, lacks: BTreeMap::new(), relies: part.relies.clone(), was_spared };
         for Lack { making, clause, amount, .. } in self.lacks(locks, part) {
             want.lacks.insert((making, clause), amount);
         }
@@ -122,8 +123,7 @@ impl Leaves {
 
     /// Wakes the parts that wait for a leaf.
     pub(super) fn wake(&mut self, making: &Making) {
-        let waits = |want: &Want| want.lacks.keys().any(|(of, _)| of == making);
-        self.woken.extend(self.wants.iter().filter(|(_, want)| waits(want)).map(|(id, _)| *id));
+        self.woken.extend(self.wants.iter().filter(|(_, want)| want.lacks_of(making)).map(|(id, _)| *id));
     }
 
     /// Asks for the slack that parts lack, if nobody is asked yet.
@@ -227,7 +227,7 @@ impl Leaves {
 
         let mut gives: BTreeMap<u16, Vec<Wanted>> = BTreeMap::new();
         for clause in &asking.clauses {
-            let Some(held) = leaf.clauses.get(clause) else { continue };
+            let Some(held) = leaf.clauses.get(*clause) else { continue };
             let lack = wanted.get(clause).copied().unwrap_or(0);
             let mut parts = vec![(me.region, held.outlook(now, noted, locks))];
             let lines = asking.reports.iter().flat_map(|(home, lines)| lines.iter().map(move |line| (*home, line)));
@@ -312,21 +312,46 @@ impl Leaves {
     /// There is not enough slack: parts that rely on the treaty are refused, and for the others it is retracted.
     pub(super) fn give_up(&mut self, turn: &mut Turn, making: &Making) {
         let leaf = self.leaves.get_mut(making).expect("looked up by the caller");
-        let is_awaited = leaf.asking.take().is_some_and(|asking| asking.is_awaited);
-        if !is_awaited {
-            return;
+        let is_awaited = leaf.asking.as_ref().is_some_and(|asking| asking.is_awaited);
+        let Some(asking) = leaf.asking.take().filter(|_| is_awaited) else { return };
+
+        // Often the first one that is told adds to what there is too little of. Then the others find enough; if all were told at once, all
+        // would add, and be in each other's way. So they wait for as long as that may take, once.
+        let mut lacking: Vec<(u64, OperationId)> = self
+            .wants
+            .iter()
+            .filter(|(_, want)| want.relies_on(making))
+            .map(|(id, want)| (want.since.mono, *id))
+            .collect();
+        lacking.sort_unstable();
+        let was_spared = |id: &OperationId| self.wants[id].was_spared;
+        let spared: Vec<OperationId> = lacking.iter().skip(1).map(|(_, id)| *id).filter(|id| !was_spared(id)).collect();
+        for id in &spared {
+            self.wants.get_mut(id).expect("listed above").was_spared = true;
         }
-        self.deny(turn.here.now.mono, making);
-        if !self.wanted(making).is_empty() && self.leaves[making].stage == Stage::Kept {
-            self.leaves.get_mut(making).expect("looked up above").stage = Stage::Retracting(turn.here.now.mono);
+        lacking.retain(|(_, id)| !spared.contains(id));
+        self.refuse(turn.here.now.mono, making, lacking.into_iter().map(|(_, id)| id));
+
+        let leaf = self.leaves.get_mut(making).expect("looked up above");
+        let is_broken = self.wants.values().any(|want| want.lacks_of(making) && !want.relies.contains(&making.0));
+        if is_broken && leaf.stage == Stage::Kept {
+            leaf.stage = Stage::Retracting(turn.here.now.mono);
             self.ask_to_retract(turn, making);
+        } else if !spared.is_empty() {
+            let until = turn.here.now.mono + 2 * turn.here.longest_round_trip() + 50 * MILLISECOND;
+            leaf.asking = Some(Asking { is_planned: true, missing: BTreeSet::new(), tries: 0, until, ..asking });
+            self.timers.insert((until, Timer::Asked(making.clone())));
         }
     }
 
-    /// Refuses the parts that lack slack of a treaty on which they rely.
+    /// Refuses all parts that lack slack of a treaty on which they rely.
     pub(super) fn deny(&mut self, mono: u64, making: &Making) {
-        let relies = |want: &Want| want.lacks.keys().any(|(of, _)| of == making) && want.relies.contains(&making.0);
-        let denied: Vec<OperationId> = self.wants.iter().filter(|(_, want)| relies(want)).map(|(id, _)| *id).collect();
+        let denied: Vec<OperationId> =
+            self.wants.iter().filter(|(_, want)| want.relies_on(making)).map(|(id, _)| *id).collect();
+        self.refuse(mono, making, denied.into_iter());
+    }
+
+    fn refuse(&mut self, mono: u64, making: &Making, denied: impl Iterator<Item = OperationId>) {
         for id in denied {
             self.end_want(mono, id, true);
             self.denied.insert(id, making.0.clone());

@@ -25,7 +25,7 @@ impl Leaves {
         let me = turn.here.site.me;
         let leaf = self.leaves.get(making).filter(|leaf| leaf.stage == Stage::Kept);
         let line = |clause: &u32| {
-            let held = leaf?.clauses.get(clause)?;
+            let held = leaf?.clauses.get(*clause)?;
             let Outlook { slack, motion: Motion { velocity, noise } } = held.outlook(turn.here.now, &self.noted, locks);
             Some(Reported { clause: *clause, slack, velocity, noise })
         };
@@ -40,7 +40,7 @@ impl Leaves {
     pub(super) fn tell_gifts(&self, turn: &mut Turn, making: &Making, to: u16, clauses: &[u32]) {
         let Some(leaf) = self.leaves.get(making) else { return };
         let gift = |clause: &u32| {
-            let held = leaf.clauses.get(clause)?;
+            let held = leaf.clauses.get(*clause)?;
             let total = held.totals.given(usize::from(to)).amount;
             let rate = held.orders.get(&to).map_or(0, |order| order.rate);
             (total > 0).then_some(Gave { clause: *clause, total, rate })
@@ -62,7 +62,7 @@ impl Leaves {
                 turn.out.metrics.ignored += 1;
                 continue;
             }
-            let Some(held) = self.leaves.get_mut(making).and_then(|leaf| leaf.clauses.get_mut(&clause)) else {
+            let Some(held) = self.leaves.get_mut(making).and_then(|leaf| leaf.clauses.get_mut(clause)) else {
                 continue;
             };
             let began = rate > 0 && !held.orders.contains_key(&to);
@@ -96,7 +96,7 @@ impl Leaves {
         let Self { leaves, noted, .. } = self;
         let leaf = leaves.get_mut(making).expect("looked up by the caller");
         let receiver = leaf.incarnation(to).expect("one of the leaves");
-        let held = leaf.clauses.get_mut(&clause).expect("looked up by the caller");
+        let held = leaf.clauses.get_mut(clause).expect("looked up by the caller");
 
         // As if every undecided decrement had happened: what is given away cannot be called back when it does.
         let amount = amount.min(held.slack(noted, locks)).clamp(0, i64::MAX.into());
@@ -113,7 +113,7 @@ impl Leaves {
     pub(super) fn give_on(&mut self, turn: &mut Turn, locks: &Locks, making: &Making, clause: u32) {
         let now = turn.here.now;
         let Some(leaf) = self.leaves.get(making).filter(|leaf| leaf.stage == Stage::Kept) else { return };
-        let Some(held) = leaf.clauses.get(&clause) else { return };
+        let Some(held) = leaf.clauses.get(clause) else { return };
         let orders: Vec<(u16, Order)> = held.orders.iter().map(|(to, order)| (*to, *order)).collect();
         let rate = held.orders.values().fold(0i64, |sum, order| sum.saturating_add_unsigned(order.rate));
         for (to, order) in &orders {
@@ -121,7 +121,7 @@ impl Leaves {
             let amount = i128::from(order.rate) * i128::from(elapsed) / i128::from(SECOND * SECOND);
 
             // A home that is to fail itself keeps what it has: whoever is short will ask, and all of it is divided again.
-            let held = &self.leaves[making].clauses[&clause];
+            let held = &self.leaves[making].clauses[clause];
             let outlook = held.outlook(now, &self.noted, locks);
             let left = Outlook { slack: clamped(i128::from(outlook.slack) - amount), ..outlook };
             let is_soon = lasts(&left, rate).is_some_and(|left| left < 2 * PERIOD);
@@ -130,7 +130,7 @@ impl Leaves {
                 let given = self.give_some(turn, locks, making, clause, *to, amount);
                 let leaf = self.leaves.get_mut(making).expect("looked up above");
                 leaf.counts.extensions += u64::from(given > 0);
-                let held = leaf.clauses.get_mut(&clause).expect("looked up above");
+                let held = leaf.clauses.get_mut(clause).expect("looked up above");
                 if let Some(order) = held.orders.get_mut(to) {
                     // Only what was carried out: a part of a unit is given the next time.
                     let took = amount * i128::from(SECOND * SECOND) / i128::from(order.rate.max(1));
@@ -152,7 +152,7 @@ impl Leaves {
         for Gave { clause, total, rate } in gifts {
             let Some(leaf) = self.leaves.get_mut(making).filter(|leaf| leaf.stage != Stage::Prepared) else { return };
             let Some(donor) = leaf.incarnation(from) else { return };
-            let Some(held) = leaf.clauses.get_mut(&clause) else { continue };
+            let Some(held) = leaf.clauses.get_mut(clause) else { continue };
             match rate {
                 0 => drop(held.incoming.remove(&from)),
                 _ => drop(held.incoming.insert(from, rate)),

@@ -32,6 +32,7 @@
 //! # Parts
 //!
 //! Here: judging parts, messages, timers. `asking`: who is asked for slack, and how it is divided. `giving`: gifts. `rows`: storage.
+//! `book` and `clauses`: where leaves and their clauses are found.
 //!
 //! # A home that is cut off
 //!
@@ -42,6 +43,8 @@
 //! treaty is retracted.
 
 mod asking;
+mod book;
+mod clauses;
 mod giving;
 mod rows;
 
@@ -49,6 +52,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rustc_hash::FxHashMap;
 
+use self::book::{Book, Number};
+use self::clauses::Clauses;
 use super::locks::Locks;
 use super::waits::Wait;
 use crate::api::{ClauseHere, LeafHere, Synchronization};
@@ -124,7 +129,7 @@ struct Leaf {
     /// Whom it asks for slack.
     tree: Tree,
     /// The clauses that have terms here, by position.
-    clauses: BTreeMap<u32, Held>,
+    clauses: Clauses,
     /// The question for slack that is under way.
     asking: Option<Asking>,
     /// The monotonic time at which a part was refused last that may not wait for slack.
@@ -163,6 +168,10 @@ struct Held {
     incoming: BTreeMap<u16, u64>,
     /// How its part moves.
     trend: Trend,
+    /// What one write is expected to take at the most: the largest fall of late.
+    largest: i64,
+    /// True if its slack has more than doubled by one write, and was not divided again since.
+    has_jumped: bool,
     /// The monotonic time of the next look at how long it is expected to last.
     look_at: u64,
 }
@@ -210,6 +219,20 @@ struct Want {
     lacks: BTreeMap<(Making, u32), i128>,
     /// The treaties that it relies upon: they are not retracted for it.
     relies: Vec<ObjectKey>,
+    /// True if it was to be refused, and another one was first.
+    was_spared: bool,
+}
+
+impl Want {
+    /// True if it lacks slack of a treaty.
+    fn lacks_of(&self, making: &Making) -> bool {
+        self.lacks.keys().any(|(of, _)| of == making)
+    }
+
+    /// True if it lacks slack of a treaty on which it relies.
+    fn relies_on(&self, making: &Making) -> bool {
+        self.lacks_of(making) && self.relies.contains(&making.0)
+    }
 }
 
 /// Something that a part lacks.
@@ -241,15 +264,15 @@ enum Timer {
 struct Noted {
     /// The number that it has come to.
     count: i64,
-    /// The clauses.
-    clauses: BTreeSet<(Making, u32)>,
+    /// The clauses, by the number of their leaf and their position; in ascending order.
+    clauses: Vec<(Number, u32)>,
 }
 
 /// The leaves of treaties at a home.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Leaves {
-    /// The leaves, by making.
-    leaves: BTreeMap<Making, Leaf>,
+    /// The leaves.
+    leaves: Book,
     /// The counters on which they rest. None without clauses.
     noted: FxHashMap<String, Noted>,
     /// The parts that wait for slack.
@@ -375,9 +398,14 @@ impl Leaves {
 
         // Each clause is judged once, by all that the part writes to its counters.
         let noted = part.writes.iter().filter_map(|(name, _)| self.noted.get(name));
-        let touched: BTreeSet<&(Making, u32)> = noted.flat_map(|noted| &noted.clauses).collect();
-        let lack = |(making, clause): &(Making, u32)| {
-            let leaf = self.leaves.get(making).filter(|leaf| leaf.is_kept())?;
+        let mut touched: Vec<(Number, u32)> = noted.flat_map(|noted| noted.clauses.iter().copied()).collect();
+        touched.sort_unstable();
+        touched.dedup();
+        let lack = |(number, clause): (Number, u32)| {
+            let (making, leaf) = self.leaves.of(number);
+            if !leaf.is_kept() {
+                return None;
+            }
             let held = &leaf.clauses[clause];
             let (before, after) = self.around(locks, held, part);
             // A part that does not lower a sum may pass below the bound. A logarithm has no such excuse: by how much a change
@@ -385,7 +413,7 @@ impl Leaves {
             let is_linear = !held.terms.iter().any(|term| term.is_log);
             let is_enough = after.is_some_and(|after| after >= held.bound || (is_linear && after >= before));
             let amount = held.bound - after.unwrap_or(i128::from(i64::MIN));
-            let lack = || Lack { making: making.clone(), clause: *clause, amount };
+            let lack = || Lack { making: making.clone(), clause, amount };
             (!is_enough).then(lack)
         };
         touched.into_iter().filter_map(lack).collect()
@@ -447,8 +475,7 @@ impl Leaves {
             // not be. No client of ours asks for either.
             let making = (note.treaty.clone(), note.nonce);
             let mut names = note.clauses.iter().flat_map(|(_, terms, _)| terms.iter().map(|term| &term.name));
-            if self.leaves.contains_key(&making) || names.any(|name| part.writes.iter().any(|(other, _)| other == name))
-            {
+            if self.leaves.contains(&making) || names.any(|name| part.writes.iter().any(|(other, _)| other == name)) {
                 return Err(Abort { site: Some(site), ..Abort::of(Cause::Malformed) });
             }
             for (_, terms, bound) in &note.clauses {
@@ -462,8 +489,8 @@ impl Leaves {
 
                 for term in terms {
                     let others = self.noted.get(&term.name).into_iter().flat_map(|noted| &noted.clauses);
-                    let treaties: BTreeSet<&ObjectKey> =
-                        others.map(|((treaty, _), _)| treaty).filter(|treaty| **treaty != note.treaty).collect();
+                    let treaties = others.map(|(number, _)| &self.leaves.of(*number).0.0);
+                    let treaties: BTreeSet<&ObjectKey> = treaties.filter(|treaty| **treaty != note.treaty).collect();
                     if treaties.len() >= TREATIES {
                         return Err(Abort::about(Cause::TooManyTreaties, site, &term.name));
                     }
@@ -485,6 +512,8 @@ impl Leaves {
                     orders: BTreeMap::new(),
                     incoming: BTreeMap::new(),
                     trend: Trend::new(now.mono),
+                    largest: 0,
+                    has_jumped: false,
                     look_at: now.mono,
                 };
                 (*position, held)
@@ -523,7 +552,8 @@ impl Leaves {
     pub(super) fn keep(&mut self, now: Now, me: u16, batch: &mut Batch, part: &Part) {
         for note in &part.notes {
             let making = (note.treaty.clone(), note.nonce);
-            let earlier: Vec<Making> = self.makings_of(&note.treaty).filter(|other| *other != making).collect();
+            let others = self.leaves.makings_of(&note.treaty).filter(|other| **other != making);
+            let earlier: Vec<Making> = others.cloned().collect();
             for earlier in earlier {
                 let is_prepared = self.leaves[&earlier].stage == Stage::Prepared;
                 assert!(!is_prepared, "two transactions make one treaty at a time");
@@ -548,43 +578,70 @@ impl Leaves {
     }
 
     /// Notes that an object has another value now. `None` for nothing.
-    pub(super) fn note_write(&mut self, now: Now, name: &str, value: Option<&Value>) {
-        let Some(noted) = self.noted.get_mut(name) else { return };
+    pub(super) fn note_write(&mut self, now: Now, locks: &Locks, name: &str, value: Option<&Value>) {
+        let Self { leaves, noted, wants, .. } = self;
+        let Some(counter) = noted.get_mut(name) else { return };
         let after = if let Some(Value::Counter(count)) = value { *count } else { 0 };
-        let before = std::mem::replace(&mut noted.count, after);
-        for (making, clause) in &noted.clauses {
-            let leaf = self.leaves.get_mut(making).expect("a counter names leaves that are there");
-            let held = leaf.clauses.get_mut(clause).expect("a counter names clauses that are there");
+        let before = std::mem::replace(&mut counter.count, after);
+        let mut raised: Vec<Number> = Vec::new();
+        for (number, clause) in &noted[name].clauses {
+            let leaf = leaves.of_mut(*number);
+            let held = leaf.clauses.get_mut(*clause).expect("a counter names clauses that are there");
             let term = held.terms.iter().filter(|term| term.name == name);
-            let change: i128 = term.map(|term| term.of(after) - term.of(before)).sum();
-            held.trend.note(now.mono, clamped(change));
+            let change = clamped(term.map(|term| term.of(after) - term.of(before)).sum());
+            if change > 0 && !wants.is_empty() {
+                raised.push(*number);
+            }
+
+            // Slack that is added all at once says nothing of how the part moves from now on.
+            if change > held.largest && held.slack(noted, locks) < 2 * i128::from(change) {
+                held.has_jumped = true;
+                continue;
+            }
+            held.trend.note(now.mono, change);
+            if change < 0 {
+                // The largest is forgotten by and by.
+                held.largest = (held.largest - held.largest / 16).max(change.saturating_neg());
+            }
+        }
+        for number in raised {
+            let making = self.leaves.of(number).0.clone();
+            self.wake(&making);
         }
     }
 
-    /// Looks whether clauses that were lowered are expected to fail soon, and asks for slack before they do.
+    /// Looks whether the clauses of a counter that was written are expected to fail soon, and asks for slack before they do. Slack that was
+    /// just added is divided: the others may be short of it.
     pub(super) fn look_ahead(&mut self, turn: &mut Turn, locks: &Locks, name: &str) {
         let Some(noted) = self.noted.get(name) else { return };
-        if turn.here.config.slack != Slack::Ahead {
+        let slack = turn.here.config.slack;
+        if slack == Slack::Fixed {
             return;
         }
         let now = turn.here.now;
-        let mut short: Vec<(Making, u32)> = Vec::new();
-        for (making, clause) in &noted.clauses {
-            let leaf = &self.leaves[making];
-            let held = &leaf.clauses[clause];
-            if leaf.stage == Stage::Kept && leaf.asking.is_none() && leaf.homes.len() > 1 && now.mono >= held.look_at {
-                short.push((making.clone(), *clause));
-            }
-        }
-        for (making, clause) in short {
+        let is_due = |(number, clause): &(Number, u32)| {
+            let (_, leaf) = self.leaves.of(*number);
+            let held = &leaf.clauses[*clause];
+            let is_settled = leaf.stage == Stage::Kept && leaf.asking.is_none() && leaf.homes.len() > 1;
+            is_settled && (held.has_jumped || (slack == Slack::Ahead && now.mono >= held.look_at))
+        };
+        let due: Vec<(Number, u32)> = noted.clauses.iter().copied().filter(is_due).collect();
+        for (number, clause) in due {
             let noted = &self.noted;
-            let held =
-                self.leaves.get_mut(&making).and_then(|leaf| leaf.clauses.get_mut(&clause)).expect("looked up above");
-            let left = lasts(&held.outlook(now, noted, locks), held.rate());
+            let held = self.leaves.of_mut(number).clauses.get_mut(clause).expect("looked up above");
+            let outlook = held.outlook(now, noted, locks);
+            let has_jumped = std::mem::take(&mut held.has_jumped);
             held.look_at = now.mono + LOOK;
-            if left.is_some_and(|left| left < AHEAD) {
+
+            // A forecast knows amounts and no sizes: where few large writes come, the next one may take all that is left.
+            let is_short =
+                outlook.slack < held.largest || lasts(&outlook, held.rate()).is_some_and(|left| left < AHEAD);
+            if has_jumped || is_short {
                 // Asked in vain it is not asked again at once: what is left for all may simply not last longer.
-                held.look_at = now.mono + SECOND;
+                if is_short {
+                    held.look_at = now.mono + SECOND;
+                }
+                let making = self.leaves.of(number).0.clone();
                 self.ask(turn, &making, BTreeSet::from([clause]), false);
             }
         }
@@ -686,7 +743,7 @@ impl Leaves {
         }
         leaf.plans += 1;
         let next = turn.here.now.mono + (FIRST_PLAN << leaf.plans);
-        let clauses: BTreeSet<u32> = leaf.clauses.keys().copied().take(PLANNED).collect();
+        let clauses: BTreeSet<u32> = leaf.clauses.keys().take(PLANNED).collect();
         let is_asking = leaf.asking.is_some();
         self.timers.insert((next, Timer::Plan(making.clone())));
         if !is_asking {
@@ -694,30 +751,27 @@ impl Leaves {
         }
     }
 
-    /// The makings of a treaty that are noted here.
-    fn makings_of(&self, treaty: &ObjectKey) -> impl Iterator<Item = Making> {
-        let range = (treaty.clone(), 0)..=(treaty.clone(), u64::MAX);
-        self.leaves.range(range).map(|(making, _)| making.clone())
-    }
-
     /// Adds a leaf, and its clauses to its counters.
     fn insert(&mut self, making: Making, leaf: Leaf) {
-        for (clause, held) in &leaf.clauses {
+        let number = self.leaves.insert(making, leaf);
+        for (clause, held) in self.leaves.of(number).1.clauses.iter() {
             for term in &held.terms {
                 let noted = self.noted.get_mut(&term.name).expect("its count is known");
-                noted.clauses.insert((making.clone(), *clause));
+                // It is the last of all: only a clause that has the counter twice is there.
+                if noted.clauses.last() != Some(&(number, clause)) {
+                    noted.clauses.push((number, clause));
+                }
             }
         }
-        self.leaves.insert(making, leaf);
     }
 
     /// Removes a leaf.
     fn remove(&mut self, making: &Making) {
-        let Some(leaf) = self.leaves.remove(making) else { return };
-        for (clause, held) in &leaf.clauses {
+        let Some((number, leaf)) = self.leaves.remove(making) else { return };
+        for (clause, held) in leaf.clauses.iter() {
             for term in &held.terms {
                 let Some(noted) = self.noted.get_mut(&term.name) else { continue };
-                noted.clauses.remove(&(making.clone(), *clause));
+                noted.clauses.retain(|other| *other != (number, clause));
                 if noted.clauses.is_empty() {
                     self.noted.remove(&term.name);
                 }
@@ -730,10 +784,10 @@ impl Leaves {
     /// The leaves whose bounds are kept here; those of one treaty, if one is given. No more than `limit` clauses in all, about.
     pub(super) fn show(&self, now: Now, locks: &Locks, treaty: Option<&ObjectKey>, limit: usize) -> Vec<LeafHere> {
         let is_wanted = |making: &Making| treaty.is_none_or(|treaty| making.0 == *treaty);
-        let clause = |(clause, held): (&u32, &Held)| {
+        let clause = |(clause, held): (u32, &Held)| {
             let Motion { velocity, noise } = held.trend.motion(now.mono);
             ClauseHere {
-                clause: *clause,
+                clause,
                 value: clamped(held.least(&self.noted, locks)),
                 bound: clamped(held.bound),
                 velocity,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
+use super::clauses::Clauses;
 use super::{Counts, Held, Leaf, Leaves, Making, Noted, PLANS, Stage, Timer, WHOLE, key};
 use crate::clock::SECOND;
 use crate::codec::{Cursor, Malformed, put_i64, put_u64};
@@ -32,12 +33,12 @@ impl Leaves {
         }
         leaf.tree.encode(&mut row);
         batch.put(&key(making, WHOLE), &row);
-        leaf.clauses.keys().for_each(|clause| self.write_clause(batch, making, *clause));
+        leaf.clauses.keys().for_each(|clause| self.write_clause(batch, making, clause));
     }
 
     /// Writes the row of a clause.
     pub(super) fn write_clause(&self, batch: &mut Batch, making: &Making, clause: u32) {
-        let held = &self.leaves[making].clauses[&clause];
+        let held = &self.leaves[making].clauses[clause];
         let mut row = Vec::new();
         put_terms(&mut row, &held.terms);
         put_i64(&mut row, held.noted);
@@ -55,13 +56,16 @@ impl Leaves {
             stage: Stage::Kept,
             homes: Vec::new(),
             tree: Tree::Flat,
-            clauses: BTreeMap::new(),
+            clauses: Clauses::default(),
             asking: None,
             pressed: None,
             plans: PLANS,
             counts: Counts::default(),
         };
-        let leaf = self.leaves.entry(making).or_insert_with(empty);
+        if !self.leaves.contains(&making) {
+            self.leaves.insert(making.clone(), empty());
+        }
+        let leaf = self.leaves.get_mut(&making).expect("it is there");
         let mut cursor = Cursor(row);
         if clause == WHOLE {
             leaf.stage = match cursor.u8()? {
@@ -86,7 +90,18 @@ impl Leaves {
         let received = sum(&|home| totals.received(home).amount);
         let bound = i128::from(noted) + given - received;
         let (orders, incoming) = (BTreeMap::new(), BTreeMap::new());
-        let held = Held { terms, noted, totals, bound, orders, incoming, trend: Trend::default(), look_at: 0 };
+        let held = Held {
+            terms,
+            noted,
+            totals,
+            bound,
+            orders,
+            incoming,
+            trend: Trend::default(),
+            largest: 0,
+            has_jumped: false,
+            look_at: 0,
+        };
         let clause = u32::try_from(clause).map_err(|_| Malformed)?;
         leaf.clauses.insert(clause, held);
         Ok(())
@@ -94,15 +109,16 @@ impl Leaves {
 
     /// The names of all counters on which restored leaves rest.
     pub(in crate::txn) fn counters(&self) -> BTreeSet<String> {
-        let held = self.leaves.values().flat_map(|leaf| leaf.clauses.values());
+        let held = self.leaves.iter().flat_map(|(_, leaf)| leaf.clauses.iter().map(|(_, held)| held));
         held.flat_map(|held| held.terms.iter().map(|term| term.name.clone())).collect()
     }
 
     /// All rows are restored, and this is what the counters have come to.
     pub(in crate::txn) fn restored(&mut self, counts: &FxHashMap<String, i64>) {
-        let leaves = std::mem::take(&mut self.leaves);
-        for (making, leaf) in leaves {
-            for term in leaf.clauses.values().flat_map(|held| &held.terms) {
+        let makings: Vec<Making> = self.leaves.iter().map(|(making, _)| making.clone()).collect();
+        for making in makings {
+            let (_, leaf) = self.leaves.remove(&making).expect("listed above");
+            for term in leaf.clauses.iter().map(|(_, held)| held).flat_map(|held| &held.terms) {
                 let count = counts[&term.name];
                 self.noted.entry(term.name.clone()).or_insert_with(|| Noted { count, ..Noted::default() });
             }
@@ -112,7 +128,7 @@ impl Leaves {
 
     /// The site serves, in this start.
     pub(in crate::txn) fn resume(&mut self, here: &Here) {
-        let makings: Vec<Making> = self.leaves.keys().cloned().collect();
+        let makings: Vec<Making> = self.leaves.iter().map(|(making, _)| making.clone()).collect();
         for making in makings {
             let leaf = self.leaves.get_mut(&making).expect("listed above");
             for held in leaf.clauses.values_mut() {
@@ -132,13 +148,13 @@ impl Leaves {
     pub(in crate::txn) fn rows(&self) -> impl Iterator<Item = Vec<u8>> {
         let durable = self.leaves.iter().filter(|(_, leaf)| leaf.stage != Stage::Prepared);
         durable.flat_map(|(making, leaf)| {
-            leaf.clauses.keys().map(|clause| u64::from(*clause)).chain([WHOLE]).map(|clause| key(making, clause))
+            leaf.clauses.keys().map(u64::from).chain([WHOLE]).map(|clause| key(making, clause))
         })
     }
 
     /// Deletes a leaf's rows, and forgets it.
     pub(super) fn drop_leaf(&mut self, batch: &mut Batch, making: &Making) {
-        let clauses: Vec<u32> = self.leaves[making].clauses.keys().copied().collect();
+        let clauses: Vec<u32> = self.leaves[making].clauses.keys().collect();
         batch.delete(&key(making, WHOLE));
         clauses.into_iter().for_each(|clause| batch.delete(&key(making, u64::from(clause))));
         self.remove(making);

@@ -1,0 +1,90 @@
+//! The leaves at a home, in the order of their makings; each has a number as well.
+//!
+//! A write to a counter looks its leaves up, and it does so by number: a treaty's name is long, and like those of its neighbours
+//! for most of its length, so that to find it among ten thousand costs more than all the rest of judging a write.
+
+use std::collections::BTreeMap;
+use std::ops::Index;
+
+use rustc_hash::FxHashMap;
+
+use super::{Leaf, Making};
+use crate::object::ObjectKey;
+
+/// The number of a leaf. In one life of a site no two leaves have the same.
+pub(super) type Number = u64;
+
+/// The leaves.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Book {
+    /// The leaves, each with its making. As many as there are `numbers`.
+    leaves: FxHashMap<Number, (Making, Leaf)>,
+    /// Their numbers.
+    numbers: BTreeMap<Making, Number>,
+    /// The last number that was given.
+    last: Number,
+}
+
+impl Book {
+    /// Adds a leaf of a making that is not there; returns its number.
+    pub(super) fn insert(&mut self, making: Making, leaf: Leaf) -> Number {
+        self.last += 1;
+        let before = self.numbers.insert(making.clone(), self.last);
+        assert!(before.is_none(), "a making is noted once");
+        self.leaves.insert(self.last, (making, leaf));
+        self.last
+    }
+
+    /// Removes a leaf; none if it is not there.
+    pub(super) fn remove(&mut self, making: &Making) -> Option<(Number, Leaf)> {
+        let number = self.numbers.remove(making)?;
+        let (_, leaf) = self.leaves.remove(&number).expect("a number names a leaf that is there");
+        Some((number, leaf))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.leaves.len()
+    }
+
+    pub(super) fn contains(&self, making: &Making) -> bool {
+        self.numbers.contains_key(making)
+    }
+
+    pub(super) fn get(&self, making: &Making) -> Option<&Leaf> {
+        Some(&self.leaves[self.numbers.get(making)?].1)
+    }
+
+    pub(super) fn get_mut(&mut self, making: &Making) -> Option<&mut Leaf> {
+        self.leaves.get_mut(self.numbers.get(making)?).map(|(_, leaf)| leaf)
+    }
+
+    /// The leaf of this number, which is there, and its making.
+    pub(super) fn of(&self, number: Number) -> (&Making, &Leaf) {
+        let (making, leaf) = &self.leaves[&number];
+        (making, leaf)
+    }
+
+    /// The leaf of this number, which is there.
+    pub(super) fn of_mut(&mut self, number: Number) -> &mut Leaf {
+        &mut self.leaves.get_mut(&number).expect("a number names a leaf that is there").1
+    }
+
+    /// All of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Making, &Leaf)> {
+        self.numbers.values().map(|number| self.of(*number))
+    }
+
+    /// The makings of a treaty.
+    pub(super) fn makings_of(&self, treaty: &ObjectKey) -> impl Iterator<Item = &Making> {
+        let range = (treaty.clone(), 0)..=(treaty.clone(), u64::MAX);
+        self.numbers.range(range).map(|(making, _)| making)
+    }
+}
+
+impl Index<&Making> for Book {
+    type Output = Leaf;
+
+    fn index(&self, making: &Making) -> &Leaf {
+        self.get(making).expect("a making that is there")
+    }
+}
