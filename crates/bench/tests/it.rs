@@ -15,6 +15,7 @@ use slackline_bench::report::{Mode, Report, Run};
 use slackline_bench::rtt::{Matrix, Rtt};
 use slackline_bench::trace::Format;
 use slackline_bench::txns::single::{SingleOptions, reads, writes};
+use slackline_bench::txns::tpcc::{Balance, Skew, TpccOptions, tpcc};
 use slackline_bench::txns::{
     BankOptions, Baseline, Config, CoursesOptions, Oo7Options, Terms, TwitterOptions, TxnsError, bank, courses, oo7,
     twitter,
@@ -465,6 +466,30 @@ fn configurations_are_refused_where_they_do_nothing() {
         assert!(why.contains("calls no memoized function"), "{why}");
     }
     assert!("x".parse::<Config>().expect_err("unknown").contains("is no configuration"));
+}
+
+#[test]
+fn orders_under_treaties_synchronize_less_than_what_is_balanced_by_hand() {
+    let options = TpccOptions {
+        replicas: vec![2],
+        skews: vec![Skew::Local90],
+        balances: vec![Balance::Lazy, Balance::Slackline],
+        orders: 4_000,
+        items: 20,
+        ..TpccOptions::default()
+    };
+    let report = tpcc(&options).expect("there are two regions");
+    is_well_formed(&report);
+    assert_eq!(report.to_json(), tpcc(&options).expect("likewise").to_json(), "the same seed gives the same run");
+    for run in &report.runs {
+        assert_eq!((run.committed, run.refused, run.unknown), (4_000, 0, 0), "{}", run.config);
+        assert_eq!(figure(run, "wrong_answers"), 0.0, "{}", run.config);
+        assert!(figure(run, "replenished") > 60.0 && figure(run, "delivered") > 100.0, "{}", run.config);
+    }
+    let share = |config: &str| figure(run(&report, config), "sync_per_order");
+    // By arithmetic, with a stock of 100 pieces and orders of 3: 0.137 by hand. Small stocks of few items move faster than messages do.
+    assert!((0.11..0.18).contains(&share("lazy")), "{}", share("lazy"));
+    assert!(share("slackline") < 0.85 * share("lazy"), "{} of {}", share("slackline"), share("lazy"));
 }
 
 fn voting_options(trials: u32, stations: usize, bias: (u32, u32)) -> VotingOptions {

@@ -25,15 +25,14 @@ use slackline_core::stats::Rng;
 use slackline_core::txn::counter_of_row;
 use slackline_session::port::Port;
 use slackline_session::time::Time;
-use slackline_session::topology::Topology;
 use slackline_session::txn::Memos;
 use slackline_session::txn::treaties::Treaty;
 use slackline_sim::invariants::treaties::check_verdict;
-use slackline_sim::world::{After, Keep, Options};
+use slackline_sim::world::{After, Keep};
 use slackline_wire::rtt::RttTable;
 
-use super::setting::{OBJECT_NS, TxnsError};
-use super::stage::{Delays, Nursery, Stage};
+use super::setting::TxnsError;
+use super::stage::{Delays, Nursery, Stage, costs, ec2_region, over_ec2};
 use crate::EPSILON;
 use crate::figure::{Axis, Figure, Scale, Series};
 use crate::histogram::Histogram;
@@ -105,9 +104,6 @@ pub fn shift(options: &ShiftOptions) -> Result<Report, TxnsError> {
         let why = "the votes shift, so there is no optimal division: use equal, predictive or slackline";
         return Err(TxnsError::Option(why.into()));
     }
-    if options.stations.iter().any(|stations| *stations > MOST) {
-        return Err(TxnsError::Option(format!("there are round trips between {MOST} stations, and no more")));
-    }
     let mut jobs = Vec::new();
     for &stations in &options.stations {
         for &tree in &options.trees {
@@ -115,7 +111,7 @@ pub fn shift(options: &ShiftOptions) -> Result<Report, TxnsError> {
         }
     }
     let found = super::run::run_each(&jobs, false, |&(stations, tree, strategy)| {
-        Ok(Trial::new(options, stations, tree, strategy).run(strategy))
+        Ok(Trial::new(options, stations, tree, strategy)?.run(strategy))
     })?;
 
     let verified = found.iter().all(|(run, _)| run.figure("wrong_answers") == Some(0.0));
@@ -149,10 +145,6 @@ pub fn shift(options: &ShiftOptions) -> Result<Report, TxnsError> {
             series: lines,
         }],
     })
-}
-
-fn costs() -> slackline_sim::Costs {
-    slackline_sim::Costs { object_ns: OBJECT_NS, ..slackline_sim::Costs::default() }
 }
 
 /// What is known of the counters, by what their sites write.
@@ -223,15 +215,8 @@ struct Trial {
     seed: u64,
 }
 
-/// The most stations: the regions of the paper's table.
-const MOST: usize = 5;
-
-fn region(station: usize) -> String {
-    RttTable::ec2().regions()[station].clone()
-}
-
 fn counter(station: usize, is_for_a: bool) -> Key {
-    Key::new(region(station), if is_for_a { "votes/a" } else { "votes/b" })
+    Key::new(ec2_region(station), if is_for_a { "votes/a" } else { "votes/b" })
 }
 
 /// The treaties that say that A leads, and that A does not.
@@ -246,27 +231,15 @@ fn leaders(stations: usize, tree: TreeKind) -> [Treaty; 2] {
 }
 
 impl Trial {
-    fn new(options: &ShiftOptions, stations: usize, tree: TreeKind, strategy: Strategy) -> Self {
-        let table = RttTable::ec2();
-        let between = |from: usize, to: usize| table.rtt(&region(from), &region(to)).unwrap_or_default();
-        let micros = |from: usize, to: usize| if from == to { 0 } else { between(from, to).as_micros() as u64 };
-        let rtt = (0..stations).map(|from| (0..stations).map(|to| micros(from, to)).collect()).collect();
-        let world = Options {
-            costs: costs(),
-            epsilon: EPSILON,
-            slack: strategy.slack(),
-            restarts: options.crash,
-            ..Options::new(rtt, options.seed)
-        };
-        let regions = (0..stations).map(region).collect();
-        let sites = (0..stations as u16).map(|at| (slackline::SiteId::new(at, 0), String::new())).collect();
-        let topology = Topology::new("bench".into(), regions, 1, sites).expect("a site for each of the regions");
+    fn new(options: &ShiftOptions, stations: usize, tree: TreeKind, strategy: Strategy) -> Result<Self, TxnsError> {
         let clients: Vec<usize> = (0..stations).collect();
-        let stage = Stage::new(world, Arc::new(topology), &clients);
+        let stage = over_ec2(stations, &clients, options.seed, |world| {
+            (world.slack, world.restarts) = (strategy.slack(), options.crash);
+        })?;
         let (truth, counted) = (Rc::new(RefCell::new(Truth::default())), Rc::default());
         truth.borrow_mut().turns.push((0, false));
         let (crash, seconds, seed) = (options.crash, options.seconds, options.seed);
-        Self { stage, truth, counted, stations, tree, crash, seconds, seed }
+        Ok(Self { stage, truth, counted, stations, tree, crash, seconds, seed })
     }
 
     /// Runs it, second by second.
@@ -350,7 +323,7 @@ impl Trial {
                     |(when, station, _): &(u64, usize, u64)| *station != site && (at..at + DOWN).contains(when);
                 run.with("survivor_wait_ms", wait(&survives))
                     .with("rebalances_without_it", truth.without_it)
-                    .with("crashed", region(site))
+                    .with("crashed", ec2_region(site))
                     .with("crashed_s", (at - began) as f64 / SECOND as f64)
             }
             None => run,
@@ -431,7 +404,7 @@ struct Station {
 
 impl Station {
     fn transaction(&self) -> Transaction {
-        Transaction::over(Arc::clone(&self.port), Arc::clone(&self.memos)).at(&region(self.at)).deadline(DEADLINE)
+        Transaction::over(Arc::clone(&self.port), Arc::clone(&self.memos)).at(&ec2_region(self.at)).deadline(DEADLINE)
     }
 
     /// Waits until so many microseconds after the beginning.

@@ -12,13 +12,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use slackline_core::api::{Readiness, Response};
 use slackline_core::clock::SECOND;
-use slackline_core::id::OperationId;
+use slackline_core::id::{OperationId, SiteId};
 use slackline_core::machine::{ClientId, Effect};
 use slackline_core::node::Node;
 use slackline_session::port::Port;
 use slackline_session::topology::Topology;
+use slackline_sim::Costs;
 use slackline_sim::desk::{Desk, Errand};
 use slackline_sim::world::{After, Host, Options, World};
+use slackline_wire::rtt::RttTable;
+
+use super::setting::{OBJECT_NS, TxnsError};
+use crate::EPSILON;
 
 /// From a client to the site of its region, and back, in microseconds.
 pub(super) const NEAR: u64 = 300;
@@ -90,6 +95,44 @@ struct Hall {
     watch: Option<Watch>,
     /// The time for which a site is down that crashes, in microseconds.
     down: u64,
+}
+
+/// The costs of sites in virtual time.
+pub(super) fn costs() -> Costs {
+    Costs { object_ns: OBJECT_NS, ..Costs::default() }
+}
+
+/// A region of the *Predictive Treaties* paper's evaluation.
+pub(super) fn ec2_region(at: usize) -> String {
+    RttTable::ec2().regions()[at].clone()
+}
+
+/// A stage over the first regions of that paper, as far apart as it gives; the clients at these sites.
+///
+/// # Errors
+///
+/// It has not so many regions.
+pub(super) fn over_ec2(
+    count: usize,
+    clients: &[usize],
+    seed: u64,
+    with: impl FnOnce(&mut Options),
+) -> Result<Stage, TxnsError> {
+    let table = RttTable::ec2();
+    let most = table.regions().len();
+    if count > most {
+        return Err(TxnsError::Option(format!("there are round trips between {most} regions, and no more")));
+    }
+    let between = |from: usize, to: usize| table.rtt(&ec2_region(from), &ec2_region(to)).unwrap_or_default();
+    let micros = |from: usize, to: usize| if from == to { 0 } else { between(from, to).as_micros() as u64 };
+    let rtt = (0..count).map(|from| (0..count).map(|to| micros(from, to)).collect()).collect();
+    let mut options = Options { costs: costs(), epsilon: EPSILON, ..Options::new(rtt, seed) };
+    with(&mut options);
+
+    let regions = (0..count).map(ec2_region).collect();
+    let sites = (0..count as u16).map(|at| (SiteId::new(at, 0), String::new())).collect();
+    let topology = Topology::new("bench".into(), regions, 1, sites).expect("a site for each of the regions");
+    Ok(Stage::new(options, Arc::new(topology), clients))
 }
 
 impl Stage {

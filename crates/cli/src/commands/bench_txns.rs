@@ -1,4 +1,4 @@
-//! `slackline bench twitter`, `oo7`, `bank`, `courses`, `reads`, `writes`, `treaties`, `voting` and `voting-shift`: workloads of transactions.
+//! `slackline bench twitter`, `oo7`, `bank`, `courses`, `reads`, `writes`, `treaties`, `voting`, `voting-shift` and `tpcc`: workloads of transactions.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -8,6 +8,7 @@ use clap::{Arg, Args};
 use slackline_bench::report::Report;
 use slackline_bench::txns::shift::{ShiftOptions, TreeKind, shift};
 use slackline_bench::txns::single::{SingleOptions, reads, writes};
+use slackline_bench::txns::tpcc::{Balance, Skew, TpccOptions, tpcc};
 use slackline_bench::txns::treaties::{TreatiesOptions, treaties};
 use slackline_bench::txns::{
     BankOptions, Baseline, Config, CoursesOptions, Oo7Options, Terms, TwitterOptions, TxnsError, bank, courses, oo7,
@@ -167,6 +168,55 @@ impl ShiftBench {
             seed: self.shown.seed,
         };
         shift(&options).map_err(explain)
+    }
+}
+
+/// Measures orders of a stock that regions share
+///
+/// It follows figures 13 and 14 of the Predictive Treaties paper: the two transactions of TPC-C that may need other regions. An item's
+/// stock lies at all regions, and an order takes from its region's part. There is one run for each number of regions, skew and
+/// configuration. lazy divides what is left when a part is used up; predictive and slackline require that the sum is not negative, by a
+/// treaty for each item; preconditions asks for it beforehand. Shown is the share of orders that waited for another region
+/// (`sync_per_order` of --json).
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline bench tpcc --replicas 2 --skew local70
+  slackline bench tpcc --replicas 5 --skew local90 --config slackline
+  slackline bench tpcc --replicas 2 --skew hot --orders 20000 --items 100")]
+pub(crate) struct TpccBench {
+    /// The number of regions: 2 to 5, a list of numbers, or a range
+    #[arg(long, value_name = "N,N|N..N", default_value = "2,5", value_parser = |text: &str| numbers(text, &(2..=5)))]
+    replicas: Numbers,
+    /// Which items are ordered where: hot (half of the orders are of 1 % of the items), local70 or local90 (that part of a region's orders
+    /// is of its own items); several with a comma between them
+    #[arg(long, value_name = "NAME,NAME", default_value = "hot,local70,local90", value_delimiter = ',')]
+    skew: Vec<Skew>,
+    /// Only this configuration: lazy, preconditions, predictive or slackline
+    #[arg(long, value_name = "NAME")]
+    config: Option<Balance>,
+    /// The number of orders that are counted; as many come before
+    #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
+    orders: u64,
+    /// The number of items of each of 10 warehouses
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u16).range(10..=1_000))]
+    items: u16,
+    #[command(flatten)]
+    pub(super) shown: Shown,
+}
+
+impl TpccBench {
+    pub(super) fn run(&self) -> Result<Report, Finish> {
+        let own = TpccOptions::default();
+        let options = TpccOptions {
+            replicas: self.replicas.0.clone(),
+            skews: self.skew.clone(),
+            balances: self.config.map_or(own.balances, |balance| vec![balance]),
+            orders: self.orders,
+            items: usize::from(self.items),
+            seed: self.shown.seed,
+        };
+        tpcc(&options).map_err(explain)
     }
 }
 
