@@ -29,10 +29,9 @@ use slackline_session::txn::Memos;
 use slackline_session::txn::treaties::Treaty;
 use slackline_sim::invariants::treaties::check_verdict;
 use slackline_sim::world::{After, Keep};
-use slackline_wire::rtt::RttTable;
 
 use super::setting::TxnsError;
-use super::stage::{Delays, Nursery, Stage, costs, ec2_region, over_ec2};
+use super::stage::{Delays, EC2, Nursery, Stage, costs, ec2_region, over_ec2};
 use crate::EPSILON;
 use crate::figure::{Axis, Figure, Scale, Series};
 use crate::histogram::Histogram;
@@ -130,7 +129,7 @@ pub fn shift(options: &ShiftOptions) -> Result<Report, TxnsError> {
                 "votes".into(),
                 "100 a second at each station, 20 queries; 60 and 48 of 100 for A, later 40 and 52".into(),
             ),
-            ("round trips".into(), format!("64 to 372 ms ({})", RttTable::ec2().source())),
+            ("round trips".into(), format!("64 to 372 ms ({})", EC2.source())),
             (
                 "paper".into(),
                 "figure 10: latencies rise around the change of the winner only; figure 11: a tree of near sites helps"

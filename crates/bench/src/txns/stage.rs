@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use slackline_core::api::{Readiness, Response};
 use slackline_core::clock::SECOND;
@@ -102,9 +102,12 @@ pub(super) fn costs() -> Costs {
     Costs { object_ns: OBJECT_NS, ..Costs::default() }
 }
 
+/// The round trips of the *Predictive Treaties* paper's evaluation.
+pub(super) static EC2: LazyLock<RttTable> = LazyLock::new(RttTable::ec2);
+
 /// A region of the *Predictive Treaties* paper's evaluation.
 pub(super) fn ec2_region(at: usize) -> String {
-    RttTable::ec2().regions()[at].clone()
+    EC2.regions()[at].clone()
 }
 
 /// A stage over the first regions of that paper, as far apart as it gives; the clients at these sites.
@@ -118,12 +121,11 @@ pub(super) fn over_ec2(
     seed: u64,
     with: impl FnOnce(&mut Options),
 ) -> Result<Stage, TxnsError> {
-    let table = RttTable::ec2();
-    let most = table.regions().len();
+    let most = EC2.regions().len();
     if count > most {
         return Err(TxnsError::Option(format!("there are round trips between {most} regions, and no more")));
     }
-    let between = |from: usize, to: usize| table.rtt(&ec2_region(from), &ec2_region(to)).unwrap_or_default();
+    let between = |from: usize, to: usize| EC2.rtt(&ec2_region(from), &ec2_region(to)).unwrap_or_default();
     let micros = |from: usize, to: usize| if from == to { 0 } else { between(from, to).as_micros() as u64 };
     let rtt = (0..count).map(|from| (0..count).map(|to| micros(from, to)).collect()).collect();
     let mut options = Options { costs: costs(), epsilon: EPSILON, ..Options::new(rtt, seed) };

@@ -32,10 +32,9 @@ use slackline_session::port::Port;
 use slackline_session::txn::Memos;
 use slackline_session::txn::treaties::Treaty;
 use slackline_sim::world::After;
-use slackline_wire::rtt::RttTable;
 
 use super::setting::{TxnsError, named};
-use super::stage::{Stage, ec2_region, over_ec2};
+use super::stage::{EC2, Stage, costs, ec2_region, over_ec2};
 use crate::EPSILON;
 use crate::figure::{Axis, Figure, Scale, Series};
 use crate::histogram::Histogram;
@@ -151,7 +150,7 @@ pub fn tpcc(options: &TpccOptions) -> Result<Report, TxnsError> {
         seed: options.seed,
         data: "generated".into(),
         epsilon_us: EPSILON,
-        cost_model: Some(super::stage::costs()),
+        cost_model: Some(costs()),
         runs,
         verified,
         facts: vec![
@@ -159,7 +158,7 @@ pub fn tpcc(options: &TpccOptions) -> Result<Report, TxnsError> {
                 "orders".into(),
                 format!("{} after as many; {WAREHOUSES} warehouses of {} items", options.orders, options.items),
             ),
-            ("round trips".into(), format!("64 to 372 ms ({})", RttTable::ec2().source())),
+            ("round trips".into(), format!("64 to 372 ms ({})", EC2.source())),
             ("paper".into(), paper.into()),
         ],
         figures: vec![Figure {
@@ -287,7 +286,8 @@ impl Trial {
                 After::Go
             }),
         );
-        let clients: Vec<Client> = (0..self.replicas * CLIENTS).map(|at| self.client(at)).collect();
+        let treaties = self.treaties();
+        let clients: Vec<Client> = (0..self.replicas * CLIENTS).map(|at| self.client(at, &treaties)).collect();
         for client in clients.iter().take(self.replicas) {
             self.stage.spawn(client.clone().load());
         }
@@ -322,23 +322,27 @@ impl Trial {
         Ok(self.report(&counted, truth.negative))
     }
 
-    fn client(&self, at: usize) -> Client {
-        let items = WAREHOUSES * self.options.items;
+    /// The treaty of each item: its stock is not negative.
+    fn treaties(&self) -> Rc<[Treaty]> {
         let treaty = |item: usize| {
             let name = format!("stock/{item}");
             Treaty::new(&name, in_stock(self.replicas, item).at_least(0))
         };
+        (0..WAREHOUSES * self.options.items).map(treaty).collect()
+    }
+
+    fn client(&self, at: usize, treaties: &Rc<[Treaty]>) -> Client {
         Client {
             at,
             region: at % self.replicas,
             replicas: self.replicas,
             skew: self.skew,
             balance: self.balance,
-            items,
+            items: treaties.len(),
             limits: (self.options.orders, 2 * self.options.orders),
             seed: self.options.seed,
             shortest: shortest(at % self.replicas, self.replicas),
-            treaties: (0..items).map(treaty).collect(),
+            treaties: Rc::clone(treaties),
             port: self.stage.port(at),
             memos: Arc::default(),
             truth: Rc::clone(&self.truth),
@@ -371,9 +375,8 @@ impl Trial {
 
 /// The shortest round trip from a region to another one, in microseconds.
 fn shortest(region: usize, replicas: usize) -> u64 {
-    let table = RttTable::ec2();
     let others = (0..replicas).filter(|other| *other != region);
-    let trips = others.filter_map(|other| table.rtt(&ec2_region(region), &ec2_region(other)));
+    let trips = others.filter_map(|other| EC2.rtt(&ec2_region(region), &ec2_region(other)));
     trips.min().map_or(0, |rtt| rtt.as_micros() as u64)
 }
 

@@ -90,6 +90,14 @@ struct Pin {
     until: Now,
 }
 
+impl Copy {
+    /// True if it has a right that is over, or soon will be, and no question about it is under way.
+    fn is_to_renew(&self, now: Now, epsilon: u64) -> bool {
+        let is_soon = |right: HeldRight| right.left(now, epsilon) * 10 < right.duration * RENEW_TENTHS;
+        !self.is_renewing && self.right.is_some_and(is_soon)
+    }
+}
+
 impl Pin {
     /// True if both clocks are past its end.
     fn is_over(&self, now: Now) -> bool {
@@ -133,6 +141,7 @@ impl Cache {
             copy.used = now.mono;
         }
         if (fresh || is_doubted) && live.is_none() {
+            // It was let go, perhaps: it is in use again.
             if treaty_name(&key.name).is_some() {
                 self.treaties.insert(key.clone());
             }
@@ -146,11 +155,8 @@ impl Cache {
         // A right is renewed before it ends, so that reads of a popular object never wait. Of a copy without a right
         // the home hears now and then how often it is read, and may think it worth one.
         copy.reads = copy.reads.saturating_add(1);
-        let renew = match copy.right {
-            _ if copy.is_renewing => false,
-            Some(right) => right.left(now, epsilon) * 10 < right.duration * RENEW_TENTHS,
-            None => copy.reads.is_power_of_two() && copy.reads >= 4,
-        };
+        let is_to_tell = copy.right.is_none() && !copy.is_renewing && copy.reads.is_power_of_two() && copy.reads >= 4;
+        let renew = is_to_tell || copy.is_to_renew(now, epsilon);
         copy.is_renewing |= renew;
         Some(Used { seen: &copy.seen, renew })
     }
@@ -200,11 +206,8 @@ impl Cache {
     pub(super) fn treaties_to_renew(&mut self, now: Now, epsilon: u64) -> Vec<ObjectKey> {
         let Self { copies, treaties, .. } = self;
         treaties.retain(|key| now.mono < copies[key].used + TREATY_IN_USE);
-        let is_due = |copy: &Copy| {
-            let is_soon = |right: HeldRight| right.left(now, epsilon) * 10 < right.duration * RENEW_TENTHS;
-            !copy.is_renewing && copy.right.is_some_and(is_soon)
-        };
-        let due: Vec<ObjectKey> = treaties.iter().filter(|key| is_due(&copies[*key])).take(RENEWED).cloned().collect();
+        let is_due = |key: &&ObjectKey| copies[*key].is_to_renew(now, epsilon);
+        let due: Vec<ObjectKey> = treaties.iter().filter(is_due).take(RENEWED).cloned().collect();
         for key in &due {
             copies.get_mut(key).expect("a treaty of which there is a copy").is_renewing = true;
         }

@@ -351,6 +351,7 @@ impl Leaves {
         self.refuse(mono, making, denied.into_iter());
     }
 
+    /// Refuses parts: they are told so when they are looked at next.
     fn refuse(&mut self, mono: u64, making: &Making, denied: impl Iterator<Item = OperationId>) {
         for id in denied {
             self.end_want(mono, id, true);
