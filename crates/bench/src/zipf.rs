@@ -12,7 +12,11 @@ pub struct Zipf {
 impl Zipf {
     /// A law over `count` positions with exponent `s`. `count` is at least 1.
     pub fn new(count: usize, s: f64) -> Self {
-        let weights: Vec<f64> = (1..=count).map(|rank| (rank as f64).powf(-s)).collect();
+        Self::weighted(&(1..=count).map(|rank| (rank as f64).powf(-s)).collect::<Vec<f64>>())
+    }
+
+    /// A law by which each position has its own weight. There is one at least, and one that is not zero.
+    pub fn weighted(weights: &[f64]) -> Self {
         let total: f64 = weights.iter().sum();
 
         // Sums of whole numbers, so that a draw is a search and no arithmetic.

@@ -15,6 +15,7 @@ use slackline_bench::report::{Mode, Report, Run};
 use slackline_bench::rtt::{Matrix, Rtt};
 use slackline_bench::trace::Format;
 use slackline_bench::txns::single::{SingleOptions, reads, writes};
+use slackline_bench::txns::topk::{TopkOptions, topk, write_hits};
 use slackline_bench::txns::tpcc::{Balance, Skew, TpccOptions, tpcc};
 use slackline_bench::txns::{
     BankOptions, Baseline, Config, CoursesOptions, Oo7Options, Terms, TwitterOptions, TxnsError, bank, courses, oo7,
@@ -490,6 +491,26 @@ fn orders_under_treaties_synchronize_less_than_what_is_balanced_by_hand() {
     // By arithmetic, with a stock of 100 pieces and orders of 3: 0.137 by hand. Small stocks of few items move faster than messages do.
     assert!((0.11..0.18).contains(&share("lazy")), "{}", share("lazy"));
     assert!(share("slackline") < 0.85 * share("lazy"), "{} of {}", share("slackline"), share("lazy"));
+}
+
+#[test]
+fn top_is_known_by_a_treaty_and_by_the_algorithm_for_it() {
+    // So few pages have slack for every server soon.
+    let options = TopkOptions { pages: 100, minutes: 3, ..TopkOptions::default() };
+    let report = topk(&options).expect("no file is read");
+    let figure = |run: usize, name: &str| report.runs[run].figure(name).expect("it is there");
+    assert!(report.verified && figure(0, "treaties_made") > 3.0, "{report:?}");
+    assert_eq!(report.runs[0].committed, 84_398 * 3 / 60 + 180, "{report:?}");
+    assert!(figure(0, "synchronizations") * 2.0 < figure(1, "synchronizations"), "{report:?}");
+    assert_eq!(report.to_json(), topk(&options).expect("likewise").to_json(), "the same seed gives the same run");
+
+    let path = std::env::temp_dir().join(format!("slackline-topk-{}.csv", std::process::id()));
+    write_hits(&options, &path).expect("it can be written");
+    let hits = std::fs::read_to_string(&path).expect("it is there");
+    std::fs::remove_file(&path).expect("it was there");
+    assert_eq!(hits.lines().count() as u64, report.runs[0].committed - 180 + 1);
+    let missing = TopkOptions { requests: Some("nowhere.csv".into()), ..options };
+    assert!(topk(&missing).is_err_and(|error| error.to_string().contains("nowhere.csv: cannot be read")));
 }
 
 fn voting_options(trials: u32, stations: usize, bias: (u32, u32)) -> VotingOptions {

@@ -220,6 +220,18 @@ impl Treaty {
     ///
     /// Refused if the statement is not true ([`TreatyRefusal::NotTrue`]), cannot be kept, or another treaty has the name.
     pub async fn create(&self) -> Outcome<()> {
+        self.make(Existing::Refused).await
+    }
+
+    /// Makes it in place of the treaty that has its name now, whatever that says; or as [`Treaty::create`], if there is none. Slack is divided
+    /// anew. The one that was there is true until the new one is.
+    ///
+    /// Refused as [`Treaty::create`], but for a name that is taken; it still is if that treaty's home is another one.
+    pub async fn replace(&self) -> Outcome<()> {
+        self.make(Existing::Replaced).await
+    }
+
+    async fn make(&self, existing: Existing) -> Outcome<()> {
         let refuse = |reason| Outcome::Refused(Refused { reason, operation: None });
         let placed = match self.treaty.place(self.client.topology()) {
             Ok(placed) => placed,
@@ -233,7 +245,7 @@ impl Treaty {
         }
         let (port, deadline) = (self.client.port(), self.client.deadline_now());
         let site = self.client.nearest_site();
-        treaties::make(port, site, &placed, Existing::Refused, deadline).await.map(|_| ())
+        treaties::make(port, site, &placed, existing, deadline).await.map(|_| ())
     }
 
     /// True if the statement is kept true now, as far as its home can tell.

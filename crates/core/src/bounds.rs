@@ -23,6 +23,10 @@ pub const TRANSACTION_OPERATIONS: usize = 4096;
 /// The most bytes that one transaction writes, names included.
 pub const TRANSACTION_BYTES: usize = 1024 * 1024;
 
+/// The most bytes of the notes of leaves that one transaction brings, for all homes together: a treaty about 2,000 things that 33
+/// regions count takes 1 MiB.
+pub const NOTES_BYTES: usize = 2 * 1024 * 1024;
+
 /// The most gets and scans in one batch of reads, and the most names in one message about calls.
 pub const READ_ITEMS: usize = 4096;
 /// The most rows that one scan returns.
@@ -45,6 +49,7 @@ const _: () = assert!(VALUE_BYTES + CALL_BYTES + ENTRY_BYTES <= READING_BYTES &&
 // A transaction can write the largest value.
 const _: () = assert!(VALUE_BYTES + KEY_BYTES + ENTRY_BYTES <= TRANSACTION_BYTES);
 // What a client reads and writes in one transaction travels in one message: besides what it writes, it names what it read.
-const _: () = assert!(TRANSACTION_BYTES + TRANSACTION_OPERATIONS * (CALL_BYTES + ENTRY_BYTES) <= MESSAGE_BYTES);
+const _: () =
+    assert!(TRANSACTION_BYTES + NOTES_BYTES + TRANSACTION_OPERATIONS * (CALL_BYTES + ENTRY_BYTES) <= MESSAGE_BYTES);
 // An answer has room for what stands beside the values: a refusal in the place of each that did not fit.
 const _: () = assert!(READING_BYTES + READ_ITEMS * (KEY_BYTES + ENTRY_BYTES) <= MESSAGE_BYTES);

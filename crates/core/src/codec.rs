@@ -23,6 +23,16 @@ pub fn put_u64(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
+/// The bytes that [`put_u64`] appends.
+pub fn len_u64(value: u64) -> usize {
+    (64 - (value | 1).leading_zeros()).div_ceil(7) as usize
+}
+
+/// The bytes that [`put_i64`] appends.
+pub fn len_i64(value: i64) -> usize {
+    len_u64(((value << 1) ^ (value >> 63)) as u64)
+}
+
 /// Appends `value` in zigzag LEB128.
 #[inline]
 pub fn put_i64(out: &mut Vec<u8>, value: i64) {
@@ -148,7 +158,9 @@ mod tests {
         for value in [0, 1, 127, 128, 300, u64::MAX / 2, u64::MAX] {
             let mut out = Vec::new();
             put_u64(&mut out, value);
+            assert_eq!(out.len(), len_u64(value));
             put_i64(&mut out, value as i64);
+            assert_eq!(out.len(), len_u64(value) + len_i64(value as i64));
             put_u128(&mut out, u128::from(value) << 60);
             let mut cursor = Cursor(&out);
             assert_eq!(cursor.u64(), Ok(value));

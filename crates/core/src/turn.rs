@@ -232,9 +232,14 @@ impl Here<'_> {
     /// What is not safe to do too early is judged by this, what is not safe to do too late by [`Here::agreed_at_most`].
     pub fn agreed(&self) -> Option<i64> {
         // The clocks in ascending order: from this one on there are as many as a majority.
-        let (offsets, majority) = (self.offsets(), self.peers.len() / 2 + 1);
-        if offsets.len() >= majority {
-            return Some(self.now.wall.saturating_add(offsets[offsets.len() - majority]));
+        let (mut latest, majority) = (None, self.peers.len() / 2 + 1);
+        self.at_one_time(|offsets| {
+            if offsets.len() >= majority {
+                latest = latest.max(Some(offsets[offsets.len() - majority]));
+            }
+        });
+        if let Some(latest) = latest {
+            return Some(self.now.wall.saturating_add(latest));
         }
 
         // Too few are known since this site's clock was stepped. The one that is farthest behind counts: to wait for
@@ -249,25 +254,44 @@ impl Here<'_> {
     /// The time that a majority agrees has not passed yet: the earliest that the wall clocks of a majority have not
     /// passed. None if fewer are known.
     pub fn agreed_at_most(&self) -> Option<i64> {
-        let offset = *self.offsets().get(self.peers.len() / 2)?;
-        Some(self.now.wall.saturating_add(offset))
+        let mut earliest: Option<i64> = None;
+        self.at_one_time(|offsets| {
+            let offset = offsets.get(self.peers.len() / 2).copied();
+            earliest = offset.into_iter().chain(earliest).min();
+        });
+        Some(self.now.wall.saturating_add(earliest?))
     }
 
     /// True if the wall clocks of a majority of all sites lie within `span` microseconds of each other.
     pub fn has_majority_within(&self, span: u64) -> bool {
-        self.offsets().windows(self.peers.len() / 2 + 1).any(|near| near[near.len() - 1].abs_diff(near[0]) <= span)
+        let (mut is_near, majority) = (false, self.peers.len() / 2 + 1);
+        self.at_one_time(|offsets| {
+            is_near |= offsets.windows(majority).any(|near| near[near.len() - 1].abs_diff(near[0]) <= span);
+        });
+        is_near
     }
 
-    /// The offsets of the wall clocks that were measured in this life, with zero for this site's own, in ascending
-    /// order.
-    fn offsets(&self) -> Vec<i64> {
+    /// Hands over the offsets of the wall clocks that stood where they stand at one time, as they were measured in this life, with zero
+    /// for this site's own, in ascending order. Where there is no time at which all of them did, for each time.
+    ///
+    /// Of clocks at different times a majority says nothing: one may have been set right since it was measured, and the next one wrong
+    /// just then, so that two of three seem to be wrong and never more than one was.
+    fn at_one_time(&self, mut judge: impl FnMut(&[i64])) {
         // A clock that was measured before this site's own was stepped says nothing: it may have been stepped too
         // since, and fit by chance.
-        let others = self.peers.iter().filter(|peer| peer.site != self.site.me);
-        let measured = others.filter_map(|peer| peer.offset.filter(|offset| offset.is_of(self.now)));
-        let mut offsets: Vec<i64> = measured.map(|offset| offset.offset).chain([0]).collect();
-        offsets.sort_unstable();
-        offsets
+        let others = || self.peers.iter().filter(|peer| peer.site != self.site.me);
+        let measured = || others().filter_map(|peer| peer.offset.filter(|offset| offset.is_of(self.now)));
+        let mut judge_at = |at: Option<u64>| {
+            let standing = measured().filter(|offset| at.is_none_or(|at| (offset.since..=offset.sent).contains(&at)));
+            let mut offsets: Vec<i64> = standing.map(|offset| offset.offset).chain([0]).collect();
+            offsets.sort_unstable();
+            judge(&offsets);
+        };
+        let latest = measured().map(|offset| offset.since).max().unwrap_or(0);
+        if measured().all(|offset| latest <= offset.sent) {
+            return judge_at(None);
+        }
+        measured().for_each(|offset| judge_at(Some(offset.since)));
     }
 
     /// The offset of a site's wall clock from this one's; none if they were not compared in this life.
@@ -339,5 +363,46 @@ impl Here<'_> {
     /// The verdict of other sites' clocks on this site's wall clock.
     pub fn trust(&self) -> Trust {
         self.judge_clock().1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{MILLISECOND, SECOND};
+
+    /// Of three sites one clock was wrong, and then the other one; never both.
+    #[test]
+    fn wrong_clocks_at_different_times_set_no_time_that_a_majority_agrees_on() {
+        let now = Now { wall: 1_000 * SECOND as i64, mono: 100 * SECOND };
+        let behind = -19 * SECOND as i64;
+        let members: Vec<SiteId> = (0..3).map(|region| SiteId::new(region, 0)).collect();
+        let config = Config::new(members[0], members.clone());
+        let at = |mono: u64| Now { wall: now.wall - (now.mono - mono) as i64, mono };
+        let exchange = |offset: i64, (since, sent): (u64, u64)| {
+            let received = at(sent + 80 * MILLISECOND);
+            let measured = Offset::measure(at(sent), at(sent + 40 * MILLISECOND).wall + offset, received);
+            Some(Offset { since, ..measured })
+        };
+        let judged = |one: Option<Offset>, other: Option<Offset>| {
+            let offsets = [None, one, other];
+            let peer = |(site, offset): (&SiteId, Option<Offset>)| Peer { site: *site, offset, ..Peer::default() };
+            let peers: Vec<Peer> = members.iter().zip(offsets).map(peer).collect();
+            let site = Membership { me: members[0], incarnation: Incarnation(1), members: &members };
+            let here = Here { now, uptime: 0, site, position: 0, peers: &peers, config: &config, has_room: true };
+            let since_now = |time: Option<i64>| time.map(|time| time - now.wall);
+            (since_now(here.agreed()), since_now(here.agreed_at_most()), here.has_majority_within(SECOND))
+        };
+
+        let long = (10 * SECOND, 99 * SECOND);
+        assert_eq!(judged(exchange(0, long), exchange(0, long)), (Some(0), Some(0), true));
+        assert_eq!(judged(exchange(behind, long), exchange(0, long)), (Some(0), Some(0), true));
+        assert_eq!(judged(exchange(behind, long), exchange(behind, long)), (Some(behind), Some(behind), true));
+
+        // The first was set right before the second was set wrong, and this site has not heard of that yet. At each time this site and one
+        // of them are a majority, and may be as far apart as they are: what is agreed to have come is early, and what not to have passed late.
+        let (before, after) = ((10 * SECOND, 98 * SECOND), (99 * SECOND, 99 * SECOND));
+        assert_eq!(judged(exchange(behind, before), exchange(behind, after)), (Some(behind), Some(0), false));
+        assert_eq!(judged(exchange(-behind, before), exchange(-behind, after)), (Some(0), Some(-behind), false));
     }
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use slackline::{Cause, Client, Effect, Key, Options, Outcome, Reason, Txn, TxnError, Value};
+use slackline::{
+    Cause, Client, Effect, Key, Metric, Options, Outcome, Reason, Treaty, TreatyRefusal, Txn, TxnError, Value,
+};
 use slackline_server::{Dev, DevConfig, Ports, RttTable, SiteHandle};
 
 use crate::support::{block_on, cluster};
@@ -207,6 +209,56 @@ fn transfer_example_runs_to_its_end() {
 #[path = "../../client/examples/transfer.rs"]
 #[allow(dead_code, reason = "its `main` is for the command line")]
 mod transfer;
+
+/// A statement about one name in all regions; and another one in its place while it is valid.
+#[test]
+fn treaty_over_all_regions_is_replaced_and_relied_upon() {
+    let dev = Dev::start(DevConfig { data: None, ports: Ports::Free, ..DevConfig::default() }).expect("starts");
+    assert!(dev.wait_ready(Duration::from_secs(20)));
+    let address = dev.sites()[0].address().to_string();
+    block_on(async {
+        let client = Client::connect([address]).await.expect("connects");
+        let hits = || Metric::everywhere("hits");
+        let count = |region: &'static str, amount: i64| {
+            let key = Key::new(region, "hits");
+            client.transact(move |txn| {
+                let key = key.clone();
+                async move { txn.add(&key, amount) }
+            })
+        };
+        let few = client.treaty("hits", hits().at_most(9));
+        assert!(few.create().await.is_done());
+        for region in REGIONS {
+            assert!(count(region, 3).await.expect("no error").is_done());
+        }
+        let all = client.transact(|txn| async move { txn.measure(&hits()).await });
+        assert_eq!(all.await.expect("no error").done(), Ok(9));
+        assert_eq!(few.show().await.expect("it is there").statement.to_string(), "*:hits <= 9");
+
+        // Its name is taken; but another one may take its place.
+        let more = client.treaty("hits", hits().at_most(12));
+        assert_eq!(more.create().await.refusal(), Some(&Reason::Treaty(TreatyRefusal::NameTaken)));
+        let valid = |treaty: &Treaty| {
+            let treaty = treaty.clone();
+            client.transact(move |txn| {
+                let treaty = treaty.clone();
+                async move { txn.valid(&treaty).await }
+            })
+        };
+        assert_eq!(valid(&few).await.expect("no error").done(), Ok(true));
+        assert!(more.replace().await.is_done());
+        assert_eq!(valid(&few).await.expect("no error").done(), Ok(false), "nothing is known of it");
+        assert_eq!(valid(&more).await.expect("no error").done(), Ok(true));
+
+        // What is not true takes nobody's place.
+        let fewer = client.treaty("hits", hits().at_most(8));
+        assert_eq!(fewer.replace().await.refusal(), Some(&Reason::Treaty(TreatyRefusal::NotTrue(9))));
+        assert_eq!(valid(&more).await.expect("no error").done(), Ok(true));
+        assert!(count("ap", 3).await.expect("no error").is_done());
+        assert_eq!(more.show().await.expect("it is there").retracts, 0, "there was room for that");
+    });
+    dev.drain(DRAIN).expect("drains");
+}
 
 /// The program that the page about treaties names, against a real cluster.
 #[test]

@@ -27,6 +27,7 @@ pub struct Metric(Form);
 enum Form {
     Counter(Key),
     Log2(Key),
+    Everywhere(String),
     Sum(Vec<Metric>),
     Times(i64, Box<Metric>),
     Min(Vec<Metric>),
@@ -68,6 +69,12 @@ impl Metric {
         Metric(Form::Min(metrics))
     }
 
+    /// The sum of the counters of one name in all regions of the cluster. It takes as much room as one counter, so a statement
+    /// can be about thousands of things that every region counts.
+    pub fn everywhere(name: impl Into<String>) -> Metric {
+        Metric(Form::Everywhere(name.into()))
+    }
+
     /// The sum of several; zero if there are none.
     pub fn sum(metrics: impl IntoIterator<Item = Metric>) -> Metric {
         Metric(Form::Sum(metrics.into_iter().collect()))
@@ -94,6 +101,10 @@ impl Metric {
         Ok(match &self.0 {
             Form::Counter(key) => treaty::Metric::Counter(place(key, topology)?),
             Form::Log2(key) => treaty::Metric::Log2(place(key, topology)?),
+            Form::Everywhere(name) => {
+                check_name(name, topology)?;
+                treaty::Metric::Everywhere(name.clone(), (0..topology.regions.len() as u16).collect())
+            }
             Form::Sum(metrics) => treaty::Metric::Sum(all(metrics)?),
             Form::Times(factor, metric) => treaty::Metric::Times(*factor, Box::new(metric.place(topology)?)),
             Form::Min(metrics) => treaty::Metric::Min(all(metrics)?),
@@ -106,6 +117,13 @@ impl Metric {
         Metric(match metric {
             treaty::Metric::Counter(key) => Form::Counter(topology.key(key)),
             treaty::Metric::Log2(key) => Form::Log2(topology.key(key)),
+            treaty::Metric::Everywhere(name, homes) if homes.len() == topology.regions.len() => {
+                Form::Everywhere(name.clone())
+            }
+            treaty::Metric::Everywhere(name, homes) => {
+                let counter = |home: &u16| topology.key(&ObjectKey::new(*home, name.clone())).metric();
+                Form::Sum(homes.iter().map(counter).collect())
+            }
             treaty::Metric::Sum(metrics) => Form::Sum(all(metrics)),
             treaty::Metric::Times(factor, metric) => Form::Times(*factor, Box::new(Self::named(metric, topology))),
             treaty::Metric::Min(metrics) => Form::Min(all(metrics)),
@@ -117,11 +135,17 @@ impl Metric {
 fn place(key: &Key, topology: &Topology) -> Result<ObjectKey, Reason> {
     let unknown = || Reason::UnknownRegion { region: key.region().to_owned(), known: topology.regions.clone() };
     let home = topology.region(key.region()).ok_or_else(unknown)?;
-    if !is_key(key.name()) {
-        let abort = object::Abort { key: None, ..object::Abort::of(object::Cause::InvalidKey) };
-        return Err(Reason::of_abort(abort, topology));
-    }
+    check_name(key.name(), topology)?;
     Ok(ObjectKey::new(home, key.name()))
+}
+
+/// An error if no object can have this name.
+fn check_name(name: &str, topology: &Topology) -> Result<(), Reason> {
+    if is_key(name) {
+        return Ok(());
+    }
+    let abort = object::Abort { key: None, ..object::Abort::of(object::Cause::InvalidKey) };
+    Err(Reason::of_abort(abort, topology))
 }
 
 impl Statement {
@@ -213,6 +237,7 @@ impl fmt::Display for Metric {
         match &self.0 {
             Form::Counter(key) => key.fmt(f),
             Form::Log2(key) => write!(f, "log2({key})"),
+            Form::Everywhere(name) => write!(f, "*:{name}"),
             Form::Sum(metrics) if metrics.is_empty() => f.write_str("0"),
             Form::Sum(metrics) => {
                 for (at, metric) in metrics.iter().enumerate() {
@@ -277,6 +302,7 @@ mod tests {
         told(-(x() + y()), "-(us:x + eu:y)");
         told(x().min(y()).min(Key::new("ap", "z").log2()), "min(us:x, eu:y, log2(ap:z))");
         told(Metric::sum([]), "0");
+        told(Metric::everywhere("votes/a") - Metric::everywhere("votes/b"), "*:votes/a - *:votes/b");
         let all = Statement::all([x().at_most(3), y().equals(-1)]);
         assert_eq!(all.to_string(), "us:x <= 3 and eu:y = -1");
     }

@@ -172,6 +172,8 @@ const NAMED: &[&str] = &[
     "treaty: its statement turns false",
     "treaty: slack moves",
     "treaty: retracted",
+    "treaty: made anew",
+    "treaty: ended",
     "treaty: required, and met",
     "treaty: required, and not met",
     // Clients.

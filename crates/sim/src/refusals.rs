@@ -2,9 +2,11 @@
 
 use slackline_core::api::{Operation, Outcome, Readiness};
 use slackline_core::clock::MILLISECOND;
+use slackline_core::id::SiteId;
 use slackline_core::machine::Effect;
 use slackline_core::node::Node;
 use slackline_core::object::message::{Message, Says, Vote};
+use slackline_core::object::treaty::treaty_name;
 use slackline_core::object::{Abort, Cause, Transaction};
 use slackline_core::peer::{Body, PeerMessage};
 use slackline_core::warranty::LEASE;
@@ -173,7 +175,16 @@ impl Simulation {
                 let since = self.watch.refusals.standing.sound_since(&[site]);
                 let was_well = since.is_some_and(|since| since + refusal::ASKED_BACK <= now);
 
-                if is_judged && was_well && !abort.holders.is_empty() {
+                // Of those that are out of reach none is asked for slack.
+                let is_near = |holder: &SiteId| {
+                    let other = self.settings.members.iter().position(|member| member == holder);
+                    let since = other.and_then(|other| self.watch.refusals.standing.sound_since(&[site, other]));
+                    since.is_some_and(|since| since + refusal::ASKED_BACK <= now)
+                };
+                let is_for_slack = treaty_name(&key.name).is_some();
+                let can_ask = !is_for_slack || abort.holders.iter().any(is_near);
+
+                if is_judged && was_well && can_ask && !abort.holders.is_empty() {
                     let found = refusal::check_asked_back(now, left, asked.max());
                     self.oracle.blame(refusal::NAME, found, &format!("site {site}, {id}"));
                 }

@@ -31,7 +31,8 @@ use slackline_session::key::Key;
 use slackline_session::metric::{Metric, Statement};
 use slackline_session::outcome::Outcome as Ended;
 use slackline_session::port::Port;
-use slackline_session::txn::treaties::{Order, Treaty};
+use slackline_session::topology::OBJECTS_LANE;
+use slackline_session::txn::treaties::{Existing, Order, Treaty, end, make};
 use slackline_session::txn::{Committed, Transaction, Txn, TxnError};
 
 use crate::callers::{TRANSACTION, pause};
@@ -47,6 +48,8 @@ const CALLERS: usize = 6;
 /// The longest pause between two things that such a caller does, in microseconds; and once all is to come to an end.
 const THINK: u64 = 2_600 * MILLISECOND;
 const HURRY: u64 = 200 * MILLISECOND;
+/// Of so many things that such a caller does, one is to make a treaty anew, or to end it.
+const ANEW: u64 = 40;
 /// The most elements of the list of `ordered`: it is left as it is then.
 const ELEMENTS: u64 = 400;
 
@@ -77,7 +80,7 @@ fn all(sites: usize) -> Vec<Treaty> {
     let groups = vec![vec![region(0), region(1)], vec![region(0), region(1), region(2)]];
     let same = counter(0, "same").metric() - counter(1, "same").metric();
     vec![
-        Treaty::new("sum", of("sum", 0..sites).at_least(20)),
+        Treaty::new("sum", Metric::everywhere("t/sum").at_least(20)),
         Treaty::new("least", least.at_least(20)).home(&region(sites - 1)).order(Order::Flat),
         Treaty::new("band", band).home(&region(1)).order(Order::Given(groups)),
         Treaty::new("same", same.equals(0)).home(&region(2)),
@@ -369,6 +372,10 @@ async fn caller(
         if is_done {
             return;
         }
+        if rng.one_in(ANEW) {
+            make_anew(&seat, &ledger, &treaties, &mut rng).await;
+            continue;
+        }
         match rng.below(10) {
             0 => run_ordered(&seat, &ledger, &treaties[ORDERED], &mut rng).await,
             1..=2 => run_guarded(&seat, &ledger, &treaties[GUARDED], &mut rng).await,
@@ -397,6 +404,25 @@ where
     let Ok(Ended::Done(Committed { value, .. })) = ended.await else { return None };
     ledger.borrow_mut().treaties += 1;
     Some((began.get(), value))
+}
+
+/// Makes a treaty in place of the one that there is, valid or not; or ends it.
+async fn make_anew(seat: &Seat, ledger: &Rc<RefCell<Ledger>>, treaties: &[Treaty], rng: &mut Rng) {
+    let placed = treaties[rng.below(treaties.len() as u64) as usize].place(seat.port.topology());
+    let placed = placed.expect("regions that are there");
+    let links = seat.port.links(OBJECTS_LANE);
+    let site = links.iter().find(|link| link.is_usable()).unwrap_or(&links[0]).site;
+    let deadline = seat.port.now() + Duration::from_micros(TRANSACTION[0]);
+    let port = Arc::clone(&seat.port) as Arc<dyn Port>;
+    let (is_done, probe) = if rng.one_in(4) {
+        (matches!(end(port, site, placed.object(), deadline).await, Ended::Done(_)), "treaty: ended")
+    } else {
+        let made = make(port, site, &placed, Existing::Replaced, deadline).await;
+        (matches!(made, Ended::Done(_)), "treaty: made anew")
+    };
+    if is_done {
+        ledger.borrow_mut().events.push(Event::Probe(probe));
+    }
 }
 
 /// A program over one of the treaties to whose counters anything is added.

@@ -24,6 +24,7 @@
 //! | `twitter`, `oo7`, `bank`, `courses` | workloads |
 //! | [`shift`] | `voting-shift`: an open loop of votes and queries, by second |
 //! | [`single`] | `reads` and `writes`: one operation, live |
+//! | [`topk`] | `topk`: the most requested pages of a site with 33 servers |
 //! | [`tpcc`] | `tpcc`: orders of a stock that regions share |
 //! | [`treaties`] | `treaties`: what a treaty costs beside what it stands for, live |
 
@@ -38,6 +39,7 @@ pub mod single;
 mod stage;
 mod tally;
 mod tasks;
+pub mod topk;
 pub mod tpcc;
 pub mod treaties;
 mod twitter;

@@ -16,8 +16,8 @@ use slackline_bench::trace::Format;
 use super::bench_floor::FloorSite;
 use super::bench_report::{Shown, explain_live, here, show, show_committed};
 use super::bench_txns::{
-    BankBench, CoursesBench, Oo7Bench, ReadsBench, ShiftBench, TpccBench, TreatiesBench, TwitterBench, VotingBench,
-    WritesBench, callers,
+    BankBench, CoursesBench, Oo7Bench, ReadsBench, ShiftBench, TopkBench, TpccBench, TreatiesBench, TwitterBench,
+    VotingBench, WritesBench, callers,
 };
 use crate::end::{End, Finish, say};
 
@@ -53,6 +53,7 @@ enum Workload {
     Treaties(TreatiesBench),
     Voting(VotingBench),
     VotingShift(ShiftBench),
+    Topk(TopkBench),
     Tpcc(TpccBench),
     #[command(hide = true)]
     Floor(FloorSite),
@@ -180,6 +181,7 @@ impl Bench {
             Workload::Calibrate(bench) => bench.json,
             Workload::Voting(bench) => bench.shown.json,
             Workload::VotingShift(bench) => bench.shown.json,
+            Workload::Topk(bench) => bench.shown.json,
             Workload::Tpcc(bench) => bench.shown.json,
             Workload::Twitter(bench) => bench.shown.json,
             Workload::Oo7(bench) => bench.shown.json,
@@ -257,6 +259,7 @@ impl Bench {
             }
             Workload::Voting(bench) => show_committed(bench.run()?, bench.shown),
             Workload::VotingShift(bench) => show_committed(bench.run()?, bench.shown),
+            Workload::Topk(bench) => show_committed(bench.run()?, bench.shown),
             Workload::Tpcc(bench) => show_committed(bench.run()?, bench.shown),
             Workload::Twitter(bench) => show_committed(bench.run()?, bench.shown),
             Workload::Oo7(bench) => show_committed(bench.run()?, bench.shown),

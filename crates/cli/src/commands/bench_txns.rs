@@ -1,4 +1,4 @@
-//! `slackline bench twitter`, `oo7`, `bank`, `courses`, `reads`, `writes`, `treaties`, `voting`, `voting-shift` and `tpcc`: workloads of transactions.
+//! `slackline bench twitter`, `oo7`, `bank`, `courses`, `reads`, `writes`, `treaties`, `voting`, `voting-shift`, `topk` and `tpcc`: workloads of transactions.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -8,6 +8,7 @@ use clap::{Arg, Args};
 use slackline_bench::report::Report;
 use slackline_bench::txns::shift::{ShiftOptions, TreeKind, shift};
 use slackline_bench::txns::single::{SingleOptions, reads, writes};
+use slackline_bench::txns::topk::{Method, TopkOptions, topk, write_hits};
 use slackline_bench::txns::tpcc::{Balance, Skew, TpccOptions, tpcc};
 use slackline_bench::txns::treaties::{TreatiesOptions, treaties};
 use slackline_bench::txns::{
@@ -217,6 +218,58 @@ impl TpccBench {
             seed: self.shown.seed,
         };
         tpcc(&options).map_err(explain)
+    }
+}
+
+/// Measures how often 33 servers wait for each other to know which pages are the most requested
+///
+/// It follows figure 12 of the Predictive Treaties paper. Each server counts the requests of its pages, and once a second somebody asks for the
+/// 20 most requested ones of all. marker knows them by one treaty; babcock-olston by the algorithm that was made for the purpose, with
+/// the best of three shares of the slack for its coordinator. The requests of each minute are those of the web site of the 1998 World Cup,
+/// if that file is there; else there are as many each minute. Pages and servers are drawn.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline bench topk
+  slackline bench topk --config marker --minutes 5
+  slackline bench topk --events hits.csv       # what arrives, for a program of one's own")]
+pub(crate) struct TopkBench {
+    /// Only this configuration: marker or babcock-olston
+    #[arg(long, value_name = "NAME")]
+    config: Option<Method>,
+    /// The requests of each minute, a CSV file: period,count. By default ../shared/data/worldcup98_per_minute.csv, if it is there
+    #[arg(long, value_name = "FILE")]
+    requests: Option<PathBuf>,
+    /// The number of pages
+    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u16).range(100..=4_000))]
+    pages: u16,
+    /// The number of minutes, from 18 May 1998 20:19 on
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u16).range(1..=60))]
+    minutes: u16,
+    /// Write the requests that arrive to this file
+    #[arg(long, value_name = "FILE")]
+    events: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) shown: Shown,
+}
+
+/// Where the requests of the 1998 World Cup are looked for.
+const WORLD_CUP: &str = "../shared/data/worldcup98_per_minute.csv";
+
+impl TopkBench {
+    pub(super) fn run(&self) -> Result<Report, Finish> {
+        let usual = || Some(PathBuf::from(WORLD_CUP)).filter(|path| path.is_file());
+        let options = TopkOptions {
+            methods: self.config.map_or(Method::ALL.to_vec(), |method| vec![method]),
+            pages: usize::from(self.pages),
+            requests: self.requests.clone().or_else(usual),
+            minutes: usize::from(self.minutes),
+            seed: self.shown.seed,
+        };
+        if let Some(path) = &self.events {
+            write_hits(&options, path).map_err(explain)?;
+        }
+        topk(&options).map_err(explain)
     }
 }
 

@@ -83,6 +83,7 @@ impl Treaty {
 ///   {"sum": [METRIC, …]}    {"minus": [METRIC, METRIC]}
 ///   {"min": [METRIC, …]}    {"times": [NUMBER, METRIC]}
 ///   {"log2": KEY}           rounded down; -1 of a counter below one
+///   "*:NAME"                the sum of the counters of this name in all regions
 ///
 /// Beside it may stand "tree", which says what regions are asked for slack first:
 /// "rtt", the near ones; "given", as sums nest; "flat", all at once. And "home",
@@ -106,6 +107,9 @@ struct Create {
     name: String,
     /// The file; - for standard input
     file: String,
+    /// In place of the treaty that has the name now, whatever that says
+    #[arg(long)]
+    replace: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -115,7 +119,7 @@ struct Create {
 
 impl Create {
     fn run(self) -> Result<End, Finish> {
-        let Self { name, file, json, connection } = self;
+        let Self { name, file, replace, json, connection } = self;
         let parsed = read(&file).and_then(|text| parse(&text));
         let Parsed { statement, order, home } =
             parsed.map_err(|problem| Finish::WrongUse(format!("{file}: {problem}")))?;
@@ -125,7 +129,8 @@ impl Create {
             if let Some(home) = &home {
                 treaty = treaty.home(home);
             }
-            treaty.create().await.done()?;
+            let made = if replace { treaty.replace().await } else { treaty.create().await };
+            made.done()?;
             let json = json!({ "outcome": "done", "name": name, "statement": text });
             Ok(End::new(json, format!("treaty {name} is valid: {text}"))
                 .answered(Answered { by: None, waited: Waited::Every }))
@@ -153,12 +158,20 @@ impl List {
             let mut rows = Vec::new();
             for (home, treaty) in &found {
                 let statement = treaty.statement().to_string();
-                table.row([treaty.name().to_owned(), home.clone(), statement.clone()]);
+                table.row([treaty.name().to_owned(), home.clone(), shortened(&statement, 200)]);
                 rows.push(json!({ "name": treaty.name(), "home": home, "statement": statement }));
             }
             let text = if found.is_empty() { "no treaties".to_owned() } else { table.render() };
             Ok(End::new(json!({ "treaties": rows }), text).answered(Answered { by: None, waited: Waited::Every }))
         })
+    }
+}
+
+/// The beginning of a statement, if it is long: one may be about thousands of counters.
+fn shortened(statement: &str, most: usize) -> String {
+    match statement.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &statement[..end]),
+        None => statement.to_owned(),
     }
 }
 
@@ -391,7 +404,8 @@ fn shown_text(shown: &TreatyShown) -> String {
         "{} rebalances, {} gifts, {} extensions, {} retractions",
         shown.rebalances, shown.gifts, shown.extensions, shown.retracts
     );
-    let head = format!("{}: {}\n{state} at {}{relied}", shown.name, shown.statement, shown.home);
+    let statement = shortened(&shown.statement.to_string(), 2_000);
+    let head = format!("{}: {statement}\n{state} at {}{relied}", shown.name, shown.home);
     if shown.nodes.is_empty() {
         format!("{head}\n\n{counts}")
     } else {
@@ -483,6 +497,9 @@ fn metric(
         return Err("it nests too deeply".to_owned());
     }
     let fields = match value {
+        Value::String(text) if text.starts_with("*:") => {
+            return Ok((Metric::everywhere(&text[2..]), BTreeSet::new()));
+        }
         Value::String(text) => {
             let key = counter(text)?;
             return Ok((key.metric(), of(&key)));
@@ -505,7 +522,9 @@ fn metric(
         "sum" => {
             let parts = all(list()?)?;
             let here: BTreeSet<String> = regions(&parts);
-            groups.push(here.clone());
+            if !here.is_empty() {
+                groups.push(here.clone());
+            }
             Ok((Metric::sum(parts.into_iter().map(|(metric, _)| metric)), here))
         }
         "minus" => match <[_; 2]>::try_from(all(list()?)?) {
@@ -562,6 +581,8 @@ mod tests {
             parse(all).expect("it is right").statement.to_string(),
             "min(us:a, log2(eu:b)) = 5 and -2 * us:a <= 3"
         );
+        let everywhere = parse(r#"{"metric": {"minus": ["*:a", "*:b"]}, "at_least": 1}"#).expect("it is right");
+        assert_eq!(everywhere.statement.to_string(), "*:a - *:b >= 1");
         for (text, says) in [
             ("[]", "not an object"),
             ("{", "line 1"),

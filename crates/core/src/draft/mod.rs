@@ -177,7 +177,15 @@ impl Draft {
     /// # Errors
     ///
     /// [`Misfit::Over`] if the layer is.
-    pub fn rely(&mut self, layer: LayerId, treaty: ObjectKey, counters: BTreeSet<ObjectKey>) -> Result<(), Misfit> {
+    pub fn rely(
+        &mut self,
+        layer: LayerId,
+        treaty: ObjectKey,
+        counters: impl FnOnce() -> BTreeSet<ObjectKey>,
+    ) -> Result<(), Misfit> {
+        // What was told before anything was written is true before the transaction: nothing is to be compared later. Most ask so, and
+        // the counters may be many thousands.
+        let counters = if self.buffer.is_empty(layer) { BTreeSet::new() } else { counters() };
         let change = |counter: ObjectKey| {
             let change = self.buffer.change(layer, &counter)?.filter(|change| *change != Change::Add(0));
             Ok((counter, change))

@@ -17,7 +17,7 @@ use std::fmt;
 use bytes::Bytes;
 
 pub use crate::bounds::{
-    CALL_BYTES, ENTRY_BYTES, KEY_BYTES, SCAN_ROWS, TRANSACTION_BYTES, TRANSACTION_OPERATIONS, VALUE_BYTES,
+    CALL_BYTES, ENTRY_BYTES, KEY_BYTES, NOTES_BYTES, SCAN_ROWS, TRANSACTION_BYTES, TRANSACTION_OPERATIONS, VALUE_BYTES,
 };
 use crate::clock::SECOND;
 use crate::codec::{Cursor, Malformed, put_bytes, put_i64, put_u64};
@@ -524,12 +524,13 @@ impl Transaction {
             return Err(Abort::of(Cause::Malformed));
         }
 
-        let (mut operations, mut bytes) = (0, 0);
+        let (mut operations, mut bytes, mut notes) = (0, 0, 0);
         for home in &mut self.homes {
             let (more_operations, more_bytes) = home.normalize()?;
             (operations, bytes) = (operations + more_operations, bytes + more_bytes);
+            notes += home.part.notes.iter().map(Note::bytes).sum::<usize>();
         }
-        if operations > TRANSACTION_OPERATIONS || bytes > TRANSACTION_BYTES {
+        if operations > TRANSACTION_OPERATIONS || bytes > TRANSACTION_BYTES || notes > NOTES_BYTES {
             return Err(Abort::of(Cause::TooMuch));
         }
 
@@ -621,7 +622,7 @@ impl Part {
 }
 
 impl Home {
-    /// Puts the part in order. Returns the number of operations that it counts as, and of bytes that it writes.
+    /// Puts the part in order. Returns the number of operations that it counts as, and of bytes that it writes; notes not included.
     fn normalize(&mut self) -> Result<(usize, usize), Abort> {
         let Home { region, part, .. } = self;
         let refuse = |cause, name: &str| Err(Abort { key: Some(ObjectKey::new(*region, name)), ..Abort::of(cause) });
@@ -676,7 +677,6 @@ impl Home {
         if is_twice || !part.notes.iter().all(Note::is_sound) {
             return malformed();
         }
-        bytes += part.notes.iter().map(Note::bytes).sum::<usize>();
         part.depends.sort_unstable();
         part.depends.dedup();
         bytes += part.depends.iter().map(|(dependency, call)| dependency.size() + call.name.len()).sum::<usize>();
@@ -730,7 +730,7 @@ pub enum Cause {
     UnknownRegion,
     /// A value is beyond [`VALUE_BYTES`].
     TooLarge,
-    /// The transaction is beyond [`TRANSACTION_OPERATIONS`] or [`TRANSACTION_BYTES`].
+    /// The transaction is beyond [`TRANSACTION_OPERATIONS`], [`TRANSACTION_BYTES`] or [`NOTES_BYTES`].
     TooMuch,
     /// The transaction breaks a rule of its structure, which no correct client does.
     Malformed,

@@ -29,8 +29,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rustc_hash::FxHashSet;
+
 use super::{CALL_MARK, Derived, ObjectKey, Value, text};
-use crate::codec::{Cursor, Malformed, put_bytes, put_i64, put_u64};
+use crate::codec::{Cursor, Malformed, len_i64, len_u64, put_bytes, put_i64, put_u64};
 use crate::id::Incarnation;
 
 /// The most homes of one treaty.
@@ -69,6 +71,9 @@ pub enum Metric {
     Counter(ObjectKey),
     /// The binary logarithm of a counter, rounded down; -1 if the counter is below one.
     Log2(ObjectKey),
+    /// The sum of the counters of one name at several homes, in ascending order. As a sum of counters, but much smaller: what many
+    /// regions count of many things takes no more room than there are things.
+    Everywhere(String, Vec<u16>),
     /// The sum of several.
     Sum(Vec<Metric>),
     /// A multiple of one.
@@ -137,7 +142,7 @@ fn log2(count: i64) -> i64 {
 }
 
 /// An inequality over a sum of counters: what they add up to is at least a number.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Clause {
     /// Its terms by home, each in ascending order; no home is without.
     pub homes: BTreeMap<u16, Vec<Term>>,
@@ -156,6 +161,7 @@ impl Metric {
 
     fn exact(&self, count: &impl Fn(&ObjectKey) -> i64, depth: usize) -> Result<i128, Unfit> {
         let within = |value: i128| i64::try_from(value).map(i128::from).map_err(|_| Unfit::OutOfRange);
+        let at = |name: &String, home: &u16| i128::from(count(&ObjectKey::new(*home, name.clone())));
         if depth > DEPTH {
             return Err(Unfit::TooDeep);
         }
@@ -163,6 +169,7 @@ impl Metric {
         match self {
             Metric::Counter(key) => Ok(i128::from(count(key))),
             Metric::Log2(key) => Ok(i128::from(log2(count(key)))),
+            Metric::Everywhere(name, homes) => within(homes.iter().map(|home| at(name, home)).sum()),
             Metric::Sum(metrics) => within(metrics.iter().map(each).sum::<Result<i128, _>>()?),
             Metric::Times(factor, metric) => within(i128::from(*factor) * each(metric)?),
             Metric::Min(metrics) => {
@@ -176,8 +183,21 @@ impl Metric {
     pub fn counters(&self, found: &mut BTreeSet<ObjectKey>) {
         match self {
             Metric::Counter(key) | Metric::Log2(key) => drop(found.insert(key.clone())),
+            Metric::Everywhere(name, homes) => {
+                found.extend(homes.iter().map(|home| ObjectKey::new(*home, name.clone())));
+            }
             Metric::Sum(metrics) | Metric::Min(metrics) => metrics.iter().for_each(|metric| metric.counters(found)),
             Metric::Times(_, metric) => metric.counters(found),
+        }
+    }
+
+    /// The first of the homes of its counters; none if it is about no counter.
+    fn first_home(&self) -> Option<u16> {
+        match self {
+            Metric::Counter(key) | Metric::Log2(key) => Some(key.home),
+            Metric::Everywhere(_, homes) => homes.first().copied(),
+            Metric::Sum(metrics) | Metric::Min(metrics) => metrics.iter().filter_map(Metric::first_home).min(),
+            Metric::Times(_, metric) => metric.first_home(),
         }
     }
 
@@ -187,6 +207,10 @@ impl Metric {
         match self {
             Metric::Counter(key) => Ok(vec![Sum::from([((key.clone(), false), 1)])]),
             Metric::Log2(key) => Ok(vec![Sum::from([((key.clone(), true), 1)])]),
+            Metric::Everywhere(name, homes) => {
+                let counter = |home: &u16| ((ObjectKey::new(*home, name.clone()), false), 1);
+                Ok(vec![homes.iter().map(counter).collect()])
+            }
             Metric::Sum(metrics) => metrics.iter().try_fold(vec![Sum::new()], |sums, metric| {
                 let more = metric.sums(is_lower, count)?;
                 if sums.len() * more.len() > CLAUSES {
@@ -242,6 +266,16 @@ impl Statement {
         }
     }
 
+    /// The first of the homes of its counters; none if it is about no counter.
+    pub fn first_home(&self) -> Option<u16> {
+        match self {
+            Statement::AtLeast(metric, _) | Statement::AtMost(metric, _) | Statement::Equals(metric, _) => {
+                metric.first_home()
+            }
+            Statement::All(statements) => statements.iter().filter_map(Statement::first_home).min(),
+        }
+    }
+
     /// Judges it by what counters hold: `Err(Unfit::NotTrue)` if it is false.
     pub fn judge(&self, count: &impl Fn(&ObjectKey) -> i64) -> Result<(), Unfit> {
         self.judge_within(count, 0)
@@ -282,7 +316,7 @@ impl Statement {
         let mut sums = Vec::new();
         self.add_sums(count, &mut sums)?;
 
-        let mut clauses: Vec<Clause> = Vec::new();
+        let (mut clauses, mut known): (Vec<Clause>, FxHashSet<Clause>) = (Vec::new(), FxHashSet::default());
         let mut terms: BTreeMap<u16, usize> = BTreeMap::new();
         for (sum, least) in sums {
             let mut clause =
@@ -296,7 +330,7 @@ impl Statement {
                 }
             }
             // What cancels out is as true as it is now, always.
-            if !clause.homes.is_empty() && !clauses.contains(&clause) {
+            if !clause.homes.is_empty() && known.insert(clause.clone()) {
                 clauses.push(clause);
             }
         }
@@ -378,10 +412,10 @@ pub struct Treaty {
 /// The division of the slack of a clause among its homes: the slack of each, in the order of homes, from the value of each part.
 pub type Division<'a> = &'a dyn Fn(&Clause, i128) -> Vec<i128>;
 
-/// Divides slack equally; what is left by rounding goes to the first.
+/// Divides slack equally; what is left by rounding goes to the first ones, a unit each.
 pub fn equally(clause: &Clause, slack: i128) -> Vec<i128> {
     let count = clause.homes.len() as i128;
-    (0..count).map(|at| slack / count + if at == 0 { slack % count } else { 0 }).collect()
+    (0..count).map(|at| slack.div_euclid(count) + i128::from(at < slack.rem_euclid(count))).collect()
 }
 
 impl Treaty {
@@ -479,8 +513,11 @@ impl Note {
 
     /// Its size in a message, about, in bytes.
     pub fn bytes(&self) -> usize {
-        let terms =
-            |(_, terms, _): &(u32, Vec<Term>, i64)| terms.iter().map(|term| term.name.len() + 16).sum::<usize>() + 24;
+        let term = |term: &Term| len_u64(term.name.len() as u64) + term.name.len() + 1 + len_i64(term.weight);
+        let terms = |(position, terms, bound): &(u32, Vec<Term>, i64)| {
+            let around = len_u64(u64::from(*position)) + len_u64(terms.len() as u64) + len_i64(*bound);
+            around + terms.iter().map(term).sum::<usize>()
+        };
         let homes = 16 * self.homes.len() + self.tree.bytes();
         self.treaty.name.len() + homes + self.clauses.iter().map(terms).sum::<usize>()
     }
@@ -601,6 +638,12 @@ impl Metric {
                 metric.encode(out);
             }
             Metric::Min(metrics) => list(4, metrics, out),
+            Metric::Everywhere(name, homes) => {
+                out.push(5);
+                put_bytes(out, name.as_bytes());
+                put_u64(out, homes.len() as u64);
+                homes.iter().for_each(|home| put_u64(out, u64::from(*home)));
+            }
         }
     }
 
@@ -617,6 +660,10 @@ impl Metric {
             2 => Ok(Metric::Sum(list(cursor)?)),
             3 => Ok(Metric::Times(cursor.i64()?, Box::new(Self::decode(cursor, depth + 1)?))),
             4 => Ok(Metric::Min(list(cursor)?)),
+            5 => {
+                let name = text(cursor)?;
+                Ok(Metric::Everywhere(name, (0..cursor.u64()?).map(|_| region(cursor)).collect::<Result<_, _>>()?))
+            }
             _ => Err(Malformed),
         }
     }
@@ -694,7 +741,8 @@ mod tests {
 
     fn any_metric(below: &mut impl FnMut(u64) -> u64, depth: u32) -> Metric {
         let leaf = depth == 0 || below(3) == 0;
-        match below(if leaf { 5 } else { 8 }) {
+        match below(if leaf { 5 } else { 9 }) {
+            8 => Metric::Everywhere(["a", "b"][below(2) as usize].to_owned(), vec![0, 2]),
             0 => Metric::Log2(key(below(3) as u16, ["a", "b"][below(2) as usize])),
             1..=4 => counter(below(3) as u16, ["a", "b"][below(2) as usize]),
             5 => Metric::Sum((0..1 + below(3)).map(|_| any_metric(below, depth - 1)).collect()),

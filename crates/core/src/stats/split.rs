@@ -57,6 +57,20 @@ pub fn lasts(outlook: &Outlook, rate: i64) -> Option<u64> {
     (seconds < FOREVER).then_some((seconds * SECOND as f64) as u64)
 }
 
+/// The slack that a part needs to last for a time in microseconds, as far as the model goes, while its bound rises at a rate in
+/// millionths a second.
+pub fn needs(outlook: &Outlook, rate: i64, micros: u64) -> i64 {
+    let velocity = outlook.motion.velocity.saturating_sub(rate);
+    let part = Outlook { motion: Motion { velocity, ..outlook.motion }, ..*outlook };
+    needed(&part, micros as f64 / SECOND as f64).floor() as i64 + 1
+}
+
+/// What is left of the slack of a part after a time in microseconds, at the least, whatever its velocity is.
+pub fn sure(outlook: &Outlook, micros: u64) -> i64 {
+    let strays = CAREFUL * outlook.motion.noise as f64 / 1e6 * (micros as f64 / SECOND as f64).sqrt();
+    outlook.slack.saturating_sub(strays as i64).max(0)
+}
+
 /// The first `t`, in seconds, at which `slack + drift·t - spread·√t` is not above zero; [`FOREVER`] if there is none.
 fn first_zero(slack: f64, drift: f64, spread: f64) -> f64 {
     if slack <= 0.0 {
@@ -90,18 +104,25 @@ pub fn moving(parts: &[Outlook]) -> Vec<Share> {
     slacks.iter().zip(rates).map(|(slack, rate)| Share { slack: *slack, rate }).collect()
 }
 
-/// Divides a number in proportion to weights that are not negative; equally if all are zero. What is left by rounding goes to
-/// the first, so the parts add up to the whole.
-fn in_proportion(whole: i128, weights: &[i64]) -> Vec<i64> {
+/// Divides a number in proportion to weights that are not negative; equally if all are zero. What is left by rounding goes to those that
+/// rounding has cost most, a unit each: where there are fewer units than parts, one part would else get all of them. The parts add up
+/// to the whole.
+pub fn in_proportion(whole: i128, weights: &[i64]) -> Vec<i64> {
     let sum: i128 = weights.iter().map(|weight| i128::from(*weight)).sum();
-    let part = |weight: &i64| match sum {
-        0 => whole / weights.len() as i128,
-        _ => whole * i128::from(*weight) / sum,
+    let exact = |weight: &i64| match sum {
+        0 => (whole, weights.len() as i128),
+        _ => (whole * i128::from(*weight), sum),
     };
-    let mut parts: Vec<i128> = weights.iter().map(part).collect();
+    let mut parts: Vec<i128> = weights.iter().map(exact).map(|(part, of)| part.div_euclid(of)).collect();
     let left = whole - parts.iter().sum::<i128>();
-    if let Some(first) = parts.first_mut() {
-        *first += left;
+    if left > 0 {
+        let cost = |at: usize| {
+            let (part, of) = exact(&weights[at]);
+            part.rem_euclid(of)
+        };
+        let mut order: Vec<usize> = (0..weights.len()).collect();
+        order.sort_by_key(|at| std::cmp::Reverse(cost(*at)));
+        order.into_iter().take(left as usize).for_each(|at| parts[at] += 1);
     }
     parts.into_iter().map(|part| part.clamp(i64::MIN.into(), i64::MAX.into()) as i64).collect()
 }
@@ -176,6 +197,13 @@ mod tests {
             let (fast, slow) = (lasts(&one, (rate * 1e6) as i64), slow(&one, rate));
             let fast = fast.map_or(100.0, |micros| micros as f64 / 1e6).min(100.0);
             assert!((fast - slow).abs() <= 2e-4 + slow * 1e-6, "{one:?} {rate}: {fast} for {slow}");
+
+            // With what it needs to last for a time it does, and with one less it does not.
+            let (rate, time) = ((rate * 1e6) as i64, rng.below(60) * SECOND / 10);
+            let slack = needs(&one, rate, time);
+            let fails = |slack: i64| lasts(&Outlook { slack, ..one }, rate).is_some_and(|left| left < time);
+            assert!(!fails(slack), "{one:?} {rate}: {slack} for {time}");
+            assert!(time == 0 || slack == 1 || fails(slack - 2), "{one:?} {rate}: {slack} for {time}");
         }
     }
 
@@ -232,8 +260,8 @@ mod tests {
     #[test]
     fn slack_that_nothing_is_known_of_is_divided_equally() {
         let parts = [part(10, 0.0, 0.0), part(0, 0.0, 0.0), part(1, 0.0, 0.0)];
-        assert_eq!(fixed(&parts), [5, 3, 3]);
-        assert_eq!(moving(&parts).iter().map(|share| share.slack).collect::<Vec<_>>(), [5, 3, 3]);
+        assert_eq!(fixed(&parts), [4, 4, 3]);
+        assert_eq!(moving(&parts).iter().map(|share| share.slack).collect::<Vec<_>>(), [4, 4, 3]);
         let lost = [part(-7, 0.0, 0.0), part(2, 0.0, 0.0)];
         assert_eq!(moving(&lost).iter().map(|share| share.slack).sum::<i64>(), -5);
         assert_eq!(fixed(&lost).iter().sum::<i64>(), -5);

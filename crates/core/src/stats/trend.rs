@@ -11,6 +11,8 @@ use crate::clock::SECOND;
 const MEMORY: f64 = 60.0;
 /// So many changes are not forgotten, however long ago they were: what moves seldom would else have no estimate.
 const FEW: f64 = 20.0;
+/// A velocity that was seen in so many changes is taken for half of it.
+const DOUBT: f64 = 2.0;
 /// Changes are added up, and folded into the means when this much time has passed, in microseconds.
 const FOLD: u64 = SECOND / 4;
 
@@ -76,14 +78,19 @@ impl Trend {
     }
 
     /// The estimates as of now. Before anything was observed, the number is taken to stand still.
+    ///
+    /// Few changes say little. So they are taken for noise more than for a velocity; and one more than was seen counts as noise, because
+    /// it may come any time. Else whoever has not changed yet would be expected never to, and be left without slack.
     pub fn motion(&self, now: u64) -> Motion {
         let mut folded = *self;
         folded.fold(now);
         if folded.weight <= 0.0 {
             return Motion::default();
         }
-        let velocity = folded.sum / folded.weight;
-        let noise = (folded.sum_of_squares / folded.weight).max(0.0).sqrt();
+        let velocity = folded.sum / folded.weight * folded.changes / (folded.changes + DOUBT);
+        let usual = if folded.changes > 0.0 { folded.sum_of_squares / folded.changes } else { 1.0 };
+        let noise = folded.sum_of_squares / folded.weight + usual / (folded.weight + MEMORY);
+        let noise = noise.max(0.0).sqrt();
         let millionths = |number: f64| (number * 1e6).clamp(-MOST, MOST) as i64;
         Motion { velocity: millionths(velocity), noise: millionths(noise) }
     }
@@ -114,7 +121,7 @@ mod tests {
         let mut trend = Trend::new(0);
         (0..600u64).for_each(|second| trend.note(second * SECOND, 5));
         (600..1_200u64).for_each(|second| trend.note(second * SECOND, -5));
-        assert!(trend.motion(1_200 * SECOND).velocity < -4_900_000);
+        assert!(trend.motion(1_200 * SECOND).velocity < -4_800_000);
         assert_eq!(Trend::new(5).motion(5), Motion::default());
         assert!(trend.motion(9_000 * SECOND).velocity.abs() < 20_000, "nothing happened for long");
     }

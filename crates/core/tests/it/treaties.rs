@@ -361,7 +361,7 @@ fn statement_is_true_whenever_somebody_relies_on_it() {
 fn reliance_between_two_writes_is_misjudged() {
     let (treaty, x, y) = (ObjectKey::new(0, "t"), ObjectKey::new(0, "x"), ObjectKey::new(1, "y"));
     let rely = |draft: &mut Draft, layer| {
-        draft.rely(layer, treaty.clone(), BTreeSet::from([x.clone(), y.clone()])).expect("the layer is there");
+        draft.rely(layer, treaty.clone(), || BTreeSet::from([x.clone(), y.clone()])).expect("the layer is there");
     };
     let add = |draft: &mut Draft, layer, delta| {
         draft.buffer.write(layer, x.clone(), Change::Add(delta)).expect("in range");

@@ -10,7 +10,9 @@
 //! statement is found false only on what was so at one time.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::{Future as _, poll_fn};
 use std::sync::Arc;
+use std::task::Poll;
 
 use slackline_core::api::Reading;
 use slackline_core::draft::buffer::ROOT;
@@ -81,6 +83,13 @@ impl Placed {
     pub fn statement(&self) -> &treaty::Statement {
         &self.statement
     }
+
+    /// The counters that its statement is about.
+    pub fn counters(&self) -> BTreeSet<ObjectKey> {
+        let mut counters = BTreeSet::new();
+        self.statement.counters(&mut counters);
+        counters
+    }
 }
 
 impl Treaty {
@@ -115,9 +124,7 @@ impl Treaty {
         let unknown =
             |region: &str| Reason::UnknownRegion { region: region.to_owned(), known: topology.regions.clone() };
         let statement = self.statement.place(topology)?;
-        let mut counters = BTreeSet::new();
-        statement.counters(&mut counters);
-        let first = counters.first().ok_or(Reason::Treaty(TreatyRefusal::NoCounter))?.home;
+        let first = statement.first_home().ok_or(Reason::Treaty(TreatyRefusal::NoCounter))?;
         let home = match &self.home {
             Some(region) => topology.region(region).ok_or_else(|| unknown(region))?,
             None => first,
@@ -183,8 +190,7 @@ impl Txn {
         if self.may_rely(&placed) && self.rely(&placed).await? {
             return Ok(true);
         }
-        let mut counters = BTreeSet::new();
-        placed.statement.counters(&mut counters);
+        let counters = placed.counters();
         let is_untouched = self.has_not_written(&counters)?;
         let denial = self.run.memos.denial(&placed.key).filter(|denial| is_untouched && self.may_rely(denial));
         if let Some(denial) = denial
@@ -210,6 +216,17 @@ impl Txn {
             }
             Err(unfit) => Err(self.unfit(unfit)),
         }
+    }
+
+    /// True if the treaty is valid; then its statement is true. Else nothing is known of that, and nothing more is done: no counter is
+    /// read, and no treaty made.
+    ///
+    /// # Errors
+    ///
+    /// It is about no counter, or a region that is not there.
+    pub async fn valid(&self, treaty: &Treaty) -> Result<bool, TxnError> {
+        let placed = treaty.place(self.run.port.topology()).map_err(|reason| self.refused(reason))?;
+        Ok(self.may_rely(&placed) && self.rely(&placed).await?)
     }
 
     /// Requires that a statement is true after the [atomic](Txn::atomic) block in which it stands, or after the transaction. What the
@@ -307,9 +324,7 @@ impl Txn {
             noted.map_err(|contradiction| self.contradiction(contradiction))?;
             state = self.state()?;
         }
-        let mut counters = BTreeSet::new();
-        placed.statement.counters(&mut counters);
-        let relied = state.draft.rely(self.layer, placed.key.clone(), counters);
+        let relied = state.draft.rely(self.layer, placed.key.clone(), || placed.counters());
         drop(state);
         relied.map_err(|misfit| self.misfit(misfit, &self.run.port.topology().key(&placed.key)))?;
         Ok(true)
@@ -344,6 +359,8 @@ pub enum Existing {
     Kept,
     /// Any treaty of the name is in the way, unless it was retracted and says the same.
     Refused,
+    /// The new one takes its place, whatever it said, once nobody relies on that any more.
+    Replaced,
 }
 
 /// The division of slack when a treaty is made.
@@ -381,7 +398,9 @@ pub async fn make_divided(
             Some(before) if before.is_valid && before.statement == placed.statement && existing == Existing::Kept => {
                 return Outcome::Done(None);
             }
-            Some(before) if before.is_valid || before.statement != placed.statement => {
+            Some(before)
+                if existing != Existing::Replaced && (before.is_valid || before.statement != placed.statement) =>
+            {
                 return refuse(Reason::Treaty(TreatyRefusal::NameTaken));
             }
             _ => {}
@@ -445,19 +464,10 @@ async fn look(
     placed: &Placed,
     deadline: Time,
 ) -> Result<(Seen, BTreeMap<ObjectKey, i64>, BTreeMap<u16, Incarnation>), Reason> {
-    let mut counters = BTreeSet::new();
-    placed.statement.counters(&mut counters);
     let topology = port.topology();
-    if counters.len() >= READ_ITEMS {
-        return Err(Reason::Treaty(TreatyRefusal::TooManyParts));
-    }
-
+    let counters = placed.counters();
     let gets: Vec<ObjectKey> = counters.iter().cloned().chain([placed.key.clone()]).collect();
-    let reading = read_at(port, site, Wanted { gets, fresh: true, ..Wanted::default() }, deadline).await?;
-    let mut seen = Vec::with_capacity(reading.gets.len());
-    for got in reading.gets {
-        seen.push(got.map_err(|abort| Reason::of_abort(abort, topology))?);
-    }
+    let mut seen = read_all(port, site, &gets, deadline).await?;
     let found = seen.pop().ok_or(Reason::DeadlinePassed)?;
 
     let (mut counts, mut homes) = (BTreeMap::new(), BTreeMap::new());
@@ -474,6 +484,38 @@ async fn look(
         counts.insert(key, count);
     }
     Ok((found, counts, homes))
+}
+
+/// Reads any number of objects at a site, each as it is at some time, in as many batches as that takes.
+///
+/// # Errors
+///
+/// One of them cannot be read.
+pub async fn read_all(port: &dyn Port, site: SiteId, keys: &[ObjectKey], deadline: Time) -> Result<Vec<Seen>, Reason> {
+    let batch = |keys: &[ObjectKey]| {
+        // Nothing will rest on these reads: rights over what is read would only hold up whoever writes it next.
+        let wanted = Wanted { gets: keys.to_vec(), fresh: true, upkeep: true, ..Wanted::default() };
+        read_at(port, site, wanted, deadline)
+    };
+
+    // All at once: their homes are far away.
+    let mut under_way: Vec<_> = keys.chunks(READ_ITEMS).map(|keys| Box::pin(batch(keys))).collect();
+    let mut readings: Vec<Option<Box<Reading>>> = vec![None; under_way.len()];
+    poll_fn(|context| {
+        let mut is_missing = false;
+        for (reading, place) in under_way.iter_mut().zip(&mut readings).filter(|(_, place)| place.is_none()) {
+            match reading.as_mut().poll(context) {
+                Poll::Ready(Ok(found)) => *place = Some(found),
+                Poll::Ready(Err(reason)) => return Poll::Ready(Err(reason)),
+                Poll::Pending => is_missing = true,
+            }
+        }
+        if is_missing { Poll::Pending } else { Poll::Ready(Ok(())) }
+    })
+    .await?;
+
+    let found = readings.into_iter().flatten().flat_map(|reading| reading.gets);
+    found.map(|got| got.map_err(|abort| Reason::of_abort(abort, port.topology()))).collect()
 }
 
 /// Reads objects at a site.

@@ -3,18 +3,34 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Asking, Lack, Leaf, Leaves, Making, PRESSED, Stage, TRIES, Timer, WAITED, WAITED_SHOWN, Want, clamped, say,
+    Asking, Lack, Leaf, Leaves, Making, PRESSED, Purpose, Stage, TRIES, Timer, WAITED, WAITED_SHOWN, Want, clamped, say,
 };
 use crate::api::{Synchronization, SynchronizationCause};
 use crate::clock::MILLISECOND;
 use crate::config::Slack;
 use crate::id::{OperationId, SiteId};
 use crate::object::message::{Reported, Says, Wanted};
+use crate::object::treaty::Tree;
 use crate::object::{ObjectKey, Part};
-use crate::stats::split::{Outlook, Share, fixed, moving};
+use crate::stats::split::{Outlook, Share, fixed, moving, sure};
 use crate::stats::trend::Motion;
 use crate::turn::Turn;
 use crate::txn::locks::Locks;
+
+/// So many groups of leaves are asked at a time for slack that is lacking.
+const AT_A_TIME: usize = 2;
+
+impl Asking {
+    /// True if all slack is divided again, and nobody lacks any.
+    fn divides_all(&self) -> bool {
+        !self.is_awaited && self.needs.is_empty()
+    }
+}
+
+/// The outlook of a leaf that has told it.
+fn outlook_of(line: &Reported) -> Outlook {
+    Outlook { slack: line.slack, motion: Motion { velocity: line.velocity, noise: line.noise } }
+}
 
 impl Leaves {
     /// Notes what a part waits for, and asks for it.
@@ -44,12 +60,18 @@ impl Leaves {
         }
         for (making, clauses) in lacking {
             let leaf = self.leaves.get_mut(&making).expect("it lacks slack");
-            if leaf.stage != Stage::Kept || leaf.asking.is_some() || part.relies.contains(&making.0) {
+            if leaf.stage != Stage::Kept || leaf.asking.is_some() {
                 continue;
             }
-            let was_pressed = leaf.pressed.replace(now).is_some_and(|before| now - before < PRESSED);
+
+            // For a part that relies on the treaty it is not retracted.
+            let relies = part.relies.contains(&making.0);
+            let was_pressed = !relies && leaf.pressed.replace(now).is_some_and(|before| now - before < PRESSED);
             if !was_pressed {
-                self.ask(turn, &making, clauses, false);
+                self.ask(turn, &making, clauses, Purpose::Ahead(BTreeMap::new()));
+            }
+            if relies {
+                continue;
             }
             let leaf = self.leaves.get_mut(&making).expect("looked up above");
             if was_pressed || leaf.asking.is_none() {
@@ -140,12 +162,16 @@ impl Leaves {
         }
         let clauses: BTreeSet<u32> = self.wanted(making).into_keys().collect();
         if !clauses.is_empty() {
-            self.ask(turn, making, clauses, true);
+            self.ask(turn, making, clauses, Purpose::Awaited);
         }
     }
 
     /// Asks the other leaves what slack they have.
-    pub(super) fn ask(&mut self, turn: &mut Turn, making: &Making, clauses: BTreeSet<u32>, is_awaited: bool) {
+    pub(super) fn ask(&mut self, turn: &mut Turn, making: &Making, clauses: BTreeSet<u32>, purpose: Purpose) {
+        let (is_awaited, needs) = match purpose {
+            Purpose::Awaited => (true, BTreeMap::new()),
+            Purpose::Ahead(needs) => (false, needs),
+        };
         self.tokens += 1;
         let token = self.tokens;
         let leaf = self.leaves.get_mut(making).expect("looked up by the caller");
@@ -155,6 +181,7 @@ impl Leaves {
             token,
             clauses,
             is_awaited,
+            needs,
             groups: 0,
             missing: BTreeSet::new(),
             reports: BTreeMap::new(),
@@ -173,9 +200,11 @@ impl Leaves {
             let groups = leaf.groups(&turn.here);
             let asking = leaf.asking.as_mut().expect("somebody is asked");
 
-            // Where nobody waits, all are asked: the whole slack is divided again.
+            // For what is lacking two groups at a time are asked: if the nearer one has not enough, what the other one has is on its way
+            // already. Where the whole slack is divided again, all are.
             let from = asking.groups;
-            asking.groups = if asking.is_awaited { (from + 1).min(groups.len()) } else { groups.len() };
+            let next = if asking.divides_all() { groups.len() } else { from + AT_A_TIME };
+            asking.groups = next.min(groups.len());
             if asking.groups == from {
                 return self.give_up(turn, making);
             }
@@ -208,50 +237,81 @@ impl Leaves {
         lines: Vec<Reported>,
     ) {
         let Some(asking) = self.leaves.get_mut(making).and_then(|leaf| leaf.asking.as_mut()) else { return };
-        if asking.token != token || !asking.missing.remove(&from) {
+        if asking.token != token || asking.is_planned || !asking.missing.remove(&from) {
             return;
         }
         asking.reports.insert(from, lines);
-        if asking.missing.is_empty() {
+        if asking.missing.is_empty() || self.has_enough(turn, making) {
             self.divide(turn, locks, making);
         }
+    }
+
+    /// What is lacking here of each clause that is asked about: what parts wait for, or what is wanted ahead.
+    fn lacking(&self, making: &Making) -> BTreeMap<u32, i128> {
+        match &self.leaves[making].asking {
+            Some(asking) if !asking.is_awaited => asking.needs.clone(),
+            _ => self.wanted(making),
+        }
+    }
+
+    /// True if those that have answered have what is lacking here, and will still have it when they are told to give it: the near ones come
+    /// first, and no more answers are waited for.
+    fn has_enough(&self, turn: &Turn, making: &Making) -> bool {
+        let leaf = &self.leaves[making];
+        let asking = leaf.asking.as_ref().expect("somebody is asked");
+        if asking.divides_all() || leaf.tree == Tree::Flat {
+            return false;
+        }
+        let lacking = self.lacking(making);
+        let spare = |clause: u32| -> i128 {
+            let lines = asking.reports.iter().flat_map(|(home, lines)| lines.iter().map(move |line| (*home, line)));
+            let of = lines.filter(|(_, line)| line.clause == clause);
+            of.map(|(home, line)| {
+                let trip = turn.here.round_trip(SiteId::new(home, turn.here.site.me.lane));
+                i128::from(sure(&outlook_of(line), trip))
+            })
+            .sum()
+        };
+        asking.clauses.iter().all(|clause| spare(*clause) >= lacking.get(clause).copied().unwrap_or(0))
     }
 
     /// Divides the slack of those that have answered: tells each what to give to whom. Asks more if it is not enough.
     pub(super) fn divide(&mut self, turn: &mut Turn, locks: &Locks, making: &Making) {
         let (me, now) = (turn.here.site.me, turn.here.now);
-        let wanted = self.wanted(making);
+        let lacking = self.lacking(making);
         let Self { leaves, noted, .. } = self;
         let leaf = leaves.get_mut(making).expect("looked up by the caller");
+        let has_more = leaf.asking.as_ref().is_some_and(|asking| asking.groups < leaf.groups(&turn.here).len());
         let asking = leaf.asking.as_mut().expect("somebody was asked");
 
         let mut gives: BTreeMap<u16, Vec<Wanted>> = BTreeMap::new();
         for clause in &asking.clauses {
             let Some(held) = leaf.clauses.get(*clause) else { continue };
-            let lack = wanted.get(clause).copied().unwrap_or(0);
+            let lack = lacking.get(clause).copied().unwrap_or(0);
             let mut parts = vec![(me.region, held.outlook(now, noted, locks))];
             let lines = asking.reports.iter().flat_map(|(home, lines)| lines.iter().map(move |line| (*home, line)));
-            parts.extend(lines.filter(|(_, line)| line.clause == *clause).map(|(home, line)| {
-                (home, Outlook { slack: line.slack, motion: Motion { velocity: line.velocity, noise: line.noise } })
-            }));
+            parts.extend(lines.filter(|(_, line)| line.clause == *clause).map(|(home, line)| (home, outlook_of(line))));
 
-            // What is lacking here comes first, and only the rest is divided. Where the others have not that much, it is no use to ask
-            // them for part of it.
+            // Where the others have not what parts wait for, it is no use to ask them for some of it. What is wanted ahead is divided then as
+            // it is.
             let spare: i128 = parts[1..].iter().map(|(_, part)| i128::from(part.slack.max(0))).sum();
-            if spare < lack {
+            if spare < lack && (asking.is_awaited || has_more) {
                 return self.ask_more(turn, making);
             }
+
+            // What parts wait for comes first, and only the rest is divided. What is wanted ahead does not: the others may want it as much.
+            let first = if asking.is_awaited { lack } else { 0 };
             let mut rest: Vec<Outlook> = parts.iter().map(|(_, part)| *part).collect();
             let own = rest[0].slack;
-            if lack > 0 {
-                rest[0].slack = clamped(-lack);
+            if first > 0 {
+                rest[0].slack = clamped(-first);
             }
             let mut shares: Vec<Share> = match turn.here.config.slack {
                 Slack::Fixed => fixed(&rest).into_iter().map(|slack| Share { slack, rate: 0 }).collect(),
                 _ => moving(&rest),
             };
-            if lack > 0 {
-                shares[0].slack = shares[0].slack.saturating_add(own).saturating_add(clamped(lack));
+            if first > 0 {
+                shares[0].slack = shares[0].slack.saturating_add(own).saturating_add(clamped(first));
             }
             plan(*clause, &parts, &shares, &mut gives);
 
@@ -304,7 +364,7 @@ impl Leaves {
             true if tries >= TRIES => self.give_up(turn, making),
             true => {
                 let clauses = self.wanted(making).into_keys().collect();
-                self.ask(turn, making, clauses, true);
+                self.ask(turn, making, clauses, Purpose::Awaited);
             }
         }
     }

@@ -67,7 +67,7 @@ use crate::object::message::{Message, Reported, Says};
 use crate::object::treaty::{TREATIES, Term, Tree};
 use crate::object::{Abort, Cause, Change, ObjectKey, Part, Value};
 use crate::rows::LEAF;
-use crate::stats::split::{Outlook, lasts};
+use crate::stats::split::{Outlook, needs};
 use crate::stats::trend::{Motion, Trend};
 use crate::turn::{Here, Out, Turn};
 use crate::warranty::LEASE;
@@ -194,6 +194,8 @@ struct Asking {
     clauses: BTreeSet<u32>,
     /// True if a part waits for it.
     is_awaited: bool,
+    /// What is wanted here before a part waits for it, by clause. Without, and if nothing waits, all slack is divided again.
+    needs: BTreeMap<u32, i128>,
     /// The number of groups of homes that are asked.
     groups: usize,
     /// The homes that are asked and have not answered.
@@ -206,6 +208,15 @@ struct Asking {
     tries: u32,
     /// The monotonic time when it goes on without those that have not answered.
     until: u64,
+}
+
+/// For what slack is asked.
+#[derive(Clone, Debug)]
+enum Purpose {
+    /// Parts wait for it.
+    Awaited,
+    /// Nobody does: this much is wanted ahead, by clause; or all of it is divided again, if nothing is said.
+    Ahead(BTreeMap<u32, i128>),
 }
 
 /// A part that waits for slack.
@@ -503,7 +514,13 @@ impl Leaves {
     /// Keeps the notes of a part that is prepared, from now on.
     pub(super) fn take(&mut self, now: Now, part: &Part, counts: &FxHashMap<String, i64>) {
         for note in &part.notes {
+            // What is made in place of another making knows how its parts move, if that had them.
+            let earlier = self.leaves.makings_of(&note.treaty).next().map(|making| &self.leaves[making]);
+            let earlier = earlier.into_iter().flat_map(|leaf| leaf.clauses.iter().map(|(_, held)| held));
+            let known: FxHashMap<&[Term], &Held> = earlier.map(|held| (&held.terms[..], held)).collect();
+            let plans = if known.is_empty() { 0 } else { PLANS - 1 };
             let clauses = note.clauses.iter().map(|(position, terms, bound)| {
+                let known = known.get(&terms[..]);
                 let held = Held {
                     terms: terms.clone(),
                     noted: *bound,
@@ -511,8 +528,8 @@ impl Leaves {
                     bound: i128::from(*bound),
                     orders: BTreeMap::new(),
                     incoming: BTreeMap::new(),
-                    trend: Trend::new(now.mono),
-                    largest: 0,
+                    trend: known.map_or_else(|| Trend::new(now.mono), |held| held.trend),
+                    largest: known.map_or(0, |held| held.largest),
                     has_jumped: false,
                     look_at: now.mono,
                 };
@@ -525,7 +542,7 @@ impl Leaves {
                 clauses: clauses.collect(),
                 asking: None,
                 pressed: None,
-                plans: 0,
+                plans,
                 counts: Counts::default(),
             };
             for name in note.clauses.iter().flat_map(|(_, terms, _)| terms.iter().map(|term| &term.name)) {
@@ -634,15 +651,16 @@ impl Leaves {
             held.look_at = now.mono + LOOK;
 
             // A forecast knows amounts and no sizes: where few large writes come, the next one may take all that is left.
-            let is_short =
-                outlook.slack < held.largest || lasts(&outlook, held.rate()).is_some_and(|left| left < AHEAD);
-            if has_jumped || is_short {
+            let needed = held.largest.max(needs(&outlook, held.rate(), AHEAD));
+            let lack = i128::from(needed) - i128::from(outlook.slack);
+            if has_jumped || lack > 0 {
                 // Asked in vain it is not asked again at once: what is left for all may simply not last longer.
-                if is_short {
+                if lack > 0 {
                     held.look_at = now.mono + SECOND;
                 }
                 let making = self.leaves.of(number).0.clone();
-                self.ask(turn, &making, BTreeSet::from([clause]), false);
+                let needs = if has_jumped { BTreeMap::new() } else { BTreeMap::from([(clause, lack)]) };
+                self.ask(turn, &making, BTreeSet::from([clause]), Purpose::Ahead(needs));
             }
         }
     }
@@ -747,7 +765,7 @@ impl Leaves {
         let is_asking = leaf.asking.is_some();
         self.timers.insert((next, Timer::Plan(making.clone())));
         if !is_asking {
-            self.ask(turn, making, clauses, false);
+            self.ask(turn, making, clauses, Purpose::Ahead(BTreeMap::new()));
         }
     }
 
