@@ -221,7 +221,7 @@ impl TpccBench {
     }
 }
 
-/// Measures how often 33 servers wait for each other to know which pages are the most requested
+/// Measures how 33 servers know their most requested pages
 ///
 /// It follows figure 12 of the Predictive Treaties paper. Each server counts the requests of its pages, and once a second somebody asks for the
 /// 20 most requested ones of all. marker knows them by one treaty; babcock-olston by the algorithm that was made for the purpose, with

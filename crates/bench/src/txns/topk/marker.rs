@@ -17,6 +17,8 @@ use slackline_session::txn::treaties::{Existing, Treaty, make, read_all};
 
 /// The time that making the treaty may take.
 const DEADLINE: Duration = Duration::from_secs(30);
+/// The pause before counters are read again that could not be read.
+const PAUSE: Duration = Duration::from_millis(100);
 /// The treaty is made anew when its age is this part of the time since the counting began: the counts have grown, and with them the slack
 /// that there is.
 const AGES: u64 = 50;
@@ -111,7 +113,15 @@ impl Marker {
         let name = |at: usize| ObjectKey::new((at / self.pages) as u16, counter(at % self.pages));
         let keys: Vec<ObjectKey> = (0..regions * self.pages).map(name).collect();
         let mut counts = vec![0; self.pages];
-        let seen = read_all(&*self.port, self.site, &keys, self.port.now() + DEADLINE).await.ok()?;
+        let deadline = self.port.now() + DEADLINE;
+        let seen = loop {
+            match read_all(&*self.port, self.site, &keys, deadline).await {
+                Ok(seen) => break seen,
+                // A region that has just begun to serve is not known to everybody yet.
+                Err(_) if self.port.now() < deadline => self.port.sleep_until(self.port.now() + PAUSE).await,
+                Err(_) => return None,
+            }
+        };
         for (at, seen) in seen.into_iter().enumerate() {
             counts[at % self.pages] += if let Some(Value::Counter(count)) = seen.value { count } else { 0 };
         }
