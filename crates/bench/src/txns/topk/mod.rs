@@ -1,8 +1,8 @@
 //! `bench topk`: which pages of a web site are the most requested (*Predictive Treaties*, EuroSys 2019, section 7.2, figure 12).
 //!
 //! The site is served from 33 servers in four regions, and each counts the requests of its pages. Once a second somebody asks for the 20
-//! most requested ones, and is told what is true then. That is done by a [treaty with a marker](marker), and by the algorithm of
-//! [Babcock and Olston](babcock), which was made for the purpose.
+//! most requested ones, and is told what is true then. That is done by a treaty with a marker (`marker`), and by the algorithm of
+//! Babcock and Olston (`babcock`), which was made for the purpose.
 //!
 //! The requests of each minute are those of the site of the 1998 World Cup. Which pages were asked for at which server is not to be had:
 //! that is drawn.
