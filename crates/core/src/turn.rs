@@ -279,8 +279,10 @@ impl Here<'_> {
     fn at_one_time(&self, mut judge: impl FnMut(&[i64])) {
         // A clock that was measured before this site's own was stepped says nothing: it may have been stepped too
         // since, and fit by chance.
-        let others = || self.peers.iter().filter(|peer| peer.site != self.site.me);
-        let measured = || others().filter_map(|peer| peer.offset.filter(|offset| offset.is_of(self.now)));
+        let measured = || {
+            let others = self.peers.iter().filter(|peer| peer.site != self.site.me);
+            others.filter_map(|peer| peer.offset.filter(|offset| offset.is_of(self.now)))
+        };
         let mut judge_at = |at: Option<u64>| {
             let standing = measured().filter(|offset| at.is_none_or(|at| (offset.since..=offset.sent).contains(&at)));
             let mut offsets: Vec<i64> = standing.map(|offset| offset.offset).chain([0]).collect();

@@ -105,7 +105,7 @@ impl Cause {
             Cause::TooMuch => (
                 "too_much",
                 "the transaction is too large: at most 4096 reads, scanned objects, scans and writes together, and \
-                 1048576 bytes written",
+                 1048576 bytes written, 2097152 of treaties",
             ),
             Cause::Malformed => ("malformed", "the transaction is malformed"),
             Cause::Overloaded => ("home_overloaded", "overloaded: a queue is full; try again later"),

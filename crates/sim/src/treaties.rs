@@ -95,9 +95,7 @@ impl Simulation {
         let sites = world.len();
         for treaty in all(sites) {
             let placed = treaty.place(self.callers.clients[0].port.topology()).expect("regions that are there");
-            let mut counters = Default::default();
-            placed.statement().counters(&mut counters);
-            let counters: Vec<ObjectKey> = counters.into_iter().collect();
+            let counters: Vec<ObjectKey> = placed.counters().into_iter().collect();
             self.treaties.counts.extend(counters.iter().map(|key| (key.clone(), (Incarnation(0), 0))));
             let turns = vec![(0, placed.statement().judge(&|_| 0).is_ok())];
             self.treaties.all.push(Watched {

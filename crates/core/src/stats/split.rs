@@ -107,7 +107,7 @@ pub fn moving(parts: &[Outlook]) -> Vec<Share> {
 /// Divides a number in proportion to weights that are not negative; equally if all are zero. What is left by rounding goes to those that
 /// rounding has cost most, a unit each: where there are fewer units than parts, one part would else get all of them. The parts add up
 /// to the whole.
-pub fn in_proportion(whole: i128, weights: &[i64]) -> Vec<i64> {
+fn in_proportion(whole: i128, weights: &[i64]) -> Vec<i64> {
     let sum: i128 = weights.iter().map(|weight| i128::from(*weight)).sum();
     let exact = |weight: &i64| match sum {
         0 => (whole, weights.len() as i128),
