@@ -4,7 +4,7 @@
 //! A patch starts with lines of the form `key: value`, then `---`, then the diff:
 //!
 //! - `bug`: what it does wrong, in a sentence;
-//! - `check`: `sweep`, `model`, or `treaties`: the test of the core that looks at treaties after every step;
+//! - `check`: `sweep`, `model`, or `core TEST`: the tests of the core whose paths have that in them;
 //! - `setups`: for the model check, a word in the names of the setups that are explored (all without);
 //! - `seeds`: the seeds within which the sweep must catch it, if they are not 1..200;
 //! - `invariant`: the name that the report must have; several, separated by `|`, where one bug may show as either.
@@ -129,8 +129,10 @@ fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
     let (package, binary) = match mutant.check.as_str() {
         "sweep" => ("slackline-sim", "sweep"),
         "model" => ("slackline-model", "slackline-model"),
-        "treaties" => return by_test(mutant, &copy, &target),
-        other => return Err(format!("`check: {other}` is none of sweep, model and treaties")),
+        other => {
+            let test = other.strip_prefix("core ").ok_or(format!("`check: {other}` is none of sweep, model and core TEST"))?;
+            return by_test(mutant, test, &copy, &target);
+        }
     };
     let built = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
         .args(["build", "--release", "--quiet", "-p", package, "--bin", binary])
@@ -175,10 +177,10 @@ fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
     named(&found).ok_or_else(|| format!("caught by another invariant: {first}"))
 }
 
-/// Runs the test of treaties on a copy with a bug in it. What it says, if the invariant that was named in advance is in it.
-fn by_test(mutant: &Mutant, copy: &Path, target: &Path) -> Result<String, String> {
+/// Runs tests of the core on a copy with a bug in it. What they say, if the invariant that was named in advance is in it.
+fn by_test(mutant: &Mutant, test: &str, copy: &Path, target: &Path) -> Result<String, String> {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
-        .args(["test", "--quiet", "-p", "slackline-core", "--test", "it", "treaties::"])
+        .args(["test", "--quiet", "-p", "slackline-core", "--no-fail-fast", "--lib", "--test", "it", test])
         .env("CARGO_TARGET_DIR", target)
         .env("CARGO_INCREMENTAL", "1")
         .current_dir(copy)

@@ -6,14 +6,14 @@
 use super::leaves::Leaves;
 use super::locks::Locks;
 use crate::id::SiteId;
-use crate::object::{Abort, Cause, Part};
+use crate::object::{Abort, Cause, ObjectKey, Part};
 use crate::turn::Here;
 use crate::warranty::Issuer;
 
 /// Something that a part waits for.
 pub(super) struct Wait {
-    /// The object that the part writes, and that this is about; for slack, the treaty's object, wherever its home is.
-    name: String,
+    /// The object that the part writes, and that this is about; for slack, the treaty's.
+    about: ObjectKey,
     /// The sites that can end it sooner. None are known of what an earlier life of this site has issued.
     holders: Vec<SiteId>,
     /// The monotonic time at which it ends by itself, by what is known now.
@@ -23,17 +23,17 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// Slack of the treaty of this name, which others have.
-    pub(super) fn for_slack(name: String, holders: Vec<SiteId>, over_at: u64, expected: u64) -> Self {
-        Self { name, holders, over_at, expected }
+    /// Slack of a treaty, which others have.
+    pub(super) fn for_slack(treaty: ObjectKey, holders: Vec<SiteId>, over_at: u64, expected: u64) -> Self {
+        Self { about: treaty, holders, over_at, expected }
     }
 
     /// The refusal of a part that does not wait for this.
     pub(super) fn refusal(self, here: &Here) -> Abort {
         let left = self.over_at.saturating_sub(here.now.mono);
         let until = Some(here.now.wall.saturating_add_unsigned(left));
-        let about = Abort::about(Cause::WouldWait, here.site.me, &self.name);
-        Abort { holders: self.holders, until, ..about }
+        let (key, site) = (Some(self.about), Some(here.site.me));
+        Abort { key, site, holders: self.holders, until, ..Abort::of(Cause::WouldWait) }
     }
 }
 
@@ -53,7 +53,8 @@ pub(super) fn waits(issuer: &mut Issuer, (leaves, locks): (&Leaves, &Locks), her
         });
         let expected = lasts.max().unwrap_or(0).max(past);
         let holders = rights.iter().map(|right| right.holder).collect();
-        waits.push(Wait { name: name.clone(), holders, over_at, expected });
+        let about = ObjectKey::new(here.site.me.region, name);
+        waits.push(Wait { about, holders, over_at, expected });
     }
     leaves.waits(here, locks, part, &mut waits);
     waits

@@ -464,8 +464,7 @@ impl Leaves {
             let home = SiteId::new(making.0.home, here.site.me.lane);
             let near = holders.iter().copied().chain([home]).filter(|site| here.is_reachable(*site));
             let expected = near.map(|site| here.round_trip(site)).min().unwrap_or(LEASE);
-            let name = making.0.name;
-            waits.push(Wait::for_slack(name, holders, here.now.mono.saturating_add(LEASE), expected));
+            waits.push(Wait::for_slack(making.0, holders, here.now.mono.saturating_add(LEASE), expected));
         }
     }
 
