@@ -130,7 +130,8 @@ fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
         "sweep" => ("slackline-sim", "sweep"),
         "model" => ("slackline-model", "slackline-model"),
         other => {
-            let test = other.strip_prefix("core ").ok_or(format!("`check: {other}` is none of sweep, model and core TEST"))?;
+            let test =
+                other.strip_prefix("core ").ok_or(format!("`check: {other}` is none of sweep, model and core TEST"))?;
             return by_test(mutant, test, &copy, &target);
         }
     };

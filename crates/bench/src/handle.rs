@@ -32,6 +32,7 @@ use crate::ahead::Ahead;
 use crate::driven::{Driven, clock};
 use crate::histogram::Histogram;
 use crate::median;
+use crate::named::named;
 use crate::report::{Latency, Measured, Mode, Report, Run, runs_and_figure};
 use crate::zipf::Zipf;
 use trio::{Mail, Trio, config, deliver};
@@ -45,15 +46,15 @@ pub struct CoreOptions {
     pub acquires: u64,
     /// The number of rounds of a run; the one with the median throughput is reported.
     pub rounds: usize,
-    /// Sizes of batches, one run for each.
-    pub batches: Vec<usize>,
+    /// What is measured, one run for each.
+    pub works: Vec<Work>,
     /// The seed of every random choice.
     pub seed: u64,
 }
 
 impl Default for CoreOptions {
     fn default() -> Self {
-        Self { quotas: 10_000, acquires: 2_000_000, rounds: 5, batches: vec![1, 64], seed: 1 }
+        Self { quotas: 10_000, acquires: 2_000_000, rounds: 5, works: Work::ALL.to_vec(), seed: 1 }
     }
 }
 
@@ -78,9 +79,7 @@ const TIMEOUT: u64 = SECOND;
 ///
 /// If the books are wrong afterwards.
 pub fn core(options: &CoreOptions) -> Report {
-    let acquires = options.batches.iter().map(|&batch| run(options, Work::Acquires, batch));
-    let adds = [Work::Adds { treaties: false }, Work::Adds { treaties: true }].map(|work| run(options, work, 1));
-    let measured = acquires.chain(adds).collect();
+    let measured = options.works.iter().map(|work| run(options, *work)).collect();
     let per_core = "one core, one thread; the clock is real, the other two sites are looked after between timed chunks";
     let facts = vec![
         ("timed".into(), per_core.into()),
@@ -108,37 +107,46 @@ fn report(figure: &str, seed: u64, measured: Vec<Measured>, facts: Vec<(String, 
     }
 }
 
-/// What is measured.
+/// What is measured: one run each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Work {
-    /// Acquires of quotas.
-    Acquires,
+pub enum Work {
+    /// Acquires of quotas, one in a request.
+    Batch1,
+    /// Acquires of quotas, 64 in a request.
+    Batch64,
     /// Transactions that each change a counter by one.
-    Adds {
-        /// True if each counter is in a treaty.
-        treaties: bool,
-    },
+    Add,
+    /// Those, to counters that are each in a treaty.
+    AddTreaty,
 }
 
+named!(Work is a "configuration": Batch1 "batch-1", Batch64 "batch-64", Add "add", AddTreaty "add-treaty");
+
 impl Work {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Batch1, Self::Batch64, Self::Add, Self::AddTreaty];
+
+    /// The number of operations of a request.
+    fn batch(self) -> usize {
+        if self == Self::Batch64 { 64 } else { 1 }
+    }
+
     /// What it needs.
     fn prepare(self, trio: &mut Trio, names: &[String]) {
         match self {
-            Work::Acquires => trio.create_all(names),
-            Work::Adds { treaties } => {
-                trio.add_to_all(names, PLENTY);
-                if treaties {
-                    trio.make_treaties(names, PLENTY);
-                }
-            }
+            Self::Batch1 | Self::Batch64 => return trio.create_all(names),
+            Self::Add | Self::AddTreaty => trio.add_to_all(names, PLENTY),
+        }
+        if self == Self::AddTreaty {
+            trio.make_treaties(names, PLENTY);
         }
     }
 
     /// One operation.
     fn operation(self, name: String, rng: &mut Rng) -> Operation {
         match self {
-            Work::Acquires => Operation::Acquire { quota: name, amount: 1, hold: Hold::Counted },
-            Work::Adds { .. } => {
+            Self::Batch1 | Self::Batch64 => Operation::Acquire { quota: name, amount: 1, hold: Hold::Counted },
+            Self::Add | Self::AddTreaty => {
                 let change = Change::Add(if rng.one_in(2) { 1 } else { -1 });
                 let part = Part { writes: vec![(name, change)], ..Part::default() };
                 let homes = vec![Home { region: 0, part, ..Home::default() }];
@@ -146,21 +154,12 @@ impl Work {
             }
         }
     }
-
-    /// The name of its run.
-    fn config(self, batch: usize) -> String {
-        match self {
-            Work::Acquires => format!("batch-{batch}"),
-            Work::Adds { treaties: false } => "add".to_owned(),
-            Work::Adds { treaties: true } => "add-treaty".to_owned(),
-        }
-    }
 }
 
-/// Operations in batches of one size.
-fn run(options: &CoreOptions, work: Work, batch: usize) -> Measured {
+/// One run.
+fn run(options: &CoreOptions, work: Work) -> Measured {
     let (mut bench, names) = Bench::prepare(options.quotas, options.seed, |trio, names| work.prepare(trio, names));
-    let mut generator = Generator::new(&mut bench, names, options.seed, work, batch);
+    let mut generator = Generator::new(&mut bench, names, options.seed, work);
 
     // What warms caches is not counted.
     acquire(&mut bench, &mut generator, options.acquires.min(4 * CHUNK as u64));
@@ -177,7 +176,7 @@ fn run(options: &CoreOptions, work: Work, batch: usize) -> Measured {
     let metrics = *bench.site.node.metrics();
     let speeds: Vec<u64> = rounds.iter().map(|(granted, seconds, _)| (*granted as f64 / seconds) as u64).collect();
     let (granted, seconds, latencies) = median(rounds, |(granted, seconds, _)| *granted as f64 / seconds);
-    let mut run = Run::new(work.config(batch));
+    let mut run = Run::new(work.to_string());
     run.committed = granted;
     run.latency_ms = Latency::from(&latencies);
     run.gifts = metrics.gifts_sent() + metrics.gifts_received;
@@ -187,14 +186,11 @@ fn run(options: &CoreOptions, work: Work, batch: usize) -> Measured {
     let run = run.took(seconds).with("rounds_per_s", speeds).with("ns_per_operation", ns.round());
     let logged = (bench.site.logged() - bench.logged_before) as f64 / bench.seen.granted as f64;
     let run = match work {
-        Work::Acquires => run.with("quotas", options.quotas).with("logged_bytes_per_acquire", logged),
-        Work::Adds { treaties } => {
+        Work::Batch1 | Work::Batch64 => run.with("quotas", options.quotas).with("logged_bytes_per_acquire", logged),
+        Work::Add | Work::AddTreaty => {
             let leaves = bench.site.node.chapters().txns.leaves(clock(bench.began)).len();
-            assert_eq!(
-                leaves,
-                if treaties { options.quotas } else { 0 },
-                "each counter keeps its treaty, if it has one"
-            );
+            let expected = if work == Work::AddTreaty { options.quotas } else { 0 };
+            assert_eq!(leaves, expected, "each counter keeps its treaty, if it has one");
             run.with("counters", options.quotas).with("treaties", leaves).with("logged_bytes_per_add", logged)
         }
     };
@@ -207,7 +203,7 @@ fn acquire(bench: &mut Bench, generator: &mut Generator, acquires: u64) {
     while left > 0 {
         let some = CHUNK.min(left);
         let requests = generator.requests(some);
-        bench.chunk(requests, generator.batch);
+        bench.chunk(requests, generator.work.batch());
         left -= some;
     }
 }
@@ -218,7 +214,7 @@ fn verify(bench: &Bench, generator: &Generator) {
     let granted = bench.seen.granted;
     assert_eq!(granted, asked, "every operation must be done");
 
-    if generator.work == Work::Acquires {
+    if matches!(generator.work, Work::Batch1 | Work::Batch64) {
         let booked: u128 = bench.site.node.chapters().quotas.iter().map(|quota| quota.used().0).sum();
         assert_eq!(booked, u128::from(granted), "the quotas' books must show what was granted");
     }
@@ -362,26 +358,25 @@ struct Generator {
     turn: usize,
     /// What is asked for.
     work: Work,
-    /// The number of operations of a request.
-    batch: usize,
 }
 
 impl Generator {
-    fn new(bench: &mut Bench, names: Vec<String>, seed: u64, work: Work, batch: usize) -> Self {
+    fn new(bench: &mut Bench, names: Vec<String>, seed: u64, work: Work) -> Self {
         let sessions = (0..SESSIONS).map(|_| bench.open()).collect();
-        Self { zipf: Zipf::new(names.len(), SKEW), names, rng: Rng::new(seed), sessions, turn: 0, work, batch }
+        Self { zipf: Zipf::new(names.len(), SKEW), names, rng: Rng::new(seed), sessions, turn: 0, work }
     }
 
     /// Requests that have this number of operations together.
     fn requests(&mut self, operations: usize) -> Vec<Request> {
-        let Self { names, zipf, rng, sessions, turn, work, batch } = self;
-        let mut requests = Vec::with_capacity(operations / *batch + 1);
+        let Self { names, zipf, rng, sessions, turn, work } = self;
+        let batch = work.batch();
+        let mut requests = Vec::with_capacity(operations / batch + 1);
         let mut left = operations;
 
         // Each session has its part of what is under way, and at least the batch that it sends.
-        let in_flight = (IN_FLIGHT.max(*batch) / SESSIONS).max(*batch) as u64;
+        let in_flight = (IN_FLIGHT.max(batch) / SESSIONS).max(batch) as u64;
         while left > 0 {
-            let size = left.min(*batch);
+            let size = left.min(batch);
             left -= size;
             let operations = (0..size).map(|_| {
                 let name = names[zipf.draw(rng)].clone();

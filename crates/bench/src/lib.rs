@@ -36,6 +36,7 @@ pub mod handle;
 pub mod histogram;
 pub mod hot;
 pub mod live;
+mod named;
 pub mod postgres;
 pub mod quota;
 pub mod report;

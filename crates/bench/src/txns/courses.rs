@@ -17,8 +17,9 @@ mod relational;
 mod statements;
 
 use super::run::{run, run_each};
-use super::setting::{Config, Terms, TxnsError, named};
+use super::setting::{Config, Terms, TxnsError};
 use super::tally;
+use crate::named::named;
 use crate::postgres::Installation;
 use crate::report::{Report, runs_and_figure};
 use coursework::{ASSIGNMENTS, COURSES, Courses, PERIOD, TAKEN};

@@ -35,6 +35,7 @@ use super::stage::{Delays, EC2, Nursery, Stage, costs, ec2_region, over_ec2};
 use crate::EPSILON;
 use crate::figure::{Axis, Figure, Scale, Series};
 use crate::histogram::Histogram;
+use crate::named::named;
 use crate::report::{Latency, Mode, Report, Run};
 use crate::voting::Strategy;
 
@@ -61,7 +62,7 @@ pub enum TreeKind {
     Rtt,
 }
 
-super::setting::named!(TreeKind is a "tree": Flat "flat", Rtt "rtt");
+named!(TreeKind is a "tree": Flat "flat", Rtt "rtt");
 
 /// Options of `bench voting-shift`.
 #[derive(Clone, Debug)]

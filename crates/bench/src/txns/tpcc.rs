@@ -33,11 +33,12 @@ use slackline_session::txn::Memos;
 use slackline_session::txn::treaties::Treaty;
 use slackline_sim::world::After;
 
-use super::setting::{TxnsError, named};
+use super::setting::TxnsError;
 use super::stage::{EC2, Stage, costs, ec2_region, over_ec2};
 use crate::EPSILON;
 use crate::figure::{Axis, Figure, Scale, Series};
 use crate::histogram::Histogram;
+use crate::named::named;
 use crate::report::{Latency, Mode, Report, Run};
 use crate::voting::Strategy;
 

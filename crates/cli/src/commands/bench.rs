@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use slackline_bench::calibrate::{CalibrateOptions, calibrate};
 use slackline_bench::footprint::{FootprintOptions, footprint};
 use slackline_bench::handle::waiting::{WaitingOptions, waiting};
-use slackline_bench::handle::{CoreOptions, core};
+use slackline_bench::handle::{CoreOptions, Work, core};
 use slackline_bench::hot::{HotOptions, hot};
 use slackline_bench::quota::{Limit, QuotaError, QuotaOptions, quota};
 use slackline_bench::rtt::Rtt;
@@ -119,21 +119,28 @@ struct HotBench {
     shown: Shown,
 }
 
-/// Measures the acquires a second of the state machine alone
+/// Measures the acquires and the adds a second of the state machine alone
 ///
 /// It runs on one core, without a server, a network or a disk.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  slackline bench core --quotas 1000\n  slackline bench core --waiting 100000")]
+#[command(after_help = "\
+Examples:
+  slackline bench core --quotas 1000
+  slackline bench core --config add-treaty
+  slackline bench core --waiting 100000")]
 struct CoreBench {
-    /// The number of acquires of each round
+    /// Only this configuration: batch-1, batch-64, add or add-treaty
+    #[arg(long, value_name = "NAME")]
+    config: Option<Work>,
+    /// The number of acquires, or of adds, of each round
     #[arg(long, value_name = "N", default_value_t = 2_000_000)]
     acquires: u64,
-    /// The number of quotas
+    /// The number of quotas, or of counters
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     quotas: usize,
     /// Measure another thing: how long a release, a question and a tick take while this number of acquires waits, and twice that
     /// number of operations on unknown names
-    #[arg(long, value_name = "N", conflicts_with_all = ["acquires", "quotas"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["config", "acquires", "quotas"])]
     waiting: Option<usize>,
     #[command(flatten)]
     shown: Shown,
@@ -229,9 +236,11 @@ impl Bench {
                     let options = WaitingOptions { waiting: many, seed: bench.shown.seed, ..WaitingOptions::default() };
                     return show(waiting(&options), bench.shown);
                 }
+                let usual = CoreOptions::default();
                 let options = CoreOptions {
                     quotas: bench.quotas,
                     acquires: bench.acquires,
+                    works: bench.config.map_or(usual.works, |work| vec![work]),
                     seed: bench.shown.seed,
                     ..CoreOptions::default()
                 };

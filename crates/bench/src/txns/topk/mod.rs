@@ -35,11 +35,12 @@ use slackline_sim::world::{After, Options};
 
 use self::babcock::Babcock;
 use self::marker::Marker;
-use super::setting::{TxnsError, named};
+use super::setting::TxnsError;
 use super::stage::{EC2, Nursery, Stage, costs, ec2_region};
 use crate::EPSILON;
 use crate::figure::{Axis, Figure, Scale, Series};
 use crate::histogram::Histogram;
+use crate::named::named;
 use crate::report::{Latency, Mode, Report, Run};
 use crate::zipf::Zipf;
 
