@@ -79,11 +79,33 @@ const TIMEOUT: u64 = SECOND;
 ///
 /// If the books are wrong afterwards.
 pub fn core(options: &CoreOptions) -> Report {
-    let measured = options.works.iter().map(|work| run(options, *work)).collect();
+    let mut courses: Vec<Course> = options.works.iter().map(|work| Course::prepare(options, *work)).collect();
+
+    // By turns: how fast the machine is changes from minute to minute, and they are compared with each other.
+    for _ in 0..options.rounds {
+        courses.iter_mut().for_each(|course| course.round(options));
+    }
+    let times = |work: Work| courses.iter().find(|course| course.generator.work == work).map(Course::times);
+    let over_add = times(Work::Add).zip(times(Work::AddTreaty)).map(|(add, treaty)| {
+        let differences = treaty.iter().zip(add).map(|(treaty, add)| treaty - add).collect();
+        median(differences, |difference| *difference).round()
+    });
+    let end = |course: Course| {
+        let is_over = course.generator.work == Work::AddTreaty;
+        let (run, latencies) = course.end(options);
+        match over_add.filter(|_| is_over) {
+            Some(ns) => (run.with("ns_over_add", ns), latencies),
+            None => (run, latencies),
+        }
+    };
+    let measured = courses.into_iter().map(end).collect();
     let per_core = "one core, one thread; the clock is real, the other two sites are looked after between timed chunks";
     let facts = vec![
         ("timed".into(), per_core.into()),
-        ("rounds".into(), format!("the median of {} of {} operations each", options.rounds, options.acquires)),
+        (
+            "rounds".into(),
+            format!("the median of {} of {} operations each, by turns", options.rounds, options.acquires),
+        ),
         ("latency".into(), "of one `handle` and what its driver does for it, without a sync".into()),
         ("paper".into(), "gives no figure for one site's machine alone".into()),
     ];
@@ -156,45 +178,66 @@ impl Work {
     }
 }
 
-/// One run.
-fn run(options: &CoreOptions, work: Work) -> Measured {
-    let (mut bench, names) = Bench::prepare(options.quotas, options.seed, |trio, names| work.prepare(trio, names));
-    let mut generator = Generator::new(&mut bench, names, options.seed, work);
+/// A run under way.
+struct Course {
+    bench: Bench,
+    generator: Generator,
+    /// The rounds so far: operations done, seconds, and the time of each request.
+    rounds: Vec<(u64, f64, Histogram)>,
+}
 
-    // What warms caches is not counted.
-    acquire(&mut bench, &mut generator, options.acquires.min(4 * CHUNK as u64));
-    let mut rounds = Vec::with_capacity(options.rounds);
-    for _ in 0..options.rounds {
+impl Course {
+    fn prepare(options: &CoreOptions, work: Work) -> Self {
+        let (mut bench, names) = Bench::prepare(options.quotas, options.seed, |trio, names| work.prepare(trio, names));
+        let mut generator = Generator::new(&mut bench, names, options.seed, work);
+
+        // What warms caches is not counted.
+        acquire(&mut bench, &mut generator, options.acquires.min(4 * CHUNK as u64));
+        Self { bench, generator, rounds: Vec::new() }
+    }
+
+    fn round(&mut self, options: &CoreOptions) {
+        let Self { bench, generator, rounds } = self;
         bench.latencies = Histogram::default();
         let (granted, timed) = (bench.seen.granted, bench.timed);
-        acquire(&mut bench, &mut generator, options.acquires);
+        acquire(bench, generator, options.acquires);
         let seconds = (bench.timed - timed).as_secs_f64();
         rounds.push((bench.seen.granted - granted, seconds, std::mem::take(&mut bench.latencies)));
     }
-    verify(&bench, &generator);
 
-    let metrics = *bench.site.node.metrics();
-    let speeds: Vec<u64> = rounds.iter().map(|(granted, seconds, _)| (*granted as f64 / seconds) as u64).collect();
-    let (granted, seconds, latencies) = median(rounds, |(granted, seconds, _)| *granted as f64 / seconds);
-    let mut run = Run::new(work.to_string());
-    run.committed = granted;
-    run.latency_ms = Latency::from(&latencies);
-    run.gifts = metrics.gifts_sent() + metrics.gifts_received;
-    run.rebalances = metrics.rebalances;
-    run.wan_messages = Some(metrics.messages_sent);
-    let ns = seconds * 1e9 / granted.max(1) as f64;
-    let run = run.took(seconds).with("rounds_per_s", speeds).with("ns_per_operation", ns.round());
-    let logged = (bench.site.logged() - bench.logged_before) as f64 / bench.seen.granted as f64;
-    let run = match work {
-        Work::Batch1 | Work::Batch64 => run.with("quotas", options.quotas).with("logged_bytes_per_acquire", logged),
-        Work::Add | Work::AddTreaty => {
-            let leaves = bench.site.node.chapters().txns.leaves(clock(bench.began)).len();
-            let expected = if work == Work::AddTreaty { options.quotas } else { 0 };
-            assert_eq!(leaves, expected, "each counter keeps its treaty, if it has one");
-            run.with("counters", options.quotas).with("treaties", leaves).with("logged_bytes_per_add", logged)
-        }
-    };
-    (run, latencies)
+    /// The time of an operation in each round, in nanoseconds.
+    fn times(&self) -> Vec<f64> {
+        self.rounds.iter().map(|(granted, seconds, _)| seconds * 1e9 / (*granted).max(1) as f64).collect()
+    }
+
+    fn end(self, options: &CoreOptions) -> Measured {
+        let Self { bench, generator, rounds } = self;
+        let work = generator.work;
+        verify(&bench, &generator);
+
+        let metrics = *bench.site.node.metrics();
+        let speeds: Vec<u64> = rounds.iter().map(|(granted, seconds, _)| (*granted as f64 / seconds) as u64).collect();
+        let (granted, seconds, latencies) = median(rounds, |(granted, seconds, _)| *granted as f64 / seconds);
+        let mut run = Run::new(work.to_string());
+        run.committed = granted;
+        run.latency_ms = Latency::from(&latencies);
+        run.gifts = metrics.gifts_sent() + metrics.gifts_received;
+        run.rebalances = metrics.rebalances;
+        run.wan_messages = Some(metrics.messages_sent);
+        let ns = seconds * 1e9 / granted.max(1) as f64;
+        let run = run.took(seconds).with("rounds_per_s", speeds).with("ns_per_operation", ns.round());
+        let logged = (bench.site.logged() - bench.logged_before) as f64 / bench.seen.granted as f64;
+        let run = match work {
+            Work::Batch1 | Work::Batch64 => run.with("quotas", options.quotas).with("logged_bytes_per_acquire", logged),
+            Work::Add | Work::AddTreaty => {
+                let leaves = bench.site.node.chapters().txns.leaves(clock(bench.began)).len();
+                let expected = if work == Work::AddTreaty { options.quotas } else { 0 };
+                assert_eq!(leaves, expected, "each counter keeps its treaty, if it has one");
+                run.with("counters", options.quotas).with("treaties", leaves).with("logged_bytes_per_add", logged)
+            }
+        };
+        (run, latencies)
+    }
 }
 
 /// Carries out acquires, a chunk at a time.

@@ -126,12 +126,12 @@ struct HotBench {
 #[command(after_help = "\
 Examples:
   slackline bench core --quotas 1000
-  slackline bench core --config add-treaty
+  slackline bench core --config add,add-treaty
   slackline bench core --waiting 100000")]
 struct CoreBench {
-    /// Only this configuration: batch-1, batch-64, add or add-treaty
-    #[arg(long, value_name = "NAME")]
-    config: Option<Work>,
+    /// Only these configurations: batch-1, batch-64, add or add-treaty
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    config: Vec<Work>,
     /// The number of acquires, or of adds, of each round
     #[arg(long, value_name = "N", default_value_t = 2_000_000)]
     acquires: u64,
@@ -240,7 +240,7 @@ impl Bench {
                 let options = CoreOptions {
                     quotas: bench.quotas,
                     acquires: bench.acquires,
-                    works: bench.config.map_or(usual.works, |work| vec![work]),
+                    works: if bench.config.is_empty() { usual.works } else { bench.config },
                     seed: bench.shown.seed,
                     ..CoreOptions::default()
                 };

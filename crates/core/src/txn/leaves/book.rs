@@ -6,44 +6,46 @@
 use std::collections::BTreeMap;
 use std::ops::Index;
 
-use rustc_hash::FxHashMap;
-
 use super::{Leaf, Making};
 use crate::object::ObjectKey;
 
-/// The number of a leaf. In one life of a site no two leaves have the same.
-pub(super) type Number = u64;
+/// The number of a leaf: its place. When the leaf is gone, another one may have it.
+pub(super) type Number = usize;
 
 /// The leaves.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Book {
-    /// The leaves, each with its making. As many as there are `numbers`.
-    leaves: FxHashMap<Number, (Making, Leaf)>,
-    /// Their numbers.
+    /// The leaves, each with its making, and the places of those that are gone.
+    leaves: Vec<Option<(Making, Leaf)>>,
+    /// The numbers of those that are there.
     numbers: BTreeMap<Making, Number>,
-    /// The last number that was given.
-    last: Number,
+    /// The places that are free.
+    free: Vec<Number>,
 }
 
 impl Book {
     /// Adds a leaf of a making that is not there; returns its number.
     pub(super) fn insert(&mut self, making: Making, leaf: Leaf) -> Number {
-        self.last += 1;
-        let before = self.numbers.insert(making.clone(), self.last);
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.leaves.push(None);
+            self.leaves.len() - 1
+        });
+        let before = self.numbers.insert(making.clone(), number);
         assert!(before.is_none(), "a making is noted once");
-        self.leaves.insert(self.last, (making, leaf));
-        self.last
+        self.leaves[number] = Some((making, leaf));
+        number
     }
 
     /// Removes a leaf; none if it is not there.
     pub(super) fn remove(&mut self, making: &Making) -> Option<(Number, Leaf)> {
         let number = self.numbers.remove(making)?;
-        let (_, leaf) = self.leaves.remove(&number).expect("a number names a leaf that is there");
+        let (_, leaf) = self.leaves[number].take().expect("a number names a leaf that is there");
+        self.free.push(number);
         Some((number, leaf))
     }
 
     pub(super) fn len(&self) -> usize {
-        self.leaves.len()
+        self.numbers.len()
     }
 
     pub(super) fn contains(&self, making: &Making) -> bool {
@@ -51,22 +53,23 @@ impl Book {
     }
 
     pub(super) fn get(&self, making: &Making) -> Option<&Leaf> {
-        Some(&self.leaves[self.numbers.get(making)?].1)
+        self.numbers.get(making).map(|number| self.of(*number).1)
     }
 
     pub(super) fn get_mut(&mut self, making: &Making) -> Option<&mut Leaf> {
-        self.leaves.get_mut(self.numbers.get(making)?).map(|(_, leaf)| leaf)
+        let number = *self.numbers.get(making)?;
+        Some(self.of_mut(number))
     }
 
     /// The leaf of this number, which is there, and its making.
     pub(super) fn of(&self, number: Number) -> (&Making, &Leaf) {
-        let (making, leaf) = &self.leaves[&number];
+        let (making, leaf) = self.leaves[number].as_ref().expect("a number names a leaf that is there");
         (making, leaf)
     }
 
     /// The leaf of this number, which is there.
     pub(super) fn of_mut(&mut self, number: Number) -> &mut Leaf {
-        &mut self.leaves.get_mut(&number).expect("a number names a leaf that is there").1
+        &mut self.leaves[number].as_mut().expect("a number names a leaf that is there").1
     }
 
     /// All of them.

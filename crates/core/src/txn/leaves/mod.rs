@@ -275,7 +275,7 @@ enum Timer {
 struct Noted {
     /// The number that it has come to.
     count: i64,
-    /// The clauses, by the number of their leaf and their position; in ascending order.
+    /// The clauses, by the number of their leaf and their position, each once.
     clauses: Vec<(Number, u32)>,
 }
 
@@ -310,6 +310,17 @@ impl Held {
     /// The slack that may be given away or used.
     fn slack(&self, noted: &FxHashMap<String, Noted>, locks: &Locks) -> i128 {
         self.least(noted, locks) - self.bound
+    }
+
+    /// What a part lacks of it, if it does: its terms come to so much at the least before the part, and after it; none if that leaves no
+    /// counter there.
+    fn lack(&self, making: &Making, clause: u32, before: i128, after: Option<i128>) -> Option<Lack> {
+        // A part that does not lower a sum may pass below the bound. A logarithm has no such excuse: by how much a change moves it depends
+        // on where the counter is, and that is not known as long as something is undecided.
+        let may_stay_below = || !self.terms.iter().any(|term| term.is_log);
+        let is_enough = after.is_some_and(|after| after >= self.bound || (after >= before && may_stay_below()));
+        let amount = self.bound - after.unwrap_or(i128::from(i64::MIN));
+        (!is_enough).then(|| Lack { making: making.clone(), clause, amount })
     }
 
     /// The rate at which the bound rises by standing orders, in millionths a second.
@@ -378,6 +389,17 @@ impl Leaf {
     }
 }
 
+/// Where a counter may be after a change, if it may be anywhere in a range before. The part's own changes count as they are; those of
+/// others that are undecided, as far as they lower the sum. None if it is no counter then.
+fn changed((low, high): (i64, i64), change: &Change) -> Option<(i64, i64)> {
+    match change {
+        Change::Add(delta) => Some((low.saturating_add(*delta), high.saturating_add(*delta))),
+        Change::Put(Value::Counter(count)) => Some((*count, *count)),
+        Change::Delete => Some((0, 0)),
+        Change::Put(Value::Bytes(_) | Value::Derived(_)) => None,
+    }
+}
+
 /// A number as it fits a forecast or a message.
 fn clamped(number: i128) -> i64 {
     number.clamp(i64::MIN.into(), i64::MAX.into()) as i64
@@ -407,27 +429,37 @@ impl Leaves {
             return Vec::new();
         }
 
-        // Each clause is judged once, by all that the part writes to its counters.
-        let noted = part.writes.iter().filter_map(|(name, _)| self.noted.get(name));
-        let mut touched: Vec<(Number, u32)> = noted.flat_map(|noted| noted.clauses.iter().copied()).collect();
-        touched.sort_unstable();
-        touched.dedup();
-        let lack = |(number, clause): (Number, u32)| {
-            let (making, leaf) = self.leaves.of(number);
-            if !leaf.is_kept() {
-                return None;
+        let (mut lacks, mut several) = (Vec::new(), Vec::new());
+        for (name, change) in &part.writes {
+            let Some(noted) = self.noted.get(name) else { continue };
+            for &(number, clause) in &noted.clauses {
+                let (making, leaf) = self.leaves.of(number);
+                let held = &leaf.clauses[clause];
+                if !leaf.is_kept() {
+                    continue;
+                }
+                let [term] = &held.terms[..] else {
+                    several.push((number, clause));
+                    continue;
+                };
+
+                // Most clauses have one counter here. It is the one that is written: neither its name nor its count is looked up again.
+                let range = locks.range(name, noted.count);
+                let after = changed(range, change).map(|range| term.least(range));
+                lacks.extend(held.lack(making, clause, term.least(range), after));
             }
+        }
+
+        // Each of the others is judged once, by all that the part writes to its counters.
+        several.sort_unstable();
+        several.dedup();
+        for (number, clause) in several {
+            let (making, leaf) = self.leaves.of(number);
             let held = &leaf.clauses[clause];
             let (before, after) = self.around(locks, held, part);
-            // A part that does not lower a sum may pass below the bound. A logarithm has no such excuse: by how much a change
-            // moves it depends on where the counter is, and that is not known as long as something is undecided.
-            let is_linear = !held.terms.iter().any(|term| term.is_log);
-            let is_enough = after.is_some_and(|after| after >= held.bound || (is_linear && after >= before));
-            let amount = held.bound - after.unwrap_or(i128::from(i64::MIN));
-            let lack = || Lack { making: making.clone(), clause, amount };
-            (!is_enough).then(lack)
-        };
-        touched.into_iter().filter_map(lack).collect()
+            lacks.extend(held.lack(making, clause, before, after));
+        }
+        lacks
     }
 
     /// What the terms of a clause come to at the least, before a part and after it; none if it leaves no counter there.
@@ -437,16 +469,8 @@ impl Leaves {
             let count = self.noted.get(&term.name).map_or(0, |noted| noted.count);
             let range = locks.range(&term.name, count);
             before += term.least(range);
-
-            // Its own changes count as they are; those of others that are undecided, as far as they lower the sum.
             let write = part.writes.binary_search_by(|(name, _)| name.as_str().cmp(&term.name));
-            let then = match write.map(|at| &part.writes[at].1) {
-                Err(_) => Some(range),
-                Ok(Change::Add(delta)) => Some((range.0.saturating_add(*delta), range.1.saturating_add(*delta))),
-                Ok(Change::Put(Value::Counter(count))) => Some((*count, *count)),
-                Ok(Change::Delete) => Some((0, 0)),
-                Ok(Change::Put(Value::Bytes(_) | Value::Derived(_))) => None,
-            };
+            let then = write.map_or(Some(range), |at| changed(range, &part.writes[at].1));
             after = after.zip(then).map(|(sum, range)| sum + term.least(range));
         }
         (before, after)
@@ -603,7 +627,8 @@ impl Leaves {
         for (number, clause) in &noted[name].clauses {
             let leaf = leaves.of_mut(*number);
             let held = leaf.clauses.get_mut(*clause).expect("a counter names clauses that are there");
-            let term = held.terms.iter().filter(|term| term.name == name);
+            let is_only = held.terms.len() == 1;
+            let term = held.terms.iter().filter(|term| is_only || term.name == name);
             let change = clamped(term.map(|term| term.of(after) - term.of(before)).sum());
             if change > 0 && !wants.is_empty() {
                 raised.push(*number);
