@@ -152,28 +152,33 @@ struct Counts {
 }
 
 /// A clause at this home.
+///
+/// What judging a write needs comes first and lies together: with thousands of treaties it has to come from memory.
 #[derive(Clone, Debug)]
+#[repr(C)]
 struct Held {
+    /// The bound now: as noted, plus all that was given, less all that was received.
+    bound: i128,
+    /// The weight of its only term, if it has no other one and that is no logarithm.
+    sole: Option<i64>,
+    /// What one write is expected to take at the most: the largest fall of late.
+    largest: i64,
+    /// The monotonic time of the next look at how long it is expected to last.
+    look_at: u64,
+    /// True if its slack has more than doubled by one write, and was not divided again since.
+    has_jumped: bool,
+    /// How its part moves.
+    trend: Trend,
     /// Its terms here.
     terms: Vec<Term>,
     /// The bound as it was noted when the treaty was made.
     noted: i64,
     /// The gifts of slack, by home.
     totals: Totals,
-    /// The bound now: as noted, plus all that was given, less all that was received.
-    bound: i128,
     /// The standing orders to give, by receiver.
     orders: BTreeMap<u16, Order>,
     /// The rates at which others have said that they go on giving, by donor, in millionths a second.
     incoming: BTreeMap<u16, u64>,
-    /// How its part moves.
-    trend: Trend,
-    /// What one write is expected to take at the most: the largest fall of late.
-    largest: i64,
-    /// True if its slack has more than doubled by one write, and was not divided again since.
-    has_jumped: bool,
-    /// The monotonic time of the next look at how long it is expected to last.
-    look_at: u64,
 }
 
 /// A standing order to give slack.
@@ -301,6 +306,29 @@ pub(super) struct Leaves {
 }
 
 impl Held {
+    /// A clause with these terms, this bound as it was noted, and these gifts since.
+    fn new(terms: Vec<Term>, noted: i64, totals: Totals, trend: Trend) -> Self {
+        let sum = |amount: &dyn Fn(usize) -> u128| (0..64).map(amount).sum::<u128>() as i128;
+        let (given, received) = (sum(&|home| totals.given(home).amount), sum(&|home| totals.received(home).amount));
+        let sole = match &terms[..] {
+            [Term { is_log: false, weight, .. }] => Some(*weight),
+            _ => None,
+        };
+        Self {
+            bound: i128::from(noted) + given - received,
+            sole,
+            largest: 0,
+            look_at: 0,
+            has_jumped: false,
+            trend,
+            terms,
+            noted,
+            totals,
+            orders: BTreeMap::new(),
+            incoming: BTreeMap::new(),
+        }
+    }
+
     /// What its terms have come to, at the least: undecided changes count as far as they lower it.
     fn least(&self, noted: &FxHashMap<String, Noted>, locks: &Locks) -> i128 {
         let count = |term: &Term| noted.get(&term.name).map_or(0, |noted| noted.count);
@@ -400,6 +428,11 @@ fn changed((low, high): (i64, i64), change: &Change) -> Option<(i64, i64)> {
     }
 }
 
+/// The least that a counter of this weight adds to a sum while it may be anywhere between two numbers.
+fn least_of(weight: i64, (low, high): (i64, i64)) -> i128 {
+    i128::from(weight) * i128::from(if weight > 0 { low } else { high })
+}
+
 /// A number as it fits a forecast or a message.
 fn clamped(number: i128) -> i64 {
     number.clamp(i64::MIN.into(), i64::MAX.into()) as i64
@@ -438,15 +471,15 @@ impl Leaves {
                 if !leaf.is_kept() {
                     continue;
                 }
-                let [term] = &held.terms[..] else {
+                let Some(weight) = held.sole else {
                     several.push((number, clause));
                     continue;
                 };
 
                 // Most clauses have one counter here. It is the one that is written: neither its name nor its count is looked up again.
                 let range = locks.range(name, noted.count);
-                let after = changed(range, change).map(|range| term.least(range));
-                lacks.extend(held.lack(making, clause, term.least(range), after));
+                let after = changed(range, change).map(|range| least_of(weight, range));
+                lacks.extend(held.lack(making, clause, least_of(weight, range), after));
             }
         }
 
@@ -544,18 +577,10 @@ impl Leaves {
             let plans = if known.is_empty() { 0 } else { PLANS - 1 };
             let clauses = note.clauses.iter().map(|(position, terms, bound)| {
                 let known = known.get(&terms[..]);
-                let held = Held {
-                    terms: terms.clone(),
-                    noted: *bound,
-                    totals: Totals::default(),
-                    bound: i128::from(*bound),
-                    orders: BTreeMap::new(),
-                    incoming: BTreeMap::new(),
-                    trend: known.map_or_else(|| Trend::new(now.mono), |held| held.trend),
-                    largest: known.map_or(0, |held| held.largest),
-                    has_jumped: false,
-                    look_at: now.mono,
-                };
+                let trend = known.map_or_else(|| Trend::new(now.mono), |held| held.trend);
+                let mut held = Held::new(terms.clone(), *bound, Totals::default(), trend);
+                held.largest = known.map_or(0, |held| held.largest);
+                held.look_at = now.mono;
                 (*position, held)
             });
             let leaf = Leaf {
@@ -627,9 +652,14 @@ impl Leaves {
         for (number, clause) in &noted[name].clauses {
             let leaf = leaves.of_mut(*number);
             let held = leaf.clauses.get_mut(*clause).expect("a counter names clauses that are there");
-            let is_only = held.terms.len() == 1;
-            let term = held.terms.iter().filter(|term| is_only || term.name == name);
-            let change = clamped(term.map(|term| term.of(after) - term.of(before)).sum());
+            let change = match held.sole {
+                Some(weight) => i128::from(weight) * (i128::from(after) - i128::from(before)),
+                None => {
+                    let terms = held.terms.iter().filter(|term| term.name == name);
+                    terms.map(|term| term.of(after) - term.of(before)).sum()
+                }
+            };
+            let change = clamped(change);
             if change > 0 && !wants.is_empty() {
                 raised.push(*number);
             }
@@ -663,8 +693,8 @@ impl Leaves {
         let is_due = |(number, clause): &(Number, u32)| {
             let (_, leaf) = self.leaves.of(*number);
             let held = &leaf.clauses[*clause];
-            let is_settled = leaf.stage == Stage::Kept && leaf.asking.is_none() && leaf.homes.len() > 1;
-            is_settled && (held.has_jumped || (slack == Slack::Ahead && now.mono >= held.look_at))
+            let is_time = held.has_jumped || (slack == Slack::Ahead && now.mono >= held.look_at);
+            is_time && leaf.stage == Stage::Kept && leaf.asking.is_none() && leaf.homes.len() > 1
         };
         let due: Vec<(Number, u32)> = noted.clauses.iter().copied().filter(is_due).collect();
         for (number, clause) in due {

@@ -1,6 +1,6 @@
 //! The rows of leaves: one for the leaf, and one for each of its clauses, which changes with every gift.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use rustc_hash::FxHashMap;
 
@@ -85,23 +85,7 @@ impl Leaves {
 
         let (terms, noted, totals) = (read_terms(&mut cursor)?, cursor.i64()?, Totals::decode(&mut cursor)?);
         cursor.end()?;
-        let sum = |amount: &dyn Fn(usize) -> u128| (0..64).map(amount).sum::<u128>() as i128;
-        let given = sum(&|home| totals.given(home).amount);
-        let received = sum(&|home| totals.received(home).amount);
-        let bound = i128::from(noted) + given - received;
-        let (orders, incoming) = (BTreeMap::new(), BTreeMap::new());
-        let held = Held {
-            terms,
-            noted,
-            totals,
-            bound,
-            orders,
-            incoming,
-            trend: Trend::default(),
-            largest: 0,
-            has_jumped: false,
-            look_at: 0,
-        };
+        let held = Held::new(terms, noted, totals, Trend::default());
         let clause = u32::try_from(clause).map_err(|_| Malformed)?;
         leaf.clauses.insert(clause, held);
         Ok(())
