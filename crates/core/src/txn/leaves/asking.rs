@@ -21,9 +21,9 @@ use crate::txn::locks::Locks;
 const AT_A_TIME: usize = 2;
 
 impl Asking {
-    /// True if all slack is divided again, and nobody lacks any.
-    fn divides_all(&self) -> bool {
-        !self.is_awaited && self.needs.is_empty()
+    /// True if parts wait for it.
+    fn is_awaited(&self) -> bool {
+        self.purpose == Purpose::Awaited
     }
 }
 
@@ -68,7 +68,7 @@ impl Leaves {
             let relies = part.relies.contains(&making.0);
             let was_pressed = !relies && leaf.pressed.replace(now).is_some_and(|before| now - before < PRESSED);
             if !was_pressed {
-                self.ask(turn, &making, clauses, Purpose::Ahead(BTreeMap::new()));
+                self.ask(turn, &making, clauses, Purpose::Divide);
             }
             if relies {
                 continue;
@@ -151,7 +151,7 @@ impl Leaves {
     /// Asks for the slack that parts lack, if nobody is asked yet.
     pub(super) fn ask_for_wanted(&mut self, turn: &mut Turn, making: &Making) {
         let Some(leaf) = self.leaves.get(making) else { return };
-        let is_asking = leaf.asking.as_ref().is_some_and(|asking| asking.is_awaited);
+        let is_asking = leaf.asking.as_ref().is_some_and(Asking::is_awaited);
         if is_asking || matches!(leaf.stage, Stage::Leaving(_) | Stage::Free) {
             return;
         }
@@ -168,20 +168,15 @@ impl Leaves {
 
     /// Asks the other leaves what slack they have.
     pub(super) fn ask(&mut self, turn: &mut Turn, making: &Making, clauses: BTreeSet<u32>, purpose: Purpose) {
-        let (is_awaited, needs) = match purpose {
-            Purpose::Awaited => (true, BTreeMap::new()),
-            Purpose::Ahead(needs) => (false, needs),
-        };
         self.tokens += 1;
         let token = self.tokens;
         let leaf = self.leaves.get_mut(making).expect("looked up by the caller");
-        let tries =
-            leaf.asking.as_ref().filter(|asking| asking.is_awaited && is_awaited).map_or(0, |asking| asking.tries);
+        let goes_on = |asking: &&Asking| asking.is_awaited() && purpose == Purpose::Awaited;
+        let tries = leaf.asking.as_ref().filter(goes_on).map_or(0, |asking| asking.tries);
         leaf.asking = Some(Asking {
             token,
             clauses,
-            is_awaited,
-            needs,
+            purpose,
             groups: 0,
             missing: BTreeSet::new(),
             reports: BTreeMap::new(),
@@ -203,7 +198,8 @@ impl Leaves {
             // For what is lacking two groups at a time are asked: if the nearer one has not enough, what the other one has is on its way
             // already. Where the whole slack is divided again, all are.
             let from = asking.groups;
-            let next = if asking.divides_all() { groups.len() } else { from + AT_A_TIME };
+            let is_for_all = asking.purpose == Purpose::Divide;
+            let next = if is_for_all { groups.len() } else { from + AT_A_TIME };
             asking.groups = next.min(groups.len());
             if asking.groups == from {
                 return self.give_up(turn, making);
@@ -248,9 +244,10 @@ impl Leaves {
 
     /// What is lacking here of each clause that is asked about: what parts wait for, or what is wanted ahead.
     fn lacking(&self, making: &Making) -> BTreeMap<u32, i128> {
-        match &self.leaves[making].asking {
-            Some(asking) if !asking.is_awaited => asking.needs.clone(),
-            _ => self.wanted(making),
+        match self.leaves[making].asking.as_ref().map(|asking| &asking.purpose) {
+            Some(Purpose::Ahead(needs)) => needs.clone(),
+            Some(Purpose::Divide) => BTreeMap::new(),
+            Some(Purpose::Awaited) | None => self.wanted(making),
         }
     }
 
@@ -259,7 +256,7 @@ impl Leaves {
     fn has_enough(&self, turn: &Turn, making: &Making) -> bool {
         let leaf = &self.leaves[making];
         let asking = leaf.asking.as_ref().expect("somebody is asked");
-        if asking.divides_all() || leaf.tree == Tree::Flat {
+        if asking.purpose == Purpose::Divide || leaf.tree == Tree::Flat {
             return false;
         }
         let lacking = self.lacking(making);
@@ -295,12 +292,12 @@ impl Leaves {
             // Where the others have not what parts wait for, it is no use to ask them for some of it. What is wanted ahead is divided then as
             // it is.
             let spare: i128 = parts[1..].iter().map(|(_, part)| i128::from(part.slack.max(0))).sum();
-            if spare < lack && (asking.is_awaited || has_more) {
+            if spare < lack && (asking.is_awaited() || has_more) {
                 return self.ask_more(turn, making);
             }
 
             // What parts wait for comes first, and only the rest is divided. What is wanted ahead does not: the others may want it as much.
-            let first = if asking.is_awaited { lack } else { 0 };
+            let first = if asking.is_awaited() { lack } else { 0 };
             let mut rest: Vec<Outlook> = parts.iter().map(|(_, part)| *part).collect();
             let own = rest[0].slack;
             if first > 0 {
@@ -329,10 +326,10 @@ impl Leaves {
         let farthest = gives.keys().map(|home| turn.here.round_trip(SiteId::new(*home, me.lane))).max().unwrap_or(0);
         asking.until = now.mono + 2 * farthest + 50 * MILLISECOND;
         let until = asking.until;
-        if asking.is_awaited && asking.tries == 1 {
+        if asking.is_awaited() && asking.tries == 1 {
             leaf.counts.rebalances += 1;
         }
-        if !asking.is_awaited {
+        if !asking.is_awaited() {
             leaf.asking = None;
         } else {
             self.timers.insert((until, Timer::Asked(making.clone())));
@@ -372,7 +369,7 @@ impl Leaves {
     /// There is not enough slack: parts that rely on the treaty are refused, and for the others it is retracted.
     pub(super) fn give_up(&mut self, turn: &mut Turn, making: &Making) {
         let leaf = self.leaves.get_mut(making).expect("looked up by the caller");
-        let is_awaited = leaf.asking.as_ref().is_some_and(|asking| asking.is_awaited);
+        let is_awaited = leaf.asking.as_ref().is_some_and(Asking::is_awaited);
         let Some(asking) = leaf.asking.take().filter(|_| is_awaited) else { return };
 
         // Often the first one that is told adds to what there is too little of. Then the others find enough; if all were told at once, all

@@ -197,10 +197,8 @@ struct Asking {
     token: u64,
     /// The clauses.
     clauses: BTreeSet<u32>,
-    /// True if a part waits for it.
-    is_awaited: bool,
-    /// What is wanted here before a part waits for it, by clause. Without, and if nothing waits, all slack is divided again.
-    needs: BTreeMap<u32, i128>,
+    /// For what.
+    purpose: Purpose,
     /// The number of groups of homes that are asked.
     groups: usize,
     /// The homes that are asked and have not answered.
@@ -216,12 +214,14 @@ struct Asking {
 }
 
 /// For what slack is asked.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum Purpose {
     /// Parts wait for it.
     Awaited,
-    /// Nobody does: this much is wanted ahead, by clause; or all of it is divided again, if nothing is said.
+    /// Nobody does yet: this much is wanted ahead, by clause.
     Ahead(BTreeMap<u32, i128>),
+    /// Nobody does, and all of it is divided again.
+    Divide,
 }
 
 /// A part that waits for slack.
@@ -713,8 +713,9 @@ impl Leaves {
                     held.look_at = now.mono + SECOND;
                 }
                 let making = self.leaves.of(number).0.clone();
-                let needs = if has_jumped { BTreeMap::new() } else { BTreeMap::from([(clause, lack)]) };
-                self.ask(turn, &making, BTreeSet::from([clause]), Purpose::Ahead(needs));
+                let ahead = || Purpose::Ahead(BTreeMap::from([(clause, lack)]));
+                let purpose = if has_jumped { Purpose::Divide } else { ahead() };
+                self.ask(turn, &making, BTreeSet::from([clause]), purpose);
             }
         }
     }
@@ -819,7 +820,7 @@ impl Leaves {
         let is_asking = leaf.asking.is_some();
         self.timers.insert((next, Timer::Plan(making.clone())));
         if !is_asking {
-            self.ask(turn, making, clauses, Purpose::Ahead(BTreeMap::new()));
+            self.ask(turn, making, clauses, Purpose::Divide);
         }
     }
 
