@@ -19,12 +19,19 @@ use slackline_session::outcome::{Outcome, ReadError, Reason, Refused, TreatyRefu
 use slackline_session::topology::OBJECTS_LANE;
 use slackline_session::txn::treaties::{self, Existing, Order};
 use slackline_wire::v1;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tonic::Streaming;
 
 use crate::client::{Client, senseless};
 use crate::connection;
 
 /// The most synchronizations that are told of a treaty.
 const SYNCHRONIZATIONS: usize = 64;
+/// What the sites of a treaty tell within this time is shown together.
+const TOGETHER: Duration = Duration::from_millis(100);
+/// The pause before a site is watched again that does not answer.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// A treaty: a statement about counters of several regions that the regions keep true alone. Cheap to clone.
 ///
@@ -196,6 +203,21 @@ impl Client {
         reply.try_into().map_err(|error| senseless(&by, error))
     }
 
+    /// The same, again and again as it changes.
+    async fn treaties_watched_at(
+        &self,
+        home: u16,
+        treaty: &ObjectKey,
+    ) -> Result<Streaming<v1::ShowTreatiesReply>, ReadError> {
+        let site = SiteId::new(home, OBJECTS_LANE);
+        let ask = |channel| {
+            let request = v1::ShowTreatiesRequest { treaty: Some(treaty.clone().into()) };
+            async move { connection::stub(channel).watch_treaties(request).await }
+        };
+        let turn = self.shared.deadline / 2;
+        Ok(self.read(OBJECTS_LANE, &Place::Site(site), turn, ask, |_| true).await?.0)
+    }
+
     /// The nearest site that can be reached.
     fn nearest_site(&self) -> SiteId {
         let port = self.port();
@@ -287,33 +309,52 @@ impl Treaty {
     ///
     /// As [`Treaty::show`].
     pub async fn explain(&self) -> Result<(TreatyShown, Vec<TreatySynchronization>), Reason> {
+        let key = self.treaty.place(self.client.topology())?.object().clone();
+        let mut known = BTreeMap::new();
+        known.insert(key.home, self.client.treaties_at(key.home, Some(&key)).await.ok());
+        for home in homes(&known, key.home) {
+            if home != key.home {
+                known.insert(home, self.client.treaties_at(home, Some(&key)).await.ok());
+            }
+        }
+        self.compose(&key, &known)
+    }
+
+    /// What [`Treaty::show`] shows, again and again as it changes. Each of its sites tells of a change by itself.
+    ///
+    /// # Errors
+    ///
+    /// Its home is no region of the cluster.
+    pub fn watch(&self) -> Result<TreatyWatch, Reason> {
+        let key = self.treaty.place(self.client.topology())?.object().clone();
+        let (tell, told) = mpsc::channel(16);
+        let (treaty, known, watched) = (self.clone(), BTreeMap::new(), BTreeSet::new());
+        Ok(TreatyWatch { treaty, key, known, has_changed: false, watched, tasks: JoinSet::new(), tell, told })
+    }
+
+    /// Puts together what its sites know of it; those that do not answer know nothing.
+    fn compose(
+        &self,
+        key: &ObjectKey,
+        known: &BTreeMap<u16, Option<TreatiesHere>>,
+    ) -> Result<(TreatyShown, Vec<TreatySynchronization>), Reason> {
         let topology = self.client.topology();
-        let placed = self.treaty.place(topology)?;
-        let key = placed.object().clone();
         let name = |region: u16| topology.name(SiteId::new(region, OBJECTS_LANE));
-        let unreachable = |region: u16| Reason::Unreachable { missing: vec![name(region)] };
-        let here = self.client.treaties_at(key.home, Some(&key)).await.map_err(|_| unreachable(key.home))?;
+        let here = known.get(&key.home).and_then(Option::as_ref);
+        let here = here.ok_or_else(|| Reason::Unreachable { missing: vec![name(key.home)] })?;
         let there = here.homes.first().ok_or(Reason::Treaty(TreatyRefusal::Unknown))?;
         let found = treaty::Treaty::of_value(&there.value).map_err(|_| Reason::Treaty(TreatyRefusal::Unknown))?;
-        let mut homes: BTreeSet<u16> = BTreeSet::from([key.home]);
-        if let Value::Derived(derived) = &there.value {
-            homes.extend(derived.homes.iter().map(|(home, _)| *home));
-        }
 
         let (mut leaves, mut waited) = (BTreeMap::new(), Vec::new());
-        for home in homes {
-            let known = match home == key.home {
-                true => Ok(here.clone()),
-                false => self.client.treaties_at(home, Some(&key)).await,
+        let homes = homes(known, key.home);
+        for (home, known) in known.iter().filter(|(home, _)| homes.contains(home)) {
+            let Some(known) = known else {
+                leaves.insert(*home, None);
+                continue;
             };
-            match known {
-                Ok(known) => {
-                    waited.extend(known.synchronizations.into_iter().map(|synchronization| (home, synchronization)));
-                    let leaf = known.leaves.into_iter().find(|leaf| leaf.nonce == found.nonce);
-                    leaf.into_iter().for_each(|leaf| drop(leaves.insert(home, Some(leaf))));
-                }
-                Err(_) => drop(leaves.insert(home, None)),
-            }
+            waited.extend(known.synchronizations.iter().map(|synchronization| (*home, synchronization.clone())));
+            let leaf = known.leaves.iter().find(|leaf| leaf.nonce == found.nonce);
+            leaf.into_iter().for_each(|leaf| drop(leaves.insert(*home, Some(leaf.clone()))));
         }
 
         let all_up = leaves.values().all(Option::is_some);
@@ -348,6 +389,87 @@ impl Treaty {
     fn key_home(&self) -> Option<u16> {
         self.treaty.place(self.client.topology()).ok().map(|placed| placed.home())
     }
+}
+
+/// What a treaty's sites tell of it, as it changes; see [`Treaty::watch`].
+#[derive(Debug)]
+pub struct TreatyWatch {
+    treaty: Treaty,
+    /// Its object.
+    key: ObjectKey,
+    /// What each of its sites has told last; none of one that does not answer.
+    known: BTreeMap<u16, Option<TreatiesHere>>,
+    /// True if something was told that is not shown yet.
+    has_changed: bool,
+    /// The homes whose sites tell, in a task each. The tasks end with this.
+    watched: BTreeSet<u16>,
+    tasks: JoinSet<()>,
+    tell: mpsc::Sender<(u16, Option<TreatiesHere>)>,
+    told: mpsc::Receiver<(u16, Option<TreatiesHere>)>,
+}
+
+impl TreatyWatch {
+    /// Waits until it has changed since the last call, and tells how it is now; the first call tells at once. At most ten times a second.
+    ///
+    /// Dropping the future loses no change.
+    ///
+    /// # Errors
+    ///
+    /// Its home does not answer, or the treaty is not there. It may be called again: it waits then until that has changed.
+    pub async fn next(&mut self) -> Result<TreatyShown, Reason> {
+        loop {
+            // Those that it rests on are known only once its home has told.
+            let homes = homes(&self.known, self.key.home);
+            for home in &homes {
+                if self.watched.insert(*home) {
+                    let (client, key, tell) = (self.treaty.client.clone(), self.key.clone(), self.tell.clone());
+                    self.tasks.spawn(watch_at(client, *home, key, tell));
+                }
+            }
+            if self.has_changed && homes.iter().all(|home| self.known.contains_key(home)) {
+                // What happens at one site is often told by several.
+                tokio::time::sleep(TOGETHER).await;
+                while let Ok((home, here)) = self.told.try_recv() {
+                    self.known.insert(home, here);
+                }
+                self.has_changed = false;
+                return Ok(self.treaty.compose(&self.key, &self.known)?.0);
+            }
+            let (home, here) = self.told.recv().await.expect("this holds a sender itself");
+            self.known.insert(home, here);
+            self.has_changed = true;
+        }
+    }
+}
+
+/// Tells what the site of a region knows of a treaty whenever that changes; nothing when the site no longer answers.
+async fn watch_at(client: Client, home: u16, key: ObjectKey, tell: mpsc::Sender<(u16, Option<TreatiesHere>)>) {
+    let mut has_failed = false;
+    loop {
+        if let Ok(mut stream) = client.treaties_watched_at(home, &key).await {
+            while let Ok(Some(reply)) = stream.message().await {
+                let Ok(here) = TreatiesHere::try_from(reply) else { break };
+                has_failed = false;
+                if tell.send((home, Some(here))).await.is_err() {
+                    return;
+                }
+            }
+        }
+        if !std::mem::replace(&mut has_failed, true) && tell.send((home, None)).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// The homes that a treaty rests on, and its own, as far as that one has told.
+fn homes(known: &BTreeMap<u16, Option<TreatiesHere>>, home: u16) -> BTreeSet<u16> {
+    let there = known.get(&home).and_then(|here| here.as_ref()?.homes.first());
+    let rests = match there.map(|there| &there.value) {
+        Some(Value::Derived(derived)) => &derived.homes[..],
+        _ => &[],
+    };
+    rests.iter().map(|(home, _)| *home).chain([home]).collect()
 }
 
 /// The sums and their parts, those with the least slack first.

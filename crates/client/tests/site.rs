@@ -510,6 +510,7 @@ impl State {
 #[tonic::async_trait]
 impl slackline_server::Slackline for Model {
     type SessionStream = UnboundedReceiverStream<Result<v1::SessionReply, Status>>;
+    type WatchTreatiesStream = UnboundedReceiverStream<Result<v1::ShowTreatiesReply, Status>>;
 
     async fn session(
         &self,
@@ -604,6 +605,13 @@ impl slackline_server::Slackline for Model {
     }
 
     async fn show_treaties(&self, _: Call<v1::ShowTreatiesRequest>) -> Result<Reply<v1::ShowTreatiesReply>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    async fn watch_treaties(
+        &self,
+        _: Call<v1::ShowTreatiesRequest>,
+    ) -> Result<Reply<Self::WatchTreatiesStream>, Status> {
         Err(Status::unimplemented("not in this test"))
     }
 

@@ -11,12 +11,15 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use slackline_core::api::{Batch, Operation, Read, Request, Response};
+use slackline_core::api::{Batch, Operation, Read, Request, Response, TreatiesHere};
 use slackline_core::id::{OperationId, SiteId};
 use slackline_wire::v1::slackline_server::Slackline;
 use slackline_wire::{Invalid, lane_of, v1};
+use tokio::sync::mpsc;
 use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use crate::mailbox::{Mailbox, Phase, Registration, overloaded, stopping};
@@ -27,8 +30,11 @@ const OBJECT_LANE: u16 = 0;
 /// The most replies that wait for one stream's client to take them; beyond it the stream is not read on.
 const STREAM_REPLIES: usize = 4_096;
 
+/// The pause between two looks at treaties that are watched.
+const WATCH: Duration = Duration::from_millis(250);
+
 /// Answers clients.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ClientService {
     pub(crate) topology: Arc<Topology>,
     pub(crate) mailbox: Arc<Mailbox>,
@@ -39,6 +45,7 @@ type Answer<T> = Result<tonic::Response<T>, Status>;
 #[tonic::async_trait]
 impl Slackline for ClientService {
     type SessionStream = SessionStream;
+    type WatchTreatiesStream = ReceiverStream<Result<v1::ShowTreatiesReply, Status>>;
 
     async fn session(&self, request: tonic::Request<Streaming<v1::SessionRequest>>) -> Answer<SessionStream> {
         let registration = self.mailbox.register()?;
@@ -127,12 +134,19 @@ impl Slackline for ClientService {
     }
 
     async fn show_treaties(&self, request: tonic::Request<v1::ShowTreatiesRequest>) -> Answer<v1::ShowTreatiesReply> {
+        let request = request.into_inner().try_into().map_err(invalid)?;
+        Ok(tonic::Response::new(self.treaties(request).await?.into()))
+    }
+
+    async fn watch_treaties(
+        &self,
+        request: tonic::Request<v1::ShowTreatiesRequest>,
+    ) -> Answer<Self::WatchTreatiesStream> {
         let request: Request = request.into_inner().try_into().map_err(invalid)?;
-        match self.call(request).await? {
-            Response::Treaties(here) => Ok(tonic::Response::new((*here).into())),
-            Response::NotOpened(refusal) => Err(Status::unavailable(refusal.to_string())),
-            other => Err(unexpected(&other)),
-        }
+        // One that its client has not taken yet: the next look waits for that.
+        let (tell, told) = mpsc::channel(1);
+        tokio::spawn(self.clone().watch(request, tell));
+        Ok(tonic::Response::new(ReceiverStream::new(told)))
     }
 
     async fn show_quota(&self, request: tonic::Request<v1::ShowQuotaRequest>) -> Answer<v1::ShowQuotaReply> {
@@ -175,6 +189,38 @@ impl ClientService {
                 // An empty batch says only that the operation waits; its outcome follows.
                 Response::Batch { answers, .. } if answers.is_empty() => {}
                 response => return Ok(response),
+            }
+        }
+    }
+
+    /// Asks the machine for treaties.
+    async fn treaties(&self, request: Request) -> Result<TreatiesHere, Status> {
+        match self.call(request).await? {
+            Response::Treaties(here) => Ok(*here),
+            Response::NotOpened(refusal) => Err(Status::unavailable(refusal.to_string())),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Tells of treaties when they have changed, until the client goes away or there is an error.
+    async fn watch(self, request: Request, tell: mpsc::Sender<Result<v1::ShowTreatiesReply, Status>>) {
+        let mut before = None;
+        loop {
+            let now = match self.treaties(request.clone()).await {
+                Ok(now) => now,
+                Err(status) => return drop(tell.send(Err(status)).await),
+            };
+            if before.as_ref() != Some(&now) {
+                let reply = now.clone().into();
+                if tell.send(Ok(reply)).await.is_err() {
+                    return;
+                }
+                before = Some(now);
+            }
+            // Where nothing changes nothing is sent, and so nothing would show that the client has gone.
+            tokio::select! {
+                () = tell.closed() => return,
+                () = tokio::time::sleep(WATCH) => {}
             }
         }
     }

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use slackline::{
-    Cause, Client, Effect, Key, Metric, Options, Outcome, Reason, Treaty, TreatyRefusal, Txn, TxnError, Value,
+    Cause, Client, Effect, Key, Metric, Options, Outcome, Reason, Treaty, TreatyRefusal, TreatyShown, Txn, TxnError,
+    Value,
 };
 use slackline_server::{Dev, DevConfig, Ports, RttTable, SiteHandle};
 
@@ -259,6 +260,58 @@ fn treaty_over_all_regions_is_replaced_and_relied_upon() {
     });
     dev.drain(DRAIN).expect("drains");
 }
+
+/// Whoever watches a treaty asks once; its sites tell of what changes, and a site that goes away is missed.
+#[test]
+fn treaty_that_is_watched_is_told_of_by_its_sites() {
+    let mut dev = cluster(&REGIONS, 1);
+    let ap = dev.take(2);
+    block_on(async {
+        let client = connect(&dev.sites()[0], "us").await;
+        let add = |region: &'static str, amount: i64| {
+            let key = Key::new(region, "seats");
+            client.transact(move |txn| {
+                let key = key.clone();
+                async move { txn.add(&key, amount) }
+            })
+        };
+        for region in REGIONS {
+            assert!(add(region, 10).await.expect("no error").is_done());
+        }
+        let (seats, other) = ("seats", "other");
+        let [seats, other] = [seats, other].map(|name| client.treaty(name, Metric::everywhere("seats").at_least(0)));
+        assert_eq!(other.watch().expect("its home is a region").next().await, Err(UNKNOWN));
+        assert!(seats.create().await.is_done() && other.create().await.is_done());
+
+        let (mut watch, mut gone) = (seats.watch().expect("a region"), other.watch().expect("a region"));
+        let node = |shown: &TreatyShown, of: &str| shown.nodes.iter().find(|node| node.node == of).cloned();
+        let value = |shown: &TreatyShown, of: &str| node(shown, of).map(|node| node.value);
+        let first = watch.next().await.expect("it is there");
+        assert_eq!((first.valid, value(&first, "all"), value(&first, "eu")), (true, Some(30), Some(10)));
+        assert!(gone.next().await.expect("it is there").valid);
+
+        assert!(add("eu", -4).await.expect("no error").is_done());
+        while value(&watch.next().await.expect("it is there"), "eu") != Some(6) {}
+        assert!(other.drop().await.is_done());
+        while gone.next().await != Err(UNKNOWN) {}
+
+        // It does not keep a site from stopping.
+        let began = Instant::now();
+        tokio::task::spawn_blocking(|| ap.drain(DRAIN)).await.expect("no panic").expect("drains");
+        assert!(began.elapsed() < DRAIN, "its client need not go away first");
+        let shown = loop {
+            match watch.next().await.expect("its home is there") {
+                shown if shown.valid => {}
+                shown => break shown,
+            }
+        };
+        assert_eq!(node(&shown, "ap").map(|node| node.up), Some(false));
+        assert_eq!(value(&shown, "eu"), Some(6));
+    });
+    dev.drain(DRAIN).expect("drains");
+}
+
+const UNKNOWN: Reason = Reason::Treaty(TreatyRefusal::Unknown);
 
 /// The program that the page about treaties names, against a real cluster.
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -19,8 +19,6 @@ use crate::output::{Table, list};
 use crate::session::Connection;
 use crate::waited::{Answered, Waited};
 
-/// The pause between two looks of `treaty show --watch`.
-const WATCH: Duration = Duration::from_secs(1);
 /// The deepest that metrics may nest in a file.
 const DEPTH: usize = 64;
 
@@ -192,7 +190,7 @@ With --json:
 struct Show {
     /// The treaty's name
     name: String,
-    /// Draw it again every second, until interrupted
+    /// Draw it again whenever it changes, until interrupted
     #[arg(long, conflicts_with = "json")]
     watch: bool,
     /// Print one JSON object
@@ -207,16 +205,25 @@ impl Show {
         let Self { name, watch, json, connection } = self;
         connection.run(json, async move |client: Client| {
             let treaty = client.find_treaty(&name).await?.ok_or_else(unknown)?;
-            loop {
+            if !watch {
                 let shown = treaty.show().await.map_err(refused)?;
-                let (json, text) = (shown_json(&shown), shown_text(&shown));
-                if !watch {
-                    let answered = Answered { by: None, waited: Waited::Every };
-                    return Ok(End::new(json, text).answered(answered));
+                let answered = Answered { by: None, waited: Waited::Every };
+                return Ok(End::new(shown_json(&shown), shown_text(&shown)).answered(answered));
+            }
+            let mut watched = treaty.watch().map_err(refused)?;
+            let mut drawn = None;
+            loop {
+                let text = match watched.next().await {
+                    Ok(shown) => shown_text(&shown),
+                    // It is seen again when its home is back.
+                    Err(reason @ Reason::Unreachable { .. }) => reason.to_string(),
+                    Err(reason) => return Err(refused(reason)),
+                };
+                // From the top of the screen, which is empty then. A forecast that is as it was is not drawn again.
+                if drawn.as_ref() != Some(&text) {
+                    end::redraw(&text);
+                    drawn = Some(text);
                 }
-                // From the top of the screen, which is empty then.
-                end::redraw(&text);
-                tokio::time::sleep(WATCH).await;
             }
         })
     }

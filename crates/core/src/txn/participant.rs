@@ -22,8 +22,8 @@ use super::leaves::Leaves;
 use super::locks::Locks;
 use super::participation::{Defence, InDoubt, MOST_PARTICIPANTS, Participation, Stage, State};
 use super::row::{self, Loss, Numbers, ParticipantRow};
-use super::table::{Table, judged, need_head, need_heads_of, need_reads, put_row};
-use super::treaties::{Retraction, note_needs};
+use super::table::{Table, judged, need_head, need_heads_of, need_reads, put_row, row_key};
+use super::treaties::{Retraction, deleted_treaties, note_needs, tell_deleted};
 use super::waits::{Wait, longest, waits};
 use crate::bounds::AT_ONCE;
 use crate::clock::{MILLISECOND, Now, SECOND};
@@ -54,6 +54,7 @@ pub(super) fn needs(part: &Part, incarnation: Incarnation, set: &mut KeySet) {
     let adds = part.writes.iter().filter(|(_, change)| change.is_add());
     adds.for_each(|(name, _)| need_head(incarnation, name, set));
     note_needs(part, incarnation, set);
+    deleted_treaties(part).for_each(|name| set.keys.push(row_key(incarnation, name)));
 }
 
 /// True if the view has every row that a part [needs].
@@ -864,6 +865,7 @@ impl Participant {
 
     /// Carries out what a part writes, and registers what its calls depend on, in this call's batch.
     pub(super) fn apply(&mut self, turn: &mut Turn, table: Option<&Table>, calls: &mut Calls, part: &Part) {
+        deleted_treaties(part).for_each(|name| tell_deleted(turn, table, name));
         for (name, change) in &part.writes {
             let number = self.next_version();
             let value = self.locks.change(turn.here.site.incarnation, table, name, change, number);

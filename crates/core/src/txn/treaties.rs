@@ -62,6 +62,32 @@ pub(super) fn note_needs(part: &Part, incarnation: Incarnation, set: &mut KeySet
     Leaves::names(part).for_each(|name| need_head(incarnation, name, set));
 }
 
+/// The treaties of this home that a part deletes.
+pub(super) fn deleted_treaties(part: &Part) -> impl Iterator<Item = &String> {
+    let deletes = part.writes.iter().filter(|(_, change)| matches!(change, Change::Delete));
+    deletes.map(|(name, _)| name).filter(|name| treaty_name(name).is_some())
+}
+
+/// Tells the leaves of a treaty that is deleted in this call. As with any write no right over it is left, and they hear it when the
+/// deletion is durable: they are free then. Where its row is not at hand they ask for themselves in a while.
+pub(super) fn tell_deleted(turn: &mut Turn, table: Option<&Table>, name: &str) {
+    let Some(table) = table.filter(|table| table.view.knows(&row_key(table.incarnation, name))) else { return };
+    let Some((treaty, homes)) = treaty_here(table, name) else { return };
+    let (me, key) = (turn.here.site.me, ObjectKey::new(turn.here.site.me.region, name));
+    for home in homes.into_iter().map(|(home, _)| home).chain([me.region]) {
+        let message = Message::Treaty { treaty: key.clone(), nonce: treaty.nonce, says: Says::Retracted };
+        turn.out.send(SiteId::new(home, me.lane), message);
+    }
+}
+
+/// The treaty of this home, as its object has it; whatever became of the homes that it rests on.
+fn treaty_here(table: &Table, name: &str) -> Option<(Treaty, Vec<(u16, Incarnation)>)> {
+    let value = table.as_written(name)?;
+    let treaty = Treaty::of_value(&value).ok()?;
+    let homes = if let Value::Derived(derived) = value { derived.homes } else { Vec::new() };
+    Some((treaty, homes))
+}
+
 /// Adds the rows that an answer about treaties needs.
 pub(super) fn show_needs(here: &Here, treaty: Option<&ObjectKey>, set: &mut KeySet) {
     match treaty {
@@ -202,14 +228,6 @@ impl Participant {
 
     // The home of a treaty.
 
-    /// The treaty of this home, as its object has it; whatever became of the homes that it rests on.
-    fn treaty_here(table: &Table, name: &str) -> Option<(Treaty, Vec<(u16, Incarnation)>)> {
-        let value = table.as_written(name)?;
-        let treaty = Treaty::of_value(&value).ok()?;
-        let homes = if let Value::Derived(derived) = value { derived.homes } else { Vec::new() };
-        Some((treaty, homes))
-    }
-
     /// A leaf asks to retract a treaty, or whether it was retracted.
     fn asked_to_retract(
         &mut self,
@@ -272,7 +290,7 @@ impl Participant {
             return;
         }
 
-        let present = Self::treaty_here(table, &name).filter(|(there, _)| there.nonce == nonce && there.is_valid);
+        let present = treaty_here(table, &name).filter(|(there, _)| there.nonce == nonce && there.is_valid);
         let Some((treaty, homes)) = present else {
             // Nobody can come to rely on it any more. But rights of an earlier life may still be out, of which nothing is known: then
             // nothing is said, and the leaf asks again.
