@@ -30,6 +30,8 @@ use crate::connection;
 const SYNCHRONIZATIONS: usize = 64;
 /// What the sites of a treaty tell within this time is shown together.
 const TOGETHER: Duration = Duration::from_millis(100);
+/// A site that tells nothing for so long does not answer: it tells something every two seconds.
+const SILENT: Duration = Duration::from_secs(5);
 /// The pause before a site is watched again that does not answer.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -283,7 +285,8 @@ impl Treaty {
         Ok(found.is_valid && found.statement == *placed.statement())
     }
 
-    /// Ends it: once nobody relies on it any more, its object is gone, and its leaves keep nothing for it after a while.
+    /// Ends it: once nobody relies on it any more, its object is gone, and its leaves keep nothing for it; one that cannot be reached then
+    /// asks every minute, and finds out.
     pub async fn drop(&self) -> Outcome<()> {
         let placed = match self.treaty.place(self.client.topology()) {
             Ok(placed) => placed,
@@ -442,24 +445,37 @@ impl TreatyWatch {
     }
 }
 
-/// Tells what the site of a region knows of a treaty whenever that changes; nothing when the site no longer answers.
+/// Tells what the site of a region knows of a treaty whenever that changes; none when the site no longer answers.
 async fn watch_at(client: Client, home: u16, key: ObjectKey, tell: mpsc::Sender<(u16, Option<TreatiesHere>)>) {
-    let mut has_failed = false;
+    let mut before = None;
     loop {
         if let Ok(mut stream) = client.treaties_watched_at(home, &key).await {
-            while let Ok(Some(reply)) = stream.message().await {
+            // One that is frozen ends no stream.
+            while let Ok(Ok(Some(reply))) = tokio::time::timeout(SILENT, stream.message()).await {
                 let Ok(here) = TreatiesHere::try_from(reply) else { break };
-                has_failed = false;
-                if tell.send((home, Some(here))).await.is_err() {
+                if !tell_change(&tell, &mut before, (home, Some(here))).await {
                     return;
                 }
             }
         }
-        if !std::mem::replace(&mut has_failed, true) && tell.send((home, None)).await.is_err() {
+        if !tell_change(&tell, &mut before, (home, None)).await {
             return;
         }
         tokio::time::sleep(AGAIN).await;
     }
+}
+
+/// Tells what is known of a home, unless it is what was told before; false if nobody listens.
+async fn tell_change(
+    tell: &mpsc::Sender<(u16, Option<TreatiesHere>)>,
+    before: &mut Option<Option<TreatiesHere>>,
+    (home, now): (u16, Option<TreatiesHere>),
+) -> bool {
+    if before.as_ref() == Some(&now) {
+        return true;
+    }
+    *before = Some(now.clone());
+    tell.send((home, now)).await.is_ok()
 }
 
 /// The homes that a treaty rests on, and its own, as far as that one has told.

@@ -11,7 +11,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use slackline_core::api::{Batch, Operation, Read, Request, Response, TreatiesHere};
 use slackline_core::id::{OperationId, SiteId};
@@ -32,6 +32,8 @@ const STREAM_REPLIES: usize = 4_096;
 
 /// The pause between two looks at treaties that are watched.
 const WATCH: Duration = Duration::from_millis(250);
+/// What is known of them is told again after this time, though it has not changed.
+const ALIVE: Duration = Duration::from_secs(2);
 
 /// Answers clients.
 #[derive(Clone, Debug)]
@@ -202,22 +204,20 @@ impl ClientService {
         }
     }
 
-    /// Tells of treaties when they have changed, until the client goes away or there is an error.
+    /// Tells of treaties when they have changed, and now and then, until the client goes away or there is an error.
     async fn watch(self, request: Request, tell: mpsc::Sender<Result<v1::ShowTreatiesReply, Status>>) {
-        let mut before = None;
+        let mut told: Option<(TreatiesHere, Instant)> = None;
         loop {
             let now = match self.treaties(request.clone()).await {
                 Ok(now) => now,
                 Err(status) => return drop(tell.send(Err(status)).await),
             };
-            if before.as_ref() != Some(&now) {
-                let reply = now.clone().into();
-                if tell.send(Ok(reply)).await.is_err() {
+            if told.as_ref().is_none_or(|(before, at)| *before != now || at.elapsed() >= ALIVE) {
+                if tell.send(Ok(now.clone().into())).await.is_err() {
                     return;
                 }
-                before = Some(now);
+                told = Some((now, Instant::now()));
             }
-            // Where nothing changes nothing is sent, and so nothing would show that the client has gone.
             tokio::select! {
                 () = tell.closed() => return,
                 () = tokio::time::sleep(WATCH) => {}
