@@ -77,14 +77,17 @@ fn is_well_formed(report: &Report) {
 
 #[test]
 fn core_grants_every_acquire_it_is_asked_for() {
-    let report =
-        core(&CoreOptions { quotas: 300, acquires: 5_000, rounds: 3, batches: vec![1, 64], ..CoreOptions::default() });
+    let report = core(&CoreOptions { quotas: 300, acquires: 5_000, rounds: 3, ..CoreOptions::default() });
     is_well_formed(&report);
     for config in ["batch-1", "batch-64"] {
         let run = run(&report, config);
         assert_eq!((run.committed, run.refused, run.unknown), (5_000, 0, 0));
         assert!(figure(run, "logged_bytes_per_acquire") > 20.0);
     }
+    for config in ["add", "add-treaty"] {
+        assert_eq!((run(&report, config).committed, run(&report, config).unknown), (5_000, 0));
+    }
+    assert!(figure(run(&report, "add-treaty"), "ns_over_add").is_finite());
 }
 
 #[test]
