@@ -119,9 +119,9 @@ struct HotBench {
     shown: Shown,
 }
 
-/// Measures the acquires and the adds a second of the state machine alone
+/// Measures how fast the state machine alone is
 ///
-/// It runs on one core, without a server, a network or a disk.
+/// It does acquires of quotas, and adds to counters, on one core, without a server, a network or a disk.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
