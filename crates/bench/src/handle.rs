@@ -180,7 +180,9 @@ impl Work {
 
 /// A run under way.
 struct Course {
+    /// The site that is measured.
     bench: Bench,
+    /// What it is asked for.
     generator: Generator,
     /// The rounds so far: operations done, seconds, and the time of each request.
     rounds: Vec<(u64, f64, Histogram)>,

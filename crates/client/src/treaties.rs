@@ -356,8 +356,9 @@ impl Treaty {
                 continue;
             };
             waited.extend(known.synchronizations.iter().map(|synchronization| (*home, synchronization.clone())));
-            let leaf = known.leaves.iter().find(|leaf| leaf.nonce == found.nonce);
-            leaf.into_iter().for_each(|leaf| drop(leaves.insert(*home, Some(leaf.clone()))));
+            if let Some(leaf) = known.leaves.iter().find(|leaf| leaf.nonce == found.nonce) {
+                leaves.insert(*home, Some(leaf.clone()));
+            }
         }
 
         let all_up = leaves.values().all(Option::is_some);
@@ -404,9 +405,11 @@ pub struct TreatyWatch {
     known: BTreeMap<u16, Option<TreatiesHere>>,
     /// True if something was told that is not shown yet.
     has_changed: bool,
-    /// The homes whose sites tell, in a task each. The tasks end with this.
+    /// The homes whose sites are watched.
     watched: BTreeSet<u16>,
+    /// A task for each of them. They end with this.
     tasks: JoinSet<()>,
+    /// What the tasks tell, each of its home. A sender is kept for homes that the treaty rests on later.
     tell: mpsc::Sender<(u16, Option<TreatiesHere>)>,
     told: mpsc::Receiver<(u16, Option<TreatiesHere>)>,
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use rustc_hash::FxHashMap;
 
 use super::calls::Calls;
-use super::leaves::Leaves;
+use super::leaves::{Leaves, say};
 use super::participant::{ASK, Participant, Timer};
 use super::participation::Stage;
 use super::table::{Table, need_head, row_key, row_range};
@@ -22,7 +22,7 @@ use crate::bounds::READ_BYTES;
 use crate::clock::{MILLISECOND, Now};
 use crate::id::{Incarnation, OperationId, SiteId};
 use crate::machine::{KeySet, Overlay, ReadError, Reader, View};
-use crate::object::message::{Message, Says};
+use crate::object::message::Says;
 use crate::object::treaty::{Treaty, treaty_name, treaty_prefix};
 use crate::object::{Abort, Cause, Change, ObjectKey, Part, Span, Value};
 use crate::right::WarrantyNumber;
@@ -73,10 +73,10 @@ pub(super) fn deleted_treaties(part: &Part) -> impl Iterator<Item = &String> {
 pub(super) fn tell_deleted(turn: &mut Turn, table: Option<&Table>, name: &str) {
     let Some(table) = table.filter(|table| table.view.knows(&row_key(table.incarnation, name))) else { return };
     let Some((treaty, homes)) = treaty_here(table, name) else { return };
-    let (me, key) = (turn.here.site.me, ObjectKey::new(turn.here.site.me.region, name));
+    let me = turn.here.site.me;
+    let making = (ObjectKey::new(me.region, name), treaty.nonce);
     for home in homes.into_iter().map(|(home, _)| home).chain([me.region]) {
-        let message = Message::Treaty { treaty: key.clone(), nonce: treaty.nonce, says: Says::Retracted };
-        turn.out.send(SiteId::new(home, me.lane), message);
+        say(&mut turn.out, SiteId::new(home, me.lane), &making, Says::Retracted);
     }
 }
 
@@ -346,10 +346,10 @@ impl Participant {
         let Retraction { name, nonce, mut asked_by, .. } =
             self.retractions.remove(&token).expect("looked up by the caller");
         asked_by.extend(others);
-        let (me, treaty) = (turn.here.site.me, ObjectKey::new(turn.here.site.me.region, name));
+        let me = turn.here.site.me;
+        let making = (ObjectKey::new(me.region, name), nonce);
         for home in asked_by {
-            let message = Message::Treaty { treaty: treaty.clone(), nonce, says: Says::Retracted };
-            turn.out.send(SiteId::new(home, me.lane), message);
+            say(&mut turn.out, SiteId::new(home, me.lane), &making, Says::Retracted);
         }
     }
 }

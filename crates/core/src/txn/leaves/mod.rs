@@ -308,14 +308,12 @@ pub(super) struct Leaves {
 impl Held {
     /// A clause with these terms, this bound as it was noted, and these gifts since.
     fn new(terms: Vec<Term>, noted: i64, totals: Totals, trend: Trend) -> Self {
-        let sum = |amount: &dyn Fn(usize) -> u128| (0..64).map(amount).sum::<u128>() as i128;
-        let (given, received) = (sum(&|home| totals.given(home).amount), sum(&|home| totals.received(home).amount));
         let sole = match &terms[..] {
             [Term { is_log: false, weight, .. }] => Some(*weight),
             _ => None,
         };
         Self {
-            bound: i128::from(noted) + given - received,
+            bound: i128::from(noted) + given_away(&totals),
             sole,
             largest: 0,
             look_at: 0,
@@ -365,10 +363,7 @@ impl Held {
 
     /// Asserts what holds between any two calls.
     fn check(&self) {
-        let total = |totals: &dyn Fn(usize) -> u128| (0..64).map(totals).sum::<u128>() as i128;
-        let given = total(&|home| self.totals.given(home).amount);
-        let received = total(&|home| self.totals.received(home).amount);
-        assert!(self.bound == i128::from(self.noted) + given - received, "a bound moves by gifts alone");
+        assert!(self.bound == i128::from(self.noted) + given_away(&self.totals), "a bound moves by gifts alone");
     }
 }
 
@@ -426,6 +421,12 @@ fn changed((low, high): (i64, i64), change: &Change) -> Option<(i64, i64)> {
         Change::Delete => Some((0, 0)),
         Change::Put(Value::Bytes(_) | Value::Derived(_)) => None,
     }
+}
+
+/// All that was given, less all that was received.
+fn given_away(totals: &Totals) -> i128 {
+    let sum = |amount: &dyn Fn(usize) -> u128| (0..64).map(amount).sum::<u128>() as i128;
+    sum(&|home| totals.given(home).amount) - sum(&|home| totals.received(home).amount)
 }
 
 /// The least that a counter of this weight adds to a sum while it may be anywhere between two numbers.
@@ -886,7 +887,7 @@ impl Leaves {
 }
 
 /// Says something of a treaty.
-fn say(out: &mut Out, to: SiteId, making: &Making, says: Says) {
+pub(super) fn say(out: &mut Out, to: SiteId, making: &Making, says: Says) {
     let (treaty, nonce) = making.clone();
     out.send(to, Message::Treaty { treaty, nonce, says });
 }
