@@ -223,6 +223,11 @@ impl Cluster {
 
     /// Lets virtual time pass.
     pub(crate) fn run(&mut self, span: u64) {
+        self.run_and_look(span, |_| ());
+    }
+
+    /// Lets virtual time pass, and looks at the cluster whenever a site has handled something.
+    pub(crate) fn run_and_look(&mut self, span: u64, mut look: impl FnMut(&Self)) {
         let end = self.now + span;
         let mut at_once = 0;
         loop {
@@ -247,6 +252,7 @@ impl Cluster {
                 (_, Some((_, at))) => self.feed(at, Input::Tick),
                 _ => break,
             }
+            look(self);
         }
         self.now = self.now.max(end);
     }

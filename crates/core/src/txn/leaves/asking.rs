@@ -283,7 +283,7 @@ impl Leaves {
 
         let mut gives: BTreeMap<u16, Vec<Wanted>> = BTreeMap::new();
         for clause in &asking.clauses {
-            let Some(held) = leaf.clauses.get(*clause) else { continue };
+            let Some(held) = leaf.clauses.get_mut(*clause) else { continue };
             let lack = lacking.get(clause).copied().unwrap_or(0);
             let mut parts = vec![(me.region, held.outlook(now, noted, locks))];
             let lines = asking.reports.iter().flat_map(|(home, lines)| lines.iter().map(move |line| (*home, line)));
@@ -312,13 +312,16 @@ impl Leaves {
             }
             plan(*clause, &parts, &shares, &mut gives);
 
-            // A standing order to give here that is not in the plan ends.
-            for donor in held.incoming.keys() {
+            // A standing order to give here that is not in the plan ends, and is not counted on from now on. If the donor does not hear of
+            // that, its next gift says that it goes on.
+            held.incoming.retain(|donor, _| {
                 let gives = gives.entry(*donor).or_default();
-                if !gives.iter().any(|give| (give.clause, give.to) == (*clause, me.region)) {
+                let is_planned = gives.iter().any(|give| (give.clause, give.to) == (*clause, me.region));
+                if !is_planned {
                     gives.push(Wanted { clause: *clause, to: me.region, amount: 0, rate: 0 });
                 }
-            }
+                is_planned
+            });
         }
 
         asking.is_planned = true;

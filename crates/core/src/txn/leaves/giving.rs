@@ -33,17 +33,22 @@ impl Leaves {
         say(&mut turn.out, SiteId::new(from, me.lane), making, Says::Report { token, lines });
 
         // What was given before may have been lost on its way: it is told again, to one who asks.
-        self.tell_gifts(turn, making, from, clauses);
+        let is_to_be_told = |clause: &u32| {
+            let held = leaf.and_then(|leaf| leaf.clauses.get(*clause));
+            held.is_some_and(|held| held.totals.given(usize::from(from)).amount > 0 || held.rate_to(from) > 0)
+        };
+        let told: Vec<u32> = clauses.iter().copied().filter(is_to_be_told).collect();
+        self.tell_gifts(turn, making, from, &told);
     }
 
-    /// Tells a home the totals of what it was given.
+    /// Tells a home the totals of what it was given, and the rates at which that goes on.
     pub(super) fn tell_gifts(&self, turn: &mut Turn, making: &Making, to: u16, clauses: &[u32]) {
         let Some(leaf) = self.leaves.get(making) else { return };
         let gift = |clause: &u32| {
             let held = leaf.clauses.get(*clause)?;
             let total = held.totals.given(usize::from(to)).amount;
-            let rate = held.orders.get(&to).map_or(0, |order| order.rate);
-            (total > 0).then_some(Gave { clause: *clause, total, rate })
+            let rate = held.rate_to(to);
+            Some(Gave { clause: *clause, total, rate })
         };
         let gifts: Vec<Gave> = clauses.iter().filter_map(gift).collect();
         if !gifts.is_empty() {
@@ -65,17 +70,20 @@ impl Leaves {
             let Some(held) = self.leaves.get_mut(making).and_then(|leaf| leaf.clauses.get_mut(clause)) else {
                 continue;
             };
-            let began = rate > 0 && !held.orders.contains_key(&to);
+            let rate_before = held.rate_to(to);
             match rate {
                 0 => drop(held.orders.remove(&to)),
                 _ => held.orders.entry(to).or_insert(Order { rate, done: now.mono }).rate = rate,
             }
-            if began {
+            if rate_before == 0 && rate > 0 {
                 self.timers.insert((next_give(now.mono), Timer::Give(making.clone(), clause)));
             }
-            if self.give_some(turn, locks, making, clause, to, i128::from(amount)) > 0 || began {
+            let given_now = self.give_some(turn, locks, making, clause, to, i128::from(amount));
+            self.leaves.get_mut(making).expect("looked up above").counts.gifts += u64::from(given_now > 0);
+
+            // The receiver counts on the rate when it looks how long it will last. Who ends an order need not be the receiver.
+            if given_now > 0 || rate != rate_before {
                 given.entry(to).or_default().push(clause);
-                self.leaves.get_mut(making).expect("looked up above").counts.gifts += 1;
             }
         }
         for (to, clauses) in given {

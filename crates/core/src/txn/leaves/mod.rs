@@ -356,6 +356,11 @@ impl Held {
         sum(&mut self.orders.values().map(|order| order.rate)) - sum(&mut self.incoming.values().copied())
     }
 
+    /// The rate at which a home is given more by a standing order, in millionths a second.
+    fn rate_to(&self, home: u16) -> u64 {
+        self.orders.get(&home).map_or(0, |order| order.rate)
+    }
+
     /// Its outlook.
     fn outlook(&self, now: Now, noted: &FxHashMap<String, Noted>, locks: &Locks) -> Outlook {
         Outlook { slack: clamped(self.slack(noted, locks)), motion: self.trend.motion(now.mono) }
