@@ -701,6 +701,53 @@ fn site_frozen_before_its_answer_is_status_3_and_outcome_settles_it() {
     assert_eq!(us.run(&["outcome", &operation, "--json"]).json(), settled.json(), "it stays so");
 }
 
+/// A region that says nothing is shown as down, and keeps nobody from what the others know.
+#[test]
+fn treaty_with_a_frozen_region_is_found_shown_and_listed() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let servers = three_configs(folder.path()).into_iter().map(|(path, address)| {
+        let mut server = Server::start(&["serve", "--json", "--config", &path]);
+        server.connect = address;
+        server
+    });
+    let servers: Vec<Server> = servers.collect();
+    let us = &servers[0];
+    for region in ["us", "eu", "ap"] {
+        assert_eq!(us.run(&["add", &format!("{region}:votes"), "10", "--deadline", "30s"]).status, 0);
+    }
+    let file = folder.path().join("enough.json");
+    std::fs::write(&file, r#"{"metric": "*:votes", "at_least": 3}"#).expect("written");
+    let made = us.run(&["treaty", "create", "enough", file.to_str().expect("a path of this test")]);
+    assert_eq!(made.status, 0, "{made:?}");
+    let all = us.run(&["treaty", "list", "--json"]).json();
+    assert_eq!((&all["treaties"][0]["home"], &all["missing"]), (&json!("us"), &json!([])));
+
+    servers[2].freeze();
+    let shown = us.run(&["treaty", "show", "enough", "--deadline", "4s", "--json"]);
+    assert_eq!(shown.status, 0, "{shown:?}");
+    let shown = shown.json();
+    let up = |region: &str| {
+        let nodes = shown["nodes"].as_array().expect("a list");
+        nodes.iter().find(|node| node["node"] == json!(region)).expect("a region of it")["up"].clone()
+    };
+    assert_eq!((up("us"), up("eu"), up("ap")), (json!(true), json!(true), json!(false)));
+
+    let listed = us.run(&["treaty", "list", "--deadline", "4s"]);
+    let expected = listed.status == 0 && listed.stdout.contains("enough") && listed.stdout.contains("not those of ap");
+    assert!(expected, "{listed:?}");
+    let listed = us.run(&["treaty", "list", "--deadline", "4s", "--json"]).json();
+    assert_eq!((&listed["treaties"][0]["name"], &listed["missing"]), (&json!("enough"), &json!(["ap"])));
+
+    // It may have its home where nobody answers.
+    let unknown = us.run(&["treaty", "show", "other", "--deadline", "4s"]);
+    assert!(unknown.status != 0 && unknown.stderr.contains("ap: "), "{unknown:?}");
+
+    servers[2].thaw();
+    let missing = || us.run(&["treaty", "list", "--json"]).json()["missing"].clone();
+    eventually("all answer", missing, |missing| *missing == json!([]));
+    assert_eq!(us.run(&["treaty", "show", "other"]).status, 1);
+}
+
 #[test]
 fn acquire_that_is_broken_off_holds_nothing() {
     let folder = tempfile::tempdir().expect("a directory");

@@ -87,7 +87,9 @@ pub use slackline_session::topology::{ParseNameError, Site, Topology};
 pub use slackline_session::txn::treaties::Order;
 pub use slackline_session::txn::{Committed, Memo, Page, Transaction, Txn, TxnError, fingerprint};
 pub use slackline_wire::lane_of;
-pub use treaties::{SynchronizationCause, Treaty, TreatyNode, TreatyShown, TreatySynchronization, TreatyWatch};
+pub use treaties::{
+    SynchronizationCause, TreatiesFound, Treaty, TreatyNode, TreatyShown, TreatySynchronization, TreatyWatch,
+};
 
 /// The README's code is compiled with the tests, so that it stays true.
 #[cfg(doctest)]

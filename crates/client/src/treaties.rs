@@ -18,7 +18,7 @@ use slackline_session::metric::Statement;
 use slackline_session::outcome::{Outcome, ReadError, Reason, Refused, TreatyRefusal};
 use slackline_session::topology::OBJECTS_LANE;
 use slackline_session::txn::treaties::{self, Existing, Order};
-use slackline_wire::v1;
+use slackline_wire::{WATCH_ALIVE, v1};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tonic::Streaming;
@@ -30,10 +30,20 @@ use crate::connection;
 const SYNCHRONIZATIONS: usize = 64;
 /// What the sites of a treaty tell within this time is shown together.
 const TOGETHER: Duration = Duration::from_millis(100);
-/// A site that tells nothing for so long does not answer: it tells something every two seconds.
-const SILENT: Duration = Duration::from_secs(5);
+/// A site that tells nothing for so long does not answer: it should have told something twice, a second ago.
+const SILENT: Duration = WATCH_ALIVE.saturating_mul(2).saturating_add(Duration::from_secs(1));
 /// The pause before a site is watched again that does not answer.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// The treaties of a cluster; see [`Client::treaties`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct TreatiesFound {
+    /// Each with the region of its home, in the order of their names.
+    pub found: Vec<(String, Treaty)>,
+    /// The regions whose sites do not answer: treaties that have their homes there are not among them.
+    pub missing: Vec<String>,
+}
 
 /// A treaty: a statement about counters of several regions that the regions keep true alone. Cheap to clone.
 ///
@@ -144,39 +154,79 @@ impl Client {
         Treaty { client: self.clone(), treaty: treaties::Treaty::new(name, statement) }
     }
 
-    /// The treaties of the cluster, in the order of their names: each with the region of its home.
+    /// The treaties of the cluster, in the order of their names.
     ///
     /// # Errors
     ///
-    /// A site does not answer: it might be the home of some.
-    pub async fn treaties(&self) -> Result<Vec<(String, Treaty)>, ReadError> {
-        let mut found = Vec::new();
-        for region in self.topology().regions.clone() {
-            let home = self.topology().region(&region).expect("it is one of them");
-            for there in self.treaties_at(home, None).await?.homes {
-                let Ok(treaty) = treaty::Treaty::of_value(&there.value) else { continue };
-                let Some(name) = treaty_name(&there.name) else { continue };
-                found.push((region.clone(), self.known(name, &region, &treaty)));
+    /// No site answers.
+    pub async fn treaties(&self) -> Result<TreatiesFound, ReadError> {
+        let topology = self.topology();
+        let mut all = TreatiesFound { found: Vec::new(), missing: Vec::new() };
+        let (mut regions, mut asked) = (self.ask_all(|_| None), Vec::new());
+        while let Some((home, here)) = regions.join_next().await.transpose().expect("it does not panic") {
+            let region = &topology.regions[usize::from(home)];
+            match here {
+                Ok(here) => {
+                    let found = here.homes.iter().filter_map(|there| {
+                        let treaty = treaty::Treaty::of_value(&there.value).ok()?;
+                        Some((region.clone(), self.known(treaty_name(&there.name)?, region, &treaty)))
+                    });
+                    all.found.extend(found);
+                }
+                Err(ReadError::Unreachable { asked: silent }) => {
+                    all.missing.push(region.clone());
+                    asked.extend(silent);
+                }
+                Err(error) => return Err(error),
             }
         }
-        found.sort_by(|(_, one), (_, other)| one.name().cmp(other.name()));
-        Ok(found)
+        if all.missing.len() == topology.regions.len() {
+            return Err(ReadError::Unreachable { asked });
+        }
+        all.found.sort_by(|(_, one), (_, other)| one.name().cmp(other.name()));
+        all.missing.sort();
+        Ok(all)
     }
 
-    /// The treaty that has this name, wherever its home is; none if there is none.
+    /// The treaty that has this name, wherever its home is; none if there is none. The first site that knows it is enough: one that does not
+    /// answer keeps nobody waiting.
     ///
     /// # Errors
     ///
-    /// As [`Client::treaties`].
+    /// Those that answer do not know it, and one does not answer: it might be its home.
     pub async fn find_treaty(&self, name: &str) -> Result<Option<Treaty>, ReadError> {
-        let mut found = None;
-        for region in self.topology().regions.clone() {
-            let home = self.topology().region(&region).expect("it is one of them");
-            let here = self.treaties_at(home, Some(&treaty_key(home, name))).await?;
-            let treaty = here.homes.first().and_then(|there| treaty::Treaty::of_value(&there.value).ok());
-            found = found.or_else(|| Some(self.known(name, &region, &treaty?)));
+        let (mut regions, mut silent) = (self.ask_all(|home| Some(treaty_key(home, name))), None);
+        while let Some((home, here)) = regions.join_next().await.transpose().expect("it does not panic") {
+            match here {
+                Ok(here) => {
+                    let there = here.homes.first().and_then(|there| treaty::Treaty::of_value(&there.value).ok());
+                    if let Some(treaty) = there {
+                        let region = &self.topology().regions[usize::from(home)];
+                        return Ok(Some(self.known(name, region, &treaty)));
+                    }
+                }
+                Err(error) => silent = Some(error),
+            }
         }
-        Ok(found)
+        silent.map_or(Ok(None), Err)
+    }
+
+    /// Asks the sites of all regions at once what they know of treaties: of one that each region may be the home of, or of all.
+    fn ask_all(&self, key: impl Fn(u16) -> Option<ObjectKey>) -> JoinSet<(u16, Result<TreatiesHere, ReadError>)> {
+        self.ask_homes((0..self.topology().regions.len() as u16).map(|home| (home, key(home))))
+    }
+
+    /// Asks the sites of regions at once what they know of treaties: of one each, or of all.
+    fn ask_homes(
+        &self,
+        homes: impl IntoIterator<Item = (u16, Option<ObjectKey>)>,
+    ) -> JoinSet<(u16, Result<TreatiesHere, ReadError>)> {
+        let mut asked = JoinSet::new();
+        for (home, key) in homes {
+            let client = self.clone();
+            asked.spawn(async move { (home, client.treaties_at(home, key.as_ref()).await) });
+        }
+        asked
     }
 
     /// The handle of a treaty that is there.
@@ -315,10 +365,10 @@ impl Treaty {
         let key = self.treaty.place(self.client.topology())?.object().clone();
         let mut known = BTreeMap::new();
         known.insert(key.home, self.client.treaties_at(key.home, Some(&key)).await.ok());
-        for home in homes(&known, key.home) {
-            if home != key.home {
-                known.insert(home, self.client.treaties_at(home, Some(&key)).await.ok());
-            }
+        let others = homes(&known, key.home).into_iter().filter(|home| *home != key.home);
+        let mut others = self.client.ask_homes(others.map(|home| (home, Some(key.clone()))));
+        while let Some((home, here)) = others.join_next().await.transpose().expect("it does not panic") {
+            known.insert(home, here.ok());
         }
         self.compose(&key, &known)
     }

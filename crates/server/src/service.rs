@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use slackline_core::api::{Batch, Operation, Read, Request, Response, TreatiesHere};
 use slackline_core::id::{OperationId, SiteId};
 use slackline_wire::v1::slackline_server::Slackline;
-use slackline_wire::{Invalid, lane_of, v1};
+use slackline_wire::{Invalid, WATCH_ALIVE, lane_of, v1};
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
@@ -32,8 +32,6 @@ const STREAM_REPLIES: usize = 4_096;
 
 /// The pause between two looks at treaties that are watched.
 const WATCH: Duration = Duration::from_millis(250);
-/// What is known of them is told again after this time, though it has not changed.
-const ALIVE: Duration = Duration::from_secs(2);
 
 /// Answers clients.
 #[derive(Clone, Debug)]
@@ -212,7 +210,7 @@ impl ClientService {
                 Ok(now) => now,
                 Err(status) => return drop(tell.send(Err(status)).await),
             };
-            if told.as_ref().is_none_or(|(before, at)| *before != now || at.elapsed() >= ALIVE) {
+            if told.as_ref().is_none_or(|(before, at)| *before != now || at.elapsed() >= WATCH_ALIVE) {
                 if tell.send(Ok(now.clone().into())).await.is_err() {
                     return;
                 }

@@ -31,3 +31,7 @@ pub const LINK_VERSIONS: std::ops::RangeInclusive<u32> = 1..=1;
 
 /// The most messages between sites in one frame.
 pub const FRAME_MESSAGES: usize = 1024;
+
+/// A site tells what it knows of a treaty that is watched again after this time, though it has not changed. A client that hears nothing for
+/// more than twice as long knows that the site does not answer.
+pub const WATCH_ALIVE: std::time::Duration = std::time::Duration::from_secs(2);

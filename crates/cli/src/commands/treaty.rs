@@ -1,6 +1,7 @@
 //! `slackline treaty`: create, list, show, explain, drop.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::io::Read;
 use std::time::SystemTime;
 
@@ -154,13 +155,17 @@ impl List {
             let found = client.treaties().await?;
             let mut table = Table::new(&["TREATY", "HOME", "STATEMENT"]);
             let mut rows = Vec::new();
-            for (home, treaty) in &found {
+            for (home, treaty) in &found.found {
                 let statement = treaty.statement().to_string();
                 table.row([treaty.name().to_owned(), home.clone(), shortened(&statement, 200)]);
                 rows.push(json!({ "name": treaty.name(), "home": home, "statement": statement }));
             }
-            let text = if found.is_empty() { "no treaties".to_owned() } else { table.render() };
-            Ok(End::new(json!({ "treaties": rows }), text).answered(Answered { by: None, waited: Waited::Every }))
+            let mut text = if rows.is_empty() { "no treaties".to_owned() } else { table.render() };
+            if !found.missing.is_empty() {
+                let _ = write!(text, "\nnot those of {}: no answer from there", found.missing.join(", "));
+            }
+            Ok(End::new(json!({ "treaties": rows, "missing": found.missing }), text)
+                .answered(Answered { by: None, waited: Waited::Every }))
         })
     }
 }
