@@ -73,6 +73,8 @@ impl Connection {
 
             let asked_at = Instant::now();
             let end = tokio::select! {
+                // What is done is done; and a command that runs until it is interrupted ends by itself.
+                biased;
                 end = work(client.clone()) => end,
                 _ = tokio::signal::ctrl_c() => Err(Finish::Interrupted),
             };

@@ -741,6 +741,8 @@ fn treaty_with_a_frozen_region_is_found_shown_and_listed() {
     // It may have its home where nobody answers.
     let unknown = us.run(&["treaty", "show", "other", "--deadline", "4s"]);
     assert!(unknown.status != 0 && unknown.stderr.contains("ap: "), "{unknown:?}");
+    let other = us.run(&["treaty", "create", "other", file.to_str().expect("a path of this test"), "--deadline", "4s"]);
+    assert!(other.status == 1 && other.stderr.contains("ap"), "{other:?}");
 
     servers[2].thaw();
     let missing = || us.run(&["treaty", "list", "--json"]).json()["missing"].clone();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 pub use slackline_core::api::SynchronizationCause;
-use slackline_core::api::{LeafHere, Synchronization, TreatiesHere};
+use slackline_core::api::{LeafHere, Synchronization, TreatiesHere, TreatyHere};
 use slackline_core::id::SiteId;
 use slackline_core::object::treaty::{self, treaty_key, treaty_name};
 use slackline_core::object::{ObjectKey, Value};
@@ -292,7 +292,8 @@ impl Treaty {
     /// Makes it: every home notes what it must keep, at once. To rely on it need not be preceded by this; [`Txn::holds`](crate::Txn::holds)
     /// makes it where it should.
     ///
-    /// Refused if the statement is not true ([`TreatyRefusal::NotTrue`]), cannot be kept, or another treaty has the name.
+    /// Refused if the statement is not true ([`TreatyRefusal::NotTrue`]), cannot be kept, or another treaty has the name; and if a region does
+    /// not answer, because one of that name may have its home there.
     pub async fn create(&self) -> Outcome<()> {
         self.make(Existing::Refused).await
     }
@@ -307,19 +308,46 @@ impl Treaty {
 
     async fn make(&self, existing: Existing) -> Outcome<()> {
         let refuse = |reason| Outcome::Refused(Refused { reason, operation: None });
+        let (port, deadline) = (self.client.port(), self.client.deadline_now());
         let placed = match self.treaty.place(self.client.topology()) {
             Ok(placed) => placed,
             Err(reason) => return refuse(reason),
         };
-        match self.client.find_treaty(self.name()).await {
-            Ok(Some(other)) if other.key_home() != Some(placed.home()) => {
-                return refuse(Reason::Treaty(TreatyRefusal::NameTaken));
-            }
-            _ => {}
+        match self.is_elsewhere(placed.home()).await {
+            Ok(false) => {}
+            Ok(true) => return refuse(Reason::Treaty(TreatyRefusal::NameTaken)),
+            Err(reason) => return refuse(reason),
         }
-        let (port, deadline) = (self.client.port(), self.client.deadline_now());
         let site = self.client.nearest_site();
-        treaties::make(port, site, &placed, existing, deadline).await.map(|_| ())
+        let made = treaties::make(port.clone(), site, &placed, existing, deadline).await.map(|_| ());
+
+        // Two that are made at once at different homes have not seen each other before. The one that is made last does now. Where both do,
+        // both go: which of them a name stands for must not depend on who is asked.
+        if made.is_done() && self.is_elsewhere(placed.home()).await == Ok(true) {
+            let ended = treaties::end(port, site, placed.object(), self.client.deadline_now()).await;
+            return match ended {
+                Outcome::Done(_) => refuse(Reason::Treaty(TreatyRefusal::NameTaken)),
+                not_ended => not_ended.map(|_| ()),
+            };
+        }
+        made
+    }
+
+    /// True if a treaty of its name has another home than this one.
+    async fn is_elsewhere(&self, home: u16) -> Result<bool, Reason> {
+        let topology = self.client.topology();
+        let others = (0..topology.regions.len() as u16).filter(|other| *other != home);
+        let key = |other| (other, Some(treaty_key(other, self.name())));
+        let (mut asked, mut missing) = (self.client.ask_homes(others.map(key)), Vec::new());
+        while let Some((other, here)) = asked.join_next().await.transpose().expect("it does not panic") {
+            match here {
+                Ok(here) if here.homes.is_empty() => {}
+                Ok(_) => return Ok(true),
+                Err(_) => missing.push(topology.name(SiteId::new(other, OBJECTS_LANE))),
+            }
+        }
+        missing.sort();
+        if missing.is_empty() { Ok(false) } else { Err(Reason::Unreachable { missing }) }
     }
 
     /// True if the statement is kept true now, as far as its home can tell.
@@ -406,8 +434,12 @@ impl Treaty {
                 continue;
             };
             waited.extend(known.synchronizations.iter().map(|synchronization| (*home, synchronization.clone())));
-            if let Some(leaf) = known.leaves.iter().find(|leaf| leaf.nonce == found.nonce) {
-                leaves.insert(*home, Some(leaf.clone()));
+            let leaf = known.leaves.iter().find(|leaf| leaf.nonce == found.nonce);
+
+            // A home that lost its storage keeps nothing, and nobody relies on the treaty any more.
+            let is_missing = found.is_valid && rests_on(there).any(|rests| rests == *home);
+            if leaf.is_some() || is_missing {
+                leaves.insert(*home, leaf.cloned());
             }
         }
 
@@ -437,11 +469,6 @@ impl Treaty {
             waited: Duration::from_micros(of.waited),
         };
         Ok((shown, waited.into_iter().skip(surplus).map(synchronization).collect()))
-    }
-
-    /// The position of its home; none if that is no region of the cluster.
-    fn key_home(&self) -> Option<u16> {
-        self.treaty.place(self.client.topology()).ok().map(|placed| placed.home())
     }
 }
 
@@ -534,11 +561,13 @@ async fn tell_change(
 /// The homes that a treaty rests on, and its own, as far as that one has told.
 fn homes(known: &BTreeMap<u16, Option<TreatiesHere>>, home: u16) -> BTreeSet<u16> {
     let there = known.get(&home).and_then(|here| here.as_ref()?.homes.first());
-    let rests = match there.map(|there| &there.value) {
-        Some(Value::Derived(derived)) => &derived.homes[..],
-        _ => &[],
-    };
-    rests.iter().map(|(home, _)| *home).chain([home]).collect()
+    there.into_iter().flat_map(rests_on).chain([home]).collect()
+}
+
+/// The homes that a treaty rests on: those of its counters.
+fn rests_on(there: &TreatyHere) -> impl Iterator<Item = u16> {
+    let rests = if let Value::Derived(derived) = &there.value { &derived.homes[..] } else { &[] };
+    rests.iter().map(|(home, _)| *home)
 }
 
 /// The sums and their parts, those with the least slack first.

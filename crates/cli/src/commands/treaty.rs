@@ -106,7 +106,7 @@ struct Create {
     name: String,
     /// The file; - for standard input
     file: String,
-    /// In place of the treaty that has the name now, whatever that says
+    /// In place of the treaty of this name and home, whatever that says
     #[arg(long)]
     replace: bool,
     /// Print one JSON object
@@ -218,7 +218,11 @@ impl Show {
             let mut watched = treaty.watch().map_err(refused)?;
             let mut drawn = None;
             loop {
-                let text = match watched.next().await {
+                let next = tokio::select! {
+                    next = watched.next() => next,
+                    _ = tokio::signal::ctrl_c() => return Ok(End::silent()),
+                };
+                let text = match next {
                     Ok(shown) => shown_text(&shown),
                     // It is seen again when its home is back.
                     Err(reason @ Reason::Unreachable { .. }) => reason.to_string(),

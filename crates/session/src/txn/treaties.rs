@@ -57,6 +57,9 @@ pub enum Order {
     Given(Vec<Vec<String>>),
 }
 
+/// The longest name of a treaty, in bytes.
+const NAME_BYTES: usize = 1_000;
+
 /// A treaty over positions of regions.
 #[derive(Clone, Debug)]
 pub struct Placed {
@@ -131,7 +134,7 @@ impl Treaty {
         };
 
         let key = treaty_key(home, &self.name);
-        if self.name.is_empty() || !object::is_call(&key.name) {
+        if self.name.is_empty() || self.name.len() > NAME_BYTES || !object::is_call(&key.name) {
             return Err(Reason::Treaty(TreatyRefusal::InvalidName));
         }
         let group = |group: &Vec<String>| {
@@ -545,17 +548,28 @@ pub async fn end(port: Arc<dyn Port>, site: SiteId, key: &ObjectKey, deadline: T
     let refuse = |reason| Outcome::Refused(Refused { reason, operation: None });
     let mut last = Reason::DeadlinePassed;
     for _ in 0..TRIES {
-        let seen = match find(&*port, site, key, deadline).await {
-            Ok(Some((_, seen))) => seen,
-            Ok(None) => return refuse(Reason::Treaty(TreatyRefusal::Unknown)),
+        let wanted = Wanted { gets: vec![key.clone()], fresh: true, ..Wanted::default() };
+        let got = match read_at(&*port, site, wanted, deadline).await {
+            Ok(mut reading) => reading.gets.pop(),
             Err(reason) => return refuse(reason),
         };
-        let part = Part {
-            reads: vec![(key.name.clone(), seen.version.number)],
-            writes: vec![(key.name.clone(), Change::Delete)],
-            ..Part::default()
+        let (reads, incarnation) = match got {
+            // One that rests on storage that was lost reads as nothing. Its version says that it is there.
+            Some(Ok(seen)) if seen.version.number != 0 => {
+                (vec![(key.name.clone(), seen.version.number)], seen.version.incarnation)
+            }
+            Some(Ok(_)) => return refuse(Reason::Treaty(TreatyRefusal::Unknown)),
+            // One that rests on a home that is not heard cannot be read. It is ended all the same.
+            Some(Err(abort))
+                if abort.cause == Cause::Unreachable && abort.site.is_some_and(|of| of.region != key.home) =>
+            {
+                (Vec::new(), Incarnation(0))
+            }
+            Some(Err(abort)) => return refuse(Reason::of_abort(abort, port.topology())),
+            None => return refuse(Reason::DeadlinePassed),
         };
-        let home = Home { region: key.home, incarnation: seen.version.incarnation, part };
+        let writes = vec![(key.name.clone(), Change::Delete)];
+        let home = Home { region: key.home, incarnation, part: Part { reads, writes, ..Part::default() } };
         let wait = u64::try_from(deadline.saturating_duration_since(port.now()).as_micros()).unwrap_or(u64::MAX);
         let transaction = object::Transaction { homes: vec![home], max_wait: wait, ..object::Transaction::default() };
         match commit(Arc::clone(&port), Some(site.region), transaction, deadline).await {

@@ -133,8 +133,12 @@ impl Leaves {
             let outlook = held.outlook(now, &self.noted, locks);
             let left = Outlook { slack: clamped(i128::from(outlook.slack) - amount), ..outlook };
             let is_soon = lasts(&left, rate).is_some_and(|left| left < 2 * PERIOD);
-            let amount = if is_soon { 0 } else { amount };
-            if is_soon || amount > 0 {
+
+            // Nor is anything given to one that is not heard: it uses none, and the others may need it.
+            let is_there = turn.here.is_reachable(SiteId::new(*to, turn.here.site.me.lane));
+            let keeps = is_soon || !is_there;
+            let amount = if keeps { 0 } else { amount };
+            if keeps || amount > 0 {
                 let given = self.give_some(turn, locks, making, clause, *to, amount);
                 let leaf = self.leaves.get_mut(making).expect("looked up above");
                 leaf.counts.extensions += u64::from(given > 0);
@@ -142,7 +146,7 @@ impl Leaves {
                 if let Some(order) = held.orders.get_mut(to) {
                     // Only what was carried out: a part of a unit is given the next time.
                     let took = amount * i128::from(SECOND * SECOND) / i128::from(order.rate.max(1));
-                    order.done = if is_soon { now.mono } else { order.done.saturating_add(took as u64) };
+                    order.done = if keeps { now.mono } else { order.done.saturating_add(took as u64) };
                 }
                 if given > 0 {
                     self.tell_gifts(turn, making, *to, &[clause]);
