@@ -34,7 +34,7 @@ impl Leaves {
 
         // What was given before may have been lost on its way: it is told again, to one who asks.
         let is_to_be_told = |clause: &u32| {
-            let held = leaf.and_then(|leaf| leaf.clauses.get(*clause));
+            let held = self.leaves.get(making).and_then(|leaf| leaf.clauses.get(*clause));
             held.is_some_and(|held| held.totals.given(usize::from(from)).amount > 0 || held.rate_to(from) > 0)
         };
         let told: Vec<u32> = clauses.iter().copied().filter(is_to_be_told).collect();
