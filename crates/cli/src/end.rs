@@ -303,7 +303,9 @@ fn advice(reason: &Reason) -> String {
         Reason::Treaty(TreatyRefusal::Unknown) => {
             "; make it with `slackline treaty create`, or see `slackline treaty list`"
         }
-        Reason::Treaty(TreatyRefusal::NameTaken) => "; `slackline treaty drop` ends that one",
+        Reason::Treaty(TreatyRefusal::NameTaken) => {
+            "; `slackline treaty drop` ends that one, and --replace puts this one in its place"
+        }
         Reason::UnknownQuota => "; create it with `slackline quota create`, or see `slackline quota list`",
         Reason::Exhausted { .. } => "; try again when some are released, or ask for fewer",
         Reason::LimitDiffers { .. } => "; use that limit, or delete the quota first",
@@ -323,8 +325,11 @@ fn advice_on(aborted: &Aborted) -> String {
         Cause::WouldWait => {
             let left = aborted.until.and_then(|until| until.duration_since(SystemTime::now()).ok());
             let seconds = left.unwrap_or_default().as_secs() + 1;
+            // How long that takes is not known: mostly a round trip, and at most until a region that does not answer is given up.
             if aborted.key.as_ref().is_some_and(|key| key.treaty().is_some()) {
-                return format!("; to wait for that, give --max-wait {seconds}s and --deadline {seconds}s");
+                return format!(
+                    "; to wait for that, give --max-wait 1s: mostly a round trip is enough, and {seconds}s always are"
+                );
             }
             format!(
                 "; they end within {seconds}s: to wait for that, give --max-wait {seconds}s and --deadline {seconds}s"
@@ -385,6 +390,7 @@ pub(crate) fn aborted_json(aborted: &Aborted) -> Value {
     json!({
         "reason": aborted.cause.code(),
         "key": aborted.key.as_ref().map(ToString::to_string),
+        "treaty": aborted.key.as_ref().and_then(|key| key.treaty()),
         "site": aborted.site,
         "holders": aborted.holders,
         "until_unix_ms": aborted.until.map(unix_ms),

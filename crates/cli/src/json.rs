@@ -89,6 +89,10 @@ pub(crate) enum Unfit {
 impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // The parser's word for it is about the parser.
+            Self::NoJson(error) if error.to_string().starts_with("recursion limit") => {
+                write!(f, "it nests too deeply, at line {} column {}", error.line(), error.column())
+            }
             Self::NoJson(error) => write!(f, "no JSON: {error}"),
             Self::Ambiguous(error) => error.fmt(f),
         }

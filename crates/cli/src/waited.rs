@@ -27,8 +27,13 @@ pub(crate) enum Waited {
     Any,
     /// None but this one, an object's home.
     Home(String),
-    /// Every site: the command asks all of them.
+    /// Every site: the one that answered asked all others.
     Every,
+    /// Every site, of which each was asked by the command itself; some may not have answered.
+    Each {
+        /// True if some did not.
+        has_silent: bool,
+    },
     /// Those that took part in a transaction. Its site remembers them.
     Transaction(OperationId),
 }
@@ -43,7 +48,7 @@ impl Answered {
     pub(crate) async fn line(self, client: &Client, took: Duration) -> String {
         let Self { by, waited } = self;
         let shortest = match waited {
-            Waited::Every => None,
+            Waited::Every | Waited::Each { .. } => None,
             _ => shortest(&client.status(ROUND_TRIPS).await),
         };
         let asked = match waited {
@@ -60,6 +65,8 @@ impl Answered {
 fn waiting(waited: &Waited, asked: &[String], took: Duration, shortest: Option<Duration>) -> String {
     match (waited, shortest) {
         (Waited::Every, _) => ", after asking every site".to_owned(),
+        (Waited::Each { has_silent: false }, _) => ", by each site itself".to_owned(),
+        (Waited::Each { has_silent: true }, _) => ", by each site itself that answers".to_owned(),
         _ if !asked.is_empty() => format!(", after asking {}", asked.join(" and ")),
         // A measured round trip may be too long by the time that a busy site took to answer, hence the half.
         (_, Some(shortest)) if took < shortest / 2 => ", without waiting for another region".to_owned(),
@@ -117,6 +124,8 @@ mod tests {
             (Waited::Any, &[], 1, None, ""),
             (Waited::Any, &both, 152, Some(70), ", after asking eu and ap"),
             (Waited::Every, &[], 1, None, ", after asking every site"),
+            (Waited::Each { has_silent: false }, &[], 1, Some(70), ", by each site itself"),
+            (Waited::Each { has_silent: true }, &[], 1, Some(70), ", by each site itself that answers"),
         ] {
             assert_eq!(waiting(&waited, asked, millis(took), shortest.map(millis)), says);
         }

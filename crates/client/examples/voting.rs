@@ -1,6 +1,6 @@
-//! Who leads? Votes are counted in three regions, and every region knows at once, without asking the others: a treaty says that A
-//! leads, and the regions keep that true alone as long as it is. Start a cluster in another terminal, then run this with the address
-//! of any of its sites:
+//! Who leads? Votes are counted in three regions. One treaty says that A leads, another one that A does not: the regions keep that one
+//! alone that is true. So whoever asks knows at once, but for the first who asks after the lead has changed. Start a cluster in
+//! another terminal, then run this with the address of any of its sites:
 //!
 //! ```sh
 //! cargo run --release -- dev
@@ -32,8 +32,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 pub(crate) async fn tour(address: String) -> Result<bool, Box<dyn std::error::Error>> {
     let client = Client::connect([address]).await?;
     // Two statements, of which one is true. Which one is kept true is known without reading a vote.
-    let a_leads = client.treaty("a-leads", lead().at_least(1));
-    let b_leads = client.treaty("b-leads", lead().at_most(0));
+    let a_leads = client.treaty("election/a", lead().at_least(1));
+    let b_leads = client.treaty("election/b", lead().at_most(0));
+    begin(&client).await?;
 
     // Most of the first votes are for A, and then many for B.
     let mut answer = false;
@@ -52,6 +53,18 @@ pub(crate) async fn tour(address: String) -> Result<bool, Box<dyn std::error::Er
     Ok(answer)
 }
 
+/// No votes are cast yet.
+async fn begin(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
+    let all: Vec<Key> =
+        REGIONS.iter().flat_map(|region| ["a", "b"].map(|candidate| votes(region, candidate))).collect();
+    let all = &all;
+    let begun = client.transact(|txn| async move {
+        all.iter().try_for_each(|counter| txn.put_count(counter, 0))?;
+        Ok::<_, TxnError>(())
+    });
+    Ok(begun.await?.done()?)
+}
+
 /// Counts votes where they were cast. Nobody else is asked, unless they could change who leads.
 async fn cast(client: &Client, region: &str, candidate: &str, count: i64) -> Result<(), Box<dyn std::error::Error>> {
     let counter = &votes(region, candidate);
@@ -59,13 +72,17 @@ async fn cast(client: &Client, region: &str, candidate: &str, count: i64) -> Res
     Ok(())
 }
 
-/// True if A leads. The first who asks makes the treaty; from then on it is an object under a warranty.
+/// True if A leads. While one of the treaties is valid, that is known from one object under a warranty. The first who asks when neither
+/// is reads the votes, and makes the one that is true.
 async fn ask(client: &Client, a_leads: &Treaty, b_leads: &Treaty) -> Result<bool, Box<dyn std::error::Error>> {
     let asked = client.transact(|txn| async move {
-        if txn.holds(a_leads).await? {
+        if txn.valid(a_leads).await? {
             return Ok::<_, TxnError>(true);
         }
-        Ok(!txn.holds(b_leads).await?)
+        if txn.valid(b_leads).await? {
+            return Ok(false);
+        }
+        Ok(txn.holds(a_leads).await? || !txn.holds(b_leads).await?)
     });
     Ok(asked.await?.done()?)
 }

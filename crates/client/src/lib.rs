@@ -88,7 +88,8 @@ pub use slackline_session::txn::treaties::Order;
 pub use slackline_session::txn::{Committed, Memo, Page, Transaction, Txn, TxnError, fingerprint};
 pub use slackline_wire::lane_of;
 pub use treaties::{
-    SynchronizationCause, TreatiesFound, Treaty, TreatyNode, TreatyShown, TreatySynchronization, TreatyWatch,
+    SynchronizationCause, TreatiesFound, Treaty, TreatyFound, TreatyNode, TreatyShown, TreatySynchronization,
+    TreatyWatch,
 };
 
 /// The README's code is compiled with the tests, so that it stays true.

@@ -39,10 +39,24 @@ const AGAIN: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TreatiesFound {
-    /// Each with the region of its home, in the order of their names.
-    pub found: Vec<(String, Treaty)>,
+    /// In the order of their names.
+    pub found: Vec<TreatyFound>,
     /// The regions whose sites do not answer: treaties that have their homes there are not among them.
     pub missing: Vec<String>,
+    /// The regions that have more treaties than one answer has room for: not all of them are among them.
+    pub incomplete: Vec<String>,
+}
+
+/// One of them.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct TreatyFound {
+    /// The treaty.
+    pub treaty: Treaty,
+    /// The region of its home.
+    pub home: String,
+    /// True if a write has retracted it, and nobody has made it again.
+    pub is_retracted: bool,
 }
 
 /// A treaty: a statement about counters of several regions that the regions keep true alone. Cheap to clone.
@@ -92,6 +106,8 @@ pub struct TreatyShown {
     pub statement: Statement,
     /// True if the statement is kept true, and every home that it rests on answers.
     pub valid: bool,
+    /// True if a write has retracted it, and nobody has made it again.
+    pub is_retracted: bool,
     /// The sites that hold a right over it.
     pub holders: Vec<String>,
     /// The times that slack was divided again because somebody waited for it, since the sites started.
@@ -161,17 +177,19 @@ impl Client {
     /// No site answers.
     pub async fn treaties(&self) -> Result<TreatiesFound, ReadError> {
         let topology = self.topology();
-        let mut all = TreatiesFound { found: Vec::new(), missing: Vec::new() };
+        let mut all = TreatiesFound { found: Vec::new(), missing: Vec::new(), incomplete: Vec::new() };
         let (mut regions, mut asked) = (self.ask_all(|_| None), Vec::new());
         while let Some((home, here)) = regions.join_next().await.transpose().expect("it does not panic") {
             let region = &topology.regions[usize::from(home)];
             match here {
                 Ok(here) => {
                     let found = here.homes.iter().filter_map(|there| {
-                        let treaty = treaty::Treaty::of_value(&there.value).ok()?;
-                        Some((region.clone(), self.known(treaty_name(&there.name)?, region, &treaty)))
+                        let there_is = treaty::Treaty::of_value(&there.value).ok()?;
+                        let treaty = self.known(treaty_name(&there.name)?, region, &there_is);
+                        Some(TreatyFound { treaty, home: region.clone(), is_retracted: !there_is.is_valid })
                     });
                     all.found.extend(found);
+                    all.incomplete.extend(here.has_more.then(|| region.clone()));
                 }
                 Err(ReadError::Unreachable { asked: silent }) => {
                     all.missing.push(region.clone());
@@ -183,8 +201,9 @@ impl Client {
         if all.missing.len() == topology.regions.len() {
             return Err(ReadError::Unreachable { asked });
         }
-        all.found.sort_by(|(_, one), (_, other)| one.name().cmp(other.name()));
+        all.found.sort_by(|one, other| one.treaty.name().cmp(other.treaty.name()));
         all.missing.sort();
+        all.incomplete.sort();
         Ok(all)
     }
 
@@ -450,6 +469,7 @@ impl Treaty {
             home: name(key.home),
             statement: Statement::named(&found.statement, topology),
             valid: found.is_valid && all_up,
+            is_retracted: !found.is_valid,
             holders: there.holders.iter().map(|site| topology.name(*site)).collect(),
             rebalances: sum(|leaf| leaf.rebalances),
             gifts: sum(|leaf| leaf.gifts),

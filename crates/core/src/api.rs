@@ -396,6 +396,8 @@ pub struct TreatiesHere {
     pub leaves: Vec<LeafHere>,
     /// What waited there lately for slack of the treaty that was asked about, the oldest first; nothing if all were.
     pub synchronizations: Vec<Synchronization>,
+    /// True if more are at home there than one answer has room for.
+    pub has_more: bool,
 }
 
 /// A part that waited at a home for slack of a treaty, and so for another site.

@@ -145,7 +145,7 @@ same_fields! {
     Reported = internal::SlackLine { clause, slack, velocity, noise }
     Wanted = internal::WantedSlack { clause, to, amount, rate }
     Gave = internal::SlackGift { clause, total, rate }
-    TreatiesHere = v1::ShowTreatiesReply { homes, leaves, synchronizations }
+    TreatiesHere = v1::ShowTreatiesReply { homes, leaves, synchronizations, has_more }
     Synchronization = v1::Synchronization { cause, clause, sites; at = at_unix_us, waited = waited_us }
     TreatyHere = v1::TreatyHere { name, value, holders }
     LeafHere = v1::LeafHere { treaty, nonce, clauses, rebalances, gifts, extensions }

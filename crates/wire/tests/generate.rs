@@ -219,6 +219,7 @@ impl Generator {
                 sites: random.several(3, Self::site),
                 waited: random.number(),
             }),
+            has_more: self.flag(),
         }
     }
 

@@ -8,15 +8,15 @@ use std::time::SystemTime;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use slackline::{
-    Client, Key, Metric, Order, ReadError, Reason, Refused, Statement, SynchronizationCause, TreatyRefusal,
-    TreatyShown, TreatySynchronization,
+    Client, Key, Metric, Order, ReadError, Reason, Refused, Statement, SynchronizationCause, TreatyFound,
+    TreatyRefusal, TreatyShown, TreatySynchronization,
 };
 
 use super::object::key;
 use crate::duration;
 use crate::end::{self, End, Finish};
 use crate::json;
-use crate::output::{Table, list};
+use crate::output::{Table, counted, list};
 use crate::session::Connection;
 use crate::waited::{Answered, Waited};
 
@@ -132,7 +132,7 @@ impl Create {
             made.done()?;
             let json = json!({ "outcome": "done", "name": name, "statement": text });
             Ok(End::new(json, format!("treaty {name} is valid: {text}"))
-                .answered(Answered { by: None, waited: Waited::Every }))
+                .answered(Answered { by: None, waited: Waited::Each { has_silent: false } }))
         })
     }
 }
@@ -153,29 +153,43 @@ impl List {
         let Self { json, connection } = self;
         connection.run(json, async move |client: Client| {
             let found = client.treaties().await?;
-            let mut table = Table::new(&["TREATY", "HOME", "STATEMENT"]);
+            let mut table = Table::new(&["TREATY", "HOME", "STATE", "STATEMENT"]);
             let mut rows = Vec::new();
-            for (home, treaty) in &found.found {
+            for TreatyFound { treaty, home, is_retracted, .. } in &found.found {
                 let statement = treaty.statement().to_string();
-                table.row([treaty.name().to_owned(), home.clone(), shortened(&statement, 200)]);
-                rows.push(json!({ "name": treaty.name(), "home": home, "statement": statement }));
+                let state = if *is_retracted { "retracted" } else { "valid" };
+                let name = shortened(treaty.name(), NAME);
+                table.row([name, home.clone(), state.to_owned(), shortened(&statement, STATEMENT)]);
+                let name = treaty.name();
+                rows.push(json!({ "name": name, "home": home, "statement": statement, "retracted": is_retracted }));
             }
             let mut text = if rows.is_empty() { "no treaties".to_owned() } else { table.render() };
+            if found.found.iter().any(|found| found.treaty.is_unnamed()) {
+                text.push_str("\nA name that begins with = is of a treaty that a client made for itself.");
+            }
             if !found.missing.is_empty() {
                 let _ = write!(text, "\nnot those of {}: no answer from there", found.missing.join(", "));
             }
-            Ok(End::new(json!({ "treaties": rows, "missing": found.missing }), text)
-                .answered(Answered { by: None, waited: Waited::Every }))
+            for region in &found.incomplete {
+                let _ = write!(text, "\nthere are more at {region}, for which its answer has no room");
+            }
+            let json = json!({ "treaties": rows, "missing": found.missing, "incomplete": found.incomplete });
+            let waited = Waited::Each { has_silent: !found.missing.is_empty() };
+            Ok(End::new(json, text).answered(Answered { by: None, waited }))
         })
     }
 }
 
-/// The beginning of a statement, if it is long: one may be about thousands of counters.
-fn shortened(statement: &str, most: usize) -> String {
-    match statement.char_indices().nth(most) {
-        Some((end, _)) => format!("{}…", &statement[..end]),
-        None => statement.to_owned(),
+/// The most characters of a treaty's name and of its statement in the list, so that a line fits a terminal of 80 columns.
+const NAME: usize = 20;
+const STATEMENT: usize = 36;
+
+/// The beginning of a text, if it is long: a statement may be about thousands of counters.
+fn shortened(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
     }
+    text.chars().take(most - 1).chain(['…']).collect()
 }
 
 /// Shows a treaty, and the slack of each region
@@ -209,11 +223,10 @@ impl Show {
     fn run(self) -> Result<End, Finish> {
         let Self { name, watch, json, connection } = self;
         connection.run(json, async move |client: Client| {
-            let treaty = client.find_treaty(&name).await?.ok_or_else(unknown)?;
+            let treaty = find(&client, &name).await?;
             if !watch {
                 let shown = treaty.show().await.map_err(refused)?;
-                let answered = Answered { by: None, waited: Waited::Every };
-                return Ok(End::new(shown_json(&shown), shown_text(&shown)).answered(answered));
+                return Ok(End::new(shown_json(&shown), shown_text(&shown, 2_000)).answered(asked(&shown)));
             }
             let mut watched = treaty.watch().map_err(refused)?;
             let mut drawn = None;
@@ -223,7 +236,7 @@ impl Show {
                     _ = tokio::signal::ctrl_c() => return Ok(End::silent()),
                 };
                 let text = match next {
-                    Ok(shown) => shown_text(&shown),
+                    Ok(shown) => shown_text(&shown, 160),
                     // It is seen again when its home is back.
                     Err(reason @ Reason::Unreachable { .. }) => reason.to_string(),
                     Err(reason) => return Err(refused(reason)),
@@ -265,12 +278,12 @@ impl Explain {
     fn run(self) -> Result<End, Finish> {
         let Self { name, json, connection } = self;
         connection.run(json, async move |client: Client| {
-            let treaty = client.find_treaty(&name).await?.ok_or_else(unknown)?;
+            let treaty = find(&client, &name).await?;
             let (shown, waited) = treaty.explain().await.map_err(refused)?;
             let mut json = shown_json(&shown);
             json["synchronizations"] = waited.iter().map(waited_json).collect();
-            let text = format!("{}\n\n{}", shown_text(&shown), waited_text(&waited, SystemTime::now()));
-            Ok(End::new(json, text).answered(Answered { by: None, waited: Waited::Every }))
+            let text = format!("{}\n\n{}", shown_text(&shown, 2_000), waited_text(&waited, SystemTime::now()));
+            Ok(End::new(json, text).answered(asked(&shown)))
         })
     }
 }
@@ -325,26 +338,28 @@ impl Drop {
     fn run(self) -> Result<End, Finish> {
         let Self { name, json, connection } = self;
         connection.run(json, async move |client: Client| {
-            let treaty = client.find_treaty(&name).await?.ok_or_else(unknown)?;
+            let treaty = find(&client, &name).await?;
             treaty.drop().await.done()?;
             let json = json!({ "outcome": "done", "name": name });
-            Ok(End::new(json, format!("treaty {name} is gone")).answered(Answered { by: None, waited: Waited::Every }))
+            Ok(End::new(json, format!("treaty {name} is gone")).answered(Answered::by(None)))
         })
     }
-}
-
-fn unknown() -> Finish {
-    refused(Reason::Treaty(TreatyRefusal::Unknown))
 }
 
 fn refused(reason: Reason) -> Finish {
     Finish::Refused(Refused { reason, operation: None })
 }
 
-/// The treaty of this name, for a transaction.
+/// The treaty of this name.
 pub(crate) async fn find(client: &Client, name: &str) -> Result<slackline::Treaty, Finish> {
-    let found: Result<_, ReadError> = client.find_treaty(name).await;
-    found?.ok_or_else(unknown)
+    match client.find_treaty(name).await {
+        Ok(found) => found.ok_or_else(|| refused(Reason::Treaty(TreatyRefusal::Unknown))),
+        Err(error @ ReadError::Unreachable { .. }) => Err(Finish::Failed(format!(
+            "no site that answers is the home of a treaty {name}, and one that does not may be ({error}); `slackline status` shows \
+             which sites are up"
+        ))),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn shown_json(shown: &TreatyShown) -> Value {
@@ -369,6 +384,7 @@ fn shown_json(shown: &TreatyShown) -> Value {
         "home": shown.home,
         "statement": shown.statement.to_string(),
         "valid": shown.valid,
+        "retracted": shown.is_retracted,
         "until_unix_ms": null_time(),
         "holders": shown.holders,
         "rebalances": shown.rebalances,
@@ -384,19 +400,40 @@ fn null_time() -> Option<u64> {
     None
 }
 
-fn shown_text(shown: &TreatyShown) -> String {
-    let state = if shown.valid { "valid" } else { "not valid" };
+/// Who was asked for what a treaty shows: each of its regions, of which some may be down.
+fn asked(shown: &TreatyShown) -> Answered {
+    Answered { by: None, waited: Waited::Each { has_silent: shown.nodes.iter().any(|node| !node.up) } }
+}
+
+/// The treaty for a person, with so many characters of its statement.
+fn shown_text(shown: &TreatyShown, statement: usize) -> String {
+    let down = shown.nodes.iter().filter(|node| !node.up && node.parent.is_some()).map(|node| node.site.clone());
+    let down: BTreeSet<String> = down.collect();
+    let (state, why) = match shown.valid {
+        true => ("valid", String::new()),
+        false if shown.is_retracted => {
+            ("not valid", ": a write retracted it. Who asks if it holds makes it again, once it is true".to_owned())
+        }
+        false => {
+            let down: Vec<String> = down.into_iter().collect();
+            ("not valid", format!(": {} does not answer, or lost what it kept", list(&down)))
+        }
+    };
     let relied = match shown.holders.len() {
         0 => String::new(),
-        _ => format!(", relied upon by {}", list(&shown.holders)),
+        _ if shown.valid => format!(", relied upon by {}", list(&shown.holders)),
+        // Rights of before: who has one is told, or waits, before it is true no more.
+        _ => format!("; rights over it are left at {}", list(&shown.holders)),
     };
     let mut table = Table::new(&["PART", "#VALUE", "#BOUND", "#SLACK", "#MOVES/S", "#BOUND/S", "#LASTS"]);
     for node in &shown.nodes {
         let name = if node.parent.is_some() { format!("  {}", node.node) } else { node.node.clone() };
-        if !node.up && node.parent.is_some() {
+        if !node.up {
+            // What the others have comes to something, but not to what the whole does.
+            let state = if node.parent.is_some() { "down" } else { "unknown" };
             table.row([
                 name,
-                "down".to_owned(),
+                state.to_owned(),
                 String::new(),
                 String::new(),
                 String::new(),
@@ -416,12 +453,15 @@ fn shown_text(shown: &TreatyShown) -> String {
             lasts,
         ]);
     }
-    let counts = format!(
-        "{} rebalances, {} gifts, {} extensions, {} retractions",
-        shown.rebalances, shown.gifts, shown.extensions, shown.retracts
-    );
-    let statement = shortened(&shown.statement.to_string(), 2_000);
-    let head = format!("{}: {statement}\n{state} at {}{relied}", shown.name, shown.home);
+    let counts = [
+        counted(shown.rebalances, "rebalance"),
+        counted(shown.gifts, "gift"),
+        counted(shown.extensions, "extension"),
+        counted(shown.retracts, "retraction"),
+    ];
+    let counts = counts.join(", ");
+    let statement = shortened(&shown.statement.to_string(), statement);
+    let head = format!("{}: {statement}\n{state} at {}{why}{relied}", shown.name, shown.home);
     if shown.nodes.is_empty() {
         format!("{head}\n\n{counts}")
     } else {

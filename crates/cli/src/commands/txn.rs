@@ -343,10 +343,14 @@ fn parse_operation(operation: &RawValue) -> Result<Operation, Problem> {
     };
     let word = WORDS.split(", ").find(|word| fields.contains_key(*word));
     let Some(word) = word else { return problem(format!("none of {WORDS}")) };
+    let is_of_treaty = matches!(word, "holds" | "require");
     let Some(Ok(text)) = fields.remove(word).map(|text| json::string(text.get())) else {
-        return problem(format!("{word}: a key in quotes is expected, like \"eu:users/alice\""));
+        return problem(match is_of_treaty {
+            true => format!("{word}: the name of a treaty in quotes is expected"),
+            false => format!("{word}: a key in quotes is expected, like \"eu:users/alice\""),
+        });
     };
-    if matches!(word, "holds" | "require") {
+    if is_of_treaty {
         let operation = if word == "holds" { Operation::Holds(text) } else { Operation::Require(text) };
         return match fields.keys().next() {
             Some(other) => problem(format!("{other:?} does not belong to {word}")),

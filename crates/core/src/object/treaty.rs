@@ -58,6 +58,14 @@ pub fn treaty_name(object: &str) -> Option<&str> {
     object.strip_prefix(MARK)
 }
 
+/// The first character of the name of a treaty that a client makes for itself, of a statement that has no name.
+pub const UNNAMED: char = '=';
+
+/// True if a client has made the treaty of this name for itself.
+pub fn is_unnamed(treaty: &str) -> bool {
+    treaty.starts_with(UNNAMED)
+}
+
 /// The span's beginning under which all treaties of a home stand.
 pub fn treaty_prefix() -> String {
     debug_assert!(MARK.starts_with(CALL_MARK), "a treaty is a call");
@@ -112,6 +120,11 @@ pub enum Unfit {
     TooDeep,
 }
 
+/// True if what terms come to can be computed, whatever their counters come to: no multiple of a counter leaves 126 bits then.
+fn have_sound_weights<'a>(terms: impl Iterator<Item = &'a Term>) -> bool {
+    terms.map(|term| u128::from(term.weight.unsigned_abs())).sum::<u128>() <= i64::MAX as u128
+}
+
 /// One counter in a sum.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Term {
@@ -159,8 +172,8 @@ impl Metric {
         i64::try_from(self.exact(count, 0)?).map_err(|_| Unfit::OutOfRange)
     }
 
+    /// Its value, which may be out of the range of 64 bits, as may that of each metric in it: what they add up to need not be.
     fn exact(&self, count: &impl Fn(&ObjectKey) -> i64, depth: usize) -> Result<i128, Unfit> {
-        let within = |value: i128| i64::try_from(value).map(i128::from).map_err(|_| Unfit::OutOfRange);
         let at = |name: &String, home: &u16| i128::from(count(&ObjectKey::new(*home, name.clone())));
         if depth > DEPTH {
             return Err(Unfit::TooDeep);
@@ -169,9 +182,11 @@ impl Metric {
         match self {
             Metric::Counter(key) => Ok(i128::from(count(key))),
             Metric::Log2(key) => Ok(i128::from(log2(count(key)))),
-            Metric::Everywhere(name, homes) => within(homes.iter().map(|home| at(name, home)).sum()),
-            Metric::Sum(metrics) => within(metrics.iter().map(each).sum::<Result<i128, _>>()?),
-            Metric::Times(factor, metric) => within(i128::from(*factor) * each(metric)?),
+            Metric::Everywhere(name, homes) => Ok(homes.iter().map(|home| at(name, home)).sum()),
+            Metric::Sum(metrics) => {
+                metrics.iter().try_fold(0i128, |sum, metric| sum.checked_add(each(metric)?).ok_or(Unfit::OutOfRange))
+            }
+            Metric::Times(factor, metric) => i128::from(*factor).checked_mul(each(metric)?).ok_or(Unfit::OutOfRange),
             Metric::Min(metrics) => {
                 let values = metrics.iter().map(each).collect::<Result<Vec<_>, _>>()?;
                 values.into_iter().min().ok_or(Unfit::NoCounter)
@@ -211,8 +226,13 @@ impl Metric {
                 let counter = |home: &u16| ((ObjectKey::new(*home, name.clone()), false), 1);
                 Ok(vec![homes.iter().map(counter).collect()])
             }
-            Metric::Sum(metrics) => metrics.iter().try_fold(vec![Sum::new()], |sums, metric| {
+            Metric::Sum(metrics) => metrics.iter().try_fold(vec![Sum::new()], |mut sums, metric| {
                 let more = metric.sums(is_lower, count)?;
+                // Most are one sum, of perhaps thousands of counters: added to in place.
+                if let ([sum], [other]) = (&mut sums[..], &more[..]) {
+                    add(sum, other);
+                    return Ok(sums);
+                }
                 if sums.len() * more.len() > CLAUSES {
                     return Err(Unfit::TooManyParts);
                 }
@@ -251,8 +271,13 @@ impl Metric {
 /// The sum of two sums.
 fn added(one: &Sum, other: &Sum) -> Sum {
     let mut sum = one.clone();
-    other.iter().for_each(|(key, weight)| *sum.entry(key.clone()).or_default() += weight);
+    add(&mut sum, other);
     sum
+}
+
+/// Adds a sum to another.
+fn add(sum: &mut Sum, other: &Sum) {
+    other.iter().for_each(|(key, weight)| *sum.entry(key.clone()).or_default() += weight);
 }
 
 impl Statement {
@@ -282,24 +307,31 @@ impl Statement {
     }
 
     fn judge_within(&self, count: &impl Fn(&ObjectKey) -> i64, depth: usize) -> Result<(), Unfit> {
-        let holds = |value: i64, is_true: bool| if is_true { Ok(()) } else { Err(Unfit::NotTrue(value)) };
+        // A value out of the range of 64 bits is told as the end of that range.
+        let told = |value: i128| Unfit::NotTrue(value.clamp(i64::MIN.into(), i64::MAX.into()) as i64);
+        let says = |metric: &Metric, is_true: &dyn Fn(i128) -> bool| {
+            let value = metric.exact(count, 0)?;
+            if is_true(value) { Ok(()) } else { Err(told(value)) }
+        };
         match self {
             _ if depth > DEPTH => Err(Unfit::TooDeep),
-            Statement::AtLeast(metric, least) => metric.value(count).and_then(|value| holds(value, value >= *least)),
-            Statement::AtMost(metric, most) => metric.value(count).and_then(|value| holds(value, value <= *most)),
-            Statement::Equals(metric, other) => metric.value(count).and_then(|value| holds(value, value == *other)),
+            Statement::AtLeast(metric, least) => says(metric, &|value| value >= i128::from(*least)),
+            Statement::AtMost(metric, most) => says(metric, &|value| value <= i128::from(*most)),
+            Statement::Equals(metric, other) => says(metric, &|value| value == i128::from(*other)),
             Statement::All(statements) => statements.iter().try_for_each(|one| one.judge_within(count, depth + 1)),
         }
     }
 
     /// A statement that is true now and excludes this one; none if this one is not false, or it cannot be said.
     pub fn denial(&self, count: &impl Fn(&ObjectKey) -> i64) -> Option<Statement> {
-        let value = |metric: &Metric| metric.value(count).ok();
+        let value = |metric: &Metric| metric.exact(count, 0).ok();
         let below = |metric: &Metric, number: i64| {
-            (value(metric)? < number).then(|| Statement::AtMost(metric.clone(), number - 1))
+            let most = (value(metric)? < i128::from(number)).then(|| number.checked_sub(1))??;
+            Some(Statement::AtMost(metric.clone(), most))
         };
         let above = |metric: &Metric, number: i64| {
-            (value(metric)? > number).then(|| Statement::AtLeast(metric.clone(), number + 1))
+            let least = (value(metric)? > i128::from(number)).then(|| number.checked_add(1))??;
+            Some(Statement::AtLeast(metric.clone(), least))
         };
         match self {
             Statement::AtLeast(metric, least) => below(metric, *least),
@@ -329,6 +361,9 @@ impl Statement {
                     *terms.entry(key.home).or_default() += 1;
                 }
             }
+            if !have_sound_weights(clause.homes.values().flatten()) {
+                return Err(Unfit::OutOfRange);
+            }
             // What cancels out is as true as it is now, always.
             if !clause.homes.is_empty() && known.insert(clause.clone()) {
                 clauses.push(clause);
@@ -353,6 +388,12 @@ impl Statement {
             Ok::<_, Unfit>(metric.sums(false, count)?.into_iter().map(move |sum| (turned(sum), -i128::from(most))))
         };
         match self {
+            // What has no number of 64 bits now is true or false, but nobody could be told of its slack.
+            Statement::AtLeast(metric, _) | Statement::AtMost(metric, _) | Statement::Equals(metric, _)
+                if metric.value(count).is_err() =>
+            {
+                return Err(Unfit::OutOfRange);
+            }
             Statement::AtLeast(metric, number) => sums.extend(least(metric, *number)?),
             Statement::AtMost(metric, number) => sums.extend(most(metric, *number)?),
             Statement::Equals(metric, number) => {
@@ -495,7 +536,7 @@ impl Treaty {
 impl Note {
     /// True if it keeps the bounds, and is in order.
     pub fn is_sound(&self) -> bool {
-        let terms = |(_, terms, _): &(u32, Vec<Term>, i64)| !terms.is_empty();
+        let terms = |(_, terms, _): &(u32, Vec<Term>, i64)| !terms.is_empty() && have_sound_weights(terms.iter());
         treaty_name(&self.treaty.name).is_some_and(|name| !name.is_empty())
             && (1..=LEAVES).contains(&self.homes.len())
             && self.homes.windows(2).all(|pair| pair[0].0 < pair[1].0)
@@ -820,6 +861,35 @@ mod tests {
         assert_eq!(clauses.len(), 1);
         let weights: Vec<i64> = clauses[0].homes[&0].iter().map(|term| term.weight).collect();
         assert_eq!((clauses[0].homes.len(), weights), (2, vec![2, -2]));
+    }
+
+    /// A part of a sum may leave the range in which the sum is. A statement is as true then as by a pencil.
+    #[test]
+    fn statement_near_the_limits_of_counters_is_judged_exactly() {
+        let count = |key: &ObjectKey| if key.name == "x" { i64::MAX } else { i64::MIN };
+        let both = || Metric::Sum(vec![counter(0, "x"), counter(1, "x")]);
+        let around = Metric::Sum(vec![both(), counter(0, "y"), counter(1, "y")]);
+        assert_eq!((both().value(&count), around.value(&count)), (Err(Unfit::OutOfRange), Ok(-2)));
+        assert_eq!(Statement::AtLeast(both(), i64::MAX).judge(&count), Ok(()));
+        let most = Statement::AtMost(both(), 0);
+        assert_eq!(most.judge(&count), Err(Unfit::NotTrue(i64::MAX)));
+        assert_eq!(most.denial(&count), Some(Statement::AtLeast(both(), 1)));
+        assert_eq!(Statement::AtMost(counter(0, "x"), i64::MAX).denial(&count), None);
+
+        // A multiple that no number could hold is refused where the treaty is made, and where its counters are kept.
+        let half = || Metric::Times(1 << 62, Box::new(counter(0, "z")));
+        let nothing = |_: &ObjectKey| 0;
+        let clauses = |metric| Statement::AtLeast(metric, 0).clauses(&nothing);
+        assert_eq!(
+            clauses(Metric::Sum(vec![half(), Metric::Times(1 << 62, Box::new(counter(1, "z")))])),
+            Err(Unfit::OutOfRange)
+        );
+        assert!(clauses(half()).is_ok());
+        let huge = Metric::Times(
+            i64::MAX,
+            Box::new(Metric::Times(i64::MAX, Box::new(Metric::Times(i64::MAX, Box::new(counter(0, "x")))))),
+        );
+        assert_eq!(Statement::AtLeast(huge, 0).judge(&count), Err(Unfit::OutOfRange));
     }
 
     #[test]

@@ -37,7 +37,7 @@ use crate::codec::Malformed;
 use crate::id::{Incarnation, SiteId};
 use crate::machine::{Batch, KeySet};
 use crate::object::message::Message;
-use crate::object::treaty::treaty_name;
+use crate::object::treaty::{is_unnamed, treaty_name};
 use crate::object::{Abort, CALL_MARK, ObjectKey, Part, Span, is_call};
 use crate::right::Start;
 use crate::turn::{Here, Turn};
@@ -219,9 +219,10 @@ impl Calls {
         }
         let names: Vec<String> = table.view.heads_of(&range).map(|(key, _)| name_of(key)).collect();
         let idle = here.config.idle_calls;
-        // A treaty lasts until it is dropped: it costs nobody anything but a look at its bounds.
-        let functions = names.iter().filter(|name| treaty_name(name).is_none());
-        let unused = functions.filter(|name| self.uses.is_idle(here.now, name, idle));
+        // A treaty with a name of its own lasts until it is dropped: it costs nobody anything but a look at its bounds. Those that clients
+        // make for themselves come with each new statement, and nobody would drop them.
+        let may_go = names.iter().filter(|name| treaty_name(name).is_none_or(is_unnamed));
+        let unused = may_go.filter(|name| self.uses.is_idle(here.now, name, idle));
         let unused = unused.map(|name| ObjectKey { home: here.site.me.region, name: name.clone() }).collect();
 
         // At the end of a round, uses that are long ago are forgotten, and count as at the time since which uses are

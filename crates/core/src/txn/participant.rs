@@ -20,7 +20,7 @@ use super::calls::Calls;
 use super::claims::Claims;
 use super::leaves::Leaves;
 use super::locks::Locks;
-use super::participation::{Defence, InDoubt, MOST_PARTICIPANTS, Participation, Stage, State};
+use super::participation::{Defence, InDoubt, Participation, Stage, State, have_bits};
 use super::row::{self, Loss, Numbers, ParticipantRow};
 use super::table::{Table, judged, need_head, need_heads_of, need_reads, put_row, row_key};
 use super::treaties::{Retraction, deleted_treaties, note_needs, tell_deleted};
@@ -122,7 +122,7 @@ impl Participant {
             issuer: Issuer::default(),
             locks: Locks::default(),
             claims: Claims::default(),
-            leaves: Leaves::default(),
+            leaves: Leaves::new(token),
             retractions: BTreeMap::new(),
             entries: FxHashMap::default(),
             defending: BTreeSet::new(),
@@ -149,6 +149,7 @@ impl Participant {
         // Answers to an earlier life's inquiries are not to be expected, so each doubt is taken up at once. The order
         // is that of the ids: the same storage gives the same effects.
         self.leaves.resume(here);
+        self.resume_retractions(here);
         let mut ids: Vec<OperationId> = self.entries.keys().copied().collect();
         ids.sort_unstable();
         for id in ids {
@@ -428,7 +429,7 @@ impl Participant {
 
         // Another incarnation of this site was asked, perhaps once before. Its answer may have been `Prepared`, and is
         // lost: this one must not answer in its place, and says that.
-        if !participants.contains(&(me, turn.here.site.incarnation)) || participants.len() > MOST_PARTICIPANTS {
+        if !participants.contains(&(me, turn.here.site.incarnation)) || !have_bits(participants, id.site) {
             turn.out.send(id.site, Message::Inquired { id, known: Known::Lost, prepared: SiteSet::default() });
             return ControlFlow::Break(None);
         }
@@ -724,6 +725,9 @@ impl Participant {
             // Its client will come again, and should not find the same right: what was asked for may have been lost.
             Some(wait) if turn.here.now.mono > patience => {
                 self.ask_back(turn, id);
+                if let Some(part) = self.entries[&id].part() {
+                    self.leaves.press(turn, &self.locks, part);
+                }
                 let abort = wait.refusal(&turn.here);
                 self.refuse_part(turn, id, abort)
             }
@@ -856,6 +860,7 @@ impl Participant {
         };
         if let Some(part) = entry.part() {
             self.leaves.let_go(now, id, part, matches!(entry.state, State::Prepared(_)));
+            self.wake_for_slack(now);
         }
         if is_blocked {
             let writes = entry.part().into_iter().flat_map(|part| &part.writes);
@@ -874,8 +879,8 @@ impl Participant {
             self.leaves.note_write(turn.here.now, &self.locks, name, value.as_ref());
             self.leaves.look_ahead(turn, &self.locks, name);
         }
-        self.wake_for_slack(&turn.here);
         self.leaves.keep(turn.here.now, turn.here.site.me.region, &mut turn.out.batch, part);
+        self.wake_for_slack(turn.here.now.mono);
 
         // In the same batch as the writes: a write that came between them would not know that it has to cover the call.
         calls.note_part(&mut turn.out.batch, part);

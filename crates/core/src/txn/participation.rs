@@ -8,8 +8,15 @@ use crate::object::{Abort, Part, Rank};
 
 /// Among the bits of participants: the coordinator, where it does not take part itself.
 const COORDINATOR: SiteSet = SiteSet(1 << 63);
-/// The most participants of one transaction: each has a bit of its own, and the last bit is the coordinator's.
-pub(super) const MOST_PARTICIPANTS: usize = 63;
+/// The most participants of one transaction: each has a bit of its own.
+const MOST_PARTICIPANTS: usize = 64;
+
+/// True if each participant has a bit, and the coordinator too. It has the last one where it does not take part; where all 64 sites of a
+/// lane take part it is one of them.
+pub(super) fn have_bits(participants: &[(SiteId, Incarnation)], coordinator: SiteId) -> bool {
+    let takes_part = || participants.iter().any(|(site, _)| *site == coordinator);
+    participants.len() < MOST_PARTICIPANTS || participants.len() == MOST_PARTICIPANTS && takes_part()
+}
 
 /// The stage of a participant's part.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -34,7 +41,7 @@ impl Stage {
 pub(super) struct Participation {
     /// The end of the time in which it may be prepared, in microseconds since 1970: at or after it, it is refused.
     pub(super) deadline: i64,
-    /// The participants, each in the incarnation that was asked; at most [`MOST_PARTICIPANTS`].
+    /// The participants, each in the incarnation that was asked; as many as [`have_bits`].
     pub(super) participants: Vec<(SiteId, Incarnation)>,
     /// Its stage, with the data of that stage.
     pub(super) state: State,

@@ -239,17 +239,17 @@ impl<'a> Table<'a> {
         Self { view, site, incarnation, may_have_lost_data: false, is_bound: false, vouchers: (&[], Now::default()) }
     }
 
-    /// The same of all names in a span, calls included, as far as the view has them.
-    pub(super) fn all_as_written(&self, span: &Span) -> Vec<(String, Value)> {
+    /// The same of all names in a span, calls included; none if there was no room for them in the view.
+    pub(super) fn all_as_written(&self, span: &Span) -> Option<Vec<(String, Value)>> {
         let range = row_range(self.incarnation, span);
         if !self.view.ranges().contains(&range) {
-            return Vec::new();
+            return None;
         }
         let value = |(key, row): (&[u8], &[u8])| {
             let seen = decode_row(self.incarnation, row).expect("a row that storage vouches for");
             Some((String::from_utf8_lossy(&key[5..]).into_owned(), seen.value?))
         };
-        self.view.rows_of(&range).filter_map(value).collect()
+        Some(self.view.rows_of(&range).filter_map(value).collect())
     }
 
     /// The value that was written last, whatever became of the homes that it rests on; none if nothing is there.

@@ -48,6 +48,8 @@ pub(super) struct Retraction {
     is_wanted: bool,
     /// True from when new rights over the treaty are blocked, and no part that reads it is prepared.
     is_begun: bool,
+    /// The monotonic time of the timer that counts; zero before the first. It has no other: leaves ask again and again.
+    look_at: u64,
 }
 
 /// Adds the rows that a message about a treaty needs.
@@ -106,12 +108,17 @@ fn all_treaties() -> Span {
 impl Participant {
     /// The treaties that are at home here, and the leaves that are kept here; those of one treaty, if one is given.
     pub(super) fn show_treaties(&self, here: &Here, table: &Table, treaty: Option<&ObjectKey>) -> TreatiesHere {
-        let found = match treaty {
-            Some(treaty) if treaty.home != here.site.me.region => Vec::new(),
+        let (found, has_more) = match treaty {
+            Some(treaty) if treaty.home != here.site.me.region => (Vec::new(), false),
             Some(ObjectKey { name, .. }) => {
-                table.as_written(name).map(|value| (name.clone(), value)).into_iter().collect()
+                (table.as_written(name).map(|value| (name.clone(), value)).into_iter().collect(), false)
             }
-            None => table.all_as_written(&all_treaties()),
+            // Where what they hold is more than there is room for, none of it is at hand.
+            None => {
+                let found = table.all_as_written(&all_treaties());
+                let has_more = found.as_ref().is_none_or(|found| found.len() >= SHOWN);
+                (found.unwrap_or_default(), has_more)
+            }
         };
         let home = |(name, value): (String, Value)| {
             let holders = self.issuer.issued_over(&name).iter().map(|right| right.holder).collect();
@@ -119,7 +126,7 @@ impl Participant {
         };
         let leaves = self.leaves.show(here.now, &self.locks, treaty, SHOWN);
         let synchronizations = treaty.map(|treaty| self.leaves.waited_for(treaty)).unwrap_or_default();
-        TreatiesHere { homes: found.into_iter().map(home).collect(), leaves, synchronizations }
+        TreatiesHere { homes: found.into_iter().map(home).collect(), leaves, synchronizations, has_more }
     }
 
     /// The numbers that the counters of the leaves have come to that a part brings.
@@ -194,13 +201,13 @@ impl Participant {
             }
             says => self.leaves.hear(turn, &self.locks, from.region, &(treaty, nonce), says),
         }
-        self.wake_for_slack(&turn.here);
+        self.wake_for_slack(turn.here.now.mono);
     }
 
     /// Does what is due for leaves.
     pub(super) fn tick_leaves(&mut self, turn: &mut Turn) {
         self.leaves.tick(turn, &self.locks);
-        self.wake_for_slack(&turn.here);
+        self.wake_for_slack(turn.here.now.mono);
     }
 
     /// A part that waits: asks for the slack that it lacks.
@@ -208,14 +215,14 @@ impl Participant {
         if let Some(part) = self.entries[&id].part() {
             self.leaves.want(turn, &self.locks, id, part);
         }
-        self.wake_for_slack(&turn.here);
+        self.wake_for_slack(turn.here.now.mono);
     }
 
     /// Has the parts looked at for which slack came, or a treaty went.
-    pub(super) fn wake_for_slack(&mut self, here: &Here) {
+    pub(super) fn wake_for_slack(&mut self, now: u64) {
         for id in self.leaves.take_woken() {
             if self.entries.get(&id).is_some_and(|entry| entry.stage() == Stage::Defending) {
-                self.look_at(id, here.now.mono);
+                self.look_at(id, now);
             }
         }
     }
@@ -246,7 +253,7 @@ impl Participant {
             None => {
                 let token = self.next_token();
                 let (asked_by, name) = (BTreeSet::new(), treaty.name);
-                let new = Retraction { name, nonce, asked_by, is_wanted: false, is_begun: false };
+                let new = Retraction { name, nonce, asked_by, is_wanted: false, is_begun: false, look_at: 0 };
                 self.retractions.insert(token, new);
                 token
             }
@@ -255,6 +262,23 @@ impl Participant {
         retraction.asked_by.insert(from.region);
         retraction.is_wanted |= !is_question;
         self.go_on_retracting(turn, table, calls, token);
+    }
+
+    /// The site serves, in this start. A treaty of this home whose leaf here has let go of its bounds was being retracted: nobody may rely on
+    /// it in this life either, from the beginning. To other homes this site does not vouch; to itself it has nothing to say.
+    pub(super) fn resume_retractions(&mut self, here: &Here) {
+        let me = here.site.me.region;
+        let given_up: Vec<(ObjectKey, u64)> =
+            self.leaves.given_up().filter(|(treaty, _)| treaty.home == me).cloned().collect();
+        for (ObjectKey { name, .. }, nonce) in given_up {
+            let token = self.next_token();
+            self.issuer.block(&name);
+            self.locks.bar(&name);
+            let asked_by = BTreeSet::from([me]);
+            let begun = Retraction { name, nonce, asked_by, is_wanted: true, is_begun: true, look_at: 0 };
+            self.retractions.insert(token, begun);
+            self.look_at_retraction(token, here.now.mono);
+        }
     }
 
     /// Adds the rows that a retraction needs.
@@ -271,7 +295,15 @@ impl Participant {
         let tokens =
             self.retractions.iter().filter(|(_, retraction)| is_concerned(retraction)).map(|(token, _)| *token);
         let tokens: Vec<u64> = tokens.collect();
-        self.timers.extend(tokens.into_iter().map(|token| (now, Timer::Retraction(token))));
+        tokens.into_iter().for_each(|token| self.look_at_retraction(token, now));
+    }
+
+    /// Sets when a retraction is looked at next, in place of any other time.
+    fn look_at_retraction(&mut self, token: u64, at: u64) {
+        let retraction = self.retractions.get_mut(&token).expect("looked up by the caller");
+        self.timers.remove(&(retraction.look_at, Timer::Retraction(token)));
+        retraction.look_at = at;
+        self.timers.insert((at, Timer::Retraction(token)));
     }
 
     /// Retracts a treaty if nobody can rely on it any more; else waits. Answers at once if that was done before.
@@ -285,9 +317,7 @@ impl Participant {
         // treaty, what was asked for may be about to be made.
         let is_changing = self.locks.is_changing(&name);
         if is_changing || !table.view.knows(&row_key(table.incarnation, &name)) {
-            let at = if is_changing { now.mono + SOON } else { now.mono };
-            self.timers.insert((at, Timer::Retraction(token)));
-            return;
+            return self.look_at_retraction(token, if is_changing { now.mono + SOON } else { now.mono });
         }
 
         let present = treaty_here(table, &name).filter(|(there, _)| there.nonce == nonce && there.is_valid);
@@ -314,12 +344,10 @@ impl Participant {
         if let Some(over_at) = self.issuer.over_at(now, &name) {
             self.ask_back_names(turn, &[name]);
             let again = now.mono + (2 * turn.here.longest_round_trip()).max(ASK);
-            self.timers.insert((over_at.min(again), Timer::Retraction(token)));
-            return;
+            return self.look_at_retraction(token, over_at.min(again));
         }
         if self.locks.is_locked(&name) {
-            self.timers.insert((now.mono + SOON, Timer::Retraction(token)));
-            return;
+            return self.look_at_retraction(token, now.mono + SOON);
         }
 
         self.end_retraction(token);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use slackline_core::object::{CALL_MARK, ObjectKey};
@@ -123,14 +123,15 @@ impl<H> Registry<H> {
         self.known().is_off = true;
     }
 
-    /// Reserves a place for a proposal of a call, if it may be proposed now. Then [`Registry::proposed`] must follow.
-    pub(super) fn reserve_proposal(&self, call: &ObjectKey, now: Time) -> bool {
+    /// Reserves a place for a proposal of a call; none if it may not be proposed now.
+    pub(super) fn reserve_proposal(self: &Arc<Self>, call: &ObjectKey, now: Time) -> Option<Place<H>> {
         let mut known = self.known();
         let waits = known.refused.get(call).is_some_and(|(until, _)| now < *until);
-        let may = !waits && known.under_way < PROPOSALS;
-        known.under_way += usize::from(may);
-        assert!(known.under_way <= PROPOSALS, "proposals under way are bounded");
-        may
+        if waits || known.under_way >= PROPOSALS {
+            return None;
+        }
+        known.under_way += 1;
+        Some(Place { registry: Arc::clone(self), call: call.clone() })
     }
 
     /// The treaty that says that another one's statement is false, as it was found last.
@@ -149,11 +150,9 @@ impl<H> Registry<H> {
         before.is_some_and(|before| before.key == denial.key)
     }
 
-    /// A call was proposed, and registered or not. `random` spreads clients that proposed the same.
-    pub(super) fn proposed(&self, call: &ObjectKey, now: Time, random: u64, was_registered: bool) {
+    /// A call was proposed, and registered or not.
+    fn proposed(&self, call: &ObjectKey, now: Time, random: u64, was_registered: bool) {
         let mut known = self.known();
-        assert!(known.under_way > 0, "each proposal reserves its place and gives it back once");
-        known.under_way -= 1;
         if was_registered {
             known.refused.remove(call);
             return;
@@ -167,6 +166,27 @@ impl<H> Registry<H> {
             let entry = known.refused.entry(call.clone()).or_insert((now, PAUSES.0));
             *entry = (now + jittered(entry.1, random), (entry.1 * 2).min(PAUSES.1));
         }
+    }
+}
+
+/// A place for a proposal. It is given back when this is dropped: a program that waits for a proposal may be given up.
+pub(super) struct Place<H: 'static> {
+    registry: Arc<Registry<H>>,
+    call: ObjectKey,
+}
+
+impl<H: 'static> Place<H> {
+    /// The call was proposed, and registered or not. `random` spreads clients that proposed the same.
+    pub(super) fn proposed(self, now: Time, random: u64, was_registered: bool) {
+        self.registry.proposed(&self.call, now, random, was_registered);
+    }
+}
+
+impl<H: 'static> Drop for Place<H> {
+    fn drop(&mut self) {
+        let mut known = self.registry.known();
+        assert!(known.under_way > 0, "each proposal reserves its place and gives it back once");
+        known.under_way -= 1;
     }
 }
 
@@ -189,15 +209,24 @@ mod tests {
 
     #[test]
     fn call_that_was_not_registered_is_left_alone_for_longer_and_longer() {
-        let (memos, call, now) = (Registry::<()>::default(), ObjectKey::new(0, "\u{1}f"), Time(0));
-        assert!(memos.reserve_proposal(&call, now));
-        memos.proposed(&call, now, 1023, false);
-        assert!(!memos.reserve_proposal(&call, now + PAUSES.0 / 2));
-        assert!(memos.reserve_proposal(&call, now + PAUSES.0));
-        memos.proposed(&call, now + PAUSES.0, 1023, false);
-        assert!(!memos.reserve_proposal(&call, now + PAUSES.0 * 2));
-        assert!(memos.reserve_proposal(&call, now + PAUSES.0 * 3));
-        memos.proposed(&call, now, 0, true);
-        assert!(memos.reserve_proposal(&call, now));
+        let (memos, call, now) = (Arc::new(Registry::<()>::default()), ObjectKey::new(0, "\u{1}f"), Time(0));
+        let reserve = |now| memos.reserve_proposal(&call, now);
+        reserve(now).expect("it was never tried").proposed(now, 1023, false);
+        assert!(reserve(now + PAUSES.0 / 2).is_none());
+        reserve(now + PAUSES.0).expect("the pause is over").proposed(now + PAUSES.0, 1023, false);
+        assert!(reserve(now + PAUSES.0 * 2).is_none());
+        reserve(now + PAUSES.0 * 3).expect("twice the pause is over").proposed(now, 0, true);
+        assert!(reserve(now).is_some());
+    }
+
+    /// A program that waits for its proposal may be given up, any number of times.
+    #[test]
+    fn place_of_a_proposal_that_is_given_up_is_given_back() {
+        let (memos, call) = (Arc::new(Registry::<()>::default()), ObjectKey::new(0, "\u{1}f"));
+        let reserve = || memos.reserve_proposal(&call, Time(0));
+        let places: Vec<_> = (0..PROPOSALS).map_while(|_| reserve()).collect();
+        assert!(places.len() == PROPOSALS && reserve().is_none());
+        drop(places);
+        assert!(reserve().is_some());
     }
 }

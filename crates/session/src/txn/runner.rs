@@ -320,10 +320,11 @@ impl Transaction {
     /// Has what was computed in a run that is committed registered, in the background: nobody waits for it.
     fn propose(&self, region: Option<u16>, draft: &Draft) {
         let Some((call, mut proposal)) = draft.proposal(self.port.random()) else { return };
-        let (port, memos, now) = (Arc::clone(&self.port), Arc::clone(&self.memos), self.port.now());
-        if proposal.normalize().is_err() || !memos.reserve_proposal(&call, now) {
+        let (port, now) = (Arc::clone(&self.port), self.port.now());
+        if proposal.normalize().is_err() {
             return;
         }
+        let Some(place) = self.memos.reserve_proposal(&call, now) else { return };
 
         let work = async move {
             let mut was_registered = false;
@@ -337,7 +338,7 @@ impl Transaction {
                 let Some((_, calls)) = depended(port.topology(), &reason) else { break };
                 Draft::revoke_in(&mut proposal, &calls);
             }
-            memos.proposed(&call, port.now(), port.random(), was_registered);
+            place.proposed(port.now(), port.random(), was_registered);
         };
         self.port.spawn(Box::pin(work));
     }

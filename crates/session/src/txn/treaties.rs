@@ -117,6 +117,11 @@ impl Treaty {
         &self.name
     }
 
+    /// True if a client named it by what it says, for itself; see [`Treaty::from`].
+    pub fn is_unnamed(&self) -> bool {
+        treaty::is_unnamed(&self.name)
+    }
+
     /// Its statement.
     pub fn statement(&self) -> &Statement {
         &self.statement
@@ -157,7 +162,7 @@ impl From<&Statement> for Treaty {
         let hash = text
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-        Treaty::new(&format!("={hash:016x}"), statement.clone())
+        Treaty::new(&format!("{}{hash:016x}", treaty::UNNAMED), statement.clone())
     }
 }
 
@@ -248,9 +253,12 @@ impl Txn {
             return Ok(());
         }
 
-        // Of the transaction as a whole there is nothing that could be undone: it is refused, if the program ends so.
+        // Of the transaction as a whole there is nothing that could be undone: it is refused, if the program ends so. A treaty with a name
+        // is named.
         if self.layer == ROOT {
-            self.fail(Failure::of(Cause::NotMet, None));
+            let topology = self.run.port.topology();
+            let placed = treaty.place(topology).ok().filter(|_| !treaty.is_unnamed());
+            self.fail(Failure::of(Cause::NotMet, placed.map(|placed| topology.key(&placed.key))));
         }
         Err(TxnError::NotMet(treaty.statement.to_string()))
     }
@@ -271,12 +279,10 @@ impl Txn {
     /// Makes a treaty, if its statement is true; false if it was not made, or in vain lately.
     async fn make(&self, placed: &Placed) -> bool {
         let run = &self.run;
-        if !run.memos.reserve_proposal(&placed.key, run.port.now()) {
-            return false;
-        }
+        let Some(place) = run.memos.reserve_proposal(&placed.key, run.port.now()) else { return false };
         let making = make(Arc::clone(&run.port), run.site, placed, Existing::Kept, run.deadline);
         let was_made = matches!(making.await, Outcome::Done(_));
-        run.memos.proposed(&placed.key, run.port.now(), run.port.random(), was_made);
+        place.proposed(run.port.now(), run.port.random(), was_made);
         was_made
     }
 
@@ -289,14 +295,15 @@ impl Txn {
         let Ok(mut denial) = named.place(run.port.topology()) else { return };
         denial.tree = placed.tree.clone();
         let is_again = run.memos.deny(&placed.key, denial.clone());
-        if !is_again || !run.memos.reserve_proposal(&denial.key, run.port.now()) {
+        if !is_again {
             return;
         }
-        let (port, memos, site, deadline) = (Arc::clone(&run.port), Arc::clone(&run.memos), run.site, run.deadline);
+        let Some(place) = run.memos.reserve_proposal(&denial.key, run.port.now()) else { return };
+        let (port, site, deadline) = (Arc::clone(&run.port), run.site, run.deadline);
         run.port.spawn(Box::pin(async move {
             let making = make(Arc::clone(&port), site, &denial, Existing::Kept, deadline);
             let was_made = matches!(making.await, Outcome::Done(_));
-            memos.proposed(&denial.key, port.now(), port.random(), was_made);
+            place.proposed(port.now(), port.random(), was_made);
         }));
     }
 

@@ -219,9 +219,11 @@ impl Simulation {
         let ops = &self.oracle.sessions[&(site, session.incarnation, session.id)];
         let op = |sequence: u64| &self.oracle.ops[ops[sequence as usize - 1] as usize];
 
-        // A client stays within a window of what the site has answered: it does not jump again before its last jump was.
-        let landed_from = if session.floor > 0 { session.floor + SESSION_WINDOW - 1 } else { 1 };
-        if !(landed_from..session.next).any(|sequence| op(sequence).told.is_some()) {
+        // A client stays within a window of what the site has answered: it does not jump again before its last jump was. That a site is not
+        // ready says nothing of the session.
+        let has_jumped = session.floor > 1;
+        let landed_from = if has_jumped { session.floor + SESSION_WINDOW - 1 } else { 1 };
+        if !(landed_from..session.next).any(|sequence| op(sequence).told.as_ref().is_some_and(is_definitive)) {
             return;
         }
         let waiting = |sequence: &u64| ops_wait(op(*sequence));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Asking, Lack, Leaf, Leaves, Making, PRESSED, Purpose, Stage, TRIES, Timer, WAITED, WAITED_SHOWN, Want, clamped, say,
+    Asking, Lack, Leaf, Leaves, Making, Purpose, Stage, TRIES, Timer, WAITED, WAITED_SHOWN, Want, clamped, say,
 };
 use crate::api::{Synchronization, SynchronizationCause};
 use crate::clock::MILLISECOND;
@@ -24,6 +24,12 @@ impl Asking {
     /// True if parts wait for it.
     fn is_awaited(&self) -> bool {
         self.purpose == Purpose::Awaited
+    }
+
+    /// What those that have answered have of a clause.
+    fn spare(&self, clause: u32) -> i128 {
+        let lines = self.reports.values().flatten().filter(|line| line.clause == clause);
+        lines.map(|line| i128::from(line.slack.max(0))).sum()
     }
 }
 
@@ -50,33 +56,25 @@ impl Leaves {
         makings.iter().for_each(|making| self.ask_for_wanted(turn, making));
     }
 
-    /// A part that may not wait for slack is refused. Its client will come again, and should find the slack; where it still lacks it then,
-    /// the treaty retracted, or no client without patience could ever break a treaty.
+    /// A part that may not wait for slack is refused. Its client will come again, and should find the slack; or, where there is not enough,
+    /// the treaty retracted: no client without patience could ever break a treaty otherwise. So the slack is asked for as if the part waited.
     pub(in crate::txn) fn press(&mut self, turn: &mut Turn, locks: &Locks, part: &Part) {
-        let now = turn.here.now.mono;
         let mut lacking: BTreeMap<Making, BTreeSet<u32>> = BTreeMap::new();
-        for Lack { making, clause, .. } in self.lacks(locks, part) {
+        for Lack { making, clause, amount } in self.lacks(locks, part) {
+            let leaf = self.leaves.get_mut(&making).expect("it lacks slack");
+            // For a part that relies on the treaty it is not retracted.
+            if !part.relies.contains(&making.0) {
+                let pressed = leaf.pressed.entry(clause).or_default();
+                *pressed = amount.max(*pressed);
+            }
             lacking.entry(making).or_default().insert(clause);
         }
         for (making, clauses) in lacking {
-            let leaf = self.leaves.get_mut(&making).expect("it lacks slack");
-            if leaf.stage != Stage::Kept || leaf.asking.is_some() {
-                continue;
-            }
-
-            // For a part that relies on the treaty it is not retracted.
-            let relies = part.relies.contains(&making.0);
-            let was_pressed = !relies && leaf.pressed.replace(now).is_some_and(|before| now - before < PRESSED);
-            if !was_pressed {
-                self.ask(turn, &making, clauses, Purpose::Divide);
-            }
-            if relies {
-                continue;
-            }
-            let leaf = self.leaves.get_mut(&making).expect("looked up above");
-            if was_pressed || leaf.asking.is_none() {
-                leaf.stage = Stage::Retracting(now);
-                self.ask_to_retract(turn, &making);
+            let leaf = &self.leaves[&making];
+            match part.relies.contains(&making.0) {
+                false => self.ask_for_wanted(turn, &making),
+                true if leaf.stage != Stage::Kept || leaf.asking.is_some() => {}
+                true => self.ask(turn, &making, clauses, Purpose::Divide),
             }
         }
     }
@@ -132,12 +130,13 @@ impl Leaves {
         std::mem::take(&mut self.woken)
     }
 
-    /// What parts lack of each clause of a leaf, in sum.
+    /// What parts lack of each clause of a leaf, in sum, those included that would not wait for it.
     pub(super) fn wanted(&self, making: &Making) -> BTreeMap<u32, i128> {
-        let mut wanted: BTreeMap<u32, i128> = BTreeMap::new();
+        let mut wanted = self.leaves.get(making).map(|leaf| leaf.pressed.clone()).unwrap_or_default();
         for ((of, clause), amount) in self.wants.values().flat_map(|want| &want.lacks) {
             if of == making {
-                *wanted.entry(*clause).or_default() += amount;
+                let sum = wanted.entry(*clause).or_default();
+                *sum = sum.saturating_add(*amount);
             }
         }
         wanted
@@ -148,11 +147,11 @@ impl Leaves {
         self.woken.extend(self.wants.iter().filter(|(_, want)| want.lacks_of(making)).map(|(id, _)| *id));
     }
 
-    /// Asks for the slack that parts lack, if nobody is asked yet.
+    /// Asks for the slack that parts lack, if nobody is asked yet. A question that leaves out a clause of which something is lacking now is
+    /// asked anew.
     pub(super) fn ask_for_wanted(&mut self, turn: &mut Turn, making: &Making) {
         let Some(leaf) = self.leaves.get(making) else { return };
-        let is_asking = leaf.asking.as_ref().is_some_and(Asking::is_awaited);
-        if is_asking || matches!(leaf.stage, Stage::Leaving(_) | Stage::Free) {
+        if matches!(leaf.stage, Stage::Prepared | Stage::Leaving(_) | Stage::Free) {
             return;
         }
 
@@ -161,7 +160,9 @@ impl Leaves {
             return self.deny(turn.here.now.mono, making);
         }
         let clauses: BTreeSet<u32> = self.wanted(making).into_keys().collect();
-        if !clauses.is_empty() {
+        let asking = leaf.asking.as_ref().filter(|asking| asking.is_awaited());
+        let is_asked = asking.is_some_and(|asking| clauses.is_subset(&asking.clauses));
+        if !clauses.is_empty() && !is_asked {
             self.ask(turn, making, clauses, Purpose::Awaited);
         }
     }
@@ -177,7 +178,7 @@ impl Leaves {
             token,
             clauses,
             purpose,
-            groups: 0,
+            groups: leaf.groups(&turn.here).into(),
             missing: BTreeSet::new(),
             reports: BTreeMap::new(),
             is_planned: false,
@@ -192,20 +193,17 @@ impl Leaves {
         let lane = turn.here.site.me.lane;
         loop {
             let leaf = self.leaves.get_mut(making).expect("looked up by the caller");
-            let groups = leaf.groups(&turn.here);
             let asking = leaf.asking.as_mut().expect("somebody is asked");
+            if asking.groups.is_empty() {
+                return self.give_up(turn, making);
+            }
 
             // For what is lacking two groups at a time are asked: if the nearer one has not enough, what the other one has is on its way
             // already. Where the whole slack is divided again, all are.
-            let from = asking.groups;
             let is_for_all = asking.purpose == Purpose::Divide;
-            let next = if is_for_all { groups.len() } else { from + AT_A_TIME };
-            asking.groups = next.min(groups.len());
-            if asking.groups == from {
-                return self.give_up(turn, making);
-            }
+            let count = if is_for_all { asking.groups.len() } else { AT_A_TIME.min(asking.groups.len()) };
             let is_there = |home: &u16| turn.here.is_reachable(SiteId::new(*home, lane));
-            let next: Vec<u16> = groups[from..asking.groups].iter().flatten().copied().filter(is_there).collect();
+            let next: Vec<u16> = asking.groups.drain(..count).flatten().filter(is_there).collect();
             if next.is_empty() {
                 continue;
             }
@@ -278,8 +276,8 @@ impl Leaves {
         let lacking = self.lacking(making);
         let Self { leaves, noted, .. } = self;
         let leaf = leaves.get_mut(making).expect("looked up by the caller");
-        let has_more = leaf.asking.as_ref().is_some_and(|asking| asking.groups < leaf.groups(&turn.here).len());
         let asking = leaf.asking.as_mut().expect("somebody was asked");
+        let has_more = !asking.groups.is_empty();
 
         let mut gives: BTreeMap<u16, Vec<Wanted>> = BTreeMap::new();
         for clause in &asking.clauses {
@@ -291,8 +289,7 @@ impl Leaves {
 
             // Where the others have not what parts wait for, it is no use to ask them for some of it. What is wanted ahead is divided then as
             // it is.
-            let spare: i128 = parts[1..].iter().map(|(_, part)| i128::from(part.slack.max(0))).sum();
-            if spare < lack && (asking.is_awaited() || has_more) {
+            if asking.spare(*clause) < lack && (asking.is_awaited() || has_more) {
                 return self.ask_more(turn, making);
             }
 
@@ -301,6 +298,8 @@ impl Leaves {
             let mut rest: Vec<Outlook> = parts.iter().map(|(_, part)| *part).collect();
             let own = rest[0].slack;
             if first > 0 {
+                // Nor does the shortage of one that is below its bound for a moment: nothing that anybody waits for is to go there.
+                rest.iter_mut().for_each(|part| part.slack = part.slack.max(0));
                 rest[0].slack = clamped(-first);
             }
             let mut shares: Vec<Share> = match turn.here.config.slack {
@@ -375,12 +374,21 @@ impl Leaves {
         let is_awaited = leaf.asking.as_ref().is_some_and(Asking::is_awaited);
         let Some(asking) = leaf.asking.take().filter(|_| is_awaited) else { return };
 
+        // Only what lacks slack of a clause of which there is not enough is judged. Where donors had enough each time, and gave it to others,
+        // nobody knows which clause that is.
+        let wanted = self.wanted(making);
+        let has_too_little = |(clause, lack): &(&u32, &i128)| asking.spare(**clause) < **lack;
+        let mut short: BTreeSet<u32> = wanted.iter().filter(has_too_little).map(|(clause, _)| *clause).collect();
+        if short.is_empty() {
+            short.extend(wanted.keys());
+        }
+
         // Often the first one that is told adds to what there is too little of. Then the others find enough; if all were told at once, all
         // would add, and be in each other's way. So they wait for as long as that may take, once.
         let mut lacking: Vec<(u64, OperationId)> = self
             .wants
             .iter()
-            .filter(|(_, want)| want.relies_on(making))
+            .filter(|(_, want)| want.relies_on(making) && want.lacks_some(making, &short))
             .map(|(id, want)| (want.since.mono, *id))
             .collect();
         lacking.sort_unstable();
@@ -393,7 +401,8 @@ impl Leaves {
         self.refuse(turn.here.now.mono, making, lacking.into_iter().map(|(_, id)| id));
 
         let leaf = self.leaves.get_mut(making).expect("looked up above");
-        let is_broken = self.wants.values().any(|want| want.lacks_of(making) && !want.relies.contains(&making.0));
+        let breaks = |want: &Want| want.lacks_some(making, &short) && !want.relies.contains(&making.0);
+        let is_broken = leaf.pressed.keys().any(|clause| short.contains(clause)) || self.wants.values().any(breaks);
         if is_broken && leaf.stage == Stage::Kept {
             leaf.stage = Stage::Retracting(turn.here.now.mono);
             self.ask_to_retract(turn, making);
@@ -401,6 +410,9 @@ impl Leaves {
             let until = turn.here.now.mono + 2 * turn.here.longest_round_trip() + 50 * MILLISECOND;
             leaf.asking = Some(Asking { is_planned: true, missing: BTreeSet::new(), tries: 0, until, ..asking });
             self.timers.insert((until, Timer::Asked(making.clone())));
+        } else {
+            // Those that are left lack nothing of which there is too little. Each time that this is reached there are fewer of them.
+            self.ask_for_wanted(turn, making);
         }
     }
 

@@ -175,6 +175,7 @@ impl Leaves {
                 held.totals.receive(usize::from(from), donor, total);
                 held.bound -= missing as i128;
                 held.check();
+                leaf.slack_came(clause, missing as i128);
                 is_more = true;
                 self.write_clause(&mut turn.out.batch, making, clause);
             }

@@ -93,8 +93,6 @@ const AGAIN: u64 = 250 * MILLISECOND;
 const CONFIRM: u64 = 60 * SECOND;
 /// The number of times that the others are asked for slack for one shortage, while they have enough together.
 const TRIES: u32 = 6;
-/// For so long a leaf remembers that a part was refused which may not wait for slack, in microseconds.
-const PRESSED: u64 = 10 * SECOND;
 /// The most parts that are remembered because they waited for slack; and those of one treaty that are shown.
 const WAITED: usize = 4096;
 const WAITED_SHOWN: usize = 64;
@@ -132,8 +130,9 @@ struct Leaf {
     clauses: Clauses,
     /// The question for slack that is under way.
     asking: Option<Asking>,
-    /// The monotonic time at which a part was refused last that may not wait for slack.
-    pressed: Option<u64>,
+    /// What a part lacked, by clause, that was refused because it may not wait for it: the most of several parts. It is asked for as if the
+    /// part waited, and goes as so much slack comes.
+    pressed: BTreeMap<u32, i128>,
     /// The number of times that slack was divided again since the treaty was new.
     plans: u32,
     /// What it has counted since this life of the site began.
@@ -199,8 +198,8 @@ struct Asking {
     clauses: BTreeSet<u32>,
     /// For what.
     purpose: Purpose,
-    /// The number of groups of homes that are asked.
-    groups: usize,
+    /// The groups of homes that are not asked yet, the next one first.
+    groups: VecDeque<Vec<u16>>,
     /// The homes that are asked and have not answered.
     missing: BTreeSet<u16>,
     /// The answers, by home.
@@ -216,7 +215,7 @@ struct Asking {
 /// For what slack is asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Purpose {
-    /// Parts wait for it.
+    /// Parts wait for it, or were refused because they may not.
     Awaited,
     /// Nobody does yet: this much is wanted ahead, by clause.
     Ahead(BTreeMap<u32, i128>),
@@ -243,6 +242,11 @@ impl Want {
     /// True if it lacks slack of a treaty.
     fn lacks_of(&self, making: &Making) -> bool {
         self.lacks.keys().any(|(of, _)| of == making)
+    }
+
+    /// True if it lacks slack of some of these clauses.
+    fn lacks_some(&self, making: &Making, clauses: &BTreeSet<u32>) -> bool {
+        self.lacks.keys().any(|(of, clause)| of == making && clauses.contains(clause))
     }
 
     /// True if it lacks slack of a treaty on which it relies.
@@ -378,6 +382,14 @@ impl Leaf {
         self.stage != Stage::Free
     }
 
+    /// Slack of a clause came here: so much less is missing for those that were refused.
+    fn slack_came(&mut self, clause: u32, amount: i128) {
+        if let Some(pressed) = self.pressed.get_mut(&clause) {
+            *pressed -= amount;
+            self.pressed.retain(|_, missing| *missing > 0);
+        }
+    }
+
     /// The incarnation of a home on which the treaty rests.
     fn incarnation(&self, home: u16) -> Option<Incarnation> {
         let at = self.homes.binary_search_by_key(&home, |(home, _)| *home).ok()?;
@@ -454,6 +466,11 @@ fn key((treaty, nonce): &Making, clause: u64) -> Vec<u8> {
 }
 
 impl Leaves {
+    /// No leaves. Questions have tokens above this one: what answers those of an earlier life answers none of this one.
+    pub(super) fn new(token: u64) -> Self {
+        Self { tokens: token, ..Self::default() }
+    }
+
     // Judging parts.
 
     /// The names whose heads a part with these notes needs.
@@ -523,10 +540,13 @@ impl Leaves {
             let holders: Vec<SiteId> = others.filter(|site| *site != here.site.me).collect();
 
             // Two round trips to the nearest that can be asked, or one to the treaty's home: which it will be is not known yet. At
-            // the latest this home is free when the lease is over.
+            // the latest this home is free when the lease is over. Where the treaty is at home here that takes no round trip, but
+            // the others are asked before.
             let home = SiteId::new(making.0.home, here.site.me.lane);
-            let near = holders.iter().copied().chain([home]).filter(|site| here.is_reachable(*site));
-            let expected = near.map(|site| here.round_trip(site)).min().unwrap_or(LEASE);
+            let near = holders.iter().copied().chain([home].into_iter().filter(|home| *home != here.site.me));
+            let near = near.filter(|site| here.is_reachable(*site)).map(|site| here.round_trip(site)).min();
+            let is_alone = holders.is_empty() && home == here.site.me;
+            let expected = near.unwrap_or(if is_alone { 0 } else { LEASE });
             waits.push(Wait::for_slack(making.0, holders, here.now.mono.saturating_add(LEASE), expected));
         }
     }
@@ -595,7 +615,7 @@ impl Leaves {
                 tree: note.tree.clone(),
                 clauses: clauses.collect(),
                 asking: None,
-                pressed: None,
+                pressed: BTreeMap::new(),
                 plans,
                 counts: Counts::default(),
             };
@@ -611,12 +631,20 @@ impl Leaves {
     pub(super) fn let_go(&mut self, mono: u64, id: OperationId, part: &Part, was_prepared: bool) {
         self.end_want(mono, id, true);
         self.denied.remove(&id);
-        for note in part.notes.iter().filter(|_| was_prepared) {
-            let making = (note.treaty.clone(), note.nonce);
-            if self.leaves.get(&making).is_some_and(|leaf| leaf.stage == Stage::Prepared) {
-                self.remove(&making);
-            }
+        if !was_prepared {
+            return;
         }
+
+        // What it would have taken is slack again, and the bounds that it brought are gone: whoever waits for either need not wait longer.
+        let written = part.writes.iter().filter(|_| !self.wants.is_empty());
+        let noted = written.filter_map(|(name, _)| self.noted.get(name)).flat_map(|noted| &noted.clauses);
+        let mut moved: Vec<Making> = noted.map(|(number, _)| self.leaves.of(*number).0.clone()).collect();
+        let brought = part.notes.iter().map(|note| (note.treaty.clone(), note.nonce));
+        let is_prepared = |making: &Making| self.leaves.get(making).is_some_and(|leaf| leaf.stage == Stage::Prepared);
+        let gone: Vec<Making> = brought.filter(is_prepared).collect();
+        moved.extend(gone.iter().cloned());
+        moved.iter().for_each(|making| self.wake(making));
+        gone.iter().for_each(|making| self.remove(making));
     }
 
     /// Makes the notes of a part durable that is carried out. What an earlier making of the same treaty has noted here goes.
@@ -628,6 +656,7 @@ impl Leaves {
             for earlier in earlier {
                 let is_prepared = self.leaves[&earlier].stage == Stage::Prepared;
                 assert!(!is_prepared, "two transactions make one treaty at a time");
+                self.wake(&earlier);
                 self.drop_leaf(batch, &earlier);
             }
 
@@ -654,7 +683,7 @@ impl Leaves {
         let Some(counter) = noted.get_mut(name) else { return };
         let after = if let Some(Value::Counter(count)) = value { *count } else { 0 };
         let before = std::mem::replace(&mut counter.count, after);
-        let mut raised: Vec<Number> = Vec::new();
+        let (mut raised, mut eased): (Vec<Number>, Vec<(Number, u32, i64)>) = (Vec::new(), Vec::new());
         for (number, clause) in &noted[name].clauses {
             let leaf = leaves.of_mut(*number);
             let held = leaf.clauses.get_mut(*clause).expect("a counter names clauses that are there");
@@ -668,6 +697,9 @@ impl Leaves {
             let change = clamped(change);
             if change > 0 && !wants.is_empty() {
                 raised.push(*number);
+            }
+            if change > 0 && !leaf.pressed.is_empty() {
+                eased.push((*number, *clause, change));
             }
 
             // Slack that is added all at once says nothing of how the part moves from now on.
@@ -684,6 +716,9 @@ impl Leaves {
         for number in raised {
             let making = self.leaves.of(number).0.clone();
             self.wake(&making);
+        }
+        for (number, clause, change) in eased {
+            self.leaves.of_mut(number).slack_came(clause, i128::from(change));
         }
     }
 
@@ -765,8 +800,13 @@ impl Leaves {
 
     /// True if this home must not vouch to another one: that may still count on a leaf that is no longer kept, or soon is not.
     pub(super) fn withholds_from(&self, home: u16) -> bool {
-        let leaves = self.leaves.iter().filter(|((treaty, _), _)| treaty.home == home);
-        leaves.map(|(_, leaf)| leaf.stage).any(|stage| matches!(stage, Stage::Leaving(_) | Stage::Free))
+        self.given_up().any(|(treaty, _)| treaty.home == home)
+    }
+
+    /// The leaves whose bounds are no longer kept, or soon are not, although their treaty's home has not said that it is retracted.
+    pub(super) fn given_up(&self) -> impl Iterator<Item = &Making> {
+        let given_up = |leaf: &Leaf| matches!(leaf.stage, Stage::Leaving(_) | Stage::Free);
+        self.leaves.iter().filter(move |(_, leaf)| given_up(leaf)).map(|(making, _)| making)
     }
 
     // Messages and timers.

@@ -1,6 +1,6 @@
 //! The rows of leaves: one for the leaf, and one for each of its clauses, which changes with every gift.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
@@ -58,7 +58,7 @@ impl Leaves {
             tree: Tree::Flat,
             clauses: Clauses::default(),
             asking: None,
-            pressed: None,
+            pressed: BTreeMap::new(),
             plans: PLANS,
             counts: Counts::default(),
         };
