@@ -176,6 +176,7 @@ const NAMED: &[&str] = &[
     "treaty: ended",
     "treaty: required, and met",
     "treaty: required, and not met",
+    "treaty: its slack not waited for",
     // Clients.
     "client: repeats",
     "client: repeats through another site",

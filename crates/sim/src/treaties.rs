@@ -23,13 +23,13 @@ use slackline_core::clock::MILLISECOND;
 use slackline_core::id::Incarnation;
 use slackline_core::machine::Effect;
 use slackline_core::node::Node;
-use slackline_core::object::ObjectKey;
+use slackline_core::object::{Cause, ObjectKey};
 use slackline_core::rows::{LEAF, OBJECT};
 use slackline_core::stats::Rng;
 use slackline_core::txn::counter_of_row;
 use slackline_session::key::Key;
 use slackline_session::metric::{Metric, Statement};
-use slackline_session::outcome::Outcome as Ended;
+use slackline_session::outcome::{Outcome as Ended, Reason, Refused};
 use slackline_session::port::Port;
 use slackline_session::topology::OBJECTS_LANE;
 use slackline_session::txn::treaties::{Existing, Order, Treaty, end, make};
@@ -395,13 +395,27 @@ where
     let began = Cell::new(0);
     let transaction = Transaction::over(Arc::clone(&seat.port) as Arc<dyn Port>, Arc::clone(&seat.memos));
     let deadline = Duration::from_micros(TRANSACTION[rng.below(3) as usize]);
+    // Some wait neither for rights nor for slack.
+    let is_patient = !rng.one_in(8);
+    let transaction = if is_patient { transaction } else { transaction.max_wait(Duration::ZERO) };
     let ended = transaction.deadline(deadline).run_and_tell(|txn| {
         began.set(seat.port.now().0);
         program(txn)
     });
-    let Ok(Ended::Done(Committed { value, .. })) = ended.await else { return None };
-    ledger.borrow_mut().treaties += 1;
-    Some((began.get(), value))
+    match ended.await {
+        Ok(Ended::Done(Committed { value, .. })) => {
+            ledger.borrow_mut().treaties += 1;
+            Some((began.get(), value))
+        }
+        Ok(Ended::Refused(Refused { reason: Reason::Aborted(aborted), .. })) => {
+            let is_for_slack = aborted.key.as_ref().is_some_and(|key| key.treaty().is_some());
+            if aborted.cause == Cause::WouldWait && is_for_slack {
+                ledger.borrow_mut().events.push(Event::Probe("treaty: its slack not waited for"));
+            }
+            None
+        }
+        _ => None,
+    }
 }
 
 /// Makes a treaty in place of the one that there is, valid or not; or ends it.
