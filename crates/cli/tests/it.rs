@@ -732,6 +732,11 @@ fn treaty_with_a_frozen_region_is_found_shown_and_listed() {
     };
     assert_eq!((up("us"), up("eu"), up("ap")), (json!(true), json!(true), json!(false)));
 
+    let told = us.run(&["treaty", "show", "enough", "--deadline", "4s"]);
+    let says = ["not valid at us: ap does not answer", "unknown", "down"];
+    assert!(says.iter().all(|says| told.stdout.contains(says)), "{told:?}");
+    assert!(told.stderr.ends_with(", by each site itself that answers\n"), "{told:?}");
+
     let listed = us.run(&["treaty", "list", "--deadline", "4s"]);
     let expected = listed.status == 0 && listed.stdout.contains("enough") && listed.stdout.contains("not those of ap");
     assert!(expected, "{listed:?}");
@@ -748,6 +753,19 @@ fn treaty_with_a_frozen_region_is_found_shown_and_listed() {
     let missing = || us.run(&["treaty", "list", "--json"]).json()["missing"].clone();
     eventually("all answer", missing, |missing| *missing == json!([]));
     assert_eq!(us.run(&["treaty", "show", "other"]).status, 1);
+
+    // What takes more than there is retracts it, and it stays there. A requirement that is not met names it.
+    assert_eq!(us.run(&["add", "us:votes", "-100", "--deadline", "60s"]).status, 0);
+    let retracted = || us.run(&["treaty", "list", "--json"]).json()["treaties"][0]["retracted"].clone();
+    assert_eq!(retracted(), json!(true));
+    let told = us.run(&["treaty", "show", "enough"]);
+    assert!(told.stdout.contains("not valid at us: a write retracted it"), "{told:?}");
+    let requires = folder.path().join("requires.json");
+    std::fs::write(&requires, r#"{"operations": [{"require": "enough"}]}"#).expect("written");
+    let requires = requires.to_str().expect("a path of this test");
+    let refused = us.run(&["txn", requires]);
+    assert!(refused.status == 1 && refused.stderr.contains("(treaty enough)"), "{refused:?}");
+    assert_eq!(us.run(&["txn", requires, "--json"]).json()["treaty"], json!("enough"));
 }
 
 #[test]
