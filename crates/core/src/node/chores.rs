@@ -8,6 +8,8 @@ use crate::clock::{MILLISECOND, Now, SECOND};
 use crate::machine::ClientId;
 use crate::turn::Turn;
 
+/// The time between two pings, in microseconds.
+pub const PING: u64 = SECOND;
 /// The time between two sweeps through the sessions, for those whose retention is over, in microseconds.
 const SWEEP: u64 = 10 * SECOND;
 /// The most sessions that end in one sweep.

@@ -26,9 +26,10 @@
 //! [`crate::avantan`] says why a new incarnation does not vote at once.
 
 use super::Node;
+use super::chores::PING;
 use super::identity::{NOTE, Stale, UPTIME, Welcome};
 use crate::api::Readiness;
-use crate::clock::{MILLISECOND, Now, Offset, SECOND};
+use crate::clock::{MILLISECOND, Now, Offset};
 use crate::id::{Incarnation, SiteId};
 use crate::peer::quota::Forgotten;
 use crate::peer::{Body, SiteMessage};
@@ -38,8 +39,6 @@ use crate::turn::Peer;
 const HELLO: u64 = 300 * MILLISECOND;
 /// A peer's position is noted durably when it has moved on by this number of batches, or after [`NOTE`].
 const NOTED: u64 = 64;
-/// The time between two pings, in microseconds.
-pub const PING: u64 = SECOND;
 
 impl Node {
     /// Handles messages about lives, liveness and clocks, whether or not the site serves yet; returns every other one.

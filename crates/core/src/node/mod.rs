@@ -19,8 +19,8 @@ mod requests;
 
 pub use crate::config::{Config, OpenError};
 pub use crate::metrics::Metrics;
+pub use chores::PING;
 pub use identity::Stale;
-pub use lives::PING;
 pub use operations::read_outcome_key;
 
 use crate::api::{PeerStatus, Readiness, Request, Response, Status};

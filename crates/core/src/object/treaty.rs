@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashSet;
 
-use super::{CALL_MARK, Derived, ObjectKey, Value, text};
+use super::value::{CALL_MARK, Derived, ObjectKey, Value, text};
 use crate::codec::{Cursor, Malformed, len_i64, len_u64, put_bytes, put_i64, put_u64};
 use crate::id::Incarnation;
 
@@ -960,6 +960,6 @@ mod tests {
         assert!(matches!(&value, Value::Derived(derived) if derived.homes.len() == 2), "it rests on the other homes");
         assert_eq!(Treaty::of_value(&value), Ok(treaty));
         assert_eq!(treaty_name(&key.name), Some("lead"));
-        assert!(super::super::is_call(&key.name));
+        assert!(super::super::value::is_call(&key.name));
     }
 }

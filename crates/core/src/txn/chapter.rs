@@ -37,7 +37,7 @@ impl Chapter for Txns {
             PARTICIPANT => {
                 let id = row::participant_of(key).map_err(malformed)?;
                 let row = ParticipantRow::decode(value).map_err(malformed)?;
-                self.participant.restore(id, row, incarnation, reader)?;
+                self.participant.restore(id, row, (self.me, incarnation), reader)?;
             }
             DEPENDENT => self.calls.restore(key, value).map_err(malformed)?,
             LEAF => self.participant.leaves.restore(key, value).map_err(malformed)?,
@@ -57,7 +57,7 @@ impl Chapter for Txns {
     }
 
     fn restored(&mut self, incarnation: Incarnation, reader: &dyn Reader) -> Result<(), OpenError> {
-        Ok(self.participant.restored(incarnation, reader)?)
+        Ok(self.participant.restored((self.me, incarnation), reader)?)
     }
 
     fn withholds_from(&self, region: u16) -> bool {

@@ -69,6 +69,7 @@ mod locks;
 mod participant;
 mod participation;
 mod reader;
+mod retraction;
 mod row;
 mod serve;
 mod table;
@@ -145,7 +146,7 @@ impl Txns {
         Self {
             me,
             start: Start::default(),
-            participant: Participant::new(me, token),
+            participant: Participant::new(token),
             coordinator: Coordinator::default(),
             reader: Reader::new(token),
             calls: Calls::default(),

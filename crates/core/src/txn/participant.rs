@@ -21,10 +21,10 @@ use super::claims::Claims;
 use super::leaves::Leaves;
 use super::locks::Locks;
 use super::participation::{Defence, InDoubt, Participation, Stage, State, have_bits};
+use super::retraction::{Retraction, deleted_treaties, note_needs, tell_deleted};
 use super::row::{self, Loss, Numbers, ParticipantRow};
 use super::table::{Table, judged, need_head, need_heads_of, need_reads, put_row, row_key};
-use super::treaties::{Retraction, deleted_treaties, note_needs, tell_deleted};
-use super::waits::{Wait, longest, waits};
+use super::waits::{Wait, longest};
 use crate::bounds::AT_ONCE;
 use crate::clock::{MILLISECOND, Now, SECOND};
 use crate::codec::Malformed;
@@ -82,8 +82,6 @@ pub(super) enum Timer {
 /// turn it is.
 #[derive(Clone, Debug)]
 pub(super) struct Participant {
-    /// This site.
-    pub(super) me: SiteId,
     /// The durable numbers, in one row.
     pub(super) numbers: Numbers,
     /// True from a change of `numbers` until the end of the call, which writes their row.
@@ -113,9 +111,8 @@ pub(super) struct Participant {
 
 impl Participant {
     /// The participant of a site with new storage; `token` is where the tokens of reads that wait begin.
-    pub(super) fn new(me: SiteId, token: u64) -> Self {
+    pub(super) fn new(token: u64) -> Self {
         Self {
-            me,
             numbers: Numbers::default(),
             is_dirty: false,
             version: 0,
@@ -246,7 +243,7 @@ impl Participant {
         let is_bound = self.issuer.is_bound_by_the_past(here.now);
         Table {
             view,
-            site: self.me,
+            site: here.site.me,
             incarnation,
             may_have_lost_data: self.may_have_lost_data(here.now, incarnation),
             is_bound,
@@ -326,7 +323,7 @@ impl Participant {
         &mut self,
         id: OperationId,
         row: ParticipantRow,
-        incarnation: Incarnation,
+        (site, incarnation): (SiteId, Incarnation),
         reader: &dyn Reader,
     ) -> Result<(), crate::machine::ReadError> {
         let ParticipantRow { stage, deadline, participants, known, part } = row;
@@ -342,7 +339,7 @@ impl Participant {
             let mut set = KeySet::default();
             needs(&Part { writes: part.writes.clone(), ..Part::default() }, incarnation, &mut set);
             let view = View::prepare(set, &crate::machine::Overlay::default(), reader)?;
-            let table = Table::of_an_earlier_life(&view, self.me, incarnation);
+            let table = Table::of_an_earlier_life(&view, site, incarnation);
             self.locks.take(id, part, &table);
             part.writes.iter().for_each(|(name, _)| self.issuer.block(name));
         }
@@ -1011,4 +1008,27 @@ impl Participant {
 /// Notes that what is validated at home was read: an object that many transactions read is worth a right.
 fn part_read(issuer: &mut crate::warranty::Issuer, here: &Here, part: &Part) {
     part.reads.iter().for_each(|(name, _)| issuer.note_reads(here.now, name, 1));
+}
+
+/// What a part waits for: rights in the order of its writes, then slack. Nothing, if it may be judged now.
+fn waits(issuer: &mut Issuer, (leaves, locks): (&Leaves, &Locks), here: &Here, part: &Part) -> Vec<Wait> {
+    let mut waits = Vec::new();
+    for (name, _) in &part.writes {
+        let Some(over_at) = issuer.over_at(here.now, name) else { continue };
+        let past = issuer.past_over_at(here.now).map_or(0, |over| over.saturating_sub(here.now.mono));
+        let rights = issuer.binding(here.now, name);
+
+        // A holder that is up is asked, and answers within a round trip. One that is not up gives nothing up: its right runs to its
+        // end. So does what an earlier life has issued: nobody can be asked for that.
+        let lasts = rights.iter().map(|right| {
+            let left = right.over_at(here.now).saturating_sub(here.now.mono);
+            if here.is_reachable(right.holder) { here.round_trip(right.holder).min(left) } else { left }
+        });
+        let expected = lasts.max().unwrap_or(0).max(past);
+        let holders = rights.iter().map(|right| right.holder).collect();
+        let about = ObjectKey::new(here.site.me.region, name);
+        waits.push(Wait { about, holders, over_at, expected });
+    }
+    leaves.waits(here, locks, part, &mut waits);
+    waits
 }

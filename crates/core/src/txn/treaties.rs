@@ -16,6 +16,7 @@ use super::calls::Calls;
 use super::leaves::{Leaves, say};
 use super::participant::{ASK, Participant, Timer};
 use super::participation::Stage;
+use super::retraction::{Retraction, note_needs, treaty_here};
 use super::table::{Table, need_head, row_key, row_range};
 use crate::api::{TreatiesHere, TreatyHere};
 use crate::bounds::READ_BYTES;
@@ -35,59 +36,11 @@ const SHOWN: usize = 1000;
 /// The most retractions under way at a home; one more is not begun, and asked for again.
 const RETRACTIONS: usize = 4096;
 
-/// A treaty of this home that a leaf asks to retract, or asks about.
-#[derive(Clone, Debug)]
-pub(super) struct Retraction {
-    /// The name of the treaty's object.
-    name: String,
-    /// The making that is retracted.
-    nonce: u64,
-    /// The homes that have asked for it, or whether it was done.
-    asked_by: BTreeSet<u16>,
-    /// True if one of them has asked for it.
-    is_wanted: bool,
-    /// True from when new rights over the treaty are blocked, and no part that reads it is prepared.
-    is_begun: bool,
-    /// The monotonic time of the timer that counts; zero before the first. It has no other: leaves ask again and again.
-    look_at: u64,
-}
-
 /// Adds the rows that a message about a treaty needs.
 pub(super) fn message_needs(here: &Here, treaty: &ObjectKey, says: &Says, set: &mut KeySet) {
     if matches!(says, Says::Retract { .. }) && treaty.home == here.site.me.region {
         set.keys.push(row_key(here.site.incarnation, &treaty.name));
     }
-}
-
-/// The heads of the counters of the leaves that a part brings.
-pub(super) fn note_needs(part: &Part, incarnation: Incarnation, set: &mut KeySet) {
-    Leaves::names(part).for_each(|name| need_head(incarnation, name, set));
-}
-
-/// The treaties of this home that a part deletes.
-pub(super) fn deleted_treaties(part: &Part) -> impl Iterator<Item = &String> {
-    let deletes = part.writes.iter().filter(|(_, change)| matches!(change, Change::Delete));
-    deletes.map(|(name, _)| name).filter(|name| treaty_name(name).is_some())
-}
-
-/// Tells the leaves of a treaty that is deleted in this call. As with any write no right over it is left, and they hear it when the
-/// deletion is durable: they are free then. Where its row is not at hand they ask for themselves in a while.
-pub(super) fn tell_deleted(turn: &mut Turn, table: Option<&Table>, name: &str) {
-    let Some(table) = table.filter(|table| table.view.knows(&row_key(table.incarnation, name))) else { return };
-    let Some((treaty, homes)) = treaty_here(table, name) else { return };
-    let me = turn.here.site.me;
-    let making = (ObjectKey::new(me.region, name), treaty.nonce);
-    for home in homes.into_iter().map(|(home, _)| home).chain([me.region]) {
-        say(&mut turn.out, SiteId::new(home, me.lane), &making, Says::Retracted);
-    }
-}
-
-/// The treaty of this home, as its object has it; whatever became of the homes that it rests on.
-fn treaty_here(table: &Table, name: &str) -> Option<(Treaty, Vec<(u16, Incarnation)>)> {
-    let value = table.as_written(name)?;
-    let treaty = Treaty::of_value(&value).ok()?;
-    let homes = if let Value::Derived(derived) = value { derived.homes } else { Vec::new() };
-    Some((treaty, homes))
 }
 
 /// Adds the rows that an answer about treaties needs.
@@ -159,7 +112,11 @@ impl Participant {
 
     /// All rows are restored. What the counters of leaves have come to is read now; then the notes of prepared parts are kept
     /// again.
-    pub(super) fn restored(&mut self, incarnation: Incarnation, reader: &dyn Reader) -> Result<(), ReadError> {
+    pub(super) fn restored(
+        &mut self,
+        (site, incarnation): (SiteId, Incarnation),
+        reader: &dyn Reader,
+    ) -> Result<(), ReadError> {
         let mut prepared: Vec<OperationId> = self.entries.keys().copied().collect();
         prepared.retain(|id| self.entries[id].part().is_some_and(|part| !part.notes.is_empty()));
         prepared.sort_unstable();
@@ -173,7 +130,7 @@ impl Participant {
             return Ok(());
         }
         let view = View::prepare(set, &Overlay::default(), reader)?;
-        let table = Table::of_an_earlier_life(&view, self.me, incarnation);
+        let table = Table::of_an_earlier_life(&view, site, incarnation);
         let count = |name: &String| table.head(name).ok().and_then(|head| head.holds.count()).unwrap_or(0);
         self.leaves.restored(&names.iter().map(|name| (name.clone(), count(name))).collect());
         for part in &parts {

@@ -12,7 +12,7 @@
 //! | `handle` | reading and writing: what a program sees of its transaction |
 //! | `registry`, `memo`, `fingerprint` | memoized functions: which are known, what they are, what names their code |
 //! | `calls` | calls of memoized functions in a transaction |
-//! | [`treaties`] | relying on treaties, making them, postconditions |
+//! | `treaty`, [`treaties`] | a treaty as a program names it; relying on treaties, making them, postconditions |
 //! | `runner` | running a program, committing, and running it again |
 
 mod again;
@@ -24,6 +24,7 @@ mod memo;
 mod registry;
 mod runner;
 pub mod treaties;
+mod treaty;
 
 pub use failure::TxnError;
 pub use fingerprint::fingerprint;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use slackline_core::object::{CALL_MARK, ObjectKey};
 
 use super::failure::TxnError;
-use super::treaties::Placed;
+use super::treaty::Placed;
 use crate::port::Pending;
 use crate::time::{Time, jittered};
 

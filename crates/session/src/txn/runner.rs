@@ -189,8 +189,7 @@ impl Transaction {
                 }
                 (Some(Err(error)), None) if is_whole => return Err(error),
                 (Some(Ok(value)), _) => {
-                    let committed = self.commit_with_calls(region, &txn, draft, (&run, ahead), deadline).await;
-                    match committed {
+                    match self.commit_with_calls(region, &txn, draft, (&run, ahead), deadline).await {
                         (Attempt::Committed { phases, operation }, draft) => {
                             if is_sound && may_propose {
                                 self.propose(region, &draft);

@@ -6,11 +6,9 @@
 use std::collections::BTreeMap;
 use std::ops::Index;
 
-use super::{Leaf, Making};
+use super::held::{Making, Number};
+use super::leaf::Leaf;
 use crate::object::ObjectKey;
-
-/// The number of a leaf: its place. When the leaf is gone, another one may have it.
-pub(super) type Number = usize;
 
 /// The leaves.
 #[derive(Clone, Debug, Default)]

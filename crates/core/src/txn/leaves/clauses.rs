@@ -5,7 +5,7 @@
 
 use std::ops::Index;
 
-use super::Held;
+use super::held::Held;
 
 /// Clauses in the ascending order of their positions.
 #[derive(Clone, Debug, Default)]

@@ -32,7 +32,7 @@
 //! # Parts
 //!
 //! Here: judging parts, messages, timers. `asking`: who is asked for slack, and how it is divided. `giving`: gifts. `rows`: storage.
-//! `book` and `clauses`: where leaves and their clauses are found.
+//! `leaf` and `held`: a leaf, and a clause of it. `book` and `clauses`: where leaves and their clauses are found.
 //!
 //! # A home that is cut off
 //!
@@ -46,14 +46,17 @@ mod asking;
 mod book;
 mod clauses;
 mod giving;
+mod held;
+mod leaf;
 mod rows;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rustc_hash::FxHashMap;
 
-use self::book::{Book, Number};
-use self::clauses::Clauses;
+use self::book::Book;
+use self::held::{Held, Lack, Making, Noted, Number, Order, clamped, least_of};
+use self::leaf::{Asking, Counts, Leaf, Purpose, Stage};
 use super::locks::Locks;
 use super::waits::Wait;
 use crate::api::{ClauseHere, LeafHere, Synchronization};
@@ -61,13 +64,13 @@ use crate::bounds::AT_ONCE;
 use crate::clock::{MILLISECOND, Now, SECOND};
 use crate::config::Slack;
 use crate::gift::Totals;
-use crate::id::{Incarnation, OperationId, SiteId};
+use crate::id::{OperationId, SiteId};
 use crate::machine::Batch;
-use crate::object::message::{Message, Reported, Says};
-use crate::object::treaty::{TREATIES, Term, Tree};
+use crate::object::message::{Message, Says};
+use crate::object::treaty::{TREATIES, Term};
 use crate::object::{Abort, Cause, Change, ObjectKey, Part, Value};
 use crate::rows::LEAF;
-use crate::stats::split::{Outlook, needs};
+use crate::stats::split::needs;
 use crate::stats::trend::{Motion, Trend};
 use crate::turn::{Here, Out, Turn};
 use crate::warranty::LEASE;
@@ -98,130 +101,6 @@ const WAITED: usize = 4096;
 const WAITED_SHOWN: usize = 64;
 /// What stands in the key of a leaf's own row in place of a clause.
 const WHOLE: u64 = u64::MAX;
-
-/// One making of a treaty: its object, and the nonce of the making.
-pub(super) type Making = (ObjectKey, u64);
-
-/// The stage of a leaf.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
-    /// The transaction that makes the treaty is prepared here: the bounds are kept already.
-    Prepared,
-    /// The bounds are kept.
-    Kept,
-    /// They are kept, and the treaty's home is asked to retract the treaty, since this monotonic time.
-    Retracting(u64),
-    /// They are kept until this monotonic time. The treaty's home cannot be reached, and this home no longer vouches to it.
-    Leaving(u64),
-    /// They are kept no longer; but this home does not vouch before the treaty's home says that the treaty is retracted.
-    Free,
-}
-
-/// A leaf.
-#[derive(Clone, Debug)]
-struct Leaf {
-    /// Its stage.
-    stage: Stage,
-    /// The homes of all leaves, in ascending order, in the incarnations on which the treaty rests.
-    homes: Vec<(u16, Incarnation)>,
-    /// Whom it asks for slack.
-    tree: Tree,
-    /// The clauses that have terms here, by position.
-    clauses: Clauses,
-    /// The question for slack that is under way.
-    asking: Option<Asking>,
-    /// What a part lacked, by clause, that was refused because it may not wait for it: the most of several parts. It is asked for as if the
-    /// part waited, and goes as so much slack comes.
-    pressed: BTreeMap<u32, i128>,
-    /// The number of times that slack was divided again since the treaty was new.
-    plans: u32,
-    /// What it has counted since this life of the site began.
-    counts: Counts,
-}
-
-/// What a leaf counts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Counts {
-    /// The times that slack was divided again because somebody waited for it.
-    rebalances: u64,
-    /// The gifts that it gave although nobody waited.
-    gifts: u64,
-    /// The gifts that it gave by a standing order.
-    extensions: u64,
-}
-
-/// A clause at this home.
-///
-/// What judging a write needs comes first and lies together: with thousands of treaties it has to come from memory.
-#[derive(Clone, Debug)]
-#[repr(C)]
-struct Held {
-    /// The bound now: as noted, plus all that was given, less all that was received.
-    bound: i128,
-    /// The weight of its only term, if it has no other one and that is no logarithm.
-    sole: Option<i64>,
-    /// What one write is expected to take at the most: the largest fall of late.
-    largest: i64,
-    /// The monotonic time of the next look at how long it is expected to last.
-    look_at: u64,
-    /// True if its slack has more than doubled by one write, and was not divided again since.
-    has_jumped: bool,
-    /// How its part moves.
-    trend: Trend,
-    /// Its terms here.
-    terms: Vec<Term>,
-    /// The bound as it was noted when the treaty was made.
-    noted: i64,
-    /// The gifts of slack, by home.
-    totals: Totals,
-    /// The standing orders to give, by receiver.
-    orders: BTreeMap<u16, Order>,
-    /// The rates at which others have said that they go on giving, by donor, in millionths a second.
-    incoming: BTreeMap<u16, u64>,
-}
-
-/// A standing order to give slack.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Order {
-    /// The rate, in millionths a second.
-    rate: u64,
-    /// The monotonic time up to which it has been carried out.
-    done: u64,
-}
-
-/// A question for slack.
-#[derive(Clone, Debug)]
-struct Asking {
-    /// Repeated in the answers.
-    token: u64,
-    /// The clauses.
-    clauses: BTreeSet<u32>,
-    /// For what.
-    purpose: Purpose,
-    /// The groups of homes that are not asked yet, the next one first.
-    groups: VecDeque<Vec<u16>>,
-    /// The homes that are asked and have not answered.
-    missing: BTreeSet<u16>,
-    /// The answers, by home.
-    reports: BTreeMap<u16, Vec<Reported>>,
-    /// True once donors have been told what to give.
-    is_planned: bool,
-    /// The number of times that donors were told so.
-    tries: u32,
-    /// The monotonic time when it goes on without those that have not answered.
-    until: u64,
-}
-
-/// For what slack is asked.
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Purpose {
-    /// Parts wait for it, or were refused because they may not.
-    Awaited,
-    /// Nobody does yet: this much is wanted ahead, by clause.
-    Ahead(BTreeMap<u32, i128>),
-    /// Nobody does, and all of it is divided again.
-    Divide,
-}
 
 /// A part that waits for slack.
 #[derive(Clone, Debug, Default)]
@@ -255,15 +134,6 @@ impl Want {
     }
 }
 
-/// Something that a part lacks.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Lack {
-    making: Making,
-    clause: u32,
-    /// The slack that is missing.
-    amount: i128,
-}
-
 /// What is done at a time.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Timer {
@@ -277,15 +147,6 @@ enum Timer {
     Retract(Making),
     /// The treaty's home is asked whether the treaty is still there.
     Confirm(Making),
-}
-
-/// A counter on which clauses rest.
-#[derive(Clone, Debug, Default)]
-struct Noted {
-    /// The number that it has come to.
-    count: i64,
-    /// The clauses, by the number of their leaf and their position, each once.
-    clauses: Vec<(Number, u32)>,
 }
 
 /// The leaves of treaties at a home.
@@ -309,126 +170,6 @@ pub(super) struct Leaves {
     waited: VecDeque<(ObjectKey, Synchronization)>,
 }
 
-impl Held {
-    /// A clause with these terms, this bound as it was noted, and these gifts since.
-    fn new(terms: Vec<Term>, noted: i64, totals: Totals, trend: Trend) -> Self {
-        let sole = match &terms[..] {
-            [Term { is_log: false, weight, .. }] => Some(*weight),
-            _ => None,
-        };
-        Self {
-            bound: i128::from(noted) + given_away(&totals),
-            sole,
-            largest: 0,
-            look_at: 0,
-            has_jumped: false,
-            trend,
-            terms,
-            noted,
-            totals,
-            orders: BTreeMap::new(),
-            incoming: BTreeMap::new(),
-        }
-    }
-
-    /// What its terms have come to, at the least: undecided changes count as far as they lower it.
-    fn least(&self, noted: &FxHashMap<String, Noted>, locks: &Locks) -> i128 {
-        let count = |term: &Term| noted.get(&term.name).map_or(0, |noted| noted.count);
-        self.terms.iter().map(|term| term.least(locks.range(&term.name, count(term)))).sum()
-    }
-
-    /// The slack that may be given away or used.
-    fn slack(&self, noted: &FxHashMap<String, Noted>, locks: &Locks) -> i128 {
-        self.least(noted, locks) - self.bound
-    }
-
-    /// What a part lacks of it, if it does: its terms come to so much at the least before the part, and after it; none if that leaves no
-    /// counter there.
-    fn lack(&self, making: &Making, clause: u32, before: i128, after: Option<i128>) -> Option<Lack> {
-        // A part that does not lower a sum may pass below the bound. A logarithm has no such excuse: by how much a change moves it depends
-        // on where the counter is, and that is not known as long as something is undecided.
-        let may_stay_below = || !self.terms.iter().any(|term| term.is_log);
-        let is_enough = after.is_some_and(|after| after >= self.bound || (after >= before && may_stay_below()));
-        let amount = self.bound - after.unwrap_or(i128::from(i64::MIN));
-        (!is_enough).then(|| Lack { making: making.clone(), clause, amount })
-    }
-
-    /// The rate at which the bound rises by standing orders, in millionths a second.
-    fn rate(&self) -> i64 {
-        let sum =
-            |rates: &mut dyn Iterator<Item = u64>| rates.fold(0i64, |sum, rate| sum.saturating_add_unsigned(rate));
-        sum(&mut self.orders.values().map(|order| order.rate)) - sum(&mut self.incoming.values().copied())
-    }
-
-    /// The rate at which a home is given more by a standing order, in millionths a second.
-    fn rate_to(&self, home: u16) -> u64 {
-        self.orders.get(&home).map_or(0, |order| order.rate)
-    }
-
-    /// Its outlook.
-    fn outlook(&self, now: Now, noted: &FxHashMap<String, Noted>, locks: &Locks) -> Outlook {
-        Outlook { slack: clamped(self.slack(noted, locks)), motion: self.trend.motion(now.mono) }
-    }
-
-    /// Asserts what holds between any two calls.
-    fn check(&self) {
-        assert!(self.bound == i128::from(self.noted) + given_away(&self.totals), "a bound moves by gifts alone");
-    }
-}
-
-impl Leaf {
-    /// True if its bounds are kept.
-    fn is_kept(&self) -> bool {
-        self.stage != Stage::Free
-    }
-
-    /// Slack of a clause came here: so much less is missing for those that were refused.
-    fn slack_came(&mut self, clause: u32, amount: i128) {
-        if let Some(pressed) = self.pressed.get_mut(&clause) {
-            *pressed -= amount;
-            self.pressed.retain(|_, missing| *missing > 0);
-        }
-    }
-
-    /// The incarnation of a home on which the treaty rests.
-    fn incarnation(&self, home: u16) -> Option<Incarnation> {
-        let at = self.homes.binary_search_by_key(&home, |(home, _)| *home).ok()?;
-        Some(self.homes[at].1)
-    }
-
-    /// The other homes, in the groups in which they are asked: each time those of one more group.
-    fn groups(&self, here: &Here) -> Vec<Vec<u16>> {
-        let me = here.site.me;
-        let others = || self.homes.iter().map(|(home, _)| *home).filter(|home| *home != me.region);
-        let mut groups: Vec<Vec<u16>> = match &self.tree {
-            Tree::Flat => vec![others().collect()],
-            Tree::Near => {
-                let mut near: Vec<u16> = others().collect();
-                near.sort_by_key(|home| (here.round_trip(SiteId::new(*home, me.lane)), *home));
-                let mut groups = Vec::new();
-                while !near.is_empty() {
-                    let size = (1 << groups.len()).min(near.len());
-                    groups.push(near.drain(..size).collect());
-                }
-                groups
-            }
-            Tree::Given(given) => {
-                let (mut groups, mut left): (Vec<Vec<u16>>, BTreeSet<u16>) = (Vec::new(), others().collect());
-                let mut mine: Vec<&BTreeSet<u16>> = given.iter().filter(|group| group.contains(&me.region)).collect();
-                mine.sort_by_key(|group| group.len());
-                for group in mine {
-                    let next: Vec<u16> = group.iter().copied().filter(|home| left.remove(home)).collect();
-                    groups.push(next);
-                }
-                groups.push(left.into_iter().collect());
-                groups
-            }
-        };
-        groups.retain(|group| !group.is_empty());
-        groups
-    }
-}
-
 /// Where a counter may be after a change, if it may be anywhere in a range before. The part's own changes count as they are; those of
 /// others that are undecided, as far as they lower the sum. None if it is no counter then.
 fn changed((low, high): (i64, i64), change: &Change) -> Option<(i64, i64)> {
@@ -438,22 +179,6 @@ fn changed((low, high): (i64, i64), change: &Change) -> Option<(i64, i64)> {
         Change::Delete => Some((0, 0)),
         Change::Put(Value::Bytes(_) | Value::Derived(_)) => None,
     }
-}
-
-/// All that was given, less all that was received.
-fn given_away(totals: &Totals) -> i128 {
-    let sum = |amount: &dyn Fn(usize) -> u128| (0..64).map(amount).sum::<u128>() as i128;
-    sum(&|home| totals.given(home).amount) - sum(&|home| totals.received(home).amount)
-}
-
-/// The least that a counter of this weight adds to a sum while it may be anywhere between two numbers.
-fn least_of(weight: i64, (low, high): (i64, i64)) -> i128 {
-    i128::from(weight) * i128::from(if weight > 0 { low } else { high })
-}
-
-/// A number as it fits a forecast or a message.
-fn clamped(number: i128) -> i64 {
-    number.clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
 /// The key of the row of a leaf, or of a clause of it.
