@@ -325,11 +325,11 @@ fn advice_on(aborted: &Aborted) -> String {
         Cause::WouldWait => {
             let left = aborted.until.and_then(|until| until.duration_since(SystemTime::now()).ok());
             let seconds = left.unwrap_or_default().as_secs() + 1;
-            // How long that takes is not known: mostly a round trip, and at most until a region that does not answer is given up.
+            // How long that takes is not known: mostly a round trip, and at most until the treaty's home is given up.
             if aborted.key.as_ref().is_some_and(|key| key.treaty().is_some()) {
-                return format!(
-                    "; to wait for that, give --max-wait 1s: mostly a round trip is enough, and {seconds}s always are"
-                );
+                return "; to wait for that, give --max-wait 1s: mostly a round trip is enough, and if a region is down \
+                        --max-wait 60s and --deadline 60s"
+                    .to_owned();
             }
             format!(
                 "; they end within {seconds}s: to wait for that, give --max-wait {seconds}s and --deadline {seconds}s"

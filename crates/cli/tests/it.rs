@@ -719,6 +719,8 @@ fn treaty_with_a_frozen_region_is_found_shown_and_listed() {
     std::fs::write(&file, r#"{"metric": "*:votes", "at_least": 3}"#).expect("written");
     let made = us.run(&["treaty", "create", "enough", file.to_str().expect("a path of this test")]);
     assert_eq!(made.status, 0, "{made:?}");
+    let unfit = us.run(&["treaty", "create", "=enough", file.to_str().expect("a path of this test")]);
+    assert!(unfit.status == 2 && unfit.stderr.contains("name"), "{unfit:?}");
     let all = us.run(&["treaty", "list", "--json"]).json();
     assert_eq!((&all["treaties"][0]["home"], &all["missing"]), (&json!("us"), &json!([])));
 
@@ -733,7 +735,7 @@ fn treaty_with_a_frozen_region_is_found_shown_and_listed() {
     assert_eq!((up("us"), up("eu"), up("ap")), (json!(true), json!(true), json!(false)));
 
     let told = us.run(&["treaty", "show", "enough", "--deadline", "4s"]);
-    let says = ["not valid at us: ap does not answer", "unknown", "down"];
+    let says = ["not valid at us: no part of it is known of ap", "unknown", "down"];
     assert!(says.iter().all(|says| told.stdout.contains(says)), "{told:?}");
     assert!(told.stderr.ends_with(", by each site itself that answers\n"), "{told:?}");
 

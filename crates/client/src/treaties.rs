@@ -108,11 +108,13 @@ pub struct TreatyShown {
     pub valid: bool,
     /// True if a write has retracted it, and nobody has made it again.
     pub is_retracted: bool,
+    /// The regions whose sites do not answer, or have lost what they kept for it.
+    pub down: Vec<String>,
     /// The sites that hold a right over it.
     pub holders: Vec<String>,
     /// The times that slack was divided again because somebody waited for it, since the sites started.
     pub rebalances: u64,
-    /// The gifts of slack that were given although nobody waited.
+    /// The gifts of slack, but for those that were given by a standing order.
     pub gifts: u64,
     /// The gifts of slack that were given by a standing order.
     pub extensions: u64,
@@ -327,6 +329,10 @@ impl Treaty {
 
     async fn make(&self, existing: Existing) -> Outcome<()> {
         let refuse = |reason| Outcome::Refused(Refused { reason, operation: None });
+        // Such a name is of a treaty that a client makes for itself: it would be deleted when it is not used for a while.
+        if self.is_unnamed() {
+            return refuse(Reason::Treaty(TreatyRefusal::InvalidName));
+        }
         let (port, deadline) = (self.client.port(), self.client.deadline_now());
         let placed = match self.treaty.place(self.client.topology()) {
             Ok(placed) => placed,
@@ -470,6 +476,7 @@ impl Treaty {
             statement: Statement::named(&found.statement, topology),
             valid: found.is_valid && all_up,
             is_retracted: !found.is_valid,
+            down: leaves.iter().filter(|(_, leaf)| leaf.is_none()).map(|(home, _)| name(*home)).collect(),
             holders: there.holders.iter().map(|site| topology.name(*site)).collect(),
             rebalances: sum(|leaf| leaf.rebalances),
             gifts: sum(|leaf| leaf.gifts),

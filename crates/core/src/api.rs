@@ -448,7 +448,7 @@ pub struct LeafHere {
     pub clauses: Vec<ClauseHere>,
     /// The times that slack was divided again because somebody waited for it, since the site started.
     pub rebalances: u64,
-    /// The gifts of slack that it gave although nobody waited.
+    /// The gifts of slack that it gave, but for those by a standing order.
     pub gifts: u64,
     /// The gifts of slack that it gave by a standing order.
     pub extensions: u64,

@@ -331,9 +331,9 @@ impl fmt::Display for TreatyRefusal {
             }
             TreatyRefusal::TooManyHomes => f.write_str("the statement is about counters of more than 64 regions"),
             TreatyRefusal::TooDeep => f.write_str("the statement nests more than 64 deep"),
-            TreatyRefusal::InvalidName => {
-                f.write_str("the name is not valid: use 1 to 1000 bytes without control characters")
-            }
+            TreatyRefusal::InvalidName => f.write_str(
+                "the name is not valid: use 1 to 1000 bytes without control characters, and no = at its beginning",
+            ),
             TreatyRefusal::NameTaken => f.write_str("there is a treaty of this name already"),
             TreatyRefusal::Unknown => f.write_str("there is no treaty of this name"),
         }

@@ -175,6 +175,9 @@ impl Simulation {
                 let since = self.watch.refusals.standing.sound_since(&[site]);
                 let was_well = since.is_some_and(|since| since + refusal::ASKED_BACK <= now);
 
+                // Of a treaty that is being made no leaf has slack to give yet.
+                let is_making = world.node(site).is_some_and(|node| node.chapters().txns.is_making(key));
+
                 // Of those that are out of reach none is asked for slack.
                 let is_near = |holder: &SiteId| {
                     let other = self.settings.members.iter().position(|member| member == holder);
@@ -182,7 +185,7 @@ impl Simulation {
                     since.is_some_and(|since| since + refusal::ASKED_BACK <= now)
                 };
                 let is_for_slack = treaty_name(&key.name).is_some();
-                let can_ask = !is_for_slack || abort.holders.iter().any(is_near);
+                let can_ask = !is_for_slack || !is_making && abort.holders.iter().any(is_near);
 
                 if is_judged && was_well && can_ask && !abort.holders.is_empty() {
                     let found = refusal::check_asked_back(now, left, asked.max());

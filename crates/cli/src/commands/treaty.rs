@@ -102,7 +102,7 @@ Examples:
     | slackline treaty create a-leads -"
 )]
 struct Create {
-    /// The treaty's name: 1 to 1000 bytes, no control characters
+    /// The treaty's name: 1 to 1000 bytes, no control characters, no = at its beginning
     name: String,
     /// The file; - for standard input
     file: String,
@@ -386,6 +386,7 @@ fn shown_json(shown: &TreatyShown) -> Value {
         "valid": shown.valid,
         "retracted": shown.is_retracted,
         "until_unix_ms": null_time(),
+        "down": shown.down,
         "holders": shown.holders,
         "rebalances": shown.rebalances,
         "gifts": shown.gifts,
@@ -402,22 +403,17 @@ fn null_time() -> Option<u64> {
 
 /// Who was asked for what a treaty shows: each of its regions, of which some may be down.
 fn asked(shown: &TreatyShown) -> Answered {
-    Answered { by: None, waited: Waited::Each { has_silent: shown.nodes.iter().any(|node| !node.up) } }
+    Answered { by: None, waited: Waited::Each { has_silent: !shown.down.is_empty() } }
 }
 
 /// The treaty for a person, with so many characters of its statement.
 fn shown_text(shown: &TreatyShown, statement: usize) -> String {
-    let down = shown.nodes.iter().filter(|node| !node.up && node.parent.is_some()).map(|node| node.site.clone());
-    let down: BTreeSet<String> = down.collect();
     let (state, why) = match shown.valid {
         true => ("valid", String::new()),
         false if shown.is_retracted => {
             ("not valid", ": a write retracted it. Who asks if it holds makes it again, once it is true".to_owned())
         }
-        false => {
-            let down: Vec<String> = down.into_iter().collect();
-            ("not valid", format!(": {} does not answer, or lost what it kept", list(&down)))
-        }
+        false => ("not valid", format!(": no part of it is known of {}", list(&shown.down))),
     };
     let relied = match shown.holders.len() {
         0 => String::new(),

@@ -241,11 +241,13 @@ impl Metric {
             // A negative multiple turns the bound around.
             Metric::Times(factor, metric) => {
                 let sums = metric.sums(is_lower == (*factor >= 0), count)?;
-                let times =
-                    |sum: Sum| sum.into_iter().map(|(key, weight)| (key, weight * i128::from(*factor))).collect();
-                let sums: Vec<Sum> = sums.into_iter().map(times).collect();
-                let is_sound = |weight: &i128| i64::try_from(*weight).is_ok();
-                if sums.iter().flat_map(Sum::values).all(is_sound) { Ok(sums) } else { Err(Unfit::OutOfRange) }
+                let times = |weight: i128| {
+                    let weight =
+                        weight.checked_mul(i128::from(*factor)).filter(|weight| i64::try_from(*weight).is_ok());
+                    weight.ok_or(Unfit::OutOfRange)
+                };
+                let each = |sum: Sum| sum.into_iter().map(|(key, weight)| Ok((key, times(weight)?))).collect();
+                sums.into_iter().map(each).collect()
             }
             // The smallest is at least k if all are, and at most k if one is: the one that is smallest now.
             Metric::Min(metrics) if is_lower => {

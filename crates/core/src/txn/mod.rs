@@ -173,6 +173,11 @@ impl Txns {
         self.participant.leaves.show(now, &self.participant.locks, None, usize::MAX)
     }
 
+    /// True if a leaf of a treaty is prepared here, and it is undecided whether the treaty is made.
+    pub fn is_making(&self, treaty: &ObjectKey) -> bool {
+        self.participant.leaves.is_making(treaty)
+    }
+
     /// The numbers of transactions under way here, as coordinator and as participant.
     pub fn under_way(&self) -> (usize, usize) {
         (self.coordinator.coordination.len(), self.participant.entries.len())

@@ -381,8 +381,8 @@ impl Participant {
                 self.ask_back(turn, id);
                 if let Some(part) = self.entries[&id].part() {
                     part.writes.iter().for_each(|(name, _)| self.issuer.give_respite(turn.here.now, name));
-                    self.leaves.press(turn, &self.locks, part);
                 }
+                self.press_for_slack(turn, id);
                 let abort = wait.refusal(&turn.here);
                 Some(self.refuse_part(turn, id, abort))
             }
@@ -716,15 +716,14 @@ impl Participant {
             // The deadline is judged again when the part is voted on, not only when it came: it has waited since, and
             // what the transaction read elsewhere under rights may have changed.
             _ if is_late => {
+                self.press_for_slack(turn, id);
                 let abort = self.late(&turn.here, id);
                 self.refuse_part(turn, id, abort)
             }
             // Its client will come again, and should not find the same right: what was asked for may have been lost.
             Some(wait) if turn.here.now.mono > patience => {
                 self.ask_back(turn, id);
-                if let Some(part) = self.entries[&id].part() {
-                    self.leaves.press(turn, &self.locks, part);
-                }
+                self.press_for_slack(turn, id);
                 let abort = wait.refusal(&turn.here);
                 self.refuse_part(turn, id, abort)
             }
@@ -856,7 +855,7 @@ impl Participant {
             State::Committed { .. } | State::Refused { .. } => false,
         };
         if let Some(part) = entry.part() {
-            self.leaves.let_go(now, id, part, matches!(entry.state, State::Prepared(_)));
+            self.leaves.let_go(&self.locks, now, id, part, matches!(entry.state, State::Prepared(_)));
             self.wake_for_slack(now);
         }
         if is_blocked {

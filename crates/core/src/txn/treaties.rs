@@ -53,9 +53,9 @@ pub(super) fn show_needs(here: &Here, treaty: Option<&ObjectKey>, set: &mut KeyS
     set.room = Some(READ_BYTES);
 }
 
-/// The span of all treaties of a home.
+/// The span of all treaties of a home that one answer shows, and one more.
 fn all_treaties() -> Span {
-    Span { prefix: treaty_prefix(), after: String::new(), limit: SHOWN as u32 }
+    Span { prefix: treaty_prefix(), after: String::new(), limit: SHOWN as u32 + 1 }
 }
 
 impl Participant {
@@ -69,8 +69,8 @@ impl Participant {
             // Where what they hold is more than there is room for, none of it is at hand.
             None => {
                 let found = table.all_as_written(&all_treaties());
-                let has_more = found.as_ref().is_none_or(|found| found.len() >= SHOWN);
-                (found.unwrap_or_default(), has_more)
+                let has_more = found.as_ref().is_none_or(|found| found.len() > SHOWN);
+                (found.into_iter().flatten().take(SHOWN).collect(), has_more)
             }
         };
         let home = |(name, value): (String, Value)| {
@@ -173,6 +173,13 @@ impl Participant {
             self.leaves.want(turn, &self.locks, id, part);
         }
         self.wake_for_slack(turn.here.now.mono);
+    }
+
+    /// A part is refused that does not wait any longer: what it lacks is asked for as if it waited.
+    pub(super) fn press_for_slack(&mut self, turn: &mut Turn, id: OperationId) {
+        if let Some(part) = self.entries[&id].part() {
+            self.leaves.press(turn, &self.locks, part);
+        }
     }
 
     /// Has the parts looked at for which slack came, or a treaty went.

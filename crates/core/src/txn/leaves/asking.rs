@@ -53,30 +53,36 @@ impl Leaves {
             return self.end_want(now.mono, id, false);
         }
         self.wants.insert(id, want);
-        makings.iter().for_each(|making| self.ask_for_wanted(turn, making));
+        makings.iter().for_each(|making| self.ask_for_wanted(turn, locks, making));
     }
 
-    /// A part that may not wait for slack is refused. Its client will come again, and should find the slack; or, where there is not enough,
-    /// the treaty retracted: no client without patience could ever break a treaty otherwise. So the slack is asked for as if the part waited.
+    /// A part that does not wait for slack any longer is refused. Its client will come again, and should find the slack; or, where there is
+    /// not enough, the treaty retracted: no client without patience could ever break a treaty otherwise. So the slack is asked for as if
+    /// the part waited. For one that relies on the treaty it is not retracted.
     pub(in crate::txn) fn press(&mut self, turn: &mut Turn, locks: &Locks, part: &Part) {
-        let mut lacking: BTreeMap<Making, BTreeSet<u32>> = BTreeMap::new();
+        let mut makings = BTreeSet::new();
         for Lack { making, clause, amount } in self.lacks(locks, part) {
-            let leaf = self.leaves.get_mut(&making).expect("it lacks slack");
-            // For a part that relies on the treaty it is not retracted.
-            if !part.relies.contains(&making.0) {
-                let pressed = leaf.pressed.entry(clause).or_default();
-                *pressed = amount.max(*pressed);
+            let Self { leaves, noted, .. } = self;
+            let leaf = leaves.get_mut(&making).expect("it lacks slack");
+            // Of a treaty that is being made or retracted there is nothing to ask for.
+            if leaf.stage != Stage::Kept {
+                continue;
             }
-            lacking.entry(making).or_default().insert(clause);
+            let takes = leaf.clauses[clause].slack(noted, locks).saturating_add(amount);
+            let pressed = leaf.pressed.entry((clause, part.relies.contains(&making.0))).or_default();
+            *pressed = takes.max(*pressed);
+            makings.insert(making);
         }
-        for (making, clauses) in lacking {
-            let leaf = &self.leaves[&making];
-            match part.relies.contains(&making.0) {
-                false => self.ask_for_wanted(turn, &making),
-                true if leaf.stage != Stage::Kept || leaf.asking.is_some() => {}
-                true => self.ask(turn, &making, clauses, Purpose::Divide),
-            }
-        }
+        makings.iter().for_each(|making| self.ask_for_wanted(turn, locks, making));
+    }
+
+    /// There is more slack of a leaf than there was: refused parts that would find what they take now are forgotten.
+    pub(super) fn slack_came(&mut self, locks: &Locks, making: &Making) {
+        let Self { leaves, noted, .. } = self;
+        let Some(leaf) = leaves.get_mut(making) else { return };
+        let clauses = &leaf.clauses;
+        let lacks = |clause: u32, takes: i128| clauses.get(clause).is_some_and(|held| held.slack(noted, locks) < takes);
+        leaf.pressed.retain(|(clause, _), takes| lacks(*clause, *takes));
     }
 
     /// A part that waited is judged now.
@@ -130,13 +136,22 @@ impl Leaves {
         std::mem::take(&mut self.woken)
     }
 
-    /// What parts lack of each clause of a leaf, in sum, those included that would not wait for it.
-    pub(super) fn wanted(&self, making: &Making) -> BTreeMap<u32, i128> {
-        let mut wanted = self.leaves.get(making).map(|leaf| leaf.pressed.clone()).unwrap_or_default();
+    /// What parts lack of each clause of a leaf: those that wait, in sum; or the most that one lacks which was refused and will come again,
+    /// if that is more. It may be one of those that wait.
+    pub(super) fn wanted(&self, locks: &Locks, making: &Making) -> BTreeMap<u32, i128> {
+        let mut wanted: BTreeMap<u32, i128> = BTreeMap::new();
         for ((of, clause), amount) in self.wants.values().flat_map(|want| &want.lacks) {
             if of == making {
                 let sum = wanted.entry(*clause).or_default();
                 *sum = sum.saturating_add(*amount);
+            }
+        }
+        let Some(leaf) = self.leaves.get(making) else { return wanted };
+        for ((clause, _), takes) in &leaf.pressed {
+            let lacking = takes - leaf.clauses[*clause].slack(&self.noted, locks);
+            if lacking > 0 {
+                let sum = wanted.entry(*clause).or_default();
+                *sum = lacking.max(*sum);
             }
         }
         wanted
@@ -149,7 +164,7 @@ impl Leaves {
 
     /// Asks for the slack that parts lack, if nobody is asked yet. A question that leaves out a clause of which something is lacking now is
     /// asked anew.
-    pub(super) fn ask_for_wanted(&mut self, turn: &mut Turn, making: &Making) {
+    pub(super) fn ask_for_wanted(&mut self, turn: &mut Turn, locks: &Locks, making: &Making) {
         let Some(leaf) = self.leaves.get(making) else { return };
         if matches!(leaf.stage, Stage::Prepared | Stage::Leaving(_) | Stage::Free) {
             return;
@@ -159,16 +174,23 @@ impl Leaves {
         if matches!(leaf.stage, Stage::Retracting(_)) {
             return self.deny(turn.here.now.mono, making);
         }
-        let clauses: BTreeSet<u32> = self.wanted(making).into_keys().collect();
+        let clauses: BTreeSet<u32> = self.wanted(locks, making).into_keys().collect();
         let asking = leaf.asking.as_ref().filter(|asking| asking.is_awaited());
         let is_asked = asking.is_some_and(|asking| clauses.is_subset(&asking.clauses));
         if !clauses.is_empty() && !is_asked {
-            self.ask(turn, making, clauses, Purpose::Awaited);
+            self.ask(turn, locks, making, clauses, Purpose::Awaited);
         }
     }
 
     /// Asks the other leaves what slack they have.
-    pub(super) fn ask(&mut self, turn: &mut Turn, making: &Making, clauses: BTreeSet<u32>, purpose: Purpose) {
+    pub(super) fn ask(
+        &mut self,
+        turn: &mut Turn,
+        locks: &Locks,
+        making: &Making,
+        clauses: BTreeSet<u32>,
+        purpose: Purpose,
+    ) {
         self.tokens += 1;
         let token = self.tokens;
         let leaf = self.leaves.get_mut(making).expect("looked up by the caller");
@@ -185,17 +207,17 @@ impl Leaves {
             tries,
             until: 0,
         });
-        self.ask_more(turn, making);
+        self.ask_more(turn, locks, making);
     }
 
     /// Asks one more group of leaves; if there is none, gives up.
-    pub(super) fn ask_more(&mut self, turn: &mut Turn, making: &Making) {
+    pub(super) fn ask_more(&mut self, turn: &mut Turn, locks: &Locks, making: &Making) {
         let lane = turn.here.site.me.lane;
         loop {
             let leaf = self.leaves.get_mut(making).expect("looked up by the caller");
             let asking = leaf.asking.as_mut().expect("somebody is asked");
             if asking.groups.is_empty() {
-                return self.give_up(turn, making);
+                return self.give_up(turn, locks, making);
             }
 
             // For what is lacking two groups at a time are asked: if the nearer one has not enough, what the other one has is on its way
@@ -235,29 +257,29 @@ impl Leaves {
             return;
         }
         asking.reports.insert(from, lines);
-        if asking.missing.is_empty() || self.has_enough(turn, making) {
+        if asking.missing.is_empty() || self.has_enough(turn, locks, making) {
             self.divide(turn, locks, making);
         }
     }
 
     /// What is lacking here of each clause that is asked about: what parts wait for, or what is wanted ahead.
-    fn lacking(&self, making: &Making) -> BTreeMap<u32, i128> {
+    fn lacking(&self, locks: &Locks, making: &Making) -> BTreeMap<u32, i128> {
         match self.leaves[making].asking.as_ref().map(|asking| &asking.purpose) {
             Some(Purpose::Ahead(needs)) => needs.clone(),
             Some(Purpose::Divide) => BTreeMap::new(),
-            Some(Purpose::Awaited) | None => self.wanted(making),
+            Some(Purpose::Awaited) | None => self.wanted(locks, making),
         }
     }
 
     /// True if those that have answered have what is lacking here, and will still have it when they are told to give it: the near ones come
     /// first, and no more answers are waited for.
-    fn has_enough(&self, turn: &Turn, making: &Making) -> bool {
+    fn has_enough(&self, turn: &Turn, locks: &Locks, making: &Making) -> bool {
         let leaf = &self.leaves[making];
         let asking = leaf.asking.as_ref().expect("somebody is asked");
         if asking.purpose == Purpose::Divide || leaf.tree == Tree::Flat {
             return false;
         }
-        let lacking = self.lacking(making);
+        let lacking = self.lacking(locks, making);
         let spare = |clause: u32| -> i128 {
             let lines = asking.reports.iter().flat_map(|(home, lines)| lines.iter().map(move |line| (*home, line)));
             let of = lines.filter(|(_, line)| line.clause == clause);
@@ -273,25 +295,27 @@ impl Leaves {
     /// Divides the slack of those that have answered: tells each what to give to whom. Asks more if it is not enough.
     pub(super) fn divide(&mut self, turn: &mut Turn, locks: &Locks, making: &Making) {
         let (me, now) = (turn.here.site.me, turn.here.now);
-        let lacking = self.lacking(making);
+        let lacking = self.lacking(locks, making);
         let Self { leaves, noted, .. } = self;
         let leaf = leaves.get_mut(making).expect("looked up by the caller");
         let asking = leaf.asking.as_mut().expect("somebody was asked");
-        let has_more = !asking.groups.is_empty();
+
+        // Where the others have not what parts wait for, more are asked, and it is no use to ask anybody for some of it. What is wanted ahead
+        // is divided then as it is.
+        let has_too_little = |clause: &u32| asking.spare(*clause) < lacking.get(clause).copied().unwrap_or(0);
+        let short: BTreeSet<u32> = asking.clauses.iter().copied().filter(has_too_little).collect();
+        if !short.is_empty() && !asking.groups.is_empty() {
+            return self.ask_more(turn, locks, making);
+        }
+        let is_short = !short.is_empty() && asking.is_awaited();
 
         let mut gives: BTreeMap<u16, Vec<Wanted>> = BTreeMap::new();
-        for clause in &asking.clauses {
+        for clause in asking.clauses.iter().filter(|clause| !is_short || !short.contains(clause)) {
             let Some(held) = leaf.clauses.get_mut(*clause) else { continue };
             let lack = lacking.get(clause).copied().unwrap_or(0);
             let mut parts = vec![(me.region, held.outlook(now, noted, locks))];
             let lines = asking.reports.iter().flat_map(|(home, lines)| lines.iter().map(move |line| (*home, line)));
             parts.extend(lines.filter(|(_, line)| line.clause == *clause).map(|(home, line)| (home, outlook_of(line))));
-
-            // Where the others have not what parts wait for, it is no use to ask them for some of it. What is wanted ahead is divided then as
-            // it is.
-            if asking.spare(*clause) < lack && (asking.is_awaited() || has_more) {
-                return self.ask_more(turn, making);
-            }
 
             // What parts wait for comes first, and only the rest is divided. What is wanted ahead does not: the others may want it as much.
             let first = if asking.is_awaited() { lack } else { 0 };
@@ -328,7 +352,7 @@ impl Leaves {
         let farthest = gives.keys().map(|home| turn.here.round_trip(SiteId::new(*home, me.lane))).max().unwrap_or(0);
         asking.until = now.mono + 2 * farthest + 50 * MILLISECOND;
         let until = asking.until;
-        if asking.is_awaited() && asking.tries == 1 {
+        if asking.is_awaited() && asking.tries == 1 && !gives.is_empty() {
             leaf.counts.rebalances += 1;
         }
         if !asking.is_awaited() {
@@ -341,6 +365,11 @@ impl Leaves {
                 true => self.give(turn, locks, making, gives),
                 false => say(&mut turn.out, SiteId::new(home, me.lane), making, Says::Give { gives }),
             }
+        }
+
+        // Who waits for nothing else has it now, or soon. Those that lack what there is too little of do not wait for it.
+        if is_short {
+            self.give_up(turn, locks, making);
         }
     }
 
@@ -357,26 +386,26 @@ impl Leaves {
 
         // Donors have given to others meanwhile, or what they said was lost. They are asked again, a few times.
         let (clauses, tries) = (asking.clauses.clone(), asking.tries);
-        let is_wanted = self.wanted(making).keys().any(|clause| clauses.contains(clause));
+        let is_wanted = self.wanted(locks, making).keys().any(|clause| clauses.contains(clause));
         match is_wanted {
             false => self.leaves.get_mut(making).expect("looked up above").asking = None,
-            true if tries >= TRIES => self.give_up(turn, making),
+            true if tries >= TRIES => self.give_up(turn, locks, making),
             true => {
-                let clauses = self.wanted(making).into_keys().collect();
-                self.ask(turn, making, clauses, Purpose::Awaited);
+                let clauses = self.wanted(locks, making).into_keys().collect();
+                self.ask(turn, locks, making, clauses, Purpose::Awaited);
             }
         }
     }
 
     /// There is not enough slack: parts that rely on the treaty are refused, and for the others it is retracted.
-    pub(super) fn give_up(&mut self, turn: &mut Turn, making: &Making) {
+    pub(super) fn give_up(&mut self, turn: &mut Turn, locks: &Locks, making: &Making) {
         let leaf = self.leaves.get_mut(making).expect("looked up by the caller");
         let is_awaited = leaf.asking.as_ref().is_some_and(Asking::is_awaited);
         let Some(asking) = leaf.asking.take().filter(|_| is_awaited) else { return };
 
         // Only what lacks slack of a clause of which there is not enough is judged. Where donors had enough each time, and gave it to others,
         // nobody knows which clause that is.
-        let wanted = self.wanted(making);
+        let wanted = self.wanted(locks, making);
         let has_too_little = |(clause, lack): &(&u32, &i128)| asking.spare(**clause) < **lack;
         let mut short: BTreeSet<u32> = wanted.iter().filter(has_too_little).map(|(clause, _)| *clause).collect();
         if short.is_empty() {
@@ -402,17 +431,21 @@ impl Leaves {
 
         let leaf = self.leaves.get_mut(making).expect("looked up above");
         let breaks = |want: &Want| want.lacks_some(making, &short) && !want.relies.contains(&making.0);
-        let is_broken = leaf.pressed.keys().any(|clause| short.contains(clause)) || self.wants.values().any(breaks);
+        let breaks_later = |(clause, relies): &(u32, bool)| short.contains(clause) && !relies;
+        let is_broken = leaf.pressed.keys().any(breaks_later) || self.wants.values().any(breaks);
+        leaf.pressed.retain(|(clause, relies), _| !short.contains(clause) || !relies);
         if is_broken && leaf.stage == Stage::Kept {
             leaf.stage = Stage::Retracting(turn.here.now.mono);
-            self.ask_to_retract(turn, making);
-        } else if !spared.is_empty() {
+            return self.ask_to_retract(turn, making);
+        }
+
+        // The others have what they lack on its way to them; or they were spared.
+        if !self.wanted(locks, making).is_empty() {
             let until = turn.here.now.mono + 2 * turn.here.longest_round_trip() + 50 * MILLISECOND;
-            leaf.asking = Some(Asking { is_planned: true, missing: BTreeSet::new(), tries: 0, until, ..asking });
+            let tries = if spared.is_empty() { asking.tries } else { 0 };
+            let leaf = self.leaves.get_mut(making).expect("looked up above");
+            leaf.asking = Some(Asking { is_planned: true, missing: BTreeSet::new(), tries, until, ..asking });
             self.timers.insert((until, Timer::Asked(making.clone())));
-        } else {
-            // Those that are left lack nothing of which there is too little. Each time that this is reached there are fewer of them.
-            self.ask_for_wanted(turn, making);
         }
     }
 

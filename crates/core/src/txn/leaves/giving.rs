@@ -159,7 +159,7 @@ impl Leaves {
     }
 
     /// Takes gifts: what their totals show beyond the last ones.
-    pub(super) fn take_gifts(&mut self, turn: &mut Turn, making: &Making, from: u16, gifts: Vec<Gave>) {
+    pub(super) fn take_gifts(&mut self, turn: &mut Turn, locks: &Locks, making: &Making, from: u16, gifts: Vec<Gave>) {
         let mut is_more = false;
         for Gave { clause, total, rate } in gifts {
             let Some(leaf) = self.leaves.get_mut(making).filter(|leaf| leaf.stage != Stage::Prepared) else { return };
@@ -175,13 +175,13 @@ impl Leaves {
                 held.totals.receive(usize::from(from), donor, total);
                 held.bound -= missing as i128;
                 held.check();
-                leaf.slack_came(clause, missing as i128);
                 is_more = true;
                 self.write_clause(&mut turn.out.batch, making, clause);
             }
         }
         if is_more {
             self.wake(making);
+            self.slack_came(locks, making);
         }
     }
 }

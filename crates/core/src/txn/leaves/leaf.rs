@@ -36,9 +36,9 @@ pub(super) struct Leaf {
     pub(super) clauses: Clauses,
     /// The question for slack that is under way.
     pub(super) asking: Option<Asking>,
-    /// What a part lacked, by clause, that was refused because it may not wait for it: the most of several parts. It is asked for as if the
-    /// part waited, and goes as so much slack comes.
-    pub(super) pressed: BTreeMap<u32, i128>,
+    /// The slack that a part takes which was refused because it did not wait for it, by clause and by whether it relies on the treaty: the
+    /// most of several parts. What is lacking of that is asked for as if the part waited. It goes when there is so much slack.
+    pub(super) pressed: BTreeMap<(u32, bool), i128>,
     /// The number of times that slack was divided again since the treaty was new.
     pub(super) plans: u32,
     /// What it has counted since this life of the site began.
@@ -50,7 +50,7 @@ pub(super) struct Leaf {
 pub(super) struct Counts {
     /// The times that slack was divided again because somebody waited for it.
     pub(super) rebalances: u64,
-    /// The gifts that it gave although nobody waited.
+    /// The gifts that it gave, but for those by a standing order.
     pub(super) gifts: u64,
     /// The gifts that it gave by a standing order.
     pub(super) extensions: u64,
@@ -94,14 +94,6 @@ impl Leaf {
     /// True if its bounds are kept.
     pub(super) fn is_kept(&self) -> bool {
         self.stage != Stage::Free
-    }
-
-    /// Slack of a clause came here: so much less is missing for those that were refused.
-    pub(super) fn slack_came(&mut self, clause: u32, amount: i128) {
-        if let Some(pressed) = self.pressed.get_mut(&clause) {
-            *pressed -= amount;
-            self.pressed.retain(|_, missing| *missing > 0);
-        }
     }
 
     /// The incarnation of a home on which the treaty rests.

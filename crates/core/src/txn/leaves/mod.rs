@@ -353,7 +353,7 @@ impl Leaves {
 
     /// Lets go of the notes of a part that was refused, and of what it waited for. One that was never prepared has no notes here: a
     /// leaf by the same name is another part's.
-    pub(super) fn let_go(&mut self, mono: u64, id: OperationId, part: &Part, was_prepared: bool) {
+    pub(super) fn let_go(&mut self, locks: &Locks, mono: u64, id: OperationId, part: &Part, was_prepared: bool) {
         self.end_want(mono, id, true);
         self.denied.remove(&id);
         if !was_prepared {
@@ -361,14 +361,18 @@ impl Leaves {
         }
 
         // What it would have taken is slack again, and the bounds that it brought are gone: whoever waits for either need not wait longer.
-        let written = part.writes.iter().filter(|_| !self.wants.is_empty());
-        let noted = written.filter_map(|(name, _)| self.noted.get(name)).flat_map(|noted| &noted.clauses);
-        let mut moved: Vec<Making> = noted.map(|(number, _)| self.leaves.of(*number).0.clone()).collect();
+        let noted = part.writes.iter().filter_map(|(name, _)| self.noted.get(name)).flat_map(|noted| &noted.clauses);
+        let is_lacking = |leaf: &Leaf| !leaf.pressed.is_empty() || !self.wants.is_empty();
+        let of = noted.map(|(number, _)| self.leaves.of(*number)).filter(|(_, leaf)| is_lacking(leaf));
+        let moved: BTreeSet<Making> = of.map(|(making, _)| making.clone()).collect();
         let brought = part.notes.iter().map(|note| (note.treaty.clone(), note.nonce));
         let is_prepared = |making: &Making| self.leaves.get(making).is_some_and(|leaf| leaf.stage == Stage::Prepared);
         let gone: Vec<Making> = brought.filter(is_prepared).collect();
-        moved.extend(gone.iter().cloned());
-        moved.iter().for_each(|making| self.wake(making));
+        for making in &moved {
+            self.wake(making);
+            self.slack_came(locks, making);
+        }
+        gone.iter().for_each(|making| self.wake(making));
         gone.iter().for_each(|making| self.remove(making));
     }
 
@@ -408,7 +412,7 @@ impl Leaves {
         let Some(counter) = noted.get_mut(name) else { return };
         let after = if let Some(Value::Counter(count)) = value { *count } else { 0 };
         let before = std::mem::replace(&mut counter.count, after);
-        let (mut raised, mut eased): (Vec<Number>, Vec<(Number, u32, i64)>) = (Vec::new(), Vec::new());
+        let (mut raised, mut eased): (Vec<Number>, Vec<Number>) = (Vec::new(), Vec::new());
         for (number, clause) in &noted[name].clauses {
             let leaf = leaves.of_mut(*number);
             let held = leaf.clauses.get_mut(*clause).expect("a counter names clauses that are there");
@@ -424,7 +428,7 @@ impl Leaves {
                 raised.push(*number);
             }
             if change > 0 && !leaf.pressed.is_empty() {
-                eased.push((*number, *clause, change));
+                eased.push(*number);
             }
 
             // Slack that is added all at once says nothing of how the part moves from now on.
@@ -442,8 +446,9 @@ impl Leaves {
             let making = self.leaves.of(number).0.clone();
             self.wake(&making);
         }
-        for (number, clause, change) in eased {
-            self.leaves.of_mut(number).slack_came(clause, i128::from(change));
+        for number in eased {
+            let making = self.leaves.of(number).0.clone();
+            self.slack_came(locks, &making);
         }
     }
 
@@ -481,7 +486,7 @@ impl Leaves {
                 let making = self.leaves.of(number).0.clone();
                 let ahead = || Purpose::Ahead(BTreeMap::from([(clause, lack)]));
                 let purpose = if has_jumped { Purpose::Divide } else { ahead() };
-                self.ask(turn, &making, BTreeSet::from([clause]), purpose);
+                self.ask(turn, locks, &making, BTreeSet::from([clause]), purpose);
             }
         }
     }
@@ -542,7 +547,7 @@ impl Leaves {
             Says::Ask { token, clauses } => self.answer(turn, locks, making, from, token, &clauses),
             Says::Report { token, lines } => self.reported(turn, locks, making, from, token, lines),
             Says::Give { gives } => self.give(turn, locks, making, gives),
-            Says::Gifts { gifts } => self.take_gifts(turn, making, from, gifts),
+            Says::Gifts { gifts } => self.take_gifts(turn, locks, making, from, gifts),
             Says::Retracted if from == making.0.home => self.retracted(turn, making),
             Says::Retracted | Says::Retract { .. } => turn.out.metrics.ignored += 1,
         }
@@ -560,7 +565,7 @@ impl Leaves {
             let Some((at, _)) = self.timers.first().filter(|(at, _)| *at <= now) else { return };
             let timer = (*at, self.timers.pop_first().expect("looked at just now").1);
             match timer.1 {
-                Timer::Plan(making) => self.plan_again(turn, &making),
+                Timer::Plan(making) => self.plan_again(turn, locks, &making),
                 Timer::Give(making, clause) => self.give_on(turn, locks, &making, clause),
                 Timer::Asked(making) => self.asked_for_long(turn, locks, &making),
                 Timer::Retract(making) => self.ask_to_retract(turn, &making),
@@ -580,7 +585,7 @@ impl Leaves {
     }
 
     /// Divides the slack of a new treaty again: by now more is known of how its parts move.
-    fn plan_again(&mut self, turn: &mut Turn, making: &Making) {
+    fn plan_again(&mut self, turn: &mut Turn, locks: &Locks, making: &Making) {
         let Some(leaf) = self.leaves.get_mut(making).filter(|leaf| leaf.stage == Stage::Kept) else { return };
         if turn.here.config.slack == Slack::Fixed || leaf.plans >= PLANS {
             return;
@@ -591,7 +596,7 @@ impl Leaves {
         let is_asking = leaf.asking.is_some();
         self.timers.insert((next, Timer::Plan(making.clone())));
         if !is_asking {
-            self.ask(turn, making, clauses, Purpose::Divide);
+            self.ask(turn, locks, making, clauses, Purpose::Divide);
         }
     }
 
@@ -624,6 +629,11 @@ impl Leaves {
     }
 
     // For answers and invariants.
+
+    /// True if a leaf of a treaty is prepared, and undecided.
+    pub(super) fn is_making(&self, treaty: &ObjectKey) -> bool {
+        self.leaves.makings_of(treaty).any(|making| self.leaves[making].stage == Stage::Prepared)
+    }
 
     /// The leaves whose bounds are kept here; those of one treaty, if one is given. No more than `limit` clauses in all, about.
     pub(super) fn show(&self, now: Now, locks: &Locks, treaty: Option<&ObjectKey>, limit: usize) -> Vec<LeafHere> {
