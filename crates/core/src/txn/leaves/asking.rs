@@ -403,11 +403,23 @@ impl Leaves {
         let is_awaited = leaf.asking.as_ref().is_some_and(Asking::is_awaited);
         let Some(asking) = leaf.asking.take().filter(|_| is_awaited) else { return };
 
+        // Nobody is refused because a part that was refused already, and relies on the treaty, would take too much. It is forgotten first; what
+        // is left may be there.
+        let noted = &self.noted;
+        let clauses = &leaf.clauses;
+        let is_hopeless = |clause: u32, takes: i128| takes - clauses[clause].slack(noted, locks) > asking.spare(clause);
+        let count = leaf.pressed.len();
+        leaf.pressed.retain(|(clause, relies), takes| !relies || !is_hopeless(*clause, *takes));
+        let is_eased = leaf.pressed.len() < count;
+
         // Only what lacks slack of a clause of which there is not enough is judged. Where donors had enough each time, and gave it to others,
         // nobody knows which clause that is.
         let wanted = self.wanted(locks, making);
         let has_too_little = |(clause, lack): &(&u32, &i128)| asking.spare(**clause) < **lack;
         let mut short: BTreeSet<u32> = wanted.iter().filter(has_too_little).map(|(clause, _)| *clause).collect();
+        if short.is_empty() && is_eased {
+            return self.ask_for_wanted(turn, locks, making);
+        }
         if short.is_empty() {
             short.extend(wanted.keys());
         }
