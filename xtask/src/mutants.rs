@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -65,6 +65,38 @@ pub(crate) fn mutants(names: &[&str]) -> bool {
     }
     println!("{} passed, {failed} failed", mutants.len() - failed);
     failed == 0
+}
+
+/// The planted bugs whose patches fit the checkout no longer, a sentence each. Without git nothing is known, and that is said.
+pub(crate) fn stale() -> Vec<String> {
+    let mutants = match read(&[]) {
+        Ok(mutants) => mutants,
+        Err(error) => return vec![error],
+    };
+    let applies = |mutant: &Mutant| -> io::Result<String> {
+        let mut git = Command::new("git")
+            .args(["apply", "--check", "--whitespace=nowarn", "-"])
+            .current_dir(root())
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        git.stdin.take().expect("it is piped").write_all(mutant.diff.as_bytes())?;
+        Ok(String::from_utf8_lossy(&git.wait_with_output()?.stderr).into_owned())
+    };
+    let mut stale = Vec::new();
+    for mutant in &mutants {
+        match applies(mutant) {
+            Ok(said) if said.contains("does not apply") || said.contains("No such file") => {
+                stale.push(format!("xtask/mutants/{}.patch does not fit the code any more", mutant.name));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                eprintln!("planted bugs are not looked at: git does not start: {error}");
+                break;
+            }
+        }
+    }
+    stale
 }
 
 fn read(names: &[&str]) -> Result<Vec<Mutant>, String> {

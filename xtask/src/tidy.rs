@@ -1,5 +1,5 @@
-//! The layering: which crate may depend on which, which module of `core` may use which, and that files stay readable.
-//! ARCHITECTURE.md draws the same map. What is checked of the pages for people is in [`crate::pages`].
+//! The layering: which crate may depend on which, which module of `core` may use which, and that files stay readable; and that the patches
+//! of planted bugs fit. ARCHITECTURE.md draws the same map. What is checked of the pages for people is in [`crate::pages`].
 
 use std::fs;
 use std::path::Path;
@@ -61,6 +61,7 @@ pub(crate) fn tidy() -> Vec<String> {
     chapters(&mut findings);
     lengths(&root(), &mut findings);
     pages(&mut findings);
+    findings.extend(crate::mutants::stale());
     findings
 }
 
