@@ -21,6 +21,17 @@ fn acts(c: char) -> bool {
         || matches!(c, '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
+/// A text in at most `room` characters: the middle of a longer one is left out. In one line, and safe on a terminal.
+pub(crate) fn shortened(text: &str, room: usize) -> String {
+    let text = safe_line(text);
+    let length = text.chars().count();
+    if length <= room {
+        return text.into_owned();
+    }
+    let (head, tail) = (room.saturating_sub(1).div_ceil(2), room.saturating_sub(1) / 2);
+    text.chars().take(head).chain(['…']).chain(text.chars().skip(length - tail)).collect()
+}
+
 /// A number with its noun, in the plural but for one.
 pub(crate) fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })

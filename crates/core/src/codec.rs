@@ -149,6 +149,11 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// The nearest number of 64 bits, where one fits no other into a message or a forecast.
+pub fn clamped(number: i128) -> i64 {
+    number.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,7 @@ use slackline::{Aborted, Client, Explanation, Key, OperationId, PartAsked, Step,
 
 use super::operation;
 use crate::end::{End, Finish, aborted_json, unix_ms};
-use crate::output::{Table, counted, safe_line};
+use crate::output::{Table, counted, shortened};
 use crate::session::Connection;
 
 /// The most columns that a line takes.
@@ -287,17 +287,6 @@ const KEY: usize = 40;
 fn short(key: &Key) -> Key {
     let name = KEY.saturating_sub(key.region().chars().count() + 1).max(KEY - SITE);
     Key::new(shortened(key.region(), SITE), shortened(key.name(), name))
-}
-
-/// A name in at most `room` characters: the middle of a longer one is left out. In one line, and safe on a terminal.
-fn shortened(name: &str, room: usize) -> String {
-    let name = safe_line(name);
-    let length = name.chars().count();
-    if length <= room {
-        return name.into_owned();
-    }
-    let (head, tail) = (room.saturating_sub(1).div_ceil(2), room.saturating_sub(1) / 2);
-    name.chars().take(head).chain(['…']).chain(name.chars().skip(length - tail)).collect()
 }
 
 /// The most characters of a span.

@@ -16,7 +16,7 @@ use super::object::key;
 use crate::duration;
 use crate::end::{self, End, Finish};
 use crate::json;
-use crate::output::{Table, counted, list};
+use crate::output::{Table, counted, list, shortened};
 use crate::session::Connection;
 use crate::waited::{Answered, Waited};
 
@@ -184,13 +184,10 @@ impl List {
 const NAME: usize = 20;
 const STATEMENT: usize = 36;
 
-/// The beginning of a text, if it is long: a statement may be about thousands of counters.
-fn shortened(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
-        return text.to_owned();
-    }
-    text.chars().take(most - 1).chain(['…']).collect()
-}
+/// The most characters of a statement above the table of a treaty, and where that is drawn again and again: one may be about thousands of
+/// counters.
+const WHOLE: usize = 2_000;
+const TWO_LINES: usize = 160;
 
 /// Shows a treaty, and the slack of each region
 #[derive(Args)]
@@ -226,7 +223,7 @@ impl Show {
             let treaty = find(&client, &name).await?;
             if !watch {
                 let shown = treaty.show().await.map_err(refused)?;
-                return Ok(End::new(shown_json(&shown), shown_text(&shown, 2_000)).answered(asked(&shown)));
+                return Ok(End::new(shown_json(&shown), shown_text(&shown, WHOLE)).answered(asked(&shown)));
             }
             let mut watched = treaty.watch().map_err(refused)?;
             let mut drawn = None;
@@ -236,7 +233,7 @@ impl Show {
                     _ = tokio::signal::ctrl_c() => return Ok(End::silent()),
                 };
                 let text = match next {
-                    Ok(shown) => shown_text(&shown, 160),
+                    Ok(shown) => shown_text(&shown, TWO_LINES),
                     // It is seen again when its home is back.
                     Err(reason @ Reason::Unreachable { .. }) => reason.to_string(),
                     Err(reason) => return Err(refused(reason)),
@@ -282,7 +279,7 @@ impl Explain {
             let (shown, waited) = treaty.explain().await.map_err(refused)?;
             let mut json = shown_json(&shown);
             json["synchronizations"] = waited.iter().map(waited_json).collect();
-            let text = format!("{}\n\n{}", shown_text(&shown, 2_000), waited_text(&waited, SystemTime::now()));
+            let text = format!("{}\n\n{}", shown_text(&shown, WHOLE), waited_text(&waited, SystemTime::now()));
             Ok(End::new(json, text).answered(asked(&shown)))
         })
     }
@@ -418,7 +415,7 @@ fn shown_text(shown: &TreatyShown, statement: usize) -> String {
     let relied = match shown.holders.len() {
         0 => String::new(),
         _ if shown.valid => format!(", relied upon by {}", list(&shown.holders)),
-        // Rights of before: who has one is told, or waits, before it is true no more.
+        // Whoever has one may rely on the statement until it ends: it is true for as long.
         _ => format!("; rights over it are left at {}", list(&shown.holders)),
     };
     let mut table = Table::new(&["PART", "#VALUE", "#BOUND", "#SLACK", "#MOVES/S", "#BOUND/S", "#LASTS"]);

@@ -32,7 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustc_hash::FxHashSet;
 
 use super::value::{CALL_MARK, Derived, ObjectKey, Value, text};
-use crate::codec::{Cursor, Malformed, len_i64, len_u64, put_bytes, put_i64, put_u64};
+use crate::codec::{Cursor, Malformed, clamped, len_i64, len_u64, put_bytes, put_i64, put_u64};
 use crate::id::Incarnation;
 
 /// The most homes of one treaty.
@@ -310,10 +310,9 @@ impl Statement {
 
     fn judge_within(&self, count: &impl Fn(&ObjectKey) -> i64, depth: usize) -> Result<(), Unfit> {
         // A value out of the range of 64 bits is told as the end of that range.
-        let told = |value: i128| Unfit::NotTrue(value.clamp(i64::MIN.into(), i64::MAX.into()) as i64);
         let says = |metric: &Metric, is_true: &dyn Fn(i128) -> bool| {
             let value = metric.exact(count, 0)?;
-            if is_true(value) { Ok(()) } else { Err(told(value)) }
+            if is_true(value) { Ok(()) } else { Err(Unfit::NotTrue(clamped(value))) }
         };
         match self {
             _ if depth > DEPTH => Err(Unfit::TooDeep),

@@ -23,6 +23,7 @@
 
 use super::trend::Motion;
 use crate::clock::SECOND;
+use crate::codec::clamped;
 
 /// How many standard deviations a forecast allows for.
 const CAREFUL: f64 = 3.0;
@@ -124,7 +125,7 @@ fn in_proportion(whole: i128, weights: &[i64]) -> Vec<i64> {
         order.sort_by_key(|at| std::cmp::Reverse(cost(*at)));
         order.into_iter().take(left as usize).for_each(|at| parts[at] += 1);
     }
-    parts.into_iter().map(|part| part.clamp(i64::MIN.into(), i64::MAX.into()) as i64).collect()
+    parts.into_iter().map(clamped).collect()
 }
 
 /// Divides the slack of several parts likewise, where no bound moves: the best static division. All of it is divided; if the

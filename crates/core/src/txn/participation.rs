@@ -41,7 +41,7 @@ impl Stage {
 pub(super) struct Participation {
     /// The end of the time in which it may be prepared, in microseconds since 1970: at or after it, it is refused.
     pub(super) deadline: i64,
-    /// The participants, each in the incarnation that was asked; as many as [`have_bits`].
+    /// The participants, each in the incarnation that was asked; no more than [have bits](have_bits).
     pub(super) participants: Vec<(SiteId, Incarnation)>,
     /// Its stage, with the data of that stage.
     pub(super) state: State,

@@ -20,11 +20,6 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// Slack of a treaty, which others have.
-    pub(super) fn for_slack(treaty: ObjectKey, holders: Vec<SiteId>, over_at: u64, expected: u64) -> Self {
-        Self { about: treaty, holders, over_at, expected }
-    }
-
     /// The refusal of a part that does not wait for this.
     pub(super) fn refusal(self, here: &Here) -> Abort {
         let left = self.over_at.saturating_sub(here.now.mono);

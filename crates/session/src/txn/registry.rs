@@ -149,10 +149,19 @@ impl<H> Registry<H> {
         let before = known.denials.insert(treaty.clone(), denial.clone());
         before.is_some_and(|before| before.key == denial.key)
     }
+}
 
-    /// A call was proposed, and registered or not.
-    fn proposed(&self, call: &ObjectKey, now: Time, random: u64, was_registered: bool) {
-        let mut known = self.known();
+/// A place for a proposal. It is given back when this is dropped: a program that waits for a proposal may be given up.
+pub(super) struct Place<H: 'static> {
+    registry: Arc<Registry<H>>,
+    call: ObjectKey,
+}
+
+impl<H: 'static> Place<H> {
+    /// The call was proposed, and registered or not. `random` spreads clients that proposed the same.
+    pub(super) fn proposed(self, now: Time, random: u64, was_registered: bool) {
+        // The lock is let go before this place is dropped, which takes it again.
+        let (mut known, call) = (self.registry.known(), &self.call);
         if was_registered {
             known.refused.remove(call);
             return;
@@ -166,19 +175,6 @@ impl<H> Registry<H> {
             let entry = known.refused.entry(call.clone()).or_insert((now, PAUSES.0));
             *entry = (now + jittered(entry.1, random), (entry.1 * 2).min(PAUSES.1));
         }
-    }
-}
-
-/// A place for a proposal. It is given back when this is dropped: a program that waits for a proposal may be given up.
-pub(super) struct Place<H: 'static> {
-    registry: Arc<Registry<H>>,
-    call: ObjectKey,
-}
-
-impl<H: 'static> Place<H> {
-    /// The call was proposed, and registered or not. `random` spreads clients that proposed the same.
-    pub(super) fn proposed(self, now: Time, random: u64, was_registered: bool) {
-        self.registry.proposed(&self.call, now, random, was_registered);
     }
 }
 

@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    Asking, Lack, Leaf, Leaves, Making, Purpose, Stage, TRIES, Timer, WAITED, WAITED_SHOWN, Want, clamped, say,
-};
+use super::{Asking, Lack, Leaf, Leaves, Making, Purpose, Stage, TRIES, Timer, WAITED, WAITED_SHOWN, Want, say};
 use crate::api::{Synchronization, SynchronizationCause};
 use crate::clock::MILLISECOND;
+use crate::codec::clamped;
 use crate::config::Slack;
 use crate::id::{OperationId, SiteId};
 use crate::object::message::{Reported, Says, Wanted};
@@ -76,8 +75,10 @@ impl Leaves {
         makings.iter().for_each(|making| self.ask_for_wanted(turn, locks, making));
     }
 
-    /// There is more slack of a leaf than there was: refused parts that would find what they take now are forgotten.
+    /// There is more slack of a leaf than there was: those that wait for it are looked at again, and those that were refused and would find
+    /// what they take now are forgotten.
     pub(super) fn slack_came(&mut self, locks: &Locks, making: &Making) {
+        self.wake(making);
         let Self { leaves, noted, .. } = self;
         let Some(leaf) = leaves.get_mut(making) else { return };
         let clauses = &leaf.clauses;

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Leaves, Making, Order, PERIOD, Stage, Timer, clamped, say};
+use super::{Leaves, Making, Order, PERIOD, Stage, Timer, say};
 use crate::clock::SECOND;
+use crate::codec::clamped;
 use crate::id::SiteId;
 use crate::object::message::{Gave, Reported, Says, Wanted};
 use crate::stats::split::{Outlook, lasts};
@@ -180,7 +181,6 @@ impl Leaves {
             }
         }
         if is_more {
-            self.wake(making);
             self.slack_came(locks, making);
         }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use crate::clock::Now;
+use crate::codec::clamped;
 use crate::gift::Totals;
 use crate::object::ObjectKey;
 use crate::object::treaty::Term;
@@ -143,7 +144,7 @@ impl Held {
 }
 
 /// All that was given, less all that was received.
-pub(super) fn given_away(totals: &Totals) -> i128 {
+fn given_away(totals: &Totals) -> i128 {
     let sum = |amount: &dyn Fn(usize) -> u128| (0..64).map(amount).sum::<u128>() as i128;
     sum(&|home| totals.given(home).amount) - sum(&|home| totals.received(home).amount)
 }
@@ -151,9 +152,4 @@ pub(super) fn given_away(totals: &Totals) -> i128 {
 /// The least that a counter of this weight adds to a sum while it may be anywhere between two numbers.
 pub(super) fn least_of(weight: i64, (low, high): (i64, i64)) -> i128 {
     i128::from(weight) * i128::from(if weight > 0 { low } else { high })
-}
-
-/// A number as it fits a forecast or a message.
-pub(super) fn clamped(number: i128) -> i64 {
-    number.clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }

@@ -55,13 +55,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use rustc_hash::FxHashMap;
 
 use self::book::Book;
-use self::held::{Held, Lack, Making, Noted, Number, Order, clamped, least_of};
+use self::held::{Held, Lack, Making, Noted, Number, Order, least_of};
 use self::leaf::{Asking, Counts, Leaf, Purpose, Stage};
 use super::locks::Locks;
 use super::waits::Wait;
 use crate::api::{ClauseHere, LeafHere, Synchronization};
 use crate::bounds::AT_ONCE;
 use crate::clock::{MILLISECOND, Now, SECOND};
+use crate::codec::clamped;
 use crate::config::Slack;
 use crate::gift::Totals;
 use crate::id::{OperationId, SiteId};
@@ -268,11 +269,11 @@ impl Leaves {
             // the latest this home is free when the lease is over. Where the treaty is at home here that takes no round trip, but
             // the others are asked before.
             let home = SiteId::new(making.0.home, here.site.me.lane);
-            let near = holders.iter().copied().chain([home].into_iter().filter(|home| *home != here.site.me));
+            let near = holders.iter().copied().chain([home]).filter(|site| *site != here.site.me);
             let near = near.filter(|site| here.is_reachable(*site)).map(|site| here.round_trip(site)).min();
             let is_alone = holders.is_empty() && home == here.site.me;
             let expected = near.unwrap_or(if is_alone { 0 } else { LEASE });
-            waits.push(Wait::for_slack(making.0, holders, here.now.mono.saturating_add(LEASE), expected));
+            waits.push(Wait { about: making.0, holders, over_at: here.now.mono.saturating_add(LEASE), expected });
         }
     }
 
@@ -368,12 +369,11 @@ impl Leaves {
         let brought = part.notes.iter().map(|note| (note.treaty.clone(), note.nonce));
         let is_prepared = |making: &Making| self.leaves.get(making).is_some_and(|leaf| leaf.stage == Stage::Prepared);
         let gone: Vec<Making> = brought.filter(is_prepared).collect();
-        for making in &moved {
-            self.wake(making);
-            self.slack_came(locks, making);
+        moved.iter().for_each(|making| self.slack_came(locks, making));
+        for making in gone {
+            self.wake(&making);
+            self.remove(&making);
         }
-        gone.iter().for_each(|making| self.wake(making));
-        gone.iter().for_each(|making| self.remove(making));
     }
 
     /// Makes the notes of a part durable that is carried out. What an earlier making of the same treaty has noted here goes.
@@ -412,7 +412,7 @@ impl Leaves {
         let Some(counter) = noted.get_mut(name) else { return };
         let after = if let Some(Value::Counter(count)) = value { *count } else { 0 };
         let before = std::mem::replace(&mut counter.count, after);
-        let (mut raised, mut eased): (Vec<Number>, Vec<Number>) = (Vec::new(), Vec::new());
+        let mut raised: Vec<Number> = Vec::new();
         for (number, clause) in &noted[name].clauses {
             let leaf = leaves.of_mut(*number);
             let held = leaf.clauses.get_mut(*clause).expect("a counter names clauses that are there");
@@ -424,11 +424,8 @@ impl Leaves {
                 }
             };
             let change = clamped(change);
-            if change > 0 && !wants.is_empty() {
+            if change > 0 && (!wants.is_empty() || !leaf.pressed.is_empty()) {
                 raised.push(*number);
-            }
-            if change > 0 && !leaf.pressed.is_empty() {
-                eased.push(*number);
             }
 
             // Slack that is added all at once says nothing of how the part moves from now on.
@@ -443,10 +440,6 @@ impl Leaves {
             }
         }
         for number in raised {
-            let making = self.leaves.of(number).0.clone();
-            self.wake(&making);
-        }
-        for number in eased {
             let making = self.leaves.of(number).0.clone();
             self.slack_came(locks, &making);
         }
