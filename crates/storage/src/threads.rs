@@ -23,6 +23,8 @@ use crate::table::Table;
 
 /// The batches of the active segment are absorbed when nothing was written for this time.
 const IDLE: Duration = Duration::from_secs(1);
+/// So many files of absorbed segments are kept to be used again, beside the segments that are ready.
+const SPARES: usize = 1;
 
 /// The state that the threads share.
 pub(crate) struct Shared {
@@ -294,7 +296,7 @@ impl Shared {
         }
     }
 
-    /// The preparer: keeps `ahead` segments ready, of `most` in all.
+    /// The preparer: keeps `ahead` segments ready and [`SPARES`] spare ones, of `most` in all.
     pub(crate) fn prepare(&self, ahead: usize, most: usize) {
         let mut pause = Pause::default();
         loop {
@@ -303,10 +305,15 @@ impl Shared {
                 return;
             }
 
+            // A spare file is kept: under load one is needed as often as one comes back, and without it each would be made anew, full of
+            // zeros, and be removed again.
+            let is_short = state.ready.len() < ahead;
+            let is_taken = is_short || state.spare.len() > SPARES;
+            let spare = if is_taken { state.spare.pop_front() } else { None };
+
             // Making a segment writes all of it, so no lock is held meanwhile: the writer would wait for it. This thread alone takes
             // spare files and hands out numbers, so neither changes under it.
-            let is_short = state.ready.len() < ahead;
-            let (spare, number) = (state.spare.pop_front(), state.next_number);
+            let number = state.next_number;
             let had_spare = spare.is_some();
             let made = match (spare, is_short) {
                 (Some(old), true) => {

@@ -30,7 +30,7 @@ const DOUBTED: usize = 65_536;
 const RENEW_TENTHS: u64 = 3;
 /// The right over a treaty is renewed for this long after its last use, in microseconds. A treaty stands for what its users would else
 /// have to ask for each time, however seldom that is; and nobody writes it as long as it is valid.
-const TREATY_IN_USE: u64 = 600 * SECOND;
+const TREATY_IN_USE: u64 = 3600 * SECOND;
 /// The most treaties whose rights are renewed in one go.
 const RENEWED: usize = 8192;
 
@@ -507,9 +507,9 @@ mod tests {
         assert!(cache.give_up(at(21), &treaty, given(1, 1).right.expect("it has one").number));
         assert_eq!(cache.treaties_to_renew(at(22), EPSILON), []);
         assert!(cache.has_treaties());
-        assert_eq!(cache.treaties_to_renew(at(601), EPSILON), []);
+        assert_eq!(cache.treaties_to_renew(at(3601), EPSILON), []);
         assert!(!cache.has_treaties());
-        assert!(cache.read(at(602), EPSILON, &treaty, true, false).is_none());
+        assert!(cache.read(at(3602), EPSILON, &treaty, true, false).is_none());
         assert!(cache.has_treaties(), "it is in use again");
     }
 

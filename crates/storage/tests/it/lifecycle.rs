@@ -54,17 +54,17 @@ fn segment_in_use_is_absorbed_when_asked_and_when_nothing_more_is_written() {
     wait("absorption of an idle log", || store.absorbed() == 130);
     assert_eq!(all(store.reader()), expected(130, 30));
 
-    // It goes on in the same segment, through its end.
+    // It goes on in the same segment, through its end. When the next one is full too, the file is used again.
     let first = segments(&scratch.site())[0].clone();
-    for upto in [20_000, 20_500, 21_000] {
+    for upto in [20_000, 20_500, 40_000] {
         fill(&mut *writer, store.last() + 1..=upto, 50, 30);
         store.absorb_soon();
         wait("absorption", || store.absorbed() == upto);
     }
-    assert!(!segments(&scratch.site()).contains(&first), "it was never used again");
+    wait("the first segment to be used again", || !segments(&scratch.site()).contains(&first));
     drop((writer, store));
     let store = open(&scratch.site(), &options).unwrap();
-    assert_eq!((store.last(), all(store.reader())), (21_000, expected(21_000, 30)));
+    assert_eq!((store.last(), all(store.reader())), (40_000, expected(40_000, 30)));
 }
 
 #[test]
@@ -292,6 +292,25 @@ fn segments_are_used_again_and_the_log_stays_small() {
     // Opening takes all that was left into the table: the next opening has nothing to do but that.
     assert_ne!(before, segments(&scratch.site()));
     assert!(segments(&scratch.site()).len() <= before.len().max(3));
+}
+
+/// A file that is made anew holds zeros; one that is used again holds what was written there before.
+#[test]
+fn no_segment_is_made_anew_where_the_table_keeps_up() {
+    let scratch = Scratch::new("spare");
+    let mut store = open(&scratch.site(), &small()).unwrap();
+    let mut writer = store.writer().unwrap();
+    for first in (1..=16_000).step_by(1_000) {
+        fill(&mut *writer, first..=first + 999, 100, 50);
+        store.absorb_soon();
+        wait("absorption", || store.absorbed() == store.last());
+        // The one in use, two that are ready, and a spare one.
+        wait("a spare segment", || first < 3_000 || segments(&scratch.site()).len() == 4);
+    }
+    for path in segments(&scratch.site()) {
+        let content = std::fs::read(&path).unwrap();
+        assert!(content[4096..].iter().any(|byte| *byte != 0), "{} was made anew", path.display());
+    }
 }
 
 #[test]
