@@ -13,8 +13,13 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
+use mimalloc::MiMalloc;
 
 use crate::end::{End, Finish};
+
+/// The allocator of everything here; see the decision of 2026-11-26.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// Quotas and objects that several regions share.
 ///

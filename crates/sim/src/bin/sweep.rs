@@ -5,7 +5,12 @@
 use std::ops::Range;
 use std::process::ExitCode;
 
+use mimalloc::MiMalloc;
 use slackline_sim::{Report, RunOptions, run, sweep};
+
+/// The allocator of everything here; see the decision of 2026-11-26.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 const USAGE: &str = "usage: sweep SEED|FIRST..LAST [--trace] [--threads N] [--operations N] [--transactions N] [--treaties N] [--keep-going] [--no-probes]";
 
