@@ -243,7 +243,7 @@ impl Sessions {
 
         // Rule 2: what left, and has no answer, leaves again as it was. The site may have carried it out, and under any other id would do
         // so twice.
-        for (position, sequence, key) in self.windows.calls() {
+        for (position, sequence, key) in self.windows.calls().collect::<Vec<_>>() {
             let call = &self.calls[key];
             match call.audience {
                 // Nobody waits for it. Asking refuses it permanently if the site has not seen it, and tells what it was granted if it has.
@@ -267,7 +267,7 @@ impl Sessions {
         self.turn_away(NotTaken::Unreachable, wakers);
 
         // A call that has left stays with its site. Rule 6: from here on nothing is heard even of what the site was known to have.
-        for (_, _, key) in self.windows.calls() {
+        for (_, _, key) in self.windows.calls().collect::<Vec<_>>() {
             let call = &mut self.calls[key];
             call.quiet_since.get_or_insert(now);
             let patience_ends = call.patience_ends();

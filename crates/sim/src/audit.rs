@@ -52,7 +52,7 @@ impl Simulation {
         if self.phase == Phase::Healing && world.now() > self.audit.healed_at + SETTLING {
             for site in 0..world.len() {
                 let readiness = world.node(site).map_or_else(Default::default, |node| node.readiness());
-                self.oracle.blame(liveness::NAME, liveness::check_ready(readiness), &format!("site {site}"));
+                self.oracle.blame(liveness::NAME, liveness::check_ready(readiness), format_args!("site {site}"));
             }
             let what = format!("clients still wait for: {}", self.clients_wait_for());
             self.oracle.blame(liveness::NAME, Err(what), "all sites");
@@ -159,9 +159,9 @@ impl Simulation {
         self.oracle.check_holds(world.now(), LATE);
         for site in 0..world.len() {
             let readiness = world.node(site).map_or_else(Default::default, |node| node.readiness());
-            self.oracle.blame(liveness::NAME, liveness::check_ready(readiness), &format!("site {site}"));
+            self.oracle.blame(liveness::NAME, liveness::check_ready(readiness), format_args!("site {site}"));
             let waiting = world.node(site).map_or(0, |node| node.chapters().quotas.waiting());
-            self.oracle.blame(bounded_work::NAME, bounded_work::check_rest(waiting), &format!("site {site}"));
+            self.oracle.blame(bounded_work::NAME, bounded_work::check_rest(waiting), format_args!("site {site}"));
         }
 
         self.look_at_names(world);
@@ -186,7 +186,7 @@ impl Simulation {
             if no_loss {
                 let found = liveness::check_returned(sums.in_use, self.oracle.in_doubt(book));
                 let found = found.map_err(|what| what + &self.oracle.differences(book));
-                self.oracle.blame(liveness::NAME, found, &format!("quota {name}"));
+                self.oracle.blame(liveness::NAME, found, format_args!("quota {name}"));
             }
         }
     }
@@ -200,7 +200,7 @@ impl Simulation {
                 let book = self.oracle.book(quota.name());
                 let since = self.oracle.books[book].changed[site].max(self.audit.healed_at);
                 let found = forgetting::check_left(now - since, self.settings.names_kept);
-                self.oracle.blame(forgetting::NAME, found, &format!("quota {} at site {site}", quota.name()));
+                self.oracle.blame(forgetting::NAME, found, format_args!("quota {} at site {site}", quota.name()));
             }
         }
     }

@@ -107,7 +107,7 @@ impl Simulation {
             let errands = self.callers.desk.work(world.now());
             self.note_events(world);
             if errands.is_empty() {
-                return (0..self.callers.desk.wires()).for_each(|wire| self.callers.desk.link(wire).check());
+                return self.callers.desk.check();
             }
             for errand in errands {
                 match errand {
@@ -228,8 +228,8 @@ impl Simulation {
                 known.sent.first = world.now();
             }
             known.sent.again(through != site);
-            let (about, is_same) = (known.id.to_string(), known.operation == submission.operation);
-            self.oracle.blame(callers::SAME_ID, callers::check_id(is_same), &about);
+            let (about, is_same) = (known.id, known.operation == submission.operation);
+            self.oracle.blame(callers::SAME_ID, callers::check_id(is_same), about);
         }
     }
 
@@ -243,7 +243,7 @@ impl Simulation {
                     let known = &self.oracle.ops[op as usize];
                     let is_own = known.operation == command.operation();
                     let found = callers::check_told(is_own, known.durable.as_ref(), &outcome);
-                    self.oracle.blame(callers::OWN_OUTCOME, found, &id.to_string());
+                    self.oracle.blame(callers::OWN_OUTCOME, found, id);
                     let known = &mut self.oracle.ops[op as usize];
                     known.told = known.told.take().or(Some(outcome));
                 }
@@ -261,7 +261,7 @@ impl Simulation {
                     let Some(op) = self.op_of(id) else { continue };
                     self.probes.hit("caller: its deadline passes in doubt");
                     let is_own = self.oracle.ops[op as usize].operation == command.operation();
-                    self.oracle.blame(callers::OWN_OUTCOME, callers::check_own(is_own), &id.to_string());
+                    self.oracle.blame(callers::OWN_OUTCOME, callers::check_own(is_own), id);
                     // It asks what became of it, as long as the client keeps that from being forgotten.
                     // A session that was open while all were silent may have ended in that time.
                     if self.settings.silence.is_none_or(|(from, _)| world.now() < from) {
@@ -282,7 +282,7 @@ impl Simulation {
         let of = self.oracle.sessions.get(&(site, id.incarnation, id.session));
         let op = of.and_then(|ops| ops.get(id.sequence as usize - 1)).copied();
         if op.is_none() {
-            self.oracle.blame(callers::OWN_OUTCOME, Err("nobody sent it".to_owned()), &id.to_string());
+            self.oracle.blame(callers::OWN_OUTCOME, Err("nobody sent it".to_owned()), id);
         }
         op
     }
@@ -338,7 +338,7 @@ impl Simulation {
         }
         drop(ledger);
         for (name, found, pair) in found {
-            self.oracle.blame(name, found, &format!("pair {pair}"));
+            self.oracle.blame(name, found, format_args!("pair {pair}"));
         }
 
         // Grants that nobody can know of any more are told as such when the client is closed.

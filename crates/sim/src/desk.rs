@@ -106,6 +106,8 @@ struct Wire {
     /// The earliest time for which a timer is set.
     due: Option<u64>,
     waker: Waker,
+    /// Something has happened to it since its link was checked.
+    is_touched: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -190,6 +192,7 @@ impl Desk {
                 pause: PAUSES.0,
                 due: None,
                 waker: Waker::from(bell),
+                is_touched: false,
             });
         }
         let port = VirtualPort { hub: Arc::clone(&self.hub), topology: Arc::clone(&self.topology), links };
@@ -286,6 +289,7 @@ impl Desk {
     /// A stream for a wire could not be opened, or is over.
     pub fn broken(&mut self, now: u64, wire: usize) {
         let at = &mut self.wires[wire];
+        at.is_touched = true;
         let was = at.state;
         if matches!(was, State::Idle | State::Resting) {
             return;
@@ -319,6 +323,14 @@ impl Desk {
             self.broken(now, wire);
         }
         self.mark(wire);
+    }
+
+    /// Asserts what always holds of the links to which something has happened since they were last checked.
+    pub fn check(&mut self) {
+        for wire in self.wires.iter_mut().filter(|wire| wire.is_touched) {
+            wire.link.check();
+            wire.is_touched = false;
+        }
     }
 
     /// Lets everybody act for whom something has come, and returns what is to be done.
@@ -389,6 +401,7 @@ impl Desk {
             self.connect(wire, self.wires[wire].site);
         }
         let at = &mut self.wires[wire];
+        at.is_touched = true;
         if let State::Up(stream, through) = at.state {
             while let Poll::Ready(Some(request)) = at.link.next_request(stream, Time(now), &at.waker) {
                 self.errands.push(Errand::Send { wire, stream, through, request });

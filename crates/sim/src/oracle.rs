@@ -13,6 +13,7 @@ mod beliefs;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::fmt::Display;
 
 use slackline_core::api::{Operation, Outcome, UnknownReason};
 use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId, SiteId};
@@ -300,7 +301,7 @@ impl Oracle {
     }
 
     /// Keeps the first invariant that does not hold, and of what.
-    pub(crate) fn blame(&mut self, invariant: &'static str, found: Result<(), String>, about: &str) {
+    pub(crate) fn blame(&mut self, invariant: &'static str, found: Result<(), String>, about: impl Display) {
         if let Err(what) = found
             && self.violation.is_none()
         {

@@ -132,7 +132,7 @@ impl Simulation {
                 let deadline = u64::try_from(deadline - EPOCH).unwrap_or(0);
                 let sound = self.watch.refusals.standing.sound_since(&group);
                 let found = refusal::check_part(now, stage, deadline, sound);
-                self.oracle.blame(refusal::NAME, found, &format!("site {site}, {id}"));
+                self.oracle.blame(refusal::NAME, found, format_args!("site {site}, {id}"));
             }
         }
     }
@@ -189,7 +189,7 @@ impl Simulation {
 
                 if is_judged && was_well && can_ask && !abort.holders.is_empty() {
                     let found = refusal::check_asked_back(now, left, asked.max());
-                    self.oracle.blame(refusal::NAME, found, &format!("site {site}, {id}"));
+                    self.oracle.blame(refusal::NAME, found, format_args!("site {site}, {id}"));
                 }
             }
         }
@@ -254,8 +254,8 @@ impl Simulation {
             _ => Ok(()),
         };
 
-        let about = format!("{}, sent at {sent}", known.id);
-        self.oracle.blame(refusal::NAME, found, &about);
+        let about = known.id;
+        self.oracle.blame(refusal::NAME, found, format_args!("{about}, sent at {sent}"));
     }
 
     /// Judges that an object was not read.
@@ -269,7 +269,7 @@ impl Simulation {
             self.oracle.blame(
                 refusal::NAME,
                 refusal::check_read(abort),
-                &format!("site {site}, read of {home} at {sent}"),
+                format_args!("site {site}, read of {home} at {sent}"),
             );
         }
     }

@@ -352,9 +352,7 @@ impl Host for Simulation {
             match effect {
                 Effect::Persist(batch) => {
                     persists = true;
-                    let bytes = batch.as_bytes();
-                    self.watch
-                        .mix(bytes.iter().fold(bytes.len() as u64, |sum, &byte| sum.rotate_left(7) ^ u64::from(byte)));
+                    self.watch.mix_bytes(batch.as_bytes());
                     let seq = world.log(site).1 + 1;
                     self.oracle.handed_out(world.now(), site, seq, node, batch);
                 }
@@ -365,7 +363,7 @@ impl Host for Simulation {
                 && node.chapters().txns.turns() > 0
             {
                 let found = turns::check(fetched, |number| node.chapters().txns.is_over_claimed(number));
-                self.oracle.blame(turns::NAME, found, &format!("site {site}"));
+                self.oracle.blame(turns::NAME, found, format_args!("site {site}"));
             }
             if self.settings.options.trace {
                 self.trace(world, format_args!("  site {site} → {effect:?}"));
@@ -387,7 +385,7 @@ impl Host for Simulation {
 
         // Its driver keeps an old copy as it is: the site stops before anything of it leaves.
         if is_stale {
-            self.oracle.blame(lives::NAME, lives::check_kept(persists), &format!("site {site}"));
+            self.oracle.blame(lives::NAME, lives::check_kept(persists), format_args!("site {site}"));
             return After::Crash(Keep::Nothing);
         }
         self.hazard(world, site, self.watch.seen[site].kind, persists)
@@ -401,7 +399,7 @@ impl Host for Simulation {
         match effect {
             Effect::Send { message, .. } => {
                 let found = release::check(message.position, durable);
-                self.oracle.blame(release::NAME, found, &format!("site {site}"));
+                self.oracle.blame(release::NAME, found, format_args!("site {site}"));
                 if let Body::Relay(RelayMessage::Answer { response, .. }) = &message.body {
                     self.leaves(site, message.incarnation, response);
                 }

@@ -185,7 +185,7 @@ impl Simulation {
             }
             avantan::Message::Accept { instance, ballot, .. } => {
                 let found = self.watch.promises.check(&of_life, *instance, *ballot, site, self.settings.members.len());
-                self.oracle.blame(quorums::NAME, found, &format!("quota {quota}"));
+                self.oracle.blame(quorums::NAME, found, format_args!("quota {quota}"));
             }
             _ => {}
         }
@@ -220,12 +220,12 @@ impl Simulation {
         let life = self.oracle.life(site);
 
         let known = &mut self.oracle.ops[op as usize];
-        let about = known.id.to_string();
+        let about = known.id;
         let durable = survival::check_answer(known.durable.as_ref(), outcome);
         let lives = known.answered.check(life, outcome);
 
-        self.oracle.blame(survival::NAME, durable, &about);
-        self.oracle.blame(answers::NAME, lives, &about);
+        self.oracle.blame(survival::NAME, durable, about);
+        self.oracle.blame(answers::NAME, lives, about);
     }
 }
 

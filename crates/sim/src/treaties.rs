@@ -243,7 +243,7 @@ impl Simulation {
         let relies = node.chapters().txns.relies_on(world.time_at(site), EPSILON as u64, &self.treaties.all[at].key);
         let found = treaties::check_relied(relies, || self.treaties.counts_of(at));
         if found.is_err() {
-            self.oracle.blame(treaties::TRUE, found, &format!("site {site}, treaty {}", self.name_of(at)));
+            self.oracle.blame(treaties::TRUE, found, format_args!("site {site}, treaty {}", self.name_of(at)));
         }
     }
 

@@ -43,7 +43,7 @@ impl Simulation {
                 && ear.hears_majority(now)
             {
                 let found = clock_marks::check(node.chapters().txns.marks(), EPOCH + now as i64, epsilon);
-                self.oracle.blame(clock_marks::NAME, found, &format!("site {site}"));
+                self.oracle.blame(clock_marks::NAME, found, format_args!("site {site}"));
                 self.probes.hit("site: marks looked at after a clock error");
             }
 
@@ -60,7 +60,7 @@ impl Simulation {
                     self.probes.hit("site: clock error noticed in time");
                 }
                 found => {
-                    self.oracle.blame(clock_errors::NAME, found.map(drop), &format!("site {site}"));
+                    self.oracle.blame(clock_errors::NAME, found.map(drop), format_args!("site {site}"));
                 }
             }
         }

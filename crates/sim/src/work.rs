@@ -100,7 +100,7 @@ impl Simulation {
                         };
                         let work = self.watch.works[site].quotas.entry(quota.clone()).or_default();
                         let found = work.lead(now, (*instance, ballot.number), why);
-                        self.oracle.blame(bounded_work::NAME, found, &format!("site {site}, quota {quota}"));
+                        self.oracle.blame(bounded_work::NAME, found, format_args!("site {site}, quota {quota}"));
                     }
                 }
                 // What is told of a transaction, and what asks for rights back.
@@ -123,20 +123,20 @@ impl Simulation {
 
         for (id, messages) in about {
             let found = works.transactions.entry(id).or_default().say(now, messages, others as u64);
-            self.oracle.blame(bounded_work::NAME, found, &format!("site {site}, transaction {id}"));
+            self.oracle.blame(bounded_work::NAME, found, format_args!("site {site}, transaction {id}"));
         }
         for (name, messages) in asked_back {
             let found = works.rights.entry(name.to_owned()).or_default().say(now, messages, others as u64);
-            self.oracle.blame(bounded_work::NAME, found, &format!("site {site}, rights over {name}"));
+            self.oracle.blame(bounded_work::NAME, found, format_args!("site {site}, rights over {name}"));
         }
         for (quota, messages) in said {
             let work = self.watch.works[site].quotas.entry(quota.to_owned()).or_default();
             let found = work.say(now, messages, others as u64);
-            self.oracle.blame(bounded_work::NAME, found, &format!("site {site}, quota {quota}"));
+            self.oracle.blame(bounded_work::NAME, found, format_args!("site {site}, quota {quota}"));
         }
 
         let found = bounded_work::check_turn(messages, others, node.chapters().quotas.waiting());
-        self.oracle.blame(bounded_work::NAME, found, &format!("site {site}"));
+        self.oracle.blame(bounded_work::NAME, found, format_args!("site {site}"));
     }
 }
 

@@ -165,11 +165,9 @@ impl Windows {
     }
 
     /// The calls that have an id and have not ended: the position of the session, the sequence, the key.
-    pub(super) fn calls(&self) -> Vec<(usize, u64, CallKey)> {
-        let of = |(position, session): (usize, &Session)| -> Vec<(usize, u64, CallKey)> {
-            session.calls().map(|(sequence, key)| (position, sequence, key)).collect()
-        };
-        self.sessions.iter().enumerate().flat_map(of).collect()
+    pub(super) fn calls(&self) -> impl Iterator<Item = (usize, u64, CallKey)> {
+        let sessions = self.sessions.iter().enumerate();
+        sessions.flat_map(|(position, session)| session.calls().map(move |(sequence, key)| (position, sequence, key)))
     }
 
     /// A session was opened, whose number no other one here has.

@@ -123,9 +123,9 @@ impl Simulation {
             self.count_refusal(*refusal);
         }
         if once::is_done(outcome) {
-            let about = self.oracle.ops[op as usize].id.to_string();
+            let about = self.oracle.ops[op as usize].id;
             let what = format!("its id was used again for other content, and answered {outcome:?}");
-            self.oracle.blame(once::NAME, Err(what), &about);
+            self.oracle.blame(once::NAME, Err(what), about);
         }
     }
 
@@ -181,7 +181,7 @@ impl Simulation {
     /// a right to know.
     fn judge_answer(&mut self, now: u64, op: u32, outcome: &Outcome, current: Option<Session>) {
         let known = &self.oracle.ops[op as usize];
-        let (id, site, about) = (known.id, known.site, known.id.to_string());
+        let (id, site, about) = (known.id, known.site, known.id);
         let low = current.filter(|session| !session.is_stale).map(|session| session.low.max(session.floor));
 
         // Of a caller in doubt the product's client promises to keep the outcome from being forgotten.
@@ -200,16 +200,16 @@ impl Simulation {
         let created = known.book.map(|book| &self.oracle.books[book]).filter(|book| !book.deletable);
         let created = created.and_then(|book| book.created);
         let exists = answers::check_known(created, known.sent.first, outcome);
-        self.oracle.blame(answers::NAME, found, &about);
-        self.oracle.blame(answers::NAME, exists, &about);
+        self.oracle.blame(answers::NAME, found, about);
+        self.oracle.blame(answers::NAME, exists, about);
 
         // Only what is recorded is looked for: a session that ended has no records any more.
         if !standing.lost && !standing.forgotten {
-            self.oracle.blame(survival::NAME, survived, &about);
+            self.oracle.blame(survival::NAME, survived, about);
         }
         if let Some(low) = low.filter(|_| !standing.lost) {
             let recorded = self.oracle.recorded(site, id.incarnation, id.session, low);
-            self.oracle.blame(survival::NAME, survival::check_session(recorded, outcome), &about);
+            self.oracle.blame(survival::NAME, survival::check_session(recorded, outcome), about);
         }
     }
 
@@ -272,7 +272,7 @@ impl Simulation {
                 Outcome::Released { .. } => self.probes.hit("operation: released by amount"),
                 Outcome::Refused(Refusal::AboveOut { .. }) if *amount <= PLENTY.limit || quota == "huge" => {
                     let what = "a client released what it held, and was told that it is above what is out";
-                    self.oracle.blame(limit::NAME, Err(what.to_owned()), &id.to_string());
+                    self.oracle.blame(limit::NAME, Err(what.to_owned()), id);
                 }
                 // It was meant to be.
                 Outcome::Refused(Refusal::AboveOut { .. }) => {}
@@ -381,8 +381,8 @@ impl Simulation {
         if lost || deletable || ended {
             return;
         }
-        let about = self.oracle.ops[release as usize].id.to_string();
-        self.oracle.blame(survival::NAME, survival::check_release(outcome), &about);
+        let about = self.oracle.ops[release as usize].id;
+        self.oracle.blame(survival::NAME, survival::check_release(outcome), about);
     }
 
     fn count_refusal(&mut self, refusal: Refusal) {

@@ -11,15 +11,22 @@ use crate::invariants::conservation::{self, Account, Sums};
 use crate::invariants::once::is_done;
 
 impl Oracle {
-    /// Looks at a site's share of a quota again.
-    pub(super) fn refresh(&mut self, site: usize, incarnation: Incarnation, epoch: u64, quota: &Quota) -> usize {
+    /// Looks at a site's share of a quota again. Returns its book, and whether anything is different of what tokens add up from.
+    pub(super) fn refresh(
+        &mut self,
+        site: usize,
+        incarnation: Incarnation,
+        epoch: u64,
+        quota: &Quota,
+    ) -> (usize, bool) {
         let at = self.book_in(quota.name(), epoch);
         let members = self.members.len();
 
         let book = &mut self.books[at];
         let share = &quota.avantan().share;
         let generation = share.table.generation;
-        let before = book.live[site].take().filter(|a| a.incarnation == incarnation && a.generation == generation);
+        let was = book.live[site].take();
+        let before = was.as_ref().filter(|was| was.incarnation == incarnation && was.generation == generation);
         let exists = share.table.limit.is_some();
 
         // Totals that belong to an incarnation of the peer that is gone are dropped by the node, and kept here.
@@ -47,8 +54,8 @@ impl Oracle {
             held: share.held(),
             granted,
             taken_back,
-            given: totals(&|peer| quota.given(peer), before.as_ref().map(|account| &account.given)),
-            received: totals(&|peer| quota.received(peer), before.as_ref().map(|account| &account.received)),
+            given: totals(&|peer| quota.given(peer), before.map(|account| &account.given)),
+            received: totals(&|peer| quota.received(peer), before.map(|account| &account.received)),
         };
 
         if let Some(before) = before.filter(|before| before.held > 0 && account.held > 0) {
@@ -56,11 +63,12 @@ impl Oracle {
             self.counts.released_aside += u64::from(account.taken_back > before.taken_back);
         }
 
+        let known = book.decisions.newest().map(|(instance, _)| instance);
         let found = book.decisions.note(share.applied, &share.table);
+        let is_new = was.as_ref() != Some(&account) || book.decisions.newest().map(|(instance, _)| instance) != known;
         book.live[site] = Some(account);
-        let about = format!("quota {} at site {site}", quota.name());
-        self.blame(agreement::NAME, found, &about);
-        at
+        self.blame(agreement::NAME, found, format_args!("quota {} at site {site}", quota.name()));
+        (at, is_new)
     }
 
     /// A site that has not met a quota has nothing of it.

@@ -23,7 +23,7 @@ impl Oracle {
             // An old copy may say hello, and nothing else.
             let acts =
                 batch.iter().any(|(key, value)| matches!(key[0], QUOTA_COLD | QUOTA_HOT | OUTCOME) && value.is_some());
-            self.blame(lives::NAME, lives::check(incarnation, acts), &format!("site {site}"));
+            self.blame(lives::NAME, lives::check(incarnation, acts), format_args!("site {site}"));
             let handed = Handed { seq, at: now, incarnation, epoch: None, changes: Vec::new() };
             return self.sites[site].handed.push_back(handed);
         }
@@ -64,7 +64,7 @@ impl Oracle {
         // A share may have been written several times in the batch; it is looked at as the machine has it now.
         for at in touched {
             let quota = node.chapters().quotas.numbered(at).expect("a quota that was just written");
-            let book = self.refresh(site, incarnation, here, quota);
+            let (book, is_new) = self.refresh(site, incarnation, here, quota);
 
             self.books[book].changed[site] = now;
             let generation = quota.avantan().share.table.generation;
@@ -74,7 +74,9 @@ impl Oracle {
             if quota.limit().is_some() {
                 changes.push(Change::Counters { book, generation, granted, taken_back });
             }
-            self.conserve(book);
+            if is_new {
+                self.conserve(book);
+            }
         }
 
         for change in &mut changes {
@@ -113,8 +115,8 @@ impl Oracle {
         };
         let known = &self.ops[op as usize];
         if is_done(&row.outcome) && row.digest != digest(&known.operation) {
-            let about = known.id.to_string();
-            self.blame(once::NAME, Err("other content was carried out under its id".to_owned()), &about);
+            let about = known.id;
+            self.blame(once::NAME, Err("other content was carried out under its id".to_owned()), about);
             return None;
         }
         Some((op, row.outcome))
@@ -130,7 +132,7 @@ impl Oracle {
                     let book = self.book_in(name, decided.epoch - 1);
                     let newest = self.books[book].decisions.newest().map(|(_, table)| table);
                     let found = forgetting::check_forgotten(newest);
-                    self.blame(forgetting::NAME, found, &format!("{about}, quota {name}"));
+                    self.blame(forgetting::NAME, found, format_args!("{about}, quota {name}"));
                 }
             }
             Ok(false) => {}
@@ -179,10 +181,12 @@ impl Oracle {
             let Change::Counters { book, generation, granted, taken_back } = change else { continue };
             let outcomes = self.books[*book].used.get(&(site, incarnation, *generation)).copied().unwrap_or_default();
             let found = once::check_counters((*granted, *taken_back), outcomes);
-            let about = format!("quota {} at site {site}", self.books[*book].name);
-            // Taking back what nothing accounts for is what a hold does that ends twice.
-            let invariant = if *granted == outcomes.0 { holds::NAME } else { once::NAME };
-            self.blame(invariant, found, &about);
+            if found.is_err() {
+                let about = format!("quota {} at site {site}", self.books[*book].name);
+                // Taking back what nothing accounts for is what a hold does that ends twice.
+                let invariant = if *granted == outcomes.0 { holds::NAME } else { once::NAME };
+                self.blame(invariant, found, about);
+            }
         }
 
         // The most that was in use at any time is what counts against the limit.
@@ -197,8 +201,10 @@ impl Oracle {
             let Some((_, table)) = book.decisions.newest() else { continue };
             let Some(of) = table.limit.filter(|_| table.generation == generation) else { continue };
             let found = limit::check(in_use, of, "the sites'");
-            let about = format!("quota {}", book.name);
-            self.blame(limit::NAME, found, &about);
+            if found.is_err() {
+                let about = format!("quota {}", book.name);
+                self.blame(limit::NAME, found, about);
+            }
         }
     }
 
@@ -217,7 +223,7 @@ impl Oracle {
         let is_passed_over = op.origin == Origin::PassedOver;
         let skipped = if is_passed_over { once::check_skipped(op.told.as_ref(), outcome) } else { Ok(()) };
         let found = once::check(op.durable.as_ref(), op.told.as_ref(), outcome).and(skipped);
-        let about = op.id.to_string();
+        let about = op.id;
 
         op.durable = Some(outcome.clone());
         op.generation = generation;
@@ -237,7 +243,7 @@ impl Oracle {
             _ => {}
         }
 
-        self.blame(once::NAME, found, &about);
+        self.blame(once::NAME, found, about);
         if let Some(book) = book.filter(|_| used != (0, 0)) {
             self.count(site, incarnation, book, generation, used);
             moved.push((book, generation));
@@ -260,13 +266,13 @@ impl Oracle {
         let found = holds::check_end(tracked, at, released || (is_dead && tracked.until.is_none()));
         tracked.ended = true;
 
-        let about = op.id.to_string();
+        let about = op.id;
         let (book, generation) = (op.book, op.generation);
         let amount = match op.operation {
             Operation::Acquire { amount, .. } => amount as u128,
             _ => 0,
         };
-        self.blame(holds::NAME, found, &about);
+        self.blame(holds::NAME, found, about);
         Some((book?, generation, amount))
     }
 
@@ -286,7 +292,7 @@ impl Oracle {
         }
 
         let found = lives::check_joins(self.sites[site].present);
-        self.blame(lives::NAME, found, &format!("site {site}, incarnation {}", incarnation.0));
+        self.blame(lives::NAME, found, format_args!("site {site}, incarnation {}", incarnation.0));
         self.sites[site].present = incarnation;
         self.fill(site);
         true
@@ -295,7 +301,7 @@ impl Oracle {
     /// A site calls the storage that it was started on an old copy.
     pub(crate) fn called_old(&mut self, site: usize, incarnation: Incarnation) {
         let found = lives::check_old(self.lost.contains(&(site, incarnation)));
-        self.blame(lives::NAME, found, &format!("site {site}, incarnation {}", incarnation.0));
+        self.blame(lives::NAME, found, format_args!("site {site}, incarnation {}", incarnation.0));
     }
 
     /// A site crashed: only what its disk has counts, which `rest` is opened on.

@@ -33,9 +33,11 @@ impl Oracle {
         // Sites may not have taken the tokens of an earlier generation back; they count against its own limit alone.
         let table = of_book.decisions.newest().map(|(_, table)| table);
         if let Some(of) = table.filter(|table| table.generation == generation).and_then(|table| table.limit) {
-            let about = format!("quota {}, at {}", of_book.name, self.ops[op as usize].id);
             let found = limit::check(held, of, "the clients'").map_err(|what| what + &self.holders(book));
-            self.blame(limit::NAME, found, &about);
+            if found.is_err() {
+                let about = format!("quota {}, at {}", self.books[book].name, self.ops[op as usize].id);
+                self.blame(limit::NAME, found, about);
+            }
         }
         at
     }
@@ -82,10 +84,10 @@ impl Oracle {
                 continue;
             }
             if let Some(tracked) = &op.tracked {
-                late.push((op.id.to_string(), holds::check_rest(tracked, now, patience)));
+                late.push((op.id, holds::check_rest(tracked, now, patience)));
             }
         }
-        late.into_iter().for_each(|(about, found)| self.blame(holds::NAME, found, &about));
+        late.into_iter().for_each(|(about, found)| self.blame(holds::NAME, found, about));
     }
 
     /// A client asks for a count.

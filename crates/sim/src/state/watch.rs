@@ -105,6 +105,14 @@ impl Watch {
     pub(crate) fn mix(&mut self, word: u64) {
         self.digest = (self.digest ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
     }
+
+    /// Adds bytes that were written to the digest.
+    pub(crate) fn mix_bytes(&mut self, bytes: &[u8]) {
+        self.mix(bytes.len() as u64);
+        let (words, rest) = bytes.as_chunks();
+        words.iter().for_each(|word| self.mix(u64::from_le_bytes(*word)));
+        rest.iter().for_each(|byte| self.mix(u64::from(*byte)));
+    }
 }
 
 impl Refusals {
