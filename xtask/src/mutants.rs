@@ -4,7 +4,7 @@
 //! A patch starts with lines of the form `key: value`, then `---`, then the diff:
 //!
 //! - `bug`: what it does wrong, in a sentence;
-//! - `check`: `sweep`, `model`, or `core TEST`: the tests of the core whose paths have that in them;
+//! - `check`: `sweep`, `model`, or `core TEST` or `session TEST`: the tests of that crate whose paths have that in them;
 //! - `setups`: for the model check, a word in the names of the setups that are explored (all without);
 //! - `seeds`: the seeds within which the sweep must catch it, if they are not 1..200;
 //! - `invariant`: the name that the report must have; several, separated by `|`, where one bug may show as either.
@@ -162,9 +162,9 @@ fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
         "sweep" => ("slackline-sim", "sweep"),
         "model" => ("slackline-model", "slackline-model"),
         other => {
-            let test =
-                other.strip_prefix("core ").ok_or(format!("`check: {other}` is none of sweep, model and core TEST"))?;
-            return by_test(mutant, test, &copy, &target);
+            let of = other.split_once(' ').filter(|(of, _)| matches!(*of, "core" | "session"));
+            let of = of.ok_or(format!("`check: {other}` is none of sweep, model, core TEST and session TEST"))?;
+            return by_test(mutant, of, &copy, &target);
         }
     };
     let built = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
@@ -211,9 +211,9 @@ fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
 }
 
 /// Runs tests of the core on a copy with a bug in it. What they say, if the invariant that was named in advance is in it.
-fn by_test(mutant: &Mutant, test: &str, copy: &Path, target: &Path) -> Result<String, String> {
+fn by_test(mutant: &Mutant, (of, test): (&str, &str), copy: &Path, target: &Path) -> Result<String, String> {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
-        .args(["test", "--quiet", "-p", "slackline-core", "--no-fail-fast", "--lib", "--test", "it", test])
+        .args(["test", "--quiet", "-p", &format!("slackline-{of}"), "--no-fail-fast", "--tests", test])
         .env("CARGO_TARGET_DIR", target)
         .env("CARGO_INCREMENTAL", "1")
         .current_dir(copy)

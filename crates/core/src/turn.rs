@@ -296,6 +296,11 @@ impl Here<'_> {
         measured().for_each(|offset| judge_at(Some(offset.since)));
     }
 
+    /// The monotonic time since which a site is known to serve without a break; meaningless while it is down.
+    pub fn up_since(&self, site: SiteId) -> u64 {
+        self.peers.iter().find(|peer| peer.site == site).map_or(0, |peer| peer.up_since)
+    }
+
     /// The offset of a site's wall clock from this one's; none if they were not compared in this life.
     pub fn offset_of(&self, site: SiteId) -> Option<Offset> {
         if site == self.site.me {

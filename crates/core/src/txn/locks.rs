@@ -29,8 +29,9 @@ pub(super) struct Locks {
     /// The calls whose notes prepared parts change. Prepared parts are carried out in any order, so no two may change
     /// the same.
     calls: BTreeSet<ObjectKey>,
-    /// The treaties that are being retracted: no part that reads one is prepared any more.
-    barred: BTreeSet<String>,
+    /// The treaties that are being retracted: no part that reads one is prepared any more. Each with the number of its makings that
+    /// are, which is not zero.
+    barred: BTreeMap<String, u32>,
     /// The objects that were written in this call: its view does not show that. Empty between calls.
     written: BTreeMap<String, Head>,
 }
@@ -113,6 +114,11 @@ impl Locks {
         self.names.get(name).is_some_and(|lock| lock.is_put || lock.adds > 0)
     }
 
+    /// True if it was written in this call: the view does not show that.
+    pub(super) fn is_written(&self, name: &str) -> bool {
+        self.written.contains_key(name)
+    }
+
     /// True if a prepared part reads or writes it.
     pub(super) fn is_locked(&self, name: &str) -> bool {
         self.names.contains_key(name)
@@ -129,12 +135,15 @@ impl Locks {
 
     /// Lets no part be prepared that reads a treaty, until it is retracted.
     pub(super) fn bar(&mut self, treaty: &str) {
-        self.barred.insert(treaty.to_owned());
+        *self.barred.entry(treaty.to_owned()).or_default() += 1;
     }
 
     /// Lets parts read a treaty again.
     pub(super) fn unbar(&mut self, treaty: &str) {
-        self.barred.remove(treaty);
+        match self.barred.get_mut(treaty).expect("it was barred") {
+            1 => drop(self.barred.remove(treaty)),
+            makings => *makings -= 1,
+        }
     }
 
     /// The names in a span with a prepared write that is undecided.
@@ -157,7 +166,7 @@ impl Locks {
         // A read that still has its version is not enough: a prepared write of it may have taken effect elsewhere
         // already, and other clients may have seen that. So it fails, although it may turn out to have been right.
         for (name, number) in &part.reads {
-            if self.is_changing(name) || self.barred.contains(name) {
+            if self.is_changing(name) || self.barred.contains_key(name) {
                 return refuse(Cause::Busy, name);
             }
             if self.head(table, name)?.version.number != *number {

@@ -336,6 +336,7 @@ impl Txns {
                 participant.judge(&turn.here, table, calls, rank, part)?;
                 participant.take_notes(&turn.here, table, part);
                 participant.apply(turn, Some(table), calls, part);
+                participant.look_ahead(turn, part);
                 return Ok(Some(u8::from(part.changes())));
             }
             _ => {}

@@ -781,6 +781,7 @@ impl Participant {
         if let Some(part) = entry.part() {
             self.apply(turn, table, calls, part);
             self.let_go(turn.here.now.mono, id, &entry);
+            self.look_ahead(turn, part);
         }
 
         // Nobody else has to do with it, and the outcome is in the same batch: nothing is kept.
@@ -873,13 +874,17 @@ impl Participant {
             put_row(&mut turn.out.batch, turn.here.site.incarnation, name, number, value.as_ref());
             self.issuer.note_write(turn.here.now, name);
             self.leaves.note_write(turn.here.now, &self.locks, name, value.as_ref());
-            self.leaves.look_ahead(turn, &self.locks, name);
         }
         self.leaves.keep(turn.here.now, turn.here.site.me.region, &mut turn.out.batch, part);
         self.wake_for_slack(turn.here.now.mono);
 
         // In the same batch as the writes: a write that came between them would not know that it has to cover the call.
         calls.note_part(&mut turn.out.batch, part);
+    }
+
+    /// Looks how long the slack lasts of what a part has written. Once it has let go: its own writes would else count twice.
+    pub(super) fn look_ahead(&mut self, turn: &mut Turn, part: &Part) {
+        part.writes.iter().for_each(|(name, _)| self.leaves.look_ahead(turn, &self.locks, name));
     }
 
     /// The coordinator, or another participant, tells the decision of a transaction.

@@ -213,7 +213,8 @@ impl Participant {
         let under_way = self.retractions.iter().find(|(_, retraction)| is_same(retraction)).map(|(token, _)| *token);
         let token = match under_way {
             Some(token) => token,
-            None if self.retractions.len() >= RETRACTIONS => return,
+            // A leaf of this home may be free some time later, whatever is said here: so that one is never turned away.
+            None if self.retractions.len() >= RETRACTIONS && from != turn.here.site.me => return,
             None => {
                 let token = self.next_token();
                 let (asked_by, name) = (BTreeSet::new(), treaty.name);
@@ -272,15 +273,22 @@ impl Participant {
 
     /// Retracts a treaty if nobody can rely on it any more; else waits. Answers at once if that was done before.
     pub(super) fn go_on_retracting(&mut self, turn: &mut Turn, table: &Table, calls: &mut Calls, token: u64) {
-        let Some(Retraction { name, nonce, is_wanted, is_begun, .. }) = self.retractions.get(&token).cloned() else {
-            return;
-        };
+        let Some(retraction) = self.retractions.get_mut(&token) else { return };
         let (now, me) = (turn.here.now, turn.here.site.me);
 
-        // It was asked for after the working set was named: the next call has the row. And where a part is prepared that writes the
-        // treaty, what was asked for may be about to be made.
+        // From now on nobody comes to rely on it, however long the rest takes: this home does not vouch to itself, so nothing else would
+        // keep rights off a treaty whose leaf here has let go.
+        if retraction.is_wanted && !std::mem::replace(&mut retraction.is_begun, true) {
+            self.issuer.block(&retraction.name);
+            self.locks.bar(&retraction.name);
+        }
+        let Retraction { name, nonce, is_wanted, .. } = retraction.clone();
+
+        // It was asked for after the working set was named, or this call has written it: the next call has the row. And where a part is
+        // prepared that writes the treaty, what was asked for may be about to be made.
         let is_changing = self.locks.is_changing(&name);
-        if is_changing || !table.view.knows(&row_key(table.incarnation, &name)) {
+        let is_known = table.view.knows(&row_key(table.incarnation, &name)) && !self.locks.is_written(&name);
+        if is_changing || !is_known {
             return self.look_at_retraction(token, if is_changing { now.mono + SOON } else { now.mono });
         }
 
@@ -298,12 +306,6 @@ impl Participant {
             self.retractions.remove(&token);
             return;
         }
-        if !is_begun {
-            self.retractions.get_mut(&token).expect("looked up above").is_begun = true;
-            self.issuer.block(&name);
-            self.locks.bar(&name);
-        }
-
         // Defend first: every right over it has ended or was given up.
         if let Some(over_at) = self.issuer.over_at(now, &name) {
             self.ask_back_names(turn, &[name]);

@@ -10,8 +10,8 @@ use slackline_core::draft::Draft;
 use slackline_core::draft::buffer::ROOT;
 use slackline_core::id::Incarnation;
 use slackline_core::machine::ClientId;
-use slackline_core::object::treaty::{Metric, Statement, Treaty, Tree, equally, treaty_key};
-use slackline_core::object::{Change, Home, ObjectKey, Part, Seen, Transaction, Value};
+use slackline_core::object::treaty::{Metric, Statement, TREATIES, Treaty, Tree, equally, treaty_key};
+use slackline_core::object::{Cause, Change, Home, ObjectKey, Part, Seen, Transaction, Value};
 use slackline_core::stats::Rng;
 use slackline_core::txn::counter_of_row;
 
@@ -426,6 +426,35 @@ fn reliance_between_two_writes_is_misjudged() {
     rely(&mut draft, layer);
     draft.buffer.discard(layer);
     assert_eq!(draft.misjudged(true), Some(&treaty));
+}
+
+/// The treaties of a counter are bounded, also where one transaction brings them all.
+#[test]
+fn too_many_treaties_on_a_counter_in_one_transaction_are_refused() {
+    for (count, is_taken) in [(TREATIES as u64, true), (TREATIES as u64 + 1, false)] {
+        let mut world = World::new(1);
+        world.cluster.unruly = None;
+        let homes = BTreeMap::from([(0, Incarnation(1))]);
+        let mut part = Part::default();
+        for nonce in 1..=count {
+            let key = treaty_key(0, &nonce.to_string());
+            let statement = Statement::AtLeast(Metric::Counter(counter(0)), -5);
+            let treaty = Treaty { nonce, is_valid: true, retracts: 0, statement, tree: Tree::Near };
+            let notes = treaty.notes(&key, &homes, &|_| 0, &equally).expect("it is true");
+            let note = notes.into_values().next().expect("of its one home");
+            part.writes.push((key.name.clone(), Change::Put(treaty.to_value(&key, &note.homes))));
+            part.notes.push(note);
+        }
+        let home = Home { region: 0, incarnation: Incarnation(1), part };
+        let transaction = Transaction { homes: vec![home], ..Transaction::default() };
+        let id = world.cluster.submit(0, Operation::Commit(Box::new(transaction)));
+        world.cluster.run(SECOND);
+        let outcome = world.cluster.outcome(0, id).expect("it is answered");
+        match outcome {
+            Outcome::Aborted(ref abort) => assert!(!is_taken && abort.cause == Cause::TooManyTreaties, "{outcome:?}"),
+            _ => assert!(is_taken, "{outcome:?}"),
+        }
+    }
 }
 
 /// A home that gives at a rate tells so, and tells when it ends, whoever ended it: the receiver counts on it.

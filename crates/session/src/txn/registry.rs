@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use slackline_core::object::treaty::Statement;
 use slackline_core::object::{CALL_MARK, ObjectKey};
 
 use super::failure::TxnError;
@@ -52,8 +53,9 @@ struct Known<H: 'static> {
     functions: BTreeMap<Id, Entry<H>>,
     /// Calls that were proposed in vain: until when they are left alone, and for how long the next time. At most [`REFUSED`].
     refused: BTreeMap<ObjectKey, (Time, Duration)>,
-    /// Treaties whose statements were found false: what is true instead, as a treaty. At most [`REFUSED`].
-    denials: BTreeMap<ObjectKey, Placed>,
+    /// Statements of treaties that were found false, by the treaty: the last one, and what is true instead, as a treaty. At most
+    /// [`REFUSED`].
+    denials: BTreeMap<ObjectKey, (Statement, Placed)>,
     /// The number of proposals under way; at most [`PROPOSALS`].
     under_way: usize,
     /// True once [`Registry::turn_off`] was called.
@@ -135,19 +137,23 @@ impl<H> Registry<H> {
     }
 
     /// The treaty that says that another one's statement is false, as it was found last.
-    pub(super) fn denial(&self, treaty: &ObjectKey) -> Option<Placed> {
-        self.known().denials.get(treaty).cloned()
+    pub(super) fn denial(&self, treaty: &Placed) -> Option<Placed> {
+        // One name may have been given to several statements.
+        let known = self.known();
+        let (denied, denial) = known.denials.get(&treaty.key)?;
+        (*denied == treaty.statement).then(|| denial.clone())
     }
 
     /// A treaty's statement was found false, and this is true instead. True if the same was found before.
-    pub(super) fn deny(&self, treaty: &ObjectKey, denial: Placed) -> bool {
+    pub(super) fn deny(&self, treaty: &Placed, denial: Placed) -> bool {
         let mut known = self.known();
         // Where there is no room, one is forgotten: what it says is read the next time, and found again.
-        if known.denials.len() >= REFUSED && !known.denials.contains_key(treaty) {
+        if known.denials.len() >= REFUSED && !known.denials.contains_key(&treaty.key) {
             known.denials.pop_first();
         }
-        let before = known.denials.insert(treaty.clone(), denial.clone());
-        before.is_some_and(|before| before.key == denial.key)
+        let denial_key = denial.key.clone();
+        let before = known.denials.insert(treaty.key.clone(), (treaty.statement.clone(), denial));
+        before.is_some_and(|(denied, before)| denied == treaty.statement && before.key == denial_key)
     }
 }
 
@@ -201,6 +207,8 @@ impl<H> Default for Registry<H> {
 
 #[cfg(test)]
 mod tests {
+    use slackline_core::object::treaty::{Metric, Tree};
+
     use super::*;
 
     #[test]
@@ -224,5 +232,24 @@ mod tests {
         assert!(places.len() == PROPOSALS && reserve().is_none());
         drop(places);
         assert!(reserve().is_some());
+    }
+
+    /// One client may give one name to several statements: what is true instead of one says nothing of the others.
+    #[test]
+    fn denial_is_of_the_statement_that_was_found_false() {
+        let memos = Registry::<()>::default();
+        let stock = || Metric::Counter(ObjectKey::new(0, "stock"));
+        let named = |name: &str, statement| Placed { key: ObjectKey::new(0, name), statement, tree: Tree::Near };
+        let (most, least) = (Statement::AtLeast(stock(), 100), Statement::AtLeast(stock(), 10));
+        let denial = || named("stock is at most 99", Statement::AtMost(stock(), 99));
+
+        assert!(!memos.deny(&named("enough", most.clone()), denial()));
+        assert!(memos.deny(&named("enough", most.clone()), denial()), "it was found so before");
+        assert_eq!(memos.denial(&named("enough", most.clone())).map(|denial| denial.key), Some(denial().key));
+        assert!(memos.denial(&named("enough", least.clone())).is_none());
+        assert!(memos.denial(&named("other", most)).is_none());
+
+        // The same is true instead of the other one, and was not found so before.
+        assert!(!memos.deny(&named("enough", least), denial()));
     }
 }

@@ -64,7 +64,7 @@ impl Txn {
         }
         let counters = placed.counters();
         let is_untouched = self.has_not_written(&counters)?;
-        let denial = self.run.memos.denial(&placed.key).filter(|denial| is_untouched && self.may_rely(denial));
+        let denial = self.run.memos.denial(&placed).filter(|denial| is_untouched && self.may_rely(denial));
         if let Some(denial) = denial
             && self.rely(&denial).await?
         {
@@ -158,7 +158,7 @@ impl Txn {
         let named = Treaty::from(&Statement::named(&statement, run.port.topology()));
         let Ok(mut denial) = named.place(run.port.topology()) else { return };
         denial.tree = placed.tree.clone();
-        let is_again = run.memos.deny(&placed.key, denial.clone());
+        let is_again = run.memos.deny(placed, denial.clone());
         if !is_again {
             return;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Asking, Lack, Leaf, Leaves, Making, Purpose, Stage, TRIES, Timer, WAITED, WAITED_SHOWN, Want, say};
+use super::{Asking, Held, Lack, Leaf, Leaves, Making, Purpose, Stage, TRIES, Timer, WAITED, WAITED_SHOWN, Want, say};
 use crate::api::{Synchronization, SynchronizationCause};
 use crate::clock::MILLISECOND;
 use crate::codec::clamped;
@@ -41,7 +41,7 @@ impl Leaves {
     /// Notes what a part waits for, and asks for it.
     pub(in crate::txn) fn want(&mut self, turn: &mut Turn, locks: &Locks, id: OperationId, part: &Part) {
         let (me, now) = (turn.here.site.me, turn.here.now);
-        let before = self.wants.get(&id);
+        let before = self.wants.get(id);
         let (since, was_spared) = before.map_or((now, false), |want| (want.since, want.was_spared));
         let mut want = Want { since, me, lacks: BTreeMap::new(), relies: part.relies.clone(), was_spared };
         for Lack { making, clause, amount, .. } in self.lacks(locks, part) {
@@ -93,7 +93,7 @@ impl Leaves {
 
     /// A part waits for slack no more: for how long it did, and how that ended, is kept for whoever asks.
     pub(super) fn end_want(&mut self, mono: u64, id: OperationId, is_refused: bool) {
-        let Some(Want { since, me, lacks, .. }) = self.wants.remove(&id) else { return };
+        let Some(Want { since, me, lacks, .. }) = self.wants.remove(id) else { return };
         let waited = mono.saturating_sub(since.mono);
         let at = since.wall.saturating_add_unsigned(waited);
         for (making, clause) in lacks.into_keys() {
@@ -140,13 +140,7 @@ impl Leaves {
     /// What parts lack of each clause of a leaf: those that wait, in sum; or the most that one lacks which was refused and will come again,
     /// if that is more. It may be one of those that wait.
     pub(super) fn wanted(&self, locks: &Locks, making: &Making) -> BTreeMap<u32, i128> {
-        let mut wanted: BTreeMap<u32, i128> = BTreeMap::new();
-        for ((of, clause), amount) in self.wants.values().flat_map(|want| &want.lacks) {
-            if of == making {
-                let sum = wanted.entry(*clause).or_default();
-                *sum = sum.saturating_add(*amount);
-            }
-        }
+        let mut wanted = self.wants.sums(making);
         let Some(leaf) = self.leaves.get(making) else { return wanted };
         for ((clause, _), takes) in &leaf.pressed {
             let lacking = takes - leaf.clauses[*clause].slack(&self.noted, locks);
@@ -160,20 +154,18 @@ impl Leaves {
 
     /// Wakes the parts that wait for a leaf.
     pub(super) fn wake(&mut self, making: &Making) {
-        self.woken.extend(self.wants.iter().filter(|(_, want)| want.lacks_of(making)).map(|(id, _)| *id));
+        self.woken.extend(self.wants.of(making).map(|(id, _)| id));
     }
 
     /// Asks for the slack that parts lack, if nobody is asked yet. A question that leaves out a clause of which something is lacking now is
     /// asked anew.
     pub(super) fn ask_for_wanted(&mut self, turn: &mut Turn, locks: &Locks, making: &Making) {
         let Some(leaf) = self.leaves.get(making) else { return };
-        if matches!(leaf.stage, Stage::Prepared | Stage::Leaving(_) | Stage::Free) {
-            return;
-        }
-
-        // While the treaty is being retracted, there is nothing to divide.
-        if matches!(leaf.stage, Stage::Retracting(_)) {
-            return self.deny(turn.here.now.mono, making);
+        match leaf.stage {
+            Stage::Prepared | Stage::Free => return,
+            // While the treaty is being retracted, there is nothing to divide.
+            Stage::Retracting(_) | Stage::Leaving(_) => return self.deny(turn.here.now.mono, making),
+            Stage::Kept => {}
         }
         let clauses: BTreeSet<u32> = self.wanted(locks, making).into_keys().collect();
         let asking = leaf.asking.as_ref().filter(|asking| asking.is_awaited());
@@ -235,8 +227,15 @@ impl Leaves {
             asking.missing = next.iter().copied().collect();
             asking.until = turn.here.now.mono + 2 * farthest + 50 * MILLISECOND;
             self.timers.insert((asking.until, Timer::Asked(making.clone())));
-            let says = Says::Ask { token: asking.token, clauses: asking.clauses.iter().copied().collect() };
+            let clauses: Vec<u32> = asking.clauses.iter().copied().collect();
+            let says = Says::Ask { token: asking.token, clauses: clauses.clone() };
+            let (is_awaited, gave_at) = (asking.is_awaited(), leaf.gave_at);
             for home in next {
+                // One that has come back since may have missed a gift, and nobody else would tell it: a part here must not find that all
+                // together have too little while slack lies between the two.
+                if is_awaited && turn.here.up_since(SiteId::new(home, lane)) >= gave_at {
+                    self.tell_given(turn, making, home, &clauses);
+                }
                 say(&mut turn.out, SiteId::new(home, lane), making, says.clone());
             }
             return;
@@ -336,16 +335,7 @@ impl Leaves {
             }
             plan(*clause, &parts, &shares, &mut gives);
 
-            // A standing order to give here that is not in the plan ends, and is not counted on from now on. If the donor does not hear of
-            // that, its next gift says that it goes on.
-            held.incoming.retain(|donor, _| {
-                let gives = gives.entry(*donor).or_default();
-                let is_planned = gives.iter().any(|give| (give.clause, give.to) == (*clause, me.region));
-                if !is_planned {
-                    gives.push(Wanted { clause: *clause, to: me.region, amount: 0, rate: 0 });
-                }
-                is_planned
-            });
+            end_unplanned(*clause, held, me.region, &parts, &mut gives);
         }
 
         asking.is_planned = true;
@@ -429,23 +419,21 @@ impl Leaves {
         // would add, and be in each other's way. So they wait for as long as that may take, once.
         let mut lacking: Vec<(u64, OperationId)> = self
             .wants
-            .iter()
-            .filter(|(_, want)| want.relies_on(making) && want.lacks_some(making, &short))
-            .map(|(id, want)| (want.since.mono, *id))
+            .of(making)
+            .filter(|(_, want)| want.relies_on(&making.0) && want.lacks_some(making, &short))
+            .map(|(id, want)| (want.since.mono, id))
             .collect();
         lacking.sort_unstable();
-        let was_spared = |id: &OperationId| self.wants[id].was_spared;
+        let was_spared = |id: &OperationId| self.wants.get(*id).is_some_and(|want| want.was_spared);
         let spared: Vec<OperationId> = lacking.iter().skip(1).map(|(_, id)| *id).filter(|id| !was_spared(id)).collect();
-        for id in &spared {
-            self.wants.get_mut(id).expect("listed above").was_spared = true;
-        }
+        spared.iter().for_each(|id| self.wants.spare(*id));
         lacking.retain(|(_, id)| !spared.contains(id));
         self.refuse(turn.here.now.mono, making, lacking.into_iter().map(|(_, id)| id));
 
         let leaf = self.leaves.get_mut(making).expect("looked up above");
-        let breaks = |want: &Want| want.lacks_some(making, &short) && !want.relies.contains(&making.0);
+        let breaks = |(_, want): (OperationId, &Want)| want.lacks_some(making, &short) && !want.relies_on(&making.0);
         let breaks_later = |(clause, relies): &(u32, bool)| short.contains(clause) && !relies;
-        let is_broken = leaf.pressed.keys().any(breaks_later) || self.wants.values().any(breaks);
+        let is_broken = leaf.pressed.keys().any(breaks_later) || self.wants.of(making).any(breaks);
         leaf.pressed.retain(|(clause, relies), _| !short.contains(clause) || !relies);
         if is_broken && leaf.stage == Stage::Kept {
             leaf.stage = Stage::Retracting(turn.here.now.mono);
@@ -465,7 +453,7 @@ impl Leaves {
     /// Refuses all parts that lack slack of a treaty on which they rely.
     pub(super) fn deny(&mut self, mono: u64, making: &Making) {
         let denied: Vec<OperationId> =
-            self.wants.iter().filter(|(_, want)| want.relies_on(making)).map(|(id, _)| *id).collect();
+            self.wants.of(making).filter(|(_, want)| want.relies_on(&making.0)).map(|(id, _)| id).collect();
         self.refuse(mono, making, denied.into_iter());
     }
 
@@ -477,6 +465,45 @@ impl Leaves {
             self.woken.insert(id);
         }
     }
+}
+
+/// Adds the end of each standing order that a plan leaves out: what it has one home give to another would come on top of the plan.
+fn end_unplanned(
+    clause: u32,
+    held: &mut Held,
+    me: u16,
+    parts: &[(u16, Outlook)],
+    gives: &mut BTreeMap<u16, Vec<Wanted>>,
+) {
+    let takes_part = |home: u16| parts.iter().any(|(other, _)| *other == home);
+    for (from, to) in std::mem::take(&mut held.planned) {
+        if !takes_part(from) || !takes_part(to) {
+            held.planned.insert((from, to));
+            continue;
+        }
+        if !gives.get(&from).is_some_and(|gives| names(gives, clause, to)) {
+            gives.entry(from).or_default().push(Wanted { clause, to, amount: 0, rate: 0 });
+        }
+    }
+    let orders = gives.iter().flat_map(|(from, gives)| gives.iter().map(move |give| (*from, give)));
+    let orders = orders.filter(|(_, give)| give.clause == clause && give.rate > 0);
+    held.planned.extend(orders.map(|(from, give)| (from, give.to)));
+
+    // One to this home, which another one has planned, is not counted on from now on. If the donor does not hear of that, its next gift
+    // says that it goes on.
+    held.incoming.retain(|donor, _| {
+        let gives = gives.entry(*donor).or_default();
+        let is_planned = names(gives, clause, me);
+        if !is_planned {
+            gives.push(Wanted { clause, to: me, amount: 0, rate: 0 });
+        }
+        is_planned
+    });
+}
+
+/// True if a donor's part of a plan says what it gives to a home, even if that is nothing.
+fn names(gives: &[Wanted], clause: u32, to: u16) -> bool {
+    gives.iter().any(|give| (give.clause, give.to) == (clause, to))
 }
 
 /// Who gives what to whom so that everybody has its share: adds it by donor.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Leaves, Making, Order, PERIOD, Stage, Timer, say};
+use super::{Given, Leaves, Making, Order, PERIOD, Stage, Timer, say};
 use crate::clock::SECOND;
 use crate::codec::clamped;
 use crate::id::SiteId;
@@ -34,12 +34,17 @@ impl Leaves {
         say(&mut turn.out, SiteId::new(from, me.lane), making, Says::Report { token, lines });
 
         // What was given before may have been lost on its way: it is told again, to one who asks.
+        self.tell_given(turn, making, from, clauses);
+    }
+
+    /// Tells a home again what it was given of these clauses, if it was given anything.
+    pub(super) fn tell_given(&self, turn: &mut Turn, making: &Making, to: u16, clauses: &[u32]) {
         let is_to_be_told = |clause: &u32| {
             let held = self.leaves.get(making).and_then(|leaf| leaf.clauses.get(*clause));
-            held.is_some_and(|held| held.totals.given(usize::from(from)).amount > 0 || held.rate_to(from) > 0)
+            held.is_some_and(|held| held.totals.given(usize::from(to)).amount > 0 || held.rate_to(to) > 0)
         };
         let told: Vec<u32> = clauses.iter().copied().filter(is_to_be_told).collect();
-        self.tell_gifts(turn, making, from, &told);
+        self.tell_gifts(turn, making, to, &told);
     }
 
     /// Tells a home the totals of what it was given, and the rates at which that goes on.
@@ -110,6 +115,7 @@ impl Leaves {
         // As if every undecided decrement had happened: what is given away cannot be called back when it does.
         let amount = amount.min(held.slack(noted, locks)).clamp(0, i64::MAX.into());
         if amount > 0 {
+            leaf.gave_at = turn.here.now.mono;
             held.totals.give(usize::from(to), receiver, amount as u64);
             held.bound += amount;
             held.check();
@@ -118,8 +124,8 @@ impl Leaves {
         amount
     }
 
-    /// Carries out the standing orders of a clause.
-    pub(super) fn give_on(&mut self, turn: &mut Turn, locks: &Locks, making: &Making, clause: u32) {
+    /// Carries out the standing orders of a clause. Who is to be told of what was given is added.
+    pub(super) fn give_on(&mut self, turn: &mut Turn, locks: &Locks, making: &Making, clause: u32, told: &mut Given) {
         let now = turn.here.now;
         let Some(leaf) = self.leaves.get(making).filter(|leaf| leaf.stage == Stage::Kept) else { return };
         let Some(held) = leaf.clauses.get(clause) else { return };
@@ -150,7 +156,7 @@ impl Leaves {
                     order.done = if keeps { now.mono } else { order.done.saturating_add(took as u64) };
                 }
                 if given > 0 {
-                    self.tell_gifts(turn, making, *to, &[clause]);
+                    told.entry((making.clone(), *to)).or_default().push(clause);
                 }
             }
         }

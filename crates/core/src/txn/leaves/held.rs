@@ -1,6 +1,6 @@
 //! A clause as a home holds it: its part of the sum, its bound, and what it has given and received.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
@@ -56,6 +56,8 @@ pub(super) struct Held {
     pub(super) orders: BTreeMap<u16, Order>,
     /// The rates at which others have said that they go on giving, by donor, in millionths a second.
     pub(super) incoming: BTreeMap<u16, u64>,
+    /// The standing orders that this home has planned, by donor and receiver. Those that a later plan leaves out end.
+    pub(super) planned: BTreeSet<(u16, u16)>,
 }
 
 /// A standing order to give slack.
@@ -95,6 +97,7 @@ impl Held {
             totals,
             orders: BTreeMap::new(),
             incoming: BTreeMap::new(),
+            planned: BTreeSet::new(),
         }
     }
 

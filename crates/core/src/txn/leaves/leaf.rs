@@ -7,6 +7,7 @@ use crate::id::{Incarnation, SiteId};
 use crate::object::message::Reported;
 use crate::object::treaty::Tree;
 use crate::turn::Here;
+use crate::warranty::LEASE;
 
 /// The stage of a leaf.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +22,24 @@ pub(super) enum Stage {
     Leaving(u64),
     /// They are kept no longer; but this home does not vouch before the treaty's home says that the treaty is retracted.
     Free,
+}
+
+/// For how long a home that vouches no more has to wait before its leaf is free, in microseconds. Both ends of a right may be read on
+/// clocks that err.
+pub(super) fn lease(epsilon: u64) -> u64 {
+    LEASE + 2 * epsilon
+}
+
+impl Stage {
+    /// When the bounds are kept no longer, at the latest, even if nobody is heard any more: in monotonic microseconds.
+    pub(super) fn free_at(self, now: u64, epsilon: u64) -> u64 {
+        match self {
+            Stage::Leaving(at) => at.max(now + 1),
+            Stage::Retracting(since) => (since + LEASE).max(now) + lease(epsilon),
+            Stage::Prepared | Stage::Kept => now + LEASE + lease(epsilon),
+            Stage::Free => now,
+        }
+    }
 }
 
 /// A leaf.
@@ -41,6 +60,8 @@ pub(super) struct Leaf {
     pub(super) pressed: BTreeMap<(u32, bool), i128>,
     /// The number of times that slack was divided again since the treaty was new.
     pub(super) plans: u32,
+    /// The monotonic time at which it gave something last in this life of the site; zero if it has not.
+    pub(super) gave_at: u64,
     /// What it has counted since this life of the site began.
     pub(super) counts: Counts,
 }

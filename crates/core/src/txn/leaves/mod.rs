@@ -32,7 +32,7 @@
 //! # Parts
 //!
 //! Here: judging parts, messages, timers. `asking`: who is asked for slack, and how it is divided. `giving`: gifts. `rows`: storage.
-//! `leaf` and `held`: a leaf, and a clause of it. `book` and `clauses`: where leaves and their clauses are found.
+//! `leaf` and `held`: a leaf, and a clause of it. `wants`: the parts that wait. `book` and `clauses`: where leaves and their clauses are found.
 //!
 //! # A home that is cut off
 //!
@@ -49,6 +49,7 @@ mod giving;
 mod held;
 mod leaf;
 mod rows;
+mod wants;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -56,7 +57,8 @@ use rustc_hash::FxHashMap;
 
 use self::book::Book;
 use self::held::{Held, Lack, Making, Noted, Number, Order, least_of};
-use self::leaf::{Asking, Counts, Leaf, Purpose, Stage};
+use self::leaf::{Asking, Counts, Leaf, Purpose, Stage, lease};
+use self::wants::{Want, Wants};
 use super::locks::Locks;
 use super::waits::Wait;
 use crate::api::{ClauseHere, LeafHere, Synchronization};
@@ -103,37 +105,8 @@ const WAITED_SHOWN: usize = 64;
 /// What stands in the key of a leaf's own row in place of a clause.
 const WHOLE: u64 = u64::MAX;
 
-/// A part that waits for slack.
-#[derive(Clone, Debug, Default)]
-struct Want {
-    /// Since when it waits.
-    since: Now,
-    /// This site.
-    me: SiteId,
-    /// What it lacks, by clause.
-    lacks: BTreeMap<(Making, u32), i128>,
-    /// The treaties that it relies upon: they are not retracted for it.
-    relies: Vec<ObjectKey>,
-    /// True if it was to be refused, and another one was first.
-    was_spared: bool,
-}
-
-impl Want {
-    /// True if it lacks slack of a treaty.
-    fn lacks_of(&self, making: &Making) -> bool {
-        self.lacks.keys().any(|(of, _)| of == making)
-    }
-
-    /// True if it lacks slack of some of these clauses.
-    fn lacks_some(&self, making: &Making, clauses: &BTreeSet<u32>) -> bool {
-        self.lacks.keys().any(|(of, clause)| of == making && clauses.contains(clause))
-    }
-
-    /// True if it lacks slack of a treaty on which it relies.
-    fn relies_on(&self, making: &Making) -> bool {
-        self.lacks_of(making) && self.relies.contains(&making.0)
-    }
-}
+/// The clauses of which something was given, by treaty and receiver.
+type Given = BTreeMap<(Making, u16), Vec<u32>>;
 
 /// What is done at a time.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -158,7 +131,7 @@ pub(super) struct Leaves {
     /// The counters on which they rest. None without clauses.
     noted: FxHashMap<String, Noted>,
     /// The parts that wait for slack.
-    wants: BTreeMap<OperationId, Want>,
+    wants: Wants,
     /// When each thing is due, in monotonic microseconds. A timer of a leaf that is gone is ignored.
     timers: BTreeSet<(u64, Timer)>,
     /// The last token that was given.
@@ -265,15 +238,15 @@ impl Leaves {
             let others = leaf.homes.iter().map(|(home, _)| SiteId::new(*home, here.site.me.lane));
             let holders: Vec<SiteId> = others.filter(|site| *site != here.site.me).collect();
 
-            // Two round trips to the nearest that can be asked, or one to the treaty's home: which it will be is not known yet. At
-            // the latest this home is free when the lease is over. Where the treaty is at home here that takes no round trip, but
-            // the others are asked before.
+            // Two round trips to the nearest that can be asked, or one to the treaty's home: which it will be is not known yet. Where
+            // the treaty is at home here that takes no round trip, but the others are asked before.
             let home = SiteId::new(making.0.home, here.site.me.lane);
             let near = holders.iter().copied().chain([home]).filter(|site| *site != here.site.me);
             let near = near.filter(|site| here.is_reachable(*site)).map(|site| here.round_trip(site)).min();
             let is_alone = holders.is_empty() && home == here.site.me;
             let expected = near.unwrap_or(if is_alone { 0 } else { LEASE });
-            waits.push(Wait { about: making.0, holders, over_at: here.now.mono.saturating_add(LEASE), expected });
+            let over_at = leaf.stage.free_at(here.now.mono, here.config.epsilon);
+            waits.push(Wait { about: making.0, holders, over_at, expected });
         }
     }
 
@@ -285,8 +258,10 @@ impl Leaves {
         part: &Part,
         counts: &FxHashMap<String, i64>,
     ) -> Result<(), Abort> {
-        for note in &part.notes {
-            if self.leaves.len() >= NOTES {
+        // What the part itself brings counts as well.
+        let mut treaties: BTreeMap<&str, BTreeSet<&ObjectKey>> = BTreeMap::new();
+        for (position, note) in part.notes.iter().enumerate() {
+            if self.leaves.len() + position >= NOTES {
                 return Err(Abort { site: Some(site), ..Abort::of(Cause::Overloaded) });
             }
 
@@ -307,16 +282,23 @@ impl Leaves {
                 }
 
                 for term in terms {
-                    let others = self.noted.get(&term.name).into_iter().flat_map(|noted| &noted.clauses);
-                    let treaties = others.map(|(number, _)| &self.leaves.of(*number).0.0);
-                    let treaties: BTreeSet<&ObjectKey> = treaties.filter(|treaty| **treaty != note.treaty).collect();
-                    if treaties.len() >= TREATIES {
+                    let known = treaties.entry(&term.name).or_insert_with(|| self.treaties_on(&term.name));
+                    known.insert(&note.treaty);
+                    if known.len() > TREATIES {
                         return Err(Abort::about(Cause::TooManyTreaties, site, &term.name));
                     }
                 }
             }
         }
         Ok(())
+    }
+
+    /// The treaties that rest on a counter.
+    fn treaties_on(&self, counter: &str) -> BTreeSet<&ObjectKey> {
+        // A leaf may have thousands of clauses on it; they have one number.
+        let clauses = self.noted.get(counter).into_iter().flat_map(|noted| &noted.clauses);
+        let leaves: BTreeSet<Number> = clauses.map(|(number, _)| *number).collect();
+        leaves.into_iter().map(|number| &self.leaves.of(number).0.0).collect()
     }
 
     /// Keeps the notes of a part that is prepared, from now on.
@@ -343,6 +325,7 @@ impl Leaves {
                 asking: None,
                 pressed: BTreeMap::new(),
                 plans,
+                gave_at: 0,
                 counts: Counts::default(),
             };
             for name in note.clauses.iter().flat_map(|(_, terms, _)| terms.iter().map(|term| &term.name)) {
@@ -495,7 +478,7 @@ impl Leaves {
             Stage::Prepared | Stage::Kept => return,
             // It may be up, and what it says be lost on its way.
             Stage::Retracting(since) if !here.is_reachable(home) || now.mono > since + LEASE => {
-                leaf.stage = Stage::Leaving(now.mono + LEASE + 2 * here.config.epsilon);
+                leaf.stage = Stage::Leaving(now.mono + lease(here.config.epsilon));
                 self.write(&mut turn.out.batch, making);
             }
             Stage::Leaving(free_at) if now.mono >= free_at => {
@@ -509,7 +492,11 @@ impl Leaves {
         // While the home is cut off, only the end of the lease is waited for.
         let is_there = turn.here.is_reachable(home);
         let pause = if is_there { AGAIN.max(2 * turn.here.round_trip(home)) } else { SECOND };
-        self.timers.insert((now.mono + pause, Timer::Retract(making.clone())));
+        let again = match self.leaves[making].stage {
+            Stage::Leaving(free_at) => free_at.min(now.mono + pause),
+            _ => now.mono + pause,
+        };
+        self.timers.insert((again, Timer::Retract(making.clone())));
         say(&mut turn.out, home, making, Says::Retract { is_question: false });
     }
 
@@ -554,12 +541,13 @@ impl Leaves {
     /// Does what is due, at most [`AT_ONCE`] things a call.
     pub(super) fn tick(&mut self, turn: &mut Turn, locks: &Locks) {
         let now = turn.here.now.mono;
+        let mut given = Given::new();
         for _ in 0..AT_ONCE {
-            let Some((at, _)) = self.timers.first().filter(|(at, _)| *at <= now) else { return };
+            let Some((at, _)) = self.timers.first().filter(|(at, _)| *at <= now) else { break };
             let timer = (*at, self.timers.pop_first().expect("looked at just now").1);
             match timer.1 {
                 Timer::Plan(making) => self.plan_again(turn, locks, &making),
-                Timer::Give(making, clause) => self.give_on(turn, locks, &making, clause),
+                Timer::Give(making, clause) => self.give_on(turn, locks, &making, clause, &mut given),
                 Timer::Asked(making) => self.asked_for_long(turn, locks, &making),
                 Timer::Retract(making) => self.ask_to_retract(turn, &making),
                 Timer::Confirm(making) => {
@@ -574,6 +562,11 @@ impl Leaves {
                     }
                 }
             }
+        }
+
+        // Standing orders fall due together: each receiver is told of all of a treaty's clauses by one message.
+        for ((making, to), clauses) in given {
+            self.tell_gifts(turn, &making, to, &clauses);
         }
     }
 

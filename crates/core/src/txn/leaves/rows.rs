@@ -60,6 +60,7 @@ impl Leaves {
             asking: None,
             pressed: BTreeMap::new(),
             plans: PLANS,
+            gave_at: 0,
             counts: Counts::default(),
         };
         if !self.leaves.contains(&making) {

@@ -1,0 +1,144 @@
+//! The parts that wait for slack, found by the treaty of which they lack it: when stock runs out there may be thousands.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::held::Making;
+use crate::clock::Now;
+use crate::id::{OperationId, SiteId};
+use crate::object::ObjectKey;
+
+/// A part that waits for slack.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Want {
+    /// Since when it waits.
+    pub(super) since: Now,
+    /// This site.
+    pub(super) me: SiteId,
+    /// What it lacks, by clause; each amount is positive.
+    pub(super) lacks: BTreeMap<(Making, u32), i128>,
+    /// The treaties that it relies upon: they are not retracted for it.
+    pub(super) relies: Vec<ObjectKey>,
+    /// True if it was to be refused, and another one was first.
+    pub(super) was_spared: bool,
+}
+
+impl Want {
+    /// True if it lacks slack of some of these clauses.
+    pub(super) fn lacks_some(&self, making: &Making, clauses: &BTreeSet<u32>) -> bool {
+        self.lacks.keys().any(|(of, clause)| of == making && clauses.contains(clause))
+    }
+
+    /// True if it relies on a treaty.
+    pub(super) fn relies_on(&self, treaty: &ObjectKey) -> bool {
+        self.relies.contains(treaty)
+    }
+}
+
+/// The parts that wait for slack.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Wants {
+    parts: BTreeMap<OperationId, Want>,
+    /// The same by what they lack. No entry is empty.
+    of: BTreeMap<Making, Shortage>,
+}
+
+/// What parts lack of one treaty.
+#[derive(Clone, Debug, Default)]
+struct Shortage {
+    parts: BTreeSet<OperationId>,
+    /// What they lack of each clause in sum; no sum is zero.
+    sums: BTreeMap<u32, i128>,
+}
+
+impl Wants {
+    /// True if no part waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// What a part waits for, if it does.
+    pub(super) fn get(&self, id: OperationId) -> Option<&Want> {
+        self.parts.get(&id)
+    }
+
+    /// A part waits from now on; or for something else than before.
+    pub(super) fn insert(&mut self, id: OperationId, want: Want) {
+        self.remove(id);
+        for ((making, clause), amount) in &want.lacks {
+            assert!(*amount > 0, "{id} lacks {amount}");
+            let shortage = self.of.entry(making.clone()).or_default();
+            shortage.parts.insert(id);
+            *shortage.sums.entry(*clause).or_default() += *amount;
+        }
+        self.parts.insert(id, want);
+    }
+
+    /// A part waits no more.
+    pub(super) fn remove(&mut self, id: OperationId) -> Option<Want> {
+        let want = self.parts.remove(&id)?;
+        for ((making, clause), amount) in &want.lacks {
+            let shortage = self.of.get_mut(making).expect("the part is listed there");
+            let sum = shortage.sums.get_mut(clause).expect("the part is counted there");
+            *sum -= *amount;
+            if *sum == 0 {
+                shortage.sums.remove(clause);
+            }
+
+            // It may lack slack of several clauses.
+            shortage.parts.remove(&id);
+            if shortage.sums.is_empty() {
+                assert!(shortage.parts.is_empty(), "nothing is lacking, and parts wait: {shortage:?}");
+                self.of.remove(making);
+            }
+        }
+        Some(want)
+    }
+
+    /// A part was to be refused, and another one was first.
+    pub(super) fn spare(&mut self, id: OperationId) {
+        self.parts.get_mut(&id).expect("listed by the caller").was_spared = true;
+    }
+
+    /// What the parts lack of each clause of a treaty, in sum.
+    pub(super) fn sums(&self, making: &Making) -> BTreeMap<u32, i128> {
+        self.of.get(making).map(|shortage| shortage.sums.clone()).unwrap_or_default()
+    }
+
+    /// The parts that lack slack of a treaty.
+    pub(super) fn of(&self, making: &Making) -> impl Iterator<Item = (OperationId, &Want)> {
+        let ids = self.of.get(making).into_iter().flat_map(|shortage| &shortage.parts);
+        ids.map(|id| (*id, &self.parts[id]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_found_by_what_they_lack_as_long_as_they_wait() {
+        let making = |nonce| (ObjectKey::new(0, "t"), nonce);
+        let id = |sequence| OperationId { sequence, ..OperationId::default() };
+        let want = |lacks: &[(u64, u32, i128)]| {
+            let lacks = lacks.iter().map(|(nonce, clause, amount)| ((making(*nonce), *clause), *amount));
+            Want { lacks: lacks.collect(), ..Want::default() }
+        };
+        let mut wants = Wants::default();
+        wants.insert(id(1), want(&[(1, 0, 5), (1, 3, 7)]));
+        wants.insert(id(2), want(&[(1, 3, 1), (2, 0, 9)]));
+        assert_eq!(wants.sums(&making(1)), BTreeMap::from([(0, 5), (3, 8)]));
+        assert_eq!(wants.of(&making(1)).map(|(id, _)| id.sequence).collect::<Vec<_>>(), [1, 2]);
+
+        // It lacks less than before, and of one treaty no more.
+        wants.insert(id(1), want(&[(1, 3, 2)]));
+        assert_eq!(wants.sums(&making(1)), BTreeMap::from([(3, 3)]));
+        wants.insert(id(2), want(&[(2, 0, 4)]));
+        assert_eq!(wants.sums(&making(1)), BTreeMap::from([(3, 2)]));
+        assert_eq!(wants.of(&making(1)).map(|(id, _)| id.sequence).collect::<Vec<_>>(), [1]);
+
+        assert!(wants.remove(id(1)).is_some() && wants.remove(id(1)).is_none());
+        assert!(wants.sums(&making(1)).is_empty() && !wants.is_empty());
+        wants.remove(id(2));
+        assert!(wants.is_empty() && wants.of.is_empty());
+    }
+}
