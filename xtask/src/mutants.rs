@@ -210,7 +210,7 @@ fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
     named(&found).ok_or_else(|| format!("caught by another invariant: {first}"))
 }
 
-/// Runs tests of the core on a copy with a bug in it. What they say, if the invariant that was named in advance is in it.
+/// Runs tests of a crate on a copy with a bug in it. What they say, if the invariant that was named in advance is in it.
 fn by_test(mutant: &Mutant, (of, test): (&str, &str), copy: &Path, target: &Path) -> Result<String, String> {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
         .args(["test", "--quiet", "-p", &format!("slackline-{of}"), "--no-fail-fast", "--tests", test])

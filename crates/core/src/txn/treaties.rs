@@ -306,6 +306,7 @@ impl Participant {
             self.retractions.remove(&token);
             return;
         }
+
         // Defend first: every right over it has ended or was given up.
         if let Some(over_at) = self.issuer.over_at(now, &name) {
             self.ask_back_names(turn, &[name]);

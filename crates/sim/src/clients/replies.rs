@@ -181,7 +181,7 @@ impl Simulation {
     /// a right to know.
     fn judge_answer(&mut self, now: u64, op: u32, outcome: &Outcome, current: Option<Session>) {
         let known = &self.oracle.ops[op as usize];
-        let (id, site, about) = (known.id, known.site, known.id);
+        let (id, site) = (known.id, known.site);
         let low = current.filter(|session| !session.is_stale).map(|session| session.low.max(session.floor));
 
         // Of a caller in doubt the product's client promises to keep the outcome from being forgotten.
@@ -200,16 +200,16 @@ impl Simulation {
         let created = known.book.map(|book| &self.oracle.books[book]).filter(|book| !book.deletable);
         let created = created.and_then(|book| book.created);
         let exists = answers::check_known(created, known.sent.first, outcome);
-        self.oracle.blame(answers::NAME, found, about);
-        self.oracle.blame(answers::NAME, exists, about);
+        self.oracle.blame(answers::NAME, found, id);
+        self.oracle.blame(answers::NAME, exists, id);
 
         // Only what is recorded is looked for: a session that ended has no records any more.
         if !standing.lost && !standing.forgotten {
-            self.oracle.blame(survival::NAME, survived, about);
+            self.oracle.blame(survival::NAME, survived, id);
         }
         if let Some(low) = low.filter(|_| !standing.lost) {
             let recorded = self.oracle.recorded(site, id.incarnation, id.session, low);
-            self.oracle.blame(survival::NAME, survival::check_session(recorded, outcome), about);
+            self.oracle.blame(survival::NAME, survival::check_session(recorded, outcome), id);
         }
     }
 

@@ -424,11 +424,13 @@ impl Leaves {
             .map(|(id, want)| (want.since.mono, id))
             .collect();
         lacking.sort_unstable();
-        let was_spared = |id: &OperationId| self.wants.get(*id).is_some_and(|want| want.was_spared);
-        let spared: Vec<OperationId> = lacking.iter().skip(1).map(|(_, id)| *id).filter(|id| !was_spared(id)).collect();
+        let oldest = lacking.first().map(|(_, id)| *id);
+        let mut spared: Vec<OperationId> = lacking.into_iter().map(|(_, id)| id).collect();
+        let is_refused =
+            |id: &mut OperationId| Some(*id) == oldest || self.wants.get(*id).is_some_and(|want| want.was_spared);
+        let refused: Vec<OperationId> = spared.extract_if(.., is_refused).collect();
         spared.iter().for_each(|id| self.wants.spare(*id));
-        lacking.retain(|(_, id)| !spared.contains(id));
-        self.refuse(turn.here.now.mono, making, lacking.into_iter().map(|(_, id)| id));
+        self.refuse(turn.here.now.mono, making, refused.into_iter());
 
         let leaf = self.leaves.get_mut(making).expect("looked up above");
         let breaks = |(_, want): (OperationId, &Want)| want.lacks_some(making, &short) && !want.relies_on(&making.0);
