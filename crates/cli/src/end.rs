@@ -311,6 +311,7 @@ fn advice(reason: &Reason) -> String {
         Reason::LimitDiffers { .. } => "; use that limit, or delete the quota first",
         Reason::AboveOut { .. } => "; release what was acquired",
         Reason::AboveLimit { .. } => "; ask for fewer",
+        Reason::AboveGrant { .. } => "; say what was used of this grant",
         Reason::DeadlinePassed => "; give it more time with --deadline",
         Reason::Unreachable { .. } | Reason::NotSent { .. } => "; `slackline status` shows which sites are up",
         _ => "",
@@ -374,6 +375,7 @@ fn reason_json(reason: &Reason) -> Value {
         Reason::Exhausted { asked } => json!({ "asked": asked }),
         Reason::LimitDiffers { limit } | Reason::AboveLimit { limit } => json!({ "limit": limit }),
         Reason::AboveOut { at_most } => json!({ "at_most": at_most }),
+        Reason::AboveGrant { amount } => json!({ "amount": amount }),
         Reason::Unreachable { missing } => json!({ "missing": missing }),
         Reason::NotSent { sites } => json!({ "sites": sites }),
         Reason::UnknownRegion { region, known } => json!({ "region": region, "known": known }),
@@ -455,6 +457,7 @@ mod tests {
             (Reason::LimitDiffers { limit: 7 }, "limit_differs", "limit", json!(7)),
             (Reason::AboveOut { at_most: 5 }, "above_out", "at_most", json!(5)),
             (Reason::AboveLimit { limit: 7 }, "above_limit", "limit", json!(7)),
+            (Reason::AboveGrant { amount: 3 }, "above_grant", "amount", json!(3)),
             (Reason::Unreachable { missing: sites() }, "unreachable", "missing", json!(["us", "eu"])),
             (Reason::NotSent { sites: sites() }, "not_sent", "sites", json!(["us", "eu"])),
         ] {

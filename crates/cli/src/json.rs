@@ -2,10 +2,36 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 
 use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
+
+/// The most bytes of a file with operations or a statement: far more than a site would take.
+const LARGEST: u64 = 16 << 20;
+
+/// The text of a file, or of the standard input if its name is `-`.
+pub(crate) fn text_of(file: &str) -> Result<String, String> {
+    let read = |source: &mut dyn Read| {
+        let mut text = String::new();
+        source.take(LARGEST + 1).read_to_string(&mut text).map(|_| text)
+    };
+    let text = match file {
+        "-" => read(&mut std::io::stdin()),
+        file => File::open(file).and_then(|mut file| read(&mut file)),
+    };
+    match text {
+        Ok(text) if text.len() as u64 > LARGEST => Err(format!("is longer than {LARGEST} bytes")),
+        text => text.map_err(|error| format!("cannot be read: {error}")),
+    }
+}
+
+/// The name of a file for a person.
+pub(crate) fn name_of(file: &str) -> &str {
+    if file == "-" { "standard input" } else { file }
+}
 
 /// The bytes as JSON text, if they are JSON.
 pub(crate) fn read(bytes: &[u8]) -> Option<&str> {

@@ -117,9 +117,14 @@ impl Connection {
 /// The end of a command that could not connect.
 fn explain(source: &str, error: ConnectError) -> Finish {
     match error {
-        ConnectError::Unreachable { addresses, why } => Finish::Failed(format!(
-            "no site answers at {addresses} ({why}); start a cluster with `slackline dev`, or name one with --connect"
-        )),
+        ConnectError::Unreachable { addresses, why } => {
+            // Who named addresses knows that; what answers there may be another port of a site.
+            let advice = match source {
+                "the default" => "start a cluster with `slackline dev`, or name one with --connect".to_owned(),
+                source => format!("{source} names the gRPC ports of sites, which the key `listen` of each has"),
+            };
+            Finish::Failed(format!("no site answers at {addresses} ({why}); {advice}"))
+        }
         error => Finish::WrongUse(format!("{source}: {error}")),
     }
 }

@@ -99,6 +99,11 @@ fn wrong_use_is_one_line_and_status_2() {
         (&["quota", "acquire", "gpus", "1", "--for", "401d"], "1ms to 400d"),
         (&["quota", "create", "gpus"], "--limit"),
         (&["quota", "create", "gpus", "--limit", "0"], "1 to 9223372036854775807"),
+        (&["quota", "set", "gpus", "--limit", "0"], "1 to 9223372036854775807"),
+        (&["quota", "set", "gpus"], "--limit"),
+        (&["quota", "settle", "--grant", "eu-1-1", "--used", "-1"], "0 to 9223372036854775807"),
+        (&["quota", "settle", "--used", "1"], "--grant"),
+        (&["quota", "extend", "--grant", "eu-1-1", "--for", "60"], "like 60s"),
         (&["quota", "create", "", "--limit", "1"], "1 to 256 bytes"),
         (&["quota", "release"], "--grant ID"),
         (&["quota", "release", "gpus"], "--grant ID"),
@@ -215,7 +220,7 @@ fn no_cluster_is_a_failure_that_says_what_to_do() {
     let address = format!("127.0.0.1:{}", free_ports(1)[0]);
     let ended = slackline(&["quota", "list", "--json", "--connect", &address]);
     assert_eq!((ended.status, ended.stderr.lines().count()), (1, 1));
-    assert!(ended.stderr.contains(&address) && ended.stderr.contains("slackline dev"), "{}", ended.stderr);
+    assert!(ended.stderr.contains(&address) && ended.stderr.contains("`listen`"), "{}", ended.stderr);
     assert_eq!(ended.json()["outcome"], "failed");
 }
 
@@ -288,6 +293,31 @@ fn dev_cluster_serves_quotas_end_to_end() {
         withdrawn.stderr.contains("its site has carried out no operation eu-1-999999-1, and never will"),
         "{withdrawn:?}"
     );
+
+    // A limit below what is in use, a grant of which a part was not used, and a hold that is to last for longer.
+    let many = cluster.run(&["quota", "acquire", "gpus", "3000", "--site", "eu", "--json"]).json();
+    let many = many["grant"].as_str().expect("a grant").to_owned();
+    let lowered = cluster.run(&["quota", "set", "gpus", "--limit", "1000", "--json"]).json();
+    assert_eq!((&lowered["outcome"], &lowered["limit"]), (&json!("done"), &json!(1000)));
+    assert!(lowered["excess"].as_i64().expect("tokens") >= 2000, "{lowered}");
+    let paid = |shown: &Value| (&shown["excess"], &shown["in_use"]) == (&json!(2000), &json!(3000));
+    eventually("free tokens are taken", || show(&cluster), paid);
+    let refused = cluster.run(&["quota", "acquire", "gpus", "1", "--json"]).json();
+    assert_eq!(refused["reason"], json!("exhausted"));
+    let settle = |used: &str| cluster.run(&["quota", "settle", "--grant", &many, "--used", used, "--json"]).json();
+    assert_eq!(settle("3001")["reason"], json!("above_grant"));
+    assert_eq!(settle("740")["amount"], json!(2260));
+    assert_eq!(settle("740")["reason"], json!("settled"));
+    let paid = |shown: &Value| (&shown["excess"], &shown["in_use"]) == (&json!(0), &json!(740));
+    eventually("what came back is taken", || show(&cluster), paid);
+    let held = cluster.run(&["quota", "acquire", "gpus", "2", "--site", "us", "--for", "2s", "--json"]).json();
+    let held = held["grant"].as_str().expect("a grant").to_owned();
+    let extended = cluster.run(&["quota", "extend", "--grant", &held, "--for", "5s", "--json"]).json();
+    assert!(extended["expires_in_ms"].as_u64().expect("a hold") > 3000, "{extended}");
+    let endless = cluster.run(&["quota", "extend", "--grant", &many, "--for", "5s", "--json"]).json();
+    assert_eq!(endless["reason"], json!("no_end"));
+    assert_eq!(cluster.run(&["quota", "set", "gpus", "--limit", "5000"]).status, 0);
+    assert_eq!(cluster.run(&["quota", "set", "nope", "--limit", "5"]).status, 1);
 
     assert_eq!(cluster.run(&["quota", "list", "--json"]).json()["quotas"][0]["name"], "gpus");
     assert!(cluster.run(&["quota", "list"]).stdout.contains("gpus"));
@@ -519,8 +549,12 @@ fn book_explains_every_key_of_json() {
         &["quota", "acquire", "gpus", "3", "--site", "us", "--for", "60s"],
         &["quota", "acquire", "gpus", "9000"],
         &["quota", "acquire", "gpus", "1", "--site", "mars"],
+        &["quota", "extend", "--grant", "us-1-1", "--for", "70s"],
+        &["quota", "settle", "--grant", "us-1-1", "--used", "1"],
+        &["quota", "settle", "--grant", "us-1-1", "--used", "2"],
         &["quota", "release", "--grant", "us-1-1"],
         &["quota", "release", "gpus", "9000"],
+        &["quota", "set", "gpus", "--limit", "6000"],
         &["quota", "show", "gpus"],
         &["quota", "list"],
         &["quota", "delete", "gpus"],
@@ -735,7 +769,7 @@ fn treaty_with_a_frozen_region_is_found_shown_and_listed() {
     assert_eq!((up("us"), up("eu"), up("ap")), (json!(true), json!(true), json!(false)));
 
     let told = us.run(&["treaty", "show", "enough", "--deadline", "4s"]);
-    let says = ["not valid at us: no part of it is known of ap", "unknown", "down"];
+    let says = ["not known to hold at us: no answer from ap", "unknown", "down"];
     assert!(says.iter().all(|says| told.stdout.contains(says)), "{told:?}");
     assert!(told.stderr.ends_with(", by each site itself that answers\n"), "{told:?}");
 

@@ -122,6 +122,8 @@ impl Effect {
             }
             api::Outcome::Released { amount } => Effect::Released { amount },
             api::Outcome::Created { limit } => Effect::Created { limit },
+            api::Outcome::Extended { lasts } => Effect::Extended { lasts: Duration::from_micros(lasts) },
+            api::Outcome::LimitSet { limit, excess } => Effect::LimitSet { limit, excess },
             api::Outcome::Deleted => Effect::Deleted,
             api::Outcome::Committed { phases } => Effect::Committed { phases },
             api::Outcome::LossAccepted => Effect::LossAccepted,
@@ -148,10 +150,22 @@ pub enum Effect {
         /// The number of tokens.
         amount: i64,
     },
+    /// It put the end of a hold off.
+    Extended {
+        /// How long the hold lasts, from when the request was sent.
+        lasts: Duration,
+    },
     /// The quota exists, with this limit.
     Created {
         /// The number of its tokens.
         limit: i64,
+    },
+    /// The quota has this limit.
+    LimitSet {
+        /// The number of its tokens.
+        limit: i64,
+        /// The number of tokens that were out beyond it.
+        excess: i64,
     },
     /// The quota is gone.
     Deleted,

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use slackline_core::api::{self, Hold, is_name};
+use slackline_core::api::{self, HOLD_MICROS, Hold, is_name};
 use slackline_session::call::{CallFuture, Done, Place};
 use slackline_session::command::{Command, Terms};
 use slackline_session::outcome::{Outcome, Reason, Refused};
@@ -24,9 +24,15 @@ pub struct Release;
 /// A call that gives a tracked grant back; its value is how many tokens that is.
 #[derive(Debug)]
 pub struct ReleaseGrant;
+/// A call that puts the end of a hold off; its value is the instant from which the tokens are no longer the caller's.
+#[derive(Debug)]
+pub struct Extend;
 /// A call that creates a quota; its value is the limit.
 #[derive(Debug)]
 pub struct Create;
+/// A call that gives a quota another limit; its value is a [`Limit`].
+#[derive(Debug)]
+pub struct SetLimit;
 /// A call that deletes a quota.
 #[derive(Debug)]
 pub struct Delete;
@@ -35,7 +41,7 @@ pub struct Delete;
 #[derive(Debug)]
 pub struct AcceptLoss;
 
-/// What a call does: [`Acquire`], [`Release`], [`ReleaseGrant`], [`Create`], [`Delete`] or [`AcceptLoss`].
+/// What a call does: [`Acquire`], [`Release`], [`ReleaseGrant`], [`Extend`], [`Create`], [`SetLimit`], [`Delete`] or [`AcceptLoss`].
 pub trait Kind: sealed::Sealed + Sized {
     /// What it gives when it is done.
     type Value;
@@ -53,7 +59,9 @@ mod sealed {
 impl sealed::Sealed for Acquire {}
 impl sealed::Sealed for Release {}
 impl sealed::Sealed for ReleaseGrant {}
+impl sealed::Sealed for Extend {}
 impl sealed::Sealed for Create {}
+impl sealed::Sealed for SetLimit {}
 impl sealed::Sealed for Delete {}
 impl sealed::Sealed for AcceptLoss {}
 
@@ -86,6 +94,27 @@ impl Kind for Create {
     fn read(_: &Client, done: Done) -> Option<i64> {
         match done.outcome {
             api::Outcome::Created { limit } => Some(limit),
+            _ => None,
+        }
+    }
+}
+
+/// The limit of a quota, as [`Quota::set_limit`](crate::Quota::set_limit) has set it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Limit {
+    /// The number of its tokens.
+    pub limit: i64,
+    /// The number of tokens that are out beyond it: in use, or at sites that have not heard of the limit yet. Nothing is granted
+    /// until it is zero.
+    pub excess: i64,
+}
+
+impl Kind for SetLimit {
+    type Value = Limit;
+
+    fn read(_: &Client, done: Done) -> Option<Limit> {
+        match done.outcome {
+            api::Outcome::LimitSet { limit, excess } => Some(Limit { limit, excess }),
             _ => None,
         }
     }
@@ -236,9 +265,13 @@ impl<K: Kind> IntoFuture for Call<K> {
 fn objection(command: &Command) -> Option<Reason> {
     let (quota, amount) = match command {
         Command::Acquire { quota, amount, .. } | Command::Release { quota, amount } => (quota, *amount),
-        Command::Create { quota, limit } => (quota, *limit),
+        Command::Create { quota, limit } | Command::SetLimit { quota, limit } => (quota, *limit),
         Command::Delete { quota } => (quota, 1),
-        Command::ReleaseGrant { .. } | Command::Commit { .. } | Command::AcceptLoss => return None,
+        Command::ReleaseGrant { used, .. } => return (*used < 0).then_some(Reason::InvalidAmount),
+        Command::ExtendGrant { micros, .. } => {
+            return (!(1_000..=HOLD_MICROS).contains(micros)).then_some(Reason::InvalidAmount);
+        }
+        Command::Commit { .. } | Command::AcceptLoss => return None,
     };
     if !is_name(quota) {
         return Some(Reason::InvalidName);

@@ -10,7 +10,7 @@ use slackline_session::call::{Done, Place};
 use slackline_session::command::Command;
 use slackline_session::time::Time;
 
-use crate::call::{Acquire, Call, Kind, Release, ReleaseGrant};
+use crate::call::{Acquire, Call, Extend, Kind, Release, ReleaseGrant};
 use crate::client::Client;
 
 /// Tokens of a quota that are the caller's until it releases them, or until their time is up.
@@ -94,11 +94,25 @@ impl Grant {
         // A tracked grant is known to its site alone. Tokens that are only counted are as good at any site, so those go to the nearest.
         let (lane, client) = (self.id.site.lane, self.client.clone());
         let call = if self.tracked {
-            Call::new(client, lane, Command::ReleaseGrant { grant: self.id }, Place::Site(self.id.site))
+            Call::new(client, lane, Command::ReleaseGrant { grant: self.id, used: 0 }, Place::Site(self.id.site))
         } else {
             Call::new(client, lane, Command::Release { quota: self.quota.clone(), amount: self.amount }, Place::Nearest)
         };
         call.of_hold(self.expires_at.is_some())
+    }
+
+    /// Gives back, once, what is not used of a tracked grant: reserve the most first, then settle. What is used stays granted, to the end
+    /// of the hold or until it is released. Returns how many tokens are back.
+    ///
+    /// Refused as [`UnknownGrant`](crate::Reason::UnknownGrant) for a grant that is only counted: release what was not used of that by amount.
+    pub fn settle(&self, used: i64) -> Call<ReleaseGrant> {
+        self.client.settle_grant(self.id, used).of_hold(self.expires_at.is_some())
+    }
+
+    /// Puts the end of a hold off: it lasts for this long from now on, or to its earlier end if that is later. The value is the instant
+    /// from which the tokens are no longer the caller's by this; [`Grant::expires_at`] stays what it was.
+    pub fn extend(&self, duration: Duration) -> Call<Extend> {
+        self.client.extend_grant(self.id, duration)
     }
 }
 
@@ -106,7 +120,33 @@ impl Client {
     /// Gives a tracked grant back by its id, at the site that granted it. A second time is refused. Returns how many
     /// tokens are back.
     pub fn release_grant(&self, grant: GrantId) -> Call<ReleaseGrant> {
-        Call::new(self.clone(), grant.site.lane, Command::ReleaseGrant { grant }, Place::Site(grant.site))
+        self.settle_grant(grant, 0)
+    }
+
+    /// Gives back, once, what is not used of a tracked grant; see [`Grant::settle`].
+    pub fn settle_grant(&self, grant: GrantId, used: i64) -> Call<ReleaseGrant> {
+        Call::new(self.clone(), grant.site.lane, Command::ReleaseGrant { grant, used }, Place::Site(grant.site))
+    }
+
+    /// Puts the end of a hold off by its id; see [`Grant::extend`].
+    pub fn extend_grant(&self, grant: GrantId, duration: Duration) -> Call<Extend> {
+        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        Call::new(self.clone(), grant.site.lane, Command::ExtendGrant { grant, micros }, Place::Site(grant.site))
+    }
+}
+
+/// The instant from which a hold is no longer the caller's that lasts for a time from when the request was sent.
+fn ends_at(client: &Client, (lasts, sent_at): (u64, Time)) -> Instant {
+    let epsilon = u64::try_from(client.shared.epsilon.as_micros()).unwrap_or(u64::MAX);
+    client.shared.clock.instant(Time(held_until(sent_at.0, lasts, epsilon)))
+}
+
+impl Kind for Extend {
+    type Value = Instant;
+
+    fn read(client: &Client, done: Done) -> Option<Instant> {
+        let api::Outcome::Extended { lasts } = done.outcome else { return None };
+        Some(ends_at(client, (lasts, done.sent_at?)))
     }
 }
 
@@ -118,9 +158,7 @@ impl Kind for Acquire {
         let Command::Acquire { quota, amount, hold } = done.command else { return None };
         let tracked = hold != api::Hold::Counted;
 
-        let epsilon = u64::try_from(client.shared.epsilon.as_micros()).unwrap_or(u64::MAX);
-        let until = |(lasts, sent_at): (u64, Time)| Time(held_until(sent_at.0, lasts, epsilon));
-        let expires_at = lasts.zip(done.sent_at).map(until).map(|until| client.shared.clock.instant(until));
+        let expires_at = lasts.zip(done.sent_at).map(|end| ends_at(client, end));
         Some(Grant { client: client.clone(), id: grant, quota, amount, tracked, expires_at })
     }
 }

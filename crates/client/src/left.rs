@@ -70,10 +70,16 @@ impl Left {
         let what = match left.command {
             Command::Acquire { quota, amount, .. } => LeftWhat::Acquire { quota: quota.to_string(), amount },
             Command::Release { quota, amount } => LeftWhat::Release { quota: quota.to_string(), amount },
-            Command::ReleaseGrant { grant } => LeftWhat::ReleaseGrant { grant, name: topology.grant_text(grant) },
-            Command::Create { .. } | Command::Delete { .. } | Command::Commit { .. } | Command::AcceptLoss => {
-                LeftWhat::Other("an operation".to_owned())
+            Command::ReleaseGrant { grant, used: 1.. } => {
+                LeftWhat::Other(format!("settling of {}", topology.grant_text(grant)))
             }
+            Command::ReleaseGrant { grant, .. } => LeftWhat::ReleaseGrant { grant, name: topology.grant_text(grant) },
+            Command::ExtendGrant { .. }
+            | Command::Create { .. }
+            | Command::SetLimit { .. }
+            | Command::Delete { .. }
+            | Command::Commit { .. }
+            | Command::AcceptLoss => LeftWhat::Other("an operation".to_owned()),
         };
 
         // What has an id can be asked about; what has none never left.

@@ -67,7 +67,9 @@ mod transactions;
 mod treaties;
 
 pub use asking::{Effect, SiteStatus};
-pub use call::{AcceptLoss, Acquire, Call, Calling, Create, Delete, Kind, Release, ReleaseGrant};
+pub use call::{
+    AcceptLoss, Acquire, Call, Calling, Create, Delete, Extend, Kind, Limit, Release, ReleaseGrant, SetLimit,
+};
 pub use client::Client;
 pub use explain::{End, Explanation, PartAsked, RightUsed, Step, What};
 pub use grant::{Fence, Grant};

@@ -1,4 +1,4 @@
-//! One quota: acquire, release, create, delete, count.
+//! One quota: acquire, release, create, set its limit, delete, count.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use slackline_session::command::Command;
 use slackline_session::outcome::{ReadError, Reason};
 use slackline_wire::{lane_of, v1};
 
-use crate::call::{Acquire, Call, Create, Delete, Release};
+use crate::call::{Acquire, Call, Create, Delete, Release, SetLimit};
 use crate::client::{Client, senseless};
 use crate::connection;
 
@@ -117,6 +117,12 @@ impl Quota {
         self.call(Command::Create { quota: self.name.clone(), limit })
     }
 
+    /// Gives the quota another limit, at once, while it is in use. Needs a majority of the sites. If more is in use than a lower limit,
+    /// nothing is granted until the excess is back.
+    pub fn set_limit(&self, limit: i64) -> Call<SetLimit> {
+        self.call(Command::SetLimit { quota: self.name.clone(), limit })
+    }
+
     /// Deletes the quota, with all that is granted of it. Needs every site.
     pub fn delete(&self) -> Call<Delete> {
         self.call(Command::Delete { quota: self.name.clone() })
@@ -200,6 +206,8 @@ pub struct Shown {
     pub name: String,
     /// The number of its tokens.
     pub limit: i64,
+    /// The number that is out beyond the limit, since that was lowered. Nothing is granted until it is zero.
+    pub excess: i64,
     /// The number in use.
     pub in_use: Total,
     /// What each site that answered has.
@@ -249,6 +257,7 @@ impl Shown {
             local: shown.local,
             rebalances: shown.rebalances,
             gifts: shown.gifts,
+            excess: shown.excess,
             released_above: shown.released_above,
             counted_by,
         }

@@ -412,7 +412,7 @@ impl State {
                 self.tokens += amount;
                 Outcome::Released { amount: *amount }
             }
-            Operation::ReleaseGrant { grant } => match self.tracked.remove(&grant.number) {
+            Operation::ReleaseGrant { grant, used: 0 } => match self.tracked.remove(&grant.number) {
                 Some(amount) => {
                     self.tokens += amount;
                     Outcome::Released { amount }
@@ -420,6 +420,9 @@ impl State {
                 None => Outcome::Refused(Refusal::UnknownGrant),
             },
             Operation::Create { limit, .. } => Outcome::Created { limit: *limit },
+            Operation::ReleaseGrant { .. } => Outcome::Refused(Refusal::UnknownGrant),
+            Operation::ExtendGrant { micros, .. } => Outcome::Extended { lasts: *micros },
+            Operation::SetLimit { limit, .. } => Outcome::LimitSet { limit: *limit, excess: 0 },
             Operation::Delete { .. } => Outcome::Deleted,
             Operation::AcceptLoss => Outcome::LossAccepted,
             Operation::Commit(transaction) => self.commit(transaction),
@@ -578,6 +581,18 @@ impl slackline_server::Slackline for Model {
     }
 
     async fn create_quota(&self, _: Call<v1::CreateQuotaRequest>) -> Result<Reply<v1::OutcomeReply>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    async fn settle_grant(&self, _: Call<v1::SettleGrantRequest>) -> Result<Reply<v1::OutcomeReply>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    async fn extend_grant(&self, _: Call<v1::ExtendGrantRequest>) -> Result<Reply<v1::OutcomeReply>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    async fn set_limit(&self, _: Call<v1::SetLimitRequest>) -> Result<Reply<v1::OutcomeReply>, Status> {
         Err(Status::unimplemented("not in this test"))
     }
 

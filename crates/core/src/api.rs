@@ -54,16 +54,34 @@ pub enum Operation {
         /// The number of tokens, at least 1.
         amount: i64,
     },
-    /// Gives one tracked grant back, at the site that granted it. A second time is refused.
+    /// Gives one tracked grant back, at the site that granted it: all of it, after which it is no more; or, once, what is not used of
+    /// it, after which the grant is as large as that.
     ReleaseGrant {
         /// The grant.
         grant: GrantId,
+        /// The number of its tokens that are used, and stay granted; 0 for none.
+        used: i64,
+    },
+    /// Puts the end of a hold off, at the site that granted it: it lasts for a time from now on, unless it lasts for longer anyway.
+    ExtendGrant {
+        /// The grant.
+        grant: GrantId,
+        /// The time, in microseconds; 1 ms to 400 days.
+        micros: u64,
     },
     /// Creates a quota. Creating it again with the same limit is done, with another one refused.
     Create {
         /// The quota's name: 1 to 256 bytes, no control characters.
         quota: String,
         /// The number of its tokens, at least 1.
+        limit: i64,
+    },
+    /// Gives a quota another limit, at once, while it is in use. What is in use beyond a lower one is in excess, and nothing is
+    /// granted until it is back.
+    SetLimit {
+        /// The quota's name.
+        quota: String,
+        /// The number of its tokens from now on, at least 1.
         limit: i64,
     },
     /// Deletes a quota, with all that is granted of it. Needs every site.
@@ -93,10 +111,23 @@ pub enum Outcome {
         /// The number of tokens.
         amount: i64,
     },
+    /// The hold lasts for longer.
+    Extended {
+        /// How long it lasts, in microseconds from when the request was *sent*.
+        lasts: u64,
+    },
     /// The quota exists, with this limit.
     Created {
         /// The number of its tokens.
         limit: i64,
+    },
+    /// The quota has this limit.
+    LimitSet {
+        /// The number of its tokens.
+        limit: i64,
+        /// The number of tokens that are out beyond it: in use, or at sites that have not heard of the limit yet. Nothing is
+        /// granted until it is zero.
+        excess: i64,
     },
     /// The quota is gone.
     Deleted,
@@ -146,6 +177,15 @@ pub enum Refusal {
     },
     /// No such grant is out: it was released, its time is up, or it never was.
     UnknownGrant,
+    /// More of a grant is said to be used than it has.
+    AboveGrant {
+        /// The tokens that it has.
+        amount: i64,
+    },
+    /// What was not used of the grant came back already.
+    Settled,
+    /// The grant has no end that could be put off.
+    NoEnd,
     /// The quota was deleted while the request waited.
     QuotaDeleted,
     /// A queue is at its bound.
@@ -478,6 +518,8 @@ pub struct Shown {
     pub name: String,
     /// The number of its tokens.
     pub limit: i64,
+    /// The number that is out beyond the limit, since that was lowered.
+    pub excess: i64,
     /// The number in use at least.
     pub in_use_min: i64,
     /// The number in use at most; the same as the least when nothing moves.

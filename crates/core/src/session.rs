@@ -30,6 +30,7 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 
 use crate::api::{Operation, Outcome, Refusal, SESSION_WINDOW, UnknownReason};
+use crate::avantan::Lifecycle;
 use crate::clock::SECOND;
 use crate::codec::{Cursor, Malformed, put_i64, put_u64};
 use crate::id::{GrantId, Incarnation, SessionId, SiteId, SiteSet};
@@ -117,8 +118,8 @@ pub struct Session {
     aims: Vec<(u64, Aim)>,
 }
 
-/// The aim of an undecided creation or deletion: compared with what the quota is later, it tells what became of the
-/// operation.
+/// The aim of an undecided creation, deletion or change of a limit: compared with what the quota is later, it tells what became of
+/// the operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Aim {
     /// The quota's number at the site.
@@ -127,8 +128,8 @@ pub struct Aim {
     pub generation: u32,
     /// The instance in which a value that carries it out may be accepted somewhere.
     pub instance: u64,
-    /// The limit to create it with; none to delete it.
-    pub limit: Option<i64>,
+    /// What it does to the quota; never [`Lifecycle::Keep`].
+    pub change: Lifecycle,
 }
 
 impl Session {
@@ -730,6 +731,12 @@ pub fn digest(operation: &Operation) -> u64 {
         mix(text.len() as u64);
     };
 
+    let of_grant = |grant: &GrantId, mix: &mut dyn FnMut(u64)| {
+        mix(u64::from(grant.site.region) << 16 | u64::from(grant.site.lane));
+        mix(u64::from(grant.incarnation.0));
+        mix(grant.number);
+    };
+
     // First a number for the kind: two kinds with the same fields must differ.
     match operation {
         Operation::Acquire { quota, amount, hold } => {
@@ -750,11 +757,18 @@ pub fn digest(operation: &Operation) -> u64 {
             text(quota, &mut mix);
             mix(*amount as u64);
         }
-        Operation::ReleaseGrant { grant } => {
+        Operation::ReleaseGrant { grant, used } => {
             mix(3);
-            mix(u64::from(grant.site.region) << 16 | u64::from(grant.site.lane));
-            mix(u64::from(grant.incarnation.0));
-            mix(grant.number);
+            of_grant(grant, &mut mix);
+            // A release of all of it has the digest that it always had.
+            if *used != 0 {
+                mix(*used as u64);
+            }
+        }
+        Operation::ExtendGrant { grant, micros } => {
+            mix(9);
+            of_grant(grant, &mut mix);
+            mix(*micros);
         }
         Operation::Create { quota, limit } => {
             mix(4);
@@ -776,6 +790,11 @@ pub fn digest(operation: &Operation) -> u64 {
             chunks.remainder().iter().for_each(|byte| mix(u64::from(*byte)));
         }
         Operation::AcceptLoss => mix(7),
+        Operation::SetLimit { quota, limit } => {
+            mix(8);
+            text(quota, &mut mix);
+            mix(*limit as u64);
+        }
     }
     hash
 }
@@ -825,7 +844,15 @@ pub fn encode_undecided(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64,
     put_u64(out, aim.quota);
     put_u64(out, u64::from(aim.generation));
     put_u64(out, aim.instance);
-    put_i64(out, aim.limit.unwrap_or(0));
+    // A limit is at least 1.
+    put_i64(
+        out,
+        match aim.change {
+            Lifecycle::Create { limit } => limit,
+            Lifecycle::Delete | Lifecycle::Keep => 0,
+            Lifecycle::Resize { limit } => -limit,
+        },
+    );
 }
 
 /// Appends the row of an outcome.
@@ -871,6 +898,9 @@ pub fn encode_row(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, outco
                 Refusal::AboveLimit { limit } => (13, *limit as u64),
                 Refusal::NotReady => (14, 0),
                 Refusal::StorageFull => (15, 0),
+                Refusal::AboveGrant { amount } => (16, *amount as u64),
+                Refusal::Settled => (17, 0),
+                Refusal::NoEnd => (18, 0),
                 Refusal::SessionEnded => unreachable!("a session that has ended has no rows"),
             };
             out.push(kind);
@@ -885,6 +915,15 @@ pub fn encode_row(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, outco
             abort.encode(out);
         }
         Outcome::LossAccepted => out.push(9),
+        Outcome::Extended { lasts } => {
+            out.push(12);
+            put_u64(out, *lasts);
+        }
+        Outcome::LimitSet { limit, excess } => {
+            out.push(11);
+            put_i64(out, *limit);
+            put_i64(out, *excess);
+        }
         Outcome::Unknown(UnknownReason::Undecided) => out.push(5),
         Outcome::Unknown(UnknownReason::HomeLost) => out.push(10),
         Outcome::Unknown(_) => out.push(6),
@@ -925,6 +964,9 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
                 13 => Refusal::AboveLimit { limit: detail as i64 },
                 14 => Refusal::NotReady,
                 15 => Refusal::StorageFull,
+                16 => Refusal::AboveGrant { amount: detail as i64 },
+                17 => Refusal::Settled,
+                18 => Refusal::NoEnd,
                 _ => return Err(Malformed),
             })
         }
@@ -934,13 +976,20 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
         8 => Outcome::Aborted(Box::new(Abort::decode(&mut cursor)?)),
         9 => Outcome::LossAccepted,
         10 => Outcome::Unknown(UnknownReason::HomeLost),
+        12 => Outcome::Extended { lasts: cursor.u64()? },
+        11 => Outcome::LimitSet { limit: cursor.i64()?, excess: cursor.i64()? },
         _ => return Err(Malformed),
     };
 
     // Only what is undecided is followed by its aim, by which it is settled once its round is known.
     let aim = if outcome == Outcome::Unknown(UnknownReason::Undecided) {
-        let (quota, generation, instance, limit) = (cursor.u64()?, cursor.u32()?, cursor.u64()?, cursor.i64()?);
-        Some(Aim { quota, generation, instance, limit: (limit > 0).then_some(limit) })
+        let (quota, generation, instance) = (cursor.u64()?, cursor.u32()?, cursor.u64()?);
+        let change = match cursor.i64()? {
+            0 => Lifecycle::Delete,
+            limit if limit > 0 => Lifecycle::Create { limit },
+            limit => Lifecycle::Resize { limit: limit.checked_neg().ok_or(Malformed)? },
+        };
+        Some(Aim { quota, generation, instance, change })
     } else {
         None
     };

@@ -37,6 +37,8 @@ pub struct Peer {
     pub position: u64,
     /// The incarnation noted for its newest storage, and that storage's nonce.
     pub noted: (Incarnation, u64),
+    /// The incarnation over which this life noted that one: the highest heard of at the time. Zero if it has noted none.
+    pub replaced: Incarnation,
     /// The last time at which it sent something that only a site that serves sends, in this life's monotonic
     /// microseconds.
     pub heard: Option<u64>,

@@ -31,6 +31,9 @@ impl Refusal {
                 "unknown_grant",
                 "no such grant is out: it was released already, its time is up, its site lost its disk, or it never was",
             ),
+            Refusal::AboveGrant { .. } => ("above_grant", "more is said to be used than was granted"),
+            Refusal::Settled => ("settled", "the grant was settled already: what was not used of it is back"),
+            Refusal::NoEnd => ("no_end", "the grant has no end that could be put off: it lasts until it is released"),
             Refusal::QuotaDeleted => ("quota_deleted", "the quota was deleted"),
             Refusal::Overloaded => ("overloaded", "overloaded: a queue is full; try again later"),
             Refusal::DeadlinePassed => ("deadline_passed", "the deadline passed before tokens could be had"),
@@ -51,6 +54,9 @@ impl fmt::Display for Refusal {
             Refusal::LimitDiffers { limit } => write!(f, "the quota exists already, with the limit {limit}"),
             Refusal::AboveOut { at_most } => {
                 write!(f, "cannot release so many tokens: at most {at_most} are granted, as far as its site can tell")
+            }
+            Refusal::AboveGrant { amount } => {
+                write!(f, "more is said to be used than was granted: the grant has {amount}")
             }
             _ => f.write_str(self.words().1),
         }

@@ -326,6 +326,7 @@ fn aim<A>(intent: &Intent<A>) -> &'static str {
         Intent::Record => "record",
         Intent::Create { .. } => "create",
         Intent::Delete => "delete",
+        Intent::Resize { .. } => "resize",
     }
 }
 
@@ -521,9 +522,18 @@ impl<A: Spent> Model for Setup<A> {
                 }
 
                 let all = held.plus(state.acquired);
-                let exists = newest.map_or(!setup.creates, |table| table.limit.is_some());
-                let limit = if exists { setup.limit() } else { A::default() };
+                let limit = match newest {
+                    Some(table) => table.limit.map_or(A::default(), |limit| limit.plus(table.excess)),
+                    None if setup.creates => A::default(),
+                    None => setup.limit(),
+                };
                 if state.left.losses == setup.allowed.losses { all == limit } else { all.is_left_of(limit) }
+            }),
+            Property::always("an excess only falls", |_, state: &State<A>| {
+                state.decided.windows(2).all(|pair| {
+                    let (one, next) = (&pair[0].1, &pair[1].1);
+                    one.limited != next.limited || next.excess <= one.excess
+                })
             }),
             Property::always("own invariants", |_, state: &State<A>| !state.broken),
         ]
@@ -598,6 +608,12 @@ pub fn setups() -> Vec<Setup> {
             name: "two leaders that move, delete or create again, one withdrawal, one crash",
             intents: vec![Intent::Move, Intent::Delete],
             allowed: Allowed { acquires: 0, crashes: 1, losses: 0, withdrawals: 1 },
+            ..narrow.clone()
+        },
+        Setup {
+            name: "two leaders that move, or lower or raise the limit, one withdrawal, one crash, two grants",
+            intents: vec![Intent::Move, Intent::Resize { limit: 1 }, Intent::Resize { limit: 4 }],
+            allowed: Allowed { acquires: 2, crashes: 1, losses: 0, withdrawals: 1 },
             ..narrow.clone()
         },
         base.clone(),

@@ -6,7 +6,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use slackline_core::avantan::{Amount, Bound, Intent, Line, reallocate};
+use slackline_core::avantan::{Amount, Intent, Line, reallocate};
 use slackline_core::codec::{Cursor, Malformed, put_i64};
 
 use crate::avantan::{Allowed, Setup, Spent};
@@ -45,7 +45,7 @@ impl Amount for Slack {
     }
 
     /// Bases as tokens are divided; rates equally, the remainder to the first sites.
-    fn reallocate(lines: &[Line<Self>], bound: Bound<Self>) -> Vec<Self> {
+    fn reallocate(lines: &[Line<Self>], (base_total, rate_total): (i128, i128)) -> Vec<Self> {
         let base = |line: &Line<Self>| Line {
             site: line.site,
             incarnation: line.incarnation,
@@ -58,12 +58,8 @@ impl Amount for Slack {
             wanted: line.wanted.base,
         };
         let bases: Vec<Line> = lines.iter().map(base).collect();
-        let (bases, rate) = match bound {
-            Bound::Conserve => {
-                (reallocate(&bases, Bound::Conserve), lines.iter().map(|line| line.held.rate).sum::<i64>())
-            }
-            Bound::Total(limit) => (reallocate(&bases, Bound::Total(limit.base)), limit.rate),
-        };
+        let bases = reallocate(&bases, base_total);
+        let rate = i64::try_from(rate_total).expect("rates of the model are small");
 
         let sites = lines.len() as i64;
         let (each, rest) = (rate.div_euclid(sites), rate.rem_euclid(sites));

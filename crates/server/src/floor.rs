@@ -252,6 +252,7 @@ impl Floor {
             rebalances: 0,
             gifts: 0,
             released_above: 0,
+            excess: 0,
         }
     }
 }

@@ -90,7 +90,19 @@ impl Slackline for ClientService {
         self.operate(request.into_inner()).await
     }
 
+    async fn settle_grant(&self, request: tonic::Request<v1::SettleGrantRequest>) -> Answer<v1::OutcomeReply> {
+        self.operate(request.into_inner()).await
+    }
+
+    async fn extend_grant(&self, request: tonic::Request<v1::ExtendGrantRequest>) -> Answer<v1::OutcomeReply> {
+        self.operate(request.into_inner()).await
+    }
+
     async fn create_quota(&self, request: tonic::Request<v1::CreateQuotaRequest>) -> Answer<v1::OutcomeReply> {
+        self.operate(request.into_inner()).await
+    }
+
+    async fn set_limit(&self, request: tonic::Request<v1::SetLimitRequest>) -> Answer<v1::OutcomeReply> {
         self.operate(request.into_inner()).await
     }
 
@@ -305,9 +317,11 @@ fn check_operations(topology: &Topology, batch: &Batch) -> Result<(), Status> {
 
         match &submission.operation {
             // Only the site that granted has the grant's row; any other would say that there is no such grant.
-            Operation::ReleaseGrant { grant } if grant.site != batch.site => {
+            Operation::ReleaseGrant { grant, .. } | Operation::ExtendGrant { grant, .. }
+                if grant.site != batch.site =>
+            {
                 return Err(Status::invalid_argument(format!(
-                    "grant {grant} can be released only by its site: use an operation id of a session at site {}, not at {}",
+                    "grant {grant} can be released or extended only by its site: use an operation id of a session at site {}, not at {}",
                     grant.site, batch.site
                 )));
             }
@@ -316,9 +330,10 @@ fn check_operations(topology: &Topology, batch: &Batch) -> Result<(), Status> {
             Operation::Acquire { quota, .. }
             | Operation::Release { quota, .. }
             | Operation::Create { quota, .. }
+            | Operation::SetLimit { quota, .. }
             | Operation::Delete { quota } => check_lane(topology, quota)?,
             Operation::Commit(_) | Operation::AcceptLoss => check_objects(topology)?,
-            Operation::ReleaseGrant { .. } => {}
+            Operation::ReleaseGrant { .. } | Operation::ExtendGrant { .. } => {}
         }
     }
     Ok(())

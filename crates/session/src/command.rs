@@ -32,16 +32,32 @@ pub enum Command {
         /// The number of tokens.
         amount: i64,
     },
-    /// Gives a tracked grant back.
+    /// Gives a tracked grant back, but for what is used of it.
     ReleaseGrant {
         /// The grant.
         grant: GrantId,
+        /// The number of its tokens that are used, and stay granted; 0 for none.
+        used: i64,
+    },
+    /// Puts the end of a hold off.
+    ExtendGrant {
+        /// The grant.
+        grant: GrantId,
+        /// How long it lasts from now on, in microseconds.
+        micros: u64,
     },
     /// Creates a quota.
     Create {
         /// Its name.
         quota: Arc<str>,
         /// The number of its tokens.
+        limit: i64,
+    },
+    /// Gives a quota another limit.
+    SetLimit {
+        /// Its name.
+        quota: Arc<str>,
+        /// The number of its tokens from now on.
         limit: i64,
     },
     /// Deletes a quota.
@@ -79,8 +95,10 @@ impl Command {
                 Operation::Acquire { quota: String::from(&**quota), amount: *amount, hold: *hold }
             }
             Command::Release { quota, amount } => Operation::Release { quota: String::from(&**quota), amount: *amount },
-            Command::ReleaseGrant { grant } => Operation::ReleaseGrant { grant: *grant },
+            Command::ReleaseGrant { grant, used } => Operation::ReleaseGrant { grant: *grant, used: *used },
+            Command::ExtendGrant { grant, micros } => Operation::ExtendGrant { grant: *grant, micros: *micros },
             Command::Create { quota, limit } => Operation::Create { quota: String::from(&**quota), limit: *limit },
+            Command::SetLimit { quota, limit } => Operation::SetLimit { quota: String::from(&**quota), limit: *limit },
             Command::Delete { quota } => Operation::Delete { quota: String::from(&**quota) },
             Command::Commit { transaction, .. } => Operation::Commit(Box::new(Transaction::clone(transaction))),
             Command::AcceptLoss => Operation::AcceptLoss,
@@ -94,7 +112,7 @@ impl Command {
         };
         Some(match hold {
             Hold::Counted => Command::Release { quota: quota.clone(), amount: *amount },
-            Hold::Open | Hold::For(_) => Command::ReleaseGrant { grant: *grant },
+            Hold::Open | Hold::For(_) => Command::ReleaseGrant { grant: *grant, used: 0 },
         })
     }
 

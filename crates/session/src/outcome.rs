@@ -239,6 +239,15 @@ pub enum Reason {
     },
     /// No such grant is out: it was released, its time is up, its site lost its disk, or it never was.
     UnknownGrant,
+    /// More of a grant is said to be used than it has.
+    AboveGrant {
+        /// The tokens that it has.
+        amount: i64,
+    },
+    /// What was not used of the grant came back already.
+    Settled,
+    /// The grant has no end that could be put off.
+    NoEnd,
     /// The quota was deleted while the request waited.
     QuotaDeleted,
     /// A queue is at its bound, at the site or in this client.
@@ -323,6 +332,9 @@ impl TreatyRefusal {
 impl fmt::Display for TreatyRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            TreatyRefusal::NotTrue(i64::MIN | i64::MAX) => {
+                f.write_str("the statement is not true: the metric is at or beyond the end of 64-bit integers")
+            }
             TreatyRefusal::NotTrue(value) => write!(f, "the statement is not true: the metric is {value}"),
             TreatyRefusal::NoCounter => f.write_str("the statement is about no counter"),
             TreatyRefusal::OutOfRange => f.write_str("a value of the statement may leave the range of 64-bit integers"),
@@ -467,6 +479,9 @@ impl Reason {
             Reason::AboveOut { at_most } => Refusal::AboveOut { at_most },
             Reason::AboveLimit { limit } => Refusal::AboveLimit { limit },
             Reason::UnknownGrant => Refusal::UnknownGrant,
+            Reason::AboveGrant { amount } => Refusal::AboveGrant { amount },
+            Reason::Settled => Refusal::Settled,
+            Reason::NoEnd => Refusal::NoEnd,
             Reason::QuotaDeleted => Refusal::QuotaDeleted,
             Reason::Overloaded => Refusal::Overloaded,
             Reason::DeadlinePassed => Refusal::DeadlinePassed,
@@ -501,6 +516,9 @@ impl Reason {
             Refusal::AboveOut { at_most } => Reason::AboveOut { at_most },
             Refusal::AboveLimit { limit } => Reason::AboveLimit { limit },
             Refusal::UnknownGrant => Reason::UnknownGrant,
+            Refusal::AboveGrant { amount } => Reason::AboveGrant { amount },
+            Refusal::Settled => Reason::Settled,
+            Refusal::NoEnd => Reason::NoEnd,
             Refusal::QuotaDeleted => Reason::QuotaDeleted,
             Refusal::Overloaded => Reason::Overloaded,
             Refusal::DeadlinePassed => Reason::DeadlinePassed,

@@ -182,6 +182,10 @@ impl Simulation {
                 self.oracle.blame(liveness::NAME, found, &about);
             }
 
+            let excess = self.oracle.books[book].decisions.newest().map_or(0, |(_, table)| table.excess);
+            let found = liveness::check_paid(excess, sums).map_err(|what| what + &self.oracle.accounts(book));
+            self.oracle.blame(liveness::NAME, found, format_args!("quota {name}"));
+
             // With a loss, tokens of the lost incarnation are out of everybody's reach; without, all that is not in doubt has come back.
             if no_loss {
                 let found = liveness::check_returned(sums.in_use, self.oracle.in_doubt(book));

@@ -116,7 +116,11 @@ impl Simulation {
                         self.send_for_caller(world, wire, stream, through, request);
                     }
                     Errand::WakeAt { at, name } => {
-                        let at = self.settings.after_silence(at);
+                        // As long after the silence as it was to be after now: a site may crash in it, and its streams be opened again.
+                        let at = match self.settings.silence {
+                            Some((from, until)) if (from..until).contains(&at) => until + at - world.now().max(from),
+                            _ => at,
+                        };
                         world.wake_at(at, Timer::Caller(name as usize).token());
                     }
                 }
@@ -346,7 +350,7 @@ impl Simulation {
         let mut unsettled: Vec<GrantId> = left.filter_map(|left| released_by(&left.command)).collect();
         // So are their callers, of a release whose session is forgotten; and one whose caller goes away ends with its deadline.
         unsettled.extend(self.oracle.ops.iter().filter_map(|op| match (&op.operation, &op.told) {
-            (Operation::ReleaseGrant { grant }, None | Some(Outcome::Unknown(_))) => Some(*grant),
+            (Operation::ReleaseGrant { grant, .. }, None | Some(Outcome::Unknown(_))) => Some(*grant),
             _ => None,
         }));
         let mut kept = Vec::new();
@@ -368,7 +372,7 @@ impl Simulation {
 /// The grant that a command gives back.
 fn released_by(command: &Command) -> Option<GrantId> {
     match command {
-        Command::ReleaseGrant { grant } => Some(*grant),
+        Command::ReleaseGrant { grant, .. } => Some(*grant),
         _ => None,
     }
 }
@@ -452,7 +456,7 @@ async fn use_tokens(seat: &Seat, ledger: &Rc<RefCell<Ledger>>, rng: &mut Rng) {
 async fn give_back(seat: &Seat, ledger: &Rc<RefCell<Ledger>>, rng: &mut Rng, hold: Hold, grant: GrantId, amount: i64) {
     let (command, place) = match hold {
         Hold::Counted => (Command::Release { quota: QUOTA.into(), amount }, Place::Nearest),
-        _ => (Command::ReleaseGrant { grant }, Place::Site(grant.site)),
+        _ => (Command::ReleaseGrant { grant, used: 0 }, Place::Site(grant.site)),
     };
     let patience = rng.one_in(2).then_some(SECOND);
     let leaves = rng.one_in(8).then(|| seat.at_most(SECOND / 2));

@@ -21,7 +21,7 @@ mod replies;
 mod sessions;
 
 use slackline_core::api::{Hold, Operation, Request};
-use slackline_core::clock::SECOND;
+use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::OperationId;
 
 use crate::quotas::{FLEETING, KINDS, PLENTY};
@@ -203,7 +203,12 @@ impl Simulation {
             }
 
             let is_due = all || holding.release_at <= now;
-            let released = if is_due { self.release(world, at, holding) } else { 0 };
+            // One without an end cannot be extended, and is asked for all the same now and then.
+            let is_asked = if holding.until.is_some() { self.rng.one_in(30) } else { self.rng.one_in(2_000) };
+            if !all && is_asked {
+                self.extend(world, at, holding);
+            }
+            let released = if is_due { self.release(world, at, holding, all) } else { 0 };
             if released == 0 {
                 position += 1;
                 continue;
@@ -219,13 +224,23 @@ impl Simulation {
                 position += 1;
             }
             if holding.tracked.is_some() && self.rng.one_in(10) {
-                self.release_twice(world, at, holding);
+                self.release_twice(world, at, holding, holding.amount - released);
             }
         }
     }
 
-    /// Sends a release of what is held, or of a part of it; how much that is.
-    fn release(&mut self, world: &mut World, at: usize, holding: Holding) -> i64 {
+    /// Has the end of a hold put off. The client goes by the earlier end all the same: it errs on the safe side.
+    fn extend(&mut self, world: &mut World, at: usize, holding: Holding) {
+        let Some(grant) = holding.tracked else { return };
+        let site = self.oracle.ops[holding.op as usize].site;
+        if self.ensure_session(world, at, site) {
+            let micros = (1 + self.rng.below(5_000)) * MILLISECOND;
+            self.submit(world, at, site, Operation::ExtendGrant { grant, micros }, SECOND);
+        }
+    }
+
+    /// Sends a release of what is held, or of a part of it unless it is to be `all`; how much that is.
+    fn release(&mut self, world: &mut World, at: usize, holding: Holding, all: bool) -> i64 {
         // Only the site of a grant knows it; an amount may be given back anywhere.
         let site = match holding.tracked {
             Some(_) => self.oracle.ops[holding.op as usize].site,
@@ -239,7 +254,13 @@ impl Simulation {
 
         let mut amount = holding.amount;
         let operation = match (holding.tracked, &self.oracle.ops[holding.op as usize].operation) {
-            (Some(grant), _) => Operation::ReleaseGrant { grant },
+            // It keeps what it has used, and releases that later.
+            (Some(grant), _) if amount > 1 && !all && self.rng.one_in(5) => {
+                let used = 1 + self.rng.below(amount as u64 - 1) as i64;
+                amount -= used;
+                Operation::ReleaseGrant { grant, used }
+            }
+            (Some(grant), _) => Operation::ReleaseGrant { grant, used: 0 },
             (None, Operation::Acquire { quota, .. } | Operation::Release { quota, .. }) => {
                 if amount > 1 && self.rng.one_in(4) {
                     amount = 1 + self.rng.below(amount as u64) as i64;
@@ -251,12 +272,13 @@ impl Simulation {
         if self.submit(world, at, site, operation, SECOND).is_some() { amount } else { 0 }
     }
 
-    /// Releases a grant again that the client has just released: it comes back once.
-    fn release_twice(&mut self, world: &World, at: usize, holding: Holding) {
+    /// Releases a grant again that the client has just released, but for what is `used` of it: it comes back once.
+    fn release_twice(&mut self, world: &World, at: usize, holding: Holding, used: i64) {
         let Some(grant) = holding.tracked else { return };
         self.probes.hit("client: releases twice");
         let site = self.oracle.ops[holding.op as usize].site;
-        self.submit(world, at, site, Operation::ReleaseGrant { grant }, SECOND);
+        let used = if used > 0 && self.rng.one_in(8) { i64::MAX } else { used };
+        self.submit(world, at, site, Operation::ReleaseGrant { grant, used }, SECOND);
     }
 
     /// Counts a quota.

@@ -360,7 +360,9 @@ impl Oracle {
     pub(crate) fn book_of(&self, op: u32) -> Option<usize> {
         let op = &self.ops[op as usize];
         match &op.operation {
-            Operation::ReleaseGrant { grant } => self.grant(*grant).and_then(|granted| self.ops[granted as usize].book),
+            Operation::ReleaseGrant { grant, .. } | Operation::ExtendGrant { grant, .. } => {
+                self.grant(*grant).and_then(|granted| self.ops[granted as usize].book)
+            }
             _ => op.book,
         }
     }
@@ -398,7 +400,11 @@ pub(crate) fn quota_of(operation: &Operation) -> Option<&str> {
         Operation::Acquire { quota, .. }
         | Operation::Release { quota, .. }
         | Operation::Create { quota, .. }
+        | Operation::SetLimit { quota, .. }
         | Operation::Delete { quota } => Some(quota),
-        Operation::ReleaseGrant { .. } | Operation::Commit(_) | Operation::AcceptLoss => None,
+        Operation::ReleaseGrant { .. }
+        | Operation::ExtendGrant { .. }
+        | Operation::Commit(_)
+        | Operation::AcceptLoss => None,
     }
 }

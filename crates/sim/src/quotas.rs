@@ -49,6 +49,11 @@ pub(crate) const PASSING: u64 = 3 * SECOND;
 /// The number of such quotas that take turns, the usual one included.
 pub(crate) const PASSERS: u64 = 4;
 
+/// Returns true if a quota is one of those whose limit changes, and of which tokens are released by amount.
+pub(crate) fn is_elastic(name: &str) -> bool {
+    name.starts_with("late")
+}
+
 /// Returns true if a quota is one of those that are deleted and created again.
 pub(crate) fn is_fleeting(name: &str) -> bool {
     name == KINDS[FLEETING].name || name.starts_with("passing")

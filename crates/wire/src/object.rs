@@ -85,7 +85,7 @@ fn says_entries(says: &Says) -> usize {
     match says {
         Says::Ask { clauses, .. } => clauses.len(),
         Says::Report { lines, .. } => lines.len(),
-        Says::Give { gives } => gives.len(),
+        Says::Give { gives, .. } => gives.len(),
         Says::Gifts { gifts } => gifts.len(),
         Says::Retract { .. } | Says::Retracted => 0,
     }
@@ -434,7 +434,9 @@ impl From<Says> for internal::treaty::Says {
         match says {
             Says::Ask { token, clauses } => Self::Ask(internal::AskSlack { token, clauses }),
             Says::Report { token, lines } => Self::Report(internal::ReportSlack { token, lines: lines.to_wire() }),
-            Says::Give { gives } => Self::Give(internal::GiveSlack { gives: gives.to_wire() }),
+            Says::Give { gives, awaited } => {
+                Self::Give(internal::GiveSlack { gives: gives.to_wire(), ahead: !awaited })
+            }
             Says::Gifts { gifts } => Self::Gifts(internal::SlackGifts { gifts: gifts.to_wire() }),
             Says::Retract { is_question: false } => Self::Retract(internal::Retract {}),
             Says::Retract { is_question: true } => Self::IsRetracted(internal::Retract {}),
@@ -453,7 +455,7 @@ impl TryFrom<internal::treaty::Says> for Says {
             Kind::Report(report) => {
                 Says::Report { token: report.token, lines: Field::from_wire(report.lines, "report.lines")? }
             }
-            Kind::Give(give) => Says::Give { gives: Field::from_wire(give.gives, "give.gives")? },
+            Kind::Give(give) => Says::Give { gives: Field::from_wire(give.gives, "give.gives")?, awaited: !give.ahead },
             Kind::Gifts(gifts) => Says::Gifts { gifts: Field::from_wire(gifts.gifts, "gifts.gifts")? },
             Kind::Retract(_) => Says::Retract { is_question: false },
             Kind::IsRetracted(_) => Says::Retract { is_question: true },

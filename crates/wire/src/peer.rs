@@ -26,8 +26,8 @@ impl From<PeerMessage> for internal::PeerMessage {
                 let forgotten = (*forgotten != Forgotten::default()).then(|| (*forgotten).into());
                 Kind::Welcome(internal::Welcome { nonce, start, established, known, noted, position, forgotten })
             }
-            Body::Site(SiteMessage::Ping { mono, wall, leaving, known, position }) => {
-                Kind::Ping(internal::Ping { mono, wall, leaving, known: known.0, position })
+            Body::Site(SiteMessage::Ping { mono, wall, leaving, known, position, noted: (noted, noted_for) }) => {
+                Kind::Ping(internal::Ping { mono, wall, leaving, known: known.0, position, noted: noted.0, noted_for })
             }
             Body::Site(SiteMessage::Pong { mono, wall, there, withholds }) => {
                 Kind::Pong(internal::Pong { mono, wall, there, withholds })
@@ -82,8 +82,9 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
                 position: welcome.position,
                 forgotten: Box::new(optional(welcome.forgotten, "welcome.forgotten")?.unwrap_or_default()),
             }),
-            Kind::Ping(internal::Ping { mono, wall, leaving, known, position }) => {
-                Body::Site(SiteMessage::Ping { mono, wall, leaving, known: Incarnation(known), position })
+            Kind::Ping(internal::Ping { mono, wall, leaving, known, position, noted, noted_for }) => {
+                let (known, noted) = (Incarnation(known), (Incarnation(noted), noted_for));
+                Body::Site(SiteMessage::Ping { mono, wall, leaving, known, position, noted })
             }
             Kind::Pong(internal::Pong { mono, wall, there, withholds }) => {
                 Body::Site(SiteMessage::Pong { mono, wall, there, withholds })
@@ -287,6 +288,7 @@ impl From<Value> for internal::Value {
             Lifecycle::Keep => Kind::Keep(internal::Keep {}),
             Lifecycle::Create { limit } => Kind::Create(limit),
             Lifecycle::Delete => Kind::Delete(internal::Delete {}),
+            Lifecycle::Resize { limit } => Kind::Resize(limit),
         };
         Self { lifecycle: Some(lifecycle), rows: value.rows.into_iter().map(Into::into).collect() }
     }
@@ -301,6 +303,7 @@ impl TryFrom<internal::Value> for Value {
             Kind::Keep(_) => Lifecycle::Keep,
             Kind::Create(limit) => Lifecycle::Create { limit },
             Kind::Delete(_) => Lifecycle::Delete,
+            Kind::Resize(limit) => Lifecycle::Resize { limit },
         };
         Ok(Self { lifecycle, rows: convert_all(value.rows, MEMBERS, "rows")? })
     }
@@ -312,6 +315,8 @@ impl From<Table> for internal::Table {
             generation: table.generation,
             created: table.created,
             limit: table.limit,
+            limited: if table.limited == table.created { 0 } else { table.limited },
+            excess: table.excess,
             rows: table.rows().iter().cloned().map(Into::into).collect(),
         }
     }
@@ -326,11 +331,15 @@ impl TryFrom<internal::Table> for Table {
         if table.limit.is_some_and(|limit| limit < 1) {
             return Err(Invalid::new("limit", "is below 1"));
         }
+        if table.excess < 0 || (table.excess > 0 && table.limit.is_none()) {
+            return Err(Invalid::new("excess", "is below 0, or of nothing"));
+        }
         let rows: Vec<Settled> = convert_all(table.rows, MEMBERS, "rows")?;
         if rows.windows(2).any(|pair| pair[0].row.site >= pair[1].row.site) {
             return Err(Invalid::new("rows", "are not in ascending order of sites"));
         }
-        Ok(Self::from_parts(table.generation, table.created, table.limit, rows))
+        let limited = if table.limited == 0 { table.created } else { table.limited };
+        Ok(Self::from_parts(table.generation, table.created, table.limit, rows).resized(limited, table.excess))
     }
 }
 
@@ -348,7 +357,8 @@ impl From<Tally> for internal::Tally {
         Self {
             site: tally.site.to_wire(),
             generation: tally.generation,
-            limit: tally.limit,
+            limit: tally.limit.0,
+            excess: tally.limit.1,
             applied: tally.applied,
             in_round: tally.in_round,
             tokens: tally.tokens,
@@ -372,7 +382,7 @@ impl TryFrom<internal::Tally> for Tally {
         Ok(Self {
             site: Field::from_wire(tally.site, "site")?,
             generation: tally.generation,
-            limit: tally.limit,
+            limit: (tally.limit, tally.excess),
             applied: tally.applied,
             in_round: tally.in_round,
             tokens: tally.tokens,

@@ -104,12 +104,27 @@ impl From<Submission> for v1::Operation {
                 flat.quota = quota;
                 flat.amount = amount;
             }
-            Operation::ReleaseGrant { grant } => {
-                flat.set_kind(v1::OperationKind::ReleaseGrant);
+            Operation::ReleaseGrant { grant, used } => {
+                // A kind of its own: a site that does not know it must not take it for a release of all.
+                flat.set_kind(match used {
+                    0 => v1::OperationKind::ReleaseGrant,
+                    _ => v1::OperationKind::SettleGrant,
+                });
                 flat.grant = Some(grant.into());
+                flat.amount = used;
+            }
+            Operation::ExtendGrant { grant, micros } => {
+                flat.set_kind(v1::OperationKind::ExtendGrant);
+                flat.grant = Some(grant.into());
+                flat.hold_us = micros;
             }
             Operation::Create { quota, limit } => {
                 flat.set_kind(v1::OperationKind::Create);
+                flat.quota = quota;
+                flat.amount = limit;
+            }
+            Operation::SetLimit { quota, limit } => {
+                flat.set_kind(v1::OperationKind::SetLimit);
                 flat.quota = quota;
                 flat.amount = limit;
             }
@@ -138,8 +153,17 @@ impl TryFrom<v1::Operation> for Submission {
                 Operation::Acquire { quota, amount, hold: hold(flat.hold, flat.hold_us)? }
             }
             Ok(v1::OperationKind::Release) => Operation::Release { quota, amount },
-            Ok(v1::OperationKind::ReleaseGrant) => Operation::ReleaseGrant { grant: convert(flat.grant, "grant")? },
+            Ok(v1::OperationKind::ReleaseGrant) => {
+                Operation::ReleaseGrant { grant: convert(flat.grant, "grant")?, used: 0 }
+            }
+            Ok(v1::OperationKind::SettleGrant) => {
+                Operation::ReleaseGrant { grant: convert(flat.grant, "grant")?, used: amount }
+            }
+            Ok(v1::OperationKind::ExtendGrant) => {
+                Operation::ExtendGrant { grant: convert(flat.grant, "grant")?, micros: flat.hold_us }
+            }
             Ok(v1::OperationKind::Create) => Operation::Create { quota, limit: amount },
+            Ok(v1::OperationKind::SetLimit) => Operation::SetLimit { quota, limit: amount },
             Ok(v1::OperationKind::Delete) => Operation::Delete { quota },
             Ok(v1::OperationKind::Commit) => {
                 let transaction = flat.transaction.map(|transaction| *transaction);
@@ -261,6 +285,9 @@ impl From<Refusal> for v1::Refusal {
             Refusal::SessionEnded => (v1::Reason::SessionEnded, 0, 0),
             Refusal::NotReady => (v1::Reason::NotReady, 0, 0),
             Refusal::StorageFull => (v1::Reason::StorageFull, 0, 0),
+            Refusal::AboveGrant { amount } => (v1::Reason::AboveGrant, amount, 0),
+            Refusal::Settled => (v1::Reason::Settled, 0, 0),
+            Refusal::NoEnd => (v1::Reason::NoEnd, 0, 0),
         };
 
         Self { reason: reason.into(), amount, sites }
@@ -289,6 +316,9 @@ impl TryFrom<v1::Refusal> for Refusal {
             Ok(v1::Reason::SessionEnded) => Refusal::SessionEnded,
             Ok(v1::Reason::NotReady) => Refusal::NotReady,
             Ok(v1::Reason::StorageFull) => Refusal::StorageFull,
+            Ok(v1::Reason::AboveGrant) => Refusal::AboveGrant { amount: refusal.amount },
+            Ok(v1::Reason::Settled) => Refusal::Settled,
+            Ok(v1::Reason::NoEnd) => Refusal::NoEnd,
             Ok(v1::Reason::Unspecified) => return Err(Invalid::new("reason", "is missing")),
             Err(_) => return Err(Invalid::new("reason", "has an unknown value")),
         })
@@ -310,6 +340,8 @@ impl From<Answer> for v1::Outcome {
             }
             Outcome::Released { amount } => Kind::Released(amount),
             Outcome::Created { limit } => Kind::Created(limit),
+            Outcome::Extended { lasts } => Kind::ExtendedUs(lasts),
+            Outcome::LimitSet { limit, excess } => Kind::LimitSet(v1::LimitSet { limit, excess }),
             Outcome::Deleted => Kind::Deleted(v1::Deleted {}),
             Outcome::Committed { phases } => Kind::Committed(v1::Committed { phases: phases.into() }),
             Outcome::Aborted(abort) => Kind::Aborted(Box::new((*abort).into())),
@@ -334,6 +366,8 @@ impl TryFrom<v1::Outcome> for Answer {
             }
             Kind::Released(amount) => Outcome::Released { amount },
             Kind::Created(limit) => Outcome::Created { limit },
+            Kind::ExtendedUs(lasts) => Outcome::Extended { lasts },
+            Kind::LimitSet(v1::LimitSet { limit, excess }) => Outcome::LimitSet { limit, excess },
             Kind::Deleted(_) => Outcome::Deleted,
             Kind::Committed(committed) => {
                 let phases = u8::try_from(committed.phases);
@@ -470,7 +504,7 @@ impl TryFrom<v1::ShowQuotaReply> for Result<Shown, Refusal> {
 
 same_fields! {
     Shown = v1::Shown {
-        name, limit, in_use_min, in_use_max, sites, missing, local, rebalances, gifts, released_above
+        name, limit, excess, in_use_min, in_use_max, sites, missing, local, rebalances, gifts, released_above
     }
     ShownSite = v1::ShownSite { site, tokens, set_aside, incarnation }
     Listed = v1::Listed { name, limit, tokens }
@@ -526,7 +560,25 @@ impl TryFrom<v1::ReleaseGrantRequest> for Batch {
     type Error = Invalid;
 
     fn try_from(call: v1::ReleaseGrantRequest) -> Result<Self, Invalid> {
-        let operation = Operation::ReleaseGrant { grant: convert(call.grant, "grant")? };
+        let operation = Operation::ReleaseGrant { grant: convert(call.grant, "grant")?, used: 0 };
+        Ok(single(operation_id(call.operation)?, call.low, call.timeout_us, operation))
+    }
+}
+
+impl TryFrom<v1::SettleGrantRequest> for Batch {
+    type Error = Invalid;
+
+    fn try_from(call: v1::SettleGrantRequest) -> Result<Self, Invalid> {
+        let operation = Operation::ReleaseGrant { grant: convert(call.grant, "grant")?, used: call.used };
+        Ok(single(operation_id(call.operation)?, call.low, call.timeout_us, operation))
+    }
+}
+
+impl TryFrom<v1::ExtendGrantRequest> for Batch {
+    type Error = Invalid;
+
+    fn try_from(call: v1::ExtendGrantRequest) -> Result<Self, Invalid> {
+        let operation = Operation::ExtendGrant { grant: convert(call.grant, "grant")?, micros: call.hold_us };
         Ok(single(operation_id(call.operation)?, call.low, call.timeout_us, operation))
     }
 }
@@ -536,6 +588,15 @@ impl TryFrom<v1::CreateQuotaRequest> for Batch {
 
     fn try_from(call: v1::CreateQuotaRequest) -> Result<Self, Invalid> {
         let operation = Operation::Create { quota: call.quota, limit: call.limit };
+        Ok(single(operation_id(call.operation)?, call.low, call.timeout_us, operation))
+    }
+}
+
+impl TryFrom<v1::SetLimitRequest> for Batch {
+    type Error = Invalid;
+
+    fn try_from(call: v1::SetLimitRequest) -> Result<Self, Invalid> {
+        let operation = Operation::SetLimit { quota: call.quota, limit: call.limit };
         Ok(single(operation_id(call.operation)?, call.low, call.timeout_us, operation))
     }
 }

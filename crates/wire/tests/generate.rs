@@ -100,15 +100,17 @@ impl Generator {
 
     fn operation(&mut self) -> Operation {
         let (quota, amount) = (self.name(), self.amount());
-        match self.below(9) {
+        match self.below(11) {
             0 => Operation::Acquire { quota, amount, hold: Hold::Counted },
             1 => Operation::Acquire { quota, amount, hold: Hold::Open },
             2 => Operation::Acquire { quota, amount, hold: Hold::For(self.number()) },
             3 => Operation::Release { quota, amount },
-            4 => Operation::ReleaseGrant { grant: self.grant() },
+            4 => Operation::ReleaseGrant { grant: self.grant(), used: amount },
+            9 => Operation::ExtendGrant { grant: self.grant(), micros: self.number() },
             5 => Operation::Create { quota, limit: amount },
             6 => Operation::AcceptLoss,
             7 => Operation::Commit(Box::new(self.transaction())),
+            8 => Operation::SetLimit { quota, limit: amount },
             _ => Operation::Delete { quota },
         }
     }
@@ -166,6 +168,7 @@ impl Generator {
                 }),
             },
             2 => Says::Give {
+                awaited: self.flag(),
                 gives: self.several(3, |random| Wanted {
                     clause: random.number() as u32,
                     to: random.number() as u16,
@@ -461,12 +464,15 @@ impl Generator {
             13 => Refusal::SessionEnded,
             14 => Refusal::NotReady,
             15 => Refusal::AboveLimit { limit: self.amount() },
+            16 => Refusal::AboveGrant { amount: self.amount() },
+            17 => Refusal::Settled,
+            18 => Refusal::NoEnd,
             _ => Refusal::StorageFull,
         }
     }
 
     fn outcome(&mut self) -> Outcome {
-        match self.below(12) {
+        match self.below(14) {
             0 => Outcome::Granted { grant: self.grant(), lasts: None },
             1 => Outcome::Granted { grant: self.grant(), lasts: Some(self.number()) },
             2 => Outcome::Released { amount: self.amount() },
@@ -476,6 +482,8 @@ impl Generator {
             6 => Outcome::Committed { phases: self.number() as u8 },
             7 => Outcome::Aborted(Box::new(self.abort())),
             8 => Outcome::LossAccepted,
+            10 => Outcome::Extended { lasts: self.number() },
+            9 => Outcome::LimitSet { limit: self.amount(), excess: self.amount() },
             _ => Outcome::Refused(self.refusal()),
         }
     }
@@ -575,6 +583,7 @@ impl Generator {
         Shown {
             name: self.name(),
             limit: self.amount(),
+            excess: self.amount(),
             in_use_min: self.amount(),
             in_use_max: self.amount(),
             sites: self.several(5, |random| ShownSite {
@@ -638,8 +647,9 @@ impl Generator {
     }
 
     fn value(&mut self) -> Value {
-        let lifecycle = match self.below(3) {
+        let lifecycle = match self.below(4) {
             0 => Lifecycle::Keep,
+            2 => Lifecycle::Resize { limit: self.amount() },
             1 => Lifecycle::Create { limit: self.amount() },
             _ => Lifecycle::Delete,
         };
@@ -651,7 +661,11 @@ impl Generator {
         rows.sort_by_key(|settled| settled.row.site);
         rows.dedup_by_key(|settled| settled.row.site);
         let limit = self.flag().then(|| self.amount().saturating_abs().max(1));
-        Table::from_parts(self.number() as u32, self.number(), limit, rows)
+        let table = Table::from_parts(self.number() as u32, self.number(), limit, rows);
+        match limit {
+            Some(_) if self.flag() => table.resized(self.number().max(1), self.amount().saturating_abs()),
+            _ => table,
+        }
     }
 
     fn avantan(&mut self) -> Message {
@@ -708,7 +722,7 @@ impl Generator {
         Tally {
             site: self.site(),
             generation: self.number() as u32,
-            limit: self.amount(),
+            limit: (self.amount(), self.amount()),
             applied: self.number(),
             in_round: self.flag(),
             tokens: self.amount(),
@@ -767,6 +781,7 @@ impl Generator {
                 leaving: self.flag(),
                 known: self.incarnation(),
                 position: self.number(),
+                noted: (self.incarnation(), self.number()),
             }),
             3 => Body::Site(SiteMessage::Pong {
                 mono: self.number(),

@@ -409,7 +409,7 @@ impl Players<'_> {
                 match job.state {
                     JobState::Granted(grant) => {
                         job.state = JobState::Over;
-                        Operation::ReleaseGrant { grant }
+                        Operation::ReleaseGrant { grant, used: 0 }
                     }
                     // A job that waits gives back when it is granted; one that was refused has nothing to give back.
                     JobState::Asked => {
@@ -477,7 +477,7 @@ impl Players<'_> {
                         job.state = JobState::Granted(grant);
                         if let Some(end) = job.ended {
                             job.state = JobState::Over;
-                            self.submit(world, end as usize, site, Operation::ReleaseGrant { grant });
+                            self.submit(world, end as usize, site, Operation::ReleaseGrant { grant, used: 0 });
                         }
                     }
                     _ => {}

@@ -232,12 +232,13 @@ impl TpccBench {
 Examples:
   slackline bench topk
   slackline bench topk --config marker --minutes 5
-  slackline bench topk --events hits.csv       # what arrives, for a program of one's own")]
+  slackline bench topk --events hits.csv       # what arrives, for another program")]
 pub(crate) struct TopkBench {
     /// Only this configuration: marker or babcock-olston
     #[arg(long, value_name = "NAME")]
     config: Option<Method>,
-    /// The requests of each minute, a CSV file: period,count. By default ../shared/data/worldcup98_per_minute.csv, if it is there
+    /// The requests of each minute, a CSV file: period,count. By default the 1998 World Cup's, if ../shared/data/worldcup98_per_minute.csv
+    /// is there (made from https://ita.ee.lbl.gov/html/contrib/WorldCup.html); else as many as there on average, drawn
     #[arg(long, value_name = "FILE")]
     requests: Option<PathBuf>,
     /// The number of pages

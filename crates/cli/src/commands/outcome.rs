@@ -56,6 +56,14 @@ impl Outcome {
                 Effect::Created { limit } => {
                     (json!({ "created": limit }), format!("created with {}", counted(limit.unsigned_abs(), "token")))
                 }
+                Effect::Extended { lasts } => (
+                    json!({ "extended_ms": lasts.as_millis() as u64 }),
+                    format!("extended by {}", crate::duration::words(lasts)),
+                ),
+                Effect::LimitSet { limit, excess } => (
+                    json!({ "limit_set": limit, "excess": excess }),
+                    format!("limit set to {}", counted(limit.unsigned_abs(), "token")),
+                ),
                 Effect::Deleted => (json!("deleted"), "deleted".to_owned()),
                 Effect::Committed { phases } => (json!({ "committed": phases }), "committed".to_owned()),
                 Effect::LossAccepted => (json!("loss_accepted"), "the loss is accepted".to_owned()),

@@ -1,11 +1,11 @@
-//! `slackline quota`: create, acquire, release, show, list, delete.
+//! `slackline quota`: create, set, acquire, settle, extend, release, show, list, delete.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use slackline::{Client, Grant, ParseNameError, Shown, Total};
+use slackline::{Client, Grant, Limit, ParseNameError, Shown, Total};
 
 use crate::duration;
 use crate::end::{End, Finish};
@@ -21,6 +21,7 @@ use crate::waited::{Answered, Waited};
 Examples:
   slackline quota create gpus --limit 5000
   slackline quota acquire gpus 3 --site eu     # prints an id such as eu-1-17
+  slackline quota settle --grant eu-1-17 --used 2
   slackline quota release --grant eu-1-17
   slackline quota show gpus"
 )]
@@ -32,7 +33,10 @@ pub(crate) struct Quota {
 #[derive(Subcommand)]
 enum QuotaCommand {
     Create(Create),
+    Set(Set),
     Acquire(Acquire),
+    Settle(Settle),
+    Extend(Extend),
     Release(Release),
     Show(Show),
     List(List),
@@ -43,7 +47,10 @@ impl Quota {
     pub(crate) fn run(self) -> Result<End, Finish> {
         match self.command {
             QuotaCommand::Create(command) => command.run(),
+            QuotaCommand::Set(command) => command.run(),
             QuotaCommand::Acquire(command) => command.run(),
+            QuotaCommand::Settle(command) => command.run(),
+            QuotaCommand::Extend(command) => command.run(),
             QuotaCommand::Release(command) => command.run(),
             QuotaCommand::Show(command) => command.run(),
             QuotaCommand::List(command) => command.run(),
@@ -54,7 +61,10 @@ impl Quota {
     pub(crate) fn is_json(&self) -> bool {
         match &self.command {
             QuotaCommand::Create(command) => command.json,
+            QuotaCommand::Set(command) => command.json,
             QuotaCommand::Acquire(command) => command.json,
+            QuotaCommand::Settle(command) => command.json,
+            QuotaCommand::Extend(command) => command.json,
             QuotaCommand::Release(command) => command.json,
             QuotaCommand::Show(command) => command.json,
             QuotaCommand::List(command) => command.json,
@@ -93,6 +103,54 @@ impl Create {
                 .answered(Answered::by(None)))
         })
     }
+}
+
+/// Sets a quota's limit, while it is in use
+///
+/// A higher limit adds free tokens. A lower one takes free tokens away at once; if more is in use than the new limit, the rest is
+/// the excess: nothing is granted until it has been given back. A majority of the sites must be reachable. A site that cannot be
+/// reached does not know of the limit yet, and what it has counts as excess until it does.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline quota set gpus --limit 3000
+  slackline quota set gpus --limit 3000 --json
+
+With --json:
+  {\"outcome\", \"quota\", \"limit\", \"excess\"}")]
+struct Set {
+    /// The quota's name
+    #[arg(value_parser = name)]
+    name: String,
+    /// The number of tokens from now on, over all sites
+    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = amount)]
+    limit: i64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Set {
+    fn run(self) -> Result<End, Finish> {
+        let Self { name, limit, json, connection } = self;
+        connection.run(json, async move |client: Client| {
+            let Limit { limit, excess } = client.quota(&name).set_limit(limit).await.done()?;
+            let json = json!({ "outcome": "done", "quota": name, "limit": limit, "excess": excess });
+            let mut text = format!("quota {name} has {}", counted(limit.unsigned_abs(), "token"));
+            if excess > 0 {
+                let _ = write!(text, "; {}", excess_text(excess));
+            }
+            Ok(End::new(json, text).answered(Answered::by(None)))
+        })
+    }
+}
+
+/// What an excess means.
+fn excess_text(excess: i64) -> String {
+    let (are, they) = if excess == 1 { ("is", "it is") } else { ("are", "they are") };
+    format!("{excess} more {are} in use, or on the way between sites: nothing is granted until {they} back")
 }
 
 /// Takes tokens
@@ -182,6 +240,84 @@ fn granted(grant: &Grant) -> End {
     );
 
     End::new(json, text).answered(Answered::by(Some(site)))
+}
+
+/// Gives back what is not used of a grant
+///
+/// Take the most that you may need, and settle when you know what you used: the rest goes back, once. What is used stays granted,
+/// until --for of the acquire is over or the grant is released.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  slackline quota settle --grant eu-1-17 --used 740
+
+With --json:
+  {\"outcome\", \"grant\", \"used\", \"amount\"}: amount is what went back")]
+struct Settle {
+    /// The grant, as `quota acquire` printed it
+    #[arg(long, value_name = "ID")]
+    grant: String,
+    /// The number of its tokens that are used; 0 gives all of it back
+    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = used)]
+    used: i64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Settle {
+    fn run(self) -> Result<End, Finish> {
+        let Self { grant: text, used, json, connection } = self;
+        connection.run(json, async move |client: Client| {
+            let grant = client.topology().parse_grant(&text).map_err(|error| explain(&text, &error))?;
+            let amount = client.settle_grant(grant, used).await.done()?;
+            let json = json!({ "outcome": "done", "grant": text, "used": used, "amount": amount });
+            let site = client.topology().name(grant.site);
+            let end = format!("settled {text}: {used} used, {} back", counted(amount.unsigned_abs(), "token"));
+            Ok(End::new(json, end).answered(Answered::by(Some(site))))
+        })
+    }
+}
+
+/// Puts the end of a hold off
+///
+/// The grant was acquired with --for. It lasts for the given time from now on, or to its earlier end if that is later.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  slackline quota extend --grant eu-1-18 --for 60s
+
+With --json:
+  {\"outcome\", \"grant\", \"expires_in_ms\"}")]
+struct Extend {
+    /// The grant, as `quota acquire` printed it
+    #[arg(long, value_name = "ID")]
+    grant: String,
+    /// How long it lasts from now on, such as 60s or 2h (at most 400d)
+    #[arg(long = "for", value_name = "DURATION", allow_hyphen_values = true, value_parser = duration::parse_hold)]
+    hold: Duration,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Extend {
+    fn run(self) -> Result<End, Finish> {
+        let Self { grant: text, hold, json, connection } = self;
+        connection.run(json, async move |client: Client| {
+            let grant = client.topology().parse_grant(&text).map_err(|error| explain(&text, &error))?;
+            let until = client.extend_grant(grant, hold).await.done()?;
+            let left = until.saturating_duration_since(Instant::now());
+            let json = json!({ "outcome": "done", "grant": text, "expires_in_ms": left.as_millis() as u64 });
+            let site = client.topology().name(grant.site);
+            let end = format!("extended {text}: given back by itself in {}", duration::words(left));
+            Ok(End::new(json, end).answered(Answered::by(Some(site))))
+        })
+    }
 }
 
 /// Gives tokens back
@@ -277,7 +413,7 @@ Examples:
   slackline quota show gpus --json
 
 With --json:
-  {\"name\", \"limit\", \"in_use\",
+  {\"name\", \"limit\", \"excess\", \"in_use\",
    \"sites\": [{\"site\", \"tokens\", \"set_aside\", \"incarnation\"}],
    \"missing\": [site, …], \"local\", \"rebalances\", \"gifts\", \"released_above\"}
   in_use is a number, or {\"min\", \"max\"} if sites grant meanwhile, or one is down.")]
@@ -323,6 +459,7 @@ fn shown_json(shown: &Shown) -> Value {
     json!({
         "name": shown.name,
         "limit": shown.limit,
+        "excess": shown.excess,
         "in_use": total_json(shown.in_use),
         "sites": sites.collect::<Vec<_>>(),
         "missing": shown.missing,
@@ -347,6 +484,9 @@ fn shown_text(shown: &Shown) -> String {
     };
 
     let mut text = format!("{}: {in_use} of {} in use\n\n", shown.name, shown.limit);
+    if shown.excess > 0 {
+        text.insert_str(text.len() - 1, &format!("{}\n", excess_text(shown.excess)));
+    }
     let mut table = Table::new(&["SITE", "#TOKENS", "#SET ASIDE", "#INCARNATION"]);
     for site in &shown.sites {
         let cells = [site.tokens.to_string(), site.set_aside.to_string(), site.incarnation.0.to_string()];
@@ -444,6 +584,12 @@ fn name(text: &str) -> Result<String, String> {
     } else {
         Err("a quota's name has 1 to 256 bytes, without control characters".into())
     }
+}
+
+/// Reads a number of tokens that are used.
+fn used(text: &str) -> Result<i64, String> {
+    let used = text.parse::<i64>().ok().filter(|used| *used >= 0);
+    used.ok_or_else(|| format!("a number of used tokens is 0 to {}", i64::MAX))
 }
 
 /// Reads a number of tokens.

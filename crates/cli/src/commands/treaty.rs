@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::io::Read;
 use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
@@ -119,9 +118,9 @@ struct Create {
 impl Create {
     fn run(self) -> Result<End, Finish> {
         let Self { name, file, replace, json, connection } = self;
-        let parsed = read(&file).and_then(|text| parse(&text));
+        let parsed = json::text_of(&file).and_then(|text| parse(&text));
         let Parsed { statement, order, home } =
-            parsed.map_err(|problem| Finish::WrongUse(format!("{file}: {problem}")))?;
+            parsed.map_err(|problem| Finish::WrongUse(format!("{}: {problem}", json::name_of(&file))))?;
         connection.run(json, async move |client: Client| {
             let text = statement.to_string();
             let mut treaty = client.treaty(&name, statement).order(order);
@@ -157,7 +156,7 @@ impl List {
             let mut rows = Vec::new();
             for TreatyFound { treaty, home, is_retracted, .. } in &found.found {
                 let statement = treaty.statement().to_string();
-                let state = if *is_retracted { "retracted" } else { "valid" };
+                let state = if *is_retracted { "retracted" } else { "in force" };
                 let name = shortened(treaty.name(), NAME);
                 table.row([name, home.clone(), state.to_owned(), shortened(&statement, STATEMENT)]);
                 let name = treaty.name();
@@ -410,7 +409,8 @@ fn shown_text(shown: &TreatyShown, statement: usize) -> String {
         false if shown.is_retracted => {
             ("not valid", ": a write retracted it. Who asks if it holds makes it again, once it is true".to_owned())
         }
-        false => ("not valid", format!(": no part of it is known of {}", list(&shown.down))),
+        // It may be relied on all the same, for as long as rights over it last; this command cannot know.
+        false => ("not known to hold", format!(": no answer from {}", list(&shown.down))),
     };
     let relied = match shown.holders.len() {
         0 => String::new(),
@@ -467,15 +467,6 @@ struct Parsed {
     statement: Statement,
     order: Order,
     home: Option<String>,
-}
-
-fn read(file: &str) -> Result<String, String> {
-    let mut text = String::new();
-    let read = match file {
-        "-" => std::io::stdin().read_to_string(&mut text).map(|_| text),
-        file => std::fs::read_to_string(file),
-    };
-    read.map_err(|error| format!("cannot be read: {error}"))
 }
 
 /// Reads a statement.

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
-use std::io::Read;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -95,8 +94,9 @@ impl Transaction {
 
         terms.check(&connection)?;
         let file = file.unwrap_or_default();
-        let operations = read(&file).and_then(|text| parse(&text));
-        let operations = operations.map_err(|problem| Finish::WrongUse(format!("{file}: {problem}")))?;
+        let operations = json::text_of(&file).map_err(Problem).and_then(|text| parse(&text));
+        let operations =
+            operations.map_err(|problem| Finish::WrongUse(format!("{}: {problem}", json::name_of(&file))))?;
         connection.run_and_leave(json, async move |client: Client| {
             let operations = &operations[..];
             let mut treaties = BTreeMap::new();
@@ -302,15 +302,6 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
-}
-
-fn read(file: &str) -> Result<String, Problem> {
-    let mut text = String::new();
-    let read = match file {
-        "-" => std::io::stdin().read_to_string(&mut text).map(|_| text),
-        file => std::fs::read_to_string(file),
-    };
-    read.map_err(|error| Problem(format!("cannot be read: {error}")))
 }
 
 /// Reads the operations of a file.

@@ -1,7 +1,7 @@
 //! One entity's agreement at one site: what it takes part in, leads and has decided. The rules are in the essay of
 //! [`super`](crate::avantan).
 
-use super::amount::{Amount, Bound};
+use super::amount::Amount;
 use super::member::Membership;
 use super::message::{Message, Report, Scope};
 use super::state::{Round, Share, Table};
@@ -25,14 +25,22 @@ pub enum Intent<A = i64> {
     },
     /// Delete the entity; needs a line from every member.
     Delete,
+    /// Give the entity another limit.
+    Resize {
+        /// The new one.
+        limit: A,
+    },
 }
 
-impl<A> Intent<A> {
-    /// Returns the amount that the sites are to set aside.
-    fn scope(&self) -> Scope {
+impl<A: Amount> Intent<A> {
+    /// Returns the amount that the sites are to set aside of an entity that has this limit.
+    fn scope(&self, present: Option<A>) -> Scope {
         match self {
             Intent::Move | Intent::Create { .. } => Scope::Spare,
-            Intent::Gather => Scope::All,
+            // Nobody need stop for an amount that is added. One that is taken away is taken from all that there is: what a site kept
+            // would be in excess, though it is free.
+            Intent::Resize { limit } if present.is_none_or(|present| present <= *limit) => Scope::Spare,
+            Intent::Resize { .. } | Intent::Gather => Scope::All,
             Intent::Record => Scope::Nothing,
             Intent::Delete => Scope::Closing,
         }
@@ -193,7 +201,7 @@ impl<A: Amount> Avantan<A> {
         let instance = self.share.applied + 1;
         let promised = self.share.round.as_ref().map_or(0, |round| round.promised.number);
         let ballot = Ballot { number: promised.max(self.refused) + 1, site: site.me };
-        let asked = Election { instance, ballot, scope: intent.scope() };
+        let asked = Election { instance, ballot, scope: intent.scope(self.share.table.limit) };
         let line = self.join(site, asked, offer);
 
         // The leader is a site of its own round: it promises and reports as the others do, before they are asked.
@@ -452,7 +460,7 @@ impl<A: Amount> Avantan<A> {
                     let election = Message::Election {
                         instance: round.instance,
                         ballot: *ballot,
-                        scope: intent.scope(),
+                        scope: intent.scope(self.share.table.limit),
                         table: self.share.table.clone(),
                     };
                     step.sends.push((to, election));
@@ -504,8 +512,9 @@ impl<A: Amount> Avantan<A> {
             round.closing = asked.scope == Scope::Closing;
             round.held = match asked.scope {
                 Scope::Nothing => nothing,
-                Scope::Spare => share.spare(offer.kept),
-                Scope::All | Scope::Closing => share,
+                // What is over is taken from the shares, and nobody serves from them until it is gone.
+                Scope::Spare if !self.share.table.is_over() => share.spare(offer.kept),
+                Scope::Spare | Scope::All | Scope::Closing => share,
             };
         }
         let held = round.held;
@@ -538,12 +547,13 @@ impl<A: Amount> Avantan<A> {
         let mut lines: Vec<Line<A>> = reports.iter().map(|report| report.line.clone()).collect();
         lines.sort_by_key(|line| line.site);
         let exists = self.share.table.limit.is_some();
+        let held = A::total(lines.iter().map(|line| line.held));
+        let settled = |to: Option<A>| self.share.table.resize(held, to).map(|(after, _)| A::reallocate(&lines, after));
         let (lifecycle, after) = match intent {
-            Intent::Move | Intent::Gather | Intent::Record if exists => {
-                (Lifecycle::Keep, A::reallocate(&lines, Bound::Conserve))
-            }
+            Intent::Move | Intent::Gather | Intent::Record if exists => (Lifecycle::Keep, settled(None)?),
+            Intent::Resize { limit } if exists => (Lifecycle::Resize { limit }, settled(Some(limit))?),
             Intent::Create { limit } if !exists => {
-                (Lifecycle::Create { limit }, A::reallocate(&lines, Bound::Total(limit)))
+                (Lifecycle::Create { limit }, A::reallocate(&lines, A::total([limit].into_iter())))
             }
             // Every site has set everything aside and refuses new grants, or there would be grants after the deletion.
             Intent::Delete if exists => {

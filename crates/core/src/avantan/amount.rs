@@ -30,21 +30,19 @@ pub trait Amount: Copy + Ord + Hash + Debug + Default {
     fn spare(self, kept: Self) -> Self;
 
     /// The amount that each line's site shall hold in place of what it set aside: in the order of the lines, each sound, with
-    /// the total that `bound` names.
-    fn reallocate(lines: &[Line<Self>], bound: Bound<Self>) -> Vec<Self>;
+    /// this total.
+    fn reallocate(lines: &[Line<Self>], total: Self::Total) -> Vec<Self>;
+
+    /// What becomes of the amount `before` that a round has taken from the shares, where `limit` and `excess` are to become the
+    /// limit `to`: what the round gives back to the shares, and what is in excess then. None if that cannot be. An amount
+    /// whose limit never changes has no excess.
+    fn resize(before: Self::Total, limit: Self, excess: Self, to: Self) -> Option<(Self::Total, Self)> {
+        (limit == to && excess == Self::default()).then_some((before, excess))
+    }
 
     /// Appends it to a row on storage.
     fn encode(self, out: &mut Vec<u8>);
 
     /// Reads what [`Amount::encode`] wrote.
     fn decode(cursor: &mut Cursor) -> Result<Self, Malformed>;
-}
-
-/// What the rows of a value must add up to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bound<A = i64> {
-    /// What the lines set aside.
-    Conserve,
-    /// This amount; the lines hold nothing. Used when an entity is created.
-    Total(A),
 }

@@ -62,7 +62,7 @@ mod tokens;
 mod value;
 
 pub use agreement::{Avantan, Intent, Offer, Role, Step};
-pub use amount::{Amount, Bound};
+pub use amount::Amount;
 pub use clearance::{Clearance, Heard, NoVote};
 pub use leader::{Due, Leader, Moment, Phase, Progress};
 pub use member::{Membership, Sight};

@@ -5,27 +5,21 @@
 //! with less. Here the total is divided, never summed twice; wishes are met largest first as long as they fit; and the
 //! remainder goes to somebody.
 
-use super::amount::Bound;
 use super::value::Line;
 
-/// What each line's site shall hold in place of what it set aside; same order as `lines`, adds up to `bound`.
+/// What each line's site shall hold in place of what it set aside; same order as `lines`, adds up to `total`.
 ///
 /// 1. Waiting requests come first: the largest need that still fits, so that never less is met than by rejecting the
 ///    smallest first. What a site kept out of the round is counted in.
 /// 2. Then forecasts: in proportion to what each site still lacks of the level it wants.
 /// 3. What is left is divided in proportion to the levels wanted, or equally if nobody wants anything; the remainder
 ///    of each division goes, token by token, to the lowest sites.
-pub fn reallocate(lines: &[Line], bound: Bound) -> Vec<i64> {
+pub fn reallocate(lines: &[Line], total: i128) -> Vec<i64> {
     // One sum, of which everything below is taken: nothing is counted twice, as Algorithm 2 does.
-    let total: i128 = match bound {
-        Bound::Conserve => lines.iter().map(|line| i128::from(line.held)).sum(),
-        Bound::Total(limit) => i128::from(limit),
-    };
-    if total > i128::from(i64::MAX) {
+    let Ok(mut rest) = i64::try_from(total) else {
         // Only a client that released what it never had gets here; everybody keeps what they have.
         return lines.iter().map(|line| line.held).collect();
-    }
-    let mut rest = total as i64;
+    };
     let mut after = vec![0i64; lines.len()];
 
     // Needs are met whole or not at all: a part of what a request waits for is of no use to it.

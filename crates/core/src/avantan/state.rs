@@ -54,6 +54,11 @@ pub struct Table<A = i64> {
     pub created: u64,
     /// The limit of the present generation; none if it does not exist (yet, or any more).
     pub limit: Option<A>,
+    /// The instance that gave it that limit.
+    pub limited: u64,
+    /// What is out beyond the limit since that was lowered. Shares and what is in use add up to the limit and this. It only falls
+    /// while the limit stays: each round takes from the shares what it can.
+    pub excess: A,
     /// The last decided row of each site that has one, in ascending order of sites.
     rows: Vec<Settled<A>>,
 }
@@ -62,12 +67,35 @@ impl<A: Amount> Table<A> {
     /// A table from its parts, as a message brings them.
     pub fn from_parts(generation: u32, created: u64, limit: Option<A>, mut rows: Vec<Settled<A>>) -> Self {
         rows.sort_by_key(|settled| settled.row.site);
-        Self { generation, created, limit, rows }
+        Self { generation, created, limit, limited: created, excess: A::default(), rows }
+    }
+
+    /// The same entity, which got its limit in a later instance, and of which this is in excess.
+    pub fn resized(self, limited: u64, excess: A) -> Self {
+        Self { limited, excess, ..self }
+    }
+
+    /// True if more is out than the limit: nothing is granted.
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        self.excess != A::default()
+    }
+
+    /// What a round leaves that takes `before` from the shares and sets the limit `to` (none: it stays): the amount that it gives
+    /// back to the shares, and what is in excess then. None if there is no limit, or that cannot be.
+    pub fn resize(&self, before: A::Total, to: Option<A>) -> Option<(A::Total, A)> {
+        let limit = self.limit?;
+        A::resize(before, limit, self.excess, to.unwrap_or(limit))
     }
 
     /// The last decided row of each site that has one, in ascending order.
     pub fn rows(&self) -> &[Settled<A>] {
         &self.rows
+    }
+
+    /// True if its limit is not the one that it was created with, or something is in excess.
+    fn is_resized(&self) -> bool {
+        self.limited != self.created || self.is_over()
     }
 
     /// The last decided row that names `site`.
@@ -106,14 +134,22 @@ impl<A: Amount> Table<A> {
     /// The table after `instance` decided `value`.
     pub fn after(&self, instance: u64, value: &Value<A>) -> Self {
         let mut table = self.clone();
+        let excess = |to| {
+            let before = A::total(value.rows.iter().map(|row| row.before));
+            self.resize(before, to).map_or(A::default(), |(_, excess)| excess)
+        };
         match value.lifecycle {
-            Lifecycle::Keep => {}
+            Lifecycle::Keep => table.excess = excess(None),
             Lifecycle::Create { limit } => {
                 table.generation += 1;
-                table.created = instance;
+                (table.created, table.limited) = (instance, instance);
                 table.limit = Some(limit);
             }
-            Lifecycle::Delete => table.limit = None,
+            Lifecycle::Delete => (table.limit, table.excess) = (None, A::default()),
+            Lifecycle::Resize { limit } => {
+                (table.limit, table.limited) = (Some(limit), instance);
+                table.excess = excess(Some(limit));
+            }
         }
 
         // A site that this value does not name keeps its last row: it may not have applied that yet.
@@ -157,6 +193,7 @@ impl<A: Amount> Share<A> {
     #[inline]
     pub fn free(&self) -> A {
         match &self.round {
+            _ if self.table.is_over() => A::default(),
             Some(round) if round.closing => A::default(),
             Some(round) => self.tokens.minus(round.held),
             None => self.tokens,
@@ -214,10 +251,12 @@ impl<A: Amount> Share<A> {
         put_u64(out, self.applied);
         put_u64(out, u64::from(self.fresh.0));
         put_table(out, &self.table);
+        let resized = self.table.is_resized();
+        let flag = if resized { RESIZED } else { 0 };
         match &self.round {
-            None => out.push(0),
+            None => out.push(flag),
             Some(round) => {
-                out.push(1 + u8::from(round.closing));
+                out.push(flag + 1 + u8::from(round.closing));
                 put_u64(out, round.instance);
                 put_ballot(out, round.promised);
                 put_ballot(out, round.first.unwrap_or_default());
@@ -232,14 +271,19 @@ impl<A: Amount> Share<A> {
                 }
             }
         }
+        if resized {
+            put_u64(out, self.table.limited);
+            self.table.excess.encode(out);
+        }
     }
 
     /// Reads what [`Share::encode`] wrote; `tokens` comes from the hot row.
     pub fn decode(cursor: &mut Cursor, tokens: A) -> Result<Self, Malformed> {
         // A restart takes up the round where it was: what was promised, set aside and accepted binds this life too.
         let (number, applied) = (cursor.u64()?, cursor.u64()?);
-        let (fresh, table) = (Incarnation(cursor.u32()?), read_table(cursor)?);
-        let kind = cursor.u8()?;
+        let (fresh, mut table) = (Incarnation(cursor.u32()?), read_table(cursor)?);
+        let flags = cursor.u8()?;
+        let kind = flags & !RESIZED;
         let round = match kind {
             0 => None,
             1 | 2 => {
@@ -256,9 +300,16 @@ impl<A: Amount> Share<A> {
             }
             _ => return Err(Malformed),
         };
+        if flags & RESIZED > 0 {
+            (table.limited, table.excess) = (cursor.u64()?, A::decode(cursor)?);
+        }
         Ok(Self { tokens, number, applied, table, round, fresh })
     }
 }
+
+/// Set in the byte that says what round a share is in, if what [`Table::is_resized`] tells of follows the round. Rows of quotas whose
+/// limit never changed are as they always were.
+const RESIZED: u8 = 4;
 
 fn put_site(out: &mut Vec<u8>, site: SiteId) {
     put_u64(out, u64::from(site.region));
@@ -309,6 +360,10 @@ fn put_value<A: Amount>(out: &mut Vec<u8>, value: &Value<A>) {
             limit.encode(out);
         }
         Lifecycle::Delete => out.push(2),
+        Lifecycle::Resize { limit } => {
+            out.push(3);
+            limit.encode(out);
+        }
     }
     put_u64(out, value.rows.len() as u64);
     for row in &value.rows {
@@ -321,6 +376,7 @@ fn read_value<A: Amount>(cursor: &mut Cursor) -> Result<Value<A>, Malformed> {
         0 => Lifecycle::Keep,
         1 => Lifecycle::Create { limit: A::decode(cursor)? },
         2 => Lifecycle::Delete,
+        3 => Lifecycle::Resize { limit: A::decode(cursor)? },
         _ => return Err(Malformed),
     };
     let rows = (0..cursor.u64()?).map(|_| read_row(cursor)).collect::<Result<_, _>>()?;
@@ -344,7 +400,8 @@ fn read_table<A: Amount>(cursor: &mut Cursor) -> Result<Table<A>, Malformed> {
         .map(|_| Ok(Settled { instance: cursor.u64()?, row: read_row(cursor)? }))
         .collect::<Result<_, Malformed>>()?;
     // No limit is nothing, so that stands for "none".
-    Ok(Table { generation, created, limit: (limit != A::default()).then_some(limit), rows })
+    let limit = (limit != A::default()).then_some(limit);
+    Ok(Table { generation, created, limit, limited: created, excess: A::default(), rows })
 }
 
 impl<A: Amount> Value<A> {
@@ -370,11 +427,14 @@ impl<A: Amount> Value<A> {
         let before = A::total(self.rows.iter().map(|row| row.before));
         let after = A::total(self.rows.iter().map(|row| row.after));
         let none = || A::total([].into_iter());
+        let is_limit = |limit: A| limit.is_sound() && limit != nothing;
+        let leaves = |before, to| table.resize(before, to).map(|(after, _)| after);
         let adds_up = match self.lifecycle {
-            Lifecycle::Keep => table.limit.is_some() && before == after,
+            Lifecycle::Keep => leaves(before, None) == Some(after),
+            Lifecycle::Resize { limit } => is_limit(limit) && leaves(before, Some(limit)) == Some(after),
             Lifecycle::Create { limit } => {
-                let is_limit = limit.is_sound() && limit != nothing;
-                table.limit.is_none() && is_limit && before == none() && after == A::total([limit].into_iter())
+                let is_new = table.limit.is_none() && before == none();
+                is_new && is_limit(limit) && after == A::total([limit].into_iter())
             }
             Lifecycle::Delete => table.limit.is_some() && after == none() && self.rows.len() == members.len(),
         };

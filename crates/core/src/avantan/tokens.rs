@@ -1,6 +1,6 @@
 //! Tokens of a quota, as the amount that sites agree about.
 
-use super::amount::{Amount, Bound};
+use super::amount::Amount;
 use super::reallocate::reallocate;
 use super::value::Line;
 use crate::codec::{Cursor, Malformed, put_i64};
@@ -29,8 +29,16 @@ impl Amount for i64 {
         self - kept.clamp(0, self)
     }
 
-    fn reallocate(lines: &[Line], bound: Bound) -> Vec<Self> {
-        reallocate(lines, bound)
+    fn reallocate(lines: &[Line], total: i128) -> Vec<Self> {
+        reallocate(lines, total)
+    }
+
+    /// Shares and what is in use add up to the limit and the excess, before and after. So what the two lose, the shares lose, as far
+    /// as the round has taken something from them; and the excess is what they could not pay.
+    fn resize(before: i128, limit: Self, excess: Self, to: Self) -> Option<(i128, Self)> {
+        let over = i128::from(limit) + i128::from(excess) - i128::from(to);
+        let paid = over.min(before);
+        Some((before - paid, (over - paid).try_into().ok()?))
     }
 
     fn encode(self, out: &mut Vec<u8>) {

@@ -66,6 +66,12 @@ pub enum Lifecycle<A = i64> {
     },
     /// It ceases to be, and its shares with it.
     Delete,
+    /// It has another limit from now on, the same generation. A raised one adds to the shares; a lowered one takes from them, and
+    /// what it finds too little of is in excess ([`Table::excess`](super::Table::excess)).
+    Resize {
+        /// The amount of all shares together, those that are spent included.
+        limit: A,
+    },
 }
 
 /// What an instance decides.

@@ -131,7 +131,9 @@ fn owner_of_operation(operation: &Operation) -> Owner {
         Operation::Acquire { .. }
         | Operation::Release { .. }
         | Operation::ReleaseGrant { .. }
+        | Operation::ExtendGrant { .. }
         | Operation::Create { .. }
+        | Operation::SetLimit { .. }
         | Operation::Delete { .. } => Owner::Quota,
         Operation::Commit(_) | Operation::AcceptLoss => Owner::Txn,
     }

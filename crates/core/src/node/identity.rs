@@ -15,7 +15,7 @@ use crate::turn::{Peer, Turn};
 /// The layout of rows that this version writes. The first knew no runs of ended sessions, nor objects; the second no
 /// calls; the third no marks of sessions; the fourth no names that were forgotten; the fifth no number of the next grant
 /// beside these.
-pub(super) const VERSION: u64 = 6;
+pub(super) const VERSION: u64 = 7;
 /// The longest time between two notes of peers' positions, in microseconds, if these have moved by more than noting
 /// moves them.
 pub(super) const NOTE: u64 = 30 * SECOND;
@@ -247,6 +247,13 @@ impl Identity {
         // Whatever a site tells others is durable there before (the release rule): the true storage never has less.
         let is_behind = known == self.incarnation && position > last;
         is_behind.then_some(Stale::Behind { position })
+    }
+
+    /// The evidence that new storage takes the place of this one, if another site that knows this incarnation has `noted` a later one
+    /// over it for other storage. What it noted over an earlier incarnation says nothing: this storage may have come after it.
+    pub(super) fn replaced_by(&self, known: Incarnation, (noted, nonce): (Incarnation, u64)) -> Option<Stale> {
+        let is_replaced = known == self.incarnation && noted > known && nonce != self.nonce;
+        is_replaced.then_some(Stale::Replaced { by: noted })
     }
 
     /// Returns true at the first turn of this life in which the site serves, and only there.

@@ -61,12 +61,16 @@ impl Node {
                 }
                 None
             }
-            Body::Site(SiteMessage::Ping { mono, wall, leaving, known, position }) => {
+            Body::Site(SiteMessage::Ping { mono, wall, leaving, known, position, noted }) => {
                 self.peers[from].leaving = leaving;
 
                 // A majority has confirmed this storage. If that had not heard of what the sender has heard, because
                 // the sender was away, an old copy serves here: the sooner it stops, the less it does twice.
-                let betrayed = self.identity.betrayed_by(self.log.last, known, position).filter(|_| self.is_serving());
+                // So it does if new storage has taken its place that has not shown itself yet: what is answered from here
+                // from now on would be lost with this storage.
+                let betrayed = self.identity.replaced_by(known, noted);
+                let betrayed = betrayed.or_else(|| self.identity.betrayed_by(self.log.last, known, position));
+                let betrayed = betrayed.filter(|_| self.is_serving());
                 if let Some(stale) = betrayed {
                     self.identity.betray(stale);
                     return None;
@@ -119,6 +123,7 @@ impl Node {
                 return None;
             }
             peer.noted = (Incarnation(known.0 + 1), nonce);
+            peer.replaced = peer.incarnation;
             assert!(peer.noted.0 > peer.incarnation, "an incarnation is noted for new storage that another one has");
             self.identity.touch_peer(from);
             is_noted = true;
@@ -174,7 +179,11 @@ impl Node {
             let leaving = self.identity.readiness == Readiness::Draining;
             let ping = |peer: &Peer| {
                 let (known, position) = (peer.incarnation, peer.position);
-                (peer.site, Body::Site(SiteMessage::Ping { mono: now.mono, wall: now.wall, leaving, known, position }))
+                // What was noted before it was heard of may be for storage that is gone: then this one came after it.
+                let is_replaced = known > Incarnation(0) && known == peer.replaced;
+                let noted = if is_replaced { peer.noted } else { (Incarnation(0), 0) };
+                let Now { mono, wall } = now;
+                (peer.site, Body::Site(SiteMessage::Ping { mono, wall, leaving, known, position, noted }))
             };
             sends.extend(others.map(ping));
             if self.chapters.counts_uptime() && self.identity.uptime(now) >= self.identity.rows.uptime + UPTIME {

@@ -124,6 +124,8 @@ pub enum Says {
     },
     /// A leaf that has divided the slack of several advises another one to give some away.
     Give {
+        /// True if writes wait for some of it.
+        awaited: bool,
         /// To whom, and how much.
         gives: Vec<Wanted>,
     },

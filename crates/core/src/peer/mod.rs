@@ -85,6 +85,9 @@ pub enum SiteMessage {
         known: Incarnation,
         /// See `known`.
         position: u64,
+        /// The incarnation that the sender has noted for new storage of the asked site, and that storage's nonce; zeros for none
+        /// above `known`. A site whose storage has another nonce was replaced, and stops.
+        noted: (Incarnation, u64),
     },
     /// Answers a `Ping`.
     Pong {

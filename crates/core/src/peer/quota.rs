@@ -173,8 +173,8 @@ pub struct Tally {
     pub site: SiteId,
     /// The quota's generation.
     pub generation: u32,
-    /// The limit; zero if the quota is deleted.
-    pub limit: i64,
+    /// The limit, zero if the quota is deleted; and the number of tokens that are out beyond it.
+    pub limit: (i64, i64),
     /// The newest instance that the site has applied.
     pub applied: u64,
     /// True if the site has a part in a round that is not decided.

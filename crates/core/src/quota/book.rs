@@ -4,14 +4,14 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use super::announce::Announcements;
 use super::counting::Counts;
 use super::lookup::Lookups;
 use super::names::Names;
 use super::one::{Dirty, NEVER, Quota};
-use super::row::{self, QuotaRow};
+use super::row::{self, Grant, QuotaRow};
 use super::walk::Walk;
 use crate::api::{Listed, Outcome};
 use crate::clock::MILLISECOND;
@@ -89,8 +89,8 @@ pub(super) struct Grants {
     pub(super) next_due: Option<u64>,
     /// The monotonic clock of this life less the uptime, in microseconds.
     pub(super) mono_less_uptime: u64,
-    /// Tracked grants that were released in this turn: its view still shows them.
-    pub(super) removed: FxHashSet<u64>,
+    /// Tracked grants that were changed in this turn, none for those that are no more: its view still shows them as they were.
+    pub(super) touched: FxHashMap<u64, Option<Grant>>,
 }
 
 /// What is told of gifts.

@@ -69,7 +69,7 @@ impl Chapter for Quotas {
                 turn.out.send(to.site, QuotaMessage::Digests(std::mem::replace(digests, rest)));
             }
         }
-        self.grants.removed.clear();
+        self.grants.touched.clear();
     }
 
     fn counts_uptime(&self) -> bool {
@@ -79,7 +79,9 @@ impl Chapter for Quotas {
     fn request_needs(&self, _: &Here, request: &Request, needed: &mut KeySet) {
         let Request::Batch(batch) = request else { return };
         let released = batch.operations.iter().filter_map(|submission| match &submission.operation {
-            Operation::ReleaseGrant { grant } => Some(grant_key(grant.incarnation, grant.number).to_vec()),
+            Operation::ReleaseGrant { grant, .. } | Operation::ExtendGrant { grant, .. } => {
+                Some(grant_key(grant.incarnation, grant.number).to_vec())
+            }
             _ => None,
         });
         needed.keys.extend(released);

@@ -41,8 +41,8 @@ use std::collections::VecDeque;
 use super::book::Quotas;
 use super::names::{Absent, Forgetting, Freeze, Leading, Names, has};
 use super::one::{Activity, Admin, Dirty, Quota};
-use crate::api::{Outcome, Refusal};
-use crate::avantan::Message;
+use crate::api::{Outcome, Refusal, UnknownReason};
+use crate::avantan::{Lifecycle, Message};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::codec::{Cursor, Malformed, put_bytes, put_u64};
 use crate::id::{Incarnation, SiteId, SiteSet};
@@ -314,9 +314,16 @@ impl Quotas {
                 self.finish(turn, request.ticket, Outcome::Refused(Refusal::QuotaDeleted));
             }
             for admin in std::mem::take(&mut activity.admin) {
-                match admin.limit {
-                    Some(_) => creations.push_back(Admin { aim: None, ..admin }),
-                    None => self.finish(turn, admin.ticket, Outcome::Deleted),
+                match (admin.change, admin.aim) {
+                    (Lifecycle::Create { .. }, _) => creations.push_back(Admin { aim: None, ..admin }),
+                    (Lifecycle::Delete | Lifecycle::Keep, _) => self.finish(turn, admin.ticket, Outcome::Deleted),
+                    (Lifecycle::Resize { .. }, None) => {
+                        self.finish(turn, admin.ticket, Outcome::Refused(Refusal::QuotaDeleted));
+                    }
+                    // It may have had that limit before it was deleted.
+                    (Lifecycle::Resize { .. }, Some(_)) => {
+                        self.finish(turn, admin.ticket, Outcome::Unknown(UnknownReason::Forgotten));
+                    }
                 }
             }
         }

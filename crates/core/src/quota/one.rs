@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::line::Line;
-use crate::avantan::{Avantan, Leader};
+use crate::avantan::{Avantan, Leader, Lifecycle};
 use crate::gift::{Total, Totals};
 use crate::id::Incarnation;
 use crate::peer::quota::Work;
@@ -68,7 +68,7 @@ pub(super) struct Activity {
     pub(super) demand: Demand,
     /// The requests that wait for tokens.
     pub(super) waiting: Line,
-    /// The creations and deletions that wait for a round, in the order of arrival.
+    /// The creations, deletions and changes of the limit that wait for a round, in the order of arrival.
     pub(super) admin: VecDeque<Admin>,
     /// What each member last said of its share, by position.
     pub(super) peers: Vec<PeerShare>,
@@ -86,13 +86,13 @@ pub(super) struct Activity {
     pub(super) leader: Leader,
 }
 
-/// A creation or deletion that waits for its round.
+/// A creation, a deletion or a change of the limit that waits for its round.
 #[derive(Debug)]
 pub(super) struct Admin {
     /// The operation.
     pub(super) ticket: Ticket,
-    /// The limit to create with; none deletes.
-    pub(super) limit: Option<i64>,
+    /// What it does to the quota; never [`Lifecycle::Keep`].
+    pub(super) change: Lifecycle,
     /// The monotonic time at which its client is answered, whatever came of it.
     pub(super) deadline: u64,
     /// The instance in which a value that carries it out may be accepted somewhere; its row says "undecided" then, and it
@@ -195,6 +195,16 @@ impl Quota {
     /// The limit, if it exists.
     pub fn limit(&self) -> Option<i64> {
         self.avantan.share.table.limit
+    }
+
+    /// Tokens and what is in use, all sites together: the limit, and what is in excess of it.
+    pub(super) fn all(&self) -> Option<i64> {
+        Some(self.limit()?.saturating_add(self.avantan.share.table.excess))
+    }
+
+    /// True if tokens are here while more is out than the limit: a round is to take them.
+    pub(super) fn owes(&self) -> bool {
+        self.avantan.share.table.is_over() && self.avantan.share.tokens > 0
     }
 
     /// Tokens that requests wait for here.

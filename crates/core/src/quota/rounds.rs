@@ -6,7 +6,8 @@
 //! | short, and peers are known to have enough | tells them, and leads a round if gifts have not ended the shortage in one round trip |
 //! | short otherwise | leads a round at once |
 //! | about to be short, and no gift comes though peers have enough | leads a round |
-//! | asked to create or delete the quota | leads a round |
+//! | asked to create or delete the quota, or to change its limit | leads a round |
+//! | in possession of tokens while more is out than the limit | leads a round, which takes them |
 //! | told of a new incarnation that no round has recorded | leads a round in which nothing moves |
 
 use std::collections::VecDeque;
@@ -15,7 +16,7 @@ use super::book::{Place, Quotas, RELAXED_TICK, SECOND_LOOK, TICK};
 use super::one::{Admin, Dirty};
 use super::serve::created;
 use crate::api::{Outcome, Refusal, UnknownReason};
-use crate::avantan::{Due, Intent, Message, Moment, Offer, Phase, Progress, Role, Step};
+use crate::avantan::{Due, Intent, Lifecycle, Message, Moment, Offer, Phase, Progress, Role, Step};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::gift::Totals;
 use crate::id::{SiteId, SiteSet};
@@ -25,6 +26,9 @@ use crate::turn::{Here, Ticket, Turn};
 
 /// The time ahead for which a site asks for tokens in a round, in microseconds.
 const EPOCH: u64 = 5 * SECOND;
+/// The least time between the last news of tokens and a round that takes what is over the limit: what comes back in between goes with
+/// it.
+const PAYMENTS: u64 = SECOND;
 /// The most operations that may wait for the creation or deletion of one quota: each look at them is a walk over all.
 const ADMIN: usize = 256;
 /// A request for more than this part of the limit waits for gifts that are on their way elsewhere.
@@ -37,7 +41,7 @@ pub(super) enum Cause {
     Reactive,
     /// Something would have to wait soon.
     Proactive,
-    /// What another leader began is to be brought to an end, or a new incarnation recorded.
+    /// What another leader began is to be brought to an end, a new incarnation recorded, or tokens taken that are over the limit.
     Recovery,
 }
 
@@ -149,18 +153,31 @@ impl Quotas {
         }
     }
 
-    /// Creates (with a limit) or deletes a quota by a round.
-    pub(super) fn administer(&mut self, turn: &mut Turn, at: usize, ticket: Ticket, limit: Option<i64>, timeout: u64) {
+    /// Leads a round for the tokens that are here while more is out than the limit. Any round takes what all sites have, so one of
+    /// them begins, and the others' tokens go with it.
+    pub(super) fn pay_excess(&mut self, turn: &mut Turn, at: usize) {
+        let now = turn.here.now.mono;
+        let quota = &self.list[at];
+        let Some(activity) = &quota.activity else { return };
+        let table = &quota.avantan.share.table;
+        let calm = quota.avantan.is_idle() && activity.leader.may_start(now) && now >= activity.fed_at + PAYMENTS;
+        if quota.owes() && calm && table.has_majority(turn.here.site, turn.here.sight()) {
+            self.lead(turn, at, Intent::Gather, Cause::Recovery);
+        }
+    }
+
+    /// Creates or deletes a quota, or changes its limit, by a round.
+    pub(super) fn administer(&mut self, turn: &mut Turn, at: usize, ticket: Ticket, change: Lifecycle, timeout: u64) {
         // An earlier try of the same operation may have got a value accepted: then it cannot be taken back either.
         let deadline = turn.here.now.mono.saturating_add(timeout);
         let share = &self.list[at].avantan.share;
         let generation = share.table.generation;
         let out = share.round.as_ref().filter(|round| {
             let accepted = round.accepted.as_ref();
-            accepted.is_some_and(|(_, value)| value.lifecycle != crate::avantan::Lifecycle::Keep)
+            accepted.is_some_and(|(_, value)| value.lifecycle != Lifecycle::Keep)
         });
         let number = self.list[at].number;
-        let aim = out.map(|round| Aim { quota: number, generation, instance: round.instance, limit });
+        let aim = out.map(|round| Aim { quota: number, generation, instance: round.instance, change });
 
         let now = turn.here.now.mono;
         let activity = self.list[at].activity(&turn.here);
@@ -171,7 +188,7 @@ impl Quotas {
             return;
         }
 
-        activity.admin.push_back(Admin { ticket, limit, deadline, aim });
+        activity.admin.push_back(Admin { ticket, change, deadline, aim });
         activity.deadline_at = activity.deadline_at.min(deadline);
         self.waits.places.insert(ticket, Place::Admin { at: at as u32 });
         self.waits.administering += 1;
@@ -188,7 +205,12 @@ impl Quotas {
 
         let quota = &self.list[at];
         let Some(first) = quota.activity.as_ref().and_then(|activity| activity.admin.front()) else { return };
-        let intent = first.limit.map_or(Intent::Delete, |limit| Intent::Create { limit });
+        let intent = match first.change {
+            Lifecycle::Create { limit } => Intent::Create { limit },
+            Lifecycle::Resize { limit } => Intent::Resize { limit },
+            Lifecycle::Delete => Intent::Delete,
+            Lifecycle::Keep => unreachable!("nobody waits for nothing"),
+        };
         let now = turn.here.now.mono;
         if !quota.avantan.is_idle() {
             return;
@@ -364,8 +386,16 @@ impl Quotas {
     /// Gives up an election for a creation or deletion that nobody waits for any more.
     pub(super) fn withdraw_admin_round(&mut self, turn: &mut Turn, at: usize) {
         let Role::Electing { intent, .. } = self.list[at].avantan.role() else { return };
-        let wanted = self.list[at].activity.as_ref().is_some_and(|activity| !activity.admin.is_empty());
-        if !matches!(intent, Intent::Move | Intent::Gather) && !wanted {
+        // One that was withdrawn must not take effect because another one waits.
+        let change = match *intent {
+            Intent::Create { limit } => Lifecycle::Create { limit },
+            Intent::Delete => Lifecycle::Delete,
+            Intent::Resize { limit } => Lifecycle::Resize { limit },
+            Intent::Move | Intent::Gather | Intent::Record => return,
+        };
+        let activity = self.list[at].activity.as_ref();
+        let wanted = activity.is_some_and(|activity| activity.admin.iter().any(|admin| admin.change == change));
+        if !wanted {
             let before = self.standing(at);
             let mut step = Step::default();
             self.list[at].avantan.withdraw(turn.here.site, &mut step);
@@ -450,9 +480,9 @@ impl Quotas {
             let (instance, number) = (quota.avantan.share.applied + 1, quota.number);
             let activity = quota.activity(&turn.here);
             activity.leader.collect(moment(&turn.here));
-            if !matches!(lifecycle, None | Some(crate::avantan::Lifecycle::Keep)) {
+            if !matches!(lifecycle, None | Some(Lifecycle::Keep)) {
                 for admin in &mut activity.admin {
-                    let aim = Aim { quota: number, generation, instance, limit: admin.limit };
+                    let aim = Aim { quota: number, generation, instance, change: admin.change };
                     if admin.aim.replace(aim) != Some(aim) {
                         turn.out.undecided.push((admin.ticket, aim));
                     }
@@ -504,8 +534,10 @@ impl Quotas {
             turn.out.metrics.rebalances += 1;
         }
 
-        // A site that may not vote has to see to it that it may.
-        if quota.activity.is_some() || !quota.avantan.may_vote(turn.here.site) {
+        // A site that may not vote has to see to it that it may. While more is out than the limit, each sees to it that what it has
+        // goes, and that the others know.
+        let is_over = quota.avantan.share.table.is_over();
+        if quota.activity.is_some() || !quota.avantan.may_vote(turn.here.site) || is_over {
             quota.activity(&turn.here);
         }
         match quota.limit() {
@@ -547,6 +579,7 @@ impl Quotas {
             let away = if rows == turn.here.peers.len() { away.max(0) } else { 0 };
             self.judge_waiting(turn, at, asked, away);
         }
+        self.aim_at_decided(at);
         self.finish_admin(turn, at);
 
         // Only now: what waited for the name was not known to the round that is over.
@@ -599,16 +632,34 @@ impl Quotas {
         }
     }
 
-    /// Answers creations and deletions that the decided instance settled.
+    /// An instance was decided that changed the limit. That is what becomes of changes that wait for the same: where one site is all,
+    /// its value is decided in the step that builds it.
+    fn aim_at_decided(&mut self, at: usize) {
+        let quota = &mut self.list[at];
+        let (number, share) = (quota.number, &quota.avantan.share);
+        let (generation, instance) = (share.table.generation, share.applied);
+        let Some(limit) = share.table.limit.filter(|_| share.table.limited == instance) else { return };
+        let change = Lifecycle::Resize { limit };
+        for admin in quota.activity.iter_mut().flat_map(|activity| &mut activity.admin) {
+            if admin.change == change {
+                admin.aim.get_or_insert(Aim { quota: number, generation, instance, change });
+            }
+        }
+    }
+
+    /// Answers creations, deletions and changes of the limit that the decided instance settled.
     fn finish_admin(&mut self, turn: &mut Turn, at: usize) {
         let Some(activity) = &mut self.list[at].activity else { return };
         let admin = std::mem::take(&mut activity.admin);
         let mut left = VecDeque::with_capacity(admin.len());
         for mut admin in admin {
             let quota = &self.list[at];
-            let outcome = admin.aim.and_then(|aim| self.settled(aim)).or_else(|| match admin.limit {
-                Some(limit) => created(quota, limit),
-                None => quota.limit().is_none().then_some(Outcome::Deleted),
+            let is_gone = quota.limit().is_none();
+            let outcome = admin.aim.and_then(|aim| self.settled(aim)).or_else(|| match admin.change {
+                Lifecycle::Create { limit } => created(quota, limit),
+                Lifecycle::Delete => is_gone.then_some(Outcome::Deleted),
+                Lifecycle::Resize { .. } => is_gone.then_some(Outcome::Refused(Refusal::QuotaDeleted)),
+                Lifecycle::Keep => None,
             });
             match outcome {
                 Some(outcome) => self.finish(turn, admin.ticket, outcome),
@@ -629,21 +680,35 @@ impl Quotas {
     pub fn settled(&self, aim: Aim) -> Option<Outcome> {
         let Some(quota) = self.numbered(aim.quota) else {
             // Its name was forgotten: it was deleted, and what was created in between is gone, too.
-            return Some(if aim.limit.is_none() {
-                Outcome::Deleted
-            } else {
-                Outcome::Unknown(UnknownReason::Forgotten)
+            return Some(match aim.change {
+                Lifecycle::Delete => Outcome::Deleted,
+                _ => Outcome::Unknown(UnknownReason::Forgotten),
             });
         };
-        let generation = quota.avantan.share.table.generation;
-        match aim.limit {
-            None => (generation > aim.generation || quota.limit().is_none()).then_some(Outcome::Deleted),
-            Some(_) if generation == aim.generation => None,
-            // The generation that was created in its place is gone, and with it what its limit was.
-            Some(_) if generation > aim.generation + 1 || quota.limit().is_none() => {
+        let table = &quota.avantan.share.table;
+        let is_gone = table.generation > aim.generation || table.limit.is_none();
+        match aim.change {
+            Lifecycle::Delete => is_gone.then_some(Outcome::Deleted),
+            // Its instance may have been the one that deleted the quota.
+            Lifecycle::Resize { .. } if is_gone || table.limited > aim.instance => {
                 Some(Outcome::Unknown(UnknownReason::Forgotten))
             }
-            Some(limit) => created(quota, limit),
+            // A value that sets the same limit in this instance is this one, or as good.
+            Lifecycle::Resize { limit } => {
+                let is_set = table.limited == aim.instance && table.limit == Some(limit);
+                is_set.then_some(Outcome::LimitSet { limit, excess: table.excess })
+            }
+            Lifecycle::Create { .. } if table.generation == aim.generation => None,
+            // The generation that was created in its place is gone, and with it what its limit was.
+            Lifecycle::Create { .. } if table.generation > aim.generation + 1 || table.limit.is_none() => {
+                Some(Outcome::Unknown(UnknownReason::Forgotten))
+            }
+            // So is the limit that it was created with, if it has another one by now.
+            Lifecycle::Create { .. } if table.limited != table.created => {
+                Some(Outcome::Unknown(UnknownReason::Forgotten))
+            }
+            Lifecycle::Create { limit } => created(quota, limit),
+            Lifecycle::Keep => None,
         }
     }
 
@@ -663,6 +728,11 @@ impl Quotas {
             if self.list[at].avantan.in_round() {
                 let activity = self.list[at].activity(&turn.here);
                 activity.leader.resume(moment(&turn.here), turn.out.rng);
+                self.schedule(at);
+            }
+            if self.list[at].avantan.share.table.is_over() {
+                // What is to be taken, and who may not know of it, was not noted.
+                self.list[at].activity(&turn.here).tick_at = turn.here.now.mono + RELAXED_TICK;
                 self.schedule(at);
             }
             if self.list[at].avantan.share.table.is_unrecorded(turn.here.site) {

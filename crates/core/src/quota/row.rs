@@ -139,7 +139,12 @@ pub(super) struct Grant {
     pub(super) amount: i64,
     /// None for one without an end.
     pub(super) term: Option<Term>,
+    /// True once what was not used of it is back.
+    pub(super) settled: bool,
 }
+
+/// Stands for no end in the row of a grant that is settled. A hold ends after it began.
+const NO_END: Term = Term { uptime: 0, wall: 0 };
 
 impl Grant {
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -148,10 +153,14 @@ impl Grant {
         put_u64(&mut out, u64::from(self.generation));
         put_i64(&mut out, self.amount);
 
-        // Most grants have no end, and their rows end here.
-        if let Some(term) = self.term {
+        // Most grants have no end, and their rows end here; few are settled.
+        let end = if self.settled { Some(self.term.unwrap_or(NO_END)) } else { self.term };
+        if let Some(term) = end {
             put_u64(&mut out, term.uptime);
             put_i64(&mut out, term.wall);
+        }
+        if self.settled {
+            out.push(1);
         }
         out
     }
@@ -163,8 +172,14 @@ impl Grant {
             true => None,
             false => Some(Term { uptime: cursor.u64()?, wall: cursor.i64()? }),
         };
+        let settled = match cursor.0.is_empty() {
+            true => false,
+            false if cursor.u8()? == 1 => true,
+            false => return Err(Malformed),
+        };
         cursor.end()?;
-        Ok(Self { quota, generation, amount, term })
+        let term = term.filter(|term| !(settled && *term == NO_END));
+        Ok(Self { quota, generation, amount, term, settled })
     }
 }
 
@@ -227,10 +242,13 @@ mod tests {
         );
         let QuotaRow::Cold(back) = &rows[1] else { panic!("the second row is the cold one") };
         assert_eq!((&*back.name, back.number, &back.totals), ("gpus", 5, &quota.totals));
-        let grant = Grant { quota: 1, generation: 2, amount: 3, term: Some(Term { uptime: 4, wall: -5 }) };
-        assert_eq!(Grant::decode(&grant.encode()), Ok(grant));
-        let open = Grant { term: None, ..grant };
-        assert_eq!(Grant::decode(&open.encode()), Ok(open));
+        let grant =
+            Grant { quota: 1, generation: 2, amount: 3, term: Some(Term { uptime: 4, wall: -5 }), settled: false };
+        for grant in [grant, Grant { term: None, ..grant }] {
+            assert_eq!(Grant::decode(&grant.encode()), Ok(grant));
+            let settled = Grant { settled: true, ..grant };
+            assert_eq!(Grant::decode(&settled.encode()), Ok(settled));
+        }
         assert_eq!(read_due_key(&due_key(9, Incarnation(70_000), 11)), Ok((9, Incarnation(70_000), 11)));
     }
 }

@@ -8,6 +8,7 @@ use super::one::{Activity, Dirty, NEVER, Quota};
 use super::row::grant_key;
 use super::row::{EXPIRIES, Grant, due_key, due_uptime, read_due_key};
 use crate::api::{HOLD_MICROS, Hold, Operation, Outcome, Refusal, is_name};
+use crate::avantan::Lifecycle;
 use crate::clock::MILLISECOND;
 use crate::codec::Malformed;
 use crate::id::{GrantId, SessionId, SiteSet};
@@ -43,7 +44,8 @@ impl Quotas {
                 };
                 Some(self.release(turn, at, *amount))
             }
-            Operation::ReleaseGrant { grant } => Some(self.release_grant(turn, view, *grant)),
+            Operation::ReleaseGrant { grant, used } => Some(self.release_grant(turn, view, *grant, *used)),
+            Operation::ExtendGrant { grant, micros } => Some(self.extend_grant(turn, view, *grant, *micros)),
             Operation::Create { quota, limit } => {
                 // The name is remembered from here on, and by all sites.
                 if !is_name(quota) {
@@ -59,7 +61,18 @@ impl Quotas {
                 if let Some(outcome) = created(&self.list[at], *limit).filter(|_| !self.list[at].is_closing()) {
                     return Some(outcome);
                 }
-                self.administer(turn, at, ticket, Some(*limit), timeout);
+                self.administer(turn, at, ticket, Lifecycle::Create { limit: *limit }, timeout);
+                None
+            }
+            Operation::SetLimit { quota, limit } => {
+                if *limit < 1 {
+                    return Some(Outcome::Refused(Refusal::InvalidAmount));
+                }
+                let Some(at) = self.living(quota) else {
+                    return self.unknown_name(turn, quota, ticket, operation, timeout);
+                };
+                // By a round even if it is the limit already: elsewhere it may have been changed since.
+                self.administer(turn, at, ticket, Lifecycle::Resize { limit: *limit }, timeout);
                 None
             }
             Operation::Commit(_) | Operation::AcceptLoss => unreachable!("it is not about quotas"),
@@ -67,7 +80,7 @@ impl Quotas {
                 let Some(at) = self.living(quota) else {
                     return self.unknown_name(turn, quota, ticket, operation, timeout);
                 };
-                self.administer(turn, at, ticket, None, timeout);
+                self.administer(turn, at, ticket, Lifecycle::Delete, timeout);
                 None
             }
         }
@@ -110,6 +123,14 @@ impl Quotas {
             turn.out.metrics.granted_local += 1;
             quota.counters.work.local += 1;
             return Some(self.grant(turn, at, amount, hold));
+        }
+
+        // More is out than the limit, wherever one asks; what comes back is not for this request.
+        if quota.avantan.share.table.is_over() {
+            turn.out.metrics.refused_local += 1;
+            let mut asked = SiteSet::default();
+            asked.insert(turn.here.position);
+            return Some(Outcome::Refused(Refusal::Exhausted { asked }));
         }
 
         // After a round in vain nothing is asked again for a while, unless what others have said since is enough for this
@@ -165,15 +186,13 @@ impl Quotas {
         let lasts = match hold {
             Hold::Counted => None,
             Hold::Open => {
-                let grant = Grant { quota: of, generation, amount, term: None };
+                let grant = Grant { quota: of, generation, amount, term: None, settled: false };
                 turn.out.batch.put(&grant_key(incarnation, number), &grant.encode());
                 None
             }
             Hold::For(micros) => {
-                // Where no majority of the clocks agrees, none of them says anything: all but one may be wrong.
-                let agreed = turn.here.agreed_at_most().filter(|_| turn.here.has_majority_within(POSTPONED));
-                let term = Term::starting(turn.here.now, agreed, turn.here.uptime, micros, turn.here.config.epsilon);
-                let value = Grant { quota: of, generation, amount, term: Some(term) }.encode();
+                let term = self.term(turn, micros);
+                let value = Grant { quota: of, generation, amount, term: Some(term), settled: false }.encode();
                 turn.out.batch.put(&grant_key(incarnation, number), &value);
                 turn.out.batch.put(&due_key(term.uptime, incarnation, number), &value);
                 self.note_due(term.uptime);
@@ -185,14 +204,14 @@ impl Quotas {
 
     fn release(&mut self, turn: &mut Turn, at: usize, amount: i64) -> Outcome {
         let quota = &self.list[at];
-        let limit = quota.limit().expect("looked at by the caller");
         if amount < 1 {
             return Outcome::Refused(Refusal::InvalidAmount);
         }
 
         // Whatever is here is not out; what is set aside for a round may be elsewhere by now, and out.
         let share = &quota.avantan.share;
-        let at_most = (limit - (share.tokens - share.held())).max(0);
+        let all = quota.all().expect("looked at by the caller");
+        let at_most = all.saturating_sub(share.tokens - share.held()).max(0);
         if amount > at_most {
             return Outcome::Refused(Refusal::AboveOut { at_most });
         }
@@ -204,32 +223,101 @@ impl Quotas {
         Outcome::Released { amount }
     }
 
-    fn release_grant(&mut self, turn: &mut Turn, view: &View, id: GrantId) -> Outcome {
-        if id.site != turn.here.site.me || id.incarnation != turn.here.site.incarnation {
-            return Outcome::Refused(Refusal::UnknownGrant);
-        }
-
-        // The view is from before this turn, which may have released the grant already.
-        let key = grant_key(id.incarnation, id.number);
-        let gone = self.grants.removed.contains(&id.number);
-        let Some(grant) = view.get(&key).filter(|_| !gone).and_then(|value| Grant::decode(value).ok()) else {
-            return Outcome::Refused(Refusal::UnknownGrant);
+    /// Gives a tracked grant back but for what is `used` of it.
+    fn release_grant(&mut self, turn: &mut Turn, view: &View, id: GrantId, used: i64) -> Outcome {
+        let grant = match self.tracked(turn, view, id) {
+            Some(_) if used < 0 => return Outcome::Refused(Refusal::InvalidAmount),
+            Some(grant) if used > grant.amount => {
+                return Outcome::Refused(Refusal::AboveGrant { amount: grant.amount });
+            }
+            Some(grant) if used > 0 && grant.settled => return Outcome::Refused(Refusal::Settled),
+            Some(grant) => grant,
+            None => return Outcome::Refused(Refusal::UnknownGrant),
         };
 
-        // The grant goes in the write that gives its tokens back, so that no release or end of it can do so again.
-        self.grants.removed.insert(id.number);
-        self.remove_grant(turn, id.number, &grant);
-
-        // A name that was forgotten was deleted before.
-        let Some(at) = self.position_of(grant.quota) else { return Outcome::Refused(Refusal::QuotaDeleted) };
-        let quota = &mut self.list[at];
-        if quota.limit().is_none() || quota.avantan.share.table.generation != grant.generation {
+        // The tokens of a generation that is gone went with it, and a name that was forgotten was deleted before.
+        let Some(at) = self.position_alive(&grant) else {
+            self.remove_grant(turn, id.number, &grant);
             return Outcome::Refused(Refusal::QuotaDeleted);
+        };
+
+        // The grant goes in the write that gives its tokens back, or shrinks in it, so that no release or end of it can do so again.
+        match used {
+            0 => self.remove_grant(turn, id.number, &grant),
+            _ => self.put_grant(turn, id.number, Grant { amount: used, settled: true, ..grant }),
         }
+        let quota = &mut self.list[at];
         turn.out.metrics.released += 1;
         quota.counters.work.local += 1;
-        self.reclaim(turn, at, grant.amount);
-        Outcome::Released { amount: grant.amount }
+        let amount = grant.amount - used;
+        if amount > 0 {
+            self.reclaim(turn, at, amount);
+        } else {
+            self.touch(at, Dirty::Hot);
+        }
+        Outcome::Released { amount }
+    }
+
+    /// Puts the end of a hold off.
+    fn extend_grant(&mut self, turn: &mut Turn, view: &View, id: GrantId, micros: u64) -> Outcome {
+        let grant = match self.tracked(turn, view, id) {
+            _ if !(MILLISECOND..=HOLD_MICROS).contains(&micros) => {
+                return Outcome::Refused(Refusal::InvalidAmount);
+            }
+            Some(grant) => grant,
+            None => return Outcome::Refused(Refusal::UnknownGrant),
+        };
+        let Some(before) = grant.term else { return Outcome::Refused(Refusal::NoEnd) };
+        if self.position_alive(&grant).is_none() {
+            self.remove_grant(turn, id.number, &grant);
+            return Outcome::Refused(Refusal::QuotaDeleted);
+        }
+
+        // Its holder was told of the earlier end as well, and may rely on whichever is later.
+        let term = self.term(turn, micros);
+        let term = Term { uptime: term.uptime.max(before.uptime), wall: term.wall.max(before.wall) };
+        turn.out.batch.delete(&due_key(before.uptime, id.incarnation, id.number));
+        self.put_grant(turn, id.number, Grant { term: Some(term), ..grant });
+        self.note_due(term.uptime);
+        Outcome::Extended { lasts: micros }
+    }
+
+    /// A tracked grant of this site's, as it is by now.
+    fn tracked(&self, turn: &Turn, view: &View, id: GrantId) -> Option<Grant> {
+        if id.site != turn.here.site.me || id.incarnation != turn.here.site.incarnation {
+            return None;
+        }
+
+        // The view is from before this turn, which may have changed the grant already.
+        match self.grants.touched.get(&id.number) {
+            Some(grant) => *grant,
+            None => view.get(&grant_key(id.incarnation, id.number)).and_then(|value| Grant::decode(value).ok()),
+        }
+    }
+
+    /// The position of a grant's quota, if that is still the one that it was granted of.
+    fn position_alive(&self, grant: &Grant) -> Option<usize> {
+        let at = self.position_of(grant.quota)?;
+        let quota = &self.list[at];
+        let is_alive = quota.limit().is_some() && quota.avantan.share.table.generation == grant.generation;
+        is_alive.then_some(at)
+    }
+
+    /// The term of a hold that begins now.
+    fn term(&self, turn: &Turn, micros: u64) -> Term {
+        // Where no majority of the clocks agrees, none of them says anything: all but one may be wrong.
+        let agreed = turn.here.agreed_at_most().filter(|_| turn.here.has_majority_within(POSTPONED));
+        Term::starting(turn.here.now, agreed, turn.here.uptime, micros, turn.here.config.epsilon)
+    }
+
+    /// Writes the rows of a tracked grant.
+    fn put_grant(&mut self, turn: &mut Turn, number: u64, grant: Grant) {
+        let (incarnation, value) = (turn.here.site.incarnation, grant.encode());
+        turn.out.batch.put(&grant_key(incarnation, number), &value);
+        if let Some(term) = grant.term {
+            turn.out.batch.put(&due_key(term.uptime, incarnation, number), &value);
+        }
+        self.grants.touched.insert(number, Some(grant));
     }
 
     /// Ends the holds in the first of the ranges that [`due_ranges`](super::row::due_ranges) named, if the view has them.
@@ -268,9 +356,7 @@ impl Quotas {
 
             // Tokens of a generation that is gone went with it.
             self.remove_grant(turn, number, &grant);
-            let Some(at) = self.position_of(grant.quota) else { continue };
-            let quota = &self.list[at];
-            if quota.limit().is_some() && quota.avantan.share.table.generation == grant.generation {
+            if let Some(at) = self.position_alive(&grant) {
                 turn.out.metrics.expired += 1;
                 self.reclaim(turn, at, grant.amount);
             }
@@ -291,6 +377,7 @@ impl Quotas {
         if let Some(term) = grant.term {
             turn.out.batch.delete(&due_key(term.uptime, turn.here.site.incarnation, number));
         }
+        self.grants.touched.insert(number, None);
     }
 
     /// Puts tokens back into the share.
@@ -303,10 +390,15 @@ impl Quotas {
         quota.avantan.share.tokens = quota.avantan.share.tokens.saturating_add(amount);
         quota.counters.released += amount as u128;
 
-        // What waits here may fit now.
+        // What waits here may fit now; or it is over the limit, and is to be taken.
+        let owes = quota.owes();
+        if owes {
+            quota.activity(&turn.here);
+        }
         if let Some(activity) = &mut quota.activity {
-            if activity.tick_at == NEVER {
-                activity.tick_at = turn.here.now.mono + RELAXED_TICK;
+            let soon = turn.here.now.mono + RELAXED_TICK;
+            if activity.tick_at == NEVER || (owes && activity.tick_at > soon) {
+                activity.tick_at = soon;
                 self.schedule(at);
             }
             self.serve(turn, at);

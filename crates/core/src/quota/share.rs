@@ -13,7 +13,7 @@ use super::announce::{Announcement, PAUSE};
 use super::book::{Quotas, RELAXED_TICK, TICK};
 use super::one::{Dirty, NEVER, PeerShare, Quota, Told};
 use crate::clock::{MILLISECOND, SECOND};
-use crate::id::Incarnation;
+use crate::id::{Incarnation, SiteId};
 use crate::peer::quota::{Digest, QuotaMessage};
 use crate::turn::{Here, Turn};
 
@@ -336,27 +336,38 @@ impl Quotas {
         let patience = 2 * turn.here.longest_round_trip() + 100 * MILLISECOND;
         let unrecorded = quota.limit().is_some() && !quota.avantan.may_vote(turn.here.site);
 
+        // A member that was in no round since the limit was changed may not know of it. It is told for a while; and, as it may have what
+        // is to be taken, until nothing is in excess.
+        let table = &quota.avantan.share.table;
+        let (is_over, is_changed) = (table.is_over(), table.limited != table.created);
+        let is_unreached =
+            |site: SiteId| is_changed && table.settled(site).is_none_or(|settled| settled.instance < table.limited);
+        let mut unreached = false;
+
         // The members to tell, and whether that is the same again, of which each is told ever more slowly.
         let mut unsettled = false;
         let mut tell = Vec::new();
         for (peer, share) in activity.peers.iter().enumerate() {
-            if peer == turn.here.position || !turn.here.config.redistribute || quota.limit().is_none() {
+            let may_not_know = is_unreached(turn.here.peers[peer].site);
+            let has_gifts = turn.here.config.redistribute || may_not_know;
+            if peer == turn.here.position || !has_gifts || quota.limit().is_none() {
                 continue;
             }
             let told = &share.told;
             let pending = quota.under_way(&turn.here, peer, share) > 0;
             unsettled |= pending;
+            unreached |= may_not_know && is_over;
             let news = (free - told.free).abs() >= noticeable
                 || (short > 0) != (told.short > 0)
                 || rate.abs_diff(told.rate) > (told.rate / 4).max(noticeable as u64 / 8).max(1);
             let repeat = pending && now >= told.at + (patience << told.repeats.min(6)).min(REPEAT);
             // The others may have missed that this site is new, and it has nothing else to tell: ever more slowly.
-            let greet = match unrecorded {
+            let greet = match unrecorded || may_not_know {
                 true => now >= told.at + (SECOND << told.repeats.min(GREETINGS)),
                 false => rate > 0 && told.at == 0 && now >= SECOND,
             };
             if turn.here.peers[peer].is_up(turn.here.now) && (news || repeat || greet) {
-                tell.push((peer, repeat || (greet && unrecorded)));
+                tell.push((peer, repeat || (greet && (unrecorded || may_not_know))));
             }
         }
         for (peer, repeat) in tell {
@@ -365,12 +376,13 @@ impl Quotas {
             activity.peers[peer].told.repeats += u32::from(repeat);
         }
         self.foresee(turn, at);
+        self.pay_excess(turn, at);
 
         // A quota at rest costs no time and little memory, but one about which another site has yet to be told is not at rest.
         let quota = &mut self.list[at];
-        let in_round = quota.avantan.in_round();
+        let (in_round, owes) = (quota.avantan.in_round(), quota.owes());
         let Some(activity) = &mut quota.activity else { return };
-        let busy = rate > 0 || !activity.waiting.is_empty() || !activity.admin.is_empty() || in_round;
+        let busy = owes || rate > 0 || !activity.waiting.is_empty() || !activity.admin.is_empty() || in_round;
         if busy || unrecorded {
             activity.active_at = now;
         }
@@ -379,7 +391,7 @@ impl Quotas {
             + match () {
                 () if busy && scarce => TICK,
                 () if busy || (now < activity.active_at + SECOND && !unrecorded) => RELAXED_TICK,
-                () if unsettled || unrecorded => SECOND,
+                () if unsettled || unrecorded || unreached => SECOND,
                 () if now < activity.active_at + REST || activity.leader.records() => REST,
                 () => {
                     quota.activity = None;

@@ -122,7 +122,7 @@ impl Quotas {
         Some(Tally {
             site: here.site.me,
             generation: share.table.generation,
-            limit: share.table.limit.unwrap_or(0),
+            limit: (share.table.limit.unwrap_or(0), share.table.excess),
             applied: share.applied,
             in_round: quota.avantan.in_round(),
             tokens: share.tokens,

@@ -19,12 +19,14 @@ pub fn count(
     incarnations: &[crate::id::Incarnation],
 ) -> Result<Shown, Refusal> {
     let newest = second.iter().flatten().max_by_key(|tally| (tally.generation, tally.applied));
-    let newest = newest.filter(|tally| tally.limit > 0).ok_or(Refusal::UnknownQuota)?.clone();
-    let (generation, limit) = (newest.generation, newest.limit);
+    let newest = newest.filter(|tally| tally.limit.0 > 0).ok_or(Refusal::UnknownQuota)?.clone();
+    let (generation, (limit, excess)) = (newest.generation, newest.limit);
+    // Tokens, gifts and what is in use add up to this.
+    let all = limit.saturating_add(excess).max(0);
 
     // A site that does not know this generation has nothing of it.
     let of_generation = |round: &[Option<Tally>]| -> Vec<Option<Tally>> {
-        let nothing = |site| Tally { site, generation, limit, ..Tally::default() };
+        let nothing = |site| Tally { site, generation, limit: (limit, excess), ..Tally::default() };
         let known = round.iter().map(|tally| {
             tally.as_ref().map(|tally| if tally.generation == generation { tally.clone() } else { nothing(tally.site) })
         });
@@ -60,23 +62,24 @@ pub fn count(
     let (mut least, mut most) = (least, most);
     if settled && most == least {
         // Includes what lost incarnations had granted or held.
-        let used = i128::from(limit) - tokens;
+        let used = i128::from(all) - tokens;
         (least, most) = (used, used);
     } else if reborn || !missing.is_empty() {
         // Tokens that move between two readings are read twice or not at all, and nobody knows what a lost incarnation
-        // had granted: then only the limit is certain.
-        (least, most) = (0, i128::from(limit));
+        // had granted: then only the limit is certain, and what was over it.
+        (least, most) = (0, i128::from(all));
     }
 
     // Clients that released what they never had have spoiled the count by so much.
-    let spoiled = (-net).max(tokens - i128::from(limit)).max(0);
+    let spoiled = (-net).max(tokens - i128::from(all)).max(0);
     let clamp = |value: i128, most: i64| value.clamp(0, i128::from(most)) as i64;
     Ok(Shown {
         name: name.to_owned(),
         limit,
-        // In use is what tokens and gifts leave of the limit, so whatever the totals allow, it is not more.
-        in_use_min: clamp(least, limit),
-        in_use_max: clamp(most, limit),
+        excess,
+        // In use is what tokens and gifts leave of all, so whatever the totals allow, it is not more.
+        in_use_min: clamp(least, all),
+        in_use_max: clamp(most, all),
         sites: second
             .iter()
             .enumerate()

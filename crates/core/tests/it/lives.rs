@@ -93,6 +93,26 @@ fn empty_mount_joins_nothing_and_the_healthy_disk_comes_back_whole() {
     assert!(granted(&cluster.done(2, acquire(70))), "all that is free can be had");
 }
 
+/// A second process was started for a site, on new storage and with a person's word that the site's own is lost. It has gone again before
+/// anybody heard its incarnation. What the site would answer from now on would be lost with its next start.
+#[test]
+fn site_in_whose_place_new_storage_was_noted_stops() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    cluster.run(2 * SECOND);
+    let (living, rows) = (cluster.hosts[2].node.take(), cluster.hosts[2].copy());
+    cluster.hosts[2].put_back(Default::default());
+    cluster.cut = vec![(0, 2), (1, 2)];
+    cluster.start(2);
+    cluster.run(SECOND);
+    cluster.cut.clear();
+
+    cluster.hosts[2].put_back(rows);
+    cluster.hosts[2].node = living;
+    cluster.run(3 * SECOND);
+    assert_eq!(cluster.hosts[2].node.as_ref().expect("runs").readiness(), Readiness::Stale);
+}
+
 /// One site that knows an earlier incarnation is enough, whoever else answers, and however often the storage asks.
 #[test]
 fn new_storage_that_one_site_knows_waits_for_a_persons_word() {

@@ -4,6 +4,7 @@ mod calls;
 mod clocks;
 mod cluster;
 mod contention;
+mod limits;
 mod lives;
 mod names;
 mod quotas;

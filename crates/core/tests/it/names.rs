@@ -104,13 +104,13 @@ fn names_of_quotas_that_are_deleted_or_were_never_created_go_everywhere_and_the_
         assert!(frozen(&cluster, at).is_empty());
     }
     assert_eq!(cluster.done(0, acquire(1)), Outcome::Refused(Refusal::UnknownQuota));
-    assert_eq!(cluster.done(2, Operation::ReleaseGrant { grant }), Outcome::Refused(Refusal::QuotaDeleted));
+    assert_eq!(cluster.done(2, Operation::ReleaseGrant { grant, used: 0 }), Outcome::Refused(Refusal::QuotaDeleted));
 
     // What comes by the name now is new, also to grants and operations of its former life.
     assert_eq!(cluster.done(2, create(30)), Outcome::Created { limit: 30 });
     cluster.run(SECOND);
     assert_eq!(cluster.share(0, "gpus").table.generation, 1);
-    assert_eq!(cluster.done(2, Operation::ReleaseGrant { grant }), Outcome::Refused(Refusal::UnknownGrant));
+    assert_eq!(cluster.done(2, Operation::ReleaseGrant { grant, used: 0 }), Outcome::Refused(Refusal::UnknownGrant));
     assert_eq!(cluster.show(1, "gpus").in_use_max, 0);
     assert_eq!(cluster.show(1, "stays").limit, 9);
     cluster.run(700 * SECOND);
@@ -459,10 +459,13 @@ fn grant_of_a_forgotten_quota_names_no_grant_that_comes_after_a_restart() {
             assert!(new.number < 1 << 49, "numbers are left out once");
             for grant in &old {
                 let refused = Outcome::Refused(Refusal::QuotaDeleted);
-                let outcome = cluster.done(1, Operation::ReleaseGrant { grant: *grant });
+                let outcome = cluster.done(1, Operation::ReleaseGrant { grant: *grant, used: 0 });
                 assert!(outcome == refused || outcome == Outcome::Refused(Refusal::UnknownGrant), "{outcome:?}");
             }
-            assert_eq!(cluster.done(1, Operation::ReleaseGrant { grant: new }), Outcome::Released { amount: 1 });
+            assert_eq!(
+                cluster.done(1, Operation::ReleaseGrant { grant: new, used: 0 }),
+                Outcome::Released { amount: 1 }
+            );
             cluster.kill(1);
         }
     }

@@ -6,7 +6,7 @@ use slackline_core::api::{
 };
 use slackline_core::chapter::Chapter as _;
 use slackline_core::clock::{MILLISECOND, SECOND};
-use slackline_core::id::{Incarnation, OperationId, SiteId};
+use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId};
 use slackline_core::machine::{ClientId, Input};
 use slackline_core::peer::quota::{Digest, QuotaMessage, Tally};
 use slackline_core::peer::{Body, PeerMessage};
@@ -72,8 +72,8 @@ fn hold_ends_by_itself_once_also_across_a_restart() {
     cluster.done(0, create(9));
     assert!(granted(&cluster.done(0, hold(3, Hold::For(10 * SECOND)))));
     let Outcome::Granted { grant, .. } = cluster.done(0, hold(2, Hold::For(10 * SECOND))) else { panic!() };
-    assert_eq!(cluster.done(0, Operation::ReleaseGrant { grant }), Outcome::Released { amount: 2 });
-    assert_eq!(cluster.done(0, Operation::ReleaseGrant { grant }), Outcome::Refused(Refusal::UnknownGrant));
+    assert_eq!(cluster.done(0, Operation::ReleaseGrant { grant, used: 0 }), Outcome::Released { amount: 2 });
+    assert_eq!(cluster.done(0, Operation::ReleaseGrant { grant, used: 0 }), Outcome::Refused(Refusal::UnknownGrant));
     cluster.run(4 * SECOND);
     assert_eq!(cluster.show(0, "gpus").in_use_max, 3);
     cluster.kill(0);
@@ -253,7 +253,7 @@ fn grants_of_a_deleted_quota_go_ten_minutes_after_it_and_those_of_others_stay() 
 
         // For a while its holder is told why.
         cluster.run(KEPT - 20 * SECOND);
-        let release = |grant| Operation::ReleaseGrant { grant };
+        let release = |grant| Operation::ReleaseGrant { grant, used: 0 };
         assert_eq!(cluster.done(1, release(dead[0])), Outcome::Refused(Refusal::QuotaDeleted));
         assert_eq!(tracked(&cluster, 1), 301);
         cluster.run(30 * SECOND);
@@ -273,7 +273,7 @@ fn quota_deleted_is_gone_everywhere_and_comes_back_as_a_new_generation() {
     cluster.run(SECOND);
     assert_eq!(cluster.done(0, acquire(1)), Outcome::Refused(Refusal::UnknownQuota));
     assert_eq!(cluster.done(1, create(30)), Outcome::Created { limit: 30 });
-    assert_eq!(cluster.done(1, Operation::ReleaseGrant { grant }), Outcome::Refused(Refusal::QuotaDeleted));
+    assert_eq!(cluster.done(1, Operation::ReleaseGrant { grant, used: 0 }), Outcome::Refused(Refusal::QuotaDeleted));
     let shown = cluster.show(0, "gpus");
     assert_eq!((shown.limit, shown.in_use_max), (30, 0));
     cluster.cut = vec![(0, 2), (2, 0)];
@@ -321,7 +321,7 @@ fn count_while_tokens_come_and_go_is_never_more_than_the_limit() {
     let incarnations = [Incarnation(1); 2];
     let tally = |site, acquired, released| {
         let (given, received) = (vec![(Incarnation(1), 0); 2], vec![(Incarnation(1), 0); 2]);
-        Some(Tally { site, limit: 60, acquired, released, given, received, ..Tally::default() })
+        Some(Tally { site, limit: (60, 0), acquired, released, given, received, ..Tally::default() })
     };
     let round = |acquired, released| members.map(|site| tally(site, acquired, released));
     // Each site granted 30, took them back and granted them again between the readings.
@@ -684,4 +684,103 @@ fn operations_on_unknown_names_beyond_the_bound_are_refused_as_overloaded() {
     // Their time passes: the room is free again.
     cluster.run(2 * SECOND);
     assert_eq!(cluster.hosts[0].node.as_ref().expect("runs").chapters().quotas.waiting(), 0);
+}
+
+fn settle(grant: GrantId, used: i64) -> Operation {
+    Operation::ReleaseGrant { grant, used }
+}
+
+fn extend(grant: GrantId, micros: u64) -> Operation {
+    Operation::ExtendGrant { grant, micros }
+}
+
+/// A grant, which must be had.
+fn grant(cluster: &mut Cluster, at: usize, operation: Operation) -> GrantId {
+    let outcome = cluster.done(at, operation);
+    let Outcome::Granted { grant, .. } = outcome else { panic!("{outcome:?}") };
+    grant
+}
+
+#[test]
+fn grant_settled_returns_what_was_not_used_once_and_the_rest_when_it_is_released() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    let open = grant(&mut cluster, 0, hold(20, Hold::Open));
+    assert_eq!(cluster.done(0, settle(open, 21)), Outcome::Refused(Refusal::AboveGrant { amount: 20 }));
+    assert_eq!(cluster.done(0, settle(open, -1)), Outcome::Refused(Refusal::InvalidAmount));
+    assert_eq!(cluster.done(0, settle(open, 7)), Outcome::Released { amount: 13 });
+    assert_eq!(cluster.show(1, "gpus").in_use_max, 7);
+    for used in [1, 7] {
+        assert_eq!(cluster.done(0, settle(open, used)), Outcome::Refused(Refusal::Settled));
+    }
+    cluster.kill(0);
+    cluster.start(0);
+    cluster.run(2 * SECOND);
+    assert_eq!(cluster.done(0, settle(open, 2)), Outcome::Refused(Refusal::Settled));
+    assert_eq!(cluster.done(0, settle(open, 0)), Outcome::Released { amount: 7 });
+    assert_eq!(cluster.done(0, settle(open, 0)), Outcome::Refused(Refusal::UnknownGrant));
+    assert_eq!(cluster.show(1, "gpus").in_use_max, 0);
+
+    // All of it is used.
+    let whole = grant(&mut cluster, 0, hold(5, Hold::Open));
+    assert_eq!(cluster.done(0, settle(whole, 5)), Outcome::Released { amount: 0 });
+    assert_eq!(cluster.done(0, settle(whole, 3)), Outcome::Refused(Refusal::Settled));
+    assert_eq!(cluster.show(1, "gpus").in_use_max, 5);
+}
+
+#[test]
+fn hold_settled_ends_with_what_is_left_of_it() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    let held = grant(&mut cluster, 0, hold(20, Hold::For(10 * SECOND)));
+    assert_eq!(cluster.done(0, settle(held, 4)), Outcome::Released { amount: 16 });
+    cluster.run(5 * SECOND);
+    assert_eq!(cluster.show(1, "gpus").in_use_max, 4);
+    cluster.run(7 * SECOND);
+    assert_eq!(cluster.show(1, "gpus").in_use_max, 0);
+    assert_eq!(cluster.done(0, settle(held, 1)), Outcome::Refused(Refusal::UnknownGrant));
+}
+
+#[test]
+fn operations_of_one_batch_that_settle_one_grant_take_effect_once() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    let open = grant(&mut cluster, 0, hold(20, Hold::Open));
+    let (site, incarnation, session) = cluster.session(0);
+    let each = [settle(open, 5), settle(open, 5), settle(open, 0), settle(open, 0)];
+    let submission = |(operation, sequence)| Submission { sequence, timeout: SECOND, operation };
+    let operations = each.into_iter().zip(10..).map(submission).collect();
+    cluster.request(0, 7, Request::Batch(Batch { site, incarnation, session, low: 1, operations }));
+    cluster.run(SECOND);
+    let outcomes: Vec<_> = (10..14).map(|sequence| cluster.outcome(0, sequence).expect("answered")).collect();
+    let refused = |refusal| Outcome::Refused(refusal);
+    let released = |amount| Outcome::Released { amount };
+    assert_eq!(outcomes, [released(15), refused(Refusal::Settled), released(5), refused(Refusal::UnknownGrant)]);
+    assert_eq!(cluster.show(1, "gpus").in_use_max, 0);
+}
+
+#[test]
+fn hold_extended_lasts_from_then_on_and_never_ends_earlier() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    let held = grant(&mut cluster, 0, hold(3, Hold::For(10 * SECOND)));
+    cluster.run(8 * SECOND);
+    assert_eq!(cluster.done(0, extend(held, 10 * SECOND)), Outcome::Extended { lasts: 10 * SECOND });
+    cluster.run(8 * SECOND);
+    assert_eq!(cluster.show(1, "gpus").in_use_max, 3);
+
+    // A shorter time does not bring the end forward; nor does a restart.
+    assert_eq!(cluster.done(0, extend(held, SECOND / 100)), Outcome::Extended { lasts: SECOND / 100 });
+    cluster.kill(0);
+    cluster.start(0);
+    cluster.run(SECOND);
+    assert_eq!(cluster.show(1, "gpus").in_use_max, 3);
+    cluster.run(4 * SECOND);
+    assert_eq!(cluster.show(1, "gpus").in_use_max, 0);
+    assert_eq!(cluster.done(0, extend(held, SECOND)), Outcome::Refused(Refusal::UnknownGrant));
+
+    let open = grant(&mut cluster, 0, hold(3, Hold::Open));
+    assert_eq!(cluster.done(0, extend(open, SECOND)), Outcome::Refused(Refusal::NoEnd));
+    assert_eq!(cluster.done(0, extend(held, 0)), Outcome::Refused(Refusal::InvalidAmount));
+    assert_eq!(cluster.done(1, extend(open, SECOND)), Outcome::Refused(Refusal::UnknownGrant), "another site's");
 }

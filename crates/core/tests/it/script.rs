@@ -131,10 +131,17 @@ impl Stage {
             "release" => match args.take("grant") {
                 Some(number) => {
                     let (site, incarnation, _) = self.cluster.session(at);
-                    Operation::ReleaseGrant { grant: GrantId { site, incarnation, number: number.parse()? } }
+                    let used = args.take("used").map_or(Ok(0), |text| text.parse())?;
+                    Operation::ReleaseGrant { grant: GrantId { site, incarnation, number: number.parse()? }, used }
                 }
                 None => Operation::Release { quota: args.word()?, amount: args.number()? },
             },
+            "set" => Operation::SetLimit { quota: args.word()?, limit: args.number()? },
+            "extend" => {
+                let (site, incarnation, _) = self.cluster.session(at);
+                let grant = GrantId { site, incarnation, number: args.number()? as u64 };
+                Operation::ExtendGrant { grant, micros: args.span("for", SECOND)? }
+            }
             "delete" => Operation::Delete { quota: args.word()? },
             "accept_loss" => Operation::AcceptLoss,
             "commit" => Operation::Commit(Box::new(self.transaction(at, &mut args)?)),

@@ -213,6 +213,9 @@ pub(crate) fn outcome(outcome: &Outcome) -> String {
         Outcome::Granted { grant, lasts: Some(lasts) } => format!("granted {} for {}", grant.number, millis(*lasts)),
         Outcome::Released { amount } => format!("released {amount}"),
         Outcome::Created { limit } => format!("created with {limit}"),
+        Outcome::Extended { lasts } => format!("lasts {}", millis(*lasts)),
+        Outcome::LimitSet { limit, excess: 0 } => format!("limit set to {limit}"),
+        Outcome::LimitSet { limit, excess } => format!("limit set to {limit}, {excess} in excess"),
         Outcome::Deleted => "deleted".to_owned(),
         Outcome::Committed { phases: 1 } => "committed in 1 phase".to_owned(),
         Outcome::Committed { phases } => format!("committed in {phases} phases"),
@@ -231,8 +234,11 @@ fn operation(operation: &Operation) -> String {
             Hold::For(micros) => format!("acquire {amount} of {quota} for {}", millis(*micros)),
         },
         Operation::Release { quota, amount } => format!("release {amount} of {quota}"),
-        Operation::ReleaseGrant { grant } => format!("release grant {}", grant.number),
+        Operation::ReleaseGrant { grant, used: 0 } => format!("release grant {}", grant.number),
+        Operation::ReleaseGrant { grant, used } => format!("settle grant {}, {used} used", grant.number),
+        Operation::ExtendGrant { grant, micros } => format!("extend grant {} by {}", grant.number, millis(*micros)),
         Operation::Create { quota, limit } => format!("create {quota} with {limit}"),
+        Operation::SetLimit { quota, limit } => format!("set the limit of {quota} to {limit}"),
         Operation::Delete { quota } => format!("delete {quota}"),
         Operation::AcceptLoss => "accept the loss".to_owned(),
         Operation::Commit(transaction) => {
@@ -392,7 +398,7 @@ fn quota(message: &QuotaMessage) -> String {
         QuotaMessage::Count { quota, .. } => format!("Count {quota}"),
         QuotaMessage::Counted { tally: None, .. } => "Counted: not known".to_owned(),
         QuotaMessage::Counted { tally: Some(tally), .. } => {
-            format!("Counted {} of {}, {} out", tally.tokens, tally.limit, tally.acquired - tally.released)
+            format!("Counted {} of {}, {} out", tally.tokens, tally.limit.0, tally.acquired - tally.released)
         }
     }
 }
@@ -440,7 +446,8 @@ fn agreement(message: &avantan::Message) -> String {
             Some(limit) => {
                 let rows = table.rows().iter().map(|settled| (settled.row.site, settled.row.after));
                 let rows: Vec<String> = rows.map(|(of, after)| format!("{} {after}", site(of))).collect();
-                format!("Decided {instance}: limit {limit}, {}", rows.join(", "))
+                let excess = if table.is_over() { format!(", excess {}", table.excess) } else { String::new() };
+                format!("Decided {instance}: limit {limit}{excess}, {}", rows.join(", "))
             }
             None => format!("Decided {instance}: no quota"),
         },
@@ -456,6 +463,7 @@ fn agreed(value: &avantan::Value) -> String {
         Lifecycle::Keep => rows,
         Lifecycle::Create { limit } => format!("create with {limit}, {rows}"),
         Lifecycle::Delete => format!("delete, {rows}"),
+        Lifecycle::Resize { limit } => format!("limit {limit}, {rows}"),
     }
 }
 
@@ -526,10 +534,11 @@ fn txn(now: Now, message: &Message) -> String {
                     let slacks = lines.iter().map(|line| line.slack.to_string()).collect::<Vec<_>>();
                     format!("Report slack of {of}: {}", none(slacks.join(", ")))
                 }
-                Says::Give { gives } => {
+                Says::Give { gives, awaited } => {
                     let gives =
                         gives.iter().map(|give| format!("{} to {}", give.amount, REGIONS[usize::from(give.to)]));
-                    format!("Give slack of {of}: {}", gives.collect::<Vec<_>>().join(", "))
+                    let ahead = if *awaited { "" } else { ", ahead" };
+                    format!("Give slack of {of}{ahead}: {}", gives.collect::<Vec<_>>().join(", "))
                 }
                 Says::Gifts { gifts } => {
                     let totals = gifts.iter().map(|gift| gift.total.to_string()).collect::<Vec<_>>();

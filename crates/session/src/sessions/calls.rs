@@ -120,7 +120,7 @@ impl Call {
     /// True if it is worth sending through another site before it has left: that may turn a call that nobody has seen into one
     /// that is in doubt, so only what can be done nowhere else.
     pub(super) fn may_be_relayed(&self) -> bool {
-        matches!(self.command, Command::ReleaseGrant { .. })
+        matches!(self.command, Command::ReleaseGrant { .. } | Command::ExtendGrant { .. })
     }
 
     /// It has never been carried out and never will be under its id: it is as if it had never left. Whoever calls this puts it

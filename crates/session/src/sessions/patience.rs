@@ -178,7 +178,9 @@ impl Sessions {
         // not been carried out, since this is the answer to that copy.
         let is_lost = outcome == Outcome::Unknown(UnknownReason::IncarnationLost);
         let may_start_again = match &call.command {
-            Command::ReleaseGrant { grant } => !is_lost || call.id.is_some_and(|id| id.incarnation < grant.incarnation),
+            Command::ReleaseGrant { grant, .. } => {
+                !is_lost || call.id.is_some_and(|id| id.incarnation < grant.incarnation)
+            }
             command => command.is_release() && is_lost && call.times_sent == 1,
         };
         if call.is_watched() && may_start_again && (is_lost || outcome == Outcome::Unknown(UnknownReason::Forgotten)) {
@@ -189,7 +191,10 @@ impl Sessions {
         // Nothing more can be done about these; whoever closes the client is told.
         let is_kept = match (&call.command, &outcome) {
             // The grant is not out any more, or went with its storage: there is nothing to give back.
-            (Command::ReleaseGrant { .. }, Outcome::Refused(Refusal::UnknownGrant | Refusal::QuotaDeleted)) => false,
+            (
+                Command::ReleaseGrant { .. },
+                Outcome::Refused(Refusal::UnknownGrant | Refusal::QuotaDeleted | Refusal::Settled),
+            ) => false,
             (Command::ReleaseGrant { .. }, Outcome::Unknown(UnknownReason::IncarnationLost)) => false,
             (_, Outcome::Refused(_)) => call.command.is_release(),
             (_, Outcome::Unknown(_)) => call.is_watched(),

@@ -392,7 +392,7 @@ fn dropped_acquire_with_its_reply_unread_is_given_back() {
     script.answer(1, &[(1, granted(33))]);
     script.book.abandon(key, script.now);
     let batch = script.batch().expect("the undoing");
-    assert!(matches!(batch.operations[0].operation, Operation::ReleaseGrant { grant } if grant.number == 33));
+    assert!(matches!(batch.operations[0].operation, Operation::ReleaseGrant { grant, .. } if grant.number == 33));
 }
 
 #[test]

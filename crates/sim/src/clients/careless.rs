@@ -235,7 +235,9 @@ impl Simulation {
         let victim = victim.unwrap_or_else(|| floor + self.rng.below(span));
         let waits = ops_wait(op(victim));
         let beyond = if self.rng.one_in(4) { 600 } else { 3 };
-        let target = victim + SESSION_WINDOW - 1 + self.rng.below(beyond);
+        // Nor so far that the site takes the number for a mistyped one. It has seen one that is a window above the floor.
+        let far = session.floor + 2 * SESSION_WINDOW;
+        let target = (victim + SESSION_WINDOW - 1 + self.rng.below(beyond)).min(far);
         if target < session.next {
             return;
         }

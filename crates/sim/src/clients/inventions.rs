@@ -25,7 +25,10 @@ impl Simulation {
             2..=3 => {
                 let number = 1 + self.rng.below(1_000_000_000);
                 let site = self.settings.members[self.rng.below(world.len() as u64) as usize];
-                Operation::ReleaseGrant { grant: GrantId { site, incarnation: Incarnation(1), number: number << 20 } }
+                {
+                    let grant = GrantId { site, incarnation: Incarnation(1), number: number << 20 };
+                    Operation::ReleaseGrant { grant, used: self.rng.below(2) as i64 }
+                }
             }
             // A creation of what exists, with its limit and with another.
             4..=5 => Operation::Create { quota: name(&PLENTY), limit: PLENTY.limit },
@@ -66,6 +69,11 @@ impl Simulation {
                 let quota = self.late(world.now());
                 let hold = if self.rng.one_in(2) { Hold::Counted } else { Hold::For(SECOND) };
                 Operation::Acquire { quota, amount: 1 + self.rng.below(4) as i64, hold }
+            }
+            // One whose limit changes while it is in use.
+            55..=58 => {
+                let quota = if self.rng.one_in(2) { self.late(world.now()) } else { self.fleeting(world.now()) };
+                return (Operation::SetLimit { quota, limit: 1 + self.rng.below(80) as i64 }, 5 * SECOND);
             }
             // Everything else is ordinary.
             _ => {

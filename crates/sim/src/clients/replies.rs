@@ -9,7 +9,7 @@ use crate::clock::EPSILON;
 use crate::invariants::answers::{self, Standing, is_definitive, is_of_one_copy};
 use crate::invariants::{limit, once, survival};
 use crate::oracle::Op;
-use crate::quotas::{KINDS, PLENTY};
+use crate::quotas::{KINDS, PLENTY, is_elastic};
 use crate::state::Simulation;
 use crate::state::clients::{Holding, Open, Session};
 use crate::state::post::Purpose;
@@ -270,6 +270,10 @@ impl Simulation {
             }
             (Operation::Release { amount, quota }, outcome) => match outcome {
                 Outcome::Released { .. } => self.probes.hit("operation: released by amount"),
+                // Its limit was raised, and the site may not know.
+                Outcome::Refused(Refusal::AboveOut { .. }) if is_elastic(quota) => {
+                    self.hold_again(now, at, op, *amount);
+                }
                 Outcome::Refused(Refusal::AboveOut { .. }) if *amount <= PLENTY.limit || quota == "huge" => {
                     let what = "a client released what it held, and was told that it is above what is out";
                     self.oracle.blame(limit::NAME, Err(what.to_owned()), id);
@@ -280,7 +284,11 @@ impl Simulation {
                 Outcome::Refused(_) => self.hold_again(now, at, op, *amount),
                 _ => {}
             },
-            (Operation::ReleaseGrant { grant }, outcome) => match outcome {
+            (Operation::ExtendGrant { .. }, Outcome::Extended { .. }) => self.probes.hit("operation: extended"),
+            (Operation::ReleaseGrant { used: 1.., .. }, Outcome::Released { .. }) => {
+                self.probes.hit("operation: settled");
+            }
+            (Operation::ReleaseGrant { grant, .. }, outcome) => match outcome {
                 Outcome::Released { .. } => self.probes.hit("operation: released by grant"),
                 Outcome::Refused(Refusal::UnknownGrant | Refusal::QuotaDeleted) => {
                     self.judge_unknown(op, *grant, outcome)
@@ -290,6 +298,10 @@ impl Simulation {
                 _ => {}
             },
             (Operation::Create { .. }, Outcome::Created { .. }) => self.created(now, book),
+            (Operation::SetLimit { .. }, Outcome::LimitSet { excess, .. }) => self.probes.hit(match excess {
+                0 => "operation: limit set",
+                _ => "operation: limit set below what is in use",
+            }),
             (Operation::Delete { .. }, Outcome::Deleted) => self.probes.hit("operation: deleted"),
             _ => {}
         }
@@ -352,13 +364,16 @@ impl Simulation {
         let Some(op) = self.oracle.grant(grant) else { return };
         let known = &self.oracle.ops[op as usize];
         let Some(tracked) = known.tracked else { return };
-        let Operation::Acquire { amount, .. } = known.operation else { return };
+        let amount = tracked.amount;
         if tracked.ended || tracked.until.is_some_and(|until| until <= now) {
             return;
         }
 
         // Another release of the same grant may still be carried out.
-        let releases = |open: &Open| self.oracle.ops[open.op as usize].operation == Operation::ReleaseGrant { grant };
+        let releases = |open: &Open| {
+            let operation = &self.oracle.ops[open.op as usize].operation;
+            matches!(operation, Operation::ReleaseGrant { grant: of, .. } if *of == grant)
+        };
         let client = &self.clients.all[at];
         let is_held = client.holdings.iter().any(|holding| holding.tracked == Some(grant));
         if is_held || client.open.iter().any(releases) {

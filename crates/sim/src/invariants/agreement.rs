@@ -27,6 +27,12 @@ impl Decisions {
             return Ok(());
         }
 
+        // While a limit stays, what is out beyond it only falls.
+        let before = self.tables.range(..instance).next_back().filter(|(_, before)| before.limited == table.limited);
+        if let Some((at, before)) = before.filter(|(_, before)| before.excess < table.excess) {
+            let (was, is) = (before.excess, table.excess);
+            return Err(format!("an excess has risen: from {was} in instance {at} to {is} in instance {instance}"));
+        }
         self.tables.insert(instance, table.clone());
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Conservation: tokens are moved, never made and never lost. For each generation of a quota, over all incarnations of all
 //! sites, live and lost:
 //!
-//! Σ tokens + Σ (granted − taken back) + Σ changes decided and not applied + Σ (given − received) = limit
+//! Σ tokens + Σ (granted − taken back) + Σ changes decided and not applied + Σ (given − received) = limit + excess
 //!
 //! Tokens that are set aside are among a site's tokens, so they count once. A site that is down counts with what its
 //! disk has. The tokens of a lost incarnation, and gifts from it and to it that never arrived, stay in the sum permanently.
@@ -62,6 +62,7 @@ pub fn sum(
 ) -> Result<Option<(i64, Sums)>, String> {
     let Some((_, newest)) = decisions.newest() else { return Ok(None) };
     let Some(limit) = newest.limit else { return Ok(None) };
+    let all = limit.saturating_add(newest.excess);
 
     let mut sums = Sums::default();
     for account in accounts {
@@ -120,10 +121,10 @@ pub fn sum(
             sums.lost += tokens;
         }
     }
-    Ok(Some((limit, sums)))
+    Ok(Some((all, sums)))
 }
 
-/// Returns true if the tokens add up to the limit.
+/// Returns true if the tokens add up to the limit, what is in excess of it included.
 pub fn check(limit: i64, sums: Sums) -> Result<(), String> {
     let total = sums.tokens + sums.under_way + sums.in_use + sums.lost;
     if total == i128::from(limit) {

@@ -21,6 +21,8 @@ struct Step {
     by: usize,
     /// True if some site has it durably, so that others may have been told.
     is_durable: bool,
+    /// True if another site has taken it, too.
+    is_told: bool,
 }
 
 /// What was forgotten, by epoch.
@@ -30,13 +32,16 @@ pub struct Steps(BTreeMap<u64, Step>);
 impl Steps {
     /// A site enters an epoch, in a batch that it hands out. True if nobody did before.
     pub fn enter(&mut self, site: usize, epoch: u64, names: &[String]) -> Result<bool, String> {
-        match self.0.get(&epoch) {
-            Some(known) if known.names == names => Ok(false),
+        match self.0.get_mut(&epoch) {
+            Some(known) if known.names == names => {
+                known.is_told |= known.by != site;
+                Ok(false)
+            }
             Some(known) if known.is_durable => {
                 Err(format!("in epoch {epoch}, {names:?} were forgotten, and elsewhere {:?}", known.names))
             }
             _ => {
-                self.0.insert(epoch, Step { names: names.to_vec(), by: site, is_durable: false });
+                self.0.insert(epoch, Step { names: names.to_vec(), by: site, is_durable: false, is_told: false });
                 Ok(true)
             }
         }
@@ -52,6 +57,11 @@ impl Steps {
     /// A site crashed: what it had decided and not made durable was never told.
     pub fn crashed(&mut self, site: usize) {
         self.0.retain(|_, step| step.is_durable || step.by != site);
+    }
+
+    /// A site has lost its disk: what it had decided, and nobody has heard, nobody ever will. The others decide anew.
+    pub fn lost(&mut self, site: usize) {
+        self.0.retain(|_, step| step.is_told || step.by != site);
     }
 
     /// Returns the number of times that a name was forgotten up to an epoch.
@@ -94,6 +104,14 @@ mod tests {
         assert_eq!(steps.enter(2, 1, &one), Ok(false));
         assert!(steps.enter(2, 1, &[]).is_err());
         assert_eq!((steps.life("one", 0), steps.life("one", 1), steps.life("two", 1)), (0, 1, 0));
+
+        // What only a lost disk knew is decided anew; what another site has heard stays.
+        steps.lost(1);
+        assert!(steps.enter(0, 1, &[]).is_err());
+        assert_eq!(steps.enter(0, 2, &one), Ok(true));
+        steps.became_durable(2);
+        steps.lost(0);
+        assert_eq!(steps.enter(1, 2, &[]), Ok(true));
     }
 
     #[test]

@@ -8,8 +8,36 @@ pub const NAME: &str = "holds come back once";
 pub struct Tracked {
     /// The true time at which its holder may still be using it; none for a grant without an end.
     pub until: Option<u64>,
+    /// Its tokens.
+    pub amount: i64,
+    /// True if what was not used of it came back.
+    pub settled: bool,
     /// True if the tokens came back.
     pub ended: bool,
+}
+
+/// What is not used of a grant comes back: `amount`, of which there are `used` left.
+pub fn settle(grant: &mut Tracked, used: i64, amount: i64) -> Result<(), String> {
+    if grant.ended || grant.settled {
+        return Err(format!("is settled although it is no more, or was settled before: {grant:?}"));
+    }
+    if used + amount != grant.amount {
+        return Err(format!("has {}, of which {used} are used and {amount} came back", grant.amount));
+    }
+    (grant.amount, grant.settled) = (used, true);
+    Ok(())
+}
+
+/// Its holder may be using it until another time.
+pub fn extend(grant: &mut Tracked, until: u64) -> Result<(), String> {
+    match &mut grant.until {
+        _ if grant.ended => Err("is extended although it is no more".to_owned()),
+        None => Err("is extended although it has no end".to_owned()),
+        Some(end) => {
+            *end = until.max(*end);
+            Ok(())
+        }
+    }
 }
 
 /// A grant ends at true time `now`: because it was released, or by itself.
@@ -43,14 +71,24 @@ mod tests {
 
     #[test]
     fn early_second_and_missing_ends_are_noticed() {
-        let timed = Tracked { until: Some(100), ended: false };
+        let timed = Tracked { until: Some(100), amount: 5, settled: false, ended: false };
         assert_eq!(check_end(&timed, 100, false), Ok(()));
         assert_eq!(check_end(&timed, 50, true), Ok(()));
         assert!(check_end(&timed, 99, false).is_err());
-        assert!(check_end(&Tracked { until: None, ended: false }, 99, false).is_err());
+        assert!(check_end(&Tracked { until: None, ..timed }, 99, false).is_err());
         assert!(check_end(&Tracked { ended: true, ..timed }, 200, true).is_err());
         assert_eq!(check_rest(&timed, 150, 60), Ok(()));
         assert!(check_rest(&timed, 170, 60).is_err());
         assert_eq!(check_rest(&Tracked { ended: true, ..timed }, 170, 60), Ok(()));
+
+        let mut grant = timed;
+        assert!(
+            settle(&mut grant.clone(), 3, 3).is_err() && settle(&mut Tracked { ended: true, ..timed }, 3, 2).is_err()
+        );
+        assert_eq!((settle(&mut grant, 3, 2), grant.amount), (Ok(()), 3));
+        assert!(settle(&mut grant, 3, 0).is_err(), "a second time");
+        assert_eq!((extend(&mut grant, 50), grant.until), (Ok(()), Some(100)));
+        assert_eq!((extend(&mut grant, 150), grant.until), (Ok(()), Some(150)));
+        assert!(extend(&mut Tracked { until: None, ..timed }, 50).is_err());
     }
 }

@@ -58,6 +58,14 @@ pub fn check_shown(shown: Option<&Shown>, sums: Sums) -> Result<(), String> {
     Ok(())
 }
 
+/// What is over the limit is taken from whoever has something: nobody grants until then.
+pub fn check_paid(excess: i64, sums: Sums) -> Result<(), String> {
+    if excess > 0 && sums.tokens > 0 {
+        return Err(format!("{} tokens are here, and {excess} more are out than the limit", sums.tokens));
+    }
+    Ok(())
+}
+
 /// Clients have given everything back; nothing is in use but what they cannot know of.
 pub fn check_returned(in_use: i128, in_doubt: i128) -> Result<(), String> {
     if !(0..=in_doubt).contains(&in_use) {

@@ -8,6 +8,7 @@ use super::{Op, Oracle};
 use crate::invariants::agreement;
 use crate::invariants::answers::is_of_one_copy;
 use crate::invariants::conservation::{self, Account, Sums};
+use crate::invariants::limit;
 use crate::invariants::once::is_done;
 
 impl Oracle {
@@ -63,11 +64,17 @@ impl Oracle {
             self.counts.released_aside += u64::from(account.taken_back > before.taken_back);
         }
 
+        // Under the same table as before, so it knew.
+        let has_granted =
+            before.is_some_and(|before| before.applied == account.applied && account.granted > before.granted);
+        let granting = limit::check_granting(has_granted, share.table.excess);
+
         let known = book.decisions.newest().map(|(instance, _)| instance);
         let found = book.decisions.note(share.applied, &share.table);
         let is_new = was.as_ref() != Some(&account) || book.decisions.newest().map(|(instance, _)| instance) != known;
         book.live[site] = Some(account);
         self.blame(agreement::NAME, found, format_args!("quota {} at site {site}", quota.name()));
+        self.blame(limit::NAME, granting, format_args!("quota {} at site {site}", quota.name()));
         (at, is_new)
     }
 
@@ -138,7 +145,7 @@ impl Oracle {
 
         let amount = |op: &Op| match &op.operation {
             Operation::Acquire { amount, .. } | Operation::Release { amount, .. } => i128::from(*amount),
-            Operation::ReleaseGrant { grant } => {
+            Operation::ReleaseGrant { grant, .. } => {
                 let granted = self.grant(*grant).map(|granted| &self.ops[granted as usize].operation);
                 let Some(Operation::Acquire { amount, .. }) = granted else { return 0 };
                 i128::from(*amount)

@@ -1,8 +1,8 @@
 //! What sites have made durable. Batches are read when they are handed out, because the machine that knows what they mean is at hand
 //! then; they count when they are durable, and those that a crash loses never count.
 
-use slackline_core::api::{Hold, Operation, Outcome};
-use slackline_core::id::Incarnation;
+use slackline_core::api::{Hold, Operation, Outcome, Refusal};
+use slackline_core::id::{Incarnation, OperationId};
 use slackline_core::machine::{Batch, Seq};
 use slackline_core::node::{Node, read_outcome_key};
 use slackline_core::quota::{quota_number, read_grant_key};
@@ -46,8 +46,14 @@ impl Oracle {
                 }
                 OUTCOME => {
                     let Some((op, outcome)) = self.outcome_in(site, incarnation, key, value) else { continue };
-                    if let Operation::ReleaseGrant { grant } = self.ops[op as usize].operation {
-                        released.push(grant.number);
+                    // What is asked of a grant of a quota that is gone ends it.
+                    let is_gone = outcome == Outcome::Refused(Refusal::QuotaDeleted);
+                    match self.ops[op as usize].operation {
+                        Operation::ReleaseGrant { grant, used: 0 } => released.push(grant.number),
+                        Operation::ReleaseGrant { grant, .. } | Operation::ExtendGrant { grant, .. } if is_gone => {
+                            released.push(grant.number);
+                        }
+                        _ => {}
                     }
                     changes.push(Change::Outcome { op, outcome, book: None, generation: 0 });
                 }
@@ -200,7 +206,7 @@ impl Oracle {
 
             let Some((_, table)) = book.decisions.newest() else { continue };
             let Some(of) = table.limit.filter(|_| table.generation == generation) else { continue };
-            let found = limit::check(in_use, of, "the sites'");
+            let found = limit::check(in_use, of.saturating_add(table.excess), "the sites'");
             if found.is_err() {
                 let about = format!("quota {}", book.name);
                 self.blame(limit::NAME, found, about);
@@ -235,19 +241,38 @@ impl Oracle {
                 if *hold != Hold::Counted {
                     // Holders count from when they sent the request, and stop early by what clocks may err.
                     let until = lasts.map(|lasts| op.sent.first + lasts.saturating_sub(EPSILON as u64));
-                    op.tracked = Some(Tracked { until, ended: false });
+                    op.tracked = Some(Tracked { until, amount: *amount, settled: false, ended: false });
                     self.grants.insert((site, incarnation, grant.number), at);
                 }
             }
             (_, Outcome::Released { amount }) => used.1 = *amount as u128,
             _ => {}
         }
+        let (operation, first_sent) = (op.operation.clone(), op.sent.first);
 
         self.blame(once::NAME, found, about);
+        self.changed_grant(operation, outcome, first_sent, about);
         if let Some(book) = book.filter(|_| used != (0, 0)) {
             self.count(site, incarnation, book, generation, used);
             moved.push((book, generation));
         }
+    }
+
+    /// A tracked grant was settled, or its end was put off.
+    fn changed_grant(&mut self, operation: Operation, outcome: &Outcome, first_sent: u64, about: OperationId) {
+        let (Operation::ReleaseGrant { grant, .. } | Operation::ExtendGrant { grant, .. }) = &operation else { return };
+        let Some(granted) = self.grant(*grant) else { return };
+        let Some(tracked) = self.ops[granted as usize].tracked.as_mut() else { return };
+        let found = match (operation, outcome) {
+            (Operation::ReleaseGrant { used, .. }, Outcome::Released { amount }) if used > 0 => {
+                holds::settle(tracked, used, *amount)
+            }
+            (Operation::ExtendGrant { .. }, Outcome::Extended { lasts }) => {
+                holds::extend(tracked, first_sent + lasts.saturating_sub(EPSILON as u64))
+            }
+            _ => Ok(()),
+        };
+        self.blame(holds::NAME, found, about);
     }
 
     /// A tracked grant is over, durably; the book and the generation that it was of, and its tokens.
@@ -268,10 +293,7 @@ impl Oracle {
 
         let about = op.id;
         let (book, generation) = (op.book, op.generation);
-        let amount = match op.operation {
-            Operation::Acquire { amount, .. } => amount as u128,
-            _ => 0,
-        };
+        let amount = tracked.amount as u128;
         self.blame(holds::NAME, found, about);
         Some((book?, generation, amount))
     }
@@ -338,6 +360,7 @@ impl Oracle {
         let incarnation = self.sites[site].present;
 
         self.lost.insert((site, incarnation));
+        self.forgotten.lost(site);
 
         // Gifts on their way to it arrive nowhere; what it has received is in its own account.
         for book in &self.books {

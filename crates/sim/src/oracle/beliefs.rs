@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use slackline_core::avantan::Table;
 use slackline_core::machine::ClientId;
 
 use super::{Counting, Held, Oracle};
@@ -32,7 +33,8 @@ impl Oracle {
 
         // Sites may not have taken the tokens of an earlier generation back; they count against its own limit alone.
         let table = of_book.decisions.newest().map(|(_, table)| table);
-        if let Some(of) = table.filter(|table| table.generation == generation).and_then(|table| table.limit) {
+        let all = |table: &Table| Some(table.limit?.saturating_add(table.excess));
+        if let Some(of) = table.filter(|table| table.generation == generation).and_then(all) {
             let found = limit::check(held, of, "the clients'").map_err(|what| what + &self.holders(book));
             if found.is_err() {
                 let about = format!("quota {}, at {}", self.books[book].name, self.ops[op as usize].id);

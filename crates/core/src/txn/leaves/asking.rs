@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Asking, Held, Lack, Leaf, Leaves, Making, Purpose, Stage, TRIES, Timer, WAITED, WAITED_SHOWN, Want, say};
 use crate::api::{Synchronization, SynchronizationCause};
-use crate::clock::MILLISECOND;
+use crate::clock::{MILLISECOND, SECOND};
 use crate::codec::clamped;
 use crate::config::Slack;
 use crate::id::{OperationId, SiteId};
@@ -18,6 +18,9 @@ use crate::txn::locks::Locks;
 
 /// So many groups of leaves are asked at a time for slack that is lacking.
 const AT_A_TIME: usize = 2;
+/// Near leaves alone share what they have if they will still have what is lacking after this time, in microseconds. If they had less,
+/// each of them would be short soon, and ask the others.
+const COMFORT: u64 = SECOND;
 
 impl Asking {
     /// True if parts wait for it.
@@ -285,7 +288,7 @@ impl Leaves {
             let of = lines.filter(|(_, line)| line.clause == clause);
             of.map(|(home, line)| {
                 let trip = turn.here.round_trip(SiteId::new(home, turn.here.site.me.lane));
-                i128::from(sure(&outlook_of(line), trip))
+                i128::from(sure(&outlook_of(line), trip.max(COMFORT)))
             })
             .sum()
         };
@@ -346,15 +349,16 @@ impl Leaves {
         if asking.is_awaited() && asking.tries == 1 && !gives.is_empty() {
             leaf.counts.rebalances += 1;
         }
-        if !asking.is_awaited() {
+        let awaited = asking.is_awaited();
+        if !awaited {
             leaf.asking = None;
         } else {
             self.timers.insert((until, Timer::Asked(making.clone())));
         }
         for (home, gives) in gives {
             match home == me.region {
-                true => self.give(turn, locks, making, gives),
-                false => say(&mut turn.out, SiteId::new(home, me.lane), making, Says::Give { gives }),
+                true => self.give(turn, locks, making, gives, &BTreeSet::new()),
+                false => say(&mut turn.out, SiteId::new(home, me.lane), making, Says::Give { gives, awaited }),
             }
         }
 

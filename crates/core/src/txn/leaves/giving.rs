@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Given, Leaves, Making, Order, PERIOD, Stage, Timer, say};
-use crate::clock::SECOND;
+use crate::clock::{MILLISECOND, SECOND};
 use crate::codec::clamped;
 use crate::id::SiteId;
 use crate::object::message::{Gave, Reported, Says, Wanted};
@@ -24,6 +24,24 @@ impl Leaves {
         clauses: &[u32],
     ) {
         let me = turn.here.site.me;
+
+        // A plan may come of it that has its part for this leaf. Until then it asks for nothing ahead itself: of several plans that rest on
+        // the same reports, each would have it give away what another one left it.
+        let plan_at = turn.here.now.mono + 2 * turn.here.round_trip(SiteId::new(from, me.lane)) + 50 * MILLISECOND;
+        // Nor is that put off again while it is put off: where others ask all the time, this leaf asks in between.
+        // Between two there is no third that both would take from.
+        let now = turn.here.now.mono;
+        for clause in clauses {
+            let leaf = self.leaves.get_mut(making).filter(|leaf| leaf.homes.len() > 2);
+            let held = leaf.and_then(|leaf| leaf.clauses.get_mut(*clause));
+            if let Some(held) = held.filter(|held| held.look_at <= now) {
+                held.look_at = plan_at;
+            }
+        }
+
+        if let Some(leaf) = self.leaves.get_mut(making) {
+            leaf.reported.insert(from, turn.here.now.mono);
+        }
         let leaf = self.leaves.get(making).filter(|leaf| leaf.stage == Stage::Kept);
         let line = |clause: &u32| {
             let held = leaf?.clauses.get(*clause)?;
@@ -62,8 +80,26 @@ impl Leaves {
         }
     }
 
-    /// Gives slack as it was advised, as far as it is here.
-    pub(super) fn give(&mut self, turn: &mut Turn, locks: &Locks, making: &Making, gives: Vec<Wanted>) {
+    /// The clauses of which another home's plan rests on an outdated report: by another plan, this leaf gave some away since.
+    pub(super) fn given_since_report(&self, making: &Making, planner: u16, gives: &[Wanted]) -> BTreeSet<u32> {
+        // Between two each gives to the other alone, and neither takes what a third was to get.
+        let leaf = self.leaves.get(making).filter(|leaf| leaf.homes.len() > 2);
+        let Some(leaf) = leaf else { return BTreeSet::new() };
+        let reported = leaf.reported.get(&planner).copied().unwrap_or(0);
+        let gave = |clause: &u32| leaf.gave.get(clause).is_some_and(|gave| *gave > reported);
+        gives.iter().map(|give| give.clause).filter(gave).collect()
+    }
+
+    /// Gives slack as it was advised, as far as it is here. Of clauses of which the advice is `outdated`, only its rates count: the
+    /// amounts together would be more than any of the plans meant to take from here.
+    pub(super) fn give(
+        &mut self,
+        turn: &mut Turn,
+        locks: &Locks,
+        making: &Making,
+        gives: Vec<Wanted>,
+        outdated: &BTreeSet<u32>,
+    ) {
         let now = turn.here.now;
         let mut given: BTreeMap<u16, Vec<u32>> = BTreeMap::new();
         let Some(leaf) = self.leaves.get(making).filter(|leaf| leaf.stage == Stage::Kept) else { return };
@@ -84,8 +120,13 @@ impl Leaves {
             if rate_before == 0 && rate > 0 {
                 self.timers.insert((next_give(now.mono), Timer::Give(making.clone(), clause)));
             }
-            let given_now = self.give_some(turn, locks, making, clause, to, i128::from(amount));
-            self.leaves.get_mut(making).expect("looked up above").counts.gifts += u64::from(given_now > 0);
+            let amount = if outdated.contains(&clause) { 0 } else { i128::from(amount) };
+            let given_now = self.give_some(turn, locks, making, clause, to, amount);
+            let leaf = self.leaves.get_mut(making).expect("looked up above");
+            if given_now > 0 {
+                leaf.counts.gifts += 1;
+                leaf.gave.insert(clause, now.mono);
+            }
 
             // The receiver counts on the rate when it looks how long it will last. Who ends an order need not be the receiver.
             if given_now > 0 || rate != rate_before {

@@ -62,6 +62,10 @@ pub(super) struct Leaf {
     pub(super) plans: u32,
     /// The monotonic time at which it gave something last in this life of the site; zero if it has not.
     pub(super) gave_at: u64,
+    /// The monotonic time of the last report to each home that has asked, in this life of the site.
+    pub(super) reported: BTreeMap<u16, u64>,
+    /// The monotonic time at which some of each clause was last given away by a plan, in this life of the site.
+    pub(super) gave: BTreeMap<u32, u64>,
     /// What it has counted since this life of the site began.
     pub(super) counts: Counts,
 }

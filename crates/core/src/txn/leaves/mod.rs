@@ -326,6 +326,8 @@ impl Leaves {
                 pressed: BTreeMap::new(),
                 plans,
                 gave_at: 0,
+                reported: BTreeMap::new(),
+                gave: BTreeMap::new(),
                 counts: Counts::default(),
             };
             for name in note.clauses.iter().flat_map(|(_, terms, _)| terms.iter().map(|term| &term.name)) {
@@ -526,7 +528,11 @@ impl Leaves {
         match says {
             Says::Ask { token, clauses } => self.answer(turn, locks, making, from, token, &clauses),
             Says::Report { token, lines } => self.reported(turn, locks, making, from, token, lines),
-            Says::Give { gives } => self.give(turn, locks, making, gives),
+            Says::Give { gives, awaited } => {
+                // What a write waits for it gets even if the plan reckoned with what others got since.
+                let outdated = if awaited { BTreeSet::new() } else { self.given_since_report(making, from, &gives) };
+                self.give(turn, locks, making, gives, &outdated);
+            }
             Says::Gifts { gifts } => self.take_gifts(turn, locks, making, from, gifts),
             Says::Retracted if from == making.0.home => self.retracted(turn, making),
             Says::Retracted | Says::Retract { .. } => turn.out.metrics.ignored += 1,

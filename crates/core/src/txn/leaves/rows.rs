@@ -61,6 +61,8 @@ impl Leaves {
             pressed: BTreeMap::new(),
             plans: PLANS,
             gave_at: 0,
+            reported: BTreeMap::new(),
+            gave: BTreeMap::new(),
             counts: Counts::default(),
         };
         if !self.leaves.contains(&making) {

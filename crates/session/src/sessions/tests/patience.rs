@@ -59,7 +59,7 @@ fn frozen_site_acquire_goes_elsewhere_and_its_late_grant_is_given_back_once() {
     assert!(!script.book.is_silent());
     script.answer(1, &[(1, granted(33))]);
     script.asked(id(1, 1), granted(33));
-    assert_eq!(only(script.batch()), Operation::ReleaseGrant { grant: grant(33) });
+    assert_eq!(only(script.batch()), Operation::ReleaseGrant { grant: grant(33), used: 0 });
     assert_eq!(script.request(), None, "given back once");
     // The connection breaks before the answer: the same id again.
     script.disconnect();
@@ -215,8 +215,10 @@ fn release_that_left_is_handed_over_and_sent_under_its_id_until_it_is_answered()
 fn both_handed_over() -> Script {
     let mut script = Script::connected();
     let terms = script.impatient();
-    let keys =
-        [script.submit_on(release(4), terms), script.submit_on(Command::ReleaseGrant { grant: grant(7) }, terms)];
+    let keys = [
+        script.submit_on(release(4), terms),
+        script.submit_on(Command::ReleaseGrant { grant: grant(7), used: 0 }, terms),
+    ];
     script.batch().expect("nothing is under way");
     script.disconnect();
     script.sweep(SECOND);
@@ -235,7 +237,7 @@ fn handed_over_release_that_is_refused_for_good_is_repeated_only_by_grant() {
     assert!(script.left().contains(&(Some(id(1, 1)), Some(full))));
     assert_eq!(script.request(), None, "not at once");
     script.sweep(UNHURRIED_PAUSE);
-    assert_eq!(only(script.batch()), Operation::ReleaseGrant { grant: grant(7) });
+    assert_eq!(only(script.batch()), Operation::ReleaseGrant { grant: grant(7), used: 0 });
 }
 
 #[test]
@@ -268,8 +270,9 @@ fn unsent_release_of_a_grant_is_handed_over_with_an_id_that_it_keeps() {
     let mut script = Script::connected();
     script.disconnect();
     let terms = Terms { pinned: true, ..script.impatient() };
-    let keys: Vec<_> =
-        (1..=2).map(|number| script.submit_on(Command::ReleaseGrant { grant: grant(number) }, terms)).collect();
+    let keys: Vec<_> = (1..=2)
+        .map(|number| script.submit_on(Command::ReleaseGrant { grant: grant(number), used: 0 }, terms))
+        .collect();
     script.sweep(SECOND);
     for (key, sequence) in keys.into_iter().zip(1..) {
         let finished = script.poll(key).expect("told");
@@ -290,7 +293,7 @@ fn unsent_release_of_a_grant_is_handed_over_with_an_id_that_it_keeps() {
 fn without_a_session_a_release_stays_with_its_caller() {
     let mut script = Script::new();
     let terms = Terms { pinned: true, ..script.impatient() };
-    let key = script.submit_on(Command::ReleaseGrant { grant: grant(1) }, terms);
+    let key = script.submit_on(Command::ReleaseGrant { grant: grant(1), used: 0 }, terms);
     script.sweep(5 * SECOND);
     assert!(script.poll(key).is_none(), "it has no id that could be told");
     script.sweep(5 * SECOND);
@@ -301,8 +304,10 @@ fn without_a_session_a_release_stays_with_its_caller() {
 fn handed_over_release_whose_site_lost_its_incarnation_is_not_repeated() {
     let mut script = Script::connected();
     let terms = script.impatient();
-    let keys =
-        [script.submit_on(release(4), terms), script.submit_on(Command::ReleaseGrant { grant: grant(7) }, terms)];
+    let keys = [
+        script.submit_on(release(4), terms),
+        script.submit_on(Command::ReleaseGrant { grant: grant(7), used: 0 }, terms),
+    ];
     script.batch().expect("nothing is under way");
     script.disconnect();
     script.sweep(SECOND);
@@ -323,7 +328,11 @@ fn handed_over_release_that_left_once_to_a_new_incarnation_is_repeated_under_a_n
     script.disconnect();
     let terms = Terms { pinned: true, ..script.impatient() };
     let newer = GrantId { incarnation: Incarnation(2), ..grant(1) };
-    let acts = [release(4), Command::ReleaseGrant { grant: newer }, Command::ReleaseGrant { grant: grant(7) }];
+    let acts = [
+        release(4),
+        Command::ReleaseGrant { grant: newer, used: 0 },
+        Command::ReleaseGrant { grant: grant(7), used: 0 },
+    ];
     let keys = acts.map(|act| script.submit_on(act, terms));
     script.sweep(SECOND);
     assert!(keys.into_iter().all(|key| script.poll(key).is_some()), "handed over");
@@ -336,7 +345,7 @@ fn handed_over_release_that_left_once_to_a_new_incarnation_is_repeated_under_a_n
     let batch = script.batch().expect("what its site has not seen");
     let operations: Vec<_> = batch.operations.into_iter().map(|submission| submission.operation).collect();
     let by_amount = Operation::Release { quota: "gpus".into(), amount: 4 };
-    assert_eq!(operations, [by_amount, Operation::ReleaseGrant { grant: newer }]);
+    assert_eq!(operations, [by_amount, Operation::ReleaseGrant { grant: newer, used: 0 }]);
     script.answer(2, &[1, 2].map(|sequence| (sequence, Outcome::Released { amount: 1 })));
     assert!(script.left().is_empty() && script.book.calls.watched() == 0);
 }
@@ -357,7 +366,7 @@ fn handed_over_release_whose_session_ended_is_repeated_only_by_grant() {
         }
     }
     let operations: Vec<_> = repeated.into_iter().map(|submission| submission.operation).collect();
-    assert_eq!(operations, [Operation::ReleaseGrant { grant: grant(7) }]);
+    assert_eq!(operations, [Operation::ReleaseGrant { grant: grant(7), used: 0 }]);
     assert!(script.left().contains(&(Some(id(1, 1)), Some(Outcome::Unknown(UnknownReason::Forgotten)))));
 }
 
