@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use slackline::{Client, Grant, Limit, ParseNameError, Shown, Total};
+use slackline::{Client, Grant, GrantId, Limit, ParseNameError, Shown, Total};
 
 use crate::duration;
 use crate::end::{End, Finish};
@@ -271,7 +271,7 @@ impl Settle {
     fn run(self) -> Result<End, Finish> {
         let Self { grant: text, used, json, connection } = self;
         connection.run(json, async move |client: Client| {
-            let grant = client.topology().parse_grant(&text).map_err(|error| explain(&text, &error))?;
+            let grant = grant_named(&client, &text)?;
             let amount = client.settle_grant(grant, used).await.done()?;
             let json = json!({ "outcome": "done", "grant": text, "used": used, "amount": amount });
             let site = client.topology().name(grant.site);
@@ -309,7 +309,7 @@ impl Extend {
     fn run(self) -> Result<End, Finish> {
         let Self { grant: text, hold, json, connection } = self;
         connection.run(json, async move |client: Client| {
-            let grant = client.topology().parse_grant(&text).map_err(|error| explain(&text, &error))?;
+            let grant = grant_named(&client, &text)?;
             let until = client.extend_grant(grant, hold).await.done()?;
             let left = until.saturating_duration_since(Instant::now());
             let json = json!({ "outcome": "done", "grant": text, "expires_in_ms": left.as_millis() as u64 });
@@ -384,12 +384,17 @@ impl Release {
 }
 
 async fn release_grant(client: &Client, text: &str) -> Result<End, Finish> {
-    let grant = client.topology().parse_grant(text).map_err(|error| explain(text, &error))?;
+    let grant = grant_named(client, text)?;
     let amount = client.release_grant(grant).await.done()?;
     let json = json!({ "outcome": "done", "grant": text, "amount": amount });
     let site = client.topology().name(grant.site);
     Ok(End::new(json, format!("released {text}: {}", counted(amount.unsigned_abs(), "token")))
         .answered(Answered::by(Some(site))))
+}
+
+/// The grant that `quota acquire` has printed this id of.
+fn grant_named(client: &Client, text: &str) -> Result<GrantId, Finish> {
+    client.topology().parse_grant(text).map_err(|error| explain(text, &error))
 }
 
 fn explain(text: &str, error: &ParseNameError) -> Finish {

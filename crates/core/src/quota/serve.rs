@@ -187,15 +187,12 @@ impl Quotas {
             Hold::Counted => None,
             Hold::Open => {
                 let grant = Grant { quota: of, generation, amount, term: None, settled: false };
-                turn.out.batch.put(&grant_key(incarnation, number), &grant.encode());
+                self.put_grant(turn, number, &grant);
                 None
             }
             Hold::For(micros) => {
-                let term = self.term(turn, micros);
-                let value = Grant { quota: of, generation, amount, term: Some(term), settled: false }.encode();
-                turn.out.batch.put(&grant_key(incarnation, number), &value);
-                turn.out.batch.put(&due_key(term.uptime, incarnation, number), &value);
-                self.note_due(term.uptime);
+                let term = Some(self.term(turn, micros));
+                self.put_grant(turn, number, &Grant { quota: of, generation, amount, term, settled: false });
                 Some(micros)
             }
         };
@@ -237,15 +234,13 @@ impl Quotas {
 
         // The tokens of a generation that is gone went with it, and a name that was forgotten was deleted before.
         let Some(at) = self.position_alive(&grant) else {
-            self.remove_grant(turn, id.number, &grant);
+            self.change_grant(turn, id.number, &grant, None);
             return Outcome::Refused(Refusal::QuotaDeleted);
         };
 
         // The grant goes in the write that gives its tokens back, or shrinks in it, so that no release or end of it can do so again.
-        match used {
-            0 => self.remove_grant(turn, id.number, &grant),
-            _ => self.put_grant(turn, id.number, Grant { amount: used, settled: true, ..grant }),
-        }
+        let left = (used > 0).then_some(Grant { amount: used, settled: true, ..grant });
+        self.change_grant(turn, id.number, &grant, left);
         let quota = &mut self.list[at];
         turn.out.metrics.released += 1;
         quota.counters.work.local += 1;
@@ -269,16 +264,14 @@ impl Quotas {
         };
         let Some(before) = grant.term else { return Outcome::Refused(Refusal::NoEnd) };
         if self.position_alive(&grant).is_none() {
-            self.remove_grant(turn, id.number, &grant);
+            self.change_grant(turn, id.number, &grant, None);
             return Outcome::Refused(Refusal::QuotaDeleted);
         }
 
         // Its holder was told of the earlier end as well, and may rely on whichever is later.
         let term = self.term(turn, micros);
         let term = Term { uptime: term.uptime.max(before.uptime), wall: term.wall.max(before.wall) };
-        turn.out.batch.delete(&due_key(before.uptime, id.incarnation, id.number));
-        self.put_grant(turn, id.number, Grant { term: Some(term), ..grant });
-        self.note_due(term.uptime);
+        self.change_grant(turn, id.number, &grant, Some(Grant { term: Some(term), ..grant }));
         Outcome::Extended { lasts: micros }
     }
 
@@ -310,14 +303,29 @@ impl Quotas {
         Term::starting(turn.here.now, agreed, turn.here.uptime, micros, turn.here.config.epsilon)
     }
 
+    /// Puts another grant in the place of a tracked one, or none. What the same turn still asks of it is asked of that.
+    fn change_grant(&mut self, turn: &mut Turn, number: u64, before: &Grant, after: Option<Grant>) {
+        match &after {
+            None => self.remove_grant(turn, number, before),
+            Some(after) => {
+                let earlier = before.term.filter(|_| after.term != before.term);
+                if let Some(term) = earlier {
+                    turn.out.batch.delete(&due_key(term.uptime, turn.here.site.incarnation, number));
+                }
+                self.put_grant(turn, number, after);
+            }
+        }
+        self.grants.touched.insert(number, after);
+    }
+
     /// Writes the rows of a tracked grant.
-    fn put_grant(&mut self, turn: &mut Turn, number: u64, grant: Grant) {
+    fn put_grant(&mut self, turn: &mut Turn, number: u64, grant: &Grant) {
         let (incarnation, value) = (turn.here.site.incarnation, grant.encode());
         turn.out.batch.put(&grant_key(incarnation, number), &value);
         if let Some(term) = grant.term {
             turn.out.batch.put(&due_key(term.uptime, incarnation, number), &value);
+            self.note_due(term.uptime);
         }
-        self.grants.touched.insert(number, Some(grant));
     }
 
     /// Ends the holds in the first of the ranges that [`due_ranges`](super::row::due_ranges) named, if the view has them.
@@ -377,7 +385,6 @@ impl Quotas {
         if let Some(term) = grant.term {
             turn.out.batch.delete(&due_key(term.uptime, turn.here.site.incarnation, number));
         }
-        self.grants.touched.insert(number, None);
     }
 
     /// Puts tokens back into the share.

@@ -349,8 +349,8 @@ impl Quotas {
         let mut tell = Vec::new();
         for (peer, share) in activity.peers.iter().enumerate() {
             let may_not_know = is_unreached(turn.here.peers[peer].site);
-            let has_gifts = turn.here.config.redistribute || may_not_know;
-            if peer == turn.here.position || !has_gifts || quota.limit().is_none() {
+            let is_told = turn.here.config.redistribute || may_not_know;
+            if peer == turn.here.position || !is_told || quota.limit().is_none() {
                 continue;
             }
             let told = &share.told;

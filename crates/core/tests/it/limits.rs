@@ -5,14 +5,10 @@ use slackline_core::clock::SECOND;
 use slackline_core::id::OperationId;
 
 use crate::cluster::Cluster;
-use crate::quotas::{acquire, create, granted};
+use crate::quotas::{acquire, create, granted, release};
 
 fn set(limit: i64) -> Operation {
     Operation::SetLimit { quota: "gpus".into(), limit }
-}
-
-fn release(amount: i64) -> Operation {
-    Operation::Release { quota: "gpus".into(), amount }
 }
 
 fn is_exhausted(outcome: &Outcome) -> bool {

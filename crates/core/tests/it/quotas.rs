@@ -31,7 +31,7 @@ fn hold(amount: i64, hold: Hold) -> Operation {
     Operation::Acquire { quota: "gpus".into(), amount, hold }
 }
 
-fn release(amount: i64) -> Operation {
+pub(crate) fn release(amount: i64) -> Operation {
     Operation::Release { quota: "gpus".into(), amount }
 }
 

@@ -248,10 +248,14 @@ impl Oracle {
             (_, Outcome::Released { amount }) => used.1 = *amount as u128,
             _ => {}
         }
-        let (operation, first_sent) = (op.operation.clone(), op.sent.first);
+        let first_sent = op.sent.first;
+        let is_of_grant = matches!(op.operation, Operation::ReleaseGrant { .. } | Operation::ExtendGrant { .. });
+        let operation = is_of_grant.then(|| op.operation.clone());
 
         self.blame(once::NAME, found, about);
-        self.changed_grant(operation, outcome, first_sent, about);
+        if let Some(operation) = operation {
+            self.changed_grant(operation, outcome, first_sent, about);
+        }
         if let Some(book) = book.filter(|_| used != (0, 0)) {
             self.count(site, incarnation, book, generation, used);
             moved.push((book, generation));

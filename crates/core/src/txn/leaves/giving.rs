@@ -26,22 +26,19 @@ impl Leaves {
         let me = turn.here.site.me;
 
         // A plan may come of it that has its part for this leaf. Until then it asks for nothing ahead itself: of several plans that rest on
-        // the same reports, each would have it give away what another one left it.
-        let plan_at = turn.here.now.mono + 2 * turn.here.round_trip(SiteId::new(from, me.lane)) + 50 * MILLISECOND;
-        // Nor is that put off again while it is put off: where others ask all the time, this leaf asks in between.
-        // Between two there is no third that both would take from.
+        // the same reports, each would have it give away what another one left it. That is not put off again while it is put off:
+        // where others ask all the time, this leaf asks in between.
         let now = turn.here.now.mono;
-        for clause in clauses {
-            let leaf = self.leaves.get_mut(making).filter(|leaf| leaf.homes.len() > 2);
-            let held = leaf.and_then(|leaf| leaf.clauses.get_mut(*clause));
-            if let Some(held) = held.filter(|held| held.look_at <= now) {
-                held.look_at = plan_at;
+        let plan_at = now + 2 * turn.here.round_trip(SiteId::new(from, me.lane)) + 50 * MILLISECOND;
+        if let Some(leaf) = self.leaves.get_mut(making) {
+            leaf.reported.insert(from, now);
+            let put_off = if leaf.may_be_drained() { clauses } else { &[] };
+            for clause in put_off {
+                let held = leaf.clauses.get_mut(*clause).filter(|held| held.look_at <= now);
+                held.into_iter().for_each(|held| held.look_at = plan_at);
             }
         }
 
-        if let Some(leaf) = self.leaves.get_mut(making) {
-            leaf.reported.insert(from, turn.here.now.mono);
-        }
         let leaf = self.leaves.get(making).filter(|leaf| leaf.stage == Stage::Kept);
         let line = |clause: &u32| {
             let held = leaf?.clauses.get(*clause)?;
@@ -82,8 +79,7 @@ impl Leaves {
 
     /// The clauses of which another home's plan rests on an outdated report: by another plan, this leaf gave some away since.
     pub(super) fn given_since_report(&self, making: &Making, planner: u16, gives: &[Wanted]) -> BTreeSet<u32> {
-        // Between two each gives to the other alone, and neither takes what a third was to get.
-        let leaf = self.leaves.get(making).filter(|leaf| leaf.homes.len() > 2);
+        let leaf = self.leaves.get(making).filter(|leaf| leaf.may_be_drained());
         let Some(leaf) = leaf else { return BTreeSet::new() };
         let reported = leaf.reported.get(&planner).copied().unwrap_or(0);
         let gave = |clause: &u32| leaf.gave.get(clause).is_some_and(|gave| *gave > reported);

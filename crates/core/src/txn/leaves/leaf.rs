@@ -121,6 +121,11 @@ impl Leaf {
         self.stage != Stage::Free
     }
 
+    /// True if several plans of others could each take from it what it may spare once. Between two, each gives to the other alone.
+    pub(super) fn may_be_drained(&self) -> bool {
+        self.homes.len() > 2
+    }
+
     /// The incarnation of a home on which the treaty rests.
     pub(super) fn incarnation(&self, home: u16) -> Option<Incarnation> {
         let at = self.homes.binary_search_by_key(&home, |(home, _)| *home).ok()?;
