@@ -76,7 +76,7 @@ mod tests {
         };
         let mut session = Ahead::opened(&opened).expect("it opens one");
         let mut marks = |operations: usize, in_flight| {
-            let acquire = Operation::Acquire { quota: "q".into(), amount: 1, hold: Hold::Counted };
+            let acquire = Operation::Acquire { quota: "q".into(), amount: 1, hold: Hold::Counted, waits: false };
             match session.request(vec![acquire; operations], in_flight, 1) {
                 Request::Batch(batch) => (batch.low, batch.operations[0].sequence, batch.operations.len()),
                 other => panic!("not a batch: {other:?}"),

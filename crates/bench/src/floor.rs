@@ -146,7 +146,7 @@ impl Sample {
     /// The mean of the bytes that it logs of a request with this number of operations.
     fn mean_bytes(&mut self, asked: Asked, operations: usize) -> Result<f64, String> {
         let operation = |at| match asked {
-            Asked::Acquires => Operation::Acquire { quota: QUOTA.into(), amount: 1, hold: Hold::Counted },
+            Asked::Acquires => Operation::Acquire { quota: QUOTA.into(), amount: 1, hold: Hold::Counted, waits: false },
             Asked::Reads | Asked::Writes { .. } => write(at, asked),
         };
         // Rows that only the first of them write are not of every request.

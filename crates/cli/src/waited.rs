@@ -27,6 +27,8 @@ pub(crate) enum Waited {
     Any,
     /// None but this one, an object's home.
     Home(String),
+    /// None.
+    Nobody,
     /// Every site: the one that answered asked all others.
     Every,
     /// Every site, of which each was asked by the command itself; some may not have answered.
@@ -48,7 +50,7 @@ impl Answered {
     pub(crate) async fn line(self, client: &Client, took: Duration) -> String {
         let Self { by, waited } = self;
         let shortest = match waited {
-            Waited::Every | Waited::Each { .. } => None,
+            Waited::Nobody | Waited::Every | Waited::Each { .. } => None,
             _ => shortest(&client.status(ROUND_TRIPS).await),
         };
         let asked = match waited {
@@ -64,6 +66,7 @@ impl Answered {
 /// The end of the line: the sites that the answer waited for, as far as that is known.
 fn waiting(waited: &Waited, asked: &[String], took: Duration, shortest: Option<Duration>) -> String {
     match (waited, shortest) {
+        (Waited::Nobody, _) => ", without asking another region".to_owned(),
         (Waited::Every, _) => ", after asking every site".to_owned(),
         (Waited::Each { has_silent: false }, _) => ", by each site itself".to_owned(),
         (Waited::Each { has_silent: true }, _) => ", by each site itself that answers".to_owned(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use slackline_core::api::{self, PeerStatus, Readiness};
-use slackline_core::id::{GrantId, Incarnation, OperationId};
+use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId};
 use slackline_session::outcome::{Outcome, Unknown, UnknownReason};
 use slackline_session::port::Port as _;
 use slackline_session::time::Time;
@@ -43,7 +43,7 @@ impl Client {
 
         let sites = self.shared.topology.sites.iter().zip(states);
         sites
-            .map(|(site, state)| SiteStatus { site: site.name.clone(), address: site.address.clone(), state })
+            .map(|(site, state)| SiteStatus { id: site.id, site: site.name.clone(), address: site.address.clone(), state })
             .collect()
     }
 
@@ -181,6 +181,8 @@ pub enum Effect {
 /// The state of a site.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SiteStatus {
+    /// The site.
+    pub id: SiteId,
     /// Its name.
     pub site: String,
     /// Where clients reach it.
@@ -203,6 +205,25 @@ impl SiteStatus {
     /// Its incarnation, if it answered.
     pub fn incarnation(&self) -> Option<Incarnation> {
         self.state.as_ref().map(|state| state.incarnation)
+    }
+
+    /// The number of quotas of which no round has recorded its incarnation, by whoever of the answers in `all` knows most: it has no
+    /// tokens of these yet, and does not vote on them. None as long as it or a majority of its lane has not answered, or one of these
+    /// has not heard of this incarnation.
+    pub fn unrecorded(&self, all: &[SiteStatus]) -> Option<u64> {
+        let own = self.state.as_ref()?;
+        let lane = || all.iter().filter(|other| other.id.lane == own.site.lane);
+        let others = lane().filter_map(|other| other.state.as_ref()).filter(|other| other.site != own.site);
+        let (mut most, mut answers) = (own.unrecorded, 1);
+        for other in others {
+            let known = other.peers.iter().find(|peer| peer.site == own.site)?;
+            if known.incarnation != own.incarnation {
+                return None;
+            }
+            most = most.max(known.unrecorded);
+            answers += 1;
+        }
+        (2 * answers > lane().count()).then_some(most)
     }
 
     /// What it knows of the others.

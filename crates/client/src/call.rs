@@ -201,6 +201,16 @@ impl Call<Acquire> {
         self
     }
 
+    /// Has the call stay in line at its site until the [deadline](Call::deadline), where it would be refused as
+    /// [`Exhausted`](Reason::Exhausted). Tokens that come back serve the line first, in the order of arrival: nobody who asks the same
+    /// site later overtakes it.
+    pub fn wait(mut self) -> Self {
+        if let Command::Acquire { waits, .. } = &mut self.command {
+            *waits = true;
+        }
+        self
+    }
+
     /// Sets the longest time for which the call stays with a site that says nothing; then it goes elsewhere. See [`Patience`].
     pub fn patience(mut self, patience: impl Into<Patience>) -> Self {
         self.patience = patience.into();

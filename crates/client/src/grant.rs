@@ -155,7 +155,7 @@ impl Kind for Acquire {
 
     fn read(client: &Client, done: Done) -> Option<Grant> {
         let api::Outcome::Granted { grant, lasts } = done.outcome else { return None };
-        let Command::Acquire { quota, amount, hold } = done.command else { return None };
+        let Command::Acquire { quota, amount, hold, .. } = done.command else { return None };
         let tracked = hold != api::Hold::Counted;
 
         let expires_at = lasts.zip(done.sent_at).map(|end| ends_at(client, end));

@@ -104,7 +104,7 @@ impl Quota {
     /// Takes tokens. Unless the call says otherwise they are only counted: any release of as many, by anyone at any
     /// site, gives them back.
     pub fn acquire(&self, amount: i64) -> Call<Acquire> {
-        self.call(Command::Acquire { quota: self.name.clone(), amount, hold: Hold::Counted })
+        self.call(Command::Acquire { quota: self.name.clone(), amount, hold: Hold::Counted, waits: false })
     }
 
     /// Gives tokens back by amount.
@@ -147,7 +147,27 @@ impl Quota {
     }
 
     /// As [`Quota::show`], within this time. Sites that have not answered by then are [`Shown::missing`].
+    ///
+    /// # Errors
+    ///
+    /// See [`Quota::show`].
     pub async fn show_within(&self, deadline: Duration) -> Result<Shown, ReadError> {
+        let (shown, site) = self.shown(deadline, false).await?;
+        Ok(Shown::new(shown, site, self.lane, &self.client))
+    }
+
+    /// Tells what the nearest site knows of the quota. It asks no other, so it answers while all others are down or out of reach.
+    ///
+    /// # Errors
+    ///
+    /// The site knows no such quota, which another may know; or no site answers.
+    pub async fn known(&self) -> Result<Known, ReadError> {
+        let (shown, site) = self.shown(self.client.shared.deadline, true).await?;
+        Ok(Known::new(shown, site, &self.client))
+    }
+
+    /// What a site answers that counts the quota, or tells what it knows, and the site's name.
+    async fn shown(&self, deadline: Duration, local: bool) -> Result<(api::Shown, String), ReadError> {
         // What no site would answer is not asked.
         let refused = |refusal| ReadError::Refused(Reason::of(refusal, self.lane, self.client.topology()));
         if !is_name(&self.name) {
@@ -159,7 +179,7 @@ impl Quota {
 
         // The site waits for the others for half as long as we wait for it.
         let timeout_us = u64::try_from((deadline / 4).as_micros()).unwrap_or(u64::MAX);
-        let request = v1::ShowQuotaRequest { quota: self.name.to_string(), timeout_us };
+        let request = v1::ShowQuotaRequest { quota: self.name.to_string(), timeout_us, local };
         let ask = |channel| {
             let request = request.clone();
             async move { connection::stub(channel).show_quota(request).await }
@@ -172,7 +192,7 @@ impl Quota {
         };
         let (reply, site) = self.client.read(self.lane, &self.place, deadline, ask, serves).await?;
         match Result::<api::Shown, Refusal>::try_from(reply) {
-            Ok(Ok(shown)) => Ok(Shown::new(shown, site, self.lane, &self.client)),
+            Ok(Ok(shown)) => Ok((shown, site)),
             Ok(Err(refusal)) => Err(refused(refusal)),
             Err(error) => Err(senseless(&site, error)),
         }
@@ -260,6 +280,56 @@ impl Shown {
             excess: shown.excess,
             released_above: shown.released_above,
             counted_by,
+        }
+    }
+}
+
+/// What one site knows of a quota, by itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Known {
+    /// Its name.
+    pub name: String,
+    /// The number of its tokens, as far as the site has heard.
+    pub limit: i64,
+    /// The number that is out beyond the limit, since that was lowered.
+    pub excess: i64,
+    /// No more are in use, unless the limit was raised and the site has not heard of it: what is here is not.
+    pub at_most: i64,
+    /// The number in use, by what each site last said that it has.
+    pub estimate: i64,
+    /// What is known of each site.
+    pub sites: Vec<KnownSite>,
+    /// The site that told.
+    pub told_by: String,
+}
+
+/// What is known of one site's share of a quota.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KnownSite {
+    /// The site's name.
+    pub site: String,
+    /// Tokens there.
+    pub tokens: i64,
+    /// How long ago it had so many; none if it has said nothing lately, and this is what the last round left it.
+    pub age: Option<Duration>,
+}
+
+impl Known {
+    fn new(shown: api::Shown, told_by: String, client: &Client) -> Self {
+        let site = |row: api::ShownSite| KnownSite {
+            site: client.topology().name(row.site),
+            tokens: row.tokens,
+            age: row.age.map(Duration::from_micros),
+        };
+        Self {
+            name: shown.name,
+            limit: shown.limit,
+            excess: shown.excess,
+            at_most: shown.in_use_max,
+            // A site of the version before counts.
+            estimate: shown.estimate.unwrap_or(shown.in_use_max),
+            sites: shown.sites.into_iter().map(site).collect(),
+            told_by,
         }
     }
 }

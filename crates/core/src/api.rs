@@ -44,8 +44,10 @@ pub enum Operation {
         quota: String,
         /// The number of tokens, at least 1.
         amount: i64,
-        /// True if the grant is tracked.
+        /// The way in which they are held.
         hold: Hold,
+        /// True if it stays in line until its time is up, where it would be refused because the tokens are not to be had at once.
+        waits: bool,
     },
     /// Gives tokens back, at any site.
     Release {
@@ -347,6 +349,8 @@ pub enum Request {
         quota: String,
         /// The time to wait for the other sites, in microseconds.
         timeout: u64,
+        /// True if no other site is asked: what this one knows is told at once.
+        local: bool,
     },
     /// The quotas that this site knows, in the order of their names.
     List {
@@ -524,7 +528,9 @@ pub struct Shown {
     pub in_use_min: i64,
     /// The number in use at most; the same as the least when nothing moves.
     pub in_use_max: i64,
-    /// What each site that answered has.
+    /// The number in use by what the one site knows that was asked; none if all were.
+    pub estimate: Option<i64>,
+    /// What each site that answered has; or what is known of each, if one alone was asked.
     pub sites: Vec<ShownSite>,
     /// Sites that did not answer in time.
     pub missing: SiteSet,
@@ -549,6 +555,8 @@ pub struct ShownSite {
     pub set_aside: i64,
     /// The site's incarnation.
     pub incarnation: Incarnation,
+    /// How long ago the site had so many, in microseconds; none if it has said nothing lately, and this is what the last round left it.
+    pub age: Option<u64>,
 }
 
 /// A quota as one site knows it.
@@ -609,6 +617,10 @@ pub struct PeerStatus {
     pub rtt: Option<u64>,
     /// The last measured offset of its wall clock from ours, in microseconds.
     pub offset: Option<i64>,
+    /// The last incarnation of it that was heard of; 0 if none was.
+    pub incarnation: Incarnation,
+    /// The number of quotas of which no round has recorded that incarnation, as far as is known here.
+    pub unrecorded: u64,
 }
 
 /// The state of a site.
@@ -634,6 +646,8 @@ pub struct Status {
     pub peers: Vec<PeerStatus>,
     /// The number of quotas that it knows.
     pub quotas: u64,
+    /// The number of those of which no round has recorded its own incarnation: it has no tokens of them yet.
+    pub unrecorded: u64,
     /// The number of sessions that are open.
     pub sessions: u64,
 }

@@ -246,6 +246,7 @@ impl Floor {
             limit: i64::MAX,
             in_use_min: done,
             in_use_max: done,
+            estimate: None,
             sites: Vec::new(),
             missing: SiteSet::default(),
             local: self.done,

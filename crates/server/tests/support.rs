@@ -115,7 +115,7 @@ impl Client {
     }
 
     pub(crate) async fn show(&mut self, quota: &str) -> v1::Shown {
-        let request = v1::ShowQuotaRequest { quota: quota.to_owned(), timeout_us: 2_000_000 };
+        let request = v1::ShowQuotaRequest { quota: quota.to_owned(), timeout_us: 2_000_000, local: false };
         match self.rpc.show_quota(request).await.expect("an answer").into_inner().result {
             Some(v1::show_quota_reply::Result::Shown(shown)) => shown,
             other => panic!("no count: {other:?}"),

@@ -24,6 +24,8 @@ pub enum Command {
         amount: i64,
         /// The way in which they are held.
         hold: Hold,
+        /// True if it stays in line until its time is up, where it would be refused because the tokens are not to be had at once.
+        waits: bool,
     },
     /// Gives tokens of a quota back, whichever grant they came with.
     Release {
@@ -91,8 +93,9 @@ impl Command {
     /// The operation that sites are asked for.
     pub fn operation(&self) -> Operation {
         match self {
-            Command::Acquire { quota, amount, hold } => {
-                Operation::Acquire { quota: String::from(&**quota), amount: *amount, hold: *hold }
+            Command::Acquire { quota, amount, hold, waits } => {
+                let quota = String::from(&**quota);
+                Operation::Acquire { quota, amount: *amount, hold: *hold, waits: *waits }
             }
             Command::Release { quota, amount } => Operation::Release { quota: String::from(&**quota), amount: *amount },
             Command::ReleaseGrant { grant, used } => Operation::ReleaseGrant { grant: *grant, used: *used },
@@ -107,7 +110,7 @@ impl Command {
 
     /// The release of what it was granted; none if it was granted nothing.
     pub(crate) fn undo(&self, outcome: &Outcome) -> Option<Command> {
-        let (Command::Acquire { quota, amount, hold }, Outcome::Granted { grant, .. }) = (self, outcome) else {
+        let (Command::Acquire { quota, amount, hold, .. }, Outcome::Granted { grant, .. }) = (self, outcome) else {
             return None;
         };
         Some(match hold {

@@ -251,7 +251,7 @@ impl Simulation {
         match task {
             Task::Show { book, site } => {
                 let quota = self.oracle.books[book].name.clone();
-                let request = Request::Show { quota, timeout: 5 * SECOND };
+                let request = Request::Show { quota, timeout: 5 * SECOND, local: false };
                 self.ask_site(world, now, site, Purpose::Audit { book, site }, request);
                 self.audit.current = Some(Current { task, since: now, is_shown: false });
             }
@@ -279,7 +279,7 @@ impl Simulation {
                 self.audit.restless = 0;
                 self.audit.amount = amount;
                 let quota = Arc::from(self.oracle.books[book].name.as_str());
-                self.begin_operation(world, task, site, Command::Acquire { quota, amount, hold: Hold::Counted });
+                self.begin_operation(world, task, site, Command::Acquire { quota, amount, hold: Hold::Counted, waits: false });
             }
         }
     }

@@ -429,7 +429,8 @@ async fn use_tokens(seat: &Seat, ledger: &Rc<RefCell<Ledger>>, rng: &mut Rng) {
         Hold::For(_) => Some(SECOND),
         _ => rng.one_in(2).then_some(300 * MILLISECOND),
     };
-    let command = Command::Acquire { quota: QUOTA.into(), amount, hold };
+    let waits = rng.one_in(4);
+    let command = Command::Acquire { quota: QUOTA.into(), amount, hold, waits };
     let call = seat.call(command.clone(), place, deadline, patience);
 
     // Some callers go away without waiting for the answer: what they are granted is given back.

@@ -165,7 +165,7 @@ impl Simulation {
     /// Holds that are granted in one turn fall due at once: more than a site ends in one.
     fn hold_many(&mut self, world: &World, at: usize, site: usize) {
         let hold = Hold::For(SECOND + self.rng.below(4 * SECOND));
-        let operation = Operation::Acquire { quota: PLENTY.name.to_owned(), amount: 1, hold };
+        let operation = Operation::Acquire { quota: PLENTY.name.to_owned(), amount: 1, hold, waits: false };
         let submitted = (0..MANY).filter_map(|_| self.submit(world, at, site, operation.clone(), SECOND)).count();
         if submitted as u64 == MANY {
             self.probes.hit("fault: holds beyond a page fall due at once");
@@ -285,7 +285,7 @@ impl Simulation {
     fn show(&mut self, world: &mut World, at: usize, site: usize) {
         let kind = KINDS[self.rng.below(7) as usize];
         let book = self.oracle.book(kind.name);
-        let request = Request::Show { quota: kind.name.to_owned(), timeout: SECOND + self.rng.below(2 * SECOND) };
+        let request = Request::Show { quota: kind.name.to_owned(), timeout: SECOND + self.rng.below(2 * SECOND), local: false };
 
         let arrives = world.now() + self.latency(world, at, site);
         let id = self.ask_site(world, arrives, site, Purpose::Show { book }, request);

@@ -107,6 +107,8 @@ const NAMED: &[&str] = &[
     "operation: created",
     "operation: deleted",
     "operation: extended",
+    "operation: granted after a time in line",
+    "operation: in line until its time was up",
     "operation: settled",
     "operation: limit set",
     "operation: limit set below what is in use",

@@ -347,7 +347,7 @@ impl TryFrom<internal::Table> for Table {
 
 same_fields! {
     Digest = internal::Digest {
-        quota, generation, applied, free, short, rate, given, given_to, received, received_from
+        quota, generation, applied, free, short, first, rate, given, given_to, received, received_from
     }
 }
 
@@ -448,7 +448,9 @@ impl From<Request> for internal::Request {
             Request::Close { site, incarnation, session } => Kind::Close(close(site, incarnation, session)),
             Request::Read(read) => Kind::Read((*read).into()),
             Request::Explain { operation } => Kind::Explain(v1::Ask { operation: Some(operation.into()) }),
-            Request::Show { quota, timeout } => Kind::Show(v1::ShowQuotaRequest { quota, timeout_us: timeout }),
+            Request::Show { quota, timeout, local } => {
+                Kind::Show(v1::ShowQuotaRequest { quota, timeout_us: timeout, local })
+            }
             Request::List { after, limit } => Kind::List(v1::ListQuotasRequest { after, limit }),
             Request::Treaties { treaty } => Kind::Treaties(v1::ShowTreatiesRequest { treaty: treaty.map(Into::into) }),
             Request::Status => Kind::Status(v1::StatusRequest {}),

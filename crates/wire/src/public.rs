@@ -86,10 +86,11 @@ impl From<Submission> for v1::Operation {
         let mut flat =
             v1::Operation { sequence: submission.sequence, timeout_us: submission.timeout, ..Default::default() };
         match submission.operation {
-            Operation::Acquire { quota, amount, hold } => {
+            Operation::Acquire { quota, amount, hold, waits } => {
                 flat.set_kind(v1::OperationKind::Acquire);
                 flat.quota = quota;
                 flat.amount = amount;
+                flat.wait = waits;
                 match hold {
                     Hold::Counted => flat.set_hold(v1::Hold::Counted),
                     Hold::Open => flat.set_hold(v1::Hold::Open),
@@ -150,7 +151,7 @@ impl TryFrom<v1::Operation> for Submission {
         let (quota, amount) = (flat.quota, flat.amount);
         let operation = match v1::OperationKind::try_from(flat.kind) {
             Ok(v1::OperationKind::Acquire) => {
-                Operation::Acquire { quota, amount, hold: hold(flat.hold, flat.hold_us)? }
+                Operation::Acquire { quota, amount, hold: hold(flat.hold, flat.hold_us)?, waits: flat.wait }
             }
             Ok(v1::OperationKind::Release) => Operation::Release { quota, amount },
             Ok(v1::OperationKind::ReleaseGrant) => {
@@ -212,7 +213,7 @@ impl TryFrom<v1::Ask> for Request {
 
 impl From<v1::ShowQuotaRequest> for Request {
     fn from(show: v1::ShowQuotaRequest) -> Self {
-        Request::Show { quota: show.quota, timeout: show.timeout_us }
+        Request::Show { quota: show.quota, timeout: show.timeout_us, local: show.local }
     }
 }
 
@@ -504,15 +505,15 @@ impl TryFrom<v1::ShowQuotaReply> for Result<Shown, Refusal> {
 
 same_fields! {
     Shown = v1::Shown {
-        name, limit, excess, in_use_min, in_use_max, sites, missing, local, rebalances, gifts, released_above
+        name, limit, excess, in_use_min, in_use_max, estimate, sites, missing, local, rebalances, gifts, released_above
     }
-    ShownSite = v1::ShownSite { site, tokens, set_aside, incarnation }
+    ShownSite = v1::ShownSite { site, tokens, set_aside, incarnation; age = age_us }
     Listed = v1::Listed { name, limit, tokens }
     Status = v1::StatusReply {
-        site, incarnation, life, readiness, waiting_for, clock_trusted, peers, quotas, sessions;
+        site, incarnation, life, readiness, waiting_for, clock_trusted, peers, quotas, unrecorded, sessions;
         epsilon = epsilon_us, clock_error = clock_error_us
     }
-    PeerStatus = v1::PeerStatus { site, up; rtt = rtt_us, offset = offset_us }
+    PeerStatus = v1::PeerStatus { site, up, incarnation, unrecorded; rtt = rtt_us, offset = offset_us }
 }
 
 lists! {
@@ -542,7 +543,7 @@ impl TryFrom<v1::AcquireRequest> for Batch {
 
     fn try_from(call: v1::AcquireRequest) -> Result<Self, Invalid> {
         let hold = hold(call.hold, call.hold_us)?;
-        let operation = Operation::Acquire { quota: call.quota, amount: call.amount, hold };
+        let operation = Operation::Acquire { quota: call.quota, amount: call.amount, hold, waits: call.wait };
         Ok(single(operation_id(call.operation)?, call.low, call.timeout_us, operation))
     }
 }

@@ -101,9 +101,9 @@ impl Generator {
     fn operation(&mut self) -> Operation {
         let (quota, amount) = (self.name(), self.amount());
         match self.below(11) {
-            0 => Operation::Acquire { quota, amount, hold: Hold::Counted },
-            1 => Operation::Acquire { quota, amount, hold: Hold::Open },
-            2 => Operation::Acquire { quota, amount, hold: Hold::For(self.number()) },
+            0 => Operation::Acquire { quota, amount, hold: Hold::Counted, waits: false },
+            1 => Operation::Acquire { quota, amount, hold: Hold::Open, waits: true },
+            2 => Operation::Acquire { quota, amount, hold: Hold::For(self.number()), waits: false },
             3 => Operation::Release { quota, amount },
             4 => Operation::ReleaseGrant { grant: self.grant(), used: amount },
             9 => Operation::ExtendGrant { grant: self.grant(), micros: self.number() },
@@ -436,7 +436,7 @@ impl Generator {
                 let (site, incarnation) = (self.site(), self.incarnation());
                 Request::Close { site, incarnation, session: SessionId(self.number()) }
             }
-            4 => Request::Show { quota: self.name(), timeout: self.number() },
+            4 => Request::Show { quota: self.name(), timeout: self.number(), local: self.flag() },
             5 => Request::List { after: self.name(), limit: self.number() as u32 },
             6 => Request::Status,
             7 => Request::Read(Box::new(self.read())),
@@ -586,11 +586,13 @@ impl Generator {
             excess: self.amount(),
             in_use_min: self.amount(),
             in_use_max: self.amount(),
+            estimate: self.flag().then(|| self.amount()),
             sites: self.several(5, |random| ShownSite {
                 site: random.site(),
                 tokens: random.amount(),
                 set_aside: random.amount(),
                 incarnation: random.incarnation(),
+                age: random.flag().then(|| random.number()),
             }),
             missing: SiteSet(self.number()),
             local: self.number(),
@@ -624,8 +626,11 @@ impl Generator {
                 up: random.flag(),
                 rtt: random.flag().then(|| random.number()),
                 offset: random.flag().then(|| random.amount()),
+                incarnation: random.incarnation(),
+                unrecorded: random.number(),
             }),
             quotas: self.number(),
+            unrecorded: self.number(),
             sessions: self.number(),
         }
     }
@@ -706,6 +711,7 @@ impl Generator {
             applied: self.number(),
             free: self.amount(),
             short: self.amount(),
+            first: self.amount(),
             rate: self.number(),
             given: self.wide(),
             given_to: self.incarnation(),

@@ -203,6 +203,7 @@ fn largest_batch_fits_a_message() {
         hold: v1::Hold::For.into(),
         hold_us: u64::MAX,
         grant: None,
+        wait: true,
         transaction: None,
     };
     let batch = v1::Batch { operations: vec![operation; BATCH_OPERATIONS], ..Default::default() };

@@ -135,7 +135,7 @@ impl Caller {
                 Kind::Acquire { operations } => {
                     let quota = self.quota();
                     for _ in 0..operations {
-                        let acquire = Command::Acquire { quota: Arc::clone(&quota), amount: 1, hold: Hold::Counted };
+                        let acquire = Command::Acquire { quota: Arc::clone(&quota), amount: 1, hold: Hold::Counted, waits: false };
                         self.client.submit(acquire, now)?;
                     }
                 }

@@ -62,7 +62,7 @@ pub fn waiting(options: &WaitingOptions) -> Report {
 
 /// An acquire of one quota.
 fn acquire(quota: &str, amount: i64) -> Operation {
-    Operation::Acquire { quota: quota.to_owned(), amount, hold: Hold::Counted }
+    Operation::Acquire { quota: quota.to_owned(), amount, hold: Hold::Counted, waits: false }
 }
 
 /// A site where many operations wait.

@@ -329,7 +329,7 @@ impl<'a> Play<'a> {
         self.players.books.audit(&nodes, self.limit)?;
 
         // What users see agrees with it too.
-        let shown = match self.ask(0, Request::Show { quota: NAME.into(), timeout: 5_000_000 }) {
+        let shown = match self.ask(0, Request::Show { quota: NAME.into(), timeout: 5_000_000, local: false }) {
             Response::Shown(shown) => shown.map_err(|refusal| format!("`show` is refused: {refusal}"))?,
             other => return Err(format!("`show` is answered by {other:?}")),
         };
@@ -394,9 +394,9 @@ impl Players<'_> {
     fn happen(&mut self, world: &mut World, order: usize, site: usize, kind: Kind) {
         let quota = || NAME.to_owned();
         let operation = match kind {
-            Kind::Acquire { amount } => Operation::Acquire { quota: quota(), amount, hold: Hold::Counted },
-            Kind::Hold { amount, micros } => Operation::Acquire { quota: quota(), amount, hold: Hold::For(micros) },
-            Kind::Begin { amount, .. } => Operation::Acquire { quota: quota(), amount, hold: Hold::Open },
+            Kind::Acquire { amount } => Operation::Acquire { quota: quota(), amount, hold: Hold::Counted, waits: false },
+            Kind::Hold { amount, micros } => Operation::Acquire { quota: quota(), amount, hold: Hold::For(micros), waits: false },
+            Kind::Begin { amount, .. } => Operation::Acquire { quota: quota(), amount, hold: Hold::Open, waits: false },
             Kind::Release { amount } => {
                 // Clients who were refused have nothing to give back, whatever the trace says.
                 if !self.books.give_back(self.trace.events[order].at, amount) {

@@ -12,6 +12,7 @@ pub(crate) mod outcome;
 pub(crate) mod quota;
 pub(crate) mod serve;
 pub(crate) mod sim;
+pub(crate) mod site;
 pub(crate) mod status;
 pub(crate) mod treaty;
 pub(crate) mod txn;

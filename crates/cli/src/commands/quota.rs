@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use slackline::{Client, Grant, GrantId, Limit, ParseNameError, Shown, Total};
+use slackline::{Client, Grant, GrantId, Known, KnownSite, Limit, ParseNameError, Shown, Total};
 
 use crate::duration;
 use crate::end::{End, Finish};
@@ -170,6 +170,7 @@ Examples:
   slackline quota acquire gpus 3               # at the nearest site
   slackline quota acquire gpus 3 --site eu
   slackline quota acquire gpus 3 --patience 2s # then elsewhere
+  slackline quota acquire gpus 3 --wait --deadline 1m
   slackline quota acquire tokens 1200 --for 60s")]
 struct Acquire {
     /// The quota's name
@@ -184,6 +185,9 @@ struct Acquire {
     /// Let the site take them back after this time, such as 60s or 2h (at most 400d)
     #[arg(long = "for", alias = "hold", value_name = "DURATION", allow_hyphen_values = true, value_parser = duration::parse_hold)]
     hold: Option<Duration>,
+    /// Stay in line until the deadline if the tokens are not to be had; without it, that is refused as exhausted
+    #[arg(long)]
+    wait: bool,
     /// Try another site if the first does not answer for this time; by default 1s with --for, and never without it
     #[arg(long, value_name = "DURATION", conflicts_with = "site", allow_hyphen_values = true, value_parser = duration::parse_positive)]
     patience: Option<Duration>,
@@ -196,9 +200,12 @@ struct Acquire {
 
 impl Acquire {
     fn run(self) -> Result<End, Finish> {
-        let Self { name, amount, site, hold, patience, json, connection } = self;
+        let Self { name, amount, site, hold, wait, patience, json, connection } = self;
         connection.run(json, async move |client: Client| {
             let mut call = client.quota(&name).acquire(amount).tracked();
+            if wait {
+                call = call.wait();
+            }
             if let Some(duration) = hold {
                 call = call.hold_for(duration);
             }
@@ -416,12 +423,18 @@ fn explain(text: &str, error: &ParseNameError) -> Finish {
 Examples:
   slackline quota show gpus
   slackline quota show gpus --json
+  slackline quota show gpus --local            # nobody is asked
 
 With --json:
   {\"name\", \"limit\", \"excess\", \"in_use\",
    \"sites\": [{\"site\", \"tokens\", \"set_aside\", \"incarnation\"}],
    \"missing\": [site, …], \"local\", \"rebalances\", \"gifts\", \"released_above\"}
-  in_use is a number, or {\"min\", \"max\"} if sites grant meanwhile, or one is down.")]
+  in_use is a number, or {\"min\", \"max\"} if sites grant meanwhile, or one is down.
+
+With --local --json:
+  {\"name\", \"limit\", \"excess\", \"at_most\", \"estimate\",
+   \"sites\": [{\"site\", \"tokens\", \"age_ms\"}]}
+  No more than at_most is in use; age_ms is null if a site has said nothing lately.")]
 struct Show {
     /// The quota's name
     #[arg(value_parser = name)]
@@ -429,6 +442,9 @@ struct Show {
     /// The region to ask; by default the nearest one
     #[arg(long, value_name = "REGION")]
     site: Option<String>,
+    /// Tell what this one site knows; it asks no other
+    #[arg(long)]
+    local: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -438,17 +454,50 @@ struct Show {
 
 impl Show {
     fn run(self) -> Result<End, Finish> {
-        let Self { name, site, json, connection } = self;
+        let Self { name, site, local, json, connection } = self;
         connection.run(json, async move |client: Client| {
             let mut quota = client.quota(&name);
             if let Some(site) = &site {
                 quota = quota.at(site);
+            }
+            if local {
+                let known = quota.known().await?;
+                let answered = Answered { by: Some(known.told_by.clone()), waited: Waited::Nobody };
+                return Ok(End::new(known_json(&known), known_text(&known)).answered(answered));
             }
             let shown = quota.show().await?;
             let answered = Answered { by: site, waited: Waited::Every };
             Ok(End::new(shown_json(&shown), shown_text(&shown)).answered(answered))
         })
     }
+}
+
+fn known_json(known: &Known) -> Value {
+    let age = |site: &KnownSite| site.age.map(|age| age.as_millis() as u64);
+    let sites = known.sites.iter().map(|site| json!({ "site": site.site, "tokens": site.tokens, "age_ms": age(site) }));
+    json!({
+        "name": known.name,
+        "limit": known.limit,
+        "excess": known.excess,
+        "at_most": known.at_most,
+        "estimate": known.estimate,
+        "sites": sites.collect::<Vec<_>>(),
+    })
+}
+
+fn known_text(known: &Known) -> String {
+    let Known { name, limit, at_most, estimate, told_by, .. } = known;
+    let mut text = format!("{name}: about {estimate} of {limit} in use, at most {at_most}, as far as {told_by} knows\n\n");
+    if known.excess > 0 {
+        text.insert_str(text.len() - 1, &format!("{}\n", excess_text(known.excess)));
+    }
+    let mut table = Table::new(&["SITE", "#TOKENS", "#AGE"]);
+    for site in &known.sites {
+        let age = site.age.map_or("-".to_owned(), duration::words);
+        table.row([site.site.clone(), site.tokens.to_string(), age]);
+    }
+    text.push_str(&table.render());
+    text
 }
 
 fn shown_json(shown: &Shown) -> Value {

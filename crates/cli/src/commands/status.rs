@@ -11,7 +11,7 @@ use crate::output::{self, Table};
 use crate::session::Connection;
 
 /// The time that one site may take to answer.
-const PATIENCE: Duration = Duration::from_secs(3);
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Shows the state of every site
 ///
@@ -25,8 +25,11 @@ Examples:
 
 With --json:
   {\"sites\": [{\"site\", \"address\", \"up\", \"ready\", \"because\", \"waiting_for\",
+              \"unrecorded\",
               \"clock_error_us\", \"rtt_ms\": {site: ms}}]}
-  and more; for a site that is not up clock_error_us is null, rtt_ms empty.")]
+  and more; for a site that is not up clock_error_us is null, rtt_ms empty.
+  unrecorded is the number of quotas of which the site has no tokens yet,
+  because its storage is new; null as long as a majority does not know.")]
 pub(crate) struct Status {
     /// Print one JSON object
     #[arg(long)]
@@ -40,14 +43,14 @@ impl Status {
         let patience = self.connection.deadline.min(PATIENCE);
         self.connection.run(self.json, async move |client: Client| {
             let sites = client.status(patience).await;
-            let rows: Vec<Value> = sites.iter().map(|site| site_json(site, &client)).collect();
+            let rows: Vec<Value> = sites.iter().map(|site| site_json(site, &sites, &client)).collect();
             let json = json!({ "cluster": client.topology().cluster, "sites": rows });
             Ok(End::new(json, text(&sites, &client)))
         })
     }
 }
 
-fn site_json(site: &SiteStatus, client: &Client) -> Value {
+fn site_json(site: &SiteStatus, all: &[SiteStatus], client: &Client) -> Value {
     let state = site.state.as_ref();
     let round_trips = site.peers().iter().filter_map(|peer| {
         let micros = peer.rtt?;
@@ -68,6 +71,7 @@ fn site_json(site: &SiteStatus, client: &Client) -> Value {
         "clock_error_us": state.map(|state| state.clock_error),
         "clock_trusted": state.map(|state| state.clock_trusted),
         "quotas": state.map(|state| state.quotas),
+        "unrecorded": site.unrecorded(all),
         "sessions": state.map(|state| state.sessions),
         "rtt_ms": round_trips.collect::<Map<String, Value>>(),
     })
@@ -89,7 +93,7 @@ fn lost_incarnations(state: &slackline::Status) -> u32 {
 }
 
 /// Sentences on what a person has to know, or to do, about a site.
-fn notes(site: &SiteStatus, client: &Client) -> Vec<String> {
+fn notes(site: &SiteStatus, all: &[SiteStatus], client: &Client) -> Vec<String> {
     let mut notes = Vec::new();
     let name = &site.site;
     match site.state.as_ref().map(|state| state.readiness) {
@@ -117,6 +121,13 @@ fn notes(site: &SiteStatus, client: &Client) -> Vec<String> {
         notes.push(format!("{name}: {incarnations} lost; the tokens that it had then count as in use."));
     }
 
+    if let Some(unrecorded @ 1..) = site.unrecorded(all) {
+        notes.push(format!(
+            "{name}: {} not recorded its new storage yet; `slackline site wait {name}` waits for that.",
+            super::site::has(unrecorded),
+        ));
+    }
+
     notes
 }
 
@@ -134,7 +145,7 @@ fn text(sites: &[SiteStatus], client: &Client) -> String {
         ]);
     }
 
-    let notes: Vec<String> = sites.iter().flat_map(|site| notes(site, client)).collect();
+    let notes: Vec<String> = sites.iter().flat_map(|site| notes(site, sites, client)).collect();
     let notes = if notes.is_empty() { String::new() } else { format!("\n\n{}", notes.join("\n")) };
     format!("{}{notes}{}", table.render(), round_trips(sites, client))
 }

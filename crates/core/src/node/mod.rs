@@ -219,9 +219,12 @@ impl Node {
                     up: peer.is_up(now),
                     rtt: peer.offset.map(|offset| offset.rtt),
                     offset: peer.offset.map(|offset| offset.at(now).offset),
+                    incarnation: peer.incarnation,
+                    unrecorded: 0,
                 })
                 .collect(),
             quotas: 0,
+            unrecorded: 0,
             sessions: self.sessions.len() as u64,
         };
         self.chapters.all().into_iter().for_each(|chapter| chapter.describe(&mut status));

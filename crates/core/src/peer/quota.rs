@@ -154,6 +154,8 @@ pub struct Digest {
     pub free: i64,
     /// Tokens that requests wait for at the sender, beyond what is free.
     pub short: i64,
+    /// Those of them that the first lacks who stays in line until its time is up; zero if none does.
+    pub first: i64,
     /// The demand that the sender reckons with, in tokens a second.
     pub rate: u64,
     /// Everything that the sender has given to the receiver so far.

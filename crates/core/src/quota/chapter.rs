@@ -101,7 +101,8 @@ impl Chapter for Quotas {
 
     fn request(&mut self, turn: &mut Turn, _: &View, client: ClientId, request: Request) {
         match request {
-            Request::Show { quota, timeout } => self.show(turn, client, quota, timeout),
+            Request::Show { quota, local: true, .. } => self.show_what_is_known(turn, client, &quota),
+            Request::Show { quota, timeout, .. } => self.show(turn, client, quota, timeout),
             Request::List { after, limit } => {
                 let listed = self.list(&after, limit.min(LISTED) as usize);
                 turn.out.responses.push((client, Response::Listed(listed)));
@@ -212,7 +213,18 @@ impl Chapter for Quotas {
     }
 
     fn describe(&self, status: &mut Status) {
-        status.quotas = self.iter().filter(|quota| quota.limit().is_some()).count() as u64;
+        // The first incarnation needs no record.
+        let later = |incarnation: Incarnation| incarnation > Incarnation(1);
+        let mut others: Vec<_> = status.peers.iter_mut().filter(|peer| later(peer.incarnation)).collect();
+        for quota in self.iter().filter(|quota| quota.limit().is_some()) {
+            let table = &quota.avantan.share.table;
+            status.quotas += 1;
+            let is_new = later(status.incarnation) && status.incarnation > table.recorded(status.site);
+            status.unrecorded += u64::from(is_new);
+            for peer in &mut others {
+                peer.unrecorded += u64::from(peer.incarnation > table.recorded(peer.site));
+            }
+        }
     }
 
     fn measure(&self, metrics: &mut Metrics) {

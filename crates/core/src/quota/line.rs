@@ -1,5 +1,9 @@
 //! The line of requests that wait for tokens of one quota, in the order of their arrival.
 //!
+//! Most wait for the outcome of a round, and are refused if that does not meet their need. Until then a large one does not hold up the
+//! small ones behind it. One that *stays* is refused by its deadline alone, and nobody overtakes it: whoever waited for long for many
+//! tokens would else wait for ever, where others come for few.
+//!
 //! Whatever is asked of a line takes logarithmic time: who is first among those that what is free suffices for, who wants
 //! least, whose deadline is next, how much all of them want. What ends a request pays for that request alone.
 
@@ -22,17 +26,23 @@ pub(super) struct Waiting {
     pub(super) hold: Hold,
     /// The monotonic time at which it is refused, if it was not granted by then.
     pub(super) deadline: u64,
+    /// True if it stays until then, whatever rounds come to.
+    pub(super) stays: bool,
 }
 
 /// The requests that wait for tokens of one quota, by their arrival.
 #[derive(Debug, Default)]
 pub(super) struct Line {
-    /// The requests; the next three hold the same ones.
+    /// The requests; the next two hold the same ones.
     requests: BTreeMap<u64, Waiting>,
     /// Their amounts, with their arrivals.
     by_amount: BTreeSet<(i64, u64)>,
     /// Their deadlines, with their arrivals.
     by_deadline: BTreeSet<(u64, u64)>,
+    /// The arrivals of those that stay.
+    staying: BTreeSet<u64>,
+    /// The sum of what they want.
+    saved: i128,
     /// Finds the first that wants no more than is free.
     order: Order,
     /// The sum of the amounts.
@@ -55,6 +65,11 @@ impl Line {
         self.requests.is_empty()
     }
 
+    /// True if somebody stays in it: nobody who comes later is served before.
+    pub(super) fn has_staying(&self) -> bool {
+        !self.staying.is_empty()
+    }
+
     /// Takes a request in at the end; its arrival names it.
     pub(super) fn push(&mut self, request: Waiting) -> u64 {
         let arrival = self.next_arrival;
@@ -63,6 +78,10 @@ impl Line {
         self.by_deadline.insert((request.deadline, arrival));
         self.order.push(arrival, request.amount, self.requests.iter().map(|(arrival, other)| (*arrival, other.amount)));
         self.needed += i128::from(request.amount);
+        if request.stays {
+            self.staying.insert(arrival);
+            self.saved += i128::from(request.amount);
+        }
         self.requests.insert(arrival, request);
         self.check();
         arrival
@@ -73,6 +92,9 @@ impl Line {
         let request = self.requests.remove(&arrival)?;
         self.by_amount.remove(&(request.amount, arrival));
         self.by_deadline.remove(&(request.deadline, arrival));
+        if self.staying.remove(&arrival) {
+            self.saved -= i128::from(request.amount);
+        }
         self.needed -= i128::from(request.amount);
         self.order.remove(arrival);
 
@@ -96,12 +118,32 @@ impl Line {
             self.needed >= requests as i128 && (self.needed == 0) == (requests == 0),
             "each request wants something"
         );
+        let saved = i128::from(self.first_staying())..=self.needed;
+        assert!(saved.contains(&self.saved), "what is saved is for those that stay");
     }
 
-    /// Takes out the first request that wants no more than `free`.
+    /// Takes out the first request that wants no more than `free`, unless one before it stays.
     pub(super) fn take_first_within(&mut self, free: i64) -> Option<Waiting> {
         let arrival = self.order.first_within(free)?;
+        if self.staying.first().is_some_and(|first| *first < arrival) {
+            return None;
+        }
         self.remove(arrival)
+    }
+
+    /// Takes out a request that wants more than `limit`.
+    pub(super) fn take_above(&mut self, limit: i64) -> Option<Waiting> {
+        let &(amount, arrival) = self.by_amount.last()?;
+        if amount <= limit {
+            return None;
+        }
+        self.remove(arrival)
+    }
+
+    /// The tokens that the first of those that stay wants; zero if none stays.
+    pub(super) fn first_staying(&self) -> i64 {
+        let first = self.staying.first().and_then(|arrival| self.requests.get(arrival));
+        first.map_or(0, |request| request.amount)
     }
 
     /// Takes out a request whose deadline has passed.
@@ -141,8 +183,12 @@ impl Line {
 
     /// Judges the round that was told last: takes out, in the order of arrival, those that were counted in it and are hopeless,
     /// because they want more than may be hoped for (`small` hopes for requests of up to `large`, `all` for larger ones), or
-    /// because this was the last round that they are given. Also tells whether one is left that wants more than `reachable`.
+    /// because this was the last round that they are given. Also tells whether one is left that wants more than `small`. Those that
+    /// stay are not judged.
     pub(super) fn judge(&mut self, large: i64, small: i64, all: i64) -> (Vec<Waiting>, bool) {
+        // What those need that stay is not for the others.
+        let less = |hoped: i64| (i128::from(hoped) - self.saved).max(0) as i64;
+        let (small, all) = if all == i64::MAX { (less(small), all) } else { (less(small), less(all)) };
         self.judged.push_back(self.offered);
         let offered = self.judged.iter().copied().max().unwrap_or(0);
 
@@ -165,8 +211,9 @@ impl Line {
 
         // Those between the two wait for what is under way.
         let mut hopeful = between(small.max(large), larger).filter(counted);
-        let waits = hopeful.any(|(_, arrival)| !hopeless.contains(arrival));
+        let waits = hopeful.any(|(_, arrival)| !hopeless.contains(arrival) && !self.staying.contains(arrival));
 
+        hopeless.retain(|arrival| !self.staying.contains(arrival));
         let refused = hopeless.into_iter().filter_map(|arrival| self.remove(arrival)).collect();
         (refused, waits)
     }
@@ -270,12 +317,25 @@ mod tests {
             self.requests.remove(at).map(|(arrival, ..)| arrival)
         }
 
+        fn take_first_within(&mut self, free: i64) -> Option<u64> {
+            let at = self.requests.iter().position(|(_, request, _)| request.amount <= free)?;
+            let is_held_up = self.requests.iter().take(at).any(|(_, request, _)| request.stays);
+            if is_held_up { None } else { self.requests.remove(at).map(|(arrival, ..)| arrival) }
+        }
+
         fn judge(&mut self, large: i64, small: i64, all: i64) -> (Vec<u64>, bool) {
             let (mut refused, mut waits) = (Vec::new(), false);
+            let staying = self.requests.iter().filter(|(_, request, _)| request.stays);
+            let saved: i64 = staying.map(|(_, request, _)| request.amount).sum();
+            let small = (small - saved).max(0);
+            let all = if all == i64::MAX { all } else { (all - saved).max(0) };
             for (arrival, _, rounds) in &mut self.requests {
                 *rounds += usize::from(*arrival < self.offered);
             }
             self.requests.retain(|(arrival, request, rounds)| {
+                if request.stays {
+                    return true;
+                }
                 let hoped_for = if request.amount > large { all } else { small };
                 let hopeless = *rounds > 0 && (request.amount > hoped_for || *rounds >= ROUNDS);
                 waits |= !hopeless && *rounds > 0 && request.amount > small;
@@ -295,17 +355,17 @@ mod tests {
             let (mut line, mut plain) = (Line::default(), Plain::default());
             let name = |request: Option<Waiting>| request.map(|request| request.ticket.sequence);
             for step in 0..2_000u64 {
-                match rng.below(12) {
+                match rng.below(13) {
                     0..=5 => {
                         let amount = 1 + rng.below(40) as i64;
                         let ticket = Ticket { session: SessionId(1), sequence: line.next_arrival };
-                        let request = Waiting { ticket, amount, hold: Hold::Counted, deadline: step + rng.below(300) };
+                        let (deadline, stays) = (step + rng.below(300), rng.below(8) == 0);
+                        let request = Waiting { ticket, amount, hold: Hold::Counted, deadline, stays };
                         plain.requests.push_back((line.push(request), request, 0));
                     }
                     6 | 7 => {
                         let free = rng.below(30) as i64;
-                        let taken = plain.take(|(_, request, _)| request.amount <= free);
-                        assert_eq!(name(line.take_first_within(free)), taken);
+                        assert_eq!(name(line.take_first_within(free)), plain.take_first_within(free));
                     }
                     8 => {
                         let first =
@@ -319,6 +379,13 @@ mod tests {
                         assert_eq!(name(line.remove(arrival)), plain.take(|(other, ..)| *other == arrival));
                     }
                     10 => {
+                        let limit = 20 + rng.below(30) as i64;
+                        let most = plain.requests.iter().map(|(arrival, request, _)| (request.amount, *arrival)).max();
+                        let most = most.filter(|(amount, _)| *amount > limit);
+                        let taken = most.and_then(|(_, most)| plain.take(|(arrival, ..)| *arrival == most));
+                        assert_eq!(name(line.take_above(limit)), taken);
+                    }
+                    11 => {
                         line.note_offer();
                         plain.offered = line.next_arrival;
                     }
@@ -336,6 +403,8 @@ mod tests {
                     (line.needed(), line.least(), line.requests.len()),
                     (amounts.sum(), least, plain.requests.len())
                 );
+                let first = plain.requests.iter().find(|(_, request, _)| request.stays);
+                assert_eq!(line.first_staying(), first.map_or(0, |(_, request, _)| request.amount));
                 assert_eq!(line.deadline(), plain.requests.iter().map(|(_, request, _)| request.deadline).min());
                 assert_eq!(line.has_been_in_vain(), plain.requests.iter().any(|(.., rounds)| *rounds > 0));
             }

@@ -107,6 +107,8 @@ pub(super) struct PeerShare {
     pub(super) free: i64,
     /// Tokens that requests wait for there, beyond what is free.
     pub(super) short: i64,
+    /// Those of them that the first lacks who stays in line; zero if none does.
+    pub(super) first: i64,
     /// The demand that it reckons with, in tokens a second.
     pub(super) rate: u64,
     /// The highest total that it has said to have received from this site, in the incarnation `said_by`.

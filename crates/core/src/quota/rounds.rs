@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use super::book::{Place, Quotas, RELAXED_TICK, SECOND_LOOK, TICK};
 use super::one::{Admin, Dirty};
-use super::serve::created;
+use super::serve::{created, is_alone};
 use crate::api::{Outcome, Refusal, UnknownReason};
 use crate::avantan::{Due, Intent, Lifecycle, Message, Moment, Offer, Phase, Progress, Role, Step};
 use crate::clock::{MILLISECOND, SECOND};
@@ -109,7 +109,8 @@ impl Quotas {
         let quota = &self.list[at];
         let free = quota.avantan.share.free().max(0);
         let Some(activity) = &quota.activity else { return };
-        if activity.waiting.is_empty() || !quota.avantan.is_idle() || activity.asked_for_gifts {
+        let is_settled = activity.waiting.is_empty() || is_alone(&turn.here);
+        if is_settled || !quota.avantan.is_idle() || activity.asked_for_gifts {
             return;
         }
         if !activity.leader.may_start(now) {
@@ -336,6 +337,8 @@ impl Quotas {
             };
             self.finish(turn, request.ticket, Outcome::Refused(refusal));
         }
+        // One that stayed in line may have held up those behind it.
+        self.serve(turn, at);
 
         let Some(activity) = &mut self.list[at].activity else { return };
         let (over, left) = std::mem::take(&mut activity.admin).into_iter().partition(|admin| admin.deadline <= now);
@@ -565,11 +568,27 @@ impl Quotas {
             };
             asked.insert(position);
             named |= position == turn.here.position;
+            // Each of them takes what was short elsewhere for met; what is short here still is news to them then.
             let share = &mut activity.peers[position];
             share.free = settled.row.after.saturating_add(settled.row.kept);
-            share.short = 0;
+            (share.short, share.first, share.told.short) = (0, 0, 0);
+            if settled.row.incarnation == peer.incarnation {
+                if share.said_by != peer.incarnation {
+                    (share.said_by, share.received) = (peer.incarnation, 0);
+                }
+                share.heard_at = now;
+            }
             away = away.wrapping_add(settled.row.away);
             rows += 1;
+        }
+
+        // What wants more than a limit that was lowered can never be granted.
+        let limit = table.limit.unwrap_or(i64::MAX);
+        while let Some(activity) = &mut self.list[at].activity
+            && let Some(request) = activity.waiting.take_above(limit)
+        {
+            turn.out.metrics.refused_waited += 1;
+            self.finish(turn, request.ticket, Outcome::Refused(Refusal::AboveLimit { limit }));
         }
 
         // Requests that the round was told of are judged by it, once what it brought is granted.
@@ -613,7 +632,8 @@ impl Quotas {
 
         // A small one would have to be lucky; those behind it in the line should not wait for that.
         let (refused, waits) = activity.waiting.judge(large, reachable, hoped_for_by_large);
-        if !refused.is_empty() {
+        if !refused.is_empty() || activity.waiting.has_staying() {
+            // For those that stay in line it is tried again, ever more seldom; what comes back meanwhile comes by gifts.
             activity.leader.end_in_vain(turn.here.now.mono);
         } else if activity.waiting.is_empty() {
             activity.leader.end_well();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::book::{Place, Quotas, RELAXED_TICK};
+use super::book::{Place, Quotas, RELAXED_TICK, TICK};
 use super::line::Waiting;
 use super::one::{Activity, Dirty, NEVER, Quota};
 use super::row::grant_key;
@@ -15,7 +15,7 @@ use crate::id::{GrantId, SessionId, SiteSet};
 use crate::machine::View;
 use crate::right::{POSTPONED, Term};
 use crate::rows::DUE;
-use crate::turn::{Ticket, Turn};
+use crate::turn::{Here, Ticket, Turn};
 
 /// The number of rounds in a row that must have ended in vain before requests are refused without asking again.
 const IN_VAIN: u32 = 1;
@@ -32,11 +32,12 @@ impl Quotas {
         timeout: u64,
     ) -> Option<Outcome> {
         match operation {
-            Operation::Acquire { quota, amount, hold } => {
+            Operation::Acquire { quota, amount, hold, waits } => {
                 let Some(at) = self.living(quota) else {
                     return self.unknown_name(turn, quota, ticket, operation, timeout);
                 };
-                self.acquire(turn, at, ticket, *amount, *hold, timeout)
+                let deadline = turn.here.now.mono.saturating_add(timeout);
+                self.acquire(turn, at, Waiting { ticket, amount: *amount, hold: *hold, deadline, stays: *waits })
             }
             Operation::Release { quota, amount } => {
                 let Some(at) = self.living(quota) else {
@@ -89,15 +90,8 @@ impl Quotas {
     /// Grants at once what fits the free tokens. What does not fit waits for tokens of other sites, unless it is known
     /// that there are none.
     #[inline]
-    fn acquire(
-        &mut self,
-        turn: &mut Turn,
-        at: usize,
-        ticket: Ticket,
-        amount: i64,
-        hold: Hold,
-        timeout: u64,
-    ) -> Option<Outcome> {
+    fn acquire(&mut self, turn: &mut Turn, at: usize, request: Waiting) -> Option<Outcome> {
+        let Waiting { ticket, amount, hold, deadline, stays } = request;
         if amount < 1 || matches!(hold, Hold::For(micros) if !(MILLISECOND..=HOLD_MICROS).contains(&micros)) {
             return Some(Outcome::Refused(Refusal::InvalidAmount));
         }
@@ -117,16 +111,17 @@ impl Quotas {
             self.schedule(at);
         }
 
-        // Free tokens are this site's alone, so it need ask nobody.
+        // Free tokens are this site's alone, so it need ask nobody. But what is too little for one that stays in line is saved for it.
         let quota = &mut self.list[at];
-        if amount <= quota.avantan.share.free() {
+        let is_overtaking = quota.activity.as_ref().is_some_and(|activity| activity.waiting.has_staying());
+        if amount <= quota.avantan.share.free() && !is_overtaking {
             turn.out.metrics.granted_local += 1;
             quota.counters.work.local += 1;
             return Some(self.grant(turn, at, amount, hold));
         }
 
         // More is out than the limit, wherever one asks; what comes back is not for this request.
-        if quota.avantan.share.table.is_over() {
+        if quota.avantan.share.table.is_over() && !stays {
             turn.out.metrics.refused_local += 1;
             let mut asked = SiteSet::default();
             asked.insert(turn.here.position);
@@ -135,12 +130,12 @@ impl Quotas {
 
         // After a round in vain nothing is asked again for a while, unless what others have said since is enough for this
         // request behind those that wait.
-        let alone = !turn.here.config.redistribute || turn.here.peers.len() == 1;
+        let alone = is_alone(&turn.here);
         let activity = quota.activity.as_mut().expect("made above");
         let all = quota.avantan.share.tokens.saturating_add(activity.known_free(turn.here.position));
         let in_vain = !activity.leader.may_start(now) && activity.leader.failures() >= IN_VAIN;
         let hopeless = in_vain && all.saturating_sub(activity.needed()) < amount;
-        if alone || hopeless {
+        if (alone || hopeless) && !stays {
             turn.out.metrics.refused_local += 1;
             let mut asked = SiteSet::default();
             asked.insert(turn.here.position);
@@ -156,8 +151,7 @@ impl Quotas {
         if !turn.out.admit() {
             return Some(Outcome::Refused(Refusal::Overloaded));
         }
-        let deadline = now.saturating_add(timeout);
-        let arrival = activity.waiting.push(Waiting { ticket, amount, hold, deadline });
+        let arrival = activity.waiting.push(request);
         activity.deadline_at = activity.deadline_at.min(deadline);
         self.waits.places.insert(ticket, Place::Line { at: at as u32, arrival });
         self.seek(turn, at);
@@ -397,14 +391,16 @@ impl Quotas {
         quota.avantan.share.tokens = quota.avantan.share.tokens.saturating_add(amount);
         quota.counters.released += amount as u128;
 
-        // What waits here may fit now; or it is over the limit, and is to be taken.
+        // What waits here may fit now; or it is over the limit, and is to be taken; or it is what others wait for.
         let owes = quota.owes();
         if owes {
             quota.activity(&turn.here);
         }
         if let Some(activity) = &mut quota.activity {
-            let soon = turn.here.now.mono + RELAXED_TICK;
-            if activity.tick_at == NEVER || (owes && activity.tick_at > soon) {
+            let is_awaited = activity.waiting.is_empty() && activity.peers.iter().any(|peer| peer.short > 0);
+            let pause = if is_awaited { TICK } else { RELAXED_TICK };
+            let soon = turn.here.now.mono + pause;
+            if activity.tick_at == NEVER || ((owes || is_awaited) && activity.tick_at > soon) {
                 activity.tick_at = soon;
                 self.schedule(at);
             }
@@ -413,7 +409,7 @@ impl Quotas {
     }
 
     /// Grants what now fits to requests that wait, in the order of their arrival; a large one does not hold up the small
-    /// ones behind it, because what it waits for comes by a round that has its need.
+    /// ones behind it, because what it waits for comes by a round that has its need, unless it stays in line.
     pub(super) fn serve(&mut self, turn: &mut Turn, at: usize) {
         loop {
             let Quota { avantan, activity: Some(activity), .. } = &mut self.list[at] else { return };
@@ -454,7 +450,7 @@ impl Quotas {
         let (admins, mut order): (Vec<_>, Vec<_>) = places.partition(|(_, place)| matches!(place, Place::Admin { .. }));
         order.extend(admins);
 
-        let mut withdrawn = BTreeSet::new();
+        let (mut withdrawn, mut left) = (BTreeSet::new(), BTreeSet::new());
         for (ticket, place) in order {
             let has_left = match place {
                 Place::Line { at, arrival } => {
@@ -462,6 +458,7 @@ impl Quotas {
                     let activity = activity.expect("a quota where somebody waits is active");
                     let has_left = activity.waiting.remove(arrival).is_some();
                     activity.note_deadlines();
+                    left.insert(at as usize);
                     has_left
                 }
                 Place::Admin { at } => self.withdraw_admin(turn, at as usize, ticket),
@@ -471,6 +468,12 @@ impl Quotas {
                 self.waits.places.remove(&ticket);
                 withdrawn.insert(ticket.sequence);
             }
+        }
+
+        // One that stayed in line may have held up those behind it. None of them is one that was just withdrawn.
+        for at in left {
+            self.serve(turn, at);
+            self.schedule(at);
         }
         withdrawn
     }
@@ -493,11 +496,21 @@ impl Activity {
         (self.needed() - free.max(0)).max(0)
     }
 
+    /// Tokens beyond what is `free` that the first of those that stay in line lacks; zero if none stays.
+    pub(super) fn first_short(&self, free: i64) -> i64 {
+        (self.waiting.first_staying() - free.max(0)).max(0)
+    }
+
     /// Notes the earliest deadline of what waits.
     pub(super) fn note_deadlines(&mut self) {
         let admin = self.admin.iter().map(|admin| admin.deadline);
         self.deadline_at = self.waiting.deadline().into_iter().chain(admin).min().unwrap_or(NEVER);
     }
+}
+
+/// True if no tokens ever come from other sites.
+pub(super) fn is_alone(here: &Here) -> bool {
+    !here.config.redistribute || here.peers.len() == 1
 }
 
 /// The outcome of creating a quota that exists.

@@ -99,6 +99,7 @@ impl Quotas {
         *known = PeerShare {
             free: digest.free,
             short: digest.short,
+            first: digest.first,
             rate: digest.rate,
             received: match known.said_by == incarnation {
                 _ if digest.received_from != me => 0,
@@ -192,13 +193,17 @@ impl Quotas {
         let mut asked = vec![false; turn.here.peers.len()];
         let mut rest = free;
 
-        // Requests wait there: every site that has tokens gives its part of what is missing, if all of it can be had.
+        // Requests wait there: every site that has tokens gives its part of what is missing, if all of it can be had. If not, they would be
+        // refused all the same, except for those that stay in line: these get what there is, if it suffices for the first of them.
         for poor in members.clone().filter(|&peer| eligible(peer) && activity.peers[peer].short > 0) {
-            let missing = activity.peers[poor].short - quota.under_way(&turn.here, poor, &activity.peers[poor]);
+            let coming = quota.under_way(&turn.here, poor, &activity.peers[poor]);
+            let (missing, first) = (activity.peers[poor].short - coming, activity.peers[poor].first - coming);
             let others = members.clone().filter(|&peer| eligible(peer) && peer != poor);
             let elsewhere: i128 = others.map(|peer| i128::from(has(peer))).sum::<i128>() + i128::from(free);
-            if missing > 0 && i128::from(missing) <= elsewhere {
-                let part = (i128::from(missing) * i128::from(free) + elsewhere - 1) / elsewhere;
+            let stays = activity.peers[poor].first > 0 && i128::from(first) <= elsewhere;
+            let given = if stays { elsewhere.min(i128::from(missing)) } else { i128::from(missing) };
+            if missing > 0 && given <= elsewhere && elsewhere > 0 {
+                let part = (given * i128::from(free) + elsewhere - 1) / elsewhere;
                 gifts[poor] = (part as i64).min(rest);
                 rest -= gifts[poor];
                 asked[poor] = true;
@@ -291,6 +296,7 @@ impl Quotas {
             applied: share.applied,
             free,
             short: 0,
+            first: 0,
             rate: 0,
             given,
             given_to,
@@ -299,6 +305,7 @@ impl Quotas {
         };
         if let Some(activity) = &mut quota.activity {
             digest.short = activity.short(free);
+            digest.first = activity.first_short(free);
             digest.rate = if self.gifts.leaving.is_some() { 0 } else { activity.demand.rate() };
             let repeats = activity.peers[peer].told.repeats;
             activity.peers[peer].told =

@@ -1,12 +1,13 @@
-//! `show`: two rounds of tallies from every site, see [`super::count`].
+//! `show`: two rounds of tallies from every site, see [`super::count`]; or what this site knows.
 
 use super::book::Quotas;
 use super::counting::{COUNTS, Count};
+use super::one::Quota;
 use super::tally;
-use crate::api::{Refusal, Response, is_name};
+use crate::api::{Refusal, Response, Shown, ShownSite, is_name};
 use crate::avantan::Message;
 use crate::clock::MILLISECOND;
-use crate::id::SiteId;
+use crate::id::{SiteId, SiteSet};
 use crate::machine::ClientId;
 use crate::peer::quota::{QuotaMessage, Tally};
 use crate::turn::{Here, Turn};
@@ -26,6 +27,70 @@ impl Quotas {
         // Two rounds of tallies share the time that the client has.
         let patience = (timeout / 2).max(MILLISECOND);
         self.ask_for_tallies(turn, Count { client, quota, first: None, tallies: Vec::new(), deadline: 0, patience });
+    }
+
+    /// Tells a client what this site knows of a quota, and asks nobody.
+    pub(super) fn show_what_is_known(&self, turn: &mut Turn, client: ClientId, name: &str) {
+        let shown = match self.find(name) {
+            _ if !is_name(name) => Err(Refusal::InvalidName),
+            Some(quota) => self.known(&turn.here, quota).ok_or(Refusal::UnknownQuota),
+            None => Err(Refusal::UnknownQuota),
+        };
+        turn.out.responses.push((client, Response::Shown(shown)));
+    }
+
+    /// What this site knows of a quota, if it exists.
+    fn known(&self, here: &Here, quota: &Quota) -> Option<Shown> {
+        let share = &quota.avantan.share;
+        let all = quota.all()?;
+        let activity = quota.activity.as_ref();
+
+        // What an incarnation had that is gone counts as in use.
+        let of = |position: usize| {
+            let peer = &here.peers[position];
+            let said = activity.map(|activity| &activity.peers[position]).filter(|said| said.heard_at > 0);
+            match said {
+                _ if position == here.position => (share.tokens, Some(0)),
+                Some(said) if said.said_by == peer.incarnation => {
+                    let coming = quota.under_way(here, position, said);
+                    (said.free.max(0).saturating_add(coming), Some(here.now.mono.saturating_sub(said.heard_at)))
+                }
+                Some(_) => (0, None),
+                None => {
+                    let settled = share.table.settled(peer.site);
+                    let settled = settled.filter(|settled| settled.row.incarnation == peer.incarnation);
+                    (settled.map_or(0, |settled| settled.row.after.saturating_add(settled.row.kept)), None)
+                }
+            }
+        };
+        let sites: Vec<ShownSite> = (0..here.peers.len())
+            .map(|position| {
+                let (tokens, age) = of(position);
+                let is_own = position == here.position;
+                let incarnation = if is_own { here.site.incarnation } else { here.peers[position].incarnation };
+                let set_aside = if is_own { share.held() } else { 0 };
+                ShownSite { site: here.peers[position].site, tokens, set_aside, incarnation, age }
+            })
+            .collect();
+
+        // What is here and free is not in use, whatever the others have done. What is set aside may be elsewhere by now, and in use.
+        let at_most = all.saturating_sub(share.tokens - share.held()).clamp(0, all);
+        let tokens: i128 = sites.iter().map(|site| i128::from(site.tokens)).sum();
+        let estimate = (i128::from(all) - tokens).clamp(0, i128::from(at_most)) as i64;
+        Some(Shown {
+            name: quota.name.to_string(),
+            limit: quota.limit()?,
+            excess: share.table.excess,
+            in_use_min: 0,
+            in_use_max: at_most,
+            estimate: Some(estimate),
+            sites,
+            missing: SiteSet::default(),
+            local: quota.counters.work.local,
+            rebalances: quota.counters.work.rebalances,
+            gifts: quota.counters.work.gifts,
+            released_above: 0,
+        })
     }
 
     /// Starts a round of tallies with our own.

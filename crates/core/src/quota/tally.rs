@@ -80,6 +80,7 @@ pub fn count(
         // In use is what tokens and gifts leave of all, so whatever the totals allow, it is not more.
         in_use_min: clamp(least, all),
         in_use_max: clamp(most, all),
+        estimate: None,
         sites: second
             .iter()
             .enumerate()
@@ -89,6 +90,7 @@ pub fn count(
                 tokens: tally.tokens,
                 set_aside: tally.held,
                 incarnation: incarnations[position],
+                age: Some(0),
             })
             .collect(),
         missing,

@@ -210,7 +210,7 @@ fn right_is_not_relied_upon_after_a_suspension_longer_than_it() {
 }
 
 fn hold(amount: i64, micros: u64) -> Operation {
-    Operation::Acquire { quota: "gpus".into(), amount, hold: Hold::For(micros) }
+    Operation::Acquire { quota: "gpus".into(), amount, hold: Hold::For(micros), waits: false }
 }
 
 fn in_use(cluster: &mut Cluster) -> (i64, i64) {

@@ -240,7 +240,7 @@ fn limit_that_was_withdrawn_is_not_set_because_another_one_waits() {
 fn hold_of_a_quota_that_was_deleted_is_neither_extended_nor_settled() {
     let mut cluster = Cluster::new(3);
     cluster.done(0, create(90));
-    let hold = |hold| Operation::Acquire { quota: "gpus".into(), amount: 5, hold };
+    let hold = |hold| Operation::Acquire { quota: "gpus".into(), amount: 5, hold, waits: false };
     let mut grants = Vec::new();
     for _ in 0..2 {
         let outcome = cluster.done(0, hold(Hold::For(60 * SECOND)));

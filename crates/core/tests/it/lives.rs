@@ -362,7 +362,7 @@ fn request_that_another_site_never_answers_is_unknown_in_the_end() {
     cluster.kill(2);
     cluster.cut = vec![(0, 2), (1, 2)];
     cluster.start(2);
-    cluster.request(2, 11, Request::Show { quota: "gpus".into(), timeout: 1_000_000 });
+    cluster.request(2, 11, Request::Show { quota: "gpus".into(), timeout: 1_000_000, local: false });
     let refused = Response::Shown(Err(Refusal::NotReady));
     assert!(cluster.responses.contains(&(2, ClientId(11), refused)), "{:?}", cluster.responses);
 }

@@ -5,6 +5,7 @@ mod clocks;
 mod cluster;
 mod contention;
 mod limits;
+mod line;
 mod lives;
 mod names;
 mod quotas;

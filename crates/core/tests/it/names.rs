@@ -27,7 +27,7 @@ fn delete() -> Operation {
 }
 
 fn acquire(amount: i64) -> Operation {
-    Operation::Acquire { quota: "gpus".into(), amount, hold: Hold::Counted }
+    Operation::Acquire { quota: "gpus".into(), amount, hold: Hold::Counted, waits: false }
 }
 
 /// How many quotas a site knows; it has two rows for each.
@@ -86,7 +86,7 @@ fn names_of_quotas_that_are_deleted_or_were_never_created_go_everywhere_and_the_
     cluster.done(1, named("stays", 9));
     cluster.run(SECOND);
     let Outcome::Granted { grant, .. } =
-        cluster.done(2, Operation::Acquire { quota: "gpus".into(), amount: 2, hold: Hold::Open })
+        cluster.done(2, Operation::Acquire { quota: "gpus".into(), amount: 2, hold: Hold::Open, waits: false })
     else {
         panic!("tokens are there")
     };
@@ -431,7 +431,7 @@ fn storage_of_the_layout_before_has_forgotten_nothing() {
 /// Grants of a forgotten quota have the highest numbers that a site gave out, and nothing else remembers them.
 #[test]
 fn grant_of_a_forgotten_quota_names_no_grant_that_comes_after_a_restart() {
-    let open = |quota: &str| Operation::Acquire { quota: quota.into(), amount: 1, hold: Hold::Open };
+    let open = |quota: &str| Operation::Acquire { quota: quota.into(), amount: 1, hold: Hold::Open, waits: false };
     let granted = |outcome: Outcome| match outcome {
         Outcome::Granted { grant, .. } => grant,
         other => panic!("{other:?}"),

@@ -24,11 +24,11 @@ pub(crate) fn create(limit: i64) -> Operation {
 }
 
 pub(crate) fn acquire(amount: i64) -> Operation {
-    Operation::Acquire { quota: "gpus".into(), amount, hold: Hold::Counted }
+    Operation::Acquire { quota: "gpus".into(), amount, hold: Hold::Counted, waits: false }
 }
 
 fn hold(amount: i64, hold: Hold) -> Operation {
-    Operation::Acquire { quota: "gpus".into(), amount, hold }
+    Operation::Acquire { quota: "gpus".into(), amount, hold, waits: false }
 }
 
 pub(crate) fn release(amount: i64) -> Operation {
@@ -138,6 +138,57 @@ fn site_without_its_disk_gets_a_new_incarnation_and_counts_as_spent() {
     assert!(matches!(refused, Outcome::Refused(Refusal::Exhausted { .. })));
 }
 
+#[test]
+fn site_without_its_disk_is_unrecorded_by_every_quota_until_a_round() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    cluster.done(0, Operation::Create { quota: "seats".into(), limit: 30 });
+    cluster.run(SECOND);
+    let unrecorded = |cluster: &Cluster, at: usize| {
+        let status = cluster.hosts[at].node.as_ref().expect("runs").status(cluster.time(at));
+        match status.peers.iter().find(|peer| peer.site == Cluster::site(2)) {
+            Some(peer) => (peer.incarnation, peer.unrecorded),
+            None => (status.incarnation, status.unrecorded),
+        }
+    };
+    assert_eq!(unrecorded(&cluster, 0), (Incarnation(1), 0));
+    cluster.kill(2);
+    cluster.hosts[2].rows.clear();
+    cluster.run(SECOND);
+    cluster.start(2);
+
+    // Both others hear of it before a round has recorded it.
+    let mut most = 0;
+    cluster.run_and_look(2 * SECOND, |cluster| most = most.max(unrecorded(cluster, 0).1));
+    assert_eq!(most, 2);
+    cluster.run(20 * SECOND);
+    assert_eq!((0..3).map(|at| unrecorded(&cluster, at)).collect::<Vec<_>>(), [(Incarnation(2), 0); 3]);
+}
+
+#[test]
+fn site_that_is_alone_tells_what_it_knows_and_never_too_little() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    assert!(granted(&cluster.done(0, acquire(10))));
+    assert!(granted(&cluster.done(1, acquire(4))));
+    cluster.run(SECOND);
+    let known = cluster.known(0, "gpus");
+    assert_eq!((known.limit, known.in_use_max, known.estimate), (90, 70, Some(14)));
+    let tokens: Vec<(i64, bool)> = known.sites.iter().map(|site| (site.tokens, site.age.is_some())).collect();
+    assert_eq!(tokens, [(20, true), (26, true), (30, true)]);
+
+    // What it cannot know of is in what may be in use at most.
+    cluster.kill(0);
+    cluster.start(0);
+    cluster.run(SECOND);
+    for at in [1, 2] {
+        cluster.kill(at);
+    }
+    let known = cluster.known(0, "gpus");
+    assert_eq!(known.in_use_max, 70);
+    assert_eq!(known.estimate.is_some_and(|estimate| (0..=70).contains(&estimate)), true);
+}
+
 /// A donor's total belongs to one incarnation of the receiver. Were it begun again for one that is gone, it would begin again for
 /// the present one too, which takes nothing below what it has had.
 #[test]
@@ -203,7 +254,7 @@ fn old_copy_that_lacks_one_batch_is_noticed_after_starts_that_were_cut_short() {
     let copy = cluster.hosts[2].copy();
     assert!(granted(&cluster.done(2, acquire(1))));
     assert_eq!(cluster.hosts[2].copy().1, copy.1 + 1);
-    cluster.request(2, 5, Request::Show { quota: "gpus".into(), timeout: 1_000_000 });
+    cluster.request(2, 5, Request::Show { quota: "gpus".into(), timeout: 1_000_000, local: false });
     cluster.run(DELAY * 4);
     cluster.kill(2);
     cluster.hosts[2].put_back(copy);
@@ -230,7 +281,7 @@ fn grants_of_a_deleted_quota_go_ten_minutes_after_it_and_those_of_others_stay() 
         cluster.done(0, create(900));
         cluster.done(0, Operation::Create { quota: "other".into(), limit: 9 });
         cluster.run(SECOND);
-        let other = Operation::Acquire { quota: "other".into(), amount: 1, hold: Hold::Open };
+        let other = Operation::Acquire { quota: "other".into(), amount: 1, hold: Hold::Open, waits: false };
         let Outcome::Granted { grant: kept, .. } = cluster.done(1, other) else { panic!("tokens are there") };
         let mut dead = Vec::new();
         for _ in 0..300 {
@@ -662,7 +713,7 @@ fn operations_on_unknown_names_beyond_the_bound_are_refused_as_overloaded() {
         let Some((_, _, Response::Opened { site, incarnation, session })) = cluster.responses.pop() else { panic!() };
         let operation = |at: usize| {
             let quota = format!("unknown-{}", at % 700);
-            Operation::Acquire { quota, amount: 1, hold: Hold::Counted }
+            Operation::Acquire { quota, amount: 1, hold: Hold::Counted, waits: false }
         };
         let last = (offered + BATCH_OPERATIONS).min(WAITING + 1);
         let operations = (offered..last).zip(1..);

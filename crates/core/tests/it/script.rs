@@ -5,7 +5,7 @@
 //! | command | meaning |
 //! | --- | --- |
 //! | `cluster SITES` | that many sites, joined; `unjoined SITES` for the first time |
-//! | `SITE create QUOTA N`, `acquire QUOTA N`, `release QUOTA N`, `delete QUOTA` | an operation there; `for=60s` or `tracked=yes`, `timeout=2s` |
+//! | `SITE create QUOTA N`, `acquire QUOTA N`, `release QUOTA N`, `delete QUOTA` | an operation there; `for=60s` or `tracked=yes`, `wait=yes`, `timeout=2s` |
 //! | `SITE release grant=N` | gives a tracked grant back |
 //! | `SITE read KEY… [scan=PREFIX] [fresh=yes]` | reads; a key is `REGION/NAME`, or `REGION/call-NAME` for a memoized call |
 //! | `SITE commit KEY… KEY=VALUE… [add.KEY=N] [delete=KEY] [scan=PREFIX]` | commits: reads what it has read, puts, adds |
@@ -126,7 +126,8 @@ impl Stage {
                     None if args.take("tracked").is_some() => Hold::Open,
                     None => Hold::Counted,
                 };
-                Operation::Acquire { quota: args.word()?, amount: args.number()?, hold }
+                let waits = args.take("wait").is_some();
+                Operation::Acquire { quota: args.word()?, amount: args.number()?, hold, waits }
             }
             "release" => match args.take("grant") {
                 Some(number) => {
@@ -180,7 +181,7 @@ impl Stage {
             "repeat" => Request::Batch(self.last.get(&at).ok_or("nothing to repeat")?.0.clone()),
             "ask" => Request::Ask { operation: self.operation(at, args.take("of"))? },
             "treaties" => Request::Treaties { treaty: None },
-            "show" => Request::Show { quota: args.word()?, timeout: SECOND },
+            "show" => Request::Show { quota: args.word()?, timeout: SECOND, local: args.take("local").is_some() },
             "close" => {
                 let (site, incarnation, session) = self.cluster.session(at);
                 Request::Close { site, incarnation, session }

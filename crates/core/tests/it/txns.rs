@@ -790,7 +790,7 @@ fn hold_ends_while_a_scan_waits_for_a_right_to_end() {
     cluster.run(20 * SECOND);
     warm(&mut cluster, 0, &x);
     let hold = Hold::For(SECOND);
-    let acquire = Operation::Acquire { quota: "gpus".into(), amount: 30, hold };
+    let acquire = Operation::Acquire { quota: "gpus".into(), amount: 30, hold, waits: false };
     assert!(matches!(cluster.done(1, acquire), Outcome::Granted { .. }));
     assert_eq!(cluster.tokens(1, "gpus"), 0);
     let (span, found) = scan(&mut cluster, 1, 1, "list/");

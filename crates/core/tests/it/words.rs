@@ -228,11 +228,14 @@ pub(crate) fn outcome(outcome: &Outcome) -> String {
 
 fn operation(operation: &Operation) -> String {
     match operation {
-        Operation::Acquire { quota, amount, hold } => match hold {
-            Hold::Counted => format!("acquire {amount} of {quota}"),
-            Hold::Open => format!("acquire {amount} of {quota}, tracked"),
-            Hold::For(micros) => format!("acquire {amount} of {quota} for {}", millis(*micros)),
-        },
+        Operation::Acquire { quota, amount, hold, waits } => {
+            let stays = if *waits { ", in line" } else { "" };
+            match hold {
+                Hold::Counted => format!("acquire {amount} of {quota}{stays}"),
+                Hold::Open => format!("acquire {amount} of {quota}, tracked{stays}"),
+                Hold::For(micros) => format!("acquire {amount} of {quota} for {}{stays}", millis(*micros)),
+            }
+        }
         Operation::Release { quota, amount } => format!("release {amount} of {quota}"),
         Operation::ReleaseGrant { grant, used: 0 } => format!("release grant {}", grant.number),
         Operation::ReleaseGrant { grant, used } => format!("settle grant {}, {used} used", grant.number),
@@ -265,6 +268,7 @@ fn request_words(request: &Request) -> String {
             let scans = read.scans.iter().map(|(home, of)| format!("{}/{}", REGIONS[usize::from(*home)], span(of)));
             format!("read {}", gets.chain(scans).collect::<Vec<_>>().join(", "))
         }
+        Request::Show { quota, local: true, .. } => format!("show what is known of {quota}"),
         Request::Show { quota, .. } => format!("show {quota}"),
         Request::List { .. } => "list quotas".to_owned(),
         Request::Treaties { .. } => "treaties".to_owned(),
@@ -404,9 +408,10 @@ fn quota(message: &QuotaMessage) -> String {
 }
 
 fn digest(digest: &Digest) -> String {
-    let Digest { quota, free, short, given, received, .. } = digest;
+    let Digest { quota, free, short, first, given, received, .. } = digest;
     let mut words = format!("{quota} free {free}");
-    for (what, amount) in [("short", i128::from(*short)), ("given", *given as i128), ("received", *received as i128)] {
+    let amounts = [i128::from(*short), i128::from(*first), *given as i128, *received as i128];
+    for (what, amount) in ["short", "first", "given", "received"].into_iter().zip(amounts) {
         if amount != 0 {
             let _ = write!(words, " {what} {amount}");
         }

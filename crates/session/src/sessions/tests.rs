@@ -136,7 +136,7 @@ impl Script {
 }
 
 fn acquire(amount: i64) -> Command {
-    Command::Acquire { quota: "gpus".into(), amount, hold: Hold::Counted }
+    Command::Acquire { quota: "gpus".into(), amount, hold: Hold::Counted, waits: false }
 }
 
 fn release(amount: i64) -> Command {
@@ -386,7 +386,7 @@ fn dropped_acquire_is_given_back_when_it_turns_out_granted() {
 #[test]
 fn dropped_acquire_with_its_reply_unread_is_given_back() {
     let mut script = Script::connected();
-    let command = Command::Acquire { quota: "gpus".into(), amount: 5, hold: Hold::Open };
+    let command = Command::Acquire { quota: "gpus".into(), amount: 5, hold: Hold::Open, waits: false };
     let key = script.submit(command);
     script.batch().expect("nothing is under way");
     script.answer(1, &[(1, granted(33))]);

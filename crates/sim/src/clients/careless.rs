@@ -38,7 +38,7 @@ impl Simulation {
             return;
         };
         self.probes.hit("client: asks before sending");
-        let operation = Operation::Acquire { quota: PLENTY.name.to_owned(), amount: 1, hold: Hold::Counted };
+        let operation = Operation::Acquire { quota: PLENTY.name.to_owned(), amount: 1, hold: Hold::Counted, waits: false };
         let op = self.number(world, site, session, session.next, operation, Origin::Client);
         self.clients.all[at].sites[site].session = Some(Session { next: session.next + 1, ..session });
         self.ask_about(world, at, site, op);
@@ -87,7 +87,7 @@ impl Simulation {
         }
 
         self.probes.hit("client: reuses an id");
-        let operation = Operation::Acquire { quota: PLENTY.name.to_owned(), amount: 77_777, hold: Hold::Counted };
+        let operation = Operation::Acquire { quota: PLENTY.name.to_owned(), amount: 77_777, hold: Hold::Counted, waits: false };
         let OperationId { site: of, incarnation, session: id, sequence } = known.id;
         let operations = vec![Submission { sequence, timeout: SECOND, operation }];
         let batch = Batch { site: of, incarnation, session: id, low: session.low, operations };
@@ -245,7 +245,7 @@ impl Simulation {
         self.probes.hit("client: jumps its window");
         let victim = ops[victim as usize - 1];
         for sequence in session.next..target {
-            let operation = Operation::Acquire { quota: PLENTY.name.to_owned(), amount: 0, hold: Hold::Counted };
+            let operation = Operation::Acquire { quota: PLENTY.name.to_owned(), amount: 0, hold: Hold::Counted, waits: false };
             self.number(world, site, session, sequence, operation, Origin::PassedOver);
         }
 
@@ -255,7 +255,7 @@ impl Simulation {
 
         // One that waits leaves no row that would tell how far the window has moved.
         let (name, amount) = if self.rng.one_in(2) { ("scarce", 7) } else { (PLENTY.name, 1) };
-        let operation = Operation::Acquire { quota: name.to_owned(), amount, hold: Hold::Counted };
+        let operation = Operation::Acquire { quota: name.to_owned(), amount, hold: Hold::Counted, waits: false };
         let Some(leap) = self.enqueue(world, at, site, operation, 5 * SECOND) else { return };
         self.clients.all[at].leaps.push((victim, leap));
         self.flush(world, at, site);

@@ -39,14 +39,14 @@ impl Simulation {
             // A quota that does not exist, amounts that nobody can hold, and a hold that is over before it begins.
             10..=11 => {
                 let quota = ["nobody", "", "ghost"][self.rng.below(3) as usize].to_owned();
-                Operation::Acquire { quota, amount: 1, hold: Hold::Counted }
+                Operation::Acquire { quota, amount: 1, hold: Hold::Counted, waits: false }
             }
             12..=13 => {
-                Operation::Acquire { quota: name(&any), amount: -(self.rng.below(2) as i64), hold: Hold::Counted }
+                Operation::Acquire { quota: name(&any), amount: -(self.rng.below(2) as i64), hold: Hold::Counted, waits: false }
             }
-            14 => Operation::Acquire { quota: name(&PLENTY), amount: 1, hold: Hold::For(3) },
+            14 => Operation::Acquire { quota: name(&PLENTY), amount: 1, hold: Hold::For(3), waits: false },
             // More than the limit.
-            15..=16 => Operation::Acquire { quota: "tight".to_owned(), amount: 421, hold: Hold::Counted },
+            15..=16 => Operation::Acquire { quota: "tight".to_owned(), amount: 421, hold: Hold::Counted, waits: false },
             // A quota that comes and goes.
             17..=19 => return (Operation::Delete { quota: self.fleeting(world.now()) }, 5 * SECOND),
             20..=29 => {
@@ -68,7 +68,7 @@ impl Simulation {
             35..=54 => {
                 let quota = self.late(world.now());
                 let hold = if self.rng.one_in(2) { Hold::Counted } else { Hold::For(SECOND) };
-                Operation::Acquire { quota, amount: 1 + self.rng.below(4) as i64, hold }
+                Operation::Acquire { quota, amount: 1 + self.rng.below(4) as i64, hold, waits: false }
             }
             // One whose limit changes while it is in use.
             55..=58 => {
@@ -87,7 +87,8 @@ impl Simulation {
                 };
                 let amount = 1 + self.rng.below(kind.most as u64) as i64;
                 let quota = if kind.name == fleeting.name { self.fleeting(world.now()) } else { name(&kind) };
-                Operation::Acquire { quota, amount, hold }
+                // Some stay in line for as long as they may.
+                Operation::Acquire { quota, amount, hold, waits: self.rng.one_in(4) }
             }
         };
         (operation, timeout)

@@ -7,7 +7,7 @@ use slackline_core::machine::ClientId;
 
 use crate::clock::EPSILON;
 use crate::invariants::answers::{self, Standing, is_definitive, is_of_one_copy};
-use crate::invariants::{limit, once, survival};
+use crate::invariants::{limit, once, refusal, survival};
 use crate::oracle::Op;
 use crate::quotas::{KINDS, PLENTY, is_elastic};
 use crate::state::Simulation;
@@ -15,6 +15,9 @@ use crate::state::clients::{Holding, Open, Session};
 use crate::state::post::Purpose;
 use crate::state::timer::Timer;
 use crate::world::World;
+
+/// Whoever was granted tokens so late stood in line: no round trip takes as long.
+const IN_LINE: u64 = 500 * MILLISECOND;
 
 impl Simulation {
     /// A response leaves a site for its client.
@@ -259,12 +262,19 @@ impl Simulation {
     fn conclude(&mut self, world: &mut World, at: usize, op: u32, outcome: &Outcome) {
         let now = world.now();
         let known = &self.oracle.ops[op as usize];
-        let (operation, id, book) = (known.operation.clone(), known.id, known.book);
+        let (operation, id, book, first_sent) = (known.operation.clone(), known.id, known.book, known.sent.first);
+        self.oracle.blame(refusal::NAME, refusal::check_in_line(&operation, outcome), id);
 
         match (&operation, outcome) {
             (Operation::Commit(_), outcome) => self.transaction_ended(world, op, outcome),
             (Operation::AcceptLoss, Outcome::LossAccepted) => self.probes.hit("object: loss accepted"),
-            (Operation::Acquire { amount, hold, .. }, Outcome::Granted { grant, lasts }) => {
+            (Operation::Acquire { waits: true, .. }, Outcome::Refused(Refusal::DeadlinePassed)) => {
+                self.probes.hit("operation: in line until its time was up");
+            }
+            (Operation::Acquire { amount, hold, waits, .. }, Outcome::Granted { grant, lasts }) => {
+                if *waits && now > first_sent + IN_LINE {
+                    self.probes.hit("operation: granted after a time in line");
+                }
                 let tracked = (*hold != Hold::Counted).then_some(*grant);
                 self.granted(now, at, op, *amount, (tracked, *lasts));
             }

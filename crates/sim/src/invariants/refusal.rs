@@ -15,12 +15,13 @@
 //! | a part that waits for rights gives up in time | its home | [`WAIT`] after the deadline: a timer of its own |
 //! | an acquire is not refused that would leave as much as all sites wait for | its site, and those that have the free tokens, for [`TOKENS`] | digests are told within a second of news, and asked for after one round trip; after a round in vain nothing is asked for 2 s |
 //! | a write that may not wait is refused, and the rights over what it writes are asked back | its home | [`ASKED_BACK`]; one that ends by itself within [`SOON`] is left |
+//! | an acquire that stays in line is not refused as exhausted | nobody | it waits until its time is up |
 //! | a quota is created or deleted | all sites, for [`SETTLED`] | two round trips after at most two rounds of others |
 //!
 //! What has its own reason is no refusal in this sense: that what was read has changed, that another transaction is in the way,
 //! that rights of others have not ended (they last [`LONGEST`] at most), that storage was lost.
 
-use slackline_core::api::{Outcome, Refusal, UnknownReason};
+use slackline_core::api::{Operation, Outcome, Refusal, UnknownReason};
 use slackline_core::clock::SECOND;
 use slackline_core::object::{Abort, Cause, is_call};
 use slackline_core::txn::Stage;
@@ -187,9 +188,20 @@ pub fn check_operation(outcome: &Outcome, timeout: u64) -> Result<(), String> {
     if refused { Err(format!("those who had to serve it could, and it ended as {outcome:?}")) } else { Ok(()) }
 }
 
+/// Judges what came of an acquire that stays in line: its time alone may end that, or the quota's end.
+pub fn check_in_line(operation: &Operation, outcome: &Outcome) -> Result<(), String> {
+    let stays = matches!(operation, Operation::Acquire { waits: true, .. });
+    match outcome {
+        Outcome::Refused(Refusal::Exhausted { .. }) if stays => Err("it stays in line, and is exhausted".to_owned()),
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use slackline_core::api::Hold;
+    use slackline_core::id::SiteSet;
     use slackline_core::object::ObjectKey;
 
     /// Three sites, all sound since the start.
@@ -251,5 +263,8 @@ mod tests {
         assert!(check_asked_back(9 * SECOND, SOON - 1, None).is_ok());
         assert!(check_operation(&Outcome::Refused(Refusal::DeadlinePassed), SECOND).is_ok());
         assert!(check_operation(&Outcome::Refused(Refusal::DeadlinePassed), PATIENCE).is_err());
+        let acquire = |waits| Operation::Acquire { quota: "gpus".into(), amount: 1, hold: Hold::Counted, waits };
+        let exhausted = Outcome::Refused(Refusal::Exhausted { asked: SiteSet::default() });
+        assert!(check_in_line(&acquire(true), &exhausted).is_err() && check_in_line(&acquire(false), &exhausted).is_ok());
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 fn tracked(amount: i64) -> Command {
-    Command::Acquire { quota: "gpus".into(), amount, hold: Hold::Open }
+    Command::Acquire { quota: "gpus".into(), amount, hold: Hold::Open, waits: false }
 }
 
 fn grant(number: u64) -> GrantId {
