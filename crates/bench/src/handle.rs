@@ -167,7 +167,9 @@ impl Work {
     /// One operation.
     fn operation(self, name: String, rng: &mut Rng) -> Operation {
         match self {
-            Self::Batch1 | Self::Batch64 => Operation::Acquire { quota: name, amount: 1, hold: Hold::Counted, waits: false },
+            Self::Batch1 | Self::Batch64 => {
+                Operation::Acquire { quota: name, amount: 1, hold: Hold::Counted, waits: false }
+            }
             Self::Add | Self::AddTreaty => {
                 let change = Change::Add(if rng.one_in(2) { 1 } else { -1 });
                 let part = Part { writes: vec![(name, change)], ..Part::default() };

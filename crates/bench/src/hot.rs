@@ -236,7 +236,10 @@ impl Host for Crowd {
         // Callers whose calls ended together call again together, and travel in one batch.
         let quota: Arc<str> = NAME.into();
         for _ in 0..std::mem::take(&mut self.idle) {
-            self.submit(world, Command::Acquire { quota: Arc::clone(&quota), amount: 1, hold: Hold::Counted, waits: false });
+            self.submit(
+                world,
+                Command::Acquire { quota: Arc::clone(&quota), amount: 1, hold: Hold::Counted, waits: false },
+            );
         }
         self.send(world);
     }

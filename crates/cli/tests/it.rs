@@ -105,6 +105,8 @@ fn wrong_use_is_one_line_and_status_2() {
         (&["quota", "settle", "--used", "1"], "--grant"),
         (&["quota", "extend", "--grant", "eu-1-1", "--for", "60"], "like 60s"),
         (&["quota", "create", "", "--limit", "1"], "1 to 256 bytes"),
+        (&["site", "wait"], "<SITE>"),
+        (&["site", "wait", "us", "--timeout", "0s"], "longer than nothing"),
         (&["quota", "release"], "--grant ID"),
         (&["quota", "release", "gpus"], "--grant ID"),
         (&["quota", "release", "gpus", "1", "--grant", "eu-1-1"], "--grant"),
@@ -318,6 +320,32 @@ fn dev_cluster_serves_quotas_end_to_end() {
     assert_eq!(endless["reason"], json!("no_end"));
     assert_eq!(cluster.run(&["quota", "set", "gpus", "--limit", "5000"]).status, 0);
     assert_eq!(cluster.run(&["quota", "set", "nope", "--limit", "5"]).status, 1);
+
+    // What does not fit is refused, unless it stays in line: until its time is up, or what it lacks comes back.
+    let rest = cluster.run(&["quota", "acquire", "gpus", "4250", "--site", "ap", "--json"]).json();
+    assert_eq!(rest["outcome"], json!("done"), "{rest}");
+    let asked = ["quota", "acquire", "gpus", "40", "--site", "eu", "--json"];
+    assert_eq!(cluster.run(&asked).json()["reason"], json!("exhausted"));
+    let late = cluster.run(&[&asked[..], &["--wait", "--deadline", "1s"]].concat());
+    assert_eq!((late.status, &late.json()["reason"]), (1, &json!("deadline_passed")), "{late:?}");
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| cluster.run(&[&asked[..], &["--wait", "--deadline", "30s"]].concat()).json());
+        std::thread::sleep(Duration::from_secs(1));
+        assert_eq!(cluster.run(&["quota", "release", "gpus", "100", "--site", "us"]).status, 0);
+        let granted = waits.join().expect("no panic");
+        assert_eq!((&granted["outcome"], &granted["site"]), (&json!("done"), &json!("eu")), "{granted}");
+    });
+
+    // What one site knows, which asks nobody: never too little.
+    let known = cluster.run(&["quota", "show", "gpus", "--local", "--site", "us", "--json"]).json();
+    let number = |key: &str| known[key].as_i64().unwrap_or_else(|| panic!("{key} of {known}"));
+    let in_use = show(&cluster)["in_use"].as_i64().expect("nothing moves");
+    assert!(in_use <= number("at_most") && number("at_most") <= number("limit"), "{known}, {in_use} in use");
+    assert!(number("estimate") <= number("at_most") && known["sites"].as_array().is_some_and(|sites| sites.len() == 3));
+    let text = cluster.run(&["quota", "show", "gpus", "--local"]);
+    assert!(text.stdout.contains("at most") && text.stderr.contains("without asking another region"), "{text:?}");
+    let unknown = cluster.run(&["quota", "show", "nope", "--local", "--json"]);
+    assert_eq!((unknown.status, &unknown.json()["reason"]), (1, &json!("unknown_quota")));
 
     assert_eq!(cluster.run(&["quota", "list", "--json"]).json()["quotas"][0]["name"], "gpus");
     assert!(cluster.run(&["quota", "list"]).stdout.contains("gpus"));
@@ -556,8 +584,10 @@ fn book_explains_every_key_of_json() {
         &["quota", "release", "gpus", "9000"],
         &["quota", "set", "gpus", "--limit", "6000"],
         &["quota", "show", "gpus"],
+        &["quota", "show", "gpus", "--local"],
         &["quota", "list"],
         &["quota", "delete", "gpus"],
+        &["site", "wait", "us"],
         &["outcome", "us-1-1-1"],
         &["status"],
         &["put", "eu:x", "1"],

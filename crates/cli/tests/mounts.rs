@@ -184,6 +184,17 @@ fn volume_that_is_found_after_a_persons_word_is_moved_aside_whole() {
     assert_eq!(eu["lost_incarnations"], json!(1));
     let text = cluster.site(0).run(&["status"]).stdout;
     assert!(text.contains("eu: 1 earlier incarnation was lost"), "{text}");
+
+    // Every quota has recorded it in the end, and it says so.
+    let waited = cluster.site(0).run(&["site", "wait", "eu", "--json"]).json();
+    assert_eq!(
+        (&waited["outcome"], &waited["incarnation"], &waited["unrecorded"]),
+        (&json!("done"), &json!(2), &json!(0))
+    );
+    let status = cluster.site(0).run(&["status", "--json"]).json();
+    assert_eq!(status["sites"][EU]["unrecorded"], json!(0), "{status}");
+    let unknown = cluster.site(0).run(&["site", "wait", "mars"]);
+    assert_eq!(unknown.status, 2, "{unknown:?}");
     cluster.stop();
 
     fs::rename(cluster.data(), &second).expect("set aside");

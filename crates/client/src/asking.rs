@@ -43,7 +43,12 @@ impl Client {
 
         let sites = self.shared.topology.sites.iter().zip(states);
         sites
-            .map(|(site, state)| SiteStatus { id: site.id, site: site.name.clone(), address: site.address.clone(), state })
+            .map(|(site, state)| SiteStatus {
+                id: site.id,
+                site: site.name.clone(),
+                address: site.address.clone(),
+                state,
+            })
             .collect()
     }
 

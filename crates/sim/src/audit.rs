@@ -279,7 +279,12 @@ impl Simulation {
                 self.audit.restless = 0;
                 self.audit.amount = amount;
                 let quota = Arc::from(self.oracle.books[book].name.as_str());
-                self.begin_operation(world, task, site, Command::Acquire { quota, amount, hold: Hold::Counted, waits: false });
+                self.begin_operation(
+                    world,
+                    task,
+                    site,
+                    Command::Acquire { quota, amount, hold: Hold::Counted, waits: false },
+                );
             }
         }
     }

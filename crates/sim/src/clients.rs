@@ -285,7 +285,8 @@ impl Simulation {
     fn show(&mut self, world: &mut World, at: usize, site: usize) {
         let kind = KINDS[self.rng.below(7) as usize];
         let book = self.oracle.book(kind.name);
-        let request = Request::Show { quota: kind.name.to_owned(), timeout: SECOND + self.rng.below(2 * SECOND), local: false };
+        let request =
+            Request::Show { quota: kind.name.to_owned(), timeout: SECOND + self.rng.below(2 * SECOND), local: false };
 
         let arrives = world.now() + self.latency(world, at, site);
         let id = self.ask_site(world, arrives, site, Purpose::Show { book }, request);

@@ -54,7 +54,9 @@ impl Host for Workload {
         match token {
             0 => world.request(world.now(), 0, ClientId(1), Request::Open),
             1 => self.send(world, Operation::Create { quota, limit: 100 }),
-            token if token % 2 == 0 => self.send(world, Operation::Acquire { quota, amount: 80, hold: Hold::Counted, waits: false }),
+            token if token % 2 == 0 => {
+                self.send(world, Operation::Acquire { quota, amount: 80, hold: Hold::Counted, waits: false })
+            }
             _ => self.send(world, Operation::Release { quota, amount: 80 }),
         }
         if token < 7 {

@@ -135,7 +135,12 @@ impl Caller {
                 Kind::Acquire { operations } => {
                     let quota = self.quota();
                     for _ in 0..operations {
-                        let acquire = Command::Acquire { quota: Arc::clone(&quota), amount: 1, hold: Hold::Counted, waits: false };
+                        let acquire = Command::Acquire {
+                            quota: Arc::clone(&quota),
+                            amount: 1,
+                            hold: Hold::Counted,
+                            waits: false,
+                        };
                         self.client.submit(acquire, now)?;
                     }
                 }

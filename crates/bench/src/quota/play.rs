@@ -394,8 +394,12 @@ impl Players<'_> {
     fn happen(&mut self, world: &mut World, order: usize, site: usize, kind: Kind) {
         let quota = || NAME.to_owned();
         let operation = match kind {
-            Kind::Acquire { amount } => Operation::Acquire { quota: quota(), amount, hold: Hold::Counted, waits: false },
-            Kind::Hold { amount, micros } => Operation::Acquire { quota: quota(), amount, hold: Hold::For(micros), waits: false },
+            Kind::Acquire { amount } => {
+                Operation::Acquire { quota: quota(), amount, hold: Hold::Counted, waits: false }
+            }
+            Kind::Hold { amount, micros } => {
+                Operation::Acquire { quota: quota(), amount, hold: Hold::For(micros), waits: false }
+            }
             Kind::Begin { amount, .. } => Operation::Acquire { quota: quota(), amount, hold: Hold::Open, waits: false },
             Kind::Release { amount } => {
                 // Clients who were refused have nothing to give back, whatever the trace says.

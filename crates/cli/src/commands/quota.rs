@@ -487,7 +487,8 @@ fn known_json(known: &Known) -> Value {
 
 fn known_text(known: &Known) -> String {
     let Known { name, limit, at_most, estimate, told_by, .. } = known;
-    let mut text = format!("{name}: about {estimate} of {limit} in use, at most {at_most}, as far as {told_by} knows\n\n");
+    let mut text =
+        format!("{name}: about {estimate} of {limit} in use, at most {at_most}, as far as {told_by} knows\n\n");
     if known.excess > 0 {
         text.insert_str(text.len() - 1, &format!("{}\n", excess_text(known.excess)));
     }

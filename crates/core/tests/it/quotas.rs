@@ -177,7 +177,18 @@ fn site_that_is_alone_tells_what_it_knows_and_never_too_little() {
     let tokens: Vec<(i64, bool)> = known.sites.iter().map(|site| (site.tokens, site.age.is_some())).collect();
     assert_eq!(tokens, [(20, true), (26, true), (30, true)]);
 
+    // What is set aside for a round may be elsewhere by now, and in use.
+    cluster.submit(2, acquire(70));
+    cluster.run(3 * DELAY / 2);
+    let held = cluster.share(1, "gpus").held();
+    assert!(held > 0, "the round is under way");
+    let known = cluster.known(1, "gpus");
+    assert_eq!(known.in_use_max, 90 - (26 - held));
+    assert_eq!(known.sites[1].set_aside, held);
+    cluster.run(SECOND);
+
     // What it cannot know of is in what may be in use at most.
+    let tokens = cluster.tokens(0, "gpus");
     cluster.kill(0);
     cluster.start(0);
     cluster.run(SECOND);
@@ -185,8 +196,8 @@ fn site_that_is_alone_tells_what_it_knows_and_never_too_little() {
         cluster.kill(at);
     }
     let known = cluster.known(0, "gpus");
-    assert_eq!(known.in_use_max, 70);
-    assert_eq!(known.estimate.is_some_and(|estimate| (0..=70).contains(&estimate)), true);
+    assert_eq!(known.in_use_max, 90 - tokens);
+    assert!(known.estimate.is_some_and(|estimate| (0..=90 - tokens).contains(&estimate)), "{known:?}");
 }
 
 /// A donor's total belongs to one incarnation of the receiver. Were it begun again for one that is gone, it would begin again for

@@ -38,7 +38,8 @@ impl Simulation {
             return;
         };
         self.probes.hit("client: asks before sending");
-        let operation = Operation::Acquire { quota: PLENTY.name.to_owned(), amount: 1, hold: Hold::Counted, waits: false };
+        let operation =
+            Operation::Acquire { quota: PLENTY.name.to_owned(), amount: 1, hold: Hold::Counted, waits: false };
         let op = self.number(world, site, session, session.next, operation, Origin::Client);
         self.clients.all[at].sites[site].session = Some(Session { next: session.next + 1, ..session });
         self.ask_about(world, at, site, op);
@@ -87,7 +88,8 @@ impl Simulation {
         }
 
         self.probes.hit("client: reuses an id");
-        let operation = Operation::Acquire { quota: PLENTY.name.to_owned(), amount: 77_777, hold: Hold::Counted, waits: false };
+        let operation =
+            Operation::Acquire { quota: PLENTY.name.to_owned(), amount: 77_777, hold: Hold::Counted, waits: false };
         let OperationId { site: of, incarnation, session: id, sequence } = known.id;
         let operations = vec![Submission { sequence, timeout: SECOND, operation }];
         let batch = Batch { site: of, incarnation, session: id, low: session.low, operations };
@@ -245,7 +247,8 @@ impl Simulation {
         self.probes.hit("client: jumps its window");
         let victim = ops[victim as usize - 1];
         for sequence in session.next..target {
-            let operation = Operation::Acquire { quota: PLENTY.name.to_owned(), amount: 0, hold: Hold::Counted, waits: false };
+            let operation =
+                Operation::Acquire { quota: PLENTY.name.to_owned(), amount: 0, hold: Hold::Counted, waits: false };
             self.number(world, site, session, sequence, operation, Origin::PassedOver);
         }
 

@@ -41,9 +41,12 @@ impl Simulation {
                 let quota = ["nobody", "", "ghost"][self.rng.below(3) as usize].to_owned();
                 Operation::Acquire { quota, amount: 1, hold: Hold::Counted, waits: false }
             }
-            12..=13 => {
-                Operation::Acquire { quota: name(&any), amount: -(self.rng.below(2) as i64), hold: Hold::Counted, waits: false }
-            }
+            12..=13 => Operation::Acquire {
+                quota: name(&any),
+                amount: -(self.rng.below(2) as i64),
+                hold: Hold::Counted,
+                waits: false,
+            },
             14 => Operation::Acquire { quota: name(&PLENTY), amount: 1, hold: Hold::For(3), waits: false },
             // More than the limit.
             15..=16 => Operation::Acquire { quota: "tight".to_owned(), amount: 421, hold: Hold::Counted, waits: false },
