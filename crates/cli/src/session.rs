@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use slackline::{Client, ConnectError, Left, Options};
+use tokio::signal::unix::SignalKind;
 
 use crate::duration;
 use crate::end::{End, Finish};
@@ -76,7 +77,7 @@ impl Connection {
                 // What is done is done; and a command that runs until it is interrupted ends by itself.
                 biased;
                 end = work(client.clone()) => end,
-                _ = tokio::signal::ctrl_c() => Err(Finish::Interrupted),
+                _ = interrupted() => Err(Finish::Interrupted),
             };
             let took = asked_at.elapsed();
             let end = match end {
@@ -111,6 +112,21 @@ impl Connection {
             Some(value) => (CONNECT, split(&value.to_string_lossy())),
             None => ("the default", split(DEV)),
         }
+    }
+}
+
+/// Waits until the user, or the system, wants the command to end: by Ctrl-C, by SIGTERM, or because its terminal is closed.
+async fn interrupted() {
+    let signal = |kind| tokio::signal::unix::signal(kind).ok();
+    let (terminated, hung_up) = (SignalKind::terminate(), SignalKind::hangup());
+    let told = async |kind: SignalKind| match signal(kind) {
+        Some(mut signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        () = told(terminated) => {}
+        () = told(hung_up) => {}
     }
 }
 

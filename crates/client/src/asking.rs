@@ -213,13 +213,13 @@ impl SiteStatus {
     }
 
     /// The number of quotas of which no round has recorded its incarnation, by whoever of the answers in `all` knows most: it has no
-    /// tokens of these yet, and does not vote on them. None as long as it or a majority of its lane has not answered, or one of these
-    /// has not heard of this incarnation.
+    /// tokens of these yet, and does not vote on them. None as long as it has not answered, or so few others of its lane have that none
+    /// of them may know some quota, or one of these has not heard of this incarnation.
     pub fn unrecorded(&self, all: &[SiteStatus]) -> Option<u64> {
         let own = self.state.as_ref()?;
         let lane = || all.iter().filter(|other| other.id.lane == own.site.lane);
         let others = lane().filter_map(|other| other.state.as_ref()).filter(|other| other.site != own.site);
-        let (mut most, mut answers) = (own.unrecorded, 1);
+        let (mut most, mut answers) = (own.unrecorded, 0);
         for other in others {
             let known = other.peers.iter().find(|peer| peer.site == own.site)?;
             if known.incarnation != own.incarnation {
@@ -228,7 +228,9 @@ impl SiteStatus {
             most = most.max(known.unrecorded);
             answers += 1;
         }
-        (2 * answers > lane().count()).then_some(most)
+        // A majority has decided each quota. It may have counted this site, which has lost what it knew.
+        let (members, majority) = (lane().count(), lane().count() / 2 + 1);
+        (answers >= (members - majority + 1).min(members - 1)).then_some(most)
     }
 
     /// What it knows of the others.

@@ -293,7 +293,8 @@ pub struct Known {
     pub limit: i64,
     /// The number that is out beyond the limit, since that was lowered.
     pub excess: i64,
-    /// No more are in use, unless the limit was raised and the site has not heard of it: what is here is not.
+    /// No more are in use, as what is free at the site is not; unless the limit was raised, or the quota was deleted and created
+    /// again, and the site has not heard of it.
     pub at_most: i64,
     /// The number in use, by what each site last said that it has.
     pub estimate: i64,

@@ -739,7 +739,7 @@ pub fn digest(operation: &Operation) -> u64 {
 
     // First a number for the kind: two kinds with the same fields must differ.
     match operation {
-        Operation::Acquire { quota, amount, hold, waits } => {
+        Operation::Acquire { quota, amount, hold, .. } => {
             mix(1);
             text(quota, &mut mix);
             mix(*amount as u64);
@@ -750,10 +750,6 @@ pub fn digest(operation: &Operation) -> u64 {
                     mix(2);
                     mix(*micros);
                 }
-            }
-            // One that does not wait has the digest that it always had.
-            if *waits {
-                mix(1);
             }
         }
         Operation::Release { quota, amount } => {

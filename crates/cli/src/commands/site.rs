@@ -4,16 +4,18 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use slackline::{Client, SiteStatus};
+use slackline::{Client, Readiness, Reason, Refused, SiteStatus};
 
 use super::status::PATIENCE;
 use crate::duration;
 use crate::end::{End, Finish};
-use crate::output::{counted, list};
+use crate::output::counted;
 use crate::session::Connection;
 
-/// The time between two looks.
+/// The time between the first two looks; each pause is longer than the one before. A look is work for every site.
 const PAUSE: Duration = Duration::from_millis(200);
+/// The longest.
+const LONGEST: Duration = Duration::from_secs(5);
 
 /// Waits for a site
 #[derive(Args)]
@@ -59,7 +61,8 @@ Examples:
   slackline site wait us --timeout 10m --json
 
 With --json:
-  {\"outcome\", \"site\", \"incarnation\", \"unrecorded\", \"waited_ms\"}
+  {\"outcome\", \"site\", \"incarnation\", \"unrecorded\", \"waited_ms\",
+   \"message\"}
   unrecorded is 0 if it is done; else the exit status is 1.")]
 struct Wait {
     /// The region
@@ -82,37 +85,44 @@ impl Wait {
         connection.run(json, async move |client: Client| {
             let topology = client.topology();
             let Some(region) = topology.region(&name) else {
-                let known = list(&topology.regions);
-                return Err(Finish::WrongUse(format!("there is no region {name}; the cluster has {known}")));
+                let reason = Reason::UnknownRegion { region: name, known: topology.regions.clone() };
+                return Err(Finish::Refused(Refused { reason, operation: None }));
             };
 
-            let asked_at = Instant::now();
+            let (asked_at, mut pause) = (Instant::now(), PAUSE);
             loop {
-                let all = client.status(patience).await;
+                let left = timeout.saturating_sub(asked_at.elapsed());
+                let all = client.status(patience.min(left.max(PAUSE))).await;
                 let sites: Vec<&SiteStatus> = all.iter().filter(|site| site.id.region == region).collect();
                 let unrecorded = sites.iter().map(|site| site.unrecorded(&all)).sum::<Option<u64>>();
                 let is_ready = sites.iter().all(|site| site.is_ready());
                 let waited = asked_at.elapsed();
                 let is_over = waited + PAUSE >= timeout;
                 if !is_over && !(is_ready && unrecorded == Some(0)) {
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(pause.min(timeout - waited)).await;
+                    pause = (pause * 3 / 2).min(LONGEST);
                     continue;
                 }
 
                 let is_done = is_ready && unrecorded == Some(0);
+                let state = sites.iter().filter_map(|site| site.state.as_ref());
+                let unready = state.map(|state| state.readiness).find(|readiness| *readiness != Readiness::Ready);
+                let text = match (unready, unrecorded) {
+                    (Some(readiness), _) => {
+                        format!("{name} is {}: `slackline status` says why", readiness.name())
+                    }
+                    (None, Some(0)) => format!("every quota has recorded {name}"),
+                    (None, Some(left)) => format!("{} not recorded {name} yet", has(left)),
+                    (None, None) => format!("{name}, or too many others, do not answer: `slackline status` says which"),
+                };
                 let value = json!({
                     "outcome": if is_done { "done" } else { "timeout" },
                     "site": name,
                     "incarnation": sites.first().and_then(|site| site.incarnation()).map(|incarnation| incarnation.0),
                     "unrecorded": unrecorded,
                     "waited_ms": waited.as_millis() as u64,
+                    "message": &text,
                 });
-                let text = match unrecorded {
-                    Some(0) if is_ready => format!("every quota has recorded {name}"),
-                    Some(0) => format!("{name} does not serve yet: `slackline status` says why"),
-                    Some(left) => format!("{} not recorded {name} yet", has(left)),
-                    None => format!("{name} or too many others do not answer: `slackline status` says which"),
-                };
                 if is_done {
                     return Ok(End::new(value, text));
                 }

@@ -118,8 +118,10 @@ pub struct Leader {
     phase_at: u64,
     /// When the present phase of the round began.
     phase_since: u64,
-    /// No round is started before.
+    /// No round for an amount is started before.
     retry_at: u64,
+    /// No round at all is started before: elections failed. That others were in vain says nothing of one that asks for no amount.
+    failed_until: u64,
     /// The rounds that failed or ended in vain in a row; halved by each that left nobody waiting.
     failures: u32,
     /// The members that did not answer the last election that came to nothing; empty once an instance is decided.
@@ -139,6 +141,7 @@ impl Leader {
             phase_at: NEVER,
             phase_since: now,
             retry_at: 0,
+            failed_until: 0,
             failures: 0,
             unanswered: SiteSet::default(),
             record_at: NEVER,
@@ -172,14 +175,34 @@ impl Leader {
         now >= self.retry_at
     }
 
+    /// True if a round may be started that asks for no amount.
+    pub fn may_change(&self, now: u64) -> bool {
+        now >= self.failed_until
+    }
+
     /// The number of rounds that failed or ended in vain in a row.
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// The members that a round cannot reach: those that have not answered the election under way; or else those that did not
-    /// answer the last one, if that came to nothing, and those that are down.
+    /// True if the last election came to nothing because members did not answer, and none was decided since.
+    pub fn lacks_answers(&self) -> bool {
+        !self.unanswered.is_empty()
+    }
+
+    /// The members that a round cannot reach: those that are down; those that did not answer the last election, if that came to
+    /// nothing, and have not answered the one under way. That one alone says nothing: it may have begun just now.
     pub fn unreachable<A: Amount>(&self, avantan: &Avantan<A>, site: Membership, sight: impl Sight) -> SiteSet {
+        let silent = self.silent(avantan, site, &sight);
+        let is_meant = |position: &usize| !self.unanswered.is_empty() || sight(*position).is_none();
+        let mut unreachable = SiteSet::default();
+        silent.positions().filter(is_meant).for_each(|position| unreachable.insert(position));
+        unreachable
+    }
+
+    /// The members that have not answered the election under way; or else those that did not answer the last one, if that came to
+    /// nothing, and those that are down.
+    fn silent<A: Amount>(&self, avantan: &Avantan<A>, site: Membership, sight: impl Sight) -> SiteSet {
         let reports = match avantan.role() {
             Role::Electing { reports, .. } => Some(reports),
             _ => None,
@@ -233,7 +256,7 @@ impl Leader {
                 } else {
                     // No majority has promised, so nothing was built at this ballot: it may be withdrawn, and what was
                     // reported to it alone is free again.
-                    self.unanswered = self.unreachable(avantan, site, sight);
+                    self.unanswered = self.silent(avantan, site, sight);
                     avantan.withdraw(site, step);
                 }
                 Due::Stepped
@@ -253,7 +276,7 @@ impl Leader {
             Role::Idle if avantan.share.table.has_majority(site, &sight) => Due::Finish,
             Role::Idle => {
                 // Nobody could bring it to an end: an election would only cost writes.
-                self.unanswered = self.unreachable(avantan, site, sight);
+                self.unanswered = self.silent(avantan, site, sight);
                 self.failures = self.failures.max(1);
                 self.phase_at = now + BACK_OFF + rng.below(BACK_OFF);
                 Due::Stepped
@@ -292,6 +315,7 @@ impl Leader {
     pub fn put_off(&mut self, moment: Moment) -> u64 {
         // A round trip that was measured while the clock stood still is no measure of how often to ask.
         self.retry_at = moment.now + moment.round_trip + 50 * MILLISECOND;
+        self.failed_until = self.retry_at;
         self.look_at_retry();
         self.retry_at
     }
@@ -318,6 +342,7 @@ impl Leader {
         let back_off = rng.below(2 * moment.round_trip);
         self.failures += 1;
         self.retry_at = moment.now + ((50 * MILLISECOND) << self.failures.min(6)).min(BACK_OFF) + back_off;
+        self.failed_until = self.retry_at;
         self.phase_at = if wanted { self.retry_at } else { NEVER };
     }
 

@@ -26,8 +26,8 @@ pub(super) struct Waiting {
     pub(super) hold: Hold,
     /// The monotonic time at which it is refused, if it was not granted by then.
     pub(super) deadline: u64,
-    /// True if it stays until then, whatever rounds come to.
-    pub(super) stays: bool,
+    /// The monotonic time at which it came, if it stays until then, whatever rounds come to.
+    pub(super) stays: Option<u64>,
 }
 
 /// The requests that wait for tokens of one quota, by their arrival.
@@ -78,7 +78,7 @@ impl Line {
         self.by_deadline.insert((request.deadline, arrival));
         self.order.push(arrival, request.amount, self.requests.iter().map(|(arrival, other)| (*arrival, other.amount)));
         self.needed += i128::from(request.amount);
-        if request.stays {
+        if request.stays.is_some() {
             self.staying.insert(arrival);
             self.saved += i128::from(request.amount);
         }
@@ -160,6 +160,13 @@ impl Line {
         self.needed.min(i128::from(i64::MAX)) as i64
     }
 
+    /// Tokens that are wanted up to the first that stays, who are served before the others; or by all of them, if none stays.
+    pub(super) fn needed_first(&self) -> i64 {
+        let Some(first) = self.staying.first() else { return self.needed() };
+        let sum = self.requests.range(..=first).map(|(_, request)| i128::from(request.amount)).sum::<i128>();
+        sum.min(i128::from(i64::MAX)) as i64
+    }
+
     /// The least that one of them wants; zero if there is none.
     pub(super) fn least(&self) -> i64 {
         self.by_amount.first().map_or(0, |(amount, _)| *amount)
@@ -186,8 +193,9 @@ impl Line {
     /// because this was the last round that they are given. Also tells whether one is left that wants more than `small`. Those that
     /// stay are not judged.
     pub(super) fn judge(&mut self, large: i64, small: i64, all: i64) -> (Vec<Waiting>, bool) {
-        // What those need that stay is not for the others.
-        let less = |hoped: i64| (i128::from(hoped) - self.saved).max(0) as i64;
+        // What those need that stay is not for the ones behind them.
+        let is_behind = self.requests.keys().next() == self.staying.first();
+        let less = |hoped: i64| if is_behind { (i128::from(hoped) - self.saved).max(0) as i64 } else { hoped };
         let (small, all) = if all == i64::MAX { (less(small), all) } else { (less(small), less(all)) };
         self.judged.push_back(self.offered);
         let offered = self.judged.iter().copied().max().unwrap_or(0);
@@ -319,21 +327,22 @@ mod tests {
 
         fn take_first_within(&mut self, free: i64) -> Option<u64> {
             let at = self.requests.iter().position(|(_, request, _)| request.amount <= free)?;
-            let is_held_up = self.requests.iter().take(at).any(|(_, request, _)| request.stays);
+            let is_held_up = self.requests.iter().take(at).any(|(_, request, _)| request.stays.is_some());
             if is_held_up { None } else { self.requests.remove(at).map(|(arrival, ..)| arrival) }
         }
 
         fn judge(&mut self, large: i64, small: i64, all: i64) -> (Vec<u64>, bool) {
             let (mut refused, mut waits) = (Vec::new(), false);
-            let staying = self.requests.iter().filter(|(_, request, _)| request.stays);
-            let saved: i64 = staying.map(|(_, request, _)| request.amount).sum();
+            let staying = self.requests.iter().filter(|(_, request, _)| request.stays.is_some());
+            let is_behind = self.requests.front().is_some_and(|(_, request, _)| request.stays.is_some());
+            let saved = if is_behind { staying.map(|(_, request, _)| request.amount).sum() } else { 0i64 };
             let small = (small - saved).max(0);
             let all = if all == i64::MAX { all } else { (all - saved).max(0) };
             for (arrival, _, rounds) in &mut self.requests {
                 *rounds += usize::from(*arrival < self.offered);
             }
             self.requests.retain(|(arrival, request, rounds)| {
-                if request.stays {
+                if request.stays.is_some() {
                     return true;
                 }
                 let hoped_for = if request.amount > large { all } else { small };
@@ -359,7 +368,7 @@ mod tests {
                     0..=5 => {
                         let amount = 1 + rng.below(40) as i64;
                         let ticket = Ticket { session: SessionId(1), sequence: line.next_arrival };
-                        let (deadline, stays) = (step + rng.below(300), rng.below(8) == 0);
+                        let (deadline, stays) = (step + rng.below(300), (rng.below(8) == 0).then_some(step));
                         let request = Waiting { ticket, amount, hold: Hold::Counted, deadline, stays };
                         plain.requests.push_back((line.push(request), request, 0));
                     }
@@ -403,7 +412,13 @@ mod tests {
                     (line.needed(), line.least(), line.requests.len()),
                     (amounts.sum(), least, plain.requests.len())
                 );
-                let first = plain.requests.iter().find(|(_, request, _)| request.stays);
+                let first = plain.requests.iter().find(|(_, request, _)| request.stays.is_some());
+                let before = plain.requests.iter().scan(true, |goes_on, (_, request, _)| {
+                    let is_counted = *goes_on;
+                    *goes_on &= request.stays.is_none();
+                    is_counted.then_some(request.amount)
+                });
+                assert_eq!(line.needed_first(), before.sum::<i64>());
                 assert_eq!(line.first_staying(), first.map_or(0, |(_, request, _)| request.amount));
                 assert_eq!(line.deadline(), plain.requests.iter().map(|(_, request, _)| request.deadline).min());
                 assert_eq!(line.has_been_in_vain(), plain.requests.iter().any(|(.., rounds)| *rounds > 0));

@@ -128,6 +128,8 @@ pub(super) struct Told {
     pub(super) free: i64,
     /// Tokens that requests wait for here, beyond what is free.
     pub(super) short: i64,
+    /// Those of them that the first lacks who stays in line.
+    pub(super) first: i64,
     /// The demand here, in tokens a second.
     pub(super) rate: u64,
     /// The monotonic time at which it was told; zero for never, or to have it told soon.

@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 
 use super::book::{Place, Quotas, RELAXED_TICK, SECOND_LOOK, TICK};
-use super::one::{Admin, Dirty};
+use super::one::{Activity, Admin, Dirty};
 use super::serve::{created, is_alone};
 use crate::api::{Outcome, Refusal, UnknownReason};
 use crate::avantan::{Due, Intent, Lifecycle, Message, Moment, Offer, Phase, Progress, Role, Step};
@@ -216,7 +216,7 @@ impl Quotas {
         if !quota.avantan.is_idle() {
             return;
         }
-        if quota.activity.as_ref().is_some_and(|activity| !activity.leader.may_start(now)) {
+        if quota.activity.as_ref().is_some_and(|activity| !activity.leader.may_change(now)) {
             return self.list[at].activity(&turn.here).leader.look_at_retry();
         }
         self.lead(turn, at, intent, Cause::Reactive);
@@ -244,7 +244,11 @@ impl Quotas {
         // After a round in vain, what the sites kept back then is what the requests that wait may need.
         let offer = self.offer(&turn.here, at);
         let before = self.standing(at);
-        let again = self.list[at].activity.as_ref().is_some_and(|activity| activity.waiting.has_been_in_vain());
+        // For those that stay in line that is ever more seldom worth it: whoever offers all grants nothing meanwhile.
+        let again = self.list[at].activity.as_ref().is_some_and(|activity| {
+            let Activity { waiting, leader, .. } = &**activity;
+            waiting.has_been_in_vain() && (!waiting.has_staying() || leader.failures().is_power_of_two())
+        });
         let intent = if intent == Intent::Move && again { Intent::Gather } else { intent };
         let mut step = Step::default();
         let (avantan, activity) = self.list[at].parts(&turn.here);
@@ -259,7 +263,7 @@ impl Quotas {
         let quota = &self.list[at];
         let away = quota.totals.away(|position| here.peers[position].incarnation);
         let Some(activity) = &quota.activity else { return Offer { away, ..Offer::default() } };
-        let needed = activity.needed();
+        let needed = activity.waiting.needed_first();
         if self.gifts.leaving.is_some() {
             return Offer { away, needed, wanted: needed, ..Offer::default() };
         }
@@ -270,6 +274,8 @@ impl Quotas {
         let free = quota.avantan.share.tokens;
         let keeps = needed == 0 && activity.demand.rate() > 0;
         let kept = if keeps { soon.saturating_mul(2).min(free / 2) } else { 0 };
+        // What is saved for one that stays in line is not for those who wait elsewhere, unless all is gathered.
+        let kept = if activity.waiting.has_staying() { free } else { kept };
         Offer {
             kept,
             away,
@@ -330,7 +336,12 @@ impl Quotas {
         while let Some(activity) = &mut self.list[at].activity {
             let Some(request) = activity.waiting.take_overdue(now) else { break };
             turn.out.metrics.refused_waited += 1;
-            let refusal = if activity.leader.failures() > 0 && !failed.is_empty() {
+            // Rounds that were decided may all have been in vain for one that stays.
+            let has_failed = match request.stays {
+                Some(_) => activity.leader.lacks_answers(),
+                None => activity.leader.failures() > 0,
+            };
+            let refusal = if has_failed && !failed.is_empty() {
                 Refusal::Unreachable { missing: failed }
             } else {
                 Refusal::DeadlinePassed
@@ -525,17 +536,29 @@ impl Quotas {
         let now = turn.here.now.mono;
         let quota = &mut self.list[at];
         let table = &quota.avantan.share.table;
+        let mut in_line = Vec::new();
         if table.generation != before.generation || !(before.exists && table.limit.is_some()) {
             // A new generation, or none: its books start empty.
             (quota.counters.acquired, quota.counters.released) = (0, 0);
             quota.totals = Totals::default();
             if before.exists {
                 self.walk.note(now, quota.number);
+
+                // Who is in line for tokens of this generation gets none of the next one.
+                if let Some(activity) = &mut quota.activity {
+                    in_line.extend(activity.waiting.take_all());
+                    activity.note_deadlines();
+                }
             }
         } else {
             quota.counters.work.rebalances += 1;
             turn.out.metrics.rebalances += 1;
         }
+
+        for request in in_line {
+            self.finish(turn, request.ticket, Outcome::Refused(Refusal::QuotaDeleted));
+        }
+        let quota = &mut self.list[at];
 
         // A site that may not vote has to see to it that it may. While more is out than the limit, each sees to it that what it has
         // goes, and that the others know.
@@ -568,10 +591,9 @@ impl Quotas {
             };
             asked.insert(position);
             named |= position == turn.here.position;
-            // Each of them takes what was short elsewhere for met; what is short here still is news to them then.
             let share = &mut activity.peers[position];
             share.free = settled.row.after.saturating_add(settled.row.kept);
-            (share.short, share.first, share.told.short) = (0, 0, 0);
+            (share.short, share.first) = (0, 0);
             if settled.row.incarnation == peer.incarnation {
                 if share.said_by != peer.incarnation {
                     (share.said_by, share.received) = (peer.incarnation, 0);
@@ -593,6 +615,12 @@ impl Quotas {
 
         // Requests that the round was told of are judged by it, once what it brought is granted.
         self.serve(turn, at);
+        if let Some(activity) = &mut self.list[at].activity
+            && activity.waiting.has_staying()
+        {
+            // The others take what was short here for met: that it is not is news to them.
+            activity.peers.iter_mut().for_each(|share| share.told.first = 0);
+        }
         if named {
             // Says something only as a whole.
             let away = if rows == turn.here.peers.len() { away.max(0) } else { 0 };
@@ -633,8 +661,11 @@ impl Quotas {
         // A small one would have to be lucky; those behind it in the line should not wait for that.
         let (refused, waits) = activity.waiting.judge(large, reachable, hoped_for_by_large);
         if !refused.is_empty() || activity.waiting.has_staying() {
-            // For those that stay in line it is tried again, ever more seldom; what comes back meanwhile comes by gifts.
-            activity.leader.end_in_vain(turn.here.now.mono);
+            // For those that stay in line it is tried again, ever more seldom; what comes back meanwhile comes by gifts. The same round
+            // was in vain elsewhere, too: not all begin again at once.
+            let spread =
+                if activity.waiting.has_staying() { turn.out.rng.below(2 * turn.here.longest_round_trip()) } else { 0 };
+            activity.leader.end_in_vain(turn.here.now.mono + spread);
         } else if activity.waiting.is_empty() {
             activity.leader.end_well();
         }

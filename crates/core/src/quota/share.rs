@@ -197,12 +197,15 @@ impl Quotas {
         // refused all the same, except for those that stay in line: these get what there is, if it suffices for the first of them.
         for poor in members.clone().filter(|&peer| eligible(peer) && activity.peers[peer].short > 0) {
             let coming = quota.under_way(&turn.here, poor, &activity.peers[poor]);
-            let (missing, first) = (activity.peers[poor].short - coming, activity.peers[poor].first - coming);
-            let others = members.clone().filter(|&peer| eligible(peer) && peer != poor);
+            let (missing, first) =
+                (activity.peers[poor].short - coming, activity.peers[poor].first.saturating_sub(coming));
+            // One where somebody stays in line gives nothing.
+            let gives = |peer: usize| eligible(peer) && activity.peers[peer].first <= 0;
+            let others = members.clone().filter(|&peer| gives(peer) && peer != poor);
             let elsewhere: i128 = others.map(|peer| i128::from(has(peer))).sum::<i128>() + i128::from(free);
-            let stays = activity.peers[poor].first > 0 && i128::from(first) <= elsewhere;
-            let given = if stays { elsewhere.min(i128::from(missing)) } else { i128::from(missing) };
-            if missing > 0 && given <= elsewhere && elsewhere > 0 {
+            let is_for_all = i128::from(missing) <= elsewhere;
+            let given = i128::from(if is_for_all { missing } else { first });
+            if given > 0 && given <= elsewhere {
                 let part = (given * i128::from(free) + elsewhere - 1) / elsewhere;
                 gifts[poor] = (part as i64).min(rest);
                 rest -= gifts[poor];
@@ -308,8 +311,14 @@ impl Quotas {
             digest.first = activity.first_short(free);
             digest.rate = if self.gifts.leaving.is_some() { 0 } else { activity.demand.rate() };
             let repeats = activity.peers[peer].told.repeats;
-            activity.peers[peer].told =
-                Told { free, short: digest.short, rate: digest.rate, at: turn.here.now.mono, repeats };
+            activity.peers[peer].told = Told {
+                free,
+                short: digest.short,
+                first: digest.first,
+                rate: digest.rate,
+                at: turn.here.now.mono,
+                repeats,
+            };
         }
 
         // The newest of this turn replaces one just before it; one further back does no harm.
@@ -335,7 +344,7 @@ impl Quotas {
         let Some(activity) = &quota.activity else { return };
         let free = quota.avantan.share.free();
         let rate = activity.demand.rate();
-        let short = activity.short(free);
+        let (short, first) = (activity.short(free), activity.first_short(free));
         let total = activity.known_free(turn.here.position).saturating_add(free);
 
         // Worth telling: an eighth of a site's part of all that is free.
@@ -366,15 +375,17 @@ impl Quotas {
             unreached |= may_not_know && is_over;
             let news = (free - told.free).abs() >= noticeable
                 || (short > 0) != (told.short > 0)
+                || first != told.first
                 || rate.abs_diff(told.rate) > (told.rate / 4).max(noticeable as u64 / 8).max(1);
             let repeat = pending && now >= told.at + (patience << told.repeats.min(6)).min(REPEAT);
             // The others may have missed that this site is new, and it has nothing else to tell: ever more slowly.
-            let greet = match unrecorded || may_not_know {
+            let insists = unrecorded || may_not_know || first > 0;
+            let greet = match insists {
                 true => now >= told.at + (SECOND << told.repeats.min(GREETINGS)),
                 false => rate > 0 && told.at == 0 && now >= SECOND,
             };
             if turn.here.peers[peer].is_up(turn.here.now) && (news || repeat || greet) {
-                tell.push((peer, repeat || (greet && (unrecorded || may_not_know))));
+                tell.push((peer, repeat || (greet && insists)));
             }
         }
         for (peer, repeat) in tell {

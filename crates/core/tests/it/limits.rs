@@ -109,6 +109,23 @@ fn site_that_was_away_when_the_limit_was_lowered_has_its_tokens_taken_when_it_is
     assert!(granted(&cluster.done(2, acquire(20))));
 }
 
+/// Nobody asks anything of the quota meanwhile: the others have to tell by themselves.
+#[test]
+fn site_that_was_cut_off_when_the_limit_was_lowered_is_told_once_it_can_be() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    cluster.run(200 * SECOND);
+    cluster.cut = vec![(0, 2), (1, 2)];
+    cluster.run(5 * SECOND);
+    assert_eq!(cluster.done(0, set(20)), Outcome::LimitSet { limit: 20, excess: 10 });
+    cluster.run(100 * SECOND);
+    assert_eq!(cluster.tokens(2, "gpus"), 30);
+    cluster.cut.clear();
+    cluster.run(30 * SECOND);
+    assert_eq!((0..3).map(|at| cluster.share(at, "gpus").table.limit).collect::<Vec<_>>(), [Some(20); 3]);
+    assert_eq!((all_tokens(&cluster), cluster.share(2, "gpus").table.excess), (20, 0));
+}
+
 #[test]
 fn limit_lowered_while_a_site_grants_what_it_kept_is_never_exceeded_by_more_than_the_excess() {
     let mut cluster = Cluster::new(3);

@@ -78,6 +78,71 @@ fn acquire_in_line_is_refused_by_its_time_alone_and_those_behind_it_are_served()
     assert!(cluster.outcome(0, small).is_some_and(|outcome| granted(&outcome)));
 }
 
+/// Whatever is under way when its time is up: a round that has begun just now is no sign that others do not answer.
+#[test]
+fn acquire_in_line_whose_time_is_up_during_a_round_says_so_while_all_sites_are_up() {
+    let mut cluster = cluster_in_full_use();
+    let mut waiting = Vec::new();
+    for _ in 0..100 {
+        waiting.push(cluster.submit(0, in_line(30)));
+        cluster.run(SECOND / 50);
+    }
+    cluster.run(TIME + SECOND);
+    for sequence in waiting {
+        assert_eq!(cluster.outcome(0, sequence), Some(Outcome::Refused(Refusal::DeadlinePassed)));
+    }
+}
+
+/// Both save what they have, and neither has enough: a round that gathers all serves one of them.
+#[test]
+fn acquires_in_line_at_two_sites_do_not_hold_each_other_up() {
+    let mut cluster = cluster_in_full_use();
+    let waiting: Vec<(usize, u64)> = [0, 0, 1, 1].into_iter().map(|at| (at, cluster.submit(at, in_line(12)))).collect();
+    cluster.run(SECOND / 10);
+    for at in [0, 1, 2] {
+        cluster.done(at, release(5));
+    }
+    cluster.run(SECOND);
+    let served = waiting.iter().filter(|(at, sequence)| cluster.outcome(*at, *sequence).is_some_and(|o| granted(&o)));
+    assert_eq!(served.count(), 1);
+    cluster.run(5 * SECOND);
+    assert_eq!(cluster.show(2, "gpus").in_use_max, 27);
+}
+
+/// Rounds in vain are no reason to put off a change that needs no tokens.
+#[test]
+fn limit_is_set_and_quota_deleted_while_requests_stay_in_line_everywhere() {
+    let mut cluster = cluster_in_full_use();
+    let waiting: Vec<(usize, u64)> = (0..3).map(|at| (at, cluster.submit(at, in_line(30)))).collect();
+    cluster.run(SECOND);
+    for limit in [31, 32, 33] {
+        let at = limit as usize % 3;
+        let set = cluster.submit(at, Operation::SetLimit { quota: "gpus".into(), limit });
+        cluster.run(SECOND / 5);
+        assert_eq!(cluster.outcome(at, set), Some(Outcome::LimitSet { limit, excess: 0 }));
+    }
+    let deleted = cluster.submit(0, Operation::Delete { quota: "gpus".into() });
+    cluster.run(SECOND / 4);
+    assert_eq!(cluster.outcome(0, deleted), Some(Outcome::Deleted));
+    for (at, sequence) in waiting {
+        assert_eq!(cluster.outcome(at, sequence), Some(Outcome::Refused(Refusal::QuotaDeleted)));
+    }
+}
+
+/// Its holder counts from when it asked, the site from when it granted.
+#[test]
+fn hold_that_waited_in_line_lasts_for_its_time_from_then_on() {
+    let mut cluster = cluster_in_full_use();
+    let hold = Operation::Acquire { quota: "gpus".into(), amount: 5, hold: Hold::For(3 * SECOND), waits: true };
+    let waiting = cluster.submit(0, hold);
+    cluster.run(3 * SECOND / 2);
+    cluster.done(0, release(5));
+    let Some(Outcome::Granted { lasts: Some(lasts), .. }) = cluster.outcome(0, waiting) else { panic!("not granted") };
+    assert!((4_490_000..=4_500_000).contains(&lasts), "{lasts}");
+    cluster.run(5 * SECOND);
+    assert_eq!(cluster.show(1, "gpus").in_use_max, 25, "it ended by itself");
+}
+
 #[test]
 fn acquire_in_line_that_is_withdrawn_holds_up_nobody() {
     let mut cluster = cluster_in_full_use();
