@@ -97,14 +97,13 @@ impl Wait {
                 let unrecorded = sites.iter().map(|site| site.unrecorded(&all)).sum::<Option<u64>>();
                 let is_ready = sites.iter().all(|site| site.is_ready());
                 let waited = asked_at.elapsed();
-                let is_over = waited + PAUSE >= timeout;
-                if !is_over && !(is_ready && unrecorded == Some(0)) {
+                let is_done = is_ready && unrecorded == Some(0);
+                if !is_done && waited + PAUSE < timeout {
                     tokio::time::sleep(pause.min(timeout - waited)).await;
                     pause = (pause * 3 / 2).min(LONGEST);
                     continue;
                 }
 
-                let is_done = is_ready && unrecorded == Some(0);
                 let state = sites.iter().filter_map(|site| site.state.as_ref());
                 let unready = state.map(|state| state.readiness).find(|readiness| *readiness != Readiness::Ready);
                 let text = match (unready, unrecorded) {
