@@ -20,9 +20,6 @@ use crate::turn::{Here, Ticket, Turn};
 /// The number of rounds in a row that must have ended in vain before requests are refused without asking again.
 const IN_VAIN: u32 = 1;
 
-/// Two clocks that run freely stay together to within this part of the time.
-const DRIFT: u64 = 1_000;
-
 impl Quotas {
     /// Carries out an operation, or lets it wait (`None`): its outcome then comes by [`Turn::finished`].
     #[inline]
@@ -39,9 +36,8 @@ impl Quotas {
                 let Some(at) = self.living(quota) else {
                     return self.unknown_name(turn, quota, ticket, operation, timeout);
                 };
-                let now = turn.here.now.mono;
-                let (deadline, stays) = (now.saturating_add(timeout), waits.then_some(now));
-                self.acquire(turn, at, Waiting { ticket, amount: *amount, hold: *hold, deadline, stays })
+                let deadline = turn.here.now.mono.saturating_add(timeout);
+                self.acquire(turn, at, Waiting { ticket, amount: *amount, hold: *hold, deadline, stays: *waits })
             }
             Operation::Release { quota, amount } => {
                 let Some(at) = self.living(quota) else {
@@ -125,7 +121,7 @@ impl Quotas {
         }
 
         // More is out than the limit, wherever one asks; what comes back is not for this request.
-        if quota.avantan.share.table.is_over() && stays.is_none() {
+        if quota.avantan.share.table.is_over() && !stays {
             turn.out.metrics.refused_local += 1;
             let mut asked = SiteSet::default();
             asked.insert(turn.here.position);
@@ -139,7 +135,7 @@ impl Quotas {
         let all = quota.avantan.share.tokens.saturating_add(activity.known_free(turn.here.position));
         let in_vain = !activity.leader.may_start(now) && activity.leader.failures() >= IN_VAIN;
         let hopeless = in_vain && all.saturating_sub(activity.needed()) < amount;
-        if (alone || hopeless) && stays.is_none() {
+        if (alone || hopeless) && !stays {
             turn.out.metrics.refused_local += 1;
             let mut asked = SiteSet::default();
             asked.insert(turn.here.position);
@@ -427,12 +423,7 @@ impl Quotas {
             // What is free only shrinks by this, so nobody before the one that is found has come to fit meanwhile.
             let Some(request) = activity.waiting.take_first_within(avantan.share.free()) else { break };
             turn.out.metrics.granted_waited += 1;
-            let mut outcome = self.grant(turn, at, request.amount, request.hold);
-            // A hold lasts from now on, and its holder counts from when it asked. It may go by a clock that is slower by a little.
-            if let (Outcome::Granted { lasts: Some(lasts), .. }, Some(came)) = (&mut outcome, request.stays) {
-                let waited = turn.here.now.mono.saturating_sub(came);
-                *lasts = lasts.saturating_add(waited - waited / DRIFT);
-            }
+            let outcome = self.grant(turn, at, request.amount, request.hold);
             self.finish(turn, request.ticket, outcome);
         }
 
