@@ -485,13 +485,16 @@ fn known_json(known: &Known) -> Value {
     })
 }
 
+/// What stands above the table of a quota's sites.
+fn headed(name: &str, about: &str, excess: i64) -> String {
+    let excess = if excess > 0 { format!("{}\n", excess_text(excess)) } else { String::new() };
+    format!("{name}: {about}\n{excess}\n")
+}
+
 fn known_text(known: &Known) -> String {
     let Known { name, limit, at_most, estimate, told_by, .. } = known;
-    let mut text =
-        format!("{name}: about {estimate} of {limit} in use, at most {at_most}, as far as {told_by} knows\n\n");
-    if known.excess > 0 {
-        text.insert_str(text.len() - 1, &format!("{}\n", excess_text(known.excess)));
-    }
+    let about = format!("about {estimate} of {limit} in use, at most {at_most}, as far as {told_by} knows");
+    let mut text = headed(name, &about, known.excess);
     let mut table = Table::new(&["SITE", "#TOKENS", "#AGE"]);
     for site in &known.sites {
         let age = site.age.map_or("-".to_owned(), duration::words);
@@ -538,10 +541,7 @@ fn shown_text(shown: &Shown) -> String {
         None => format!("{} to {}", shown.in_use.min, shown.in_use.max),
     };
 
-    let mut text = format!("{}: {in_use} of {} in use\n\n", shown.name, shown.limit);
-    if shown.excess > 0 {
-        text.insert_str(text.len() - 1, &format!("{}\n", excess_text(shown.excess)));
-    }
+    let mut text = headed(&shown.name, &format!("{in_use} of {} in use", shown.limit), shown.excess);
     let mut table = Table::new(&["SITE", "#TOKENS", "#SET ASIDE", "#INCARNATION"]);
     for site in &shown.sites {
         let cells = [site.tokens.to_string(), site.set_aside.to_string(), site.incarnation.0.to_string()];

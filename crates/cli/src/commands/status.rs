@@ -29,7 +29,7 @@ With --json:
               \"clock_error_us\", \"rtt_ms\": {site: ms}}]}
   and more; for a site that is not up clock_error_us is null, rtt_ms empty.
   unrecorded is the number of quotas of which the site has no tokens yet,
-  because its storage is new; null as long as a majority does not know.")]
+  because its storage is new; null as long as too few sites answer.")]
 pub(crate) struct Status {
     /// Print one JSON object
     #[arg(long)]

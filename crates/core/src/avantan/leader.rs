@@ -305,6 +305,11 @@ impl Leader {
         self.look_at(self.retry_at);
     }
 
+    /// Looks again when a round may be started that asks for no amount.
+    pub fn look_at_change(&mut self) {
+        self.look_at(self.failed_until);
+    }
+
     /// News came that make a round worth while: it may be started at once.
     pub fn retry_now(&mut self, now: u64) {
         self.retry_at = self.retry_at.min(now);
@@ -355,6 +360,7 @@ impl Leader {
     /// An instance was decided and applied.
     pub fn decided(&mut self) {
         self.phase_at = NEVER;
+        self.failed_until = 0;
         self.unanswered = SiteSet::default();
     }
 
@@ -675,5 +681,25 @@ mod tests {
         }
         leader.note_recorded(leader.deadline(), &mut rng, false);
         assert!(!leader.records());
+    }
+
+    /// Who has tokens to ask for waits after rounds in vain; who has none, after failed elections alone.
+    #[test]
+    fn change_is_put_off_by_failed_elections_until_a_round_is_decided_and_never_by_rounds_in_vain() {
+        let (mut leader, mut rng) = (Leader::new(0), Rng::new(3));
+        leader.end_in_vain(SECOND);
+        assert!(leader.may_change(SECOND) && !leader.may_start(SECOND));
+
+        let moment = Moment { now: 9 * SECOND, round_trip: ROUND_TRIP };
+        leader.fail(moment, &mut rng, false);
+        leader.retry_now(moment.now);
+        assert!(leader.may_start(moment.now) && !leader.may_change(moment.now));
+        leader.wait(moment.now, NEVER - moment.now);
+        leader.look_at_change();
+        assert!(leader.deadline() > moment.now && leader.may_change(leader.deadline()), "it is not looked at in vain");
+
+        leader.decided();
+        leader.end_in_vain(moment.now);
+        assert!(leader.may_change(moment.now) && !leader.may_start(moment.now));
     }
 }

@@ -217,7 +217,7 @@ impl Quotas {
             return;
         }
         if quota.activity.as_ref().is_some_and(|activity| !activity.leader.may_change(now)) {
-            return self.list[at].activity(&turn.here).leader.look_at_retry();
+            return self.list[at].activity(&turn.here).leader.look_at_change();
         }
         self.lead(turn, at, intent, Cause::Reactive);
     }
