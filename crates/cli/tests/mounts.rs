@@ -264,3 +264,53 @@ fn old_copy_that_serves_stops_when_one_is_back_that_knows_better() {
     let said = cluster.stop();
     assert!(said.contains("is an old copy of the site's data") && said.contains("eu.stale-1"), "{said}");
 }
+
+/// The volume is lost for good. What was on it comes back, but for what somebody uses.
+#[test]
+fn tokens_of_a_volume_that_is_lost_for_good_are_reclaimed() {
+    let mut cluster = Cluster::start();
+    let us = cluster.site(0);
+    assert_eq!(us.run(&["quota", "create", "gpus", "--limit", "3000"]).status, 0);
+    assert_eq!(us.run(&["quota", "create", "seats", "--limit", "90"]).status, 0);
+    assert_eq!(us.run(&["quota", "acquire", "gpus", "40", "--site", "eu"]).status, 0);
+    cluster.stop();
+    fs::remove_dir_all(cluster.data()).expect("lost");
+    cluster.serve(EU, &["--new-storage"]);
+    cluster.wait_for("ready", 2);
+
+    let us = cluster.site(0);
+    let reclaim = |more: &[&str]| us.run(&[&["quota", "reclaim", "--json"], more].concat());
+    for (words, reason) in [
+        (["gpus", "--of", "eu-2", "--still-in-use", "40"], "incarnation_lives"),
+        (["gpus", "--of", "ap-1", "--still-in-use", "40"], "incarnation_lives"),
+        (["gpus", "--of", "eu-7", "--still-in-use", "40"], "nothing_lost"),
+        (["gpus", "--of", "eu-1", "--still-in-use", "3001"], "above_lost"),
+        (["gupus", "--of", "eu-1", "--still-in-use", "0"], "unknown_quota"),
+    ] {
+        let refused = reclaim(&words);
+        assert_eq!((refused.status, &refused.json()["reason"]), (1, &json!(reason)), "{refused:?}");
+    }
+    for words in [
+        &["gpus", "--of", "eu", "--still-in-use", "40"][..],
+        &["gpus", "--of", "mars-1", "--still-in-use", "40"],
+        &["gpus", "--of", "eu-1", "--still-in-use", "-1"],
+        &["gpus", "--of", "eu-1"],
+        &["--all", "--of", "eu-1", "--still-in-use", "1"],
+        &["gpus", "--all", "--of", "eu-1", "--still-in-use", "0"],
+    ] {
+        assert_eq!(reclaim(words).status, 2, "{words:?}");
+    }
+
+    let done = reclaim(&["gpus", "--of", "eu-1", "--still-in-use", "40"]).json();
+    assert_eq!((&done["outcome"], &done["still_in_use"]), (&json!("done"), &json!(40)));
+    assert!(done["reclaimed"].as_i64() > Some(0), "{done}");
+    eventually("40 are in use", || show(us), |shown| shown["in_use"] == json!(40));
+    assert_eq!(reclaim(&["gpus", "--of", "eu-1", "--still-in-use", "0"]).json()["reason"], json!("nothing_lost"));
+
+    // Of every quota that has something left: the one that was done is not done again.
+    let all = reclaim(&["--all", "--of", "eu-1", "--still-in-use", "0"]).json();
+    assert_eq!((&all["outcome"], &all["refused"]), (&json!("done"), &json!([])));
+    assert_eq!((&all["quotas"][0]["quota"], all["quotas"].as_array().map(Vec::len)), (&json!("seats"), Some(1)));
+    assert_eq!(us.run(&["quota", "acquire", "seats", "90", "--deadline", "30s"]).status, 0);
+    assert_eq!(us.run(&["quota", "acquire", "gpus", "2960", "--site", "eu", "--deadline", "30s"]).status, 0);
+}

@@ -129,6 +129,7 @@ impl Effect {
             api::Outcome::Created { limit } => Effect::Created { limit },
             api::Outcome::Extended { lasts } => Effect::Extended { lasts: Duration::from_micros(lasts) },
             api::Outcome::LimitSet { limit, excess } => Effect::LimitSet { limit, excess },
+            api::Outcome::Reclaimed { brought, in_use } => Effect::Reclaimed { brought, in_use },
             api::Outcome::Deleted => Effect::Deleted,
             api::Outcome::Committed { phases } => Effect::Committed { phases },
             api::Outcome::LossAccepted => Effect::LossAccepted,
@@ -171,6 +172,13 @@ pub enum Effect {
         limit: i64,
         /// The number of tokens that were out beyond it.
         excess: i64,
+    },
+    /// What lost incarnations had is shared out again.
+    Reclaimed {
+        /// The number of tokens that came back.
+        brought: i64,
+        /// The number of tokens that they had granted and that were still in use.
+        in_use: i64,
     },
     /// The quota is gone.
     Deleted,

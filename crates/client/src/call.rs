@@ -33,6 +33,9 @@ pub struct Create;
 /// A call that gives a quota another limit; its value is a [`Limit`].
 #[derive(Debug)]
 pub struct SetLimit;
+/// A call that brings back what lost incarnations had of a quota; its value is a [`Reclaimed`].
+#[derive(Debug)]
+pub struct Reclaim;
 /// A call that deletes a quota.
 #[derive(Debug)]
 pub struct Delete;
@@ -41,7 +44,7 @@ pub struct Delete;
 #[derive(Debug)]
 pub struct AcceptLoss;
 
-/// What a call does: [`Acquire`], [`Release`], [`ReleaseGrant`], [`Extend`], [`Create`], [`SetLimit`], [`Delete`] or [`AcceptLoss`].
+/// What a call does: [`Acquire`], [`Release`], [`ReleaseGrant`], [`Extend`], [`Create`], [`SetLimit`], [`Reclaim`], [`Delete`] or [`AcceptLoss`].
 pub trait Kind: sealed::Sealed + Sized {
     /// What it gives when it is done.
     type Value;
@@ -62,6 +65,7 @@ impl sealed::Sealed for ReleaseGrant {}
 impl sealed::Sealed for Extend {}
 impl sealed::Sealed for Create {}
 impl sealed::Sealed for SetLimit {}
+impl sealed::Sealed for Reclaim {}
 impl sealed::Sealed for Delete {}
 impl sealed::Sealed for AcceptLoss {}
 
@@ -115,6 +119,26 @@ impl Kind for SetLimit {
     fn read(_: &Client, done: Done) -> Option<Limit> {
         match done.outcome {
             api::Outcome::LimitSet { limit, excess } => Some(Limit { limit, excess }),
+            _ => None,
+        }
+    }
+}
+
+/// What [`Quota::reclaim`](crate::Quota::reclaim) has brought back.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Reclaimed {
+    /// The number of tokens that are shared out again.
+    pub brought: i64,
+    /// The number of tokens that the lost incarnations had granted, and that stay in use until they are released.
+    pub in_use: i64,
+}
+
+impl Kind for Reclaim {
+    type Value = Reclaimed;
+
+    fn read(_: &Client, done: Done) -> Option<Reclaimed> {
+        match done.outcome {
+            api::Outcome::Reclaimed { brought, in_use } => Some(Reclaimed { brought, in_use }),
             _ => None,
         }
     }
@@ -276,6 +300,7 @@ fn objection(command: &Command) -> Option<Reason> {
     let (quota, amount) = match command {
         Command::Acquire { quota, amount, .. } | Command::Release { quota, amount } => (quota, *amount),
         Command::Create { quota, limit } | Command::SetLimit { quota, limit } => (quota, *limit),
+        Command::Reclaim { quota, in_use, .. } => (quota, in_use.saturating_add(1)),
         Command::Delete { quota } => (quota, 1),
         Command::ReleaseGrant { used, .. } => return (*used < 0).then_some(Reason::InvalidAmount),
         Command::ExtendGrant { micros, .. } => {

@@ -77,6 +77,7 @@ impl Left {
             Command::ExtendGrant { .. }
             | Command::Create { .. }
             | Command::SetLimit { .. }
+            | Command::Reclaim { .. }
             | Command::Delete { .. }
             | Command::Commit { .. }
             | Command::AcceptLoss => LeftWhat::Other("an operation".to_owned()),

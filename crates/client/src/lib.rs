@@ -68,7 +68,8 @@ mod treaties;
 
 pub use asking::{Effect, SiteStatus};
 pub use call::{
-    AcceptLoss, Acquire, Call, Calling, Create, Delete, Extend, Kind, Limit, Release, ReleaseGrant, SetLimit,
+    AcceptLoss, Acquire, Call, Calling, Create, Delete, Extend, Kind, Limit, Reclaim, Reclaimed, Release, ReleaseGrant,
+    SetLimit,
 };
 pub use client::Client;
 pub use explain::{End, Explanation, PartAsked, RightUsed, Step, What};

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slackline_core::api::{self, Hold, Refusal, is_name};
-use slackline_core::id::Incarnation;
+use slackline_core::id::{Incarnation, SiteId};
 use slackline_session::call::Place;
 use slackline_session::command::Command;
 use slackline_session::outcome::{ReadError, Reason};
 use slackline_wire::{lane_of, v1};
 
-use crate::call::{Acquire, Call, Create, Delete, Release, SetLimit};
+use crate::call::{Acquire, Call, Create, Delete, Reclaim, Release, SetLimit};
 use crate::client::{Client, senseless};
 use crate::connection;
 
@@ -121,6 +121,16 @@ impl Quota {
     /// nothing is granted until the excess is back.
     pub fn set_limit(&self, limit: i64) -> Call<SetLimit> {
         self.call(Command::SetLimit { quota: self.name.clone(), limit })
+    }
+
+    /// Brings back what lost incarnations of sites had of the quota, but for `in_use` tokens: those that they had granted and not taken back
+    /// when they were lost, whether these are in use or were released at other sites since. `lost` are the newest lost incarnations of
+    /// the sites that have one ([`Topology::parse_incarnation`](crate::Topology::parse_incarnation)). Done once; needs every site.
+    ///
+    /// This is an operator's word, and nobody can check it: if more is in use than it says, so much more than the limit may be granted.
+    pub fn reclaim(&self, lost: impl IntoIterator<Item = (SiteId, Incarnation)>, in_use: i64) -> Call<Reclaim> {
+        let lost = lost.into_iter().collect();
+        self.call(Command::Reclaim { quota: self.name.clone(), lost, in_use })
     }
 
     /// Deletes the quota, with all that is granted of it. Needs every site.

@@ -422,6 +422,7 @@ impl State {
             Operation::Create { limit, .. } => Outcome::Created { limit: *limit },
             Operation::ReleaseGrant { .. } => Outcome::Refused(Refusal::UnknownGrant),
             Operation::ExtendGrant { micros, .. } => Outcome::Extended { lasts: *micros },
+            Operation::Reclaim { in_use, .. } => Outcome::Reclaimed { brought: 0, in_use: *in_use },
             Operation::SetLimit { limit, .. } => Outcome::LimitSet { limit: *limit, excess: 0 },
             Operation::Delete { .. } => Outcome::Deleted,
             Operation::AcceptLoss => Outcome::LossAccepted,
@@ -589,6 +590,10 @@ impl slackline_server::Slackline for Model {
     }
 
     async fn extend_grant(&self, _: Call<v1::ExtendGrantRequest>) -> Result<Reply<v1::OutcomeReply>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    async fn reclaim_quota(&self, _: Call<v1::ReclaimQuotaRequest>) -> Result<Reply<v1::OutcomeReply>, Status> {
         Err(Status::unimplemented("not in this test"))
     }
 

@@ -86,6 +86,17 @@ pub enum Operation {
         /// The number of its tokens from now on, at least 1.
         limit: i64,
     },
+    /// Brings back what lost incarnations of sites had of a quota, but for what is still in use; on an operator's word, and once. Needs
+    /// every site.
+    Reclaim {
+        /// The quota's name.
+        quota: String,
+        /// The newest lost incarnation of each site that has one of which nothing was reclaimed. It stands for those before it.
+        lost: Vec<(SiteId, Incarnation)>,
+        /// The number of tokens that they had granted and had not taken back when they were lost, whether these are in use or were released
+        /// elsewhere since.
+        in_use: i64,
+    },
     /// Deletes a quota, with all that is granted of it. Needs every site.
     Delete {
         /// The quota's name.
@@ -130,6 +141,13 @@ pub enum Outcome {
         /// The number of tokens that are out beyond it: in use, or at sites that have not heard of the limit yet. Nothing is
         /// granted until it is zero.
         excess: i64,
+    },
+    /// What was lost is shared out again.
+    Reclaimed {
+        /// The number of tokens that came back.
+        brought: i64,
+        /// The number of tokens that lost incarnations had and that are still in use.
+        in_use: i64,
     },
     /// The quota is gone.
     Deleted,
@@ -188,6 +206,25 @@ pub enum Refusal {
     Settled,
     /// The grant has no end that could be put off.
     NoEnd,
+    /// What is called lost is the incarnation that the site is in.
+    IncarnationLives,
+    /// No such incarnation is lost, or what it had was reclaimed before.
+    NothingLost,
+    /// Other incarnations are lost, too, and what they had cannot be told from what these had.
+    AlsoLost {
+        /// The members whose incarnations before the present one are not named.
+        sites: SiteSet,
+    },
+    /// More is said to be in use than lost incarnations had.
+    AboveLost {
+        /// The most tokens that can be in use.
+        at_most: i64,
+    },
+    /// Less is said to be in use than other sites took back since, of what lost incarnations had granted.
+    BelowReleased {
+        /// The least tokens that lost incarnations had granted and not taken back.
+        at_least: i64,
+    },
     /// The quota was deleted while the request waited.
     QuotaDeleted,
     /// A queue is at its bound.

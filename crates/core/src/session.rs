@@ -795,6 +795,14 @@ pub fn digest(operation: &Operation) -> u64 {
             text(quota, &mut mix);
             mix(*limit as u64);
         }
+        Operation::Reclaim { quota, lost, in_use } => {
+            mix(9);
+            text(quota, &mut mix);
+            mix(*in_use as u64);
+            for (site, incarnation) in lost {
+                mix((u64::from(site.region) << 48) | (u64::from(site.lane) << 32) | u64::from(incarnation.0));
+            }
+        }
     }
     hash
 }
@@ -844,15 +852,20 @@ pub fn encode_undecided(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64,
     put_u64(out, aim.quota);
     put_u64(out, u64::from(aim.generation));
     put_u64(out, aim.instance);
-    // A limit is at least 1.
+    // A limit is at least 1, and the least number is none with its sign changed.
     put_i64(
         out,
         match aim.change {
             Lifecycle::Create { limit } => limit,
             Lifecycle::Delete | Lifecycle::Keep => 0,
             Lifecycle::Resize { limit } => -limit,
+            Lifecycle::Reclaim { .. } => i64::MIN,
         },
     );
+    if let Lifecycle::Reclaim { brought, in_use } = aim.change {
+        put_i64(out, brought);
+        put_i64(out, in_use);
+    }
 }
 
 /// Appends the row of an outcome.
@@ -901,6 +914,11 @@ pub fn encode_row(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, outco
                 Refusal::AboveGrant { amount } => (16, *amount as u64),
                 Refusal::Settled => (17, 0),
                 Refusal::NoEnd => (18, 0),
+                Refusal::IncarnationLives => (19, 0),
+                Refusal::NothingLost => (20, 0),
+                Refusal::AlsoLost { sites } => (21, sites.0),
+                Refusal::AboveLost { at_most } => (22, *at_most as u64),
+                Refusal::BelowReleased { at_least } => (23, *at_least as u64),
                 Refusal::SessionEnded => unreachable!("a session that has ended has no rows"),
             };
             out.push(kind);
@@ -923,6 +941,11 @@ pub fn encode_row(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, outco
             out.push(11);
             put_i64(out, *limit);
             put_i64(out, *excess);
+        }
+        Outcome::Reclaimed { brought, in_use } => {
+            out.push(13);
+            put_i64(out, *brought);
+            put_i64(out, *in_use);
         }
         Outcome::Unknown(UnknownReason::Undecided) => out.push(5),
         Outcome::Unknown(UnknownReason::HomeLost) => out.push(10),
@@ -967,6 +990,11 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
                 16 => Refusal::AboveGrant { amount: detail as i64 },
                 17 => Refusal::Settled,
                 18 => Refusal::NoEnd,
+                19 => Refusal::IncarnationLives,
+                20 => Refusal::NothingLost,
+                21 => Refusal::AlsoLost { sites: SiteSet(detail) },
+                22 => Refusal::AboveLost { at_most: detail as i64 },
+                23 => Refusal::BelowReleased { at_least: detail as i64 },
                 _ => return Err(Malformed),
             })
         }
@@ -977,6 +1005,7 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
         9 => Outcome::LossAccepted,
         10 => Outcome::Unknown(UnknownReason::HomeLost),
         12 => Outcome::Extended { lasts: cursor.u64()? },
+        13 => Outcome::Reclaimed { brought: cursor.i64()?, in_use: cursor.i64()? },
         11 => Outcome::LimitSet { limit: cursor.i64()?, excess: cursor.i64()? },
         _ => return Err(Malformed),
     };
@@ -987,6 +1016,7 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
         let change = match cursor.i64()? {
             0 => Lifecycle::Delete,
             limit if limit > 0 => Lifecycle::Create { limit },
+            i64::MIN => Lifecycle::Reclaim { brought: cursor.i64()?, in_use: cursor.i64()? },
             limit => Lifecycle::Resize { limit: limit.checked_neg().ok_or(Malformed)? },
         };
         Some(Aim { quota, generation, instance, change })

@@ -34,6 +34,21 @@ impl Refusal {
             Refusal::AboveGrant { .. } => ("above_grant", "more is said to be used than was granted"),
             Refusal::Settled => ("settled", "the grant was settled already: what was not used of it is back"),
             Refusal::NoEnd => ("no_end", "the grant has no end that could be put off: it lasts until it is released"),
+            Refusal::IncarnationLives => (
+                "incarnation_lives",
+                "that is the incarnation in which the site serves: only what an earlier one had is lost",
+            ),
+            Refusal::NothingLost => {
+                ("nothing_lost", "no such incarnation is lost, or what it had of this quota was reclaimed already")
+            }
+            Refusal::AlsoLost { .. } => (
+                "also_lost",
+                "other incarnations are lost, too, and nobody can tell what each had: name the newest lost one of each site",
+            ),
+            Refusal::AboveLost { .. } => ("above_lost", "more is said to be in use than was lost"),
+            Refusal::BelowReleased { .. } => {
+                ("below_released", "less is said to be in use than was released elsewhere")
+            }
             Refusal::QuotaDeleted => ("quota_deleted", "the quota was deleted"),
             Refusal::Overloaded => ("overloaded", "overloaded: a queue is full; try again later"),
             Refusal::DeadlinePassed => ("deadline_passed", "the deadline passed before tokens could be had"),
@@ -57,6 +72,15 @@ impl fmt::Display for Refusal {
             }
             Refusal::AboveGrant { amount } => {
                 write!(f, "more is said to be used than was granted: the grant has {amount}")
+            }
+            Refusal::AboveLost { at_most } => {
+                write!(f, "more is said to be in use than was lost: the lost sites had and had granted {at_most}")
+            }
+            Refusal::BelowReleased { at_least } => {
+                write!(
+                    f,
+                    "less is said to be in use than other sites took back since: the lost sites had granted at least {at_least}"
+                )
             }
             _ => f.write_str(self.words().1),
         }

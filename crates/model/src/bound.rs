@@ -53,6 +53,7 @@ impl Amount for Slack {
             held: line.held.base,
             kept: line.kept.base,
             away: line.away.base,
+            used: None,
             closing: line.closing,
             needed: line.needed.base,
             wanted: line.wanted.base,

@@ -106,6 +106,10 @@ impl Slackline for ClientService {
         self.operate(request.into_inner()).await
     }
 
+    async fn reclaim_quota(&self, request: tonic::Request<v1::ReclaimQuotaRequest>) -> Answer<v1::OutcomeReply> {
+        self.operate(request.into_inner()).await
+    }
+
     async fn delete_quota(&self, request: tonic::Request<v1::DeleteQuotaRequest>) -> Answer<v1::OutcomeReply> {
         self.operate(request.into_inner()).await
     }
@@ -331,6 +335,7 @@ fn check_operations(topology: &Topology, batch: &Batch) -> Result<(), Status> {
             | Operation::Release { quota, .. }
             | Operation::Create { quota, .. }
             | Operation::SetLimit { quota, .. }
+            | Operation::Reclaim { quota, .. }
             | Operation::Delete { quota } => check_lane(topology, quota)?,
             Operation::Commit(_) | Operation::AcceptLoss => check_objects(topology)?,
             Operation::ReleaseGrant { .. } | Operation::ExtendGrant { .. } => {}

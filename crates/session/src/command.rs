@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slackline_core::api::{Hold, Operation, Outcome, Refusal};
-use slackline_core::id::{GrantId, OperationId};
+use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId};
 use slackline_core::object::Transaction;
 
 use crate::time::Time;
@@ -62,6 +62,15 @@ pub enum Command {
         /// The number of its tokens from now on.
         limit: i64,
     },
+    /// Brings back what lost incarnations had of a quota.
+    Reclaim {
+        /// Its name.
+        quota: Arc<str>,
+        /// The newest lost incarnation of each site of which something may be left.
+        lost: Vec<(SiteId, Incarnation)>,
+        /// The number of tokens that they had granted and not taken back.
+        in_use: i64,
+    },
     /// Deletes a quota.
     Delete {
         /// Its name.
@@ -102,6 +111,10 @@ impl Command {
             Command::ExtendGrant { grant, micros } => Operation::ExtendGrant { grant: *grant, micros: *micros },
             Command::Create { quota, limit } => Operation::Create { quota: String::from(&**quota), limit: *limit },
             Command::SetLimit { quota, limit } => Operation::SetLimit { quota: String::from(&**quota), limit: *limit },
+            Command::Reclaim { quota, lost, in_use } => {
+                let quota = String::from(&**quota);
+                Operation::Reclaim { quota, lost: lost.clone(), in_use: *in_use }
+            }
             Command::Delete { quota } => Operation::Delete { quota: String::from(&**quota) },
             Command::Commit { transaction, .. } => Operation::Commit(Box::new(Transaction::clone(transaction))),
             Command::AcceptLoss => Operation::AcceptLoss,

@@ -248,6 +248,25 @@ pub enum Reason {
     Settled,
     /// The grant has no end that could be put off.
     NoEnd,
+    /// What is called lost is the incarnation that the site is in.
+    IncarnationLives,
+    /// No such incarnation is lost, or what it had was reclaimed before.
+    NothingLost,
+    /// Earlier incarnations of other sites are lost, too, and what they had cannot be told from what these had.
+    AlsoLost {
+        /// Those sites.
+        sites: Vec<String>,
+    },
+    /// More is said to be in use than lost incarnations had.
+    AboveLost {
+        /// The most tokens that can be in use.
+        at_most: i64,
+    },
+    /// Less is said to be in use than other sites took back since of what lost incarnations had granted.
+    BelowReleased {
+        /// The least tokens that the lost incarnations had granted and not taken back.
+        at_least: i64,
+    },
     /// The quota was deleted while the request waited.
     QuotaDeleted,
     /// A queue is at its bound, at the site or in this client.
@@ -439,6 +458,9 @@ impl fmt::Display for Reason {
             Reason::Unreachable { missing } => {
                 write!(f, "{}: {}", Refusal::Unreachable { missing: SiteSet::default() }, missing.join(", "))
             }
+            Reason::AlsoLost { sites } => {
+                write!(f, "{}: {}", Refusal::AlsoLost { sites: SiteSet::default() }, sites.join(", "))
+            }
             Reason::NotReady => f.write_str("none of the sites that may do it is ready; `slackline status` tells more"),
             Reason::NotSent { sites } => {
                 write!(f, "not sent: no connection to {} before the deadline", sites.join(", "))
@@ -482,6 +504,11 @@ impl Reason {
             Reason::AboveGrant { amount } => Refusal::AboveGrant { amount },
             Reason::Settled => Refusal::Settled,
             Reason::NoEnd => Refusal::NoEnd,
+            Reason::IncarnationLives => Refusal::IncarnationLives,
+            Reason::NothingLost => Refusal::NothingLost,
+            Reason::AlsoLost { .. } => Refusal::AlsoLost { sites: SiteSet::default() },
+            Reason::AboveLost { at_most } => Refusal::AboveLost { at_most },
+            Reason::BelowReleased { at_least } => Refusal::BelowReleased { at_least },
             Reason::QuotaDeleted => Refusal::QuotaDeleted,
             Reason::Overloaded => Refusal::Overloaded,
             Reason::DeadlinePassed => Refusal::DeadlinePassed,
@@ -519,6 +546,11 @@ impl Reason {
             Refusal::AboveGrant { amount } => Reason::AboveGrant { amount },
             Refusal::Settled => Reason::Settled,
             Refusal::NoEnd => Reason::NoEnd,
+            Refusal::IncarnationLives => Reason::IncarnationLives,
+            Refusal::NothingLost => Reason::NothingLost,
+            Refusal::AlsoLost { sites } => Reason::AlsoLost { sites: topology.names(sites, lane) },
+            Refusal::AboveLost { at_most } => Reason::AboveLost { at_most },
+            Refusal::BelowReleased { at_least } => Reason::BelowReleased { at_least },
             Refusal::QuotaDeleted => Reason::QuotaDeleted,
             Refusal::Overloaded => Reason::Overloaded,
             Refusal::DeadlinePassed => Reason::DeadlinePassed,

@@ -114,6 +114,12 @@ impl Topology {
         })
     }
 
+    /// Reads an incarnation of a site, such as `eu-1`.
+    pub fn parse_incarnation(&self, text: &str) -> Result<(SiteId, Incarnation), ParseNameError> {
+        let [incarnation, site] = split_from_the_right(text)?;
+        Ok((self.parse_site(site)?, Incarnation(number_in(incarnation)?)))
+    }
+
     fn parse_site(&self, text: &str) -> Result<SiteId, ParseNameError> {
         // Logs write a site by its numbers, which is understood as well.
         let known = self.sites.iter().find(|site| site.name == text).map(|site| site.id);
@@ -195,6 +201,8 @@ mod tests {
             OperationId { site: SiteId::new(0, 0), incarnation: Incarnation(1), session: SessionId(9), sequence: 12 };
         assert_eq!(topology.operation_text(operation), "us-1-9-12");
         assert_eq!(topology.parse_operation("us-1-9-12"), Ok(operation));
+        assert_eq!(topology.parse_incarnation("ap-east:1-3"), Ok((SiteId::new(1, 1), Incarnation(3))));
+        assert_eq!(topology.parse_incarnation("us"), Err(ParseNameError::Malformed));
     }
 
     #[test]

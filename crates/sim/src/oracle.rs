@@ -401,6 +401,7 @@ pub(crate) fn quota_of(operation: &Operation) -> Option<&str> {
         | Operation::Release { quota, .. }
         | Operation::Create { quota, .. }
         | Operation::SetLimit { quota, .. }
+        | Operation::Reclaim { quota, .. }
         | Operation::Delete { quota } => Some(quota),
         Operation::ReleaseGrant { .. }
         | Operation::ExtendGrant { .. }

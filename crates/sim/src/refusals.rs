@@ -245,7 +245,10 @@ impl Simulation {
                     && standing.sound_since(&[site]).is_some_and(|since| since + SETTLED <= sent);
                 if is_judged { refusal::check_operation(outcome, timeout) } else { Ok(()) }
             }
-            Operation::Create { .. } | Operation::SetLimit { .. } | Operation::Delete { .. } => {
+            Operation::Create { .. }
+            | Operation::SetLimit { .. }
+            | Operation::Reclaim { .. }
+            | Operation::Delete { .. } => {
                 // To create, to change or to delete is decided by a majority; it is judged only while all are there, so that it need not be known which.
                 let all: Vec<usize> = (0..self.settings.members.len()).collect();
                 let is_judged = standing.sound_since(&all).is_some_and(|since| since + SETTLED <= sent);

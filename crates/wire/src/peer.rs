@@ -1,7 +1,9 @@
 //! Conversions of the messages between sites, but for those about objects.
 
 use slackline_core::api::{Request, Response};
-use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, NoVote, Report, Row, Scope, Settled, Table, Value};
+use slackline_core::avantan::{
+    Ballot, Lifecycle, Line, Message, NoVote, Reclaimed, Report, Row, Scope, Settled, Table, Value,
+};
 use slackline_core::id::Incarnation;
 use slackline_core::peer::quota::{DIGESTS, Digest, Forget, Forgotten, NAMES, QuotaMessage, Tally, Work};
 use slackline_core::peer::{Body, PeerMessage, RelayMessage, SiteMessage};
@@ -260,7 +262,7 @@ same_variants! {
 
 same_fields! {
     Ballot = internal::Ballot { number, site }
-    Line = internal::Line { site, incarnation, share, held, kept, away, closing, needed, wanted }
+    Line = internal::Line { site, incarnation, share, held, kept, away, used, closing, needed, wanted }
     Row = internal::Row { site, incarnation, share, before, kept, away, after }
     Settled = internal::Settled { instance, row }
 }
@@ -289,6 +291,7 @@ impl From<Value> for internal::Value {
             Lifecycle::Create { limit } => Kind::Create(limit),
             Lifecycle::Delete => Kind::Delete(internal::Delete {}),
             Lifecycle::Resize { limit } => Kind::Resize(limit),
+            Lifecycle::Reclaim { brought, in_use } => Kind::Reclaim(internal::Reclaim { brought, in_use }),
         };
         Self { lifecycle: Some(lifecycle), rows: value.rows.into_iter().map(Into::into).collect() }
     }
@@ -304,6 +307,7 @@ impl TryFrom<internal::Value> for Value {
             Kind::Create(limit) => Lifecycle::Create { limit },
             Kind::Delete(_) => Lifecycle::Delete,
             Kind::Resize(limit) => Lifecycle::Resize { limit },
+            Kind::Reclaim(internal::Reclaim { brought, in_use }) => Lifecycle::Reclaim { brought, in_use },
         };
         Ok(Self { lifecycle, rows: convert_all(value.rows, MEMBERS, "rows")? })
     }
@@ -317,6 +321,7 @@ impl From<Table> for internal::Table {
             limit: table.limit,
             limited: if table.limited == table.created { 0 } else { table.limited },
             excess: table.excess,
+            reclaimed: table.reclaimed.as_deref().cloned().map(Into::into),
             rows: table.rows().iter().cloned().map(Into::into).collect(),
         }
     }
@@ -339,7 +344,48 @@ impl TryFrom<internal::Table> for Table {
             return Err(Invalid::new("rows", "are not in ascending order of sites"));
         }
         let limited = if table.limited == 0 { table.created } else { table.limited };
-        Ok(Self::from_parts(table.generation, table.created, table.limit, rows).resized(limited, table.excess))
+        let reclaimed = optional(table.reclaimed, "reclaimed")?.map(Box::new);
+        if reclaimed.is_some() && table.limit.is_none() {
+            return Err(Invalid::new("reclaimed", "is of nothing"));
+        }
+        let mut read = Self::from_parts(table.generation, table.created, table.limit, rows);
+        read.reclaimed = reclaimed;
+        Ok(read.resized(limited, table.excess))
+    }
+}
+
+impl From<Reclaimed> for internal::Reclaimed {
+    fn from(reclaimed: Reclaimed) -> Self {
+        let known = reclaimed.known.into_iter();
+        let known = known.map(|(site, at)| internal::KnownIncarnation { site: Some(site.into()), incarnation: at.0 });
+        Self {
+            instance: reclaimed.instance,
+            brought: reclaimed.brought,
+            in_use: reclaimed.in_use,
+            all_brought: reclaimed.all_brought,
+            all_in_use: reclaimed.all_in_use,
+            known: known.collect(),
+        }
+    }
+}
+
+impl TryFrom<internal::Reclaimed> for Reclaimed {
+    type Error = Invalid;
+
+    fn try_from(reclaimed: internal::Reclaimed) -> Result<Self, Invalid> {
+        if reclaimed.known.len() > MEMBERS {
+            return Err(Invalid::new("known", "has too many entries"));
+        }
+        let known = reclaimed.known.into_iter();
+        let known = known.map(|known| Ok((convert(known.site, "known.site")?, Incarnation(known.incarnation))));
+        Ok(Self {
+            instance: reclaimed.instance,
+            brought: reclaimed.brought,
+            in_use: reclaimed.in_use,
+            all_brought: reclaimed.all_brought,
+            all_in_use: reclaimed.all_in_use,
+            known: known.collect::<Result<_, Invalid>>()?,
+        })
     }
 }
 

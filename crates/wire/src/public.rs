@@ -81,6 +81,17 @@ fn hold(hold: i32, duration: u64) -> Result<Hold, Invalid> {
     }
 }
 
+fn lost_to_wire((site, incarnation): (SiteId, Incarnation)) -> v1::LostIncarnation {
+    v1::LostIncarnation { site: Some(site.into()), incarnation: incarnation.0 }
+}
+
+fn lost_incarnations(lost: Vec<v1::LostIncarnation>) -> Result<Vec<(SiteId, Incarnation)>, Invalid> {
+    if lost.is_empty() || lost.len() > MEMBERS {
+        return Err(Invalid::new("lost", "names 1 to 64 incarnations"));
+    }
+    lost.into_iter().map(|lost| Ok((convert(lost.site, "lost.site")?, Incarnation(lost.incarnation)))).collect()
+}
+
 impl From<Submission> for v1::Operation {
     fn from(submission: Submission) -> Self {
         let mut flat =
@@ -129,6 +140,12 @@ impl From<Submission> for v1::Operation {
                 flat.quota = quota;
                 flat.amount = limit;
             }
+            Operation::Reclaim { quota, lost, in_use } => {
+                flat.set_kind(v1::OperationKind::Reclaim);
+                flat.quota = quota;
+                flat.amount = in_use;
+                flat.lost = lost.into_iter().map(lost_to_wire).collect();
+            }
             Operation::Delete { quota } => {
                 flat.set_kind(v1::OperationKind::Delete);
                 flat.quota = quota;
@@ -165,6 +182,9 @@ impl TryFrom<v1::Operation> for Submission {
             }
             Ok(v1::OperationKind::Create) => Operation::Create { quota, limit: amount },
             Ok(v1::OperationKind::SetLimit) => Operation::SetLimit { quota, limit: amount },
+            Ok(v1::OperationKind::Reclaim) => {
+                Operation::Reclaim { quota, lost: lost_incarnations(flat.lost)?, in_use: amount }
+            }
             Ok(v1::OperationKind::Delete) => Operation::Delete { quota },
             Ok(v1::OperationKind::Commit) => {
                 let transaction = flat.transaction.map(|transaction| *transaction);
@@ -289,6 +309,11 @@ impl From<Refusal> for v1::Refusal {
             Refusal::AboveGrant { amount } => (v1::Reason::AboveGrant, amount, 0),
             Refusal::Settled => (v1::Reason::Settled, 0, 0),
             Refusal::NoEnd => (v1::Reason::NoEnd, 0, 0),
+            Refusal::IncarnationLives => (v1::Reason::IncarnationLives, 0, 0),
+            Refusal::NothingLost => (v1::Reason::NothingLost, 0, 0),
+            Refusal::AlsoLost { sites } => (v1::Reason::AlsoLost, 0, sites.0),
+            Refusal::AboveLost { at_most } => (v1::Reason::AboveLost, at_most, 0),
+            Refusal::BelowReleased { at_least } => (v1::Reason::BelowReleased, at_least, 0),
         };
 
         Self { reason: reason.into(), amount, sites }
@@ -320,6 +345,11 @@ impl TryFrom<v1::Refusal> for Refusal {
             Ok(v1::Reason::AboveGrant) => Refusal::AboveGrant { amount: refusal.amount },
             Ok(v1::Reason::Settled) => Refusal::Settled,
             Ok(v1::Reason::NoEnd) => Refusal::NoEnd,
+            Ok(v1::Reason::IncarnationLives) => Refusal::IncarnationLives,
+            Ok(v1::Reason::NothingLost) => Refusal::NothingLost,
+            Ok(v1::Reason::AlsoLost) => Refusal::AlsoLost { sites: SiteSet(refusal.sites) },
+            Ok(v1::Reason::AboveLost) => Refusal::AboveLost { at_most: refusal.amount },
+            Ok(v1::Reason::BelowReleased) => Refusal::BelowReleased { at_least: refusal.amount },
             Ok(v1::Reason::Unspecified) => return Err(Invalid::new("reason", "is missing")),
             Err(_) => return Err(Invalid::new("reason", "has an unknown value")),
         })
@@ -343,6 +373,7 @@ impl From<Answer> for v1::Outcome {
             Outcome::Created { limit } => Kind::Created(limit),
             Outcome::Extended { lasts } => Kind::ExtendedUs(lasts),
             Outcome::LimitSet { limit, excess } => Kind::LimitSet(v1::LimitSet { limit, excess }),
+            Outcome::Reclaimed { brought, in_use } => Kind::Reclaimed(v1::Reclaimed { brought, in_use }),
             Outcome::Deleted => Kind::Deleted(v1::Deleted {}),
             Outcome::Committed { phases } => Kind::Committed(v1::Committed { phases: phases.into() }),
             Outcome::Aborted(abort) => Kind::Aborted(Box::new((*abort).into())),
@@ -369,6 +400,7 @@ impl TryFrom<v1::Outcome> for Answer {
             Kind::Created(limit) => Outcome::Created { limit },
             Kind::ExtendedUs(lasts) => Outcome::Extended { lasts },
             Kind::LimitSet(v1::LimitSet { limit, excess }) => Outcome::LimitSet { limit, excess },
+            Kind::Reclaimed(v1::Reclaimed { brought, in_use }) => Outcome::Reclaimed { brought, in_use },
             Kind::Deleted(_) => Outcome::Deleted,
             Kind::Committed(committed) => {
                 let phases = u8::try_from(committed.phases);
@@ -598,6 +630,16 @@ impl TryFrom<v1::SetLimitRequest> for Batch {
 
     fn try_from(call: v1::SetLimitRequest) -> Result<Self, Invalid> {
         let operation = Operation::SetLimit { quota: call.quota, limit: call.limit };
+        Ok(single(operation_id(call.operation)?, call.low, call.timeout_us, operation))
+    }
+}
+
+impl TryFrom<v1::ReclaimQuotaRequest> for Batch {
+    type Error = Invalid;
+
+    fn try_from(call: v1::ReclaimQuotaRequest) -> Result<Self, Invalid> {
+        let lost = lost_incarnations(call.lost)?;
+        let operation = Operation::Reclaim { quota: call.quota, lost, in_use: call.in_use };
         Ok(single(operation_id(call.operation)?, call.low, call.timeout_us, operation))
     }
 }

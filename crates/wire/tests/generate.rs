@@ -5,7 +5,9 @@ use slackline_core::api::{
     Refusal, Request, Response, Shown, ShownSite, Status, Submission, Synchronization, SynchronizationCause,
     TreatiesHere, TreatyHere, UnknownReason,
 };
-use slackline_core::avantan::{Ballot, Lifecycle, Line, Message, NoVote, Report, Row, Scope, Settled, Table, Value};
+use slackline_core::avantan::{
+    Ballot, Lifecycle, Line, Message, NoVote, Reclaimed, Report, Row, Scope, Settled, Table, Value,
+};
 use slackline_core::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId, SiteSet};
 use slackline_core::object::message::{
     self, Fetch, Fetched, Gave, Given, Known, Offer, Prepare, Reported, Says, Vote, Wanted,
@@ -100,7 +102,7 @@ impl Generator {
 
     fn operation(&mut self) -> Operation {
         let (quota, amount) = (self.name(), self.amount());
-        match self.below(11) {
+        match self.below(12) {
             0 => Operation::Acquire { quota, amount, hold: Hold::Counted, waits: false },
             1 => Operation::Acquire { quota, amount, hold: Hold::Open, waits: true },
             2 => Operation::Acquire { quota, amount, hold: Hold::For(self.number()), waits: false },
@@ -111,6 +113,11 @@ impl Generator {
             6 => Operation::AcceptLoss,
             7 => Operation::Commit(Box::new(self.transaction())),
             8 => Operation::SetLimit { quota, limit: amount },
+            10 => {
+                let mut lost = self.several(3, |random| (random.site(), random.incarnation()));
+                lost.push((self.site(), self.incarnation()));
+                Operation::Reclaim { quota, lost, in_use: amount }
+            }
             _ => Operation::Delete { quota },
         }
     }
@@ -447,7 +454,7 @@ impl Generator {
     }
 
     fn refusal(&mut self) -> Refusal {
-        match self.below(17) {
+        match self.below(25) {
             0 => Refusal::UnknownQuota,
             1 => Refusal::Exhausted { asked: SiteSet(self.number()) },
             2 => Refusal::InvalidAmount,
@@ -467,12 +474,17 @@ impl Generator {
             16 => Refusal::AboveGrant { amount: self.amount() },
             17 => Refusal::Settled,
             18 => Refusal::NoEnd,
+            19 => Refusal::IncarnationLives,
+            20 => Refusal::NothingLost,
+            21 => Refusal::AlsoLost { sites: SiteSet(self.number()) },
+            22 => Refusal::AboveLost { at_most: self.amount() },
+            23 => Refusal::BelowReleased { at_least: self.amount() },
             _ => Refusal::StorageFull,
         }
     }
 
     fn outcome(&mut self) -> Outcome {
-        match self.below(14) {
+        match self.below(15) {
             0 => Outcome::Granted { grant: self.grant(), lasts: None },
             1 => Outcome::Granted { grant: self.grant(), lasts: Some(self.number()) },
             2 => Outcome::Released { amount: self.amount() },
@@ -484,6 +496,7 @@ impl Generator {
             8 => Outcome::LossAccepted,
             10 => Outcome::Extended { lasts: self.number() },
             9 => Outcome::LimitSet { limit: self.amount(), excess: self.amount() },
+            11 => Outcome::Reclaimed { brought: self.amount(), in_use: self.amount() },
             _ => Outcome::Refused(self.refusal()),
         }
     }
@@ -652,9 +665,10 @@ impl Generator {
     }
 
     fn value(&mut self) -> Value {
-        let lifecycle = match self.below(4) {
+        let lifecycle = match self.below(5) {
             0 => Lifecycle::Keep,
             2 => Lifecycle::Resize { limit: self.amount() },
+            3 => Lifecycle::Reclaim { brought: self.amount(), in_use: self.amount() },
             1 => Lifecycle::Create { limit: self.amount() },
             _ => Lifecycle::Delete,
         };
@@ -666,7 +680,18 @@ impl Generator {
         rows.sort_by_key(|settled| settled.row.site);
         rows.dedup_by_key(|settled| settled.row.site);
         let limit = self.flag().then(|| self.amount().saturating_abs().max(1));
-        let table = Table::from_parts(self.number() as u32, self.number(), limit, rows);
+        let mut table = Table::from_parts(self.number() as u32, self.number(), limit, rows);
+        if limit.is_some() && self.flag() {
+            let reclaimed = Reclaimed {
+                instance: self.number(),
+                brought: self.amount(),
+                in_use: self.amount(),
+                all_brought: self.amount(),
+                all_in_use: self.amount(),
+                known: self.several(3, |random| (random.site(), random.incarnation())),
+            };
+            table.reclaimed = Some(Box::new(reclaimed));
+        }
         match limit {
             Some(_) if self.flag() => table.resized(self.number().max(1), self.amount().saturating_abs()),
             _ => table,
@@ -688,6 +713,7 @@ impl Generator {
                     held: self.amount(),
                     kept: self.amount(),
                     away: self.amount(),
+                    used: self.flag().then(|| self.amount()),
                     closing: self.flag(),
                     needed: self.amount(),
                     wanted: self.amount(),

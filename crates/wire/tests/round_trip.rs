@@ -194,6 +194,7 @@ fn answer_to_reads_is_cut_where_it_would_not_fit() {
 
 #[test]
 fn largest_batch_fits_a_message() {
+    let site = v1::SiteId { region: u32::from(u16::MAX), lane: u32::from(u16::MAX) };
     let operation = v1::Operation {
         sequence: u64::MAX,
         timeout_us: u64::MAX,
@@ -205,6 +206,7 @@ fn largest_batch_fits_a_message() {
         grant: None,
         wait: true,
         transaction: None,
+        lost: vec![v1::LostIncarnation { site: Some(site), incarnation: u32::MAX }; 64],
     };
     let batch = v1::Batch { operations: vec![operation; BATCH_OPERATIONS], ..Default::default() };
     assert!(batch.encoded_len() < MESSAGE_BYTES / 2);

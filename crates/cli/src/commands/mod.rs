@@ -10,6 +10,7 @@ pub(crate) mod object;
 mod operation;
 pub(crate) mod outcome;
 pub(crate) mod quota;
+mod reclaim;
 pub(crate) mod serve;
 pub(crate) mod sim;
 pub(crate) mod site;

@@ -64,6 +64,10 @@ impl Outcome {
                     json!({ "limit_set": limit, "excess": excess }),
                     format!("limit set to {}", counted(limit.unsigned_abs(), "token")),
                 ),
+                Effect::Reclaimed { brought, in_use } => (
+                    json!({ "reclaimed": brought, "still_in_use": in_use }),
+                    format!("reclaimed {}", counted(brought.unsigned_abs(), "token")),
+                ),
                 Effect::Deleted => (json!("deleted"), "deleted".to_owned()),
                 Effect::Committed { phases } => (json!({ "committed": phases }), "committed".to_owned()),
                 Effect::LossAccepted => (json!("loss_accepted"), "the loss is accepted".to_owned()),

@@ -1,4 +1,4 @@
-//! `slackline quota`: create, set, acquire, settle, extend, release, show, list, delete.
+//! `slackline quota`: create, set, acquire, settle, extend, release, show, list, delete; `reclaim` is in [`super::reclaim`].
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use slackline::{Client, Grant, GrantId, Known, KnownSite, Limit, ParseNameError, Shown, Total};
 
+use super::reclaim::Reclaim;
 use crate::duration;
 use crate::end::{End, Finish};
 use crate::output::{Table, counted, list};
@@ -40,6 +41,7 @@ enum QuotaCommand {
     Release(Release),
     Show(Show),
     List(List),
+    Reclaim(Reclaim),
     Delete(Delete),
 }
 
@@ -54,6 +56,7 @@ impl Quota {
             QuotaCommand::Release(command) => command.run(),
             QuotaCommand::Show(command) => command.run(),
             QuotaCommand::List(command) => command.run(),
+            QuotaCommand::Reclaim(command) => command.run(),
             QuotaCommand::Delete(command) => command.run(),
         }
     }
@@ -68,6 +71,7 @@ impl Quota {
             QuotaCommand::Release(command) => command.json,
             QuotaCommand::Show(command) => command.json,
             QuotaCommand::List(command) => command.json,
+            QuotaCommand::Reclaim(command) => command.json,
             QuotaCommand::Delete(command) => command.json,
         }
     }
@@ -632,7 +636,7 @@ impl Delete {
 }
 
 /// Reads a quota's name.
-fn name(text: &str) -> Result<String, String> {
+pub(super) fn name(text: &str) -> Result<String, String> {
     let valid = !text.is_empty() && text.len() <= 256 && !text.chars().any(char::is_control);
     if valid {
         Ok(text.to_owned())
@@ -642,7 +646,7 @@ fn name(text: &str) -> Result<String, String> {
 }
 
 /// Reads a number of tokens that are used.
-fn used(text: &str) -> Result<i64, String> {
+pub(super) fn used(text: &str) -> Result<i64, String> {
     let used = text.parse::<i64>().ok().filter(|used| *used >= 0);
     used.ok_or_else(|| format!("a number of used tokens is 0 to {}", i64::MAX))
 }

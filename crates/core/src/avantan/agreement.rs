@@ -4,7 +4,7 @@
 use super::amount::Amount;
 use super::member::Membership;
 use super::message::{Message, Report, Scope};
-use super::state::{Round, Share, Table};
+use super::state::{Round, Share, Table, Unfit};
 use super::value::{Ballot, Lifecycle, Line, Row, Value};
 use crate::id::{Incarnation, SiteId};
 
@@ -30,13 +30,18 @@ pub enum Intent<A = i64> {
         /// The new one.
         limit: A,
     },
+    /// Share out again what lost incarnations had; needs a line from every member.
+    Reclaim {
+        /// The amount of it that is in use.
+        in_use: A,
+    },
 }
 
 impl<A: Amount> Intent<A> {
     /// Returns the amount that the sites are to set aside of an entity that has this limit.
     fn scope(&self, present: Option<A>) -> Scope {
         match self {
-            Intent::Move | Intent::Create { .. } => Scope::Spare,
+            Intent::Move | Intent::Create { .. } | Intent::Reclaim { .. } => Scope::Spare,
             // Nobody need stop for an amount that is added. One that is taken away is taken from all that there is: what a site kept
             // would be in excess, though it is free.
             Intent::Resize { limit } if present.is_none_or(|present| present <= *limit) => Scope::Spare,
@@ -54,6 +59,8 @@ pub struct Offer<A = i64> {
     pub kept: A,
     /// What was given to other sites less what was received; see [`Line::away`].
     pub away: A,
+    /// What was spent here less what came back; see [`Line::used`].
+    pub used: Option<A>,
     /// The amount without which requests that wait here cannot be served.
     pub needed: A,
     /// The level to hold afterwards, until the next epoch: `needed` and the forecast together, not the difference to
@@ -94,6 +101,8 @@ pub struct Step<A = i64> {
     pub adopted: bool,
     /// True if the message fitted no rule, or broke one.
     pub ignored: bool,
+    /// Why what was to be reclaimed is not, where the books of all sites say so.
+    pub unfit: Option<Unfit<A>>,
     /// The messages to be sent, with the sites that they are for.
     pub sends: Vec<(SiteId, Message<A>)>,
 }
@@ -226,13 +235,18 @@ impl<A: Amount> Avantan<A> {
         match message {
             Message::Election { instance, ballot, scope, table } => {
                 // The table proves every instance before this one: never report a state from before it.
-                if instance > self.share.applied + 1 {
+                let is_news = instance > self.share.applied + 1;
+                if is_news {
                     self.adopt(site, instance - 1, table, step);
                 }
                 if instance <= self.share.applied {
                     return self.tell_decided(from, step);
                 }
-                let offer = offer(&self.share);
+                let mut offer = offer(&self.share);
+                // By the incarnations that the earlier table knows.
+                if is_news {
+                    offer.used = None;
+                }
                 self.elect(site, from, Election { instance, ballot, scope }, offer, step);
             }
             Message::Report { instance, ballot, report } => {
@@ -422,9 +436,10 @@ impl<A: Amount> Avantan<A> {
         let value = match adopted {
             Some((_, value)) => value.clone(),
             None => match self.propose(site, intent, reports) {
-                Some(value) if self.is_acceptable(site, &value) => value,
+                Ok(value) if self.is_acceptable(site, &value) => value,
                 // The intent came to nothing (another site created it), or a report made no sense.
-                _ => {
+                proposed => {
+                    step.unfit = proposed.err().flatten();
                     self.withdraw(site, step);
                     return true;
                 }
@@ -530,6 +545,7 @@ impl<A: Amount> Avantan<A> {
             held,
             kept: self.share.tokens.minus(held),
             away: offer.away,
+            used: offer.used,
             closing: self.share.round.as_ref().is_some_and(|round| round.closing),
             needed: offer.needed,
             wanted: offer.wanted,
@@ -542,27 +558,39 @@ impl<A: Amount> Avantan<A> {
         }
     }
 
-    /// The value for an instance in which nothing is accepted, or nothing if the intent makes no sense (any more).
-    fn propose(&self, site: Membership, intent: Intent<A>, reports: &[Report<A>]) -> Option<Value<A>> {
+    /// The value for an instance in which nothing is accepted, or nothing if the intent makes no sense (any more), and why.
+    fn propose(
+        &self,
+        site: Membership,
+        intent: Intent<A>,
+        reports: &[Report<A>],
+    ) -> Result<Value<A>, Option<Unfit<A>>> {
         let mut lines: Vec<Line<A>> = reports.iter().map(|report| report.line.clone()).collect();
         lines.sort_by_key(|line| line.site);
         let exists = self.share.table.limit.is_some();
-        let held = A::total(lines.iter().map(|line| line.held));
-        let settled = |to: Option<A>| self.share.table.resize(held, to).map(|(after, _)| A::reallocate(&lines, after));
+        let settled = |lifecycle| {
+            let table = &self.share.table;
+            let settled = table.settle(lines.iter().map(|line| line.held), lifecycle);
+            settled.map(|(after, _)| (lifecycle, A::reallocate(&lines, after))).ok_or(None)
+        };
         let (lifecycle, after) = match intent {
-            Intent::Move | Intent::Gather | Intent::Record if exists => (Lifecycle::Keep, settled(None)?),
-            Intent::Resize { limit } if exists => (Lifecycle::Resize { limit }, settled(Some(limit))?),
+            Intent::Move | Intent::Gather | Intent::Record if exists => settled(Lifecycle::Keep)?,
+            Intent::Resize { limit } if exists => settled(Lifecycle::Resize { limit })?,
+            // Every site says what it accounts for, or what it has would be taken for what was lost.
+            Intent::Reclaim { in_use } if exists && lines.len() == site.members.len() => {
+                settled(self.share.table.reclaim(&lines, in_use)?)?
+            }
             Intent::Create { limit } if !exists => {
                 (Lifecycle::Create { limit }, A::reallocate(&lines, A::total([limit].into_iter())))
             }
             // Every site has set everything aside and refuses new grants, or there would be grants after the deletion.
             Intent::Delete if exists => {
                 if lines.len() < site.members.len() || !lines.iter().all(|line| line.closing) {
-                    return None;
+                    return Err(None);
                 }
                 (Lifecycle::Delete, vec![A::default(); lines.len()])
             }
-            _ => return None,
+            _ => return Err(None),
         };
 
         let rows = lines
@@ -578,7 +606,7 @@ impl<A: Amount> Avantan<A> {
                 after,
             })
             .collect();
-        Some(Value { lifecycle, rows })
+        Ok(Value { lifecycle, rows })
     }
 
     /// What an acceptor checks: the value fits the table before it, conserves, and names this site with what it offered.

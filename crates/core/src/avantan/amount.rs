@@ -7,6 +7,16 @@ use std::hash::Hash;
 use super::value::Line;
 use crate::codec::{Cursor, Malformed};
 
+/// What the lines of all sites come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Accounts<A> {
+    /// What is not accounted for by what is there ([`Line::held`], [`Line::kept`]), under way ([`Line::away`]) and spent
+    /// ([`Line::used`]): lost incarnations had it, or it was spent there.
+    pub lost: A,
+    /// What is spent less what came back, at the sites that are there.
+    pub spent: A,
+}
+
 /// An amount that sites share. Its default is nothing: the share of a site that was given none.
 ///
 /// Tokens (`i64`) are the amount of quotas. The model check has another one, of two parts of which one may be negative.
@@ -38,6 +48,12 @@ pub trait Amount: Copy + Ord + Hash + Debug + Default {
     /// whose limit never changes has no excess.
     fn resize(before: Self::Total, limit: Self, excess: Self, to: Self) -> Option<(Self::Total, Self)> {
         (limit == to && excess == Self::default()).then_some((before, excess))
+    }
+
+    /// What `lines`, one of every site, say of an amount of which shares and what is spent come to `all`. None if they do not tell,
+    /// or that cannot be said of such an amount.
+    fn account(_all: Self::Total, _lines: &[Line<Self>]) -> Option<Accounts<Self>> {
+        None
     }
 
     /// Appends it to a row on storage.

@@ -62,11 +62,11 @@ mod tokens;
 mod value;
 
 pub use agreement::{Avantan, Intent, Offer, Role, Step};
-pub use amount::Amount;
+pub use amount::{Accounts, Amount};
 pub use clearance::{Clearance, Heard, NoVote};
 pub use leader::{Due, Leader, Moment, Phase, Progress};
 pub use member::{Membership, Sight};
 pub use message::{Message, Report, Scope};
 pub use reallocate::reallocate;
-pub use state::{Round, Settled, Share, Table};
+pub use state::{Reclaimed, Round, Settled, Share, Table, Unfit};
 pub use value::{Ballot, Lifecycle, Line, Row, Value};

@@ -2,7 +2,7 @@
 
 use super::amount::Amount;
 use super::member::{Membership, Sight};
-use super::value::{Ballot, Lifecycle, Row, Value};
+use super::value::{Ballot, Lifecycle, Line, Row, Value};
 use crate::codec::{Cursor, Malformed, put_u64};
 use crate::id::{Incarnation, SiteId};
 
@@ -45,6 +45,39 @@ pub struct Settled<A = i64> {
     pub row: Row<A>,
 }
 
+/// What was reclaimed, on operators' words, of what lost incarnations had of the present generation.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Reclaimed<A = i64> {
+    /// The instance that did it last; zero if none did.
+    pub instance: u64,
+    /// What it brought back to the shares.
+    pub brought: A,
+    /// What it left in use.
+    pub in_use: A,
+    /// What all such instances brought back.
+    pub all_brought: A,
+    /// What they left in use: part of what the books of the sites do not account for, and not lost.
+    pub all_in_use: A,
+    /// The incarnation of each site whose predecessors have nothing left that could be reclaimed, in ascending order of sites: recorded
+    /// when it was done last, or when the entity was created. Left out where it is the first.
+    pub known: Vec<(SiteId, Incarnation)>,
+}
+
+/// What the books of all sites say of an operator's word about what is in use that cannot be true.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unfit<A = i64> {
+    /// More is said to be in use than lost incarnations had.
+    Above {
+        /// The most.
+        most: A,
+    },
+    /// Less is said to be in use than came back to other sites since.
+    Below {
+        /// The least.
+        least: A,
+    },
+}
+
 /// What all decided instances came to.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Table<A = i64> {
@@ -59,6 +92,8 @@ pub struct Table<A = i64> {
     /// What is out beyond the limit since that was lowered. Shares and what is in use add up to the limit and this. It only falls
     /// while the limit stays: each round takes from the shares what it can.
     pub excess: A,
+    /// What was reclaimed; none if nothing was, and no site is known to have had a predecessor when the entity was created.
+    pub reclaimed: Option<Box<Reclaimed<A>>>,
     /// The last decided row of each site that has one, in ascending order of sites.
     rows: Vec<Settled<A>>,
 }
@@ -67,7 +102,7 @@ impl<A: Amount> Table<A> {
     /// A table from its parts, as a message brings them.
     pub fn from_parts(generation: u32, created: u64, limit: Option<A>, mut rows: Vec<Settled<A>>) -> Self {
         rows.sort_by_key(|settled| settled.row.site);
-        Self { generation, created, limit, limited: created, excess: A::default(), rows }
+        Self { generation, created, limit, limited: created, excess: A::default(), reclaimed: None, rows }
     }
 
     /// The same entity, which got its limit in a later instance, and of which this is in excess.
@@ -81,11 +116,56 @@ impl<A: Amount> Table<A> {
         self.excess != A::default()
     }
 
-    /// What a round leaves that takes `before` from the shares and sets the limit `to` (none: it stays): the amount that it gives
-    /// back to the shares, and what is in excess then. None if there is no limit, or that cannot be.
-    pub fn resize(&self, before: A::Total, to: Option<A>) -> Option<(A::Total, A)> {
+    /// What a round leaves of an entity that exists before and after it, which takes `before` from the shares: the amount that it
+    /// gives back to them, and what is in excess then. None if that cannot be.
+    pub fn settle(&self, before: impl Iterator<Item = A>, lifecycle: Lifecycle<A>) -> Option<(A::Total, A)> {
         let limit = self.limit?;
-        A::resize(before, limit, self.excess, to.unwrap_or(limit))
+        let (to, brought) = match lifecycle {
+            Lifecycle::Keep => (limit, A::default()),
+            Lifecycle::Resize { limit } => (limit, A::default()),
+            Lifecycle::Reclaim { brought, .. } => (limit, brought),
+            Lifecycle::Create { .. } | Lifecycle::Delete => return None,
+        };
+        A::resize(A::total(before.chain([brought])), limit, self.excess, to)
+    }
+
+    /// What is to be done so that lost incarnations have nothing left, if `in_use` of what they had is in use, by the lines of all
+    /// sites.
+    pub(super) fn reclaim(&self, lines: &[Line<A>], in_use: A) -> Result<Lifecycle<A>, Option<Unfit<A>>> {
+        let accounts = A::account(A::total(self.limit.into_iter().chain([self.excess])), lines).ok_or(None)?;
+        let before = self.reclaimed.as_ref().map_or(A::default(), |reclaimed| reclaimed.all_in_use);
+
+        // What an earlier word left in use is not accounted for either, and nobody has lost it.
+        let most = accounts.lost.minus(before);
+        if in_use > most {
+            return Err(Some(Unfit::Above { most: most.max(A::default()) }));
+        }
+
+        // What was granted by a lost incarnation, and released elsewhere, is back already. In use is never less than nothing.
+        let least = A::default().minus(accounts.spent.plus(before));
+        if in_use < least {
+            return Err(Some(Unfit::Below { least }));
+        }
+        Ok(Lifecycle::Reclaim { brought: most.minus(in_use), in_use })
+    }
+
+    /// The newest lost incarnation of each site of which something may not be reclaimed yet, in ascending order of sites.
+    pub fn lost(&self) -> impl Iterator<Item = (SiteId, Incarnation)> {
+        let recorded = self.rows.iter().map(|settled| (settled.row.site, settled.row.incarnation));
+        let is_lost = |(site, incarnation): &(SiteId, Incarnation)| *incarnation > self.known_for(*site);
+        recorded.filter(is_lost).map(|(site, incarnation)| (site, Incarnation(incarnation.0 - 1)))
+    }
+
+    /// The incarnation of a site whose predecessors have nothing left that could be reclaimed.
+    fn known_for(&self, site: SiteId) -> Incarnation {
+        let known = self.reclaimed.iter().flat_map(|reclaimed| &reclaimed.known);
+        known.into_iter().find(|known| known.0 == site).map_or(Incarnation(1), |known| known.1)
+    }
+
+    /// The incarnations that rounds know, of the sites of which that is not the first.
+    fn reborn(&self) -> Vec<(SiteId, Incarnation)> {
+        let recorded = self.rows.iter().map(|settled| (settled.row.site, settled.row.incarnation));
+        recorded.filter(|(_, incarnation)| *incarnation > Incarnation(1)).collect()
     }
 
     /// The last decided row of each site that has one, in ascending order.
@@ -134,22 +214,17 @@ impl<A: Amount> Table<A> {
     /// The table after `instance` decided `value`.
     pub fn after(&self, instance: u64, value: &Value<A>) -> Self {
         let mut table = self.clone();
-        let excess = |to| {
-            let before = A::total(value.rows.iter().map(|row| row.before));
-            self.resize(before, to).map_or(A::default(), |(_, excess)| excess)
-        };
+        let settled = self.settle(value.rows.iter().map(|row| row.before), value.lifecycle);
+        table.excess = settled.map_or(A::default(), |(_, excess)| excess);
         match value.lifecycle {
-            Lifecycle::Keep => table.excess = excess(None),
+            Lifecycle::Keep | Lifecycle::Reclaim { .. } => {}
             Lifecycle::Create { limit } => {
                 table.generation += 1;
                 (table.created, table.limited) = (instance, instance);
                 table.limit = Some(limit);
             }
-            Lifecycle::Delete => (table.limit, table.excess) = (None, A::default()),
-            Lifecycle::Resize { limit } => {
-                (table.limit, table.limited) = (Some(limit), instance);
-                table.excess = excess(Some(limit));
-            }
+            Lifecycle::Delete => table.limit = None,
+            Lifecycle::Resize { limit } => (table.limit, table.limited) = (Some(limit), instance),
         }
 
         // A site that this value does not name keeps its last row: it may not have applied that yet.
@@ -158,6 +233,27 @@ impl<A: Amount> Table<A> {
             match table.rows.binary_search_by_key(&row.site, |settled| settled.row.site) {
                 Ok(at) => table.rows[at] = settled,
                 Err(at) => table.rows.insert(at, settled),
+            }
+        }
+
+        // By the rows of this instance: every site has one in it.
+        match value.lifecycle {
+            Lifecycle::Keep | Lifecycle::Resize { .. } => {}
+            Lifecycle::Delete => table.reclaimed = None,
+            Lifecycle::Create { .. } => {
+                // Nobody who is gone had anything of a generation that is new.
+                let known = table.reborn();
+                let is_known = !known.is_empty();
+                table.reclaimed = is_known.then(|| Box::new(Reclaimed { known, ..Reclaimed::default() }));
+            }
+            Lifecycle::Reclaim { brought, in_use } => {
+                let (all_brought, all_in_use) = match &self.reclaimed {
+                    Some(before) => (before.all_brought.plus(brought), before.all_in_use.plus(in_use)),
+                    None => (brought, in_use),
+                };
+                let known = table.reborn();
+                let reclaimed = Reclaimed { instance, brought, in_use, all_brought, all_in_use, known };
+                table.reclaimed = Some(Box::new(reclaimed));
             }
         }
         table
@@ -252,7 +348,8 @@ impl<A: Amount> Share<A> {
         put_u64(out, u64::from(self.fresh.0));
         put_table(out, &self.table);
         let resized = self.table.is_resized();
-        let flag = if resized { RESIZED } else { 0 };
+        let reclaimed = self.table.reclaimed.as_ref();
+        let flag = if resized { RESIZED } else { 0 } | if reclaimed.is_some() { RECLAIMED } else { 0 };
         match &self.round {
             None => out.push(flag),
             Some(round) => {
@@ -275,6 +372,9 @@ impl<A: Amount> Share<A> {
             put_u64(out, self.table.limited);
             self.table.excess.encode(out);
         }
+        if let Some(reclaimed) = reclaimed {
+            reclaimed.encode(out);
+        }
     }
 
     /// Reads what [`Share::encode`] wrote; `tokens` comes from the hot row.
@@ -283,7 +383,7 @@ impl<A: Amount> Share<A> {
         let (number, applied) = (cursor.u64()?, cursor.u64()?);
         let (fresh, mut table) = (Incarnation(cursor.u32()?), read_table(cursor)?);
         let flags = cursor.u8()?;
-        let kind = flags & !RESIZED;
+        let kind = flags & !(RESIZED | RECLAIMED);
         let round = match kind {
             0 => None,
             1 | 2 => {
@@ -303,6 +403,9 @@ impl<A: Amount> Share<A> {
         if flags & RESIZED > 0 {
             (table.limited, table.excess) = (cursor.u64()?, A::decode(cursor)?);
         }
+        if flags & RECLAIMED > 0 {
+            table.reclaimed = Some(Box::new(Reclaimed::decode(cursor)?));
+        }
         Ok(Self { tokens, number, applied, table, round, fresh })
     }
 }
@@ -310,6 +413,33 @@ impl<A: Amount> Share<A> {
 /// Set in the byte that says what round a share is in, if what [`Table::is_resized`] tells of follows the round. Rows of quotas whose
 /// limit never changed are as they always were.
 const RESIZED: u8 = 4;
+/// Set in the same byte, if [`Table::reclaimed`] follows that.
+const RECLAIMED: u8 = 8;
+
+impl<A: Amount> Reclaimed<A> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_u64(out, self.instance);
+        [self.brought, self.in_use, self.all_brought, self.all_in_use].into_iter().for_each(|part| part.encode(out));
+        put_u64(out, self.known.len() as u64);
+        for (site, incarnation) in &self.known {
+            put_site(out, *site);
+            put_u64(out, u64::from(incarnation.0));
+        }
+    }
+
+    fn decode(cursor: &mut Cursor) -> Result<Self, Malformed> {
+        Ok(Self {
+            instance: cursor.u64()?,
+            brought: A::decode(cursor)?,
+            in_use: A::decode(cursor)?,
+            all_brought: A::decode(cursor)?,
+            all_in_use: A::decode(cursor)?,
+            known: (0..cursor.u64()?)
+                .map(|_| Ok((read_site(cursor)?, Incarnation(cursor.u32()?))))
+                .collect::<Result<_, Malformed>>()?,
+        })
+    }
+}
 
 fn put_site(out: &mut Vec<u8>, site: SiteId) {
     put_u64(out, u64::from(site.region));
@@ -364,6 +494,11 @@ fn put_value<A: Amount>(out: &mut Vec<u8>, value: &Value<A>) {
             out.push(3);
             limit.encode(out);
         }
+        Lifecycle::Reclaim { brought, in_use } => {
+            out.push(4);
+            brought.encode(out);
+            in_use.encode(out);
+        }
     }
     put_u64(out, value.rows.len() as u64);
     for row in &value.rows {
@@ -377,6 +512,7 @@ fn read_value<A: Amount>(cursor: &mut Cursor) -> Result<Value<A>, Malformed> {
         1 => Lifecycle::Create { limit: A::decode(cursor)? },
         2 => Lifecycle::Delete,
         3 => Lifecycle::Resize { limit: A::decode(cursor)? },
+        4 => Lifecycle::Reclaim { brought: A::decode(cursor)?, in_use: A::decode(cursor)? },
         _ => return Err(Malformed),
     };
     let rows = (0..cursor.u64()?).map(|_| read_row(cursor)).collect::<Result<_, _>>()?;
@@ -401,7 +537,7 @@ fn read_table<A: Amount>(cursor: &mut Cursor) -> Result<Table<A>, Malformed> {
         .collect::<Result<_, Malformed>>()?;
     // No limit is nothing, so that stands for "none".
     let limit = (limit != A::default()).then_some(limit);
-    Ok(Table { generation, created, limit, limited: created, excess: A::default(), rows })
+    Ok(Table { generation, created, limit, limited: created, excess: A::default(), reclaimed: None, rows })
 }
 
 impl<A: Amount> Value<A> {
@@ -428,10 +564,16 @@ impl<A: Amount> Value<A> {
         let after = A::total(self.rows.iter().map(|row| row.after));
         let none = || A::total([].into_iter());
         let is_limit = |limit: A| limit.is_sound() && limit != nothing;
-        let leaves = |before, to| table.resize(before, to).map(|(after, _)| after);
+        let settled = table.settle(self.rows.iter().map(|row| row.before), self.lifecycle);
+        let leaves = settled.map(|(after, _)| after);
         let adds_up = match self.lifecycle {
-            Lifecycle::Keep => leaves(before, None) == Some(after),
-            Lifecycle::Resize { limit } => is_limit(limit) && leaves(before, Some(limit)) == Some(after),
+            Lifecycle::Keep => leaves == Some(after),
+            Lifecycle::Resize { limit } => is_limit(limit) && leaves == Some(after),
+            // Acceptors do not have every site's books: they take the leader's word for what is lost.
+            Lifecycle::Reclaim { brought, in_use } => {
+                let is_whole = self.rows.len() == members.len();
+                is_whole && brought.is_sound() && in_use.is_sound() && leaves == Some(after)
+            }
             Lifecycle::Create { limit } => {
                 let is_new = table.limit.is_none() && before == none();
                 is_new && is_limit(limit) && after == A::total([limit].into_iter())

@@ -1,6 +1,6 @@
 //! Tokens of a quota, as the amount that sites agree about.
 
-use super::amount::Amount;
+use super::amount::{Accounts, Amount};
 use super::reallocate::reallocate;
 use super::value::Line;
 use crate::codec::{Cursor, Malformed, put_i64};
@@ -39,6 +39,16 @@ impl Amount for i64 {
         let over = i128::from(limit) + i128::from(excess) - i128::from(to);
         let paid = over.min(before);
         Some((before - paid, (over - paid).try_into().ok()?))
+    }
+
+    /// Exact although each part is modulo 2⁶⁴: what is lost is less than that.
+    fn account(all: i128, lines: &[Line]) -> Option<Accounts<Self>> {
+        let (mut there, mut spent) = (0i64, 0i64);
+        for line in lines {
+            spent = spent.wrapping_add(line.used?);
+            there = [line.held, line.kept, line.away].into_iter().fold(there, i64::wrapping_add);
+        }
+        Some(Accounts { lost: (all as i64).wrapping_sub(there).wrapping_sub(spent), spent })
     }
 
     fn encode(self, out: &mut Vec<u8>) {

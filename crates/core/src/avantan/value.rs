@@ -27,6 +27,9 @@ pub struct Line<A = i64> {
     /// What it has given to other sites less what it has received; over all sites it adds up to what is under way. Of
     /// tokens: modulo 2⁶⁴.
     pub away: A,
+    /// What was spent of it in this incarnation less what came back, if `away` is by the incarnations that rounds know, and the site
+    /// knows of no other. Of tokens: modulo 2⁶⁴.
+    pub used: Option<A>,
     /// True if it grants nothing until the outcome.
     pub closing: bool,
     /// The amount without which requests that wait there cannot be served.
@@ -71,6 +74,13 @@ pub enum Lifecycle<A = i64> {
     Resize {
         /// The amount of all shares together, those that are spent included.
         limit: A,
+    },
+    /// What lost incarnations had is shared out again, on an operator's word; the limit and the generation stay.
+    Reclaim {
+        /// The amount that comes back to the shares.
+        brought: A,
+        /// The amount that lost incarnations had besides and that is spent for good, or still in use.
+        in_use: A,
     },
 }
 

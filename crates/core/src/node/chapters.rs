@@ -134,6 +134,7 @@ fn owner_of_operation(operation: &Operation) -> Owner {
         | Operation::ExtendGrant { .. }
         | Operation::Create { .. }
         | Operation::SetLimit { .. }
+        | Operation::Reclaim { .. }
         | Operation::Delete { .. } => Owner::Quota,
         Operation::Commit(_) | Operation::AcceptLoss => Owner::Txn,
     }

@@ -317,11 +317,11 @@ impl Quotas {
                 match (admin.change, admin.aim) {
                     (Lifecycle::Create { .. }, _) => creations.push_back(Admin { aim: None, ..admin }),
                     (Lifecycle::Delete | Lifecycle::Keep, _) => self.finish(turn, admin.ticket, Outcome::Deleted),
-                    (Lifecycle::Resize { .. }, None) => {
+                    (Lifecycle::Resize { .. } | Lifecycle::Reclaim { .. }, None) => {
                         self.finish(turn, admin.ticket, Outcome::Refused(Refusal::QuotaDeleted));
                     }
-                    // It may have had that limit before it was deleted.
-                    (Lifecycle::Resize { .. }, Some(_)) => {
+                    // It may have been done before it was deleted.
+                    (Lifecycle::Resize { .. } | Lifecycle::Reclaim { .. }, Some(_)) => {
                         self.finish(turn, admin.ticket, Outcome::Unknown(UnknownReason::Forgotten));
                     }
                 }

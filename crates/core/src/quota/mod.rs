@@ -9,7 +9,8 @@
 //! - **proactive rounds**: the forecast exceeds what is here while others have enough, and no gift comes.
 //!
 //! The books: over all sites, Σ tokens + Σ (given − received) + in use = limit, at every moment. `tokens` includes what is
-//! set aside for a round. Tokens of a lost incarnation count as in use.
+//! set aside for a round. Tokens of a lost incarnation count as in use,
+//! until an operator reclaims them (`reclaim.rs`).
 
 mod announce;
 mod book;
@@ -21,6 +22,7 @@ mod line;
 mod lookup;
 mod names;
 mod one;
+mod reclaim;
 mod rounds;
 mod row;
 mod serve;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::line::Line;
 use crate::avantan::{Avantan, Leader, Lifecycle};
 use crate::gift::{Total, Totals};
-use crate::id::Incarnation;
+use crate::id::{Incarnation, SiteId};
 use crate::peer::quota::Work;
 use crate::session::Aim;
 use crate::stats::Demand;
@@ -86,18 +86,27 @@ pub(super) struct Activity {
     pub(super) leader: Leader,
 }
 
-/// A creation, a deletion or a change of the limit that waits for its round.
+/// A creation, a deletion or another change that waits for its round.
 #[derive(Debug)]
 pub(super) struct Admin {
     /// The operation.
     pub(super) ticket: Ticket,
-    /// What it does to the quota; never [`Lifecycle::Keep`].
+    /// What it does to the quota; never [`Lifecycle::Keep`]. What is brought back by [`Lifecycle::Reclaim`] is not known yet, and zero.
     pub(super) change: Lifecycle,
+    /// The incarnations that it says are lost, if it reclaims what they had.
+    pub(super) lost: Vec<(SiteId, Incarnation)>,
     /// The monotonic time at which its client is answered, whatever came of it.
     pub(super) deadline: u64,
     /// The instance in which a value that carries it out may be accepted somewhere; its row says "undecided" then, and it
     /// cannot be withdrawn. None if no value is out.
     pub(super) aim: Option<Aim>,
+}
+
+impl Admin {
+    /// A change that waits until `deadline`, of which no value is out.
+    pub(super) fn new(ticket: Ticket, change: Lifecycle, deadline: u64) -> Self {
+        Self { ticket, change, lost: Vec::new(), deadline, aim: None }
+    }
 }
 
 /// What a member last said of its share.

@@ -6,7 +6,7 @@
 //! | short, and peers are known to have enough | tells them, and leads a round if gifts have not ended the shortage in one round trip |
 //! | short otherwise | leads a round at once |
 //! | about to be short, and no gift comes though peers have enough | leads a round |
-//! | asked to create or delete the quota, or to change its limit | leads a round |
+//! | asked to create or delete the quota, to change its limit, or to reclaim what is lost | leads a round |
 //! | in possession of tokens while more is out than the limit | leads a round, which takes them |
 //! | told of a new incarnation that no round has recorded | leads a round in which nothing moves |
 
@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 
 use super::book::{Place, Quotas, RELAXED_TICK, SECOND_LOOK, TICK};
 use super::one::{Activity, Admin, Dirty};
+use super::reclaim::aimed;
 use super::serve::{created, is_alone};
 use crate::api::{Outcome, Refusal, UnknownReason};
 use crate::avantan::{Due, Intent, Lifecycle, Message, Moment, Offer, Phase, Progress, Role, Step};
@@ -167,31 +168,33 @@ impl Quotas {
         }
     }
 
-    /// Creates or deletes a quota, or changes its limit, by a round.
-    pub(super) fn administer(&mut self, turn: &mut Turn, at: usize, ticket: Ticket, change: Lifecycle, timeout: u64) {
+    /// Creates or deletes a quota, changes its limit, or reclaims what is lost of it, by a round.
+    pub(super) fn administer(&mut self, turn: &mut Turn, at: usize, mut admin: Admin) {
         // An earlier try of the same operation may have got a value accepted: then it cannot be taken back either.
-        let deadline = turn.here.now.mono.saturating_add(timeout);
         let share = &self.list[at].avantan.share;
         let generation = share.table.generation;
-        let out = share.round.as_ref().filter(|round| {
-            let accepted = round.accepted.as_ref();
-            accepted.is_some_and(|(_, value)| value.lifecycle != Lifecycle::Keep)
-        });
+        let accepted = share.round.as_ref().and_then(|round| Some((round.instance, round.accepted.as_ref()?)));
+        let out = accepted.map(|(instance, (_, value))| (instance, value.lifecycle));
         let number = self.list[at].number;
-        let aim = out.map(|round| Aim { quota: number, generation, instance: round.instance, change });
+        admin.aim = out.filter(|(_, lifecycle)| *lifecycle != Lifecycle::Keep).map(|(instance, lifecycle)| Aim {
+            quota: number,
+            generation,
+            instance,
+            change: aimed(admin.change, Some(lifecycle)),
+        });
 
         let now = turn.here.now.mono;
         let activity = self.list[at].activity(&turn.here);
         // A creation may come to nothing: the name is looked at again, and forgotten what was noted of it.
         activity.tick_at = activity.tick_at.min(now + RELAXED_TICK);
         if activity.admin.len() >= ADMIN || !turn.out.admit() {
-            turn.out.finished.push((ticket, Outcome::Refused(Refusal::Overloaded)));
+            turn.out.finished.push((admin.ticket, Outcome::Refused(Refusal::Overloaded)));
             return;
         }
 
-        activity.admin.push_back(Admin { ticket, change, deadline, aim });
-        activity.deadline_at = activity.deadline_at.min(deadline);
-        self.waits.places.insert(ticket, Place::Admin { at: at as u32 });
+        activity.deadline_at = activity.deadline_at.min(admin.deadline);
+        self.waits.places.insert(admin.ticket, Place::Admin { at: at as u32 });
+        activity.admin.push_back(admin);
         self.waits.administering += 1;
         self.lead_admin(turn, at);
         self.schedule(at);
@@ -203,13 +206,18 @@ impl Quotas {
         if !self.list[at].is_closing() {
             self.finish_admin(turn, at);
         }
+        let here = turn.here;
+        self.refuse_admin(turn, at, |quotas, admin| quotas.is_ready(&here, at, admin).err());
 
+        // One that waits for an incarnation to be recorded does not hold up those behind it.
         let quota = &self.list[at];
-        let Some(first) = quota.activity.as_ref().and_then(|activity| activity.admin.front()) else { return };
+        let mut admin = quota.activity.iter().flat_map(|activity| &activity.admin);
+        let Some(first) = admin.find(|admin| self.is_ready(&turn.here, at, admin) == Ok(true)) else { return };
         let intent = match first.change {
             Lifecycle::Create { limit } => Intent::Create { limit },
             Lifecycle::Resize { limit } => Intent::Resize { limit },
             Lifecycle::Delete => Intent::Delete,
+            Lifecycle::Reclaim { in_use, .. } => Intent::Reclaim { in_use },
             Lifecycle::Keep => unreachable!("nobody waits for nothing"),
         };
         let now = turn.here.now.mono;
@@ -262,10 +270,11 @@ impl Quotas {
     fn offer(&self, here: &Here, at: usize) -> Offer {
         let quota = &self.list[at];
         let away = quota.totals.away(|position| here.peers[position].incarnation);
-        let Some(activity) = &quota.activity else { return Offer { away, ..Offer::default() } };
+        let used = quota.used_if_agreed(here);
+        let Some(activity) = &quota.activity else { return Offer { away, used, ..Offer::default() } };
         let needed = activity.waiting.needed_first();
         if self.gifts.leaving.is_some() {
-            return Offer { away, needed, wanted: needed, ..Offer::default() };
+            return Offer { away, used, needed, wanted: needed, ..Offer::default() };
         }
 
         // Goes on serving from some while the round lasts; where requests wait, the round should have it all.
@@ -279,6 +288,7 @@ impl Quotas {
         Offer {
             kept,
             away,
+            used,
             needed,
             wanted: needed.saturating_add(activity.demand.forecast(EPOCH)).saturating_add(soon),
         }
@@ -405,6 +415,7 @@ impl Quotas {
             Intent::Create { limit } => Lifecycle::Create { limit },
             Intent::Delete => Lifecycle::Delete,
             Intent::Resize { limit } => Lifecycle::Resize { limit },
+            Intent::Reclaim { in_use } => Lifecycle::Reclaim { brought: 0, in_use },
             Intent::Move | Intent::Gather | Intent::Record => return,
         };
         let activity = self.list[at].activity.as_ref();
@@ -496,7 +507,7 @@ impl Quotas {
             activity.leader.collect(moment(&turn.here));
             if !matches!(lifecycle, None | Some(Lifecycle::Keep)) {
                 for admin in &mut activity.admin {
-                    let aim = Aim { quota: number, generation, instance, change: admin.change };
+                    let aim = Aim { quota: number, generation, instance, change: aimed(admin.change, lifecycle) };
                     if admin.aim.replace(aim) != Some(aim) {
                         turn.out.undecided.push((admin.ticket, aim));
                     }
@@ -510,6 +521,9 @@ impl Quotas {
         if self.list[at].avantan.share.free() > before.free {
             // What was set aside for a ballot that came to nothing.
             self.serve(turn, at);
+        }
+        if let Some(unfit) = step.unfit {
+            self.refuse_unfit(turn, at, unfit);
         }
         if let Progress::Failed { records } = progress {
             self.failed(turn, at, records);
@@ -683,22 +697,27 @@ impl Quotas {
         }
     }
 
-    /// An instance was decided that changed the limit. That is what becomes of changes that wait for the same: where one site is all,
-    /// its value is decided in the step that builds it.
+    /// An instance was decided that changed the limit, or reclaimed what was lost. That is what becomes of changes that wait for the
+    /// same: where one site is all, its value is decided in the step that builds it.
     fn aim_at_decided(&mut self, at: usize) {
         let quota = &mut self.list[at];
         let (number, share) = (quota.number, &quota.avantan.share);
         let (generation, instance) = (share.table.generation, share.applied);
-        let Some(limit) = share.table.limit.filter(|_| share.table.limited == instance) else { return };
-        let change = Lifecycle::Resize { limit };
+        let reclaimed = share.table.reclaimed.as_ref().filter(|reclaimed| reclaimed.instance == instance);
+        let decided = match (share.table.limit.filter(|_| share.table.limited == instance), reclaimed) {
+            (_, Some(reclaimed)) => Lifecycle::Reclaim { brought: reclaimed.brought, in_use: reclaimed.in_use },
+            (Some(limit), None) => Lifecycle::Resize { limit },
+            (None, None) => return,
+        };
         for admin in quota.activity.iter_mut().flat_map(|activity| &mut activity.admin) {
-            if admin.change == change {
+            let change = aimed(admin.change, Some(decided));
+            if change == decided {
                 admin.aim.get_or_insert(Aim { quota: number, generation, instance, change });
             }
         }
     }
 
-    /// Answers creations, deletions and changes of the limit that the decided instance settled.
+    /// Answers creations, deletions and other changes that the decided instance settled.
     fn finish_admin(&mut self, turn: &mut Turn, at: usize) {
         let Some(activity) = &mut self.list[at].activity else { return };
         let admin = std::mem::take(&mut activity.admin);
@@ -709,7 +728,9 @@ impl Quotas {
             let outcome = admin.aim.and_then(|aim| self.settled(aim)).or_else(|| match admin.change {
                 Lifecycle::Create { limit } => created(quota, limit),
                 Lifecycle::Delete => is_gone.then_some(Outcome::Deleted),
-                Lifecycle::Resize { .. } => is_gone.then_some(Outcome::Refused(Refusal::QuotaDeleted)),
+                Lifecycle::Resize { .. } | Lifecycle::Reclaim { .. } => {
+                    is_gone.then_some(Outcome::Refused(Refusal::QuotaDeleted))
+                }
                 Lifecycle::Keep => None,
             });
             match outcome {
@@ -748,6 +769,18 @@ impl Quotas {
             Lifecycle::Resize { limit } => {
                 let is_set = table.limited == aim.instance && table.limit == Some(limit);
                 is_set.then_some(Outcome::LimitSet { limit, excess: table.excess })
+            }
+            // The same of what was reclaimed.
+            Lifecycle::Reclaim { brought, in_use } => {
+                let reclaimed = table.reclaimed.as_ref().filter(|reclaimed| reclaimed.instance >= aim.instance);
+                match reclaimed {
+                    _ if is_gone => Some(Outcome::Unknown(UnknownReason::Forgotten)),
+                    Some(last) if last.instance > aim.instance => Some(Outcome::Unknown(UnknownReason::Forgotten)),
+                    Some(last) if (last.brought, last.in_use) == (brought, in_use) => {
+                        Some(Outcome::Reclaimed { brought, in_use })
+                    }
+                    _ => None,
+                }
             }
             Lifecycle::Create { .. } if table.generation == aim.generation => None,
             // The generation that was created in its place is gone, and with it what its limit was.

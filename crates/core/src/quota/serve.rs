@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::book::{Place, Quotas, RELAXED_TICK, TICK};
 use super::line::Waiting;
-use super::one::{Activity, Dirty, NEVER, Quota};
+use super::one::{Activity, Admin, Dirty, NEVER, Quota};
 use super::row::grant_key;
 use super::row::{EXPIRIES, Grant, due_key, due_uptime, read_due_key};
 use crate::api::{HOLD_MICROS, Hold, Operation, Outcome, Refusal, is_name};
@@ -31,12 +31,12 @@ impl Quotas {
         operation: &Operation,
         timeout: u64,
     ) -> Option<Outcome> {
+        let deadline = turn.here.now.mono.saturating_add(timeout);
         match operation {
             Operation::Acquire { quota, amount, hold, waits } => {
                 let Some(at) = self.living(quota) else {
                     return self.unknown_name(turn, quota, ticket, operation, timeout);
                 };
-                let deadline = turn.here.now.mono.saturating_add(timeout);
                 self.acquire(turn, at, Waiting { ticket, amount: *amount, hold: *hold, deadline, stays: *waits })
             }
             Operation::Release { quota, amount } => {
@@ -62,7 +62,7 @@ impl Quotas {
                 if let Some(outcome) = created(&self.list[at], *limit).filter(|_| !self.list[at].is_closing()) {
                     return Some(outcome);
                 }
-                self.administer(turn, at, ticket, Lifecycle::Create { limit: *limit }, timeout);
+                self.administer(turn, at, Admin::new(ticket, Lifecycle::Create { limit: *limit }, deadline));
                 None
             }
             Operation::SetLimit { quota, limit } => {
@@ -73,7 +73,18 @@ impl Quotas {
                     return self.unknown_name(turn, quota, ticket, operation, timeout);
                 };
                 // By a round even if it is the limit already: elsewhere it may have been changed since.
-                self.administer(turn, at, ticket, Lifecycle::Resize { limit: *limit }, timeout);
+                self.administer(turn, at, Admin::new(ticket, Lifecycle::Resize { limit: *limit }, deadline));
+                None
+            }
+            Operation::Reclaim { quota, lost, in_use } => {
+                if *in_use < 0 {
+                    return Some(Outcome::Refused(Refusal::InvalidAmount));
+                }
+                let Some(at) = self.living(quota) else {
+                    return self.unknown_name(turn, quota, ticket, operation, timeout);
+                };
+                let change = Lifecycle::Reclaim { brought: 0, in_use: *in_use };
+                self.administer(turn, at, Admin { lost: lost.clone(), ..Admin::new(ticket, change, deadline) });
                 None
             }
             Operation::Commit(_) | Operation::AcceptLoss => unreachable!("it is not about quotas"),
@@ -81,7 +92,7 @@ impl Quotas {
                 let Some(at) = self.living(quota) else {
                     return self.unknown_name(turn, quota, ticket, operation, timeout);
                 };
-                self.administer(turn, at, ticket, Lifecycle::Delete, timeout);
+                self.administer(turn, at, Admin::new(ticket, Lifecycle::Delete, deadline));
                 None
             }
         }

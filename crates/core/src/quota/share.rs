@@ -74,8 +74,10 @@ impl Quotas {
             return;
         }
 
-        // What was given to a predecessor of this incarnation is lost with it.
-        if digest.given_to == turn.here.site.incarnation && digest.given > 0 {
+        // What was given to a predecessor of this incarnation is lost with it, and what a predecessor of the donor gave counts as lost
+        // for whoever reclaims.
+        let is_donor_recorded = incarnation >= quota.avantan.share.table.recorded(site);
+        if is_donor_recorded && digest.given_to == turn.here.site.incarnation && digest.given > 0 {
             self.receive(turn, at, from, incarnation, digest.given);
         }
         self.hear(turn, at, from, digest);

@@ -10,6 +10,7 @@ mod lives;
 mod names;
 mod quotas;
 mod reallocation;
+mod reclaim;
 mod script;
 mod sessions;
 mod treaties;

@@ -143,6 +143,11 @@ impl Stage {
                 let grant = GrantId { site, incarnation, number: args.number()? as u64 };
                 Operation::ExtendGrant { grant, micros: args.span("for", SECOND)? }
             }
+            "reclaim" => {
+                let of = region(&args.take("of").ok_or("reclaim of whom?")?)?;
+                let lost = vec![(Cluster::site(of), Incarnation(1))];
+                Operation::Reclaim { quota: args.word()?, lost, in_use: args.number()? }
+            }
             "delete" => Operation::Delete { quota: args.word()? },
             "accept_loss" => Operation::AcceptLoss,
             "commit" => Operation::Commit(Box::new(self.transaction(at, &mut args)?)),

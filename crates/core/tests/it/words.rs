@@ -216,6 +216,7 @@ pub(crate) fn outcome(outcome: &Outcome) -> String {
         Outcome::Extended { lasts } => format!("lasts {}", millis(*lasts)),
         Outcome::LimitSet { limit, excess: 0 } => format!("limit set to {limit}"),
         Outcome::LimitSet { limit, excess } => format!("limit set to {limit}, {excess} in excess"),
+        Outcome::Reclaimed { brought, in_use } => format!("reclaimed {brought}, {in_use} in use"),
         Outcome::Deleted => "deleted".to_owned(),
         Outcome::Committed { phases: 1 } => "committed in 1 phase".to_owned(),
         Outcome::Committed { phases } => format!("committed in {phases} phases"),
@@ -242,6 +243,10 @@ fn operation(operation: &Operation) -> String {
         Operation::ExtendGrant { grant, micros } => format!("extend grant {} by {}", grant.number, millis(*micros)),
         Operation::Create { quota, limit } => format!("create {quota} with {limit}"),
         Operation::SetLimit { quota, limit } => format!("set the limit of {quota} to {limit}"),
+        Operation::Reclaim { quota, lost, in_use } => {
+            let lost: Vec<String> = lost.iter().map(|(of, at)| format!("{}-{}", site(*of), at.0)).collect();
+            format!("reclaim {quota} of {}, {in_use} in use", lost.join(", "))
+        }
         Operation::Delete { quota } => format!("delete {quota}"),
         Operation::AcceptLoss => "accept the loss".to_owned(),
         Operation::Commit(transaction) => {
@@ -436,7 +441,10 @@ fn agreement(message: &avantan::Message) -> String {
             let promise = if report.promises { "" } else { ", no promise" };
             let accepted = if report.accepted.is_some() { ", has accepted a value" } else { "" };
             let (held, kept, needed, wanted) = (line.held, line.kept, line.needed, line.wanted);
-            format!("Report {instance}: offers {held}, keeps {kept}, needs {needed}, wants {wanted}{promise}{accepted}")
+            let used = if line.used.is_some() { "" } else { ", no books" };
+            format!(
+                "Report {instance}: offers {held}, keeps {kept}, needs {needed}, wants {wanted}{used}{promise}{accepted}"
+            )
         }
         M::Accept { instance, ballot, value } => {
             format!("Accept {instance} ballot {}.{}: {}", ballot.number, site(ballot.site), agreed(value))
@@ -469,6 +477,7 @@ fn agreed(value: &avantan::Value) -> String {
         Lifecycle::Create { limit } => format!("create with {limit}, {rows}"),
         Lifecycle::Delete => format!("delete, {rows}"),
         Lifecycle::Resize { limit } => format!("limit {limit}, {rows}"),
+        Lifecycle::Reclaim { brought, in_use } => format!("reclaim {brought}, {in_use} in use, {rows}"),
     }
 }
 

@@ -78,6 +78,11 @@ impl Simulation {
                 let quota = if self.rng.one_in(2) { self.late(world.now()) } else { self.fleeting(world.now()) };
                 return (Operation::SetLimit { quota, limit: 1 + self.rng.below(80) as i64 }, 5 * SECOND);
             }
+            // What lost storage had.
+            59..=66 => match self.reclaim(world) {
+                Some(operation) => return (operation, 5 * SECOND),
+                None => Operation::Acquire { quota: name(&PLENTY), amount: 1, hold: Hold::Counted, waits: false },
+            },
             // Everything else is ordinary.
             _ => {
                 let kind = self.kind_for(world, at);
@@ -109,6 +114,41 @@ impl Simulation {
         let book = self.oracle.book(&name);
         self.oracle.books[book].deletable = true;
         name
+    }
+
+    /// An operator's true word about a quota of which storage was lost, or a word that makes no sense: of an incarnation that lives, or of
+    /// one lost site where there are several.
+    fn reclaim(&mut self, world: &World) -> Option<Operation> {
+        let reborn = self.oracle.books.iter().filter(|book| !book.lost.is_empty());
+        let reborn: Vec<_> =
+            reborn.filter(|book| book.decisions.newest().is_some_and(|(_, t)| t.limit.is_some())).collect();
+        let book = *reborn.get(self.rng.below(reborn.len().max(1) as u64) as usize)?;
+        let (_, table) = book.decisions.newest()?;
+
+        if self.rng.one_in(10) {
+            let site = self.rng.below(world.len() as u64) as usize;
+            let living = (self.settings.members[site], self.oracle.incarnation(site));
+            return Some(Operation::Reclaim { quota: book.name.clone(), lost: vec![living], in_use: 0 });
+        }
+
+        // What they had granted and not taken back, whatever clients know of it; what was lost before the last word is in that.
+        let mut lost: Vec<_> = table.lost().collect();
+        let since = |site| {
+            let known = table.reclaimed.iter().flat_map(|reclaimed| &reclaimed.known);
+            known.into_iter().find(|known| known.0 == site).map_or(Incarnation(1), |known| known.1)
+        };
+        let accounts = book.lost.iter().filter(|account| {
+            let is_newly_lost = account.incarnation >= since(account.site);
+            account.generation == table.generation && is_newly_lost
+        });
+        let in_use: i128 = accounts.map(|account| account.granted as i128 - account.taken_back as i128).sum();
+        if lost.len() > 1 && self.rng.one_in(4) {
+            lost.pop();
+        }
+        if lost.is_empty() {
+            return None;
+        }
+        Some(Operation::Reclaim { quota: book.name.clone(), lost, in_use: in_use.max(0) as i64 })
     }
 
     /// The quota of this part of the run: it does not exist until some client creates it.

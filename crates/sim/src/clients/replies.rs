@@ -312,6 +312,13 @@ impl Simulation {
                 0 => "operation: limit set",
                 _ => "operation: limit set below what is in use",
             }),
+            (Operation::Reclaim { .. }, Outcome::Reclaimed { brought, .. }) => self.probes.hit(match brought {
+                0 => "operation: reclaimed nothing",
+                _ => "operation: reclaimed",
+            }),
+            (Operation::Reclaim { .. }, Outcome::Refused(Refusal::AlsoLost { .. })) => {
+                self.probes.hit("operation: reclaimed with a lost site left out");
+            }
             (Operation::Delete { .. }, Outcome::Deleted) => self.probes.hit("operation: deleted"),
             _ => {}
         }

@@ -4,7 +4,8 @@
 //! Σ tokens + Σ (granted − taken back) + Σ changes decided and not applied + Σ (given − received) = limit + excess
 //!
 //! Tokens that are set aside are among a site's tokens, so they count once. A site that is down counts with what its
-//! disk has. The tokens of a lost incarnation, and gifts from it and to it that never arrived, stay in the sum permanently.
+//! disk has. The tokens of a lost incarnation, and gifts from it and to it that never arrived, stay in the sum until they are reclaimed;
+//! never more is reclaimed than is lost, if operators tell the truth.
 
 use super::agreement::Decisions;
 use slackline_core::id::{Incarnation, SiteId};
@@ -48,7 +49,7 @@ pub struct Sums {
     pub under_way: i128,
     /// Granted and not taken back, at all incarnations.
     pub in_use: i128,
-    /// At lost incarnations, or under way from or to them.
+    /// At lost incarnations, or under way from or to them, and not reclaimed.
     pub lost: i128,
 }
 
@@ -64,7 +65,8 @@ pub fn sum(
     let Some(limit) = newest.limit else { return Ok(None) };
     let all = limit.saturating_add(newest.excess);
 
-    let mut sums = Sums::default();
+    let brought = newest.reclaimed.as_ref().map_or(0, |reclaimed| reclaimed.all_brought);
+    let mut sums = Sums { lost: -i128::from(brought), ..Sums::default() };
     for account in accounts {
         let live = is_live(account);
         let mut tokens = 0;
@@ -126,6 +128,9 @@ pub fn sum(
 
 /// Returns true if the tokens add up to the limit, what is in excess of it included.
 pub fn check(limit: i64, sums: Sums) -> Result<(), String> {
+    if sums.lost < 0 {
+        return Err(format!("{} tokens more were reclaimed than were lost: {sums:?}", -sums.lost));
+    }
     let total = sums.tokens + sums.under_way + sums.in_use + sums.lost;
     if total == i128::from(limit) {
         return Ok(());
@@ -183,6 +188,13 @@ mod tests {
         // A decided row that is not applied yet counts.
         let behind = Account { site: site(1), incarnation: Incarnation(1), ..Account::default() };
         assert_eq!(judge(&[&account(0, 6, 0), &behind]), Ok(()));
+    }
+
+    #[test]
+    fn more_reclaimed_than_was_lost_is_noticed() {
+        let reclaimed = Sums { tokens: 8, in_use: 2, lost: 0, ..Sums::default() };
+        assert_eq!(check(10, reclaimed), Ok(()));
+        assert!(check(10, Sums { tokens: 9, lost: -1, ..reclaimed }).is_err_and(|what| what.contains("reclaimed")));
     }
 
     #[test]

@@ -1,0 +1,141 @@
+//! What lost incarnations had is brought back, on an operator's word: `quota reclaim`.
+//!
+//! A site that lost its storage has forgotten its tokens and its grants. Both count as in use from then on, since nobody can tell them
+//! apart. The books of the sites that are there say how many they are together: what the limit and the excess leave when their tokens,
+//! what is under way between them, and what they granted and did not take back, are taken away. The operator says how many of those
+//! are still in use; the round brings the rest back.
+//!
+//! What a site has and what it has granted change by rounds and gifts alone, in sum: a grant or a release moves tokens from one to the
+//! other. Gifts are in the totals of both ends, whenever each reports. So the reports of one round, one of each site, are exact, though
+//! they are of different moments, if three things hold, and a site reports no books where it cannot say so ([`Offer::used`]):
+//!
+//! - all reports are of one instance;
+//! - all sites know the same incarnations of each other, those that rounds have recorded;
+//! - nothing of a lost incarnation is taken in after the report: a gift of one that a round has recorded as gone is ignored.
+//!
+//! It is done once: what was said to be in use is noted in the table, and no later word brings it back.
+
+use super::book::Quotas;
+use super::one::{Admin, Quota};
+use crate::api::{Outcome, Refusal};
+use crate::avantan::{Lifecycle, Unfit};
+use crate::id::{Incarnation, SiteId, SiteSet};
+use crate::turn::{Here, Turn};
+
+impl Quotas {
+    /// Whether the incarnations that an operator calls `lost` are those of which something may be left in this quota: an error if not,
+    /// false if no round has recorded yet that they are gone.
+    pub(super) fn may_reclaim(&self, here: &Here, at: usize, lost: &[(SiteId, Incarnation)]) -> Result<bool, Refusal> {
+        let table = &self.list[at].avantan.share.table;
+        let present = |site: SiteId| {
+            let position = here.site.members.iter().position(|member| *member == site)?;
+            let known =
+                if position == here.position { here.site.incarnation } else { here.peers[position].incarnation };
+            Some(known.max(table.recorded(site)))
+        };
+
+        // The newest that was lost stands for all before it.
+        let mut is_recorded = true;
+        for &(site, incarnation) in lost {
+            match present(site) {
+                Some(present) if present == incarnation => return Err(Refusal::IncarnationLives),
+                Some(present) if present > incarnation && incarnation > Incarnation(0) => {
+                    is_recorded &= table.recorded(site) > incarnation;
+                }
+                _ => return Err(Refusal::NothingLost),
+            }
+        }
+        if !is_recorded {
+            return Ok(false);
+        }
+
+        // The books do not tell what one of them had from what another had: the word is about all of them.
+        let mut unnamed = SiteSet::default();
+        let mut is_any_left = false;
+        for newest in table.lost() {
+            is_any_left |= lost.iter().any(|named| named.0 == newest.0);
+            if !lost.contains(&newest) {
+                let position = here.site.members.iter().position(|member| *member == newest.0);
+                unnamed.insert(position.expect("rounds record members alone"));
+            }
+        }
+        match () {
+            () if !is_any_left => Err(Refusal::NothingLost),
+            () if !unnamed.is_empty() => Err(Refusal::AlsoLost { sites: unnamed }),
+            () => Ok(true),
+        }
+    }
+
+    /// Whether the round that a change waits for can be led now. One that never can is refused.
+    pub(super) fn is_ready(&self, here: &Here, at: usize, admin: &Admin) -> Result<bool, Refusal> {
+        match admin.change {
+            // A value that carries it out may be accepted already.
+            Lifecycle::Reclaim { .. } if admin.aim.is_none() => self.may_reclaim(here, at, &admin.lost),
+            _ => Ok(true),
+        }
+    }
+
+    /// The books of all sites say that what operators say is in use cannot be true.
+    pub(super) fn refuse_unfit(&mut self, turn: &mut Turn, at: usize, unfit: Unfit) {
+        let refused = |admin: &Admin| match (admin.change, unfit) {
+            (Lifecycle::Reclaim { in_use, .. }, Unfit::Above { most }) if admin.aim.is_none() && in_use > most => {
+                Some(Refusal::AboveLost { at_most: most })
+            }
+            (Lifecycle::Reclaim { in_use, .. }, Unfit::Below { least }) if admin.aim.is_none() && in_use < least => {
+                Some(Refusal::BelowReleased { at_least: least })
+            }
+            _ => None,
+        };
+        self.refuse_admin(turn, at, |_, admin| refused(admin));
+    }
+
+    /// Refuses the changes for which there is a reason.
+    pub(super) fn refuse_admin(
+        &mut self,
+        turn: &mut Turn,
+        at: usize,
+        reason: impl Fn(&Self, &Admin) -> Option<Refusal>,
+    ) {
+        let Some(activity) = &mut self.list[at].activity else { return };
+        if activity.admin.is_empty() {
+            return;
+        }
+        let admin = std::mem::take(&mut activity.admin);
+        let mut left = std::collections::VecDeque::with_capacity(admin.len());
+        for admin in admin {
+            match reason(self, &admin) {
+                Some(refusal) => self.finish(turn, admin.ticket, Outcome::Refused(refusal)),
+                None => left.push_back(admin),
+            }
+        }
+        let activity = self.list[at].activity.as_mut().expect("looked at above");
+        activity.admin = left;
+        activity.note_deadlines();
+    }
+}
+
+impl Quota {
+    /// What this site spent less what came back, for a round that reclaims. None if it knows of an incarnation, its own included, that
+    /// no round has recorded: then its totals of gifts may be of other incarnations than another site's.
+    pub(super) fn used_if_agreed(&self, here: &Here) -> Option<i64> {
+        let table = &self.avantan.share.table;
+        let is_agreed = here.site.members.iter().enumerate().all(|(position, site)| {
+            let is_own = position == here.position;
+            table.recorded(*site) == if is_own { here.site.incarnation } else { here.peers[position].incarnation }
+        });
+        // Modulo 2⁶⁴, as the line has it.
+        is_agreed.then(|| self.counters.acquired.wrapping_sub(self.counters.released) as i64)
+    }
+}
+
+/// What a change that waits comes to by a round of this kind: only now it is known how much is brought back.
+pub(super) fn aimed(change: Lifecycle, decided: Option<Lifecycle>) -> Lifecycle {
+    match (change, decided) {
+        (Lifecycle::Reclaim { in_use, .. }, Some(decided @ Lifecycle::Reclaim { in_use: said, .. }))
+            if in_use == said =>
+        {
+            decided
+        }
+        _ => change,
+    }
+}
