@@ -145,10 +145,13 @@ impl Simulation {
         if lost.len() > 1 && self.rng.one_in(4) {
             lost.pop();
         }
+        // All of it was reclaimed: here is the same word again.
         if lost.is_empty() {
-            return None;
+            let known = table.reclaimed.as_ref()?.known.first()?;
+            lost.push((known.0, Incarnation(known.1.0 - 1)));
         }
-        Some(Operation::Reclaim { quota: book.name.clone(), lost, in_use: in_use.max(0) as i64 })
+        let more = if self.rng.one_in(8) { 1 << 40 } else { 0 };
+        Some(Operation::Reclaim { quota: book.name.clone(), lost, in_use: in_use.max(0) as i64 + more })
     }
 
     /// The quota of this part of the run: it does not exist until some client creates it.

@@ -316,9 +316,6 @@ impl Simulation {
                 0 => "operation: reclaimed nothing",
                 _ => "operation: reclaimed",
             }),
-            (Operation::Reclaim { .. }, Outcome::Refused(Refusal::AlsoLost { .. })) => {
-                self.probes.hit("operation: reclaimed with a lost site left out");
-            }
             (Operation::Delete { .. }, Outcome::Deleted) => self.probes.hit("operation: deleted"),
             _ => {}
         }
@@ -418,9 +415,16 @@ impl Simulation {
     }
 
     fn count_refusal(&mut self, refusal: Refusal) {
-        // Its bounds are higher than what a run reaches; they have tests of their own.
-        if refusal != Refusal::Overloaded {
-            self.probes.hit(&format!("refused: {}", refusal.code()));
+        match refusal {
+            // Its bounds are higher than what a run reaches; they have tests of their own.
+            Refusal::Overloaded => {}
+            // Operators here say too much, never too little.
+            Refusal::BelowReleased { at_least } => {
+                let found =
+                    Err(format!("an operator's true word is refused: at least {at_least} are said to be in use"));
+                self.oracle.blame(refusal::NAME, found, "a word about lost storage");
+            }
+            _ => self.probes.hit(&format!("refused: {}", refusal.code())),
         }
     }
 }
