@@ -273,7 +273,7 @@ fn tokens_of_a_volume_that_is_lost_for_good_are_reclaimed() {
     assert_eq!(us.run(&["quota", "create", "gpus", "--limit", "3000"]).status, 0);
     assert_eq!(us.run(&["quota", "create", "seats", "--limit", "90"]).status, 0);
     assert_eq!(us.run(&["quota", "acquire", "gpus", "40", "--site", "eu"]).status, 0);
-    cluster.stop();
+    cluster.servers[EU].take().expect("it runs").kill();
     fs::remove_dir_all(cluster.data()).expect("lost");
     cluster.serve(EU, &["--new-storage"]);
     cluster.wait_for("ready", 2);

@@ -22,8 +22,8 @@ use crate::waited::Answered;
 /// Make sure first that no process runs on the storage that you call lost.
 #[derive(Args)]
 #[command(
-    override_usage = "slackline quota reclaim <NAME> --of <SITE-INCARNATION>... --still-in-use <TOKENS> [OPTIONS]\n       \
-                      slackline quota reclaim --all --of <SITE-INCARNATION>... --still-in-use 0 [OPTIONS]",
+    override_usage = "slackline quota reclaim <NAME> --of <LOST> --still-in-use <TOKENS>\n       \
+                      slackline quota reclaim --all --of <LOST> --still-in-use 0",
     after_help = "\
 Examples:
   slackline quota reclaim gpus --of ap-1 --still-in-use 40
@@ -43,8 +43,8 @@ pub(crate) struct Reclaim {
     /// Every quota; for the word that nothing is in use
     #[arg(long, conflicts_with = "name")]
     all: bool,
-    /// The newest lost incarnation of a site, such as ap-1; it stands for those before it. Once for each site that has one
-    #[arg(long = "of", value_name = "SITE-INCARNATION", required = true)]
+    /// A lost incarnation, such as ap-1: the newest of its site. Once for each site that has one
+    #[arg(long = "of", value_name = "LOST", required = true)]
     of: Vec<String>,
     /// The number of tokens that the lost site had granted and that are still in use
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = used)]

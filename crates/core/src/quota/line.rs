@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::api::Hold;
+use crate::clock::Now;
 use crate::turn::Ticket;
 
 /// A request that came this many judged rounds ago is not hoped for any longer.
@@ -26,8 +27,8 @@ pub(super) struct Waiting {
     pub(super) hold: Hold,
     /// The monotonic time at which it is refused, if it was not granted by then.
     pub(super) deadline: u64,
-    /// True if it stays until then, whatever rounds come to.
-    pub(super) stays: bool,
+    /// When it came, if it stays until then, whatever rounds come to.
+    pub(super) stays: Option<Now>,
 }
 
 /// The requests that wait for tokens of one quota, by their arrival.
@@ -78,7 +79,7 @@ impl Line {
         self.by_deadline.insert((request.deadline, arrival));
         self.order.push(arrival, request.amount, self.requests.iter().map(|(arrival, other)| (*arrival, other.amount)));
         self.needed += i128::from(request.amount);
-        if request.stays {
+        if request.stays.is_some() {
             self.staying.insert(arrival);
             self.saved += i128::from(request.amount);
         }
@@ -327,14 +328,14 @@ mod tests {
 
         fn take_first_within(&mut self, free: i64) -> Option<u64> {
             let at = self.requests.iter().position(|(_, request, _)| request.amount <= free)?;
-            let is_held_up = self.requests.iter().take(at).any(|(_, request, _)| request.stays);
+            let is_held_up = self.requests.iter().take(at).any(|(_, request, _)| request.stays.is_some());
             if is_held_up { None } else { self.requests.remove(at).map(|(arrival, ..)| arrival) }
         }
 
         fn judge(&mut self, large: i64, small: i64, all: i64) -> (Vec<u64>, bool) {
             let (mut refused, mut waits) = (Vec::new(), false);
-            let staying = self.requests.iter().filter(|(_, request, _)| request.stays);
-            let is_behind = self.requests.front().is_some_and(|(_, request, _)| request.stays);
+            let staying = self.requests.iter().filter(|(_, request, _)| request.stays.is_some());
+            let is_behind = self.requests.front().is_some_and(|(_, request, _)| request.stays.is_some());
             let saved = if is_behind { staying.map(|(_, request, _)| request.amount).sum() } else { 0i64 };
             let small = (small - saved).max(0);
             let all = if all == i64::MAX { all } else { (all - saved).max(0) };
@@ -342,7 +343,7 @@ mod tests {
                 *rounds += usize::from(*arrival < self.offered);
             }
             self.requests.retain(|(arrival, request, rounds)| {
-                if request.stays {
+                if request.stays.is_some() {
                     return true;
                 }
                 let hoped_for = if request.amount > large { all } else { small };
@@ -368,7 +369,8 @@ mod tests {
                     0..=5 => {
                         let amount = 1 + rng.below(40) as i64;
                         let ticket = Ticket { session: SessionId(1), sequence: line.next_arrival };
-                        let (deadline, stays) = (step + rng.below(300), rng.below(8) == 0);
+                        let (deadline, stays) =
+                            (step + rng.below(300), (rng.below(8) == 0).then_some(Now { wall: 0, mono: step }));
                         let request = Waiting { ticket, amount, hold: Hold::Counted, deadline, stays };
                         plain.requests.push_back((line.push(request), request, 0));
                     }
@@ -412,10 +414,10 @@ mod tests {
                     (line.needed(), line.least(), line.requests.len()),
                     (amounts.sum(), least, plain.requests.len())
                 );
-                let first = plain.requests.iter().find(|(_, request, _)| request.stays);
+                let first = plain.requests.iter().find(|(_, request, _)| request.stays.is_some());
                 let before = plain.requests.iter().scan(true, |goes_on, (_, request, _)| {
                     let is_counted = *goes_on;
-                    *goes_on &= !request.stays;
+                    *goes_on &= request.stays.is_none();
                     is_counted.then_some(request.amount)
                 });
                 assert_eq!(line.needed_first(), before.sum::<i64>());

@@ -348,8 +348,8 @@ impl Quotas {
             turn.out.metrics.refused_waited += 1;
             // Rounds that were decided may all have been in vain for one that stays.
             let has_failed = match request.stays {
-                true => activity.leader.lacks_answers(),
-                false => activity.leader.failures() > 0,
+                Some(_) => activity.leader.lacks_answers(),
+                None => activity.leader.failures() > 0,
             };
             let refusal = if has_failed && !failed.is_empty() {
                 Refusal::Unreachable { missing: failed }

@@ -9,7 +9,7 @@ use super::row::grant_key;
 use super::row::{EXPIRIES, Grant, due_key, due_uptime, read_due_key};
 use crate::api::{HOLD_MICROS, Hold, Operation, Outcome, Refusal, is_name};
 use crate::avantan::Lifecycle;
-use crate::clock::MILLISECOND;
+use crate::clock::{MILLISECOND, Now};
 use crate::codec::Malformed;
 use crate::id::{GrantId, SessionId, SiteSet};
 use crate::machine::View;
@@ -19,6 +19,18 @@ use crate::turn::{Here, Ticket, Turn};
 
 /// The number of rounds in a row that must have ended in vain before requests are refused without asking again.
 const IN_VAIN: u32 = 1;
+
+/// Two clocks that run freely stay together to within this part of the time.
+const DRIFT: u64 = 1_000;
+
+/// The time for which a request that came at `came` has waited at least, in microseconds. One clock is no measure of it: whichever shows less,
+/// less what a wall clock may err at both ends, and what its holder's clock may be slower.
+fn has_waited(here: &Here, came: Now) -> u64 {
+    let by_mono = here.now.mono.saturating_sub(came.mono);
+    let by_wall = u64::try_from(here.now.wall.saturating_sub(came.wall)).unwrap_or(0);
+    let least = by_mono.min(by_wall);
+    least.saturating_sub(least / DRIFT + 2 * here.config.epsilon)
+}
 
 impl Quotas {
     /// Carries out an operation, or lets it wait (`None`): its outcome then comes by [`Turn::finished`].
@@ -37,7 +49,8 @@ impl Quotas {
                 let Some(at) = self.living(quota) else {
                     return self.unknown_name(turn, quota, ticket, operation, timeout);
                 };
-                self.acquire(turn, at, Waiting { ticket, amount: *amount, hold: *hold, deadline, stays: *waits })
+                let stays = waits.then_some(turn.here.now);
+                self.acquire(turn, at, Waiting { ticket, amount: *amount, hold: *hold, deadline, stays })
             }
             Operation::Release { quota, amount } => {
                 let Some(at) = self.living(quota) else {
@@ -132,7 +145,7 @@ impl Quotas {
         }
 
         // More is out than the limit, wherever one asks; what comes back is not for this request.
-        if quota.avantan.share.table.is_over() && !stays {
+        if quota.avantan.share.table.is_over() && stays.is_none() {
             turn.out.metrics.refused_local += 1;
             let mut asked = SiteSet::default();
             asked.insert(turn.here.position);
@@ -146,7 +159,7 @@ impl Quotas {
         let all = quota.avantan.share.tokens.saturating_add(activity.known_free(turn.here.position));
         let in_vain = !activity.leader.may_start(now) && activity.leader.failures() >= IN_VAIN;
         let hopeless = in_vain && all.saturating_sub(activity.needed()) < amount;
-        if (alone || hopeless) && !stays {
+        if (alone || hopeless) && stays.is_none() {
             turn.out.metrics.refused_local += 1;
             let mut asked = SiteSet::default();
             asked.insert(turn.here.position);
@@ -434,7 +447,11 @@ impl Quotas {
             // What is free only shrinks by this, so nobody before the one that is found has come to fit meanwhile.
             let Some(request) = activity.waiting.take_first_within(avantan.share.free()) else { break };
             turn.out.metrics.granted_waited += 1;
-            let outcome = self.grant(turn, at, request.amount, request.hold);
+            let mut outcome = self.grant(turn, at, request.amount, request.hold);
+            // A hold lasts from now on, and its holder counts from when it asked.
+            if let (Outcome::Granted { lasts: Some(lasts), .. }, Some(came)) = (&mut outcome, request.stays) {
+                *lasts = lasts.saturating_add(has_waited(&turn.here, came));
+            }
             self.finish(turn, request.ticket, outcome);
         }
 

@@ -129,6 +129,33 @@ fn limit_is_set_and_quota_deleted_while_requests_stay_in_line_everywhere() {
     }
 }
 
+/// Its holder counts from when it asked, the site from when it granted. What both clocks of the site say that it waited is added, less twice ε.
+#[test]
+fn hold_that_waited_in_line_lasts_for_its_time_from_then_on() {
+    let mut cluster = cluster_in_full_use();
+    let hold = Operation::Acquire { quota: "gpus".into(), amount: 5, hold: Hold::For(3 * SECOND), waits: true };
+    let waiting = cluster.submit(0, hold);
+    cluster.run(3 * SECOND / 2);
+    cluster.done(0, release(5));
+    let Some(Outcome::Granted { lasts: Some(lasts), .. }) = cluster.outcome(0, waiting) else { panic!("not granted") };
+    assert!((4_470_000..=4_480_000).contains(&lasts), "lasts_for_its_time: {lasts}");
+    cluster.run(5 * SECOND);
+    assert_eq!(cluster.show(1, "gpus").in_use_max, 25, "it ended by itself");
+}
+
+#[test]
+fn hold_that_waited_in_line_lasts_no_longer_for_a_clock_that_ran_ahead() {
+    let mut cluster = cluster_in_full_use();
+    let hold = Operation::Acquire { quota: "gpus".into(), amount: 5, hold: Hold::For(3 * SECOND), waits: true };
+    let waiting = cluster.submit(0, hold);
+    cluster.run(SECOND / 2);
+    cluster.hosts[0].wall += 60 * SECOND as i64;
+    cluster.run(SECOND / 2);
+    cluster.done(0, release(5));
+    let Some(Outcome::Granted { lasts: Some(lasts), .. }) = cluster.outcome(0, waiting) else { panic!("not granted") };
+    assert!((3_970_000..=3_980_000).contains(&lasts), "lasts_for_its_time: {lasts}");
+}
+
 #[test]
 fn acquire_in_line_that_is_withdrawn_holds_up_nobody() {
     let mut cluster = cluster_in_full_use();
