@@ -11,7 +11,7 @@ const RATE: f64 = 114.0;
 /// By how much a region's rate rises and falls around its mean over a day.
 const SWING: f64 = 0.8;
 /// The mean life of a virtual machine, in seconds of the replay.
-const LIFE: f64 = 35.0;
+pub(crate) const LIFE: f64 = 35.0;
 
 /// Nearly periodic demand with a phase for each region, like the paper's: virtual machines are created, each takes a token,
 /// and lives for a while. `events` acquires and releases in all, over `sites` regions.
@@ -80,18 +80,18 @@ pub fn bursty(requests: usize, seed: u64) -> Trace {
 }
 
 /// A trace of events in any order. What ends makes room before what begins at the same time.
-fn finish(mut events: Vec<Event>, jobs: u32) -> Trace {
+pub(crate) fn finish(mut events: Vec<Event>, jobs: u32) -> Trace {
     events.sort_by_key(|event| (event.at, event.kind.wanted().is_some()));
     Trace { data: "generated".into(), events, jobs, skipped: 0 }
 }
 
 /// Above zero, below one.
-fn unit(rng: &mut Rng) -> f64 {
+pub(crate) fn unit(rng: &mut Rng) -> f64 {
     ((rng.draw() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
 }
 
 /// Of an exponential distribution.
-fn exponential(rng: &mut Rng, mean: f64) -> f64 {
+pub(crate) fn exponential(rng: &mut Rng, mean: f64) -> f64 {
     -mean * unit(rng).ln()
 }
 

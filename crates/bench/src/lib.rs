@@ -13,7 +13,9 @@
 //! | [`txns`] | workloads of transactions: `twitter`, `oo7`, `bank`, `courses`, `reads`, `writes` |
 //! | [`voting`] | `bench voting`: how long regions keep a treaty alone |
 //! | [`quota`] | `bench quota`: a trace of demand against one quota that regions share |
-//! | [`trace`], [`demand`] | what is replayed: files, generators |
+//! | [`samya`] | `bench samya`: the evaluation of the Samya paper, with its rivals as models |
+//! | [`trace`], `series`, [`demand`] | what is replayed: files, generators |
+//! | `sessions` | sessions of clients that send each operation by itself |
 //! | [`central`] | what is compared with: one ideal counter |
 //! | [`rtt`] | round trips between sites |
 //! | [`live`], `cluster` | real sites to measure: a process each, or many in this process |
@@ -41,6 +43,9 @@ pub mod postgres;
 pub mod quota;
 pub mod report;
 pub mod rtt;
+pub mod samya;
+mod series;
+mod sessions;
 pub mod trace;
 mod turns;
 pub mod txns;

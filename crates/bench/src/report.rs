@@ -188,7 +188,7 @@ impl Report {
         let told = |figure: Option<String>| figure.unwrap_or_else(|| "-".to_owned());
 
         // The first block of rows: how operations ended, and what came with them; transactions have other columns than quotas.
-        let are_txns = self.runs.iter().any(|run| run.more.contains_key("phases"));
+        let are_txns = self.runs.iter().any(|run| run.more.get("phases").is_some_and(|shares| !shares[0].is_object()));
         let last = if are_txns { "aborts 0-ph. 1-ph. 2-ph." } else { "local rebalances  gifts" };
         let _ = writeln!(out, "{:width$} committed refused unknown    per s {last}", "");
         for run in self.runs.iter().filter(|_| are_txns) {

@@ -18,6 +18,8 @@ pub enum Format {
     Openb,
     /// `time_s,site,op,amount`: as it says.
     Events,
+    /// `period,count` for each minute: see [`crate::series`].
+    Series,
 }
 
 /// One thing that happens.
@@ -113,6 +115,16 @@ pub enum TraceError {
         /// The expected form.
         expected: &'static str,
     },
+    /// The series does not go back far enough.
+    #[error("the series {} has {have} minutes, and {needed} are needed: 60 hours, and those between the time zones", .path.display())]
+    Short {
+        /// The file.
+        path: PathBuf,
+        /// Minutes from its first to its last.
+        have: usize,
+        /// Minutes that are played somewhere.
+        needed: usize,
+    },
     /// The file asks for nothing.
     #[error("the trace {} asks for no tokens; give one that does", .0.display())]
     Empty(PathBuf),
@@ -126,7 +138,8 @@ impl FromStr for Format {
             "azure-llm" => Ok(Self::AzureLlm),
             "openb" => Ok(Self::Openb),
             "events" => Ok(Self::Events),
-            _ => Err(format!("{text:?} is not a trace format: use azure-llm, openb or events")),
+            "series" => Ok(Self::Series),
+            _ => Err(format!("{text:?} is not a trace format: use azure-llm, openb, events or series")),
         }
     }
 }
@@ -137,12 +150,17 @@ impl fmt::Display for Format {
             Self::AzureLlm => "azure-llm",
             Self::Openb => "openb",
             Self::Events => "events",
+            Self::Series => "series",
         })
     }
 }
 
 impl Trace {
     /// Reads a file.
+    ///
+    /// # Panics
+    ///
+    /// If it is a series: what comes of one depends on regions and a seed, so it has a reader of its own.
     pub fn read(path: &Path, format: Format) -> Result<Self, TraceError> {
         let text = std::fs::read_to_string(path);
         let text = text.map_err(|source| TraceError::Read { path: path.to_owned(), source })?;
@@ -157,6 +175,7 @@ impl Trace {
             }
             Format::Openb => ("as its header line says, with num_gpu, creation_time and deletion_time", openb),
             Format::Events => ("`12.5,0,acquire,3`: seconds, site or nothing, acquire or release, tokens", events),
+            Format::Series => unreachable!("a series has a reader of its own"),
         };
 
         let mut gathered = Gathered::default();
@@ -355,7 +374,7 @@ fn seconds(text: &str) -> Result<i64, String> {
 }
 
 /// `2023-11-16 18:15:46.6805900`, with or without a fraction and an offset from UTC, in microseconds since 1970.
-fn timestamp(text: &str) -> Option<i64> {
+pub(crate) fn timestamp(text: &str) -> Option<i64> {
     let (date, time) = text.split_once([' ', 'T'])?;
     let (time, offset) = match time.find(['+', '-', 'Z']) {
         Some(at) => (&time[..at], offset(&time[at..])?),

@@ -129,6 +129,23 @@ fn wrong_use_is_one_line_and_status_2() {
         (&["bench", "quota", "--trace", "/nonexistent.csv", "--format", "events"], "/nonexistent.csv"),
         (&["bench", "quota", "--trace", "/nonexistent.csv"], "--format"),
         (&["bench", "quota", "--trace", "x", "--format", "mars"], "is not a trace format"),
+        (&["bench", "samya"], "<EXPERIMENT>"),
+        (&["bench", "samya", "mars"], "is not an experiment: use latency, throughput"),
+        (&["bench", "samya", "latency", "--config", "mars"], "is not a configuration: use slackline"),
+        (
+            &["bench", "samya", "latency", "--config", "slackline-any"],
+            "slackline-any needs rounds of any subset of the sites",
+        ),
+        (&["bench", "samya", "crash", "--config", "escrow"], "crash does not run escrow"),
+        (&["bench", "samya", "latency", "--config", "slackline-local"], "nothing is read in it"),
+        (&["bench", "samya", "hot", "--callers", "3"], "leave --trace, --callers and --speed out"),
+        (&["bench", "samya", "limit", "--limit", "3"], "leave --limit out"),
+        (&["bench", "samya", "hot", "--limit", "auto:1"], "give --limit as a number of tokens"),
+        (&["bench", "samya", "latency", "--quotas", "3"], "leave --quotas out"),
+        (&["bench", "samya", "idle", "--quotas", "0"], "--quotas is from 1 to 1000000"),
+        (&["bench", "samya", "latency", "--callers", "0"], "--callers is from 1 to 1000"),
+        (&["bench", "samya", "rate", "--speed", "2"], "leave --speed out"),
+        (&["bench", "samya", "latency", "--trace", "/nonexistent.csv", "--format", "series"], "/nonexistent.csv"),
         (&["bench", "hot", "--callers", "0"], "--callers"),
         (&["bench", "core", "--quotas", "0"], "--quotas"),
         (&["bench", "footprint", "--quotas", "0"], "--quotas"),
@@ -196,9 +213,19 @@ fn line_of_a_file_that_is_wrong_is_named_and_status_2() {
         path.to_str().expect("a path of this test").to_owned()
     };
     let trace = file("trace.csv", "time_s,site,op,amount\n1,0,acquire,3\n2,0,borrow,3\n");
+    let back = file("back.csv", "period,count\n1998-04-30 21:30:00,2\n1998-04-30 21:29:00,2\n");
+    let short = file("short.csv", "1998-04-30 21:30:00,2\n1998-04-30 21:31:00,2\n");
+    let three = file("three.csv", "us,eu,70\nus,ap,150\neu,ap,200\n");
     let twice = file("twice.csv", "us,eu,70\neu,us,71\nus,eu,80\n");
     for (words, says) in [
         (&["bench", "quota", "--format", "events", "--trace", &trace][..], "trace.csv line 3: \"borrow\""),
+        (
+            &["bench", "samya", "latency", "--format", "series", "--trace", &back],
+            "back.csv line 3: the time is not after",
+        ),
+        (&["bench", "quota", "--format", "series", "--trace", &short], "short.csv has 2 minutes, and 4680 are needed"),
+        (&["bench", "samya", "hot", "--rtt", &twice], "twice.csv line 3: from us to eu it is 70 ms on line 1"),
+        (&["bench", "samya", "hot", "--rtt", &three], "three.csv has 3: use --rtt gcp or a table with five"),
         (&["bench", "quota", "--rtt", &twice], "twice.csv line 3: from us to eu it is 70 ms on line 1"),
         (&["dev", "--memory", "--rtt", &twice], "twice.csv line 3: from us to eu it is 70 ms on line 1"),
     ] {
@@ -875,6 +902,25 @@ fn bench(words: &[&str]) -> Value {
         }
     }
     report
+}
+
+#[test]
+fn bench_samya_prints_one_object() {
+    let report = bench(&["samya", "latency", "--seconds", "20", "--config", "slackline,central", "--seed", "7"]);
+    let runs = report["runs"].as_array().expect("a list");
+    let configs: Vec<_> = runs.iter().map(|run| (&run["config"], &run["experiment"])).collect();
+    assert_eq!(configs, [(&json!("slackline"), &json!("latency")), (&json!("central"), &json!("latency"))]);
+    for run in runs {
+        assert!(run["committed"].as_u64() > Some(2_000) && run["refused_acquires"] == json!(0), "{run}");
+    }
+    let parted = bench(&["samya", "partition", "--seconds", "40", "--config", "quorum"]);
+    let parts: Vec<_> =
+        parted["runs"][0]["phases"].as_array().expect("a list").iter().map(|phase| &phase["part"]).collect();
+    assert_eq!(parts, ["all", "three", "two", "all"]);
+    assert_eq!(parted["runs"][0]["phases"][2]["committed"], json!(0));
+    let reads = bench(&["samya", "sites", "--seconds", "5", "--config", "samya-majority"]);
+    let sites: Vec<_> = reads["runs"].as_array().expect("a list").iter().map(|run| &run["x"]).collect();
+    assert_eq!(sites, [5, 10, 15, 20]);
 }
 
 #[test]

@@ -17,6 +17,8 @@ pub struct Config {
     pub epsilon: u64,
     /// True if tokens move between sites by gifts and rounds. Off only as a benchmark's baseline.
     pub redistribute: bool,
+    /// True if tokens move ahead of need, where demand is forecast. Off only as a benchmark's baseline.
+    pub ahead: bool,
     /// Which warranties are issued and relied upon. Off and fewer only as a benchmark's baseline.
     pub warranties: Warranties,
     /// When the slack of treaties moves. Fixed and planned only as a benchmark's baseline.
@@ -68,6 +70,7 @@ impl Config {
             members,
             epsilon: 10 * MILLISECOND,
             redistribute: true,
+            ahead: true,
             warranties: Warranties::default(),
             slack: Slack::default(),
             idle_calls: IDLE_CALLS,

@@ -242,6 +242,7 @@ impl Site {
                 members: topology.members().collect(),
                 epsilon,
                 redistribute: config.redistribute,
+                ahead: true,
                 warranties: config.warranties,
                 slack: slackline_core::config::Slack::default(),
                 idle_calls: slackline_core::config::IDLE_CALLS,

@@ -41,6 +41,8 @@ pub struct Options {
     pub epsilon: u64,
     /// True if sites move tokens; off only as a baseline.
     pub redistribute: bool,
+    /// True if they move some ahead of need; off only as a baseline.
+    pub ahead: bool,
     /// Which warranties sites issue and rely upon.
     pub warranties: Warranties,
     /// The longest time that calls of memoized functions may be unused, in microseconds.
@@ -65,6 +67,7 @@ impl Options {
             costs,
             epsilon: 10_000,
             redistribute: true,
+            ahead: true,
             warranties,
             idle_calls,
             names_kept,
@@ -493,6 +496,7 @@ impl World {
         let mut config = Config::new(at.id, self.members.clone());
         config.epsilon = self.options.epsilon;
         config.redistribute = self.options.redistribute;
+        config.ahead = self.options.ahead;
         config.warranties = self.options.warranties;
         config.idle_calls = self.options.idle_calls;
         config.names_kept = self.options.names_kept;
@@ -596,6 +600,12 @@ impl World {
 
     pub(crate) fn link(&mut self, from: usize, to: usize) -> &mut Link {
         self.network.link(from, to)
+    }
+
+    /// Messages from one site to another are lost from here on, or no longer.
+    pub fn cut(&mut self, from: usize, to: usize, is_cut: bool) {
+        let link = self.network.link(from, to);
+        link.cut = if is_cut { link.cut + 1 } else { link.cut - 1 };
     }
 
     pub(crate) fn clock(&mut self, site: usize) -> &mut Clock {

@@ -1,6 +1,7 @@
 //! What the clients of a run know, and whether the sites' books say the same.
 
 use slackline_core::node::Node;
+use slackline_core::quota::Quota;
 
 use super::prepare::{NAME, Prepared};
 use crate::histogram::Histogram;
@@ -170,15 +171,8 @@ impl Books {
     /// Checks the books once every hold has ended: each site's must agree with what its clients know, and all together with the
     /// limit. Gifts may be under way, and a site may have been stopped before it heard of the last decided round.
     pub(super) fn audit(&self, nodes: &[&Node], limit: i64) -> Result<(), String> {
-        let (mut tokens, mut under_way) = (0i128, 0i128);
-
-        // Every decided round is in the share of some site: the one that has applied most of them.
-        let shares = nodes.iter().filter_map(|node| Some(&node.chapters().quotas.find(NAME)?.avantan().share));
-        let newest = shares.max_by_key(|share| share.applied).map(|share| (share.applied, share.table.clone()));
-        let (decided, table) = newest.unwrap_or_default();
         for (site, (node, ledger)) in nodes.iter().zip(&self.sites).enumerate() {
-            let quota =
-                node.chapters().quotas.find(NAME).ok_or_else(|| format!("site {site} does not know the quota"))?;
+            let quota = find(node, site)?;
             let (granted, back) = quota.used();
 
             // Each site alone: what it booked is what its own clients were told.
@@ -189,35 +183,65 @@ impl Books {
                     known.0, known.1
                 ));
             }
-
-            // A site that has not applied the last decided round still has its tokens of before; the others have theirs of after.
-            let share = &quota.avantan().share;
-            tokens += i128::from(share.tokens);
-            let missed = table.settled(node.config().me).filter(|last| last.instance > share.applied);
-            if let Some(last) = missed.filter(|last| share.applied < decided && last.row.share == share.number) {
-                tokens += i128::from(last.row.after) - i128::from(last.row.before);
-            }
-
-            // A gift has left one site and not arrived at the other: running totals tell by how much.
-            under_way += (0..nodes.len())
-                .filter_map(|to| nodes[to].chapters().quotas.find(NAME).map(|there| (to, there)))
-                .map(|(to, there)| (quota.given(to).1 - there.received(site).1) as i128)
-                .sum::<i128>();
         }
 
-        // All together: no token was made or lost.
-        let in_use = self.in_use();
-        if tokens + under_way + in_use != i128::from(limit) {
-            return Err(format!(
-                "{tokens} tokens at the sites, {under_way} under way between them and {in_use} in use are not {limit}"
-            ));
-        }
-        Ok(())
+        conserve(nodes, self.in_use(), limit)
     }
 }
 
+/// The quota at a site.
+fn find<'a>(node: &'a Node, site: usize) -> Result<&'a Quota, String> {
+    node.chapters().quotas.find(NAME).ok_or_else(|| format!("site {site} does not know the quota"))
+}
+
+/// Checks that no token was made or lost: those at the sites, under way between them and in use are as many as the limit.
+pub(crate) fn conserve(nodes: &[&Node], in_use: i128, limit: i64) -> Result<(), String> {
+    let (mut tokens, mut under_way) = (0i128, 0i128);
+
+    // Every decided round is in the share of some site: the one that has applied most of them.
+    let shares = nodes.iter().filter_map(|node| Some(&node.chapters().quotas.find(NAME)?.avantan().share));
+    let newest = shares.max_by_key(|share| share.applied).map(|share| (share.applied, share.table.clone()));
+    let (decided, table) = newest.unwrap_or_default();
+    for (site, node) in nodes.iter().enumerate() {
+        let quota = find(node, site)?;
+
+        // A site that has not applied the last decided round still has its tokens of before; the others have theirs of after.
+        let share = &quota.avantan().share;
+        tokens += i128::from(share.tokens);
+        let missed = table.settled(node.config().me).filter(|last| last.instance > share.applied);
+        if let Some(last) = missed.filter(|last| share.applied < decided && last.row.share == share.number) {
+            tokens += i128::from(last.row.after) - i128::from(last.row.before);
+        }
+
+        // A gift has left one site and not arrived at the other: running totals tell by how much.
+        under_way += (0..nodes.len())
+            .filter_map(|to| nodes[to].chapters().quotas.find(NAME).map(|there| (to, there)))
+            .map(|(to, there)| (quota.given(to).1 - there.received(site).1) as i128)
+            .sum::<i128>();
+    }
+
+    if tokens + under_way + in_use != i128::from(limit) {
+        return Err(format!(
+            "{tokens} tokens at the sites, {under_way} under way between them and {in_use} in use are not {limit}"
+        ));
+    }
+    Ok(())
+}
+
+/// True if no gift and no round is under way: only then are totals exact.
+pub(crate) fn is_at_rest(nodes: &[&Node]) -> bool {
+    let quotas: Option<Vec<&Quota>> = nodes.iter().map(|node| node.chapters().quotas.find(NAME)).collect();
+    let Some(quotas) = quotas else { return false };
+    let newest = quotas.iter().map(|quota| quota.avantan().share.applied).max();
+    quotas.iter().enumerate().all(|(from, here)| {
+        let share = &here.avantan().share;
+        let arrived = quotas.iter().enumerate().all(|(to, there)| there.received(from).1 == here.given(to).1);
+        share.round.is_none() && Some(share.applied) == newest && arrived
+    })
+}
+
 /// Tokens in use by the books of all sites.
-pub(super) fn booked<'a>(nodes: impl Iterator<Item = &'a Node>) -> i128 {
+pub(crate) fn booked<'a>(nodes: impl Iterator<Item = &'a Node>) -> i128 {
     let used = |node: &Node| node.chapters().quotas.find(NAME).map_or((0, 0), |quota| quota.used());
     nodes.map(used).map(|(acquired, released)| acquired as i128 - released as i128).sum()
 }

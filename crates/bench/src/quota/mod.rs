@@ -21,7 +21,9 @@ mod real;
 
 use slackline_sim::Costs;
 
+pub(crate) use self::books::{booked, conserve, is_at_rest};
 pub use self::play::play;
+pub(crate) use self::prepare::NAME;
 pub use self::prepare::{Limit, Prepared, QuotaError, QuotaOptions, choose_limit, prepare};
 use crate::EPSILON;
 use crate::central::Tally;

@@ -1,37 +1,31 @@
 //! A trace played to sites in virtual time.
 //!
 //! Each event is a request of its own, sent at the very moment at which it happens, because `local` is read off its first response.
-//! The product's client (`slackline_session::sessions`) would put calls that come while a batch is under way into the next one, so
-//! sessions are kept here: as few as have room, each with the outcomes that are still awaited.
+//! Sessions are kept here, as few as have room.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use slackline_core::api::{
-    Batch, Hold, Operation, Outcome, Readiness, Request, Response, SESSION_WINDOW, Shown, Submission,
-};
+use slackline_core::api::{Hold, Operation, Outcome, Readiness, Request, Response, Shown};
 use slackline_core::clock::SECOND;
-use slackline_core::id::{GrantId, Incarnation, SessionId, SiteId};
+use slackline_core::id::{GrantId, SessionId};
 use slackline_core::machine::ClientId;
 use slackline_core::node::{Metrics, Node};
-use slackline_core::quota::Quota;
-use slackline_core::session::RETENTION;
 use slackline_sim::Costs;
 use slackline_sim::world::{Host, Options, World};
 
-use super::books::{Books, Drawn, booked};
+use super::books::{Books, Drawn, booked, is_at_rest};
 use super::prepare::{NAME, Prepared, QuotaError, TIMEOUT, config_name};
 use crate::EPSILON;
 use crate::report::Run;
 use crate::rtt::Matrix;
+use crate::sessions::Session;
 use crate::trace::{Event, Kind, Trace};
 
 /// The client that creates the quota and asks for totals.
 const ADMIN: ClientId = ClientId(1 << 62);
 /// The clients of sites, when they open sessions.
 const OPENER: ClientId = ClientId(ADMIN.0 + 1);
-/// A session that was silent for this long is not used again, because its site may have ended it, in microseconds.
-const STALE: u64 = RETENTION / 2;
 /// The longest that sites may take to become ready, or to come to rest, in microseconds.
 const REST: u64 = 120 * SECOND;
 
@@ -132,23 +126,6 @@ struct SiteClient {
     is_opening: bool,
     /// Operations, by their event, that wait for a session.
     queue: VecDeque<(usize, Operation)>,
-}
-
-/// A session, and which outcomes are awaited in it.
-#[derive(Debug)]
-struct Session {
-    /// The site that opened it.
-    site: SiteId,
-    /// That site's incarnation.
-    incarnation: Incarnation,
-    /// Its id at that site.
-    id: SessionId,
-    /// The lowest sequence whose outcome is awaited.
-    low: u64,
-    /// From `low` on: whether it is answered.
-    answered: VecDeque<bool>,
-    /// The time of its last use; the end of time before its first.
-    used: u64,
 }
 
 /// The operation of an event, once it was submitted.
@@ -318,7 +295,7 @@ impl<'a> Play<'a> {
 
         // Totals are exact only when nothing is under way between sites.
         let patience = self.world.now() + REST;
-        while !self.is_at_rest() {
+        while !is_at_rest(&self.nodes().collect::<Vec<_>>()) {
             if self.world.now() > patience {
                 return Err("tokens are still under way minutes after the last request".into());
             }
@@ -338,18 +315,6 @@ impl<'a> Play<'a> {
             return Err(format!("`show` says {} to {} in use, not {in_use}", shown.in_use_min, shown.in_use_max));
         }
         Ok(shown)
-    }
-
-    /// True if no gift and no round is under way.
-    fn is_at_rest(&self) -> bool {
-        let quotas: Option<Vec<&Quota>> = self.nodes().map(|node| node.chapters().quotas.find(NAME)).collect();
-        let Some(quotas) = quotas else { return false };
-        let newest = quotas.iter().map(|quota| quota.avantan().share.applied).max();
-        quotas.iter().enumerate().all(|(from, here)| {
-            let share = &here.avantan().share;
-            let arrived = quotas.iter().enumerate().all(|(to, there)| there.received(from).1 == here.given(to).1);
-            share.round.is_none() && Some(share.applied) == newest && arrived
-        })
     }
 }
 
@@ -440,12 +405,9 @@ impl Players<'_> {
         let now = world.now();
         let client = &mut self.clients[site];
         while let Some((order, operation)) = client.queue.pop_front() {
-            let usable = |session: &Session| {
-                (session.answered.len() as u64) < SESSION_WINDOW && now < session.used.saturating_add(STALE)
-            };
-            let Some(session) = client.sessions.iter_mut().find(|session| usable(session)) else {
+            let Some(session) = client.sessions.iter_mut().find(|session| session.is_usable(now)) else {
                 client.queue.push_front((order, operation));
-                client.sessions.retain(|session| !session.answered.is_empty());
+                client.sessions.retain(Session::is_awaited);
                 if !client.is_opening {
                     client.is_opening = true;
                     world.request(now, site, OPENER, Request::Open);
@@ -499,31 +461,6 @@ impl Players<'_> {
             }
             // Nothing else is asked for, or can be known of what is.
             _ => self.books.unknown += 1,
-        }
-    }
-}
-
-impl Session {
-    fn new(site: SiteId, incarnation: Incarnation, id: SessionId) -> Self {
-        Self { site, incarnation, id, low: 1, answered: VecDeque::new(), used: u64::MAX }
-    }
-
-    /// A request of one operation, with the next sequence.
-    fn submit(&mut self, operation: Operation, timeout: u64, now: u64) -> Request {
-        let sequence = self.low + self.answered.len() as u64;
-        self.answered.push_back(false);
-        self.used = now;
-        let operations = vec![Submission { sequence, timeout, operation }];
-        let Self { site, incarnation, id, low, .. } = *self;
-        Request::Batch(Batch { site, incarnation, session: id, low, operations })
-    }
-
-    /// Notes that an operation has its answer. The site may forget those before the lowest that is awaited.
-    fn answer(&mut self, sequence: u64) {
-        self.answered[(sequence - self.low) as usize] = true;
-        while self.answered.front() == Some(&true) {
-            self.answered.pop_front();
-            self.low += 1;
         }
     }
 }

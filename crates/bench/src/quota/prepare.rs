@@ -6,7 +6,8 @@ use std::str::FromStr;
 use crate::central::{self, Tally};
 use crate::demand;
 use crate::live::LiveError;
-use crate::rtt::{MatrixError, Rtt};
+use crate::rtt::{Matrix, MatrixError, Rtt};
+use crate::series;
 use crate::trace::{Format, Trace, TraceError};
 
 /// Events that are generated unless told otherwise: as many as the paper's main experiment has.
@@ -14,7 +15,7 @@ const GENERATED: usize = 820_000;
 /// The time that an acquire may wait for tokens, in microseconds.
 pub(super) const TIMEOUT: u64 = 2_000_000;
 /// The quota's name.
-pub(super) const NAME: &str = "tokens";
+pub(crate) const NAME: &str = "tokens";
 
 /// Options of `bench quota`.
 #[derive(Clone, Debug)]
@@ -135,6 +136,10 @@ pub fn prepare(options: &QuotaOptions) -> Result<Prepared, QuotaError> {
     }
 
     let mut trace = match &options.trace {
+        // Which region has which demand depends on where they are.
+        Some((path, Format::Series)) => {
+            series::read(path, &Matrix::new(&options.rtt, options.sites)?.regions, options.seed)?
+        }
         Some((path, format)) => Trace::read(path, *format)?,
         None => demand::periodic(options.events.unwrap_or(GENERATED), options.sites, options.seed),
     };

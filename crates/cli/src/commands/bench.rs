@@ -15,6 +15,7 @@ use slackline_bench::trace::Format;
 
 use super::bench_floor::FloorSite;
 use super::bench_report::{Shown, explain_live, here, show, show_committed};
+use super::bench_samya::SamyaBench;
 use super::bench_txns::{
     BankBench, CoursesBench, Oo7Bench, ReadsBench, ShiftBench, TopkBench, TpccBench, TreatiesBench, TwitterBench,
     VotingBench, WritesBench, callers,
@@ -28,6 +29,7 @@ use crate::end::{End, Finish, say};
 #[command(after_help = "\
 Examples:
   slackline bench quota                        # demand of several regions
+  slackline bench samya latency                # against rivals, as in a paper
   slackline bench hot --live --callers 1,64    # durable grants a second
   slackline bench core                         # the machine alone
   slackline bench footprint --quotas 10000     # memory, and a restart
@@ -40,6 +42,7 @@ pub(crate) struct Bench {
 #[derive(Subcommand)]
 enum Workload {
     Quota(QuotaBench),
+    Samya(SamyaBench),
     Hot(HotBench),
     Core(CoreBench),
     Footprint(FootprintBench),
@@ -73,7 +76,7 @@ struct QuotaBench {
     /// Replay this file
     #[arg(long, value_name = "FILE", requires = "format")]
     trace: Option<PathBuf>,
-    /// The file's layout: azure-llm, openb or events
+    /// The file's layout: azure-llm, openb, events or series
     #[arg(long, value_name = "FORMAT", requires = "trace")]
     format: Option<Format>,
     /// Tokens, or auto:F for F times the smallest limit at which one central counter refuses under 1 %
@@ -182,6 +185,7 @@ impl Bench {
     pub(crate) fn is_json(&self) -> bool {
         match &self.workload {
             Workload::Quota(bench) => bench.shown.json,
+            Workload::Samya(bench) => bench.shown.json,
             Workload::Hot(bench) => bench.shown.json,
             Workload::Core(bench) => bench.shown.json,
             Workload::Footprint(bench) => bench.shown.json,
@@ -219,6 +223,7 @@ impl Bench {
                 };
                 show(quota(&options).map_err(explain)?, bench.shown)
             }
+            Workload::Samya(bench) => show(bench.run()?, bench.shown),
             Workload::Hot(bench) => {
                 let live = if bench.live { Some(here()?) } else { None };
                 let options =
@@ -282,7 +287,7 @@ impl Bench {
     }
 }
 
-fn explain(error: QuotaError) -> Finish {
+pub(super) fn explain(error: QuotaError) -> Finish {
     match error {
         QuotaError::Trace(_) | QuotaError::Rtt(_) | QuotaError::Option(_) => Finish::WrongUse(error.to_string()),
         QuotaError::Live(error) => explain_live(error),

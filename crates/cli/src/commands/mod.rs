@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 mod bench_floor;
 mod bench_report;
+mod bench_samya;
 mod bench_txns;
 pub(crate) mod dev;
 mod explain;

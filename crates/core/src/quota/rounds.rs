@@ -144,7 +144,8 @@ impl Quotas {
             && !quota.avantan.in_round()
             && activity.leader.may_start(now)
             && self.gifts.leaving.is_none();
-        if rate == 0 || !calm || !turn.here.config.redistribute || quota.limit().is_none() {
+        let foresees = turn.here.config.redistribute && turn.here.config.ahead;
+        if rate == 0 || !calm || !foresees || quota.limit().is_none() {
             return;
         }
         let lacking = activity.demand.forecast(SECOND).max(activity.demand.request());

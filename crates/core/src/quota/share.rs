@@ -232,7 +232,7 @@ impl Quotas {
         // While requests wait somewhere, what is here may be what they need: it had better be found here than under way.
         let surplus = rest - part(me);
         let calm = activity.peers.iter().all(|peer| peer.short <= 0 || turn.here.now.mono >= peer.heard_at + SHORT);
-        if surplus > 0 && calm {
+        if surplus > 0 && calm && turn.here.config.ahead {
             // A site that lacks little is left alone: what it lacks changes faster than gifts arrive.
             let deficit = |peer: usize| {
                 let (part, held) = (part(peer), held(peer));
