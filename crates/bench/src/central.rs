@@ -33,6 +33,11 @@ impl Tally {
 
 /// Replays a trace against a central counter.
 pub fn replay(trace: &Trace, limit: i64) -> Tally {
+    replay_and_look(trace, limit, |_| ())
+}
+
+/// The same; `look` is told how many tokens are free when an acquire comes.
+pub(crate) fn replay_and_look(trace: &Trace, limit: i64, mut look: impl FnMut(i64)) -> Tally {
     let mut tally = Tally::default();
     let mut in_use = 0i64;
     let mut holds: BinaryHeap<Reverse<(u64, i64)>> = BinaryHeap::new();
@@ -45,6 +50,7 @@ pub fn replay(trace: &Trace, limit: i64) -> Tally {
         }
 
         if let Some(amount) = event.kind.wanted() {
+            look(limit - in_use);
             if amount > limit - in_use {
                 // A job that is refused has nothing to give back at its end.
                 tally.refused += 1;

@@ -13,6 +13,7 @@ use slackline_bench::postgres::Installation;
 use slackline_bench::quota::{Limit, QuotaOptions, choose_limit, play, quota};
 use slackline_bench::report::{Mode, Report, Run};
 use slackline_bench::rtt::{Matrix, Rtt};
+use slackline_bench::samya::{self, Experiment, SamyaOptions, samya};
 use slackline_bench::trace::Format;
 use slackline_bench::txns::single::{SingleOptions, reads, writes};
 use slackline_bench::txns::topk::{TopkOptions, topk, write_hits};
@@ -191,6 +192,79 @@ fn quota_refuses_what_makes_no_sense_in_one_sentence() {
         assert!(wrong.parse::<Limit>().expect_err(wrong).contains("is not a limit"));
     }
     assert_eq!(("auto:1.05".parse(), "5000".parse()), (Ok(Limit::Auto(1.05)), Ok(Limit::Tokens(5000))));
+}
+
+/// Every experiment of the paper, for a few seconds: each says what it compared, and draws it.
+#[test]
+fn samya_runs_every_experiment() {
+    for experiment in Experiment::ALL {
+        let has_quotas = matches!(experiment, Experiment::Storm | Experiment::Idle);
+        let options = SamyaOptions {
+            seconds: (experiment != Experiment::Storm).then_some(if has_quotas { 10.0 } else { 0.5 }),
+            quotas: if has_quotas { vec![1, 40] } else { Vec::new() },
+            ..SamyaOptions::new(experiment)
+        };
+        let report = samya(&options).unwrap_or_else(|error| panic!("{experiment}: {error}"));
+        is_well_formed(&report);
+        let idle = experiment == Experiment::Idle;
+        for run in &report.runs {
+            assert_eq!(run.committed > 0, !idle, "{experiment}: {run:?}");
+            assert_eq!(
+                run.figure("x").is_some(),
+                report.runs.iter().filter(|other| other.config == run.config).count() > 1
+            );
+        }
+        assert!(!report.figures.is_empty() && report.facts.iter().any(|(name, _)| name == "the paper"));
+        let drawn = report.plot(&directory().join("samya")).expect("the directory can be written");
+        for file in drawn {
+            let svg = std::fs::read_to_string(&file).expect("it was drawn");
+            assert!(svg.starts_with("<svg") && !svg.contains("NaN"), "{}", file.display());
+        }
+    }
+}
+
+/// What the paper found, and what the acceptance asks, as far as ten minutes show it.
+#[test]
+fn samya_has_the_order_of_the_paper() {
+    let short = |experiment| SamyaOptions { seconds: Some(600.0), ..SamyaOptions::new(experiment) };
+    let latency = samya(&short(Experiment::Latency)).expect("it runs");
+    let of = |config| run(&latency, config);
+    let (ours, theirs, paxos) = (of("slackline"), of("samya-majority"), of("multi-paxos"));
+    assert_eq!((ours.refused, theirs.refused), (0, 0));
+    assert!(ours.latency_ms.p99 <= 2.0 * ours.latency_ms.p50, "{ours:?}");
+    assert!(theirs.latency_ms.p99 > 20.0 * ours.latency_ms.p99, "rounds queue all clients: {theirs:?}");
+    assert!(of("demarcation").latency_ms.p99 > theirs.latency_ms.p99);
+    assert!(2 * ours.rebalances <= theirs.rebalances, "{ours:?} {theirs:?}");
+    let times = theirs.throughput_per_s / paxos.throughput_per_s;
+    assert!((8.0..=36.0).contains(&times), "the paper has 16 to 18: {times}");
+    assert!(of("quorum").throughput_per_s > 10.0 * paxos.throughput_per_s);
+
+    let again = samya(&short(Experiment::Latency)).expect("it runs");
+    assert_eq!(format!("{:?}", latency.runs), format!("{:?}", again.runs), "the same seed gives the same runs");
+
+    let bounds =
+        samya(&SamyaOptions { seconds: Some(1_500.0), ..SamyaOptions::new(Experiment::Bounds) }).expect("it runs");
+    let (most, least) = (run(&bounds, "no-constraint"), run(&bounds, "no-redistribution"));
+    let lost = 1.0 - least.committed as f64 / most.committed as f64;
+    assert!((0.07..=0.28).contains(&lost), "the paper has 14 %: {lost}");
+}
+
+#[test]
+fn samya_refuses_what_makes_no_sense_in_one_sentence() {
+    let error = |options: SamyaOptions| samya(&options).expect_err("refused").to_string();
+    let latency = || SamyaOptions::new(Experiment::Latency);
+    let cases = [
+        (SamyaOptions { speed: 0.0, ..latency() }, "--speed"),
+        (SamyaOptions { seconds: Some(1e-5), ..latency() }, "--seconds"),
+        (SamyaOptions { callers: Some(0), ..latency() }, "--callers"),
+        (SamyaOptions { quotas: vec![3], ..latency() }, "--quotas"),
+        (SamyaOptions { configs: vec![samya::Config::SlacklineLocal], ..latency() }, "slackline-local"),
+        (SamyaOptions { limit: Some(Limit::Tokens(3)), ..SamyaOptions::new(Experiment::Limit) }, "--limit"),
+        (SamyaOptions { rtt: Rtt::File("nowhere.csv".into()), ..latency() }, "nowhere.csv"),
+    ];
+    for (options, says) in cases {
+        assert!(error(options.clone()).contains(says), "{options:?}: {}", error(options));
+    }
 }
 
 /// What the acceptance asks of real traces, of a look-alike of the burstier one.

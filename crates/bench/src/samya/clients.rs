@@ -28,8 +28,8 @@ const PATIENCE: u64 = 60_000_000;
 pub(super) enum Work<'a> {
     /// What a trace says, with this number of callers in each region; none if nobody waits for answers.
     Trace(&'a Trace, Option<usize>),
-    /// Callers in each region follow a script for so long, in microseconds.
-    Script(Script, u64),
+    /// Callers in each region, as many as the script has unless told otherwise, follow it for so long, in microseconds.
+    Script(Script, Option<usize>, u64),
 }
 
 /// See the module.
@@ -171,7 +171,7 @@ impl<'a> Clients<'a> {
 
         let each = match work {
             Work::Trace(_, callers) => callers.unwrap_or(0),
-            Work::Script(script, _) => script.callers(),
+            Work::Script(script, callers, _) => callers.unwrap_or(script.callers()),
         };
         for number in 0..each * in_two.len() {
             let region = number / each;
@@ -438,7 +438,7 @@ impl<'a> Clients<'a> {
                 }
                 self.regions[call.region].idle.push(caller);
             }
-            Work::Script(script, _) => {
+            Work::Script(script, ..) => {
                 let holds = self.callers[caller as usize].holds > 0;
                 let pause =
                     if matches!(call.kind, Asked::Acquire { .. }) && holds { script.hold(&mut self.rng) } else { 0 };
@@ -453,7 +453,7 @@ impl<'a> Clients<'a> {
 
     /// A caller of a script does what comes next.
     fn go_on(&mut self, system: &mut dyn System, number: u32) {
-        let Work::Script(script, _) = self.work else { unreachable!("only scripts say what comes next") };
+        let Work::Script(script, ..) = self.work else { unreachable!("only scripts say what comes next") };
         let Caller { region, holds } = self.callers[number as usize];
         let is_over = system.now() >= self.end();
         if self.regions[region].is_lost || (is_over && holds == 0) {

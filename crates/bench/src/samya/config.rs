@@ -87,6 +87,19 @@ impl Config {
         }
     }
 
+    /// A short name, for tables.
+    pub(super) fn short(self) -> &'static str {
+        match self {
+            Config::SlacklineReactive => "reactive",
+            Config::SlacklineLocal => "local",
+            Config::SamyaMajority => "samya",
+            Config::SamyaMajorityReactive => "samya-reactive",
+            Config::NoRedistribution => "no-redistr.",
+            Config::CentralWaiting => "waiting",
+            other => other.name(),
+        }
+    }
+
     /// True if the sites of regions answer their clients themselves.
     pub(super) fn has_own_sites(self) -> bool {
         !matches!(self, Config::MultiPaxos | Config::Quorum | Config::Central | Config::CentralWaiting)

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use slackline_core::stats::Rng;
+
 use super::ask::Fault;
 use super::clients::Work;
 use super::config::Config;
@@ -20,6 +22,8 @@ use crate::trace::{Event, Format, Kind, Trace};
 const LIMIT: i64 = 5_000;
 /// The limit of `small`.
 const SMALL: i64 = 200;
+/// A request of a region comes at its further sites up to so much earlier or later, in microseconds.
+const MOVED: u64 = 30_000_000;
 /// Operations of generated demand in a second, over five regions.
 const PER_SECOND: f64 = 228.0;
 
@@ -84,8 +88,11 @@ impl SamyaOptions {
                 return wrong(format!("{experiment} does not run {config}: {why}"));
             }
         }
-        if !experiment.has_trace() && (self.trace.is_some() || self.callers.is_some() || self.speed != 1.0) {
-            return wrong(format!("{experiment} has demand of its own: leave --trace, --callers and --speed out"));
+        if !experiment.has_trace() && (self.trace.is_some() || self.speed != 1.0) {
+            return wrong(format!("{experiment} has demand of its own: leave --trace and --speed out"));
+        }
+        if experiment.has_quotas() && self.callers.is_some() {
+            return wrong(format!("{experiment} has no callers: leave --callers out"));
         }
         if self.limit.is_some() && (experiment.has_quotas() || experiment == Experiment::Limit) {
             return wrong(format!("{experiment} has limits of its own: leave --limit out"));
@@ -125,8 +132,8 @@ pub(super) struct Course {
     pub(super) limit: i64,
     /// The tight limit, if the limit came from it.
     pub(super) tight: Option<i64>,
-    /// The outcomes at an ideal counter that takes no time.
-    pub(super) ideal: Option<Tally>,
+    /// The outcomes at an ideal counter that takes no time, and how many acquires find it with less than a hundredth of its tokens.
+    pub(super) ideal: Option<(Tally, u64)>,
     pub(super) faults: Vec<(u64, Fault)>,
     pub(super) phases: Vec<Phase>,
 }
@@ -136,7 +143,7 @@ impl Course {
     pub(super) fn work(&self) -> Work<'_> {
         match (&self.trace, self.script) {
             (Some(trace), _) => Work::Trace(trace, self.callers),
-            (None, Some((script, length))) => Work::Script(script, length),
+            (None, Some((script, length))) => Work::Script(script, self.callers, length),
             (None, None) => unreachable!("there is a trace or a script"),
         }
     }
@@ -144,21 +151,24 @@ impl Course {
     /// The time of the run, in microseconds.
     pub(super) fn length(&self) -> u64 {
         match self.work() {
-            Work::Trace(trace, _) => trace.length(),
-            Work::Script(_, length) => length,
+            // In whole seconds: the last event comes a little before the end.
+            Work::Trace(trace, _) => trace.length().div_ceil(1_000_000) * 1_000_000,
+            Work::Script(_, _, length) => length,
         }
     }
 
     /// A trace, and the limit for it.
     fn traced(options: &SamyaOptions, trace: Trace, limit: Limit) -> Self {
-        let (limit, tight, ideal) = match limit {
+        let (limit, tight) = match limit {
             // Looked for in the trace as it is: a limit that fits one trace is far too large or too small for another.
             Limit::Auto(_) => {
                 let prepared = choose_limit(trace.clone(), limit);
-                (prepared.limit, prepared.tight, prepared.central)
+                (prepared.limit, prepared.tight)
             }
-            Limit::Tokens(tokens) => (tokens, None, central::replay(&trace, tokens)),
+            Limit::Tokens(tokens) => (tokens, None),
         };
+        let mut scarce = 0;
+        let ideal = central::replay_and_look(&trace, limit, |free| scarce += u64::from(100 * free < limit));
         Self {
             x: None,
             trace: Some(trace),
@@ -167,7 +177,7 @@ impl Course {
             sites: REGIONS,
             limit,
             tight,
-            ideal: Some(ideal),
+            ideal: Some((ideal, scarce)),
             faults: Vec::new(),
             phases: Vec::new(),
         }
@@ -183,7 +193,7 @@ impl Course {
             x: None,
             trace: None,
             script: Some((script, (options.played() * 1e6) as u64)),
-            callers: None,
+            callers: options.callers,
             sites: REGIONS,
             limit,
             tight: None,
@@ -283,28 +293,32 @@ fn parting(course: Course) -> Course {
     Course { faults, phases: vec![phase(0, false), phase(parts, true), phase(heals, false)], ..course }
 }
 
-/// More sites: five more have the demand of five more regions, and their part of the limit.
+/// More sites: each of five more has the demand of the first in its region, and its part of the limit. Every request of the first
+/// comes at the others too, up to half a minute earlier or later.
 fn grown(options: &SamyaOptions, limit: Limit, sites: u64) -> Course {
     let times = sites as usize / REGIONS;
-    let mut whole: Vec<Event> = Vec::new();
-    let mut jobs = 0;
-    let end = (options.played() * 1e6) as u64;
-    for five in 0..times {
-        let trace = demand::periodic(events(options.played()), REGIONS, options.seed + five as u64);
+    let mut trace = demand::periodic(events(options.played()), REGIONS, options.seed);
+    let first = trace.jobs as usize;
+    let mut rng = Rng::new(options.seed ^ 0x7369_7465);
+    let mut events = trace.events.clone();
+    for five in 1..times {
+        let moves: Vec<u64> = (0..first).map(|_| rng.below(2 * MOVED)).collect();
         let moved = |event: &Event| {
-            let kind = match event.kind {
-                Kind::Begin { amount, job } => Kind::Begin { amount, job: jobs + job },
-                Kind::End { job } => Kind::End { job: jobs + job },
-                kind => kind,
+            let (job, kind) = match event.kind {
+                Kind::Begin { amount, job } => (job, Kind::Begin { amount, job: job + (five * first) as u32 }),
+                Kind::End { job } => (job, Kind::End { job: job + (five * first) as u32 }),
+                kind => unreachable!("generated demand has no {kind:?}"),
             };
-            Event { site: event.site.map(|site| site + five * REGIONS), kind, ..*event }
+            let at = (event.at + moves[job as usize]).saturating_sub(MOVED);
+            Event { at, site: event.site.map(|site| site + five * REGIONS), kind, ..*event }
         };
-        whole.extend(trace.events.iter().filter(|event| event.at <= end).map(moved));
-        jobs += trace.jobs;
+        events.extend(trace.events.iter().map(moved));
     }
-    let trace = Trace { events: whole, ..demand::periodic(2, REGIONS, options.seed) };
-    let mut trace = Trace { jobs, ..trace };
-    trace.events.sort_by_key(|event| (event.at, event.kind.wanted().is_some()));
+    let end = (options.played() * 1e6) as u64;
+    events.retain(|event| event.at <= end);
+    events.sort_by_key(|event| (event.at, event.kind.wanted().is_some()));
+    trace.events = events;
+    trace.jobs *= times as u32;
 
     let limit = match limit {
         Limit::Tokens(tokens) => Limit::Tokens(tokens * times as i64),

@@ -175,7 +175,7 @@ impl Experiment {
     pub(super) fn points(self) -> &'static [u64] {
         match self {
             Experiment::Sites => &[5, 10, 15, 20],
-            Experiment::Reads => &[0, 20, 40, 60, 80, 100],
+            Experiment::Reads => &[0, 20, 40, 60, 80, 90, 95, 99, 100],
             Experiment::Limit => &[1_000, 2_000, 3_000, 4_000, 5_000, 6_000],
             Experiment::Rate => &[5, 15, 60, 300],
             Experiment::Storm => &[1, 10, 100, 1_000],

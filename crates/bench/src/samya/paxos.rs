@@ -20,8 +20,8 @@ use super::net::{Call, Net};
 const LEADER: usize = 0;
 /// For so long `quorum` collects requests into one commit, in microseconds.
 const BATCH: u64 = 1_000;
-/// Acquires that wait for their commit at `multi-paxos`; more are refused. A commit takes 62 ms, so they are in time. With a line
-/// without a bound every request would be late once more arrive than can be committed.
+/// Requests that wait for their commit at `multi-paxos`; with more, acquires are refused. A commit takes 62 ms, so those in line are in
+/// time. In a line without a bound every acquire would be late as soon as more come than can be committed.
 const LINE: usize = 16;
 /// The timer that ends a batch.
 const BATCH_ENDS: u64 = 0;
@@ -44,8 +44,6 @@ pub(super) struct Paxos {
     in_use: i64,
     /// Requests whose turn has not come.
     arrived: VecDeque<Call>,
-    /// Acquires among them.
-    acquires: usize,
     /// Acquires that had their turn and wait for tokens.
     line: Line,
     /// Commits under way, by number: sites that have accepted, and the requests in it.
@@ -70,7 +68,6 @@ impl Paxos {
             free: limit,
             in_use: 0,
             arrived: VecDeque::new(),
-            acquires: 0,
             line: Line::default(),
             commits: BTreeMap::new(),
             last: 0,
@@ -127,10 +124,7 @@ impl Paxos {
     /// The turn of one request comes. True if it is to be committed.
     fn turn(&mut self, net: &mut Net<Message>, call: Call) -> bool {
         match call.ask {
-            Ask::Acquire { amount, deadline } => {
-                self.acquires -= 1;
-                self.take(net, call, amount, deadline)
-            }
+            Ask::Acquire { amount, deadline } => self.take(net, call, amount, deadline),
             Ask::Release { amount } => {
                 self.free += amount;
                 self.in_use -= amount;
@@ -164,7 +158,6 @@ impl Paxos {
             if let Ask::Acquire { deadline, .. } = call.ask
                 && self.latest(net, call, deadline) < net.now()
             {
-                self.acquires -= 1;
                 continue;
             }
             ordered.extend(self.turn(net, call).then_some(call));
@@ -186,11 +179,10 @@ impl Protocol for Paxos {
         if self.is_pipelined && call.ask == Ask::Read {
             return net.answer(call, Told::Done, false);
         }
-        if !self.is_pipelined && is_acquire && self.acquires + self.line.len() >= LINE {
+        if !self.is_pipelined && is_acquire && self.arrived.len() + self.line.len() >= LINE {
             return net.answer(call, Told::Refused, false);
         }
 
-        self.acquires += usize::from(is_acquire);
         self.arrived.push_back(call);
         if !self.is_pipelined {
             self.go_on(net);

@@ -96,7 +96,7 @@ fn one(config: Config, course: &Course, globe: &Globe, seed: u64) -> Result<Play
         None => run,
     };
     let (latencies, timeline) = clients.ledger.drawn();
-    Ok(Played { run: at(run, course.x), latencies, timeline, length: course.length() })
+    Ok(Played { run: at(run, config, course.x), latencies, timeline, length: course.length() })
 }
 
 /// The runs of an experiment about many quotas.
@@ -114,7 +114,7 @@ fn with_many(options: &SamyaOptions, globe: &Globe, configs: &[Config]) -> Resul
             }
         };
         let (run, latencies) = found.map_err(|what| wrong(config, what))?;
-        Ok(Played { run: at(run, Some(number)), latencies, timeline: Vec::new(), length: 0 })
+        Ok(Played { run: at(run, config, Some(number)), latencies, timeline: Vec::new(), length: 0 })
     })
 }
 
@@ -122,13 +122,18 @@ fn wrong(config: Config, what: String) -> QuotaError {
     QuotaError::Books { config: config.to_string(), what }
 }
 
+/// The longest name of a run that a table has room for.
+const NAME: usize = 20;
+
 /// A run that differs from others of its configuration by this.
-fn at(mut run: Run, x: Option<u64>) -> Run {
-    if let Some(x) = x {
-        run.label = Some(format!("{} {x}", run.config));
-        run.more.insert("x".to_owned(), x.into());
+fn at(mut run: Run, config: Config, x: Option<u64>) -> Run {
+    let told = |name: &str| x.map_or(name.to_owned(), |x| format!("{name} {x}"));
+    let full = told(config.name());
+    run.label = Some(if full.len() <= NAME { full } else { told(config.short()) });
+    match x {
+        Some(x) => run.with("x", x),
+        None => run,
     }
-    run
 }
 
 /// Does something with all items, on as many threads as there are cores; the results are in the order of the items.
@@ -159,11 +164,12 @@ fn on_all_cores<T: Sync, R: Send>(
 /// What an ideal counter that takes no time would refuse, of each course.
 fn limit_facts(courses: &[Course]) -> Vec<(String, String)> {
     let of = |course: &Course| {
-        let (ideal, trace) = (course.ideal?, course.trace.as_ref()?);
+        let ((ideal, scarce), trace) = (course.ideal?, course.trace.as_ref()?);
         let x = course.x.map_or(String::new(), |x| format!("at {x}: "));
         let tight = course.tight.map_or(String::new(), |tight| format!("; the tight limit is {tight}"));
         Some(format!(
-            "{x}{} tokens; an ideal counter that takes no time refuses {} of {} acquires{tight}",
+            "{x}{} tokens; an ideal counter that takes no time refuses {} of {} acquires, and {scarce} of them find it with less than a \
+             hundredth of its tokens{tight}",
             course.limit,
             ideal.refused,
             trace.acquires()

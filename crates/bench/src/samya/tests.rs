@@ -206,7 +206,7 @@ fn books_of_every_configuration_hold_on_random_demand() {
                 assert_eq!(found.refused > 0, config.is_limited(), "{config}, seed {seed}: {found:?}");
             }
         }
-        let found = run(config, Work::Script(Script::Small, 4_000_000), 4_000_000, 200, &[], 1);
+        let found = run(config, Work::Script(Script::Small, None, 4_000_000), 4_000_000, 200, &[], 1);
         assert!(found.committed > 100, "{config}: {found:?}");
     }
 }
