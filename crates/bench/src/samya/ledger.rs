@@ -204,3 +204,47 @@ impl Ledger {
         (self.latencies, self.timeline)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_never_have_more_than_the_limit() {
+        let mut ledger = Ledger::new(Some(10), 1_000, Vec::new());
+        assert_eq!(ledger.take(10), Ok(()));
+        ledger.give_back(4);
+        assert_eq!(ledger.take(4), Ok(()));
+        assert_eq!(ledger.take(1), Err("clients have 11 tokens of a limit of 10".into()));
+    }
+
+    #[test]
+    fn operation_counts_where_it_was_asked_or_where_the_network_was_whole_again() {
+        let phase = |from, is_parted| Phase { from, is_parted };
+        let phases = vec![phase(0, false), phase(100, true), phase(200, false)];
+        let mut ledger = Ledger::new(None, 300, phases);
+        // At once, before; over the beginning; in the smaller part; over the end; after.
+        for (at, took, in_two) in [(50, 0, false), (110, 20, true), (150, 10, true), (210, 80, true), (250, 0, false)] {
+            ledger.commit(at, took, in_two, Done::Released);
+        }
+        ledger.refuse(160, 5, false, false);
+        let counts: Vec<_> = ledger
+            .phases()
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|phase| {
+                (
+                    phase["part"].as_str().expect("a name").to_owned(),
+                    phase["committed"].clone(),
+                    phase["refused"].clone(),
+                )
+            })
+            .collect();
+        let expected = [("all", 2, 0), ("three", 0, 1), ("two", 1, 0), ("all", 2, 0)];
+        assert_eq!(
+            counts,
+            expected.map(|(part, committed, refused)| (part.to_owned(), json!(committed), json!(refused)))
+        );
+    }
+}

@@ -151,3 +151,69 @@ impl<P: Protocol> System for Modelled<P> {
         Counts { rebalances, gifts, wan_messages: self.net.wan_messages, syncs: self.net.syncs }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use slackline_sim::Costs;
+
+    use super::super::ask::Told;
+    use super::super::geography::Globe;
+    use super::*;
+    use crate::rtt::Rtt;
+
+    /// A site that grants what it does not have.
+    struct Cheat {
+        books: Books,
+    }
+
+    impl Protocol for Cheat {
+        type Message = ();
+
+        fn site_of(&self, _: usize) -> usize {
+            0
+        }
+
+        fn request(&mut self, net: &mut Net<()>, _: usize, call: Call) {
+            let Ask::Acquire { amount, .. } = call.ask else { unreachable!("nothing else is asked here") };
+            self.books.in_use += amount;
+            self.books.free -= amount.min(self.books.free);
+            net.answer(call, Told::Granted, true);
+        }
+
+        fn message(&mut self, _: &mut Net<()>, _: usize, _: usize, (): ()) {}
+
+        fn timer(&mut self, _: &mut Net<()>, _: usize, _: u64) {}
+
+        fn books(&self) -> Books {
+            self.books
+        }
+
+        fn moves(&self) -> (u64, u64) {
+            (0, 0)
+        }
+    }
+
+    #[test]
+    fn token_that_is_made_is_noticed() {
+        let globe = Globe::new(&Rtt::Gcp).expect("built in");
+        let cheat = Cheat { books: Books { free: 10, under_way: 0, in_use: 0 } };
+        let mut system = Modelled::new(Net::new(globe.shared(5), Costs::NONE), cheat, Some(10));
+        let mut heard = Vec::new();
+        for (call, is_right) in [(0, true), (1, false)] {
+            system.ask(0, call, Ask::Acquire { amount: 8, deadline: 1_000_000 });
+            system.advance(1_000_000, &mut heard);
+            assert_eq!(system.audit().is_ok(), is_right);
+        }
+        let wrong = system.close(None).expect_err("it is told in the end, too");
+        assert!(wrong.contains("in_use: 16") && wrong.contains("a limit of 10"), "{wrong}");
+    }
+
+    #[test]
+    fn clients_that_know_otherwise_are_noticed() {
+        let globe = Globe::new(&Rtt::Gcp).expect("built in");
+        let cheat = Cheat { books: Books { free: 10, under_way: 0, in_use: 0 } };
+        let mut system = Modelled::new(Net::new(globe.shared(5), Costs::NONE), cheat, Some(10));
+        assert_eq!(system.close(Some(0)), Ok(()));
+        assert_eq!(system.close(Some(1)), Err("0 tokens are in use, and clients have 1".into()));
+    }
+}

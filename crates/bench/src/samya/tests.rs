@@ -202,7 +202,7 @@ fn books_of_every_configuration_hold_on_random_demand() {
             let trace = random_trace(seed);
             for callers in [None, Some(2)] {
                 let found = run(config, Work::Trace(&trace, callers), trace.length(), 60, &[], seed);
-                assert!(found.committed > 50 && found.unknown == 0, "{config}, seed {seed}: {found:?}");
+                assert!(found.committed > 20 && found.unknown == 0, "{config}, seed {seed}: {found:?}");
                 assert_eq!(found.refused > 0, config.is_limited(), "{config}, seed {seed}: {found:?}");
             }
         }
