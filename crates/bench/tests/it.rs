@@ -263,7 +263,8 @@ fn samya_refuses_what_makes_no_sense_in_one_sentence() {
         (SamyaOptions { rtt: Rtt::File("nowhere.csv".into()), ..latency() }, "nowhere.csv"),
     ];
     for (options, says) in cases {
-        assert!(error(options.clone()).contains(says), "{options:?}: {}", error(options));
+        let told = error(options);
+        assert!(told.contains(says), "{says}: {told}");
     }
 }
 
