@@ -66,6 +66,8 @@ pub(super) enum Dirty {
 pub(super) struct Activity {
     /// The demand for tokens here, as it was lately.
     pub(super) demand: Demand,
+    /// The tokens that come back here, as it was lately.
+    pub(super) returns: Demand,
     /// The requests that wait for tokens.
     pub(super) waiting: Line,
     /// The creations, deletions and changes of the limit that wait for a round, in the order of arrival.
@@ -76,6 +78,9 @@ pub(super) struct Activity {
     pub(super) tick_at: u64,
     /// True if peers were told of the present shortage and have had no time to answer it yet.
     pub(super) asked_for_gifts: bool,
+    /// Until when what waits is left to the tokens that come back here, before others are asked; none if they do not suffice, or nothing
+    /// waits.
+    pub(super) hopes_until: Option<u64>,
     /// The earliest deadline of what waits, in `waiting` or `admin`; [`NEVER`] if nothing does.
     pub(super) deadline_at: u64,
     /// The last time at which tokens came from elsewhere, or a round was decided.
@@ -152,11 +157,13 @@ impl Activity {
     pub(super) fn new(now: u64, members: usize) -> Self {
         Self {
             demand: Demand::new(now),
+            returns: Demand::new(now),
             waiting: Line::default(),
             admin: VecDeque::new(),
             peers: vec![PeerShare::default(); members],
             tick_at: NEVER,
             asked_for_gifts: false,
+            hopes_until: None,
             deadline_at: NEVER,
             fed_at: now,
             active_at: now,

@@ -30,6 +30,9 @@ const EPOCH: u64 = 5 * SECOND;
 /// The least time between the last news of tokens and a round that takes what is over the limit: what comes back in between goes with
 /// it.
 const PAYMENTS: u64 = SECOND;
+/// Requests are left to what comes back at their site for this part of the longest round trip, if this many times what they lack is
+/// expected by then.
+const HOPE: u64 = 2;
 /// The most operations that may wait for the creation or deletion of one quota: each look at them is a walk over all.
 const ADMIN: usize = 256;
 /// A request for more than this part of the limit waits for gifts that are on their way elsewhere.
@@ -118,7 +121,20 @@ impl Quotas {
             return self.list[at].activity(&turn.here).leader.look_at_retry();
         }
 
+        // Tokens that come back here are nearer than those of others. Where so many come back, others are asked for what is still lacking
+        // when they would have answered halfway: else each site would have moved what the next request there needs.
         let short = activity.needed().saturating_sub(free);
+        let horizon = turn.here.longest_round_trip() / HOPE;
+        match activity.hopes_until {
+            Some(until) if now < until => return,
+            None if activity.returns.forecast(horizon) >= short.saturating_mul(HOPE as i64) => {
+                let activity = self.list[at].activity(&turn.here);
+                activity.hopes_until = Some(now + horizon);
+                return activity.leader.wait(now, horizon);
+            }
+            _ => {}
+        }
+
         if activity.known_free(turn.here.position) >= short.saturating_add(short / 4) {
             // Probably a gift from those who have it ends this sooner, and stops nobody.
             let patience = turn.here.longest_round_trip() * SECOND_LOOK / 100 + 5 * MILLISECOND;

@@ -421,6 +421,7 @@ impl Quotas {
             quota.activity(&turn.here);
         }
         if let Some(activity) = &mut quota.activity {
+            activity.returns.note(amount);
             let is_awaited = activity.waiting.is_empty() && activity.peers.iter().any(|peer| peer.short > 0);
             let pause = if is_awaited { TICK } else { RELAXED_TICK };
             let soon = turn.here.now.mono + pause;
@@ -459,6 +460,7 @@ impl Quotas {
         activity.note_deadlines();
         if activity.waiting.is_empty() {
             activity.asked_for_gifts = false;
+            activity.hopes_until = None;
         }
     }
 
@@ -519,8 +521,11 @@ impl Activity {
         self.waiting.needed()
     }
 
-    /// Tokens that requests wait for beyond what is `free`.
-    pub(super) fn short(&self, free: i64) -> i64 {
+    /// Tokens that requests wait for beyond what is `free`, and that are not hoped to come back here.
+    pub(super) fn short(&self, free: i64, now: u64) -> i64 {
+        if self.hopes_until.is_some_and(|until| now < until) {
+            return 0;
+        }
         (self.needed() - free.max(0)).max(0)
     }
 

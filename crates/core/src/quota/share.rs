@@ -309,7 +309,7 @@ impl Quotas {
             received_from,
         };
         if let Some(activity) = &mut quota.activity {
-            digest.short = activity.short(free);
+            digest.short = activity.short(free, turn.here.now.mono);
             digest.first = activity.first_short(free);
             digest.rate = if self.gifts.leaving.is_some() { 0 } else { activity.demand.rate() };
             let repeats = activity.peers[peer].told.repeats;
@@ -339,6 +339,7 @@ impl Quotas {
         let now = turn.here.now.mono;
         if let Some(activity) = &mut self.list[at].activity {
             activity.demand.fold(now);
+            activity.returns.fold(now);
         }
         self.balance(turn, at);
 
@@ -346,7 +347,7 @@ impl Quotas {
         let Some(activity) = &quota.activity else { return };
         let free = quota.avantan.share.free();
         let rate = activity.demand.rate();
-        let (short, first) = (activity.short(free), activity.first_short(free));
+        let (short, first) = (activity.short(free, now), activity.first_short(free));
         let total = activity.known_free(turn.here.position).saturating_add(free);
 
         // Worth telling: an eighth of a site's part of all that is free.

@@ -846,3 +846,41 @@ fn hold_extended_lasts_from_then_on_and_never_ends_earlier() {
     assert_eq!(cluster.done(0, extend(held, 0)), Outcome::Refused(Refusal::InvalidAmount));
     assert_eq!(cluster.done(1, extend(open, SECOND)), Outcome::Refused(Refusal::UnknownGrant), "another site's");
 }
+
+/// Two of three sites have free tokens. The third has none, and got back what it granted, ten tokens in 30 ms, for some time.
+fn with_tokens_that_come_back() -> Cluster {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    cluster.run(SECOND);
+    for _ in 0..100 {
+        assert!(granted(&cluster.done(2, acquire(10))));
+        cluster.run(10_000);
+        cluster.done(2, release(10));
+    }
+    let all = cluster.tokens(2, "gpus");
+    assert!(granted(&cluster.done(2, acquire(all))));
+    cluster
+}
+
+#[test]
+fn acquire_where_tokens_come_back_soon_asks_nobody() {
+    let mut cluster = with_tokens_that_come_back();
+    let sent = cluster.hosts[0].node.as_ref().expect("runs").metrics().gifts_asked;
+    let waiting = cluster.submit(2, acquire(1));
+    cluster.run(10_000);
+    assert_eq!(cluster.outcome(2, waiting), None);
+    cluster.done(2, release(1));
+    assert!(cluster.outcome(2, waiting).is_some_and(|outcome| granted(&outcome)));
+    cluster.run(SECOND);
+    assert_eq!(cluster.hosts[0].node.as_ref().expect("runs").metrics().gifts_asked, sent, "others were not asked");
+}
+
+#[test]
+fn acquire_where_tokens_come_back_no_more_asks_the_others() {
+    let mut cluster = with_tokens_that_come_back();
+    let waiting = cluster.submit(2, acquire(1));
+    // Half a round trip of hope, one for gifts.
+    cluster.run(200_000);
+    let outcome = cluster.outcome(2, waiting);
+    assert!(outcome.as_ref().is_some_and(granted), "hope has an end: {outcome:?}");
+}
