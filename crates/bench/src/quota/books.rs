@@ -190,7 +190,7 @@ impl Books {
 }
 
 /// The quota at a site.
-fn find<'a>(node: &'a Node, site: usize) -> Result<&'a Quota, String> {
+fn find(node: &Node, site: usize) -> Result<&Quota, String> {
     node.chapters().quotas.find(NAME).ok_or_else(|| format!("site {site} does not know the quota"))
 }
 

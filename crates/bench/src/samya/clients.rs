@@ -238,7 +238,8 @@ impl<'a> Clients<'a> {
     /// Does everything that is due by now.
     pub(super) fn act(&mut self, system: &mut dyn System) {
         let now = system.now();
-        while let Some((_, call)) = self.deadlines.pop_front_if(|(at, _)| *at <= now) {
+        while let Some(&(_, call)) = self.deadlines.front().filter(|(at, _)| *at <= now) {
+            self.deadlines.pop_front();
             self.give_up(system, call);
         }
         while self.timers.peek().is_some_and(|Reverse((at, ..))| *at <= now) {

@@ -290,7 +290,7 @@ impl System for Product {
 
     fn audit(&mut self) -> Result<(), String> {
         self.audits += 1;
-        if self.audits % AUDITED == 0 { self.never_above_the_limit() } else { Ok(()) }
+        if self.audits.is_multiple_of(AUDITED) { self.never_above_the_limit() } else { Ok(()) }
     }
 
     fn close(&mut self, held: Option<i64>) -> Result<(), String> {
