@@ -11,17 +11,21 @@ use crate::{cargo, root};
 /// Each crate with those of our own that it may depend on.
 const CRATES: &[(&str, &[&str])] = &[
     ("slackline-core", &[]),
+    ("slackline-forecast", &[]),
+    ("slackline-figure", &[]),
+    ("slackline-train", &["slackline-forecast", "slackline-figure"]),
     ("slackline-storage", &["slackline-core"]),
     ("slackline-session", &["slackline-core"]),
     ("slackline-sim", &["slackline-core", "slackline-session"]),
     ("slackline-model", &["slackline-core"]),
     ("slackline-wire", &["slackline-core"]),
-    ("slackline-server", &["slackline-core", "slackline-storage", "slackline-wire"]),
+    ("slackline-server", &["slackline-core", "slackline-forecast", "slackline-storage", "slackline-wire"]),
     ("slackline", &["slackline-core", "slackline-session", "slackline-wire"]),
     (
         "slackline-bench",
         &[
             "slackline-core",
+            "slackline-figure",
             "slackline-session",
             "slackline-storage",
             "slackline-sim",
@@ -32,7 +36,15 @@ const CRATES: &[(&str, &[&str])] = &[
     ),
     (
         "slackline-cli",
-        &["slackline-core", "slackline-sim", "slackline-wire", "slackline-server", "slackline", "slackline-bench"],
+        &[
+            "slackline-core",
+            "slackline-forecast",
+            "slackline-sim",
+            "slackline-wire",
+            "slackline-server",
+            "slackline",
+            "slackline-bench",
+        ],
     ),
     ("xtask", &[]),
 ];

@@ -21,7 +21,7 @@
 //! | [`live`], `cluster` | real sites to measure: a process each, or many in this process |
 //! | [`postgres`] | what is compared with: a PostgreSQL of our own |
 //! | [`report`] | what every benchmark prints |
-//! | [`figure`], [`histogram`] | what `--plot` draws; latencies |
+//! | [`figure`], [`histogram`] | what `--plot` draws, which is a crate of its own; latencies |
 //! | [`zipf`] | popularity |
 
 mod ahead;
@@ -31,7 +31,6 @@ mod client;
 mod cluster;
 pub mod demand;
 mod driven;
-pub mod figure;
 mod floor;
 pub mod footprint;
 pub mod handle;
@@ -51,6 +50,8 @@ mod turns;
 pub mod txns;
 pub mod voting;
 pub mod zipf;
+
+pub use slackline_figure as figure;
 
 /// The bound on each clock's error that sites are told, in microseconds, where a benchmark chooses it.
 const EPSILON: u64 = 10_000;
