@@ -76,7 +76,7 @@ pub use explain::{End, Explanation, PartAsked, RightUsed, Step, What};
 pub use grant::{Fence, Grant};
 pub use left::{Left, LeftWhat};
 pub use options::{DEFAULT_DEADLINE, DEFAULT_PATIENCE, Options, Patience};
-pub use quota::{Known, KnownSite, Listed, Quota, Shown, ShownSite, Total};
+pub use quota::{Demand, DemandMinute, Known, KnownSite, Listed, Quota, Shown, ShownSite, Total};
 pub use slackline_core::api::{PeerStatus, Readiness, Status};
 pub use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId};
 pub use slackline_core::object::{Cause, Derived, Value};

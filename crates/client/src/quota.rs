@@ -1,7 +1,7 @@
 //! One quota: acquire, release, create, set its limit, delete, count.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use slackline_core::api::{self, Hold, Refusal, is_name};
 use slackline_core::id::{Incarnation, SiteId};
@@ -176,6 +176,34 @@ impl Quota {
         Ok(Known::new(shown, site, &self.client))
     }
 
+    /// Tells how many tokens were asked for at the nearest site that keeps it, minute by minute. None if no site does: its configuration
+    /// names the quotas whose demand it keeps.
+    ///
+    /// # Errors
+    ///
+    /// No site answers.
+    pub async fn demand(&self) -> Result<Option<Demand>, ReadError> {
+        if let Some(reason) = self.client.no_such_place(&self.place) {
+            return Err(ReadError::Refused(reason));
+        }
+        let request = v1::ShowDemandRequest { quota: self.name.to_string() };
+        let ask = |channel| {
+            let request = request.clone();
+            async move { connection::stub(channel).show_demand(request).await }
+        };
+        let deadline = self.client.shared.deadline;
+        let (reply, site) = self.client.read(self.lane, &self.place, deadline, ask, |reply| reply.kept).await?;
+        let minute = |minute: v1::DemandMinute| {
+            let since = Duration::from_secs(u64::try_from(minute.period_s).unwrap_or(0));
+            DemandMinute { began: SystemTime::UNIX_EPOCH + since, count: minute.count }
+        };
+        Ok(reply.kept.then(|| Demand {
+            name: self.name.to_string(),
+            minutes: reply.minutes.into_iter().map(minute).collect(),
+            site,
+        }))
+    }
+
     /// What a site answers that counts the quota, or tells what it knows, and the site's name.
     async fn shown(&self, deadline: Duration, local: bool) -> Result<(api::Shown, String), ReadError> {
         // What no site would answer is not asked.
@@ -343,6 +371,26 @@ impl Known {
             told_by,
         }
     }
+}
+
+/// The demand for a quota at one site.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Demand {
+    /// The quota's name.
+    pub name: String,
+    /// The site.
+    pub site: String,
+    /// The minutes that are known, in their order. One that is missing was not observed.
+    pub minutes: Vec<DemandMinute>,
+}
+
+/// The demand of one minute.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DemandMinute {
+    /// When it began.
+    pub began: SystemTime,
+    /// The tokens that were asked for in it, granted or not.
+    pub count: u64,
 }
 
 /// A quota, as one site knows it.

@@ -639,6 +639,10 @@ impl slackline_server::Slackline for Model {
         Err(Status::unimplemented("not in this test"))
     }
 
+    async fn show_demand(&self, _: Call<v1::ShowDemandRequest>) -> Result<Reply<v1::ShowDemandReply>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
     async fn list_quotas(&self, _: Call<v1::ListQuotasRequest>) -> Result<Reply<v1::ListQuotasReply>, Status> {
         Err(Status::unimplemented("not in this test"))
     }

@@ -405,6 +405,19 @@ pub enum Request {
     Status,
     /// Stop taking requests, finish what waits, give the tokens away where that helps. Only the driver asks this.
     Drain,
+    /// Reckon with what models expect of some quotas. Only the driver asks this; nothing answers it.
+    Expect(Vec<Forecast>),
+}
+
+/// What a model expects of the demand for a quota at this site. It decides when tokens move, and never what is granted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Forecast {
+    /// The quota's name.
+    pub quota: String,
+    /// The tokens that are likely to be asked for, from when this is taken in until it ends.
+    pub tokens: i64,
+    /// The time after which it ends, in microseconds. Then the site reckons with what was asked for lately, as without a model.
+    pub micros: u64,
 }
 
 /// An operation's sequence and its outcome.

@@ -23,6 +23,10 @@ pub struct Demand {
     rate: f64,
     /// The mean size of a request, in tokens; it leans towards large ones.
     size: f64,
+    /// The tokens a second that a model expects, until `expected_until`; 0 without a forecast.
+    expected: f64,
+    /// The monotonic time at which the forecast ends, in microseconds.
+    expected_until: u64,
 }
 
 impl Demand {
@@ -40,8 +44,22 @@ impl Demand {
         self.size += (amount - self.size) * if amount > self.size { 0.3 } else { 0.02 };
     }
 
-    /// Folds what was noted since the last call into the mean.
+    /// Takes over what a model expects: so many tokens in the next `micros`. It takes the place of the forecast before.
+    ///
+    /// While it lasts, the greater of it and of the mean counts. A forecast says what comes in minutes, and brings tokens here ahead of it;
+    /// the mean follows what came in the last seconds, a crowd that no model has foreseen included. So a forecast that is too low
+    /// changes nothing, and one that is too high makes other sites give more than is needed, until it ends.
+    pub fn expect(&mut self, now: u64, tokens: i64, micros: u64) {
+        let seconds = micros.max(1) as f64 / SECOND as f64;
+        self.expected = tokens.max(0) as f64 / seconds;
+        self.expected_until = now.saturating_add(micros);
+    }
+
+    /// Folds what was noted since the last call into the mean, and drops a forecast that has ended.
     pub fn fold(&mut self, now: u64) {
+        if now >= self.expected_until {
+            self.expected = 0.0;
+        }
         let seconds = now.saturating_sub(self.since) as f64 / SECOND as f64;
         if seconds <= 0.0 {
             return;
@@ -52,14 +70,18 @@ impl Demand {
         self.since = now;
     }
 
-    /// Tokens a second, rounded.
+    /// Tokens a second, rounded: by the mean, or by a forecast if that says more.
     pub fn rate(&self) -> u64 {
-        self.rate as u64
+        self.likely() as u64
+    }
+
+    fn likely(&self) -> f64 {
+        self.rate.max(self.expected)
     }
 
     /// What is likely to be asked for within `micros`, rounded up.
     pub fn forecast(&self, micros: u64) -> i64 {
-        (self.rate * micros as f64 / SECOND as f64).ceil() as i64
+        (self.likely() * micros as f64 / SECOND as f64).ceil() as i64
     }
 
     /// The size of a large but ordinary request.
@@ -191,5 +213,34 @@ mod tests {
         }
         assert!(demand.rate() <= 3, "{}", demand.rate());
         assert_eq!(demand.request(), 100);
+    }
+
+    #[test]
+    fn forecast_counts_while_it_lasts_and_says_more_than_the_mean() {
+        let mut demand = Demand::new(0);
+        demand.expect(0, 6_000, 60 * SECOND);
+        assert_eq!((demand.rate(), demand.forecast(SECOND / 2)), (100, 50));
+        for tick in 1..=599u64 {
+            demand.note(50);
+            demand.fold(tick * SECOND / 10);
+        }
+        assert!((490..=500).contains(&demand.rate()), "more comes than was expected: {}", demand.rate());
+        for tick in 600..=1200u64 {
+            demand.fold(tick * SECOND / 10);
+        }
+        assert!(demand.rate() <= 2, "the forecast has ended: {}", demand.rate());
+        assert!(demand.rate() < 100);
+    }
+
+    #[test]
+    fn senseless_forecasts_leave_a_number() {
+        let mut demand = Demand::new(0);
+        for (tokens, micros) in [(i64::MAX, 0), (i64::MIN, 0), (i64::MAX, u64::MAX), (-5, SECOND), (0, 0)] {
+            demand.expect(SECOND, tokens, micros);
+            assert!(demand.forecast(4 * SECOND) >= 0);
+            demand.fold(2 * SECOND);
+        }
+        demand.expect(0, i64::MAX, 1);
+        assert_eq!(demand.forecast(SECOND), i64::MAX);
     }
 }

@@ -8,12 +8,16 @@ use std::time::Duration;
 use std::{fs, io};
 
 use serde::Deserialize;
+use slackline_core::api::is_name;
 use slackline_core::config::Warranties;
 use slackline_core::id::SiteId;
+use slackline_forecast::Frame;
 use slackline_storage::Options;
+use slackline_wire::lane_of;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::demand::{WATCHED, Watched};
 use crate::topology::{Topology, site_name};
 
 /// The most regions of a cluster: a lane has at most 64 members.
@@ -50,6 +54,9 @@ pub struct ServeConfig {
     /// The time that a stopping site may take to finish what runs, in seconds.
     #[serde(default = "ServeConfig::default_drain")]
     pub drain_seconds: u64,
+    /// The quotas whose demand per minute the site keeps, and their models.
+    #[serde(default)]
+    pub demand: Vec<Watched>,
 }
 
 /// The address of one site.
@@ -173,6 +180,7 @@ impl ServeConfig {
             epsilon: self.epsilon_us,
             redistribute: true,
             warranties: Warranties::default(),
+            demand: self.demand.clone(),
             delays: BTreeMap::new(),
         }
     }
@@ -219,6 +227,8 @@ pub struct SiteConfig {
     pub redistribute: bool,
     /// The warranties that are issued and relied upon. Other than the default only as a benchmark's baseline.
     pub warranties: Warranties,
+    /// The quotas whose demand per minute it keeps, and their models; at most 1,000.
+    pub demand: Vec<Watched>,
     /// One-way delays put in before messages to other sites leave, to stand for the distance.
     pub delays: BTreeMap<SiteId, Duration>,
 }
@@ -294,11 +304,43 @@ impl SiteConfig {
             }
         }
 
+        self.check_demand(lanes)?;
         let me = self.id("region", &self.region, self.lane)?;
         if !sites.contains_key(&me) {
             return Err(value("lane", format!("no site in `sites` has lane {}", self.lane)));
         }
         Ok(Topology { cluster: self.cluster.clone(), me, regions: self.regions.clone(), lanes, sites })
+    }
+
+    fn check_demand(&self, lanes: u16) -> Result<(), ConfigError> {
+        if self.demand.len() > WATCHED {
+            return Err(value(
+                "demand",
+                format!("it names {} quotas, and at most {WATCHED} are kept", self.demand.len()),
+            ));
+        }
+        let mut names = BTreeSet::new();
+        for (position, Watched { quota, step_seconds, .. }) in self.demand.iter().enumerate() {
+            let key = |key: &str| format!("demand[{position}].{key}");
+            if !is_name(quota) {
+                return Err(value(&key("quota"), format!("{quota:?} is no name of a quota")));
+            }
+            if !names.insert(quota) {
+                return Err(value(&key("quota"), format!("{quota:?} stands there twice")));
+            }
+            // A site of another lane never hears of it, and would show that nothing was asked for.
+            let lane = lane_of(quota, lanes);
+            if lane != self.lane {
+                return Err(value(
+                    &key("quota"),
+                    format!("{quota:?} is of lane {lane}, and this is a site of lane {}", self.lane),
+                ));
+            }
+            Frame { step_s: *step_seconds, horizon: 1 }
+                .check()
+                .map_err(|problem| value(&key("step_seconds"), problem))?;
+        }
+        Ok(())
     }
 
     fn id(&self, key: &str, region: &str, lane: u16) -> Result<SiteId, ConfigError> {

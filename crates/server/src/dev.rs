@@ -198,6 +198,7 @@ impl Dev {
                 epsilon: Some(config.epsilon),
                 redistribute: config.redistribute,
                 warranties: config.warranties,
+                demand: Vec::new(),
                 delays: from_here.map(|((_, to), delay)| (*to, *delay)).collect(),
             };
             sites.push(Site::start(site)?);

@@ -32,6 +32,7 @@ use tracing::{error, info, warn};
 
 use crate::clock::Clock;
 use crate::crash::CrashPoints;
+use crate::demand::DemandDesk;
 use crate::gather::{Gather, SYNC_OPERATIONS};
 use crate::health::{FigureDesk, Figures, Health};
 use crate::link::Outbox;
@@ -113,6 +114,8 @@ pub(crate) struct Parts {
     pub(crate) health: watch::Sender<Health>,
     /// Where status is asked for, and where the engine puts it.
     pub(crate) figures: Arc<FigureDesk>,
+    /// Where the forecaster asks for demand.
+    pub(crate) demand: Arc<DemandDesk>,
 }
 
 /// One site's machine with its storage, for one life.
@@ -127,6 +130,8 @@ pub(crate) struct Engine {
     /// Where batches go in the end; reads wait for it where the overlay does not have a row.
     store: Box<dyn Store>,
     clock: Clock,
+    /// When the machine was opened.
+    opened: Instant,
     parts: Arc<Parts>,
     /// The effects that are on their way out.
     leaving: Leaving,
@@ -211,6 +216,7 @@ impl Engine {
             gather,
             store,
             clock,
+            opened: Instant::now(),
             parts,
             leaving,
             nothing: View::empty(),
@@ -652,6 +658,7 @@ impl Engine {
         if self.parts.figures.take_question() {
             self.parts.figures.put(self.figures());
         }
+        self.parts.demand.answer(self.opened, |quota| self.node.chapters().quotas.asked(quota));
 
         let mut gauges = self.parts.gauges.lock().unwrap_or_else(PoisonError::into_inner);
         gauges.node = *self.node.metrics();

@@ -185,7 +185,8 @@ impl Floor {
             | Request::List { .. }
             | Request::Treaties { .. }
             | Request::Status
-            | Request::Drain => Response::NotOpened(Refusal::NotReady),
+            | Request::Drain
+            | Request::Expect(_) => Response::NotOpened(Refusal::NotReady),
         }
     }
 

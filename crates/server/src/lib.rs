@@ -13,6 +13,7 @@
 //! | `mailbox` | the queues between the network and the machine, and their bounds |
 //! | `service` | the public gRPC service |
 //! | `link` | links between sites |
+//! | `demand` | the demand per minute of quotas that the configuration names, and what models expect of it |
 //! | `health` | the state of the site, published by its engine |
 //! | `http`, `metrics` | `/healthz` and `/metrics` |
 //! | `topology`, `clock` | the cluster's map; the clocks of a life |
@@ -24,7 +25,8 @@
 //! A site has two threads. One runs the sockets, the protocols and the machine, on a single-threaded runtime: a hand-over
 //! between threads costs more than most inputs. The other one syncs the log. A request's way: the connection's
 //! task decodes a batch and puts it into the mailbox; the machine handles it; the log thread syncs; the stream's task
-//! encodes the responses. On that way, only decoding, handling and encoding are done once for each operation.
+//! encodes the responses. On that way, only decoding, handling and encoding are done once for each operation. A site whose
+//! configuration names quotas to forecast has a third thread, which runs the models.
 //!
 //! # Bounds
 //!
@@ -35,6 +37,7 @@
 mod clock;
 pub mod config;
 mod crash;
+mod demand;
 pub mod dev;
 mod engine;
 pub mod floor;
@@ -54,6 +57,7 @@ mod topology;
 
 pub use clock::DEFAULT_EPSILON;
 pub use config::{ConfigError, Listen, NewStorage, ServeConfig, SiteAddress, SiteConfig, Storage};
+pub use demand::Watched;
 pub use dev::{Dev, DevConfig, DevError, Ports};
 pub use signal::{Signals, init_logs, run_until_signal};
 pub use site::{RunError, Site, SiteHandle, StartError};

@@ -22,6 +22,7 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
+use crate::demand::DemandDesk;
 use crate::mailbox::{Mailbox, Phase, Registration, overloaded, stopping};
 use crate::topology::Topology;
 
@@ -38,6 +39,7 @@ const WATCH: Duration = Duration::from_millis(250);
 pub(crate) struct ClientService {
     pub(crate) topology: Arc<Topology>,
     pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) demand: Arc<DemandDesk>,
 }
 
 type Answer<T> = Result<tonic::Response<T>, Status>;
@@ -180,6 +182,16 @@ impl Slackline for ClientService {
         }
     }
 
+    async fn show_demand(&self, request: tonic::Request<v1::ShowDemandRequest>) -> Answer<v1::ShowDemandReply> {
+        // Not of the machine: it counts, and the minutes are kept beside it.
+        let shown = self.demand.show(&request.into_inner().quota);
+        let minute = |(period_s, count)| v1::DemandMinute { period_s, count };
+        Ok(tonic::Response::new(v1::ShowDemandReply {
+            kept: shown.is_some(),
+            minutes: shown.into_iter().flatten().map(minute).collect(),
+        }))
+    }
+
     async fn status(&self, _: tonic::Request<v1::StatusRequest>) -> Answer<v1::StatusReply> {
         match self.call(Request::Status).await? {
             Response::Status(status) => Ok(tonic::Response::new(status.into())),
@@ -281,7 +293,7 @@ fn check(topology: &Topology, request: &Request) -> Result<(), Status> {
         // would end the stream, and with it what others ask on it.
         Request::Read(_) | Request::Treaties { .. } => check_objects(topology),
         Request::Show { quota, .. } => check_lane(topology, quota),
-        Request::Open | Request::List { .. } | Request::Status | Request::Drain => Ok(()),
+        Request::Open | Request::List { .. } | Request::Status | Request::Drain | Request::Expect(_) => Ok(()),
     }
 }
 

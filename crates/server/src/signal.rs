@@ -20,33 +20,37 @@ pub fn init_logs() {
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).try_init();
 }
 
-/// Ctrl-C and SIGTERM, from when this value is made. Make it before the sites are started: a signal that comes before ends the
+/// Ctrl-C, SIGTERM and SIGHUP, from when this value is made. Make it before the sites are started: a signal that comes before ends the
 /// process at once.
 #[derive(Debug)]
 pub struct Signals {
     runtime: Runtime,
     interrupt: Signal,
     terminate: Signal,
+    /// Told to load models again.
+    reload: Signal,
 }
 
 impl Signals {
     /// Begins to listen. Must not be called within a tokio runtime.
     pub fn listen() -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (interrupt, terminate) = {
+        let (interrupt, terminate, reload) = {
             let _entered = runtime.enter();
-            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?)
         };
-        Ok(Self { runtime, interrupt, terminate })
+        Ok(Self { runtime, interrupt, terminate, reload })
     }
 
-    /// Waits for one of them, or until a site has stopped by itself. Returns true for a signal.
+    /// Waits to be told to stop, or until a site has stopped by itself. Returns true for a signal. At SIGHUP the sites load their models
+    /// again.
     pub fn wait(mut self, sites: &[SiteHandle]) -> bool {
         self.runtime.block_on(async {
             loop {
                 tokio::select! {
                     _ = self.interrupt.recv() => return true,
                     _ = self.terminate.recv() => return true,
+                    _ = self.reload.recv() => sites.iter().for_each(SiteHandle::reload_models),
                     () = tokio::time::sleep(LOOK_INTERVAL) => if sites.iter().any(SiteHandle::has_stopped) {
                         return false;
                     },

@@ -25,6 +25,7 @@ use tracing::{error, error_span, info, warn};
 use crate::clock;
 use crate::config::{ConfigError, Listen, NewStorage, SiteConfig, Storage};
 use crate::crash::CrashPoints;
+use crate::demand::{DemandDesk, Forecaster};
 use crate::engine::{Engine, Failure, OpenFailure, Parts};
 use crate::floor::{Floor, Load};
 use crate::health::{FigureDesk, Health};
@@ -206,6 +207,7 @@ pub struct SiteHandle {
     /// The time to drain, once the site is told to stop.
     stop: watch::Sender<Option<Duration>>,
     health: watch::Receiver<Health>,
+    demand: Arc<DemandDesk>,
     /// The site's thread, until it is joined.
     thread: Option<JoinHandle<Result<(), RunError>>>,
 }
@@ -236,6 +238,7 @@ impl Site {
 
         let (stop, stopped) = watch::channel(None);
         let (publisher, health) = watch::channel(Health::stopped());
+        let demand = Arc::new(DemandDesk::new(config.demand));
         let blueprint = Blueprint {
             node: node::Config {
                 me: topology.me,
@@ -260,6 +263,7 @@ impl Site {
             http_listener,
             stop: stopped,
             health: publisher,
+            demand: Arc::clone(&demand),
         };
 
         // The storage is opened on the site's own thread, which logs under its name. This one waits for the result, so that an error
@@ -270,7 +274,7 @@ impl Site {
             .spawn(move || run(blueprint, floor, &started))
             .map_err(|source| StartError::System { action: "start the site's thread", source })?;
         let mut handle =
-            SiteHandle { topology, address, http: http_address, epsilon, stop, health, thread: Some(thread) };
+            SiteHandle { topology, address, http: http_address, epsilon, stop, health, demand, thread: Some(thread) };
         match starting.recv() {
             Ok(Ok(())) => Ok(handle),
             Ok(Err(error)) => Err(error),
@@ -328,6 +332,12 @@ impl SiteHandle {
     /// True once it has ended; [`SiteHandle::drain`] returns the reason.
     pub fn has_stopped(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Has the site load the models of its quotas again. Does not wait for it. What is wrong with one is logged, and the one before
+    /// stays.
+    pub fn reload_models(&self) {
+        self.demand.reload();
     }
 
     /// Tells the site to take no further request, to finish those that wait within `timeout`, to sync and to stop.
@@ -392,6 +402,7 @@ struct Blueprint {
     /// The time to drain, once the site is told to stop.
     stop: watch::Receiver<Option<Duration>>,
     health: watch::Sender<Health>,
+    demand: Arc<DemandDesk>,
     new_storage: NewStorage,
 }
 
@@ -462,6 +473,7 @@ fn parts(blueprint: &Blueprint, outboxes: BTreeMap<SiteId, Arc<Outbox>>) -> Arc<
         crash_points: Arc::clone(&blueprint.crash_points),
         health: blueprint.health.clone(),
         figures: Arc::new(FigureDesk::new()),
+        demand: Arc::clone(&blueprint.demand),
     })
 }
 
@@ -541,6 +553,13 @@ fn serve(
                 return Ok(());
             }
         };
+        let forecaster = match Forecaster::start(&parts.demand, &parts.mailbox, &blueprint.name) {
+            Ok(forecaster) => forecaster,
+            Err(source) => {
+                let _ = started.send(Err(StartError::System { action: "start the thread of forecasts", source }));
+                return Ok(());
+            }
+        };
         let _ = started.send(Ok(()));
         info!(epsilon_us = blueprint.node.epsilon, "started");
         let result = match driven {
@@ -550,6 +569,8 @@ fn serve(
                 ended.map_err(|source| RunError::Sync { site: blueprint.name.clone(), source })
             }
         };
+
+        drop(forecaster);
 
         // The machine is gone, so nobody answers what still waits. Clients learn that now, not by a time-out. One that does not take
         // its last replies must not keep the site.
@@ -728,7 +749,8 @@ fn start_services(
         });
     }
 
-    let clients = ClientService { topology: Arc::clone(topology), mailbox: Arc::clone(mailbox) };
+    let demand = Arc::clone(&parts.demand);
+    let clients = ClientService { topology: Arc::clone(topology), mailbox: Arc::clone(mailbox), demand };
     let peers = PeerService { topology: Arc::clone(topology), mailbox: Arc::clone(mailbox) };
     let reflection = || {
         tonic_reflection::server::Builder::configure()

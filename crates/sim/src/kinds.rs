@@ -57,8 +57,9 @@ pub(crate) const MESSAGES: [&str; 44] = [
 ];
 
 /// Names of the kinds of inputs, by [`input`]: those of messages, then these.
-pub(crate) const INPUTS: [&str; 12] =
-    ["Tick", "Open", "Batch", "Ask", "Close", "Show", "List", "Status", "Drain", "Read", "Explain", "Treaties"];
+pub(crate) const INPUTS: [&str; 13] = [
+    "Tick", "Open", "Batch", "Ask", "Close", "Show", "List", "Status", "Drain", "Read", "Explain", "Treaties", "Expect",
+];
 
 /// The kind of a message.
 #[inline]
@@ -138,6 +139,7 @@ pub(crate) fn input(input: &Input<Node>) -> usize {
                 Request::Read(_) => 9,
                 Request::Explain { .. } => 10,
                 Request::Treaties { .. } => 11,
+                Request::Expect(_) => 12,
             },
         }
 }

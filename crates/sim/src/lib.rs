@@ -13,6 +13,7 @@
 //! | `clients`, `txns`, `quotas`, `calls` | clients that speak to sites themselves, some of it as no sound client would do it |
 //! | `strikes` | which fault strikes when, and what would not be fair |
 //! | `faults`, `losses`, `clock_faults` | what faults do: to processes and links, to storage, to clocks |
+//! | `forecasts` | models that are wrong |
 //! | `ambush` | a fault that needs exact timing: a vote forgotten right after it counted |
 //! | `brink` | faults that need exact timing: transactions held back until the rights they rest on end |
 //! | `lease` | one more: rights over what rests on storage that was lost |
@@ -47,6 +48,7 @@ mod costs;
 pub mod desk;
 mod disk;
 mod faults;
+mod forecasts;
 pub mod history;
 pub mod invariants;
 mod kinds;

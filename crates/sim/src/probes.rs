@@ -97,6 +97,11 @@ const NAMED: &[&str] = &[
     "gift: received",
     "gift: to an incarnation that is lost",
     "gift: total told again",
+    // Forecasts.
+    "forecast: nothing",
+    "forecast: up to all tokens",
+    "forecast: a thousand times all tokens",
+    "forecast: senseless",
     // Operations.
     "operation: granted at once",
     "operation: granted after waiting",

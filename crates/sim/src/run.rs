@@ -188,6 +188,9 @@ impl Simulation {
         // In some runs names of deleted quotas go soon, and often.
         let names_kept = [FLEETING_NAMES, FLEETING_NAMES / 2, NAMES_KEPT, NAMES_KEPT][(seed >> 16 & 3) as usize];
 
+        // In some runs models say what makes no sense.
+        let forecasts = (seed >> 18 & 1 == 0).then_some(seed ^ 0x6672_6373);
+
         let world_options =
             Options { idle_calls, names_kept, warranties, costs, restarts: true, ..Options::new(rtt, seed) };
         let world = World::new(world_options);
@@ -197,7 +200,7 @@ impl Simulation {
         let simulation = Self {
             oracle: Oracle::new(&members),
             callers: Callers::new(&members, seed),
-            settings: Settings { options, members, has_warranties, names_kept, txns_from, silence },
+            settings: Settings { options, members, has_warranties, names_kept, txns_from, silence, forecasts },
             rng,
             phase: Phase::Faults,
             probes: Probes::default(),
@@ -224,6 +227,7 @@ impl Simulation {
 
         world.wake_at(SECOND, Timer::Phase.token());
         world.wake_at(SECOND, Timer::Refusals.token());
+        self.begin_forecasts(world);
 
         while self.phase != Phase::Over && self.oracle.violation.is_none() {
             let until = world.now() + 3600 * SECOND;
@@ -291,6 +295,7 @@ impl Host for Simulation {
             Timer::Refusals => self.look_for_refusals(world),
             Timer::Unheard => self.meet_unheard(world),
             Timer::Caller(name) => self.caller_rings(world, name as u64),
+            Timer::Forecast => self.tell_forecasts(world),
         }
 
         if self.oracle.violation.is_some() {

@@ -1,6 +1,6 @@
 //! Conversions of the messages between sites, but for those about objects.
 
-use slackline_core::api::{Request, Response};
+use slackline_core::api::{Forecast, Request, Response};
 use slackline_core::avantan::{
     Ballot, Lifecycle, Line, Message, NoVote, Reclaimed, Report, Row, Scope, Settled, Table, Value,
 };
@@ -501,6 +501,14 @@ impl From<Request> for internal::Request {
             Request::Treaties { treaty } => Kind::Treaties(v1::ShowTreatiesRequest { treaty: treaty.map(Into::into) }),
             Request::Status => Kind::Status(v1::StatusRequest {}),
             Request::Drain => Kind::Drain(internal::Drain {}),
+            Request::Expect(forecasts) => {
+                let forecasts = forecasts.into_iter().map(|Forecast { quota, tokens, micros }| internal::Forecast {
+                    quota,
+                    tokens,
+                    lasts_us: micros,
+                });
+                Kind::Expect(internal::Expect { forecasts: forecasts.collect() })
+            }
         };
 
         Self { request: Some(request) }
@@ -524,6 +532,11 @@ impl TryFrom<internal::Request> for Request {
             Kind::Treaties(treaties) => inner(treaties, "treaties"),
             Kind::Status(_) => Ok(Request::Status),
             Kind::Drain(_) => Ok(Request::Drain),
+            Kind::Expect(internal::Expect { forecasts }) => {
+                let forecast =
+                    |internal::Forecast { quota, tokens, lasts_us }| Forecast { quota, tokens, micros: lasts_us };
+                Ok(Request::Expect(forecasts.into_iter().map(forecast).collect()))
+            }
         }
     }
 }

@@ -275,7 +275,8 @@ impl TryFrom<Request> for v1::SessionRequest {
             | Request::List { .. }
             | Request::Treaties { .. }
             | Request::Status
-            | Request::Drain => {
+            | Request::Drain
+            | Request::Expect(_) => {
                 return Err(Invalid::new("request", "does not travel on a session stream"));
             }
         };

@@ -1,9 +1,9 @@
 //! Random values of everything that travels, from a seed.
 
 use slackline_core::api::{
-    Answer, Batch, Claim, ClauseHere, Hold, LeafHere, Listed, Operation, Outcome, PeerStatus, Read, Readiness, Reading,
-    Refusal, Request, Response, Shown, ShownSite, Status, Submission, Synchronization, SynchronizationCause,
-    TreatiesHere, TreatyHere, UnknownReason,
+    Answer, Batch, Claim, ClauseHere, Forecast, Hold, LeafHere, Listed, Operation, Outcome, PeerStatus, Read,
+    Readiness, Reading, Refusal, Request, Response, Shown, ShownSite, Status, Submission, Synchronization,
+    SynchronizationCause, TreatiesHere, TreatyHere, UnknownReason,
 };
 use slackline_core::avantan::{
     Ballot, Lifecycle, Line, Message, NoVote, Reclaimed, Report, Row, Scope, Settled, Table, Value,
@@ -26,7 +26,7 @@ use slackline_core::right::{Start, WarrantyNumber};
 pub(crate) struct Generator(u64);
 
 /// How many kinds of each value there are, so that a test can go through them all.
-pub(crate) const REQUESTS: u64 = 11;
+pub(crate) const REQUESTS: u64 = 12;
 pub(crate) const RESPONSES: u64 = 12;
 pub(crate) const BODIES: u64 = 14;
 
@@ -449,6 +449,11 @@ impl Generator {
             7 => Request::Read(Box::new(self.read())),
             8 => Request::Explain { operation: self.operation_id() },
             9 => Request::Treaties { treaty: self.flag().then(|| self.key()) },
+            10 => Request::Expect(vec![Forecast {
+                quota: self.name(),
+                tokens: self.number() as i64,
+                micros: self.number(),
+            }]),
             _ => Request::Drain,
         }
     }

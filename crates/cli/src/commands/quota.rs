@@ -1,15 +1,18 @@
-//! `slackline quota`: create, set, acquire, settle, extend, release, show, list, delete; `reclaim` is in [`super::reclaim`].
+//! `slackline quota`: create, set, acquire, settle, extend, release, show, demand, list, delete; `reclaim` is in [`super::reclaim`].
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use slackline::{Client, Grant, GrantId, Known, KnownSite, Limit, ParseNameError, Shown, Total};
+use slackline::{
+    Client, Demand as Asked, DemandMinute, Grant, GrantId, Known, KnownSite, Limit, ParseNameError, Shown, Total,
+};
+use slackline_forecast::time;
 
 use super::reclaim::Reclaim;
 use crate::duration;
-use crate::end::{End, Finish};
+use crate::end::{End, Finish, unix_ms};
 use crate::output::{Table, counted, list};
 use crate::session::Connection;
 use crate::waited::{Answered, Waited};
@@ -40,6 +43,7 @@ enum QuotaCommand {
     Extend(Extend),
     Release(Release),
     Show(Show),
+    Demand(Demand),
     List(List),
     Reclaim(Reclaim),
     Delete(Delete),
@@ -55,6 +59,7 @@ impl Quota {
             QuotaCommand::Extend(command) => command.run(),
             QuotaCommand::Release(command) => command.run(),
             QuotaCommand::Show(command) => command.run(),
+            QuotaCommand::Demand(command) => command.run(),
             QuotaCommand::List(command) => command.run(),
             QuotaCommand::Reclaim(command) => command.run(),
             QuotaCommand::Delete(command) => command.run(),
@@ -70,6 +75,7 @@ impl Quota {
             QuotaCommand::Extend(command) => command.json,
             QuotaCommand::Release(command) => command.json,
             QuotaCommand::Show(command) => command.json,
+            QuotaCommand::Demand(command) => command.json,
             QuotaCommand::List(command) => command.json,
             QuotaCommand::Reclaim(command) => command.json,
             QuotaCommand::Delete(command) => command.json,
@@ -573,6 +579,71 @@ fn shown_text(shown: &Shown) -> String {
         );
     }
 
+    text
+}
+
+/// Prints how many tokens of a quota were asked for at a site, minute by minute
+///
+/// A site keeps the last two weeks of the quotas that its configuration names under `[[demand]]`, in memory. A minute in which it was
+/// not there from the beginning to the end is missing. The output is a series for `slackline-train`.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline quota demand gpus --site eu > gpus.csv
+  slackline quota demand gpus --json
+
+With --json:
+  {\"name\", \"site\", \"demand\": [{\"period\", \"count\"}]}
+  period is the minute's beginning, in UTC.")]
+struct Demand {
+    /// The quota's name
+    #[arg(value_parser = name)]
+    name: String,
+    /// The region whose demand it is; by default the nearest one that keeps it
+    #[arg(long, value_name = "REGION")]
+    site: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Demand {
+    fn run(self) -> Result<End, Finish> {
+        let Self { name, site, json, connection } = self;
+        connection.run(json, async move |client: Client| {
+            let mut quota = client.quota(&name);
+            if let Some(site) = &site {
+                quota = quota.at(site);
+            }
+            let Some(asked) = quota.demand().await? else {
+                let who = site.map_or("no site keeps".to_owned(), |site| format!("{site} does not keep"));
+                return Err(Finish::Failed(format!(
+                    "{who} the demand for {name}: name it under [[demand]] in the configuration of the site"
+                )));
+            };
+            let answered = Answered { by: Some(asked.site.clone()), waited: Waited::Nobody };
+            Ok(End::new(demand_json(&asked), demand_text(&asked)).answered(answered))
+        })
+    }
+}
+
+/// The beginning of a minute, as a series has it.
+fn period(minute: &DemandMinute) -> String {
+    time::format((unix_ms(minute.began) / 1_000) as i64)
+}
+
+fn demand_json(asked: &Asked) -> Value {
+    let minutes = asked.minutes.iter().map(|minute| json!({ "period": period(minute), "count": minute.count }));
+    json!({ "name": asked.name, "site": asked.site, "demand": minutes.collect::<Vec<_>>() })
+}
+
+fn demand_text(asked: &Asked) -> String {
+    let mut text = "period,count".to_owned();
+    for minute in &asked.minutes {
+        let _ = write!(text, "\n{},{}", period(minute), minute.count);
+    }
     text
 }
 

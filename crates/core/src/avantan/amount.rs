@@ -36,6 +36,16 @@ pub trait Amount: Copy + Ord + Hash + Debug + Default {
     /// Takes away what is a part of it.
     fn minus(self, part: Self) -> Self;
 
+    /// Adds to a running total, which goes on from its least value when it is past its largest: only differences of such totals count.
+    fn wrapping_plus(self, other: Self) -> Self {
+        self.plus(other)
+    }
+
+    /// The difference of two running totals.
+    fn wrapping_minus(self, earlier: Self) -> Self {
+        self.minus(earlier)
+    }
+
     /// The part of a share that a round may have if the site wants to keep `kept` of it.
     fn spare(self, kept: Self) -> Self;
 

@@ -54,9 +54,9 @@ pub struct Reclaimed<A = i64> {
     pub brought: A,
     /// What it left in use.
     pub in_use: A,
-    /// What all such instances brought back.
+    /// What all such instances brought back: a running total.
     pub all_brought: A,
-    /// What they left in use: part of what the books of the sites do not account for, and not lost.
+    /// What they left in use, a running total: part of what the books of the sites do not account for, and not lost.
     pub all_in_use: A,
     /// The incarnation of each site whose predecessors have nothing left that could be reclaimed, in ascending order of sites: recorded
     /// when it was done last, or when the entity was created. Left out where it is the first.
@@ -136,13 +136,13 @@ impl<A: Amount> Table<A> {
         let before = self.reclaimed.as_ref().map_or(A::default(), |reclaimed| reclaimed.all_in_use);
 
         // What an earlier word left in use is not accounted for either, and nobody has lost it.
-        let most = accounts.lost.minus(before);
+        let most = accounts.lost.wrapping_minus(before);
         if in_use > most {
             return Err(Some(Unfit::Above { most: most.max(A::default()) }));
         }
 
         // What was granted by a lost incarnation, and released elsewhere, is back already. In use is never less than nothing.
-        let least = A::default().minus(accounts.spent.plus(before));
+        let least = A::default().wrapping_minus(accounts.spent.wrapping_plus(before));
         if in_use < least {
             return Err(Some(Unfit::Below { least }));
         }
@@ -248,7 +248,9 @@ impl<A: Amount> Table<A> {
             }
             Lifecycle::Reclaim { brought, in_use } => {
                 let (all_brought, all_in_use) = match &self.reclaimed {
-                    Some(before) => (before.all_brought.plus(brought), before.all_in_use.plus(in_use)),
+                    Some(before) => {
+                        (before.all_brought.wrapping_plus(brought), before.all_in_use.wrapping_plus(in_use))
+                    }
                     None => (brought, in_use),
                 };
                 let known = table.reborn();

@@ -25,6 +25,14 @@ impl Amount for i64 {
         self - part
     }
 
+    fn wrapping_plus(self, other: Self) -> Self {
+        self.wrapping_add(other)
+    }
+
+    fn wrapping_minus(self, earlier: Self) -> Self {
+        self.wrapping_sub(earlier)
+    }
+
     fn spare(self, kept: Self) -> Self {
         self - kept.clamp(0, self)
     }

@@ -185,8 +185,11 @@ fn unanswered(me: SiteId, request: Request, doubt: UnknownReason) -> Response {
         }
         Request::Show { .. } => Response::Shown(Err(Refusal::NotReady)),
         // An empty list would read as if there were no quotas.
-        Request::List { .. } | Request::Treaties { .. } | Request::Open | Request::Status | Request::Drain => {
-            Response::NotOpened(Refusal::NotReady)
-        }
+        Request::List { .. }
+        | Request::Treaties { .. }
+        | Request::Open
+        | Request::Status
+        | Request::Drain
+        | Request::Expect(_) => Response::NotOpened(Refusal::NotReady),
     }
 }

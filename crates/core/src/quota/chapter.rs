@@ -107,6 +107,7 @@ impl Chapter for Quotas {
                 let listed = self.list(&after, limit.min(LISTED) as usize);
                 turn.out.responses.push((client, Response::Listed(listed)));
             }
+            Request::Expect(forecasts) => self.expect(turn, forecasts),
             _ => unreachable!("it is not about quotas"),
         }
     }

@@ -8,6 +8,8 @@
 //! - **reactive rounds** (`rounds.rs`): requests wait, and what peers said they have does not suffice or did not come.
 //! - **proactive rounds**: the forecast exceeds what is here while others have enough, and no gift comes.
 //!
+//! A site forecasts by the mean of what was asked for lately. Its driver may tell it what a model expects (`expected.rs`).
+//!
 //! The books: over all sites, Σ tokens + Σ (given − received) + in use = limit, at every moment. `tokens` includes what is
 //! set aside for a round. Tokens of a lost incarnation count as in use,
 //! until an operator reclaims them (`reclaim.rs`).
@@ -17,6 +19,7 @@ mod book;
 mod chapter;
 mod counting;
 mod dead;
+mod expected;
 mod forget;
 mod line;
 mod lookup;

@@ -26,6 +26,8 @@ pub struct Quota {
     pub(super) avantan: Avantan,
     /// What is counted here.
     pub(super) counters: Counters,
+    /// The tokens that were asked for here since the site was opened, granted or not.
+    pub(super) asked: u64,
     /// The totals of gifts between this site and each other, in this generation.
     pub(super) totals: Totals,
     /// What only matters while something goes on; none for a quota at rest, so that many fit into memory.
@@ -180,6 +182,7 @@ impl Quota {
             number,
             avantan: Avantan::default(),
             counters: Counters::default(),
+            asked: 0,
             totals: Totals::default(),
             activity: None,
             wake: NEVER,

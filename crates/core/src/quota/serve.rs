@@ -127,6 +127,7 @@ impl Quotas {
         }
 
         let now = turn.here.now.mono;
+        quota.asked = quota.asked.saturating_add(amount.unsigned_abs());
         let activity = quota.activity(&turn.here);
         activity.demand.note(amount);
         if activity.tick_at > now + RELAXED_TICK {

@@ -14,6 +14,7 @@
 //! | `… [timeout=2s] [max_wait=60s]` | how long it may take, and wait for rights |
 //! | `SITE repeat [at=SITE]`, `SITE ask [N] [at=SITE]` | sends the last operation again; asks what became of it |
 //! | `SITE show QUOTA`, `SITE treaties`, `SITE accept_loss`, `SITE drain` | |
+//! | `SITE expect QUOTA N [for=60s]` | tells it what a model expects |
 //! | `run SPAN` | lets time pass |
 //! | `warm SITE KEY SPAN` | reads an object again and again for so long: its home gives ever longer rights over it |
 //!
@@ -32,7 +33,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use goldenscript::{Argument, Command, Context};
-use slackline_core::api::{Batch, Hold, Operation, Read, Request, Response, Submission};
+use slackline_core::api::{Batch, Forecast, Hold, Operation, Read, Request, Response, Submission};
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId};
 use slackline_core::machine::ClientId;
@@ -192,6 +193,10 @@ impl Stage {
                 Request::Close { site, incarnation, session }
             }
             "drain" => Request::Drain,
+            "expect" => {
+                let (quota, tokens) = (args.word()?, args.number()?);
+                Request::Expect(vec![Forecast { quota, tokens, micros: args.span("for", 60 * SECOND)? }])
+            }
             _ => return Err(format!("a site does not know {what:?}").into()),
         };
         args.end()?;

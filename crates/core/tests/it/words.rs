@@ -3,7 +3,9 @@
 
 use std::fmt::Write as _;
 
-use slackline_core::api::{Answer, Hold, LeafHere, Operation, Outcome, Refusal, Request, Response, SESSION_WINDOW};
+use slackline_core::api::{
+    Answer, Forecast, Hold, LeafHere, Operation, Outcome, Refusal, Request, Response, SESSION_WINDOW,
+};
 use slackline_core::avantan::{self, Lifecycle, Scope};
 use slackline_core::clock::{MILLISECOND, Now};
 use slackline_core::id::{Incarnation, OperationId, SiteId, SiteSet};
@@ -279,6 +281,12 @@ fn request_words(request: &Request) -> String {
         Request::Treaties { .. } => "treaties".to_owned(),
         Request::Status => "status".to_owned(),
         Request::Drain => "drain".to_owned(),
+        Request::Expect(forecasts) => {
+            let each = forecasts.iter().map(|Forecast { quota, tokens, micros }| {
+                format!("expect {tokens} of {quota} within {} s", micros / 1_000_000)
+            });
+            each.collect::<Vec<_>>().join(", ")
+        }
     }
 }
 

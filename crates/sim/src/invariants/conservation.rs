@@ -66,7 +66,7 @@ pub fn sum(
     let all = limit.saturating_add(newest.excess);
 
     let brought = newest.reclaimed.as_ref().map_or(0, |reclaimed| reclaimed.all_brought);
-    let mut sums = Sums { lost: -i128::from(brought), ..Sums::default() };
+    let mut sums = Sums::default();
     for account in accounts {
         let live = is_live(account);
         let mut tokens = 0;
@@ -123,6 +123,8 @@ pub fn sum(
             sums.lost += tokens;
         }
     }
+    // What was brought back is a running total, modulo 2⁶⁴; what is left is less than that.
+    sums.lost = i128::from((sums.lost as i64).wrapping_sub(brought));
     Ok(Some((all, sums)))
 }
 

@@ -91,6 +91,8 @@ pub(crate) struct Settings {
     pub(crate) txns_from: u64,
     /// In some runs no client says anything between these, for longer than sites keep outcomes.
     pub(crate) silence: Option<(u64, u64)>,
+    /// In some runs: the seed of what models say to sites.
+    pub(crate) forecasts: Option<u64>,
 }
 
 /// One run.

@@ -37,6 +37,8 @@ pub(crate) enum Timer {
     Unheard,
     /// A time has come that a caller waits for.
     Caller(usize),
+    /// A site is told what to expect.
+    Forecast,
 }
 
 /// The kind is above this many bits of a token; a position is below.
@@ -63,6 +65,7 @@ impl Timer {
             Timer::Refusals => (14, 0),
             Timer::Unheard => (15, 0),
             Timer::Caller(of) => (16, of),
+            Timer::Forecast => (17, 0),
         };
         kind << POSITION_BITS | of as u64
     }
@@ -87,6 +90,7 @@ impl Timer {
             14 => Timer::Refusals,
             15 => Timer::Unheard,
             16 => Timer::Caller(of),
+            17 => Timer::Forecast,
             _ => Timer::Vigil,
         }
     }
