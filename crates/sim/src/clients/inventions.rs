@@ -151,7 +151,7 @@ impl Simulation {
             lost.push((known.0, Incarnation(known.1.0 - 1)));
         }
         let more = if self.rng.one_in(8) { 1 << 40 } else { 0 };
-        Some(Operation::Reclaim { quota: book.name.clone(), lost, in_use: in_use.max(0) as i64 + more })
+        Some(Operation::Reclaim { quota: book.name.clone(), lost, in_use: (in_use.max(0) as i64).saturating_add(more) })
     }
 
     /// The quota of this part of the run: it does not exist until some client creates it.
