@@ -73,6 +73,9 @@ impl fmt::Display for Refusal {
             Refusal::AboveGrant { amount } => {
                 write!(f, "more is said to be used than was granted: the grant has {amount}")
             }
+            Refusal::AboveLost { at_most: i64::MIN..0 } => f.write_str(
+                "nothing can be reclaimed: the lost sites had taken back more than they had and had granted, of other sites' grants",
+            ),
             Refusal::AboveLost { at_most } => {
                 write!(f, "more is said to be in use than was lost: the lost sites had and had granted {at_most}")
             }

@@ -15,9 +15,10 @@ use crate::waited::Answered;
 /// A site that lost its storage has forgotten its tokens and its grants. Both count as in use until you say how many of them are. The
 /// rest comes back, once. Every site must be reachable.
 ///
-/// With --still-in-use, count each token that the lost site had granted and not taken back when it was lost, also one that was released
-/// at another site since: those books know of the release, not of the grant. Nobody can check what you say. If more is in use, so much
-/// more than the limit may be granted. If you say more, the difference stays in use for good.
+/// With --still-in-use, count each token that the lost site had granted and had not taken back itself, also one that was released at
+/// another site, before or since: those books know of the release, not of the grant. So where tokens are granted at one site and
+/// released at another, nothing in use is no reason to say 0. Nobody can check what you say. If you say too little, so much more than
+/// the limit may be granted. If you say too much, the difference stays in use until somebody releases it by amount.
 ///
 /// Make sure first that no process runs on the storage that you call lost.
 #[derive(Args)]
@@ -77,7 +78,7 @@ async fn one(client: &Client, name: &str, lost: Vec<(SiteId, Incarnation)>, in_u
     let Reclaimed { brought, in_use } = client.quota(name).reclaim(lost, in_use).await.done()?;
     let json = json!({ "outcome": "done", "quota": name, "reclaimed": brought, "still_in_use": in_use });
     let text = format!(
-        "reclaimed {} of {name}; {} of lost storage stay in use until they are released",
+        "reclaimed {} of {name}; {} count as granted by lost storage",
         counted(brought.unsigned_abs(), "token"),
         in_use
     );
@@ -106,7 +107,7 @@ async fn every(client: &Client, lost: &[(SiteId, Incarnation)], is_json: bool) -
 
     let outcome = if refused.is_empty() { "done" } else { "refused" };
     let text = match quotas.len() + refused.len() {
-        0 => "no quota has anything left to reclaim".to_owned(),
+        0 => "nothing to reclaim: no such incarnation is lost, or every quota was done".to_owned(),
         _ => table.render(),
     };
     let json = json!({ "outcome": outcome, "quotas": quotas, "refused": refused });

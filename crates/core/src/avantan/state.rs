@@ -68,7 +68,7 @@ pub struct Reclaimed<A = i64> {
 pub enum Unfit<A = i64> {
     /// More is said to be in use than lost incarnations had.
     Above {
-        /// The most.
+        /// The most; less than nothing where lost incarnations took back more than they granted.
         most: A,
     },
     /// Less is said to be in use than came back to other sites since.
@@ -138,7 +138,7 @@ impl<A: Amount> Table<A> {
         // What an earlier word left in use is not accounted for either, and nobody has lost it.
         let most = accounts.lost.wrapping_minus(before);
         if in_use > most {
-            return Err(Some(Unfit::Above { most: most.max(A::default()) }));
+            return Err(Some(Unfit::Above { most }));
         }
 
         // What was granted by a lost incarnation, and released elsewhere, is back already. In use is never less than nothing.

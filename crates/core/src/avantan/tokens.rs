@@ -49,7 +49,7 @@ impl Amount for i64 {
         Some((before - paid, (over - paid).try_into().ok()?))
     }
 
-    /// Exact although each part is modulo 2⁶⁴: what is lost is less than that.
+    /// Each part is modulo 2⁶⁴, and so is what is lost.
     fn account(all: i128, lines: &[Line]) -> Option<Accounts<Self>> {
         let (mut there, mut spent) = (0i64, 0i64);
         for line in lines {

@@ -60,10 +60,18 @@ impl Quotas {
             }
         }
         match () {
+            // A round would come to nothing.
+            () if is_any_left && unnamed.is_empty() && self.list[at].used_if_agreed(here).is_none() => Ok(false),
             () if !is_any_left => Err(Refusal::NothingLost),
             () if !unnamed.is_empty() => Err(Refusal::AlsoLost { sites: unnamed }),
             () => Ok(true),
         }
+    }
+
+    /// True if a word waits here. What it may wait for, that sites know of an incarnation, is told by no round.
+    pub(super) fn has_word(&self, at: usize) -> bool {
+        let mut admin = self.list[at].activity.iter().flat_map(|activity| &activity.admin);
+        admin.any(|admin| matches!(admin.change, Lifecycle::Reclaim { .. }))
     }
 
     /// Whether the round that a change waits for can be led now. One that never can is refused.
@@ -86,7 +94,10 @@ impl Quotas {
             }
             _ => None,
         };
-        self.refuse_admin(turn, at, |_, admin| refused(admin));
+        let here = turn.here;
+        self.refuse_admin(turn, at, |quotas, admin| {
+            refused(admin).filter(|_| quotas.is_ready(&here, at, admin) == Ok(true))
+        });
     }
 
     /// Refuses the changes for which there is a reason.
@@ -128,14 +139,17 @@ impl Quota {
     }
 }
 
-/// What a change that waits comes to by a round of this kind: only now it is known how much is brought back.
-pub(super) fn aimed(change: Lifecycle, decided: Option<Lifecycle>) -> Lifecycle {
-    match (change, decided) {
-        (Lifecycle::Reclaim { in_use, .. }, Some(decided @ Lifecycle::Reclaim { in_use: said, .. }))
-            if in_use == said =>
-        {
-            decided
+impl Quotas {
+    /// What a change that waits comes to by a value that is out: of what is reclaimed, only now it is known how much is brought back. One that
+    /// says the same of other incarnations comes to nothing by it.
+    pub(super) fn aimed(&self, here: &Here, at: usize, admin: &Admin, out: Option<Lifecycle>) -> Lifecycle {
+        match (admin.change, out) {
+            (Lifecycle::Reclaim { in_use, .. }, Some(out @ Lifecycle::Reclaim { in_use: said, .. }))
+                if in_use == said && self.may_reclaim(here, at, &admin.lost) == Ok(true) =>
+            {
+                out
+            }
+            _ => admin.change,
         }
-        _ => change,
     }
 }

@@ -14,7 +14,6 @@ use std::collections::VecDeque;
 
 use super::book::{Place, Quotas, RELAXED_TICK, SECOND_LOOK, TICK};
 use super::one::{Activity, Admin, Dirty};
-use super::reclaim::aimed;
 use super::serve::{created, is_alone};
 use crate::api::{Outcome, Refusal, UnknownReason};
 use crate::avantan::{Due, Intent, Lifecycle, Message, Moment, Offer, Phase, Progress, Role, Step};
@@ -125,9 +124,10 @@ impl Quotas {
         // when they would have answered halfway: else each site would have moved what the next request there needs.
         let short = activity.needed().saturating_sub(free);
         let horizon = turn.here.longest_round_trip() / HOPE;
+        let has_time = activity.deadline_at >= now.saturating_add(horizon + 2 * turn.here.longest_round_trip());
         match activity.hopes_until {
-            Some(until) if now < until => return,
-            None if activity.returns.forecast(horizon) >= short.saturating_mul(HOPE as i64) => {
+            Some(until) if now < until => return self.list[at].activity(&turn.here).leader.look_at(until),
+            None if has_time && activity.returns.forecast(horizon) >= short.saturating_mul(HOPE as i64) => {
                 let activity = self.list[at].activity(&turn.here);
                 activity.hopes_until = Some(now + horizon);
                 return activity.leader.wait(now, horizon);
@@ -197,7 +197,7 @@ impl Quotas {
             quota: number,
             generation,
             instance,
-            change: aimed(admin.change, Some(lifecycle)),
+            change: self.aimed(&turn.here, at, &admin, Some(lifecycle)),
         });
 
         let now = turn.here.now.mono;
@@ -218,7 +218,7 @@ impl Quotas {
     }
 
     /// Leads the round that the first waiting creation or deletion needs, if none is under way.
-    fn lead_admin(&mut self, turn: &mut Turn, at: usize) {
+    pub(super) fn lead_admin(&mut self, turn: &mut Turn, at: usize) {
         // What is there already needs no round. While the quota is being deleted, what is here may be gone already.
         if !self.list[at].is_closing() {
             self.finish_admin(turn, at);
@@ -520,11 +520,13 @@ impl Quotas {
             let lifecycle = accepted.map(|(_, value)| value.lifecycle);
             let generation = quota.avantan.share.table.generation;
             let (instance, number) = (quota.avantan.share.applied + 1, quota.number);
-            let activity = quota.activity(&turn.here);
-            activity.leader.collect(moment(&turn.here));
+            quota.activity(&turn.here).leader.collect(moment(&turn.here));
             if !matches!(lifecycle, None | Some(Lifecycle::Keep)) {
-                for admin in &mut activity.admin {
-                    let aim = Aim { quota: number, generation, instance, change: aimed(admin.change, lifecycle) };
+                let waiting = self.list[at].activity.iter().flat_map(|activity| &activity.admin);
+                let changes: Vec<_> = waiting.map(|admin| self.aimed(&turn.here, at, admin, lifecycle)).collect();
+                let activity = self.list[at].activity(&turn.here);
+                for (admin, change) in activity.admin.iter_mut().zip(changes) {
+                    let aim = Aim { quota: number, generation, instance, change };
                     if admin.aim.replace(aim) != Some(aim) {
                         turn.out.undecided.push((admin.ticket, aim));
                     }
@@ -714,21 +716,16 @@ impl Quotas {
         }
     }
 
-    /// An instance was decided that changed the limit, or reclaimed what was lost. That is what becomes of changes that wait for the
-    /// same: where one site is all, its value is decided in the step that builds it.
+    /// An instance was decided that changed the limit. That is what becomes of changes that wait for the same: where one site is all,
+    /// its value is decided in the step that builds it.
     fn aim_at_decided(&mut self, at: usize) {
         let quota = &mut self.list[at];
         let (number, share) = (quota.number, &quota.avantan.share);
         let (generation, instance) = (share.table.generation, share.applied);
-        let reclaimed = share.table.reclaimed.as_ref().filter(|reclaimed| reclaimed.instance == instance);
-        let decided = match (share.table.limit.filter(|_| share.table.limited == instance), reclaimed) {
-            (_, Some(reclaimed)) => Lifecycle::Reclaim { brought: reclaimed.brought, in_use: reclaimed.in_use },
-            (Some(limit), None) => Lifecycle::Resize { limit },
-            (None, None) => return,
-        };
+        let Some(limit) = share.table.limit.filter(|_| share.table.limited == instance) else { return };
+        let change = Lifecycle::Resize { limit };
         for admin in quota.activity.iter_mut().flat_map(|activity| &mut activity.admin) {
-            let change = aimed(admin.change, Some(decided));
-            if change == decided {
+            if admin.change == change {
                 admin.aim.get_or_insert(Aim { quota: number, generation, instance, change });
             }
         }

@@ -176,6 +176,9 @@ impl Quotas {
         if !turn.out.admit() {
             return Some(Outcome::Refused(Refusal::Overloaded));
         }
+        if activity.waiting.is_empty() {
+            activity.hopes_until = None;
+        }
         let arrival = activity.waiting.push(request);
         activity.deadline_at = activity.deadline_at.min(deadline);
         self.waits.places.insert(ticket, Place::Line { at: at as u32, arrival });

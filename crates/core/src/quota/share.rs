@@ -398,6 +398,9 @@ impl Quotas {
         }
         self.foresee(turn, at);
         self.pay_excess(turn, at);
+        if self.has_word(at) {
+            self.lead_admin(turn, at);
+        }
 
         // A quota at rest costs no time and little memory, but one about which another site has yet to be told is not at rest.
         let quota = &mut self.list[at];
