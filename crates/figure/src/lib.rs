@@ -10,6 +10,8 @@ const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 440.0;
 /// Room for the labels of axes, the title and the legend: left, top, right, bottom.
 const MARGIN: (f64, f64, f64, f64) = (78.0, 78.0, 24.0, 56.0);
+/// From one line of the legend to the next, in pixels.
+const LINE: f64 = 18.0;
 /// Colours that people with any colour vision tell apart (Okabe and Ito).
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 
@@ -94,7 +96,10 @@ pub fn draw_all(figures: &[Figure], directory: &Path) -> io::Result<Vec<PathBuf>
 impl Figure {
     /// The figure as an SVG document.
     pub fn to_svg(&self) -> String {
-        let (left, top, right, bottom) = MARGIN;
+        let (left, mut top, right, bottom) = MARGIN;
+        let legend = self.legend();
+        // A legend of more lines pushes the figure down.
+        top += legend.last().map_or(0.0, |(_, line)| line * LINE);
         let (x, y) = (self.ruler(|point| point.0, self.x.scale), self.ruler(|point| point.1, self.y.scale));
         let across = |value| left + x.place(value) * (WIDTH - left - right);
         let up = |value| HEIGHT - bottom - y.place(value) * (HEIGHT - top - bottom);
@@ -135,24 +140,46 @@ impl Figure {
         );
 
         // Each name stands beside a piece of its line, in the same colour and dashes.
-        let mut legend = left;
-        for (order, series) in self.series.iter().enumerate() {
+        for ((order, series), (at, line)) in self.series.iter().enumerate().zip(legend) {
             let colour = if series.is_reference { "#777" } else { COLOURS[order % COLOURS.len()] };
-            let dash = if series.is_reference { " stroke-dasharray=\"6 4\"" } else { "" };
-            let line = format!("fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" stroke-linejoin=\"round\"{dash}");
+            let dash = match order / COLOURS.len() {
+                _ if series.is_reference => " stroke-dasharray=\"6 4\"",
+                0 => "",
+                // Colours come again, dotted.
+                _ => " stroke-dasharray=\"2 3\"",
+            };
+            let stroke =
+                format!("fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" stroke-linejoin=\"round\"{dash}");
             let points = series.points.iter().map(|&(x, y)| format!("{:.1} {:.1}", across(x), up(y)));
             let path: Vec<String> = points.collect();
             // A path without points is not well formed; its name still says that there was nothing.
             if !path.is_empty() {
-                let _ = writeln!(out, "<path d=\"M{}\" {line}/>", path.join("L"));
+                let _ = writeln!(out, "<path d=\"M{}\" {stroke}/>", path.join("L"));
             }
-            let _ = writeln!(out, "<path d=\"M{legend} 50h22\" {line}/>");
-            let _ = writeln!(out, "<text x=\"{}\" y=\"54.5\">{}</text>", legend + 28.0, escape(&series.name));
-            // About the width of the text: nothing here measures fonts.
-            legend += 52.0 + 7.2 * series.name.chars().count() as f64;
+            let down = 50.0 + line * LINE;
+            let _ = writeln!(out, "<path d=\"M{at:.1} {down}h22\" {stroke}/>");
+            let name = escape(&series.name);
+            let _ = writeln!(out, "<text x=\"{:.1}\" y=\"{:.1}\">{name}</text>", at + 28.0, down + 4.5);
         }
         out.push_str("</svg>\n");
         out
+    }
+
+    /// Where each name of the legend begins, and in which line, from 0.
+    fn legend(&self) -> Vec<(f64, f64)> {
+        let (left, _, right, _) = MARGIN;
+        let (mut at, mut line) = (left, 0.0);
+        let mut places = Vec::with_capacity(self.series.len());
+        for series in &self.series {
+            // About the width of the text: nothing here measures fonts.
+            let width = 52.0 + 7.2 * series.name.chars().count() as f64;
+            if at > left && at + width > WIDTH - right {
+                (at, line) = (left, line + 1.0);
+            }
+            places.push((at, line));
+            at += width;
+        }
+        places
     }
 
     /// The ruler of one coordinate of all points.
@@ -272,6 +299,26 @@ mod tests {
         let svg = figure.to_svg();
         assert!(svg.contains("a &lt; b") && !svg.contains("NaN") && !svg.contains("inf"));
         assert_eq!(svg.matches("<svg").count(), svg.matches("</svg>").count());
+    }
+
+    #[test]
+    fn long_legend_has_lines_within_the_figure_and_no_two_series_look_alike() {
+        let series =
+            (0..9).map(|at| Series::new(&format!("a-configuration-{at}"), vec![(1.0, 1.0), (2.0, 2.0)])).collect();
+        let x = Axis::new("x", Scale::Linear);
+        let figure = Figure { name: "f".into(), title: "t".into(), x, y: Axis::new("y", Scale::Linear), series };
+        let legend = figure.legend();
+        assert!(legend.iter().all(|(at, _)| at + 52.0 + 7.2 * 17.0 <= WIDTH) && legend[8].1 == 2.0, "{legend:?}");
+        let svg = figure.to_svg();
+        let strokes: Vec<&str> = svg
+            .lines()
+            .filter(|line| line.contains("h22"))
+            .map(|line| line.split_once("stroke=").expect("a line of the legend").1)
+            .collect();
+        let mut different = strokes.clone();
+        different.sort_unstable();
+        different.dedup();
+        assert_eq!((strokes.len(), different.len()), (9, 9));
     }
 
     #[test]

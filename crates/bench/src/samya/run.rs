@@ -201,7 +201,8 @@ fn figures(options: &SamyaOptions, played: &[Played]) -> Vec<Figure> {
             name: name(what),
             title: title.into(),
             x: Axis::new(axis, Scale::Linear),
-            y: Axis::new(counted, Scale::Linear),
+            // What one site does alone is far from what all must agree on.
+            y: Axis::new(counted, if experiment == Experiment::Reads { Scale::Log } else { Scale::Linear }),
             series,
         }
     };
