@@ -6,9 +6,12 @@ use slackline_sim::Costs;
 use super::ask::{Ask, Fault, Heard, System, Told};
 use super::clients::{Clients, Work};
 use super::config::Config;
+use super::course::SamyaOptions;
+use super::experiment::Experiment;
 use super::geography::Globe;
 use super::ledger::{Ledger, Phase};
 use super::play::play;
+use super::run::samya;
 use super::script::Script;
 use crate::report::Run;
 use crate::rtt::Rtt;
@@ -235,6 +238,17 @@ fn books_hold_when_regions_are_lost() {
         let found = run(config, Work::Trace(&trace, None), length, 80, &faults, 1);
         assert!(found.committed > 50, "{config}: {found:?}");
     }
+}
+
+/// Without forecasts the product moves nothing as long as nobody waits.
+#[test]
+fn reactive_product_makes_no_gift_ahead_of_need() {
+    let configs = vec![Config::Slackline, Config::SlacklineReactive];
+    let options = SamyaOptions { configs, seconds: Some(30.0), ..SamyaOptions::new(Experiment::Latency) };
+    let report = samya(&options).expect("it runs");
+    let [ours, reactive] = &report.runs[..] else { unreachable!("there are two") };
+    assert_eq!((ours.local_ratio, reactive.local_ratio), (Some(1.0), Some(1.0)), "nobody waits");
+    assert!(ours.gifts > 0 && (reactive.gifts, reactive.rebalances) == (0, 0), "{ours:?} {reactive:?}");
 }
 
 /// A late grant is given back, and its acquire counts as refused.
