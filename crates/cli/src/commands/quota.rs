@@ -582,9 +582,9 @@ fn shown_text(shown: &Shown) -> String {
     text
 }
 
-/// Prints how many tokens of a quota were asked for at a site, minute by minute
+/// Prints how many tokens were asked for, minute by minute
 ///
-/// A site keeps the last two weeks of the quotas that its configuration names under `[[demand]]`, in memory. A minute in which it was
+/// A site keeps what was asked of it in the last two weeks, of the quotas that its configuration names under `[[demand]]`, in memory. A minute in which it was
 /// not there from the beginning to the end is missing. The output is a series for `slackline-train`.
 #[derive(Args)]
 #[command(after_help = "\
