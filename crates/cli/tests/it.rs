@@ -111,7 +111,7 @@ fn wrong_use_is_one_line_and_status_2() {
         (&["quota", "release", "gpus"], "--grant ID"),
         (&["quota", "release", "gpus", "1", "--grant", "eu-1-1"], "--grant"),
         (&["quota", "frobnicate"], "frobnicate"),
-        (&["quota", "creat"], "'creat'; tip: a similar subcommand exists: 'create'; see"),
+        (&["quota", "acquir"], "'acquir'; tip: a similar subcommand exists: 'acquire'; see"),
         (&["status", "--deadline", "0s"], "longer than nothing"),
         (&["status", "--connect", "nonsense"], "host:port"),
         (&["dev", "--sites", "0"], "a number from 1 to 64 is wanted"),

@@ -584,8 +584,8 @@ fn shown_text(shown: &Shown) -> String {
 
 /// Prints how many tokens were asked for, minute by minute
 ///
-/// A site keeps what was asked of it in the last two weeks, of the quotas that its configuration names under `[[demand]]`, in memory. A minute in which it was
-/// not there from the beginning to the end is missing. The output is a series for `slackline-train`.
+/// A site keeps what was asked of it in the last two weeks, in memory, of the quotas that its configuration names under `[[demand]]`. A
+/// minute in which it was not there from the beginning to the end is missing. The output is a series for `slackline-train`.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
