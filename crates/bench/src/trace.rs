@@ -18,7 +18,7 @@ pub enum Format {
     Openb,
     /// `time_s,site,op,amount`: as it says.
     Events,
-    /// `period,count` for each minute: see [`crate::series`].
+    /// `period,count` for each minute: see the module `series`.
     Series,
 }
 

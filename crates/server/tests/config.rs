@@ -19,13 +19,27 @@ fn example_file_is_a_configuration() {
         .lines()
         .map(|line| {
             let is_key = line.strip_prefix("# ").filter(|rest| {
-                rest.split_once(" = ").is_some_and(|(key, _)| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+                let is_key = |key: &str| key.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+                rest.starts_with("[[") || rest.split_once(" = ").is_some_and(|(key, _)| is_key(key))
             });
             is_key.unwrap_or(line).to_owned() + "\n"
         })
         .collect();
     let config = ServeConfig::parse(&all, Path::new("site.example.toml")).expect("the example's options are right");
     assert_eq!((config.epsilon_us, config.drain_seconds), (Some(10_000), 10));
+    let watched: Vec<_> = config.demand.iter().map(|watched| (watched.quota.as_str(), watched.step_seconds)).collect();
+    assert_eq!(watched, [("gpus", 60)]);
+}
+
+#[test]
+fn demand_of_what_is_no_quota_or_stands_twice_is_refused() {
+    let with = |demand: &str| refused(&format!("{EXAMPLE}\n{demand}"));
+    let twice = with("[[demand]]\nquota = \"gpus\"\n[[demand]]\nquota = \"gpus\"\n");
+    assert!(twice.contains("demand[1].quota") && twice.contains("twice"), "{twice}");
+    let nameless = with("[[demand]]\nquota = \"\"\n");
+    assert!(nameless.contains("demand[0].quota") && nameless.contains("no name"), "{nameless}");
+    let step = with("[[demand]]\nquota = \"gpus\"\nstep_seconds = 0\n");
+    assert!(step.contains("demand[0].step_seconds"), "{step}");
 }
 
 #[test]
