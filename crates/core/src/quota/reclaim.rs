@@ -15,6 +15,8 @@
 //!
 //! It is done once: what was said to be in use is noted in the table, and no later word brings it back.
 
+use std::collections::VecDeque;
+
 use super::book::Quotas;
 use super::one::{Admin, Quota};
 use crate::api::{Outcome, Refusal};
@@ -60,8 +62,6 @@ impl Quotas {
             }
         }
         match () {
-            // A round would come to nothing.
-            () if is_any_left && unnamed.is_empty() && self.list[at].used_if_agreed(here).is_none() => Ok(false),
             () if !is_any_left => Err(Refusal::NothingLost),
             () if !unnamed.is_empty() => Err(Refusal::AlsoLost { sites: unnamed }),
             () => Ok(true),
@@ -78,8 +78,26 @@ impl Quotas {
     pub(super) fn is_ready(&self, here: &Here, at: usize, admin: &Admin) -> Result<bool, Refusal> {
         match admin.change {
             // A value that carries it out may be accepted already.
-            Lifecycle::Reclaim { .. } if admin.aim.is_none() => self.may_reclaim(here, at, &admin.lost),
+            // Where this site itself can tell no books, a round would come to nothing.
+            Lifecycle::Reclaim { .. } if admin.aim.is_none() => {
+                let may_reclaim = self.may_reclaim(here, at, &admin.lost)?;
+                Ok(may_reclaim && self.list[at].used_if_agreed(here).is_some())
+            }
             _ => Ok(true),
+        }
+    }
+
+    /// What a change that waits comes to by a value that is out: of what is reclaimed, only now it is known how much is brought back. One that
+    /// says the same of other incarnations comes to nothing by it. That goes by the table alone, which is the same from the election to the
+    /// value: an incarnation that shows itself in between changes nothing for who asked.
+    pub(super) fn aimed(&self, here: &Here, at: usize, admin: &Admin, out: Option<Lifecycle>) -> Lifecycle {
+        match (admin.change, out) {
+            (Lifecycle::Reclaim { in_use, .. }, Some(out @ Lifecycle::Reclaim { in_use: said, .. }))
+                if in_use == said && self.may_reclaim(here, at, &admin.lost) == Ok(true) =>
+            {
+                out
+            }
+            _ => admin.change,
         }
     }
 
@@ -112,7 +130,7 @@ impl Quotas {
             return;
         }
         let admin = std::mem::take(&mut activity.admin);
-        let mut left = std::collections::VecDeque::with_capacity(admin.len());
+        let mut left = VecDeque::with_capacity(admin.len());
         for admin in admin {
             match reason(self, &admin) {
                 Some(refusal) => self.finish(turn, admin.ticket, Outcome::Refused(refusal)),
@@ -136,20 +154,5 @@ impl Quota {
         });
         // Modulo 2⁶⁴, as the line has it.
         is_agreed.then(|| self.counters.acquired.wrapping_sub(self.counters.released) as i64)
-    }
-}
-
-impl Quotas {
-    /// What a change that waits comes to by a value that is out: of what is reclaimed, only now it is known how much is brought back. One that
-    /// says the same of other incarnations comes to nothing by it.
-    pub(super) fn aimed(&self, here: &Here, at: usize, admin: &Admin, out: Option<Lifecycle>) -> Lifecycle {
-        match (admin.change, out) {
-            (Lifecycle::Reclaim { in_use, .. }, Some(out @ Lifecycle::Reclaim { in_use: said, .. }))
-                if in_use == said && self.may_reclaim(here, at, &admin.lost) == Ok(true) =>
-            {
-                out
-            }
-            _ => admin.change,
-        }
     }
 }

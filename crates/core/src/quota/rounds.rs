@@ -786,8 +786,8 @@ impl Quotas {
             }
             // The same of what was reclaimed.
             Lifecycle::Reclaim { brought, in_use } => {
-                let reclaimed = table.reclaimed.as_ref().filter(|reclaimed| reclaimed.instance >= aim.instance);
-                match reclaimed {
+                let last = table.reclaimed.as_ref().filter(|last| last.instance >= aim.instance);
+                match last {
                     _ if is_gone => Some(Outcome::Unknown(UnknownReason::Forgotten)),
                     Some(last) if last.instance > aim.instance => Some(Outcome::Unknown(UnknownReason::Forgotten)),
                     Some(last) if (last.brought, last.in_use) == (brought, in_use) => {

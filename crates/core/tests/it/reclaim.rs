@@ -4,7 +4,7 @@ use slackline_core::api::{Operation, Outcome, Refusal};
 use slackline_core::clock::SECOND;
 use slackline_core::id::{Incarnation, SiteSet};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, DELAY};
 use crate::quotas::{acquire, create, granted, release};
 
 const US: usize = 0;
@@ -195,4 +195,21 @@ fn tokens_that_come_back_pay_the_excess_first() {
     let shown = cluster.show(US, "gpus");
     assert_eq!((shown.limit, shown.excess, shown.in_use_min), (55, 0, 50));
     assert!(granted(&cluster.done(AP, acquire(5))));
+}
+
+/// Two operators at one site say the same number, of different incarnations.
+#[test]
+fn word_is_not_answered_by_the_round_of_another() {
+    let mut cluster = with_twenty_granted();
+    let had = cluster.tokens(AP, "gpus");
+    lose(&mut cluster, AP);
+    let first = cluster.submit(US, reclaim(&[(AP, 1)], 20));
+    // The value is out, and not decided.
+    cluster.run(5 * DELAY / 2);
+    assert_eq!(cluster.outcome(US, first), None);
+    let second = cluster.submit(US, reclaim(&[(EU, 1)], 20));
+    cluster.run(SECOND);
+    assert_eq!(cluster.outcome(US, first), Some(Outcome::Reclaimed { brought: had, in_use: 20 }));
+    let answer = cluster.outcome(US, second);
+    assert_eq!(answer, Some(refused(Refusal::IncarnationLives)), "told what another's round has done");
 }
