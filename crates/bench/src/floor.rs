@@ -139,7 +139,7 @@ impl Sample {
         let opened = sample.ask(Request::Open);
         let session = opened.iter().find_map(Ahead::opened).map(|session| session.after(FIRST - 1));
         sample.session = Some(session.ok_or_else(|| format!("it opens no session: {opened:?}"))?);
-        sample.carry_out(vec![Operation::Create { quota: QUOTA.into(), limit: LIMIT }])?;
+        sample.carry_out(vec![Operation::create(QUOTA, LIMIT)])?;
         Ok(sample)
     }
 

@@ -272,7 +272,7 @@ fn simulate(options: &HotOptions, callers: usize) -> Measured {
     // A session first, then the quota.
     crowd.send(&mut world);
     pass(&mut world, &mut crowd, 10_000);
-    crowd.submit(&mut world, Command::Create { quota: NAME.into(), limit: LIMIT });
+    crowd.submit(&mut world, Command::create(NAME, LIMIT));
     crowd.send(&mut world);
     pass(&mut world, &mut crowd, 100_000);
     assert!(crowd.created, "the quota must be created");

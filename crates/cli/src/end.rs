@@ -12,6 +12,7 @@ use slackline::{
 };
 
 use crate::described::Described;
+use crate::duration;
 use crate::output::{safe, safe_line};
 use crate::waited::Answered;
 
@@ -307,7 +308,11 @@ fn advice(reason: &Reason) -> String {
             "; `slackline treaty drop` ends that one, and --replace puts this one in its place"
         }
         Reason::UnknownQuota => "; create it with `slackline quota create`, or see `slackline quota list`",
+        Reason::Exhausted { retry_after: Some(after), .. } => {
+            return format!("; they are refilled: try again in {}", duration::words(*after));
+        }
         Reason::Exhausted { .. } => "; try again when some are released, or ask for fewer",
+        Reason::RefillDiffers { .. } => "; use that refill, or delete the quota first",
         Reason::LimitDiffers { .. } => "; use that limit, or delete the quota first",
         Reason::AboveOut { .. } => "; release what was acquired",
         Reason::AboveLimit { .. } => "; ask for fewer",
@@ -374,7 +379,11 @@ fn is_wrong_use(reason: &Reason) -> bool {
 /// A reason for programs: its word, and its details.
 fn reason_json(reason: &Reason) -> Value {
     let mut json = match reason {
-        Reason::Exhausted { asked } => json!({ "asked": asked }),
+        Reason::Exhausted { asked, retry_after: None } => json!({ "asked": asked }),
+        Reason::Exhausted { asked, retry_after: Some(after) } => {
+            json!({ "asked": asked, "retry_after_ms": after.as_millis() as u64 })
+        }
+        Reason::RefillDiffers { refill } => json!({ "refill_per_second": *refill as f64 / 1e6 }),
         Reason::LimitDiffers { limit } | Reason::AboveLimit { limit } => json!({ "limit": limit }),
         Reason::AboveOut { at_most } => json!({ "at_most": at_most }),
         Reason::AboveGrant { amount } => json!({ "amount": amount }),
@@ -458,7 +467,7 @@ mod tests {
         let json = |reason| Finish::Refused(Refused { reason, operation: None }).json();
         let sites = || vec!["us".to_owned(), "eu".to_owned()];
         for (reason, code, field, value) in [
-            (Reason::Exhausted { asked: sites() }, "exhausted", "asked", json!(["us", "eu"])),
+            (Reason::Exhausted { asked: sites(), retry_after: None }, "exhausted", "asked", json!(["us", "eu"])),
             (Reason::LimitDiffers { limit: 7 }, "limit_differs", "limit", json!(7)),
             (Reason::AboveOut { at_most: 5 }, "above_out", "at_most", json!(5)),
             (Reason::AboveLimit { limit: 7 }, "above_limit", "limit", json!(7)),

@@ -248,6 +248,27 @@ impl Call<Acquire> {
     }
 }
 
+/// A refill in millionths of a token a second; none if it is out of range: below one of them, or above 2⁶⁴.
+pub fn refill_millionths(tokens: u64, period: Duration) -> Option<u64> {
+    let rate = (u128::from(tokens) * 1_000_000_000_000).checked_div(period.as_micros())?;
+    u64::try_from(rate).ok().filter(|rate| *rate > 0)
+}
+
+impl Call<Create> {
+    /// Has the quota refill by itself: what was granted comes back, `tokens` in each `period`, over all sites, and nobody gives it back. So in
+    /// any time T at most its limit and what is refilled in T is granted. A rate of less than one token in 1,000,000 s counts as
+    /// zero, which is [refused](Reason::InvalidAmount).
+    pub fn refill(mut self, tokens: u64, period: Duration) -> Self {
+        match (refill_millionths(tokens, period), &mut self.command) {
+            (Some(rate), Command::Create { charter, .. }) => charter.refill = rate,
+            // A limit that is never granted: the call is refused before it is sent.
+            (_, Command::Create { limit, .. }) => *limit = 0,
+            _ => {}
+        }
+        self
+    }
+}
+
 impl Call<Release> {
     /// Sets the longest time for which the call stays with a site that says nothing; then it is handed over to the client. See
     /// [`Patience`].
@@ -299,7 +320,7 @@ impl<K: Kind> IntoFuture for Call<K> {
 fn objection(command: &Command) -> Option<Reason> {
     let (quota, amount) = match command {
         Command::Acquire { quota, amount, .. } | Command::Release { quota, amount } => (quota, *amount),
-        Command::Create { quota, limit } | Command::SetLimit { quota, limit } => (quota, *limit),
+        Command::Create { quota, limit, .. } | Command::SetLimit { quota, limit } => (quota, *limit),
         Command::Reclaim { quota, in_use, .. } => (quota, in_use.saturating_add(1)),
         Command::Delete { quota } => (quota, 1),
         Command::ReleaseGrant { used, .. } => return (*used < 0).then_some(Reason::InvalidAmount),

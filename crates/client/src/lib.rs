@@ -69,7 +69,7 @@ mod treaties;
 pub use asking::{Effect, SiteStatus};
 pub use call::{
     AcceptLoss, Acquire, Call, Calling, Create, Delete, Extend, Kind, Limit, Reclaim, Reclaimed, Release, ReleaseGrant,
-    SetLimit,
+    SetLimit, refill_millionths,
 };
 pub use client::Client;
 pub use explain::{End, Explanation, PartAsked, RightUsed, Step, What};
@@ -80,6 +80,7 @@ pub use quota::{Demand, DemandMinute, Known, KnownSite, Listed, Quota, Shown, Sh
 pub use slackline_core::api::{PeerStatus, Readiness, Status};
 pub use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId};
 pub use slackline_core::object::{Cause, Derived, Value};
+pub use slackline_core::words::per_second;
 pub use slackline_session::key::{Key, ParseKeyError};
 pub use slackline_session::memoized;
 pub use slackline_session::metric::{Metric, Statement};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use slackline_core::api::{self, Hold, Refusal, is_name};
+use slackline_core::avantan::Charter;
 use slackline_core::id::{Incarnation, SiteId};
 use slackline_session::call::Place;
 use slackline_session::command::Command;
@@ -112,9 +113,10 @@ impl Quota {
         self.call(Command::Release { quota: self.name.clone(), amount })
     }
 
-    /// Creates the quota with so many tokens. Creating it again with the same limit is done, with another one refused.
+    /// Creates the quota with so many tokens. Creating it again with the same limit and [refill](Call::refill) is done, with others
+    /// refused.
     pub fn create(&self, limit: i64) -> Call<Create> {
-        self.call(Command::Create { quota: self.name.clone(), limit })
+        self.call(Command::Create { quota: self.name.clone(), limit, charter: Charter::default() })
     }
 
     /// Gives the quota another limit, at once, while it is in use. Needs a majority of the sites. If more is in use than a lower limit,
@@ -280,6 +282,8 @@ pub struct Shown {
     pub gifts: u64,
     /// Releases beyond what was acquired, as far as the sites can tell: some client released what it never had.
     pub released_above: i64,
+    /// The rate at which it refills, in millionths of a token a second; zero if it does not.
+    pub refill: u64,
     /// The site that counted.
     pub counted_by: String,
 }
@@ -317,6 +321,7 @@ impl Shown {
             gifts: shown.gifts,
             excess: shown.excess,
             released_above: shown.released_above,
+            refill: shown.refill,
             counted_by,
         }
     }
@@ -336,6 +341,8 @@ pub struct Known {
     pub at_most: i64,
     /// The number in use, by what each site last said that it has.
     pub estimate: i64,
+    /// The rate at which it refills, in millionths of a token a second; zero if it does not.
+    pub refill: u64,
     /// What is known of each site.
     pub sites: Vec<KnownSite>,
     /// The site that told.
@@ -367,6 +374,7 @@ impl Known {
             at_most: shown.in_use_max,
             // A site of the version before counts.
             estimate: shown.estimate.unwrap_or(shown.in_use_max),
+            refill: shown.refill,
             sites: shown.sites.into_iter().map(site).collect(),
             told_by,
         }

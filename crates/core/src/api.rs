@@ -6,6 +6,7 @@
 //! not possible, the answer is unknown. One refusal may not be recorded yet: that of a new operation by a site whose disk has
 //! no room ([`Refusal::is_recorded`]).
 
+use crate::avantan::Charter;
 pub use crate::bounds::NAME_BYTES;
 use crate::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId, SiteSet};
 use crate::object::trace::Trace;
@@ -71,12 +72,14 @@ pub enum Operation {
         /// The time, in microseconds; 1 ms to 400 days.
         micros: u64,
     },
-    /// Creates a quota. Creating it again with the same limit is done, with another one refused.
+    /// Creates a quota. Creating it again with the same limit and refill is done, with others refused.
     Create {
         /// The quota's name: 1 to 256 bytes, no control characters.
         quota: String,
         /// The number of its tokens, at least 1.
         limit: i64,
+        /// What else it is; stays as it is while the quota exists.
+        charter: Charter,
     },
     /// Gives a quota another limit, at once, while it is in use. What is in use beyond a lower one is in excess, and nothing is
     /// granted until it is back.
@@ -107,6 +110,13 @@ pub enum Operation {
     /// Says that the objects of earlier incarnations of the site are gone for good, so that what is not there is known to be
     /// absent.
     AcceptLoss,
+}
+
+impl Operation {
+    /// Creates a quota of this limit that is nothing special.
+    pub fn create(quota: impl Into<String>, limit: i64) -> Self {
+        Self::Create { quota: quota.into(), limit, charter: Charter::default() }
+    }
 }
 
 /// The outcome of an operation.
@@ -175,6 +185,8 @@ pub enum Refusal {
     Exhausted {
         /// The members that the decision rests on.
         asked: SiteSet,
+        /// The time in which there will be enough if nobody else takes any, in milliseconds; none if the quota does not refill.
+        retry_after: Option<u32>,
     },
     /// More is asked for than the quota has tokens in all: that can never be granted.
     AboveLimit {
@@ -190,6 +202,13 @@ pub enum Refusal {
         /// The limit that it has.
         limit: i64,
     },
+    /// The quota exists with another refill.
+    RefillDiffers {
+        /// The rate that it has, in millionths of a token a second; zero if it does not refill.
+        refill: u64,
+    },
+    /// The quota refills by itself: nothing of it is held or given back.
+    Refills,
     /// More tokens were to be released than can be granted.
     AboveOut {
         /// The most tokens that can be granted now, as far as this site can tell.
@@ -592,6 +611,8 @@ pub struct Shown {
     pub gifts: u64,
     /// Releases beyond what was acquired, as far as the sites can tell: some client released what it never had.
     pub released_above: i64,
+    /// The rate at which it refills, in millionths of a token a second; zero if it does not.
+    pub refill: u64,
 }
 
 /// One site's share of a quota.

@@ -30,6 +30,38 @@ pub const MILLISECOND: u64 = 1_000;
 /// microseconds. Between two exchanges clocks that merely drift come nowhere near it.
 const STEP: u64 = SECOND / 2;
 
+/// Time that has passed by the slower of the two clocks, step by step: a clock that is set forward or runs too fast adds nothing to
+/// it, and one that is set back takes nothing away.
+#[derive(Clone, Copy, Debug)]
+pub struct Slower {
+    /// The time of the last step.
+    at: Now,
+    /// The time that has passed up to then, in microseconds.
+    micros: u64,
+}
+
+impl Slower {
+    /// The least time between two steps, in microseconds. Each may lose what the clocks' readings are apart by chance, about one.
+    const STEP: u64 = 5 * MILLISECOND;
+
+    /// No time has passed at `now`.
+    pub fn new(now: Now) -> Self {
+        Self { at: now, micros: 0 }
+    }
+
+    /// The time that has passed up to `now`, or a little before.
+    #[inline]
+    pub fn advance(&mut self, now: Now) -> u64 {
+        let by_mono = now.mono.saturating_sub(self.at.mono);
+        if by_mono >= Self::STEP {
+            let by_wall = u64::try_from(now.wall.saturating_sub(self.at.wall)).unwrap_or(0);
+            self.micros += by_mono.min(by_wall);
+            self.at = now;
+        }
+        self.micros
+    }
+}
+
 /// The result of one exchange with a peer: how far its wall clock is from this site's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offset {
@@ -113,6 +145,18 @@ fn lead(now: Now) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slower_clock_counts_and_a_clock_that_is_set_counts_for_nothing() {
+        let start = Now { wall: 5_000_000, mono: 100 };
+        let mut slower = Slower::new(start);
+        let later = |wall: i64, mono: u64| Now { wall: start.wall + wall, mono: start.mono + mono };
+        assert_eq!(slower.advance(later(4_000, 4_000)), 0, "a step is longer");
+        assert_eq!(slower.advance(later(9_000, 10_000)), 9_000);
+        assert_eq!(slower.advance(later(3_600_000_000, 20_000)), 19_000, "the wall clock was set an hour forward");
+        assert_eq!(slower.advance(later(40_000, 30_000)), 19_000, "and back");
+        assert_eq!(slower.advance(later(50_000, 90_000)), 29_000);
+    }
 
     #[test]
     fn step_of_our_own_clock_shows_at_once_and_drift_does_not() {

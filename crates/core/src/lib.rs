@@ -54,4 +54,4 @@ pub mod stats;
 pub mod turn;
 pub mod txn;
 pub mod warranty;
-mod words;
+pub mod words;

@@ -33,6 +33,8 @@ pub struct Metrics {
     pub gifts_ahead: u64,
     /// Gifts sent because this site stops.
     pub gifts_leaving: u64,
+    /// Times that a backlog was handed over to another site, to be refilled there.
+    pub backlog_handed: u64,
     /// Gifts received.
     pub gifts_received: u64,
     /// Transactions committed that this site coordinated, by the number of phases.

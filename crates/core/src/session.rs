@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 
 use crate::api::{Operation, Outcome, Refusal, SESSION_WINDOW, UnknownReason};
-use crate::avantan::Lifecycle;
+use crate::avantan::{Charter, Lifecycle};
 use crate::clock::SECOND;
 use crate::codec::{Cursor, Malformed, put_i64, put_u64};
 use crate::id::{GrantId, Incarnation, SessionId, SiteId, SiteSet};
@@ -770,10 +770,14 @@ pub fn digest(operation: &Operation) -> u64 {
             of_grant(grant, &mut mix);
             mix(*micros);
         }
-        Operation::Create { quota, limit } => {
+        Operation::Create { quota, limit, charter } => {
             mix(4);
             text(quota, &mut mix);
             mix(*limit as u64);
+            // One of nothing special has the digest that it always had.
+            if charter.refill != 0 {
+                mix(charter.refill);
+            }
         }
         Operation::Delete { quota } => {
             mix(5);
@@ -796,7 +800,7 @@ pub fn digest(operation: &Operation) -> u64 {
             mix(*limit as u64);
         }
         Operation::Reclaim { quota, lost, in_use } => {
-            mix(9);
+            mix(10);
             text(quota, &mut mix);
             mix(*in_use as u64);
             for (site, incarnation) in lost {
@@ -856,7 +860,7 @@ pub fn encode_undecided(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64,
     put_i64(
         out,
         match aim.change {
-            Lifecycle::Create { limit } => limit,
+            Lifecycle::Create { limit, .. } => limit,
             Lifecycle::Delete | Lifecycle::Keep => 0,
             Lifecycle::Resize { limit } => -limit,
             Lifecycle::Reclaim { .. } => i64::MIN,
@@ -865,6 +869,11 @@ pub fn encode_undecided(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64,
     if let Lifecycle::Reclaim { brought, in_use } = aim.change {
         put_i64(out, brought);
         put_i64(out, in_use);
+    }
+    if let Lifecycle::Create { charter, .. } = aim.change
+        && charter != Charter::default()
+    {
+        charter.encode(out);
     }
 }
 
@@ -896,7 +905,10 @@ pub fn encode_row(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, outco
             out.push(4);
             let (kind, detail) = match refusal {
                 Refusal::UnknownQuota => (0, 0),
-                Refusal::Exhausted { asked } => (1, asked.0),
+                Refusal::Exhausted { asked, retry_after: None } => (1, asked.0),
+                Refusal::Exhausted { asked, .. } => (24, asked.0),
+                Refusal::RefillDiffers { refill } => (25, *refill),
+                Refusal::Refills => (26, 0),
                 Refusal::InvalidAmount => (2, 0),
                 Refusal::InvalidName => (3, 0),
                 Refusal::LimitDiffers { limit } => (4, *limit as u64),
@@ -923,6 +935,9 @@ pub fn encode_row(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, outco
             };
             out.push(kind);
             put_u64(out, detail);
+            if let Refusal::Exhausted { retry_after: Some(after), .. } = refusal {
+                put_u64(out, u64::from(*after));
+            }
         }
         Outcome::Committed { phases } => {
             out.push(7);
@@ -972,7 +987,7 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
             let (kind, detail) = (cursor.u8()?, cursor.u64()?);
             Outcome::Refused(match kind {
                 0 => Refusal::UnknownQuota,
-                1 => Refusal::Exhausted { asked: SiteSet(detail) },
+                1 => Refusal::Exhausted { asked: SiteSet(detail), retry_after: None },
                 2 => Refusal::InvalidAmount,
                 3 => Refusal::InvalidName,
                 4 => Refusal::LimitDiffers { limit: detail as i64 },
@@ -995,6 +1010,9 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
                 21 => Refusal::AlsoLost { sites: SiteSet(detail) },
                 22 => Refusal::AboveLost { at_most: detail as i64 },
                 23 => Refusal::BelowReleased { at_least: detail as i64 },
+                24 => Refusal::Exhausted { asked: SiteSet(detail), retry_after: Some(cursor.u32()?) },
+                25 => Refusal::RefillDiffers { refill: detail },
+                26 => Refusal::Refills,
                 _ => return Err(Malformed),
             })
         }
@@ -1015,7 +1033,10 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
         let (quota, generation, instance) = (cursor.u64()?, cursor.u32()?, cursor.u64()?);
         let change = match cursor.i64()? {
             0 => Lifecycle::Delete,
-            limit if limit > 0 => Lifecycle::Create { limit },
+            limit if limit > 0 => {
+                let charter = if cursor.0.is_empty() { Charter::default() } else { Charter::decode(&mut cursor)? };
+                Lifecycle::Create { limit, charter }
+            }
             i64::MIN => Lifecycle::Reclaim { brought: cursor.i64()?, in_use: cursor.i64()? },
             limit => Lifecycle::Resize { limit: limit.checked_neg().ok_or(Malformed)? },
         };

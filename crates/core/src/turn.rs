@@ -105,6 +105,8 @@ pub struct Here<'a> {
     pub now: Now,
     /// The site's uptime over all lives, in microseconds.
     pub uptime: u64,
+    /// The time since the site was opened by the slower of its two clocks, in microseconds.
+    pub steady: u64,
     /// The site and its members.
     pub site: Membership<'a>,
     /// This site's position among the members.
@@ -189,6 +191,17 @@ impl<'a> Out<'a> {
 }
 
 impl Here<'_> {
+    /// True if what is given to the member at this position would be of use there.
+    pub fn takes_gifts(&self, position: usize) -> bool {
+        let peer = &self.peers[position];
+        peer.is_up(self.now) && !peer.leaving && peer.incarnation > Incarnation(0)
+    }
+
+    /// True if nothing ever comes from other sites.
+    pub fn is_alone(&self) -> bool {
+        !self.config.redistribute || self.peers.len() == 1
+    }
+
     /// The longest round trip to a peer that is up, in microseconds; a guess before anything was measured.
     pub fn longest_round_trip(&self) -> u64 {
         let measured = self.peers.iter().filter(|peer| peer.is_up(self.now));
@@ -398,7 +411,8 @@ mod tests {
             let peer = |(site, offset): (&SiteId, Option<Offset>)| Peer { site: *site, offset, ..Peer::default() };
             let peers: Vec<Peer> = members.iter().zip(offsets).map(peer).collect();
             let site = Membership { me: members[0], incarnation: Incarnation(1), members: &members };
-            let here = Here { now, uptime: 0, site, position: 0, peers: &peers, config: &config, has_room: true };
+            let here =
+                Here { now, uptime: 0, steady: 0, site, position: 0, peers: &peers, config: &config, has_room: true };
             let since_now = |time: Option<i64>| time.map(|time| time - now.wall);
             (since_now(here.agreed()), since_now(here.agreed_at_most()), here.has_majority_within(SECOND))
         };

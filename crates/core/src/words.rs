@@ -25,6 +25,10 @@ impl Refusal {
                 ("invalid_name", "the name is not valid: use 1 to 256 bytes without control characters")
             }
             Refusal::LimitDiffers { .. } => ("limit_differs", "the quota exists with another limit"),
+            Refusal::RefillDiffers { .. } => ("refill_differs", "the quota exists with another refill"),
+            Refusal::Refills => {
+                ("refills", "the quota refills by itself: nothing of it is held for a time, settled or released")
+            }
             Refusal::AboveOut { .. } => ("above_out", "cannot release more tokens than are granted"),
             Refusal::AboveLimit { .. } => ("above_limit", "more tokens than the quota has"),
             Refusal::UnknownGrant => (
@@ -62,11 +66,24 @@ impl Refusal {
     }
 }
 
+/// A rate in millionths a second, as a decimal number a second.
+pub fn per_second(millionths: u64) -> String {
+    let (whole, part) = (millionths / 1_000_000, millionths % 1_000_000);
+    match part {
+        0 => whole.to_string(),
+        _ => format!("{whole}.{}", format!("{part:06}").trim_end_matches('0')),
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::AboveLimit { limit } => write!(f, "more tokens than the quota has: its limit is {limit}"),
             Refusal::LimitDiffers { limit } => write!(f, "the quota exists already, with the limit {limit}"),
+            Refusal::RefillDiffers { refill: 0 } => f.write_str("the quota exists already, and does not refill"),
+            Refusal::RefillDiffers { refill } => {
+                write!(f, "the quota exists already, and refills at {} tokens a second", per_second(*refill))
+            }
             Refusal::AboveOut { at_most } => {
                 write!(f, "cannot release so many tokens: at most {at_most} are granted, as far as its site can tell")
             }

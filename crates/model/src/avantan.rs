@@ -422,7 +422,8 @@ impl<A: Spent> Model for Setup<A> {
             if at < self.leaders && share.applied < self.last() && promised < self.ballots {
                 match share.table.limit.is_some() {
                     true => actions.extend(self.intents.iter().map(|intent| Action::Start(at, *intent))),
-                    false => actions.push(Action::Start(at, Intent::Create { limit: self.limit() })),
+                    false => actions
+                        .push(Action::Start(at, Intent::Create { limit: self.limit(), charter: Default::default() })),
                 }
             }
 

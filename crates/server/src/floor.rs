@@ -255,6 +255,7 @@ impl Floor {
             gifts: 0,
             released_above: 0,
             excess: 0,
+            refill: 0,
         }
     }
 }

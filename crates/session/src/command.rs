@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slackline_core::api::{Hold, Operation, Outcome, Refusal};
+use slackline_core::avantan::Charter;
 use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId};
 use slackline_core::object::Transaction;
 
@@ -54,6 +55,8 @@ pub enum Command {
         quota: Arc<str>,
         /// The number of its tokens.
         limit: i64,
+        /// What else it is.
+        charter: Charter,
     },
     /// Gives a quota another limit.
     SetLimit {
@@ -88,6 +91,11 @@ pub enum Command {
 }
 
 impl Command {
+    /// Creates a quota of this limit that is nothing special.
+    pub fn create(quota: impl Into<Arc<str>>, limit: i64) -> Self {
+        Self::Create { quota: quota.into(), limit, charter: Charter::default() }
+    }
+
     /// Commits a transaction.
     pub fn commit(transaction: Transaction) -> Self {
         let bytes = transaction.bytes();
@@ -109,7 +117,9 @@ impl Command {
             Command::Release { quota, amount } => Operation::Release { quota: String::from(&**quota), amount: *amount },
             Command::ReleaseGrant { grant, used } => Operation::ReleaseGrant { grant: *grant, used: *used },
             Command::ExtendGrant { grant, micros } => Operation::ExtendGrant { grant: *grant, micros: *micros },
-            Command::Create { quota, limit } => Operation::Create { quota: String::from(&**quota), limit: *limit },
+            Command::Create { quota, limit, charter } => {
+                Operation::Create { quota: String::from(&**quota), limit: *limit, charter: *charter }
+            }
             Command::SetLimit { quota, limit } => Operation::SetLimit { quota: String::from(&**quota), limit: *limit },
             Command::Reclaim { quota, lost, in_use } => {
                 let quota = String::from(&**quota);

@@ -217,6 +217,8 @@ pub enum Reason {
     Exhausted {
         /// The sites that were asked.
         asked: Vec<String>,
+        /// The time in which there will be enough if nobody else takes any; none if the quota does not refill.
+        retry_after: Option<Duration>,
     },
     /// More is asked for than the quota has tokens in all: that can never be granted.
     AboveLimit {
@@ -232,6 +234,13 @@ pub enum Reason {
         /// The limit that it has.
         limit: i64,
     },
+    /// The quota exists with another refill.
+    RefillDiffers {
+        /// The rate that it has, in millionths of a token a second; zero if it does not refill.
+        refill: u64,
+    },
+    /// The quota refills by itself: nothing of it is held for a time, settled or released.
+    Refills,
     /// More tokens were to be released than can be granted.
     AboveOut {
         /// The most tokens that can be granted now, as far as the site can tell.
@@ -452,8 +461,9 @@ impl fmt::Display for Aborted {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::Exhausted { asked } if !asked.is_empty() => {
-                write!(f, "{} (sites asked: {})", Refusal::Exhausted { asked: SiteSet::default() }, asked.join(", "))
+            Reason::Exhausted { asked, .. } if !asked.is_empty() => {
+                let refusal = Refusal::Exhausted { asked: SiteSet::default(), retry_after: None };
+                write!(f, "{refusal} (sites asked: {})", asked.join(", "))
             }
             Reason::Unreachable { missing } => {
                 write!(f, "{}: {}", Refusal::Unreachable { missing: SiteSet::default() }, missing.join(", "))
@@ -494,7 +504,9 @@ impl Reason {
     fn refusal(&self) -> Option<Refusal> {
         Some(match *self {
             Reason::UnknownQuota => Refusal::UnknownQuota,
-            Reason::Exhausted { .. } => Refusal::Exhausted { asked: SiteSet::default() },
+            Reason::Exhausted { .. } => Refusal::Exhausted { asked: SiteSet::default(), retry_after: None },
+            Reason::RefillDiffers { refill } => Refusal::RefillDiffers { refill },
+            Reason::Refills => Refusal::Refills,
             Reason::InvalidAmount => Refusal::InvalidAmount,
             Reason::InvalidName => Refusal::InvalidName,
             Reason::LimitDiffers { limit } => Refusal::LimitDiffers { limit },
@@ -536,7 +548,12 @@ impl Reason {
     pub fn of(refusal: Refusal, lane: u16, topology: &Topology) -> Self {
         match refusal {
             Refusal::UnknownQuota => Reason::UnknownQuota,
-            Refusal::Exhausted { asked } => Reason::Exhausted { asked: topology.names(asked, lane) },
+            Refusal::Exhausted { asked, retry_after } => Reason::Exhausted {
+                asked: topology.names(asked, lane),
+                retry_after: retry_after.map(|millis| Duration::from_millis(millis.into())),
+            },
+            Refusal::RefillDiffers { refill } => Reason::RefillDiffers { refill },
+            Refusal::Refills => Reason::Refills,
             Refusal::InvalidAmount => Reason::InvalidAmount,
             Refusal::InvalidName => Reason::InvalidName,
             Refusal::LimitDiffers { limit } => Reason::LimitDiffers { limit },

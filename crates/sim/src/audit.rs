@@ -14,8 +14,9 @@ use slackline_session::call::Place;
 use slackline_session::command::Command;
 
 use crate::callers::told;
-use crate::invariants::{bounded_work, forgetting, liveness};
+use crate::invariants::{bounded_work, forgetting, liveness, refill};
 use crate::oracle::Book;
+use crate::quotas::METER_REFILL;
 use crate::state::audit::{Current, Step, Task};
 use crate::state::callers::{Event, Ledger, Seat};
 use crate::state::post::Purpose;
@@ -116,10 +117,13 @@ impl Simulation {
             return true;
         }
 
+        // Nothing of a quota that refills is given back.
         self.plan(world, |book, site| Task::Acquire { book, site });
+        let books = &self.oracle.books;
+        self.audit.tasks.retain(|task| !matches!(task, Task::Acquire { book, .. } if books[*book].refills));
         let absent = |&book: &usize| {
             let Book { name, life, .. } = &self.oracle.books[book];
-            !self.exists(book) && is_name(name) && self.oracle.life_in(name, u64::MAX) == *life
+            !self.exists(book) && !self.oracle.books[book].refills && is_name(name) && self.oracle.life_in(name, u64::MAX) == *life
         };
         let absent = (0..self.oracle.books.len()).rev().filter(absent).take(CREATIONS);
         let creations: Vec<Task> = absent.map(|book| Task::Create { book, site: book % world.len() }).collect();
@@ -135,6 +139,7 @@ impl Simulation {
     /// Nothing is under way any more, and nothing is left of what was.
     fn judge_the_end(&mut self, world: &mut World) {
         self.oracle.conserve_all();
+        self.judge_refills();
         self.judge_callers();
         for site in 0..world.len() {
             let about = format!("site {site}");
@@ -150,6 +155,23 @@ impl Simulation {
 
             let turns = world.node(site).map_or(0, |node| node.chapters().txns.turns());
             self.oracle.blame(liveness::NAME, liveness::check_turns(turns), &about);
+        }
+    }
+
+    /// Quotas that refill have kept to their rate, and are full again: all sites were asked for their tokens just now.
+    fn judge_refills(&mut self) {
+        let no_loss = self.oracle.lost.is_empty();
+        for book in (0..self.oracle.books.len()).filter(|&book| self.oracle.books[book].refills).collect::<Vec<_>>() {
+            let about = format!("quota {}", self.oracle.books[book].name);
+            let Ok(Some((limit, sums))) = self.oracle.sums(book) else { continue };
+            let bucket = refill::Bucket { limit, rate: METER_REFILL, late: slackline_core::machine::STALL_BOUND };
+            let found = refill::check(bucket, &mut self.oracle.books[book].granted);
+            self.oracle.blame(refill::NAME, found, &about);
+            if no_loss {
+                let found = liveness::check_returned(sums.in_use, 0);
+                let found = found.map_err(|what| what + &self.oracle.accounts(book));
+                self.oracle.blame(liveness::NAME, found, &about);
+            }
         }
     }
 
@@ -187,7 +209,7 @@ impl Simulation {
             self.oracle.blame(liveness::NAME, found, format_args!("quota {name}"));
 
             // With a loss, tokens of the lost incarnation are out of everybody's reach; without, all that is not in doubt has come back.
-            if no_loss {
+            if no_loss && !self.oracle.books[book].refills {
                 let found = liveness::check_returned(sums.in_use, self.oracle.in_doubt(book));
                 let found = found.map_err(|what| what + &self.oracle.differences(book));
                 self.oracle.blame(liveness::NAME, found, format_args!("quota {name}"));
@@ -257,7 +279,7 @@ impl Simulation {
             }
             Task::Create { book, site } => {
                 let quota = Arc::from(self.oracle.books[book].name.as_str());
-                self.begin_operation(world, task, site, Command::Create { quota, limit: 40 });
+                self.begin_operation(world, task, site, Command::create(quota, 40));
             }
             Task::Acquire { book, site } => {
                 // All that is free, wherever it is: the site must bring it together.

@@ -409,7 +409,7 @@ pub(crate) async fn pause(seat: &Seat, rng: &mut Rng, longest: u64, silence: Opt
 }
 
 async fn create(seat: &Seat) {
-    seat.call(Command::Create { quota: QUOTA.into(), limit: LIMIT }, Place::Nearest, 5 * SECOND, None).await;
+    seat.call(Command::create(QUOTA, LIMIT), Place::Nearest, 5 * SECOND, None).await;
 }
 
 /// Takes tokens, holds them, and gives them back.

@@ -21,10 +21,11 @@ mod replies;
 mod sessions;
 
 use slackline_core::api::{Hold, Operation, Request};
+use slackline_core::avantan::Charter;
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::OperationId;
 
-use crate::quotas::{FLEETING, KINDS, PLENTY};
+use crate::quotas::{FLEETING, KINDS, METER, METER_REFILL, PLENTY};
 use crate::state::clients::{Holding, Open};
 use crate::state::post::Purpose;
 use crate::state::timer::Timer;
@@ -35,6 +36,11 @@ use sessions::NEAR;
 /// Holds that fall due at once, now and then: more than a site ends in one turn.
 const MANY: u64 = 600;
 
+/// The creation of the quota that refills, with this rate.
+fn meter(refill: u64) -> Operation {
+    Operation::Create { quota: METER.name.to_owned(), limit: METER.limit, charter: Charter { refill } }
+}
+
 impl Simulation {
     /// Opens the books of the usual quotas.
     pub(crate) fn open_books(&mut self) {
@@ -42,6 +48,8 @@ impl Simulation {
             let book = self.oracle.book(kind.name);
             self.oracle.books[book].deletable = kind.name == KINDS[FLEETING].name;
         }
+        let meter = self.oracle.book(METER.name);
+        self.oracle.books[meter].refills = true;
     }
 
     /// Returns true if every operation is sent, nothing is in doubt and nothing is held.
@@ -116,9 +124,10 @@ impl Simulation {
         if self.clients.submitted < 12 {
             // First of all there must be quotas.
             for kind in KINDS {
-                let operation = Operation::Create { quota: kind.name.to_owned(), limit: kind.limit };
+                let operation = Operation::create(kind.name, kind.limit);
                 self.submit(world, at, site, operation, 20 * SECOND);
             }
+            self.submit(world, at, site, meter(METER_REFILL), 20 * SECOND);
             return;
         }
         // Once after the last start of a site: a start looks at all that is due.
@@ -129,7 +138,7 @@ impl Simulation {
         }
         // A few at a time, wherever this client is: not all of them are created.
         for _ in 0..self.clients.crowd.min(32) {
-            let operation = Operation::Create { quota: format!("crowd-{}", self.clients.crowd), limit: 60 };
+            let operation = Operation::create(format!("crowd-{}", self.clients.crowd), 60);
             self.submit(world, at, site, operation, 5 * SECOND);
             self.clients.crowd -= 1;
             self.probes.hit("quota: one of very many");

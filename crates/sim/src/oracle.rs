@@ -155,6 +155,10 @@ pub(crate) struct Book {
     pub(crate) created: Option<u64>,
     /// True if clients delete it now and then.
     pub(crate) deletable: bool,
+    /// True if it refills: what it grants is held by nobody, and sites take it back by themselves.
+    pub(crate) refills: bool,
+    /// What a quota that refills has granted: when the site did, and how many tokens.
+    pub(crate) granted: Vec<(u64, i64)>,
 }
 
 /// What a batch changes, once it is durable.
@@ -346,6 +350,8 @@ impl Oracle {
             countings: Vec::new(),
             created: None,
             deletable,
+            refills: false,
+            granted: Vec::new(),
         });
 
         for site in 0..self.members.len() {

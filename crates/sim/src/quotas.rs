@@ -36,6 +36,13 @@ pub(crate) const KINDS: [Kind; 7] = [
     Kind { name: "huge", limit: i64::MAX, most: i64::MAX / 5, weight: 2, open: 20, timed: 10, held: 3_000 },
 ];
 
+/// A quota that refills, beside them: nobody holds what it grants. One that is empty is full again in this many seconds.
+pub(crate) const METER: Kind =
+    Kind { name: "meter", limit: 60, most: 7, weight: 0, open: 0, timed: 0, held: 0 };
+
+/// The rate at which it refills, in millionths of a token a second. No number of sites divides it.
+pub(crate) const METER_REFILL: u64 = 12_000_001;
+
 /// The position of the quota that only the clients of one region want at a time.
 pub(crate) const SKEWED: usize = 3;
 

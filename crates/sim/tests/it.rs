@@ -53,7 +53,7 @@ impl Host for Workload {
         let quota = "gpus".to_owned();
         match token {
             0 => world.request(world.now(), 0, ClientId(1), Request::Open),
-            1 => self.send(world, Operation::Create { quota, limit: 100 }),
+            1 => self.send(world, Operation::create(quota, 100)),
             token if token % 2 == 0 => {
                 self.send(world, Operation::Acquire { quota, amount: 80, hold: Hold::Counted, waits: false })
             }

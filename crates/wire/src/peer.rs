@@ -2,14 +2,14 @@
 
 use slackline_core::api::{Forecast, Request, Response};
 use slackline_core::avantan::{
-    Ballot, Lifecycle, Line, Message, NoVote, Reclaimed, Report, Row, Scope, Settled, Table, Value,
+    Ballot, Charter, Lifecycle, Line, Message, NoVote, Reclaimed, Report, Row, Scope, Settled, Table, Value,
 };
 use slackline_core::id::Incarnation;
-use slackline_core::peer::quota::{DIGESTS, Digest, Forget, Forgotten, NAMES, QuotaMessage, Tally, Work};
+use slackline_core::peer::quota::{Backlog, DIGESTS, Digest, Forget, Forgotten, NAMES, QuotaMessage, Tally, Work};
 use slackline_core::peer::{Body, PeerMessage, RelayMessage, SiteMessage};
 
 use crate::check::{Invalid, convert, convert_all, inner, optional, required};
-use crate::fields::{Field, lists, nested, same_fields, same_variants};
+use crate::fields::{Field, lists, maybe, nested, same_fields, same_variants};
 use crate::proto::{internal, v1};
 use crate::public::{answers, asked, close, opened};
 
@@ -268,6 +268,7 @@ same_fields! {
 }
 
 nested!(Row = internal::Row);
+maybe!(Backlog = internal::Backlog);
 
 impl From<(Ballot, Value)> for internal::Proposal {
     fn from((ballot, value): (Ballot, Value)) -> Self {
@@ -288,7 +289,10 @@ impl From<Value> for internal::Value {
         use internal::value::Lifecycle as Kind;
         let lifecycle = match value.lifecycle {
             Lifecycle::Keep => Kind::Keep(internal::Keep {}),
-            Lifecycle::Create { limit } => Kind::Create(limit),
+            Lifecycle::Create { limit, charter } if charter == Charter::default() => Kind::Create(limit),
+            Lifecycle::Create { limit, charter } => {
+                Kind::CreateAs(internal::CreateAs { limit, charter: Some(charter.into()) })
+            }
             Lifecycle::Delete => Kind::Delete(internal::Delete {}),
             Lifecycle::Resize { limit } => Kind::Resize(limit),
             Lifecycle::Reclaim { brought, in_use } => Kind::Reclaim(internal::Reclaim { brought, in_use }),
@@ -304,7 +308,10 @@ impl TryFrom<internal::Value> for Value {
         use internal::value::Lifecycle as Kind;
         let lifecycle = match required(value.lifecycle, "lifecycle")? {
             Kind::Keep(_) => Lifecycle::Keep,
-            Kind::Create(limit) => Lifecycle::Create { limit },
+            Kind::Create(limit) => Lifecycle::Create { limit, charter: Charter::default() },
+            Kind::CreateAs(internal::CreateAs { limit, charter }) => {
+                Lifecycle::Create { limit, charter: convert(charter, "charter")? }
+            }
             Kind::Delete(_) => Lifecycle::Delete,
             Kind::Resize(limit) => Lifecycle::Resize { limit },
             Kind::Reclaim(internal::Reclaim { brought, in_use }) => Lifecycle::Reclaim { brought, in_use },
@@ -320,6 +327,7 @@ impl From<Table> for internal::Table {
             created: table.created,
             limit: table.limit,
             limited: if table.limited == table.created { 0 } else { table.limited },
+            charter: (table.charter != Charter::default()).then(|| table.charter.into()),
             excess: table.excess,
             reclaimed: table.reclaimed.as_deref().cloned().map(Into::into),
             rows: table.rows().iter().cloned().map(Into::into).collect(),
@@ -350,6 +358,10 @@ impl TryFrom<internal::Table> for Table {
         }
         let mut read = Self::from_parts(table.generation, table.created, table.limit, rows);
         read.reclaimed = reclaimed;
+        read.charter = optional(table.charter, "charter")?.unwrap_or_default();
+        if read.charter != Charter::default() && read.limit.is_none() {
+            return Err(Invalid::new("charter", "is of nothing"));
+        }
         Ok(read.resized(limited, table.excess))
     }
 }
@@ -389,11 +401,16 @@ impl TryFrom<internal::Reclaimed> for Reclaimed {
     }
 }
 
+same_fields! {
+    Charter = internal::Charter { refill }
+}
+
 // Digests and tallies.
 
 same_fields! {
+    Backlog = internal::Backlog { here, given, given_to, received, received_from }
     Digest = internal::Digest {
-        quota, generation, applied, free, short, first, rate, given, given_to, received, received_from
+        quota, generation, applied, free, short, first, rate, given, given_to, received, received_from, backlog
     }
 }
 

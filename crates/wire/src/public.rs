@@ -4,6 +4,7 @@ use slackline_core::api::{
     Answer, BATCH_OPERATIONS, Batch, Hold, Listed, Operation, Outcome, PeerStatus, Readiness, Refusal, Request,
     Response, Shown, ShownSite, Status, Submission, SynchronizationCause, UnknownReason,
 };
+use slackline_core::avantan::Charter;
 use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId, SiteId, SiteSet};
 
 use crate::check::{Invalid, convert, convert_all, inner, required};
@@ -130,10 +131,11 @@ impl From<Submission> for v1::Operation {
                 flat.grant = Some(grant.into());
                 flat.hold_us = micros;
             }
-            Operation::Create { quota, limit } => {
+            Operation::Create { quota, limit, charter } => {
                 flat.set_kind(v1::OperationKind::Create);
                 flat.quota = quota;
                 flat.amount = limit;
+                flat.refill_millionths = charter.refill;
             }
             Operation::SetLimit { quota, limit } => {
                 flat.set_kind(v1::OperationKind::SetLimit);
@@ -180,7 +182,9 @@ impl TryFrom<v1::Operation> for Submission {
             Ok(v1::OperationKind::ExtendGrant) => {
                 Operation::ExtendGrant { grant: convert(flat.grant, "grant")?, micros: flat.hold_us }
             }
-            Ok(v1::OperationKind::Create) => Operation::Create { quota, limit: amount },
+            Ok(v1::OperationKind::Create) => {
+                Operation::Create { quota, limit: amount, charter: Charter { refill: flat.refill_millionths } }
+            }
             Ok(v1::OperationKind::SetLimit) => Operation::SetLimit { quota, limit: amount },
             Ok(v1::OperationKind::Reclaim) => {
                 Operation::Reclaim { quota, lost: lost_incarnations(flat.lost)?, in_use: amount }
@@ -291,7 +295,9 @@ impl From<Refusal> for v1::Refusal {
     fn from(refusal: Refusal) -> Self {
         let (reason, amount, sites) = match refusal {
             Refusal::UnknownQuota => (v1::Reason::UnknownQuota, 0, 0),
-            Refusal::Exhausted { asked } => (v1::Reason::Exhausted, 0, asked.0),
+            Refusal::Exhausted { asked, .. } => (v1::Reason::Exhausted, 0, asked.0),
+            Refusal::RefillDiffers { refill } => (v1::Reason::RefillDiffers, refill as i64, 0),
+            Refusal::Refills => (v1::Reason::Refills, 0, 0),
             Refusal::InvalidAmount => (v1::Reason::InvalidAmount, 0, 0),
             Refusal::InvalidName => (v1::Reason::InvalidName, 0, 0),
             Refusal::LimitDiffers { limit } => (v1::Reason::LimitDiffers, limit, 0),
@@ -317,7 +323,11 @@ impl From<Refusal> for v1::Refusal {
             Refusal::BelowReleased { at_least } => (v1::Reason::BelowReleased, at_least, 0),
         };
 
-        Self { reason: reason.into(), amount, sites }
+        let retry_after_ms = match refusal {
+            Refusal::Exhausted { retry_after, .. } => retry_after,
+            _ => None,
+        };
+        Self { reason: reason.into(), amount, sites, retry_after_ms }
     }
 }
 
@@ -327,7 +337,11 @@ impl TryFrom<v1::Refusal> for Refusal {
     fn try_from(refusal: v1::Refusal) -> Result<Self, Invalid> {
         Ok(match v1::Reason::try_from(refusal.reason) {
             Ok(v1::Reason::UnknownQuota) => Refusal::UnknownQuota,
-            Ok(v1::Reason::Exhausted) => Refusal::Exhausted { asked: SiteSet(refusal.sites) },
+            Ok(v1::Reason::Exhausted) => {
+                Refusal::Exhausted { asked: SiteSet(refusal.sites), retry_after: refusal.retry_after_ms }
+            }
+            Ok(v1::Reason::RefillDiffers) => Refusal::RefillDiffers { refill: refusal.amount as u64 },
+            Ok(v1::Reason::Refills) => Refusal::Refills,
             Ok(v1::Reason::InvalidAmount) => Refusal::InvalidAmount,
             Ok(v1::Reason::InvalidName) => Refusal::InvalidName,
             Ok(v1::Reason::LimitDiffers) => Refusal::LimitDiffers { limit: refusal.amount },
@@ -538,7 +552,8 @@ impl TryFrom<v1::ShowQuotaReply> for Result<Shown, Refusal> {
 
 same_fields! {
     Shown = v1::Shown {
-        name, limit, excess, in_use_min, in_use_max, estimate, sites, missing, local, rebalances, gifts, released_above
+        name, limit, excess, in_use_min, in_use_max, estimate, sites, missing, local, rebalances, gifts, released_above;
+        refill = refill_millionths
     }
     ShownSite = v1::ShownSite { site, tokens, set_aside, incarnation; age = age_us }
     Listed = v1::Listed { name, limit, tokens }
@@ -621,7 +636,8 @@ impl TryFrom<v1::CreateQuotaRequest> for Batch {
     type Error = Invalid;
 
     fn try_from(call: v1::CreateQuotaRequest) -> Result<Self, Invalid> {
-        let operation = Operation::Create { quota: call.quota, limit: call.limit };
+        let charter = Charter { refill: call.refill_millionths };
+        let operation = Operation::Create { quota: call.quota, limit: call.limit, charter };
         Ok(single(operation_id(call.operation)?, call.low, call.timeout_us, operation))
     }
 }

@@ -6,7 +6,7 @@ use slackline_core::api::{
     SynchronizationCause, TreatiesHere, TreatyHere, UnknownReason,
 };
 use slackline_core::avantan::{
-    Ballot, Lifecycle, Line, Message, NoVote, Reclaimed, Report, Row, Scope, Settled, Table, Value,
+    Ballot, Charter, Lifecycle, Line, Message, NoVote, Reclaimed, Report, Row, Scope, Settled, Table, Value,
 };
 use slackline_core::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId, SiteSet};
 use slackline_core::object::message::{
@@ -18,7 +18,7 @@ use slackline_core::object::{
     Abort, Cause, Change, Dependency, Derived, Home, ObjectKey, Origin, Part, Rank, Seen, Span, Transaction,
     Value as Content, Version,
 };
-use slackline_core::peer::quota::{Digest, Forget, Forgotten, QuotaMessage, Tally, Work};
+use slackline_core::peer::quota::{Backlog, Digest, Forget, Forgotten, QuotaMessage, Tally, Work};
 use slackline_core::peer::{Body, PeerMessage, RelayMessage, SiteMessage};
 use slackline_core::right::{Start, WarrantyNumber};
 
@@ -109,7 +109,7 @@ impl Generator {
             3 => Operation::Release { quota, amount },
             4 => Operation::ReleaseGrant { grant: self.grant(), used: amount },
             9 => Operation::ExtendGrant { grant: self.grant(), micros: self.number() },
-            5 => Operation::Create { quota, limit: amount },
+            5 => Operation::Create { quota, limit: amount, charter: self.charter() },
             6 => Operation::AcceptLoss,
             7 => Operation::Commit(Box::new(self.transaction())),
             8 => Operation::SetLimit { quota, limit: amount },
@@ -459,9 +459,12 @@ impl Generator {
     }
 
     fn refusal(&mut self) -> Refusal {
-        match self.below(25) {
+        match self.below(27) {
             0 => Refusal::UnknownQuota,
-            1 => Refusal::Exhausted { asked: SiteSet(self.number()) },
+            1 => Refusal::Exhausted {
+                asked: SiteSet(self.number()),
+                retry_after: self.flag().then(|| self.number() as u32),
+            },
             2 => Refusal::InvalidAmount,
             3 => Refusal::InvalidName,
             4 => Refusal::LimitDiffers { limit: self.amount() },
@@ -484,6 +487,8 @@ impl Generator {
             21 => Refusal::AlsoLost { sites: SiteSet(self.number()) },
             22 => Refusal::AboveLost { at_most: self.amount() },
             23 => Refusal::BelowReleased { at_least: self.amount() },
+            24 => Refusal::RefillDiffers { refill: self.number() },
+            25 => Refusal::Refills,
             _ => Refusal::StorageFull,
         }
     }
@@ -617,6 +622,7 @@ impl Generator {
             rebalances: self.number(),
             gifts: self.number(),
             released_above: self.amount(),
+            refill: self.number(),
         }
     }
 
@@ -674,10 +680,15 @@ impl Generator {
             0 => Lifecycle::Keep,
             2 => Lifecycle::Resize { limit: self.amount() },
             3 => Lifecycle::Reclaim { brought: self.amount(), in_use: self.amount() },
-            1 => Lifecycle::Create { limit: self.amount() },
+            1 => Lifecycle::Create { limit: self.amount(), charter: self.charter() },
             _ => Lifecycle::Delete,
         };
         Value { lifecycle, rows: self.several(5, Self::row) }
+    }
+
+    /// What an entity was created as: often nothing special.
+    fn charter(&mut self) -> Charter {
+        Charter { refill: if self.flag() { self.number() } else { 0 } }
     }
 
     fn table(&mut self) -> Table {
@@ -696,6 +707,9 @@ impl Generator {
                 known: self.several(3, |random| (random.site(), random.incarnation())),
             };
             table.reclaimed = Some(Box::new(reclaimed));
+        }
+        if limit.is_some() {
+            table.charter = self.charter();
         }
         match limit {
             Some(_) if self.flag() => table.resized(self.number().max(1), self.amount().saturating_abs()),
@@ -744,6 +758,17 @@ impl Generator {
             short: self.amount(),
             first: self.amount(),
             rate: self.number(),
+            given: self.wide(),
+            given_to: self.incarnation(),
+            received: self.wide(),
+            received_from: self.incarnation(),
+            backlog: self.flag().then(|| self.backlog()),
+        }
+    }
+
+    fn backlog(&mut self) -> Backlog {
+        Backlog {
+            here: self.amount(),
             given: self.wide(),
             given_to: self.incarnation(),
             received: self.wide(),

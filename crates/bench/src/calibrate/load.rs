@@ -128,7 +128,7 @@ impl Caller {
         match self.stage {
             // The client opens its session by itself.
             Stage::Open => {}
-            Stage::Create => self.client.submit(Command::Create { quota: self.quota(), limit: LIMIT }, now)?,
+            Stage::Create => self.client.submit(Command::create(self.quota(), LIMIT), now)?,
             Stage::Fill => self.write(now)?,
             Stage::Look => self.look(now)?,
             Stage::Going => match self.kind {

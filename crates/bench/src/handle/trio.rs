@@ -75,7 +75,7 @@ impl Trio {
         // Half a session's window at a time, so that one session is enough.
         for some in names.chunks(SESSION_WINDOW as usize / 2) {
             for name in some {
-                let create = Command::Create { quota: name.as_str().into(), limit: LIMIT };
+                let create = Command::create(name.as_str(), LIMIT);
                 client.submit(create, Time(self.now)).expect("fewer creations than the client takes in");
             }
 

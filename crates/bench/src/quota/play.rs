@@ -228,7 +228,7 @@ impl<'a> Play<'a> {
             other => panic!("a ready site opens sessions, and does not say {other:?}"),
         };
 
-        let operation = Operation::Create { quota: NAME.into(), limit: self.limit };
+        let operation = Operation::create(NAME, self.limit);
         let request = session.submit(operation, 10 * SECOND, self.world.now());
         match self.ask(0, request) {
             Response::Batch { answers, .. } => {

@@ -32,7 +32,7 @@ fn prepare(config: Config, place: &Geography, quotas: usize, costs: Costs, seed:
     for first in (0..quotas).step_by(WAVE) {
         let wave = first..quotas.min(first + WAVE);
         let now = product.now();
-        let create = |number| Operation::Create { quota: name(number), limit: LIMIT };
+        let create = |number| Operation::create(name(number), LIMIT);
         let requests: Vec<_> =
             wave.clone().map(|number| (0, session.submit(create(number), 60 * SECOND, now))).collect();
 

@@ -180,7 +180,7 @@ impl Product {
     /// Creates a quota at the first site.
     fn create(&mut self, name: &str, limit: i64) {
         let mut session = self.open(0);
-        let operation = Operation::Create { quota: name.into(), limit };
+        let operation = Operation::create(name, limit);
         let request = session.submit(operation, 10 * SECOND, self.world.now());
         match self.ask_site(0, request) {
             Response::Batch { answers, .. } => {

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use slackline::{
     Client, Demand as Asked, DemandMinute, Grant, GrantId, Known, KnownSite, Limit, ParseNameError, Shown, Total,
+    per_second, refill_millionths,
 };
 use slackline_forecast::time;
 
@@ -86,9 +87,17 @@ impl Quota {
 /// Creates a quota
 ///
 /// Its tokens are spread over the sites: equally, or by recent demand if a quota of this name existed shortly before. Creating
-/// it again with the same limit does nothing; with another limit it is refused.
+/// it again with the same limit and refill does nothing; with others it is refused.
+///
+/// With --refill it is a token bucket: what was granted comes back by itself, and nobody releases it. In any T seconds, over all
+/// sites, at most the limit and what is refilled in T is granted. Each site refills by the slower of its two clocks, at an equal part of
+/// the rate, and nothing while it is down.
 #[derive(Args)]
-#[command(after_help = "Example:\n  slackline quota create gpus --limit 5000")]
+#[command(after_help = "\
+Examples:
+  slackline quota create gpus --limit 5000
+  slackline quota create api --limit 3000 --refill 1500/1s
+  slackline quota create mails --limit 100 --refill 1000/1h")]
 struct Create {
     /// The quota's name: 1 to 256 bytes, no control characters
     #[arg(value_parser = name)]
@@ -96,6 +105,9 @@ struct Create {
     /// The number of tokens, over all sites
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = amount)]
     limit: i64,
+    /// The tokens that come back by themselves, and in which time, over all sites
+    #[arg(long, value_name = "TOKENS/TIME", value_parser = refill)]
+    refill: Option<Refill>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -103,14 +115,42 @@ struct Create {
     connection: Connection,
 }
 
+/// Tokens that come back in each period.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Refill {
+    tokens: u64,
+    period: Duration,
+}
+
+/// Reads a refill, such as `1500/1s`.
+fn refill(text: &str) -> Result<Refill, String> {
+    let (tokens, period) = text.split_once('/').ok_or("say how many tokens in which time, such as 1500/1s")?;
+    let tokens: u64 = tokens.parse().map_err(|_| format!("\"{tokens}\" is not a number of tokens"))?;
+    let period = duration::parse(period)?;
+    if tokens == 0 {
+        return Err("a rate of 0 refills nothing: leave --refill out".to_owned());
+    }
+    if refill_millionths(tokens, period).is_none() {
+        return Err("the rate is out of range: the slowest is one token in 1000000s".to_owned());
+    }
+    Ok(Refill { tokens, period })
+}
+
 impl Create {
     fn run(self) -> Result<End, Finish> {
-        let Self { name, limit, json, connection } = self;
+        let Self { name, limit, refill, json, connection } = self;
         connection.run(json, async move |client: Client| {
-            let limit = client.quota(&name).create(limit).await.done()?;
-            let json = json!({ "outcome": "done", "quota": name, "limit": limit });
-            Ok(End::new(json, format!("quota {name} has {}", counted(limit.unsigned_abs(), "token")))
-                .answered(Answered::by(None)))
+            let mut call = client.quota(&name).create(limit);
+            if let Some(Refill { tokens, period }) = refill {
+                call = call.refill(tokens, period);
+            }
+            let limit = call.await.done()?;
+            let rate = refill.and_then(|Refill { tokens, period }| refill_millionths(tokens, period)).unwrap_or(0);
+            let refills = refill_text(rate);
+            let json =
+                json!({ "outcome": "done", "quota": name, "limit": limit, "refill_per_second": refill_json(rate) });
+            let text = format!("quota {name} has {}{refills}", counted(limit.unsigned_abs(), "token"));
+            Ok(End::new(json, text).answered(Answered::by(None)))
         })
     }
 }
@@ -491,6 +531,7 @@ fn known_json(known: &Known) -> Value {
         "excess": known.excess,
         "at_most": known.at_most,
         "estimate": known.estimate,
+        "refill_per_second": refill_json(known.refill),
         "sites": sites.collect::<Vec<_>>(),
     })
 }
@@ -501,9 +542,20 @@ fn headed(name: &str, about: &str, excess: i64) -> String {
     format!("{name}: {about}\n{excess}\n")
 }
 
+/// The tokens that come back by themselves each second, for programs; null if none do.
+fn refill_json(millionths: u64) -> Value {
+    if millionths == 0 { Value::Null } else { json!(millionths as f64 / 1e6) }
+}
+
+/// The same for people, as the end of a sentence.
+fn refill_text(millionths: u64) -> String {
+    if millionths == 0 { String::new() } else { format!(", refills {} a second", per_second(millionths)) }
+}
+
 fn known_text(known: &Known) -> String {
-    let Known { name, limit, at_most, estimate, told_by, .. } = known;
-    let about = format!("about {estimate} of {limit} in use, at most {at_most}, as far as {told_by} knows");
+    let Known { name, limit, at_most, estimate, told_by, refill, .. } = known;
+    let refills = refill_text(*refill);
+    let about = format!("about {estimate} of {limit} in use, at most {at_most}, as far as {told_by} knows{refills}");
     let mut text = headed(name, &about, known.excess);
     let mut table = Table::new(&["SITE", "#TOKENS", "#AGE"]);
     for site in &known.sites {
@@ -535,6 +587,7 @@ fn shown_json(shown: &Shown) -> Value {
         "rebalances": shown.rebalances,
         "gifts": shown.gifts,
         "released_above": shown.released_above,
+        "refill_per_second": refill_json(shown.refill),
     })
 }
 
@@ -551,7 +604,8 @@ fn shown_text(shown: &Shown) -> String {
         None => format!("{} to {}", shown.in_use.min, shown.in_use.max),
     };
 
-    let mut text = headed(&shown.name, &format!("{in_use} of {} in use", shown.limit), shown.excess);
+    let mut text =
+        headed(&shown.name, &format!("{in_use} of {} in use{}", shown.limit, refill_text(shown.refill)), shown.excess);
     let mut table = Table::new(&["SITE", "#TOKENS", "#SET ASIDE", "#INCARNATION"]);
     for site in &shown.sites {
         let cells = [site.tokens.to_string(), site.set_aside.to_string(), site.incarnation.0.to_string()];

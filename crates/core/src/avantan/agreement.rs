@@ -5,7 +5,7 @@ use super::amount::Amount;
 use super::member::Membership;
 use super::message::{Message, Report, Scope};
 use super::state::{Round, Share, Table, Unfit};
-use super::value::{Ballot, Lifecycle, Line, Row, Value};
+use super::value::{Ballot, Charter, Lifecycle, Line, Row, Value};
 use crate::id::{Incarnation, SiteId};
 
 /// Why a round is led.
@@ -22,6 +22,8 @@ pub enum Intent<A = i64> {
     Create {
         /// The amount of all shares together.
         limit: A,
+        /// What else is agreed on about it.
+        charter: Charter,
     },
     /// Delete the entity; needs a line from every member.
     Delete,
@@ -580,8 +582,8 @@ impl<A: Amount> Avantan<A> {
             Intent::Reclaim { in_use } if exists && lines.len() == site.members.len() => {
                 settled(self.share.table.reclaim(&lines, in_use)?)?
             }
-            Intent::Create { limit } if !exists => {
-                (Lifecycle::Create { limit }, A::reallocate(&lines, A::total([limit].into_iter())))
+            Intent::Create { limit, charter } if !exists => {
+                (Lifecycle::Create { limit, charter }, A::reallocate(&lines, A::total([limit].into_iter())))
             }
             // Every site has set everything aside and refuses new grants, or there would be grants after the deletion.
             Intent::Delete if exists => {

@@ -456,7 +456,7 @@ mod tests {
         /// The same, when the first has created an entity of nine.
         fn created() -> Self {
             let mut world = Self::new();
-            world.lead(0, Intent::Create { limit: 9 });
+            world.lead(0, Intent::Create { limit: 9, charter: Default::default() });
             world.deliver_all();
             assert_eq!(world.shares(), [3, 3, 3]);
             world

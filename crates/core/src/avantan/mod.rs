@@ -69,4 +69,4 @@ pub use member::{Membership, Sight};
 pub use message::{Message, Report, Scope};
 pub use reallocate::reallocate;
 pub use state::{Reclaimed, Round, Settled, Share, Table, Unfit};
-pub use value::{Ballot, Lifecycle, Line, Row, Value};
+pub use value::{Ballot, Charter, Lifecycle, Line, Row, Value};

@@ -2,7 +2,7 @@
 
 use super::amount::Amount;
 use super::member::{Membership, Sight};
-use super::value::{Ballot, Lifecycle, Line, Row, Value};
+use super::value::{Ballot, Charter, Lifecycle, Line, Row, Value};
 use crate::codec::{Cursor, Malformed, put_u64};
 use crate::id::{Incarnation, SiteId};
 
@@ -89,6 +89,8 @@ pub struct Table<A = i64> {
     pub limit: Option<A>,
     /// The instance that gave it that limit.
     pub limited: u64,
+    /// What the present generation was created as.
+    pub charter: Charter,
     /// What is out beyond the limit since that was lowered. Shares and what is in use add up to the limit and this. It only falls
     /// while the limit stays: each round takes from the shares what it can.
     pub excess: A,
@@ -102,7 +104,8 @@ impl<A: Amount> Table<A> {
     /// A table from its parts, as a message brings them.
     pub fn from_parts(generation: u32, created: u64, limit: Option<A>, mut rows: Vec<Settled<A>>) -> Self {
         rows.sort_by_key(|settled| settled.row.site);
-        Self { generation, created, limit, limited: created, excess: A::default(), reclaimed: None, rows }
+        let (limited, charter) = (created, Charter::default());
+        Self { generation, created, limit, limited, charter, excess: A::default(), reclaimed: None, rows }
     }
 
     /// The same entity, which got its limit in a later instance, and of which this is in excess.
@@ -218,12 +221,12 @@ impl<A: Amount> Table<A> {
         table.excess = settled.map_or(A::default(), |(_, excess)| excess);
         match value.lifecycle {
             Lifecycle::Keep | Lifecycle::Reclaim { .. } => {}
-            Lifecycle::Create { limit } => {
+            Lifecycle::Create { limit, charter } => {
                 table.generation += 1;
                 (table.created, table.limited) = (instance, instance);
-                table.limit = Some(limit);
+                (table.limit, table.charter) = (Some(limit), charter);
             }
-            Lifecycle::Delete => table.limit = None,
+            Lifecycle::Delete => (table.limit, table.charter) = (None, Charter::default()),
             Lifecycle::Resize { limit } => (table.limit, table.limited) = (Some(limit), instance),
         }
 
@@ -351,7 +354,9 @@ impl<A: Amount> Share<A> {
         put_table(out, &self.table);
         let resized = self.table.is_resized();
         let reclaimed = self.table.reclaimed.as_ref();
-        let flag = if resized { RESIZED } else { 0 } | if reclaimed.is_some() { RECLAIMED } else { 0 };
+        let is_chartered = self.table.charter != Charter::default();
+        let flags = [(resized, RESIZED), (reclaimed.is_some(), RECLAIMED), (is_chartered, CHARTERED)];
+        let flag = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum::<u8>();
         match &self.round {
             None => out.push(flag),
             Some(round) => {
@@ -377,6 +382,9 @@ impl<A: Amount> Share<A> {
         if let Some(reclaimed) = reclaimed {
             reclaimed.encode(out);
         }
+        if is_chartered {
+            self.table.charter.encode(out);
+        }
     }
 
     /// Reads what [`Share::encode`] wrote; `tokens` comes from the hot row.
@@ -385,7 +393,7 @@ impl<A: Amount> Share<A> {
         let (number, applied) = (cursor.u64()?, cursor.u64()?);
         let (fresh, mut table) = (Incarnation(cursor.u32()?), read_table(cursor)?);
         let flags = cursor.u8()?;
-        let kind = flags & !(RESIZED | RECLAIMED);
+        let kind = flags & !(RESIZED | RECLAIMED | CHARTERED);
         let round = match kind {
             0 => None,
             1 | 2 => {
@@ -408,6 +416,9 @@ impl<A: Amount> Share<A> {
         if flags & RECLAIMED > 0 {
             table.reclaimed = Some(Box::new(Reclaimed::decode(cursor)?));
         }
+        if flags & CHARTERED > 0 {
+            table.charter = Charter::decode(cursor)?;
+        }
         Ok(Self { tokens, number, applied, table, round, fresh })
     }
 }
@@ -417,6 +428,20 @@ impl<A: Amount> Share<A> {
 const RESIZED: u8 = 4;
 /// Set in the same byte, if [`Table::reclaimed`] follows that.
 const RECLAIMED: u8 = 8;
+/// Set in the same byte, if [`Table::charter`] follows that.
+const CHARTERED: u8 = 16;
+
+impl Charter {
+    /// Appends it to a row.
+    pub fn encode(self, out: &mut Vec<u8>) {
+        put_u64(out, self.refill);
+    }
+
+    /// Reads what [`Charter::encode`] wrote.
+    pub fn decode(cursor: &mut Cursor) -> Result<Self, Malformed> {
+        Ok(Self { refill: cursor.u64()? })
+    }
+}
 
 impl<A: Amount> Reclaimed<A> {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -487,9 +512,14 @@ fn read_row<A: Amount>(cursor: &mut Cursor) -> Result<Row<A>, Malformed> {
 fn put_value<A: Amount>(out: &mut Vec<u8>, value: &Value<A>) {
     match value.lifecycle {
         Lifecycle::Keep => out.push(0),
-        Lifecycle::Create { limit } => {
+        Lifecycle::Create { limit, charter } if charter == Charter::default() => {
             out.push(1);
             limit.encode(out);
+        }
+        Lifecycle::Create { limit, charter } => {
+            out.push(5);
+            limit.encode(out);
+            charter.encode(out);
         }
         Lifecycle::Delete => out.push(2),
         Lifecycle::Resize { limit } => {
@@ -511,7 +541,8 @@ fn put_value<A: Amount>(out: &mut Vec<u8>, value: &Value<A>) {
 fn read_value<A: Amount>(cursor: &mut Cursor) -> Result<Value<A>, Malformed> {
     let lifecycle = match cursor.u8()? {
         0 => Lifecycle::Keep,
-        1 => Lifecycle::Create { limit: A::decode(cursor)? },
+        1 => Lifecycle::Create { limit: A::decode(cursor)?, charter: Charter::default() },
+        5 => Lifecycle::Create { limit: A::decode(cursor)?, charter: Charter::decode(cursor)? },
         2 => Lifecycle::Delete,
         3 => Lifecycle::Resize { limit: A::decode(cursor)? },
         4 => Lifecycle::Reclaim { brought: A::decode(cursor)?, in_use: A::decode(cursor)? },
@@ -539,7 +570,7 @@ fn read_table<A: Amount>(cursor: &mut Cursor) -> Result<Table<A>, Malformed> {
         .collect::<Result<_, Malformed>>()?;
     // No limit is nothing, so that stands for "none".
     let limit = (limit != A::default()).then_some(limit);
-    Ok(Table { generation, created, limit, limited: created, excess: A::default(), reclaimed: None, rows })
+    Ok(Table::from_parts(generation, created, limit, rows))
 }
 
 impl<A: Amount> Value<A> {
@@ -576,7 +607,7 @@ impl<A: Amount> Value<A> {
                 let is_whole = self.rows.len() == members.len();
                 is_whole && brought.is_sound() && in_use.is_sound() && leaves == Some(after)
             }
-            Lifecycle::Create { limit } => {
+            Lifecycle::Create { limit, .. } => {
                 let is_new = table.limit.is_none() && before == none();
                 is_new && is_limit(limit) && after == A::total([limit].into_iter())
             }

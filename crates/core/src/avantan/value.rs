@@ -57,6 +57,14 @@ pub struct Row<A = i64> {
     pub away: A,
 }
 
+/// What is agreed on about an entity when it is created, and stays as it is while the generation lasts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Charter {
+    /// The speed at which what is spent comes back by itself, in millionths of a token a second, over all sites; zero if it is given
+    /// back by those who have it.
+    pub refill: u64,
+}
+
 /// What a round does to the entity itself.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Lifecycle<A = i64> {
@@ -66,6 +74,8 @@ pub enum Lifecycle<A = i64> {
     Create {
         /// The amount of all shares together.
         limit: A,
+        /// What else is agreed on about it.
+        charter: Charter,
     },
     /// It ceases to be, and its shares with it.
     Delete,

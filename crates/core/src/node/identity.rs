@@ -2,7 +2,7 @@
 //! the protocol by which a site makes sure of it.
 
 use crate::api::Readiness;
-use crate::clock::{Now, SECOND};
+use crate::clock::{Now, SECOND, Slower};
 use crate::codec::{Cursor, Malformed, put_i64, put_u64};
 use crate::id::{Incarnation, Life, SiteId, SiteSet};
 use crate::machine::Batch;
@@ -37,6 +37,8 @@ pub(super) struct Identity {
     pub(super) opened: Now,
     /// The uptime of all lives before this one, in microseconds.
     pub(super) uptime_before: u64,
+    /// The time since the site was opened, by the slower of its two clocks.
+    pub(super) steady: Slower,
     /// The question at the start, with its answers.
     pub(super) asking: Asking,
     /// The rows about the site and its peers.
@@ -130,6 +132,7 @@ impl Identity {
             nonce: rng.draw(),
             opened: now,
             uptime_before: 0,
+            steady: Slower::new(now),
             asking: Asking { start: rng.draw(), hello_at: now.mono, welcomes: Vec::new() },
             rows: RowState {
                 is_meta_dirty: true,

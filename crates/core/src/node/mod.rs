@@ -197,7 +197,8 @@ impl Node {
     fn here(&self, now: Now) -> Here<'_> {
         let Self { config, position, identity, peers, log, .. } = self;
         let site = Membership { me: config.me, incarnation: identity.incarnation, members: &config.members };
-        Here { now, uptime: identity.uptime(now), site, position: *position, peers, config, has_room: log.has_room }
+        let (uptime, steady) = (identity.uptime(now), identity.steady.clone().advance(now));
+        Here { now, uptime, steady, site, position: *position, peers, config, has_room: log.has_room }
     }
 
     /// The site's status, for operators.
@@ -397,7 +398,8 @@ impl Machine for Node {
             self;
         let site = Membership { me: config.me, incarnation: identity.incarnation, members: &config.members };
         let has_room = log.has_room;
-        let here = Here { now, uptime: identity.uptime(now), site, position: *position, peers, config, has_room };
+        let (uptime, steady) = (identity.uptime(now), identity.steady.advance(now));
+        let here = Here { now, uptime, steady, site, position: *position, peers, config, has_room };
         let waiting = chapters.waiting();
         let mut turn = Turn { here, out: Out::new(config.me, waiting, rng, metrics) };
         turn.out.sends = early;

@@ -88,6 +88,21 @@ impl From<Forget> for QuotaMessage {
     }
 }
 
+/// What the sender of a digest has yet to refill of a quota, and the totals of what the two have handed over to each other of that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Backlog {
+    /// What was granted at the sender, or handed over to it, and is not refilled yet.
+    pub here: i64,
+    /// Everything that the sender has handed over to the receiver so far.
+    pub given: u128,
+    /// The receiver's incarnation that `given` is for.
+    pub given_to: Incarnation,
+    /// Everything that the receiver has handed over to the sender so far.
+    pub received: u128,
+    /// The receiver's incarnation that `received` is from.
+    pub received_from: Incarnation,
+}
+
 /// The most names of one proposal: so many are forgotten in one step.
 pub const NAMES: usize = 256;
 
@@ -166,6 +181,8 @@ pub struct Digest {
     pub received: u128,
     /// The receiver's incarnation that `received` is from.
     pub received_from: Incarnation,
+    /// What is to be refilled at the sender; none if the quota does not refill.
+    pub backlog: Option<Backlog>,
 }
 
 /// One site's count of one quota.

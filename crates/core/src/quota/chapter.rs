@@ -140,6 +140,7 @@ impl Chapter for Quotas {
             QuotaMessage::NoVote { quota, answer } => self.no_vote(turn, from, &quota, *answer),
             QuotaMessage::Forget(message) => self.forget(turn, from, epoch, *message),
             QuotaMessage::Count { token, quota } => {
+                self.refill_named(&turn.here, &quota);
                 let tally = self.tally(&turn.here, &quota).map(Box::new);
                 turn.out.send(peer, QuotaMessage::Counted { token, tally });
             }

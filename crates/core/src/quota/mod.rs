@@ -16,6 +16,7 @@
 
 mod announce;
 mod book;
+mod bucket;
 mod chapter;
 mod counting;
 mod dead;
@@ -26,6 +27,7 @@ mod lookup;
 mod names;
 mod one;
 mod reclaim;
+mod refill;
 mod rounds;
 mod row;
 mod serve;

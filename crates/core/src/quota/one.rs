@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::bucket::{PeerBacklog, Refill};
 use super::line::Line;
 use crate::avantan::{Avantan, Leader, Lifecycle};
 use crate::gift::{Total, Totals};
@@ -30,6 +31,8 @@ pub struct Quota {
     pub(super) asked: u64,
     /// The totals of gifts between this site and each other, in this generation.
     pub(super) totals: Totals,
+    /// What a quota that refills has besides; none for one that does not.
+    pub(super) refill: Option<Box<Refill>>,
     /// What only matters while something goes on; none for a quota at rest, so that many fit into memory.
     pub(super) activity: Option<Box<Activity>>,
     /// The time of the one entry in [`Quotas::timers`](super::Quotas) that counts; [`NEVER`] if none does.
@@ -135,6 +138,8 @@ pub(super) struct PeerShare {
     pub(super) said_by: Incarnation,
     /// What this site last told it.
     pub(super) told: Told,
+    /// What it last said of its backlog, in a quota that refills.
+    pub(super) backlog: PeerBacklog,
 }
 
 /// What this site last told a member.
@@ -148,6 +153,8 @@ pub(super) struct Told {
     pub(super) first: i64,
     /// The demand here, in tokens a second.
     pub(super) rate: u64,
+    /// What is to be refilled here.
+    pub(super) backlog: i64,
     /// The monotonic time at which it was told; zero for never, or to have it told soon.
     pub(super) at: u64,
     /// The number of times that the same was told again without a sign of its arrival.
@@ -184,6 +191,7 @@ impl Quota {
             counters: Counters::default(),
             asked: 0,
             totals: Totals::default(),
+            refill: None,
             activity: None,
             wake: NEVER,
             dirty: Dirty::Clean,

@@ -153,6 +153,8 @@ impl Quota {
             table.recorded(*site) == if is_own { here.site.incarnation } else { here.peers[position].incarnation }
         });
         // Modulo 2⁶⁴, as the line has it.
-        is_agreed.then(|| self.counters.acquired.wrapping_sub(self.counters.released) as i64)
+        is_agreed.then(|| {
+            (self.counters.acquired.wrapping_sub(self.counters.released) as i64).wrapping_add(self.carried(here))
+        })
     }
 }

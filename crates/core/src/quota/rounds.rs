@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use super::book::{Place, Quotas, RELAXED_TICK, SECOND_LOOK, TICK};
 use super::one::{Activity, Admin, Dirty};
-use super::serve::{created, is_alone};
+use super::serve::created;
 use crate::api::{Outcome, Refusal, UnknownReason};
 use crate::avantan::{Due, Intent, Lifecycle, Message, Moment, Offer, Phase, Progress, Role, Step};
 use crate::clock::{MILLISECOND, SECOND};
@@ -78,6 +78,7 @@ impl Quotas {
             self.note_absent(&turn.here, at);
         }
 
+        self.refill(&turn.here, at);
         let offer = self.offer(&turn.here, at);
         let before = self.standing(at);
         let mut step = Step::default();
@@ -112,7 +113,7 @@ impl Quotas {
         let quota = &self.list[at];
         let free = quota.avantan.share.free().max(0);
         let Some(activity) = &quota.activity else { return };
-        let is_settled = activity.waiting.is_empty() || is_alone(&turn.here);
+        let is_settled = activity.waiting.is_empty() || turn.here.is_alone();
         if is_settled || !quota.avantan.is_idle() || activity.asked_for_gifts {
             return;
         }
@@ -231,7 +232,7 @@ impl Quotas {
         let mut admin = quota.activity.iter().flat_map(|activity| &activity.admin);
         let Some(first) = admin.find(|admin| self.is_ready(&turn.here, at, admin) == Ok(true)) else { return };
         let intent = match first.change {
-            Lifecycle::Create { limit } => Intent::Create { limit },
+            Lifecycle::Create { limit, charter } => Intent::Create { limit, charter },
             Lifecycle::Resize { limit } => Intent::Resize { limit },
             Lifecycle::Delete => Intent::Delete,
             Lifecycle::Reclaim { in_use, .. } => Intent::Reclaim { in_use },
@@ -267,6 +268,7 @@ impl Quotas {
         }
 
         // After a round in vain, what the sites kept back then is what the requests that wait may need.
+        self.refill(&turn.here, at);
         let offer = self.offer(&turn.here, at);
         let before = self.standing(at);
         // For those that stay in line that is ever more seldom worth it: whoever offers all grants nothing meanwhile.
@@ -429,7 +431,7 @@ impl Quotas {
         let Role::Electing { intent, .. } = self.list[at].avantan.role() else { return };
         // One that was withdrawn must not take effect because another one waits.
         let change = match *intent {
-            Intent::Create { limit } => Lifecycle::Create { limit },
+            Intent::Create { limit, charter } => Lifecycle::Create { limit, charter },
             Intent::Delete => Lifecycle::Delete,
             Intent::Resize { limit } => Lifecycle::Resize { limit },
             Intent::Reclaim { in_use } => Lifecycle::Reclaim { brought: 0, in_use },
@@ -574,6 +576,7 @@ impl Quotas {
             // A new generation, or none: its books start empty.
             (quota.counters.acquired, quota.counters.released) = (0, 0);
             quota.totals = Totals::default();
+            quota.refill = None;
             if before.exists {
                 self.walk.note(now, quota.number);
 
@@ -712,7 +715,8 @@ impl Quotas {
         }
         for request in refused {
             turn.out.metrics.refused_waited += 1;
-            self.finish(turn, request.ticket, Outcome::Refused(Refusal::Exhausted { asked }));
+            let refusal = self.exhausted(&turn.here, at, asked, request.amount);
+            self.finish(turn, request.ticket, Outcome::Refused(refusal));
         }
     }
 
@@ -740,7 +744,7 @@ impl Quotas {
             let quota = &self.list[at];
             let is_gone = quota.limit().is_none();
             let outcome = admin.aim.and_then(|aim| self.settled(aim)).or_else(|| match admin.change {
-                Lifecycle::Create { limit } => created(quota, limit),
+                Lifecycle::Create { limit, charter } => created(quota, limit, charter),
                 Lifecycle::Delete => is_gone.then_some(Outcome::Deleted),
                 Lifecycle::Resize { .. } | Lifecycle::Reclaim { .. } => {
                     is_gone.then_some(Outcome::Refused(Refusal::QuotaDeleted))
@@ -805,7 +809,7 @@ impl Quotas {
             Lifecycle::Create { .. } if table.limited != table.created => {
                 Some(Outcome::Unknown(UnknownReason::Forgotten))
             }
-            Lifecycle::Create { limit } => created(quota, limit),
+            Lifecycle::Create { limit, charter } => created(quota, limit, charter),
             Lifecycle::Keep => None,
         }
     }

@@ -1,5 +1,6 @@
 //! The rows of quotas and grants on storage, see [`crate::rows`].
 
+use super::bucket::Refill;
 use super::one::Quota;
 use crate::avantan::Share;
 use crate::codec::{Cursor, Malformed, put_bytes, put_i64, put_u64, put_u128};
@@ -53,6 +54,9 @@ pub(super) fn put_cold(batch: &mut Batch, scratch: &mut Vec<u8>, quota: &Quota) 
     quota.totals.encode(scratch);
     put_u64(scratch, quota.counters.work.rebalances);
     put_u64(scratch, quota.counters.work.gifts);
+    if let Some(refill) = quota.refill.as_ref().filter(|refill| !refill.is_empty()) {
+        refill.encode(scratch);
+    }
     batch.put(&quota_key(QUOTA_COLD, quota.number), scratch);
 }
 
@@ -100,6 +104,10 @@ impl QuotaRow {
             quota.totals = Totals::decode(&mut cursor)?;
             quota.counters.work.rebalances = cursor.u64()?;
             quota.counters.work.gifts = cursor.u64()?;
+            // A quota that does not refill, or never handed over what is to be refilled, has nothing more.
+            if !cursor.0.is_empty() {
+                quota.refill = Some(Box::new(Refill::decode(&mut cursor)?));
+            }
             QuotaRow::Cold(Box::new(quota))
         };
         cursor.end()?;

@@ -8,7 +8,7 @@ use super::one::{Activity, Admin, Dirty, NEVER, Quota};
 use super::row::grant_key;
 use super::row::{EXPIRIES, Grant, due_key, due_uptime, read_due_key};
 use crate::api::{HOLD_MICROS, Hold, Operation, Outcome, Refusal, is_name};
-use crate::avantan::Lifecycle;
+use crate::avantan::{Charter, Lifecycle};
 use crate::clock::{MILLISECOND, Now};
 use crate::codec::Malformed;
 use crate::id::{GrantId, SessionId, SiteSet};
@@ -60,7 +60,7 @@ impl Quotas {
             }
             Operation::ReleaseGrant { grant, used } => Some(self.release_grant(turn, view, *grant, *used)),
             Operation::ExtendGrant { grant, micros } => Some(self.extend_grant(turn, view, *grant, *micros)),
-            Operation::Create { quota, limit } => {
+            Operation::Create { quota, limit, charter } => {
                 // The name is remembered from here on, and by all sites.
                 if !is_name(quota) {
                     return Some(Outcome::Refused(Refusal::InvalidName));
@@ -72,10 +72,15 @@ impl Quotas {
                     return Some(Outcome::Refused(Refusal::Overloaded));
                 };
                 // While it is being deleted, what is here may be gone already.
-                if let Some(outcome) = created(&self.list[at], *limit).filter(|_| !self.list[at].is_closing()) {
+                if let Some(outcome) = created(&self.list[at], *limit, *charter).filter(|_| !self.list[at].is_closing())
+                {
                     return Some(outcome);
                 }
-                self.administer(turn, at, Admin::new(ticket, Lifecycle::Create { limit: *limit }, deadline));
+                self.administer(
+                    turn,
+                    at,
+                    Admin::new(ticket, Lifecycle::Create { limit: *limit, charter: *charter }, deadline),
+                );
                 None
             }
             Operation::SetLimit { quota, limit } => {
@@ -126,7 +131,14 @@ impl Quotas {
             return Some(Outcome::Refused(Refusal::AboveLimit { limit }));
         }
 
+        // What comes back by itself is held by nobody: no grant of it has an end.
+        if quota.refills() && matches!(hold, Hold::For(_)) {
+            return Some(Outcome::Refused(Refusal::Refills));
+        }
+        self.refill(&turn.here, at);
+
         let now = turn.here.now.mono;
+        let quota = &mut self.list[at];
         quota.asked = quota.asked.saturating_add(amount.unsigned_abs());
         let activity = quota.activity(&turn.here);
         activity.demand.note(amount);
@@ -150,12 +162,12 @@ impl Quotas {
             turn.out.metrics.refused_local += 1;
             let mut asked = SiteSet::default();
             asked.insert(turn.here.position);
-            return Some(Outcome::Refused(Refusal::Exhausted { asked }));
+            return Some(Outcome::Refused(self.exhausted(&turn.here, at, asked, amount)));
         }
 
         // After a round in vain nothing is asked again for a while, unless what others have said since is enough for this
         // request behind those that wait.
-        let alone = is_alone(&turn.here);
+        let alone = turn.here.is_alone();
         let activity = quota.activity.as_mut().expect("made above");
         let all = quota.avantan.share.tokens.saturating_add(activity.known_free(turn.here.position));
         let in_vain = !activity.leader.may_start(now) && activity.leader.failures() >= IN_VAIN;
@@ -169,7 +181,7 @@ impl Quotas {
                     .filter(|&peer| turn.here.peers[peer].is_up(turn.here.now))
                     .for_each(|p| asked.insert(p));
             }
-            return Some(Outcome::Refused(Refusal::Exhausted { asked }));
+            return Some(Outcome::Refused(self.exhausted(&turn.here, at, asked, amount)));
         }
 
         // It waits, in the order of arrival, for gifts or the outcome of a round.
@@ -207,6 +219,8 @@ impl Quotas {
         let generation = quota.avantan.share.table.generation;
         let lasts = match hold {
             Hold::Counted => None,
+            // Nobody gives it back, so it need not be known apart.
+            Hold::Open if quota.refills() => None,
             Hold::Open => {
                 let grant = Grant { quota: of, generation, amount, term: None, settled: false };
                 self.put_grant(turn, number, &grant);
@@ -225,6 +239,9 @@ impl Quotas {
         let quota = &self.list[at];
         if amount < 1 {
             return Outcome::Refused(Refusal::InvalidAmount);
+        }
+        if quota.refills() {
+            return Outcome::Refused(Refusal::Refills);
         }
 
         // Whatever is here is not out; what is set aside for a round may be elsewhere by now, and out.
@@ -545,17 +562,14 @@ impl Activity {
     }
 }
 
-/// True if no tokens ever come from other sites.
-pub(super) fn is_alone(here: &Here) -> bool {
-    !here.config.redistribute || here.peers.len() == 1
-}
-
 /// The outcome of creating a quota that exists.
-pub(super) fn created(quota: &Quota, limit: i64) -> Option<Outcome> {
-    let present = quota.limit()?;
-    Some(if present == limit {
-        Outcome::Created { limit }
-    } else {
+pub(super) fn created(quota: &Quota, limit: i64, charter: Charter) -> Option<Outcome> {
+    let (present, has) = (quota.limit()?, quota.avantan.share.table.charter);
+    Some(if present != limit {
         Outcome::Refused(Refusal::LimitDiffers { limit: present })
+    } else if has.refill != charter.refill {
+        Outcome::Refused(Refusal::RefillDiffers { refill: has.refill })
+    } else {
+        Outcome::Created { limit }
     })
 }

@@ -33,12 +33,6 @@ const GREETINGS: u32 = 4;
 /// The most quotas that one step of an announcement covers.
 const ANNOUNCED: usize = 256;
 
-/// True if tokens given to the member at this position would be of use there.
-fn takes_gifts(here: &Here, peer: usize) -> bool {
-    let peer = &here.peers[peer];
-    peer.is_up(here.now) && !peer.leaving && peer.incarnation > Incarnation(0)
-}
-
 impl Quotas {
     /// Takes in what a member says of its share.
     pub(super) fn digest(&mut self, turn: &mut Turn, from: usize, digest: Digest) {
@@ -80,6 +74,9 @@ impl Quotas {
         if is_donor_recorded && digest.given_to == turn.here.site.incarnation && digest.given > 0 {
             self.receive(turn, at, from, incarnation, digest.given);
         }
+        if let Some(backlog) = digest.backlog {
+            self.take_backlog(turn, at, from, backlog);
+        }
         self.hear(turn, at, from, digest);
     }
 
@@ -111,6 +108,7 @@ impl Quotas {
             heard_at: turn.here.now.mono,
             said_by: incarnation,
             told: known.told,
+            backlog: known.backlog,
         };
 
         // News: what waits may be served after all.
@@ -175,6 +173,7 @@ impl Quotas {
 
     /// Gives what this site should give, if anything.
     pub(super) fn balance(&mut self, turn: &mut Turn, at: usize) {
+        self.refill(&turn.here, at);
         let quota = &self.list[at];
         let Some(activity) = &quota.activity else { return };
         let free = quota.avantan.share.free();
@@ -185,7 +184,7 @@ impl Quotas {
 
         // A gift counts as there from when it is given, or several digests that cross it would each be answered by another.
         let me = turn.here.position;
-        let eligible = |peer: usize| peer != me && takes_gifts(&turn.here, peer);
+        let eligible = |peer: usize| peer != me && turn.here.takes_gifts(peer);
         let has = |peer: usize| {
             let share = &activity.peers[peer];
             share.free.max(0).saturating_add(quota.under_way(&turn.here, peer, share))
@@ -307,7 +306,9 @@ impl Quotas {
             given_to,
             received,
             received_from,
+            backlog: quota.backlog_for(peer),
         };
+        let backlog = quota.backlog();
         if let Some(activity) = &mut quota.activity {
             digest.short = activity.short(free, turn.here.now.mono);
             digest.first = activity.first_short(free);
@@ -318,6 +319,7 @@ impl Quotas {
                 short: digest.short,
                 first: digest.first,
                 rate: digest.rate,
+                backlog,
                 at: turn.here.now.mono,
                 repeats,
             };
@@ -340,6 +342,12 @@ impl Quotas {
         if let Some(activity) = &mut self.list[at].activity {
             activity.demand.fold(now);
             activity.returns.fold(now);
+        }
+        if self.list[at].refills() {
+            // What was refilled is for those who wait here, before it is for others.
+            self.refill(&turn.here, at);
+            self.serve(turn, at);
+            self.hand_over(turn, at);
         }
         self.balance(turn, at);
 
@@ -373,12 +381,13 @@ impl Quotas {
                 continue;
             }
             let told = &share.told;
-            let pending = quota.under_way(&turn.here, peer, share) > 0;
+            let pending = quota.under_way(&turn.here, peer, share) > 0 || quota.backlog_under_way(&turn.here, peer) > 0;
             unsettled |= pending;
             unreached |= may_not_know && is_over;
             let news = (free - told.free).abs() >= noticeable
                 || (short > 0) != (told.short > 0)
                 || first != told.first
+                || quota.is_backlog_news(&turn.here, told.backlog)
                 || rate.abs_diff(told.rate) > (told.rate / 4).max(noticeable as u64 / 8).max(1);
             let repeat = pending && now >= told.at + (patience << told.repeats.min(6)).min(REPEAT);
             // The others may have missed that this site is new, and it has nothing else to tell: ever more slowly.
@@ -405,6 +414,7 @@ impl Quotas {
         // A quota at rest costs no time and little memory, but one about which another site has yet to be told is not at rest.
         let quota = &mut self.list[at];
         let (in_round, owes) = (quota.avantan.in_round(), quota.owes());
+        let refills_in = quota.refill_pause(&turn.here);
         let Some(activity) = &mut quota.activity else { return };
         let busy = owes || rate > 0 || !activity.waiting.is_empty() || !activity.admin.is_empty() || in_round;
         if busy || unrecorded {
@@ -416,6 +426,7 @@ impl Quotas {
                 () if busy && scarce => TICK,
                 () if busy || (now < activity.active_at + SECOND && !unrecorded) => RELAXED_TICK,
                 () if unsettled || unrecorded || unreached => SECOND,
+                () if let Some(pause) = refills_in => pause,
                 () if now < activity.active_at + REST || activity.leader.records() => REST,
                 () => {
                     quota.activity = None;
@@ -479,7 +490,7 @@ impl Quotas {
     /// where to go on.
     pub(super) fn give_away(&mut self, turn: &mut Turn, from: usize) -> Option<usize> {
         let up: Vec<usize> = (0..turn.here.peers.len())
-            .filter(|&peer| peer != turn.here.position && takes_gifts(&turn.here, peer))
+            .filter(|&peer| peer != turn.here.position && turn.here.takes_gifts(peer))
             .collect();
         if up.is_empty() || !turn.here.config.redistribute {
             return None;
@@ -491,6 +502,7 @@ impl Quotas {
             if self.list[at].limit().is_none() {
                 continue;
             }
+            self.refill(&turn.here, at);
             let free = self.list[at].avantan.share.free();
             let each = free / up.len() as i64;
             let extra = free % up.len() as i64;
@@ -502,6 +514,7 @@ impl Quotas {
                     self.give(turn, at, peer, gift);
                 }
             }
+            self.leave_backlog(turn, at, &up);
         }
         (end < self.list.len()).then_some(end)
     }

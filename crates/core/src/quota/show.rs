@@ -30,7 +30,8 @@ impl Quotas {
     }
 
     /// Tells a client what this site knows of a quota, and asks nobody.
-    pub(super) fn show_what_is_known(&self, turn: &mut Turn, client: ClientId, name: &str) {
+    pub(super) fn show_what_is_known(&mut self, turn: &mut Turn, client: ClientId, name: &str) {
+        self.refill_named(&turn.here, name);
         let shown = match self.find(name) {
             _ if !is_name(name) => Err(Refusal::InvalidName),
             Some(quota) => self.known(&turn.here, quota).ok_or(Refusal::UnknownQuota),
@@ -90,6 +91,7 @@ impl Quotas {
             rebalances: quota.counters.work.rebalances,
             gifts: quota.counters.work.gifts,
             released_above: 0,
+            refill: share.table.charter.refill,
         })
     }
 
@@ -100,6 +102,7 @@ impl Quotas {
         let token = self.counts.next;
         count.deadline = turn.here.now.mono.saturating_add(count.patience);
         count.tallies = vec![None; turn.here.peers.len()];
+        self.refill_named(&turn.here, &count.quota);
         count.tallies[turn.here.position] = Some(self.own_tally(turn, &count.quota));
         for (position, peer) in turn.here.peers.iter().enumerate() {
             if position != turn.here.position {
@@ -150,7 +153,11 @@ impl Quotas {
             false => peer.incarnation,
         });
         let incarnations: Vec<_> = incarnations.collect();
-        let shown = tally::count(&count.quota, here.site.members, &first, &count.tallies, &incarnations);
+        let mut shown = tally::count(&count.quota, here.site.members, &first, &count.tallies, &incarnations);
+        if let (Ok(shown), Some(quota)) = (&mut shown, self.find(&count.quota)) {
+            // Tallies do not tell, as it never changes; between the two rounds this site has heard of the quota.
+            shown.refill = quota.avantan.share.table.charter.refill;
+        }
         turn.out.responses.push((count.client, Response::Shown(shown)));
     }
 

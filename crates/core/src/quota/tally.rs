@@ -99,6 +99,7 @@ pub fn count(
         rebalances: second.iter().flatten().map(|tally| tally.work.rebalances).max().unwrap_or(0),
         gifts: second.iter().flatten().map(|tally| tally.work.gifts).sum(),
         released_above: clamp(spoiled, i64::MAX),
+        refill: 0,
     })
 }
 

@@ -11,6 +11,7 @@ mod names;
 mod quotas;
 mod reallocation;
 mod reclaim;
+mod refill;
 mod script;
 mod sessions;
 mod treaties;

@@ -19,7 +19,7 @@ fn create(limit: i64) -> Operation {
 }
 
 fn named(quota: &str, limit: i64) -> Operation {
-    Operation::Create { quota: quota.into(), limit }
+    Operation::create(quota, limit)
 }
 
 fn delete() -> Operation {

@@ -12,7 +12,7 @@ const EU: usize = 1;
 const AP: usize = 2;
 
 /// An operator's word: these incarnations are lost, and so many tokens that they granted are in use.
-fn reclaim(lost: &[(usize, u32)], in_use: i64) -> Operation {
+pub(crate) fn reclaim(lost: &[(usize, u32)], in_use: i64) -> Operation {
     let lost = lost.iter().map(|&(at, incarnation)| (Cluster::site(at), Incarnation(incarnation))).collect();
     Operation::Reclaim { quota: "gpus".into(), lost, in_use }
 }
@@ -22,7 +22,7 @@ fn refused(refusal: Refusal) -> Outcome {
 }
 
 /// A site loses its disk, and starts on new storage, which all quotas record.
-fn lose(cluster: &mut Cluster, at: usize) {
+pub(crate) fn lose(cluster: &mut Cluster, at: usize) {
     cluster.kill(at);
     cluster.hosts[at].put_back(Default::default());
     // Its sessions begin again at the first.

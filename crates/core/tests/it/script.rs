@@ -120,7 +120,7 @@ impl Stage {
         let what = args.word()?;
         let timeout = args.span("timeout", 2 * SECOND)?;
         let operation = match what.as_str() {
-            "create" => Operation::Create { quota: args.word()?, limit: args.number()? },
+            "create" => Operation::create(args.word()?, args.number()?),
             "acquire" => {
                 let hold = match args.take("for") {
                     Some(text) => Hold::For(span(&text)?),

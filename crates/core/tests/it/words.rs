@@ -203,7 +203,7 @@ pub(crate) fn abort(abort: &Abort) -> String {
 
 fn refusal(refusal: Refusal) -> String {
     match refusal {
-        Refusal::Exhausted { asked } => format!("exhausted (asked {})", set(asked)),
+        Refusal::Exhausted { asked, .. } => format!("exhausted (asked {})", set(asked)),
         Refusal::Unreachable { missing } => format!("unreachable: {}", set(missing)),
         other => format!("{other:?}"),
     }
@@ -243,7 +243,7 @@ fn operation(operation: &Operation) -> String {
         Operation::ReleaseGrant { grant, used: 0 } => format!("release grant {}", grant.number),
         Operation::ReleaseGrant { grant, used } => format!("settle grant {}, {used} used", grant.number),
         Operation::ExtendGrant { grant, micros } => format!("extend grant {} by {}", grant.number, millis(*micros)),
-        Operation::Create { quota, limit } => format!("create {quota} with {limit}"),
+        Operation::Create { quota, limit, .. } => format!("create {quota} with {limit}"),
         Operation::SetLimit { quota, limit } => format!("set the limit of {quota} to {limit}"),
         Operation::Reclaim { quota, lost, in_use } => {
             let lost: Vec<String> = lost.iter().map(|(of, at)| format!("{}-{}", site(*of), at.0)).collect();
@@ -482,7 +482,7 @@ fn agreed(value: &avantan::Value) -> String {
     let rows = rows.collect::<Vec<_>>().join(", ");
     match value.lifecycle {
         Lifecycle::Keep => rows,
-        Lifecycle::Create { limit } => format!("create with {limit}, {rows}"),
+        Lifecycle::Create { limit, .. } => format!("create with {limit}, {rows}"),
         Lifecycle::Delete => format!("delete, {rows}"),
         Lifecycle::Resize { limit } => format!("limit {limit}, {rows}"),
         Lifecycle::Reclaim { brought, in_use } => format!("reclaim {brought}, {in_use} in use, {rows}"),

@@ -363,6 +363,7 @@ impl Setup {
         let here = Here {
             now,
             uptime: site.mono,
+            steady: 0,
             site: Membership { me: site_id(at), incarnation: site.incarnation, members: &members },
             position: at,
             peers: &peers,

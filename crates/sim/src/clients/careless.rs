@@ -199,7 +199,7 @@ impl Simulation {
         let at = self.rng.below(self.clients.all.len() as u64) as usize;
         let through = if self.rng.one_in(2) { site } else { self.clients.all[at].home };
         let limit = KINDS[FLEETING].limit;
-        if self.submit(world, at, through, Operation::Create { quota, limit }, 5 * SECOND).is_some() {
+        if self.submit(world, at, through, Operation::create(quota, limit), 5 * SECOND).is_some() {
             self.probes.hit("client: wants a name that is being forgotten");
             self.flush(world, at, through);
         }

@@ -5,7 +5,7 @@ use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::config::NAMES_KEPT;
 use slackline_core::id::{GrantId, Incarnation};
 
-use crate::quotas::{FLEETING, KINDS, Kind, PASSERS, PASSING, PLENTY, SKEWED};
+use crate::quotas::{FLEETING, KINDS, Kind, METER, METER_REFILL, PASSERS, PASSING, PLENTY, SKEWED};
 use crate::state::Simulation;
 use crate::world::World;
 
@@ -31,11 +31,11 @@ impl Simulation {
                 }
             }
             // A creation of what exists, with its limit and with another.
-            4..=5 => Operation::Create { quota: name(&PLENTY), limit: PLENTY.limit },
-            6..=7 => Operation::Create { quota: name(&PLENTY), limit: 5 },
+            4..=5 => Operation::create(name(&PLENTY), PLENTY.limit),
+            6..=7 => Operation::create(name(&PLENTY), 5),
             // A name, and limits, that no quota can have.
-            8 => Operation::Create { quota: "a\nb".to_owned(), limit: 5 },
-            9 => Operation::Create { quota: name(&fleeting), limit: -(self.rng.below(3) as i64) },
+            8 => Operation::create("a\nb", 5),
+            9 => Operation::create(name(&fleeting), -(self.rng.below(3) as i64)),
             // A quota that does not exist, amounts that nobody can hold, and a hold that is over before it begins.
             10..=11 => {
                 let quota = ["nobody", "", "ghost"][self.rng.below(3) as usize].to_owned();
@@ -60,13 +60,13 @@ impl Simulation {
                 if quota != fleeting.name && world.now() % PASSING > PASSING / 2 {
                     return (Operation::Delete { quota }, 5 * SECOND);
                 }
-                return (Operation::Create { quota, limit }, 5 * SECOND);
+                return (Operation::create(quota, limit), 5 * SECOND);
             }
             // A quota that some clients ask for before it exists.
             30..=34 => {
                 let quota = self.late(world.now());
                 let limit = 40 + i64::from(self.rng.one_in(3));
-                return (Operation::Create { quota, limit }, 5 * SECOND);
+                return (Operation::create(quota, limit), 5 * SECOND);
             }
             35..=54 => {
                 let quota = self.late(world.now());
@@ -83,6 +83,20 @@ impl Simulation {
                 Some(operation) => return (operation, 5 * SECOND),
                 None => Operation::Acquire { quota: name(&PLENTY), amount: 1, hold: Hold::Counted, waits: false },
             },
+            // One that refills: nothing of it is given back, and it is created with one rate.
+            67..=99 => {
+                let amount = 1 + self.rng.below(METER.most as u64) as i64;
+                match self.rng.below(40) {
+                    0 => Operation::Release { quota: name(&METER), amount },
+                    1 => return (super::meter(METER_REFILL), 5 * SECOND),
+                    2 => return (super::meter(METER_REFILL / 2), 5 * SECOND),
+                    draw => {
+                        let hold = if draw == 3 { Hold::For(SECOND) } else { Hold::Counted };
+                        let waits = self.rng.one_in(4);
+                        Operation::Acquire { quota: name(&METER), amount, hold, waits }
+                    }
+                }
+            }
             // Everything else is ordinary.
             _ => {
                 let kind = self.kind_for(world, at);
@@ -119,7 +133,8 @@ impl Simulation {
     /// An operator's true word about a quota of which storage was lost, or a word that makes no sense: of an incarnation that lives, or of
     /// one lost site where there are several.
     fn reclaim(&mut self, world: &World) -> Option<Operation> {
-        let reborn = self.oracle.books.iter().filter(|book| !book.lost.is_empty());
+        // What a lost site had to refill is not known to be back before its time.
+        let reborn = self.oracle.books.iter().filter(|book| !book.lost.is_empty() && !book.refills);
         let reborn: Vec<_> =
             reborn.filter(|book| book.decisions.newest().is_some_and(|(_, t)| t.limit.is_some())).collect();
         let book = *reborn.get(self.rng.below(reborn.len().max(1) as u64) as usize)?;

@@ -275,9 +275,13 @@ impl Simulation {
                 if *waits && now > first_sent + IN_LINE {
                     self.probes.hit("operation: granted after a time in line");
                 }
+                if book.is_some_and(|book| self.oracle.books[book].refills) {
+                    return self.probes.hit("operation: granted by a quota that refills");
+                }
                 let tracked = (*hold != Hold::Counted).then_some(*grant);
                 self.granted(now, at, op, *amount, (tracked, *lasts));
             }
+            (Operation::Release { .. }, Outcome::Refused(Refusal::Refills)) => {}
             (Operation::Release { amount, quota }, outcome) => match outcome {
                 Outcome::Released { .. } => self.probes.hit("operation: released by amount"),
                 // Its limit was raised, and the site may not know.

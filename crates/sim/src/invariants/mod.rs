@@ -15,6 +15,7 @@ pub mod liveness;
 pub mod lives;
 pub mod once;
 pub mod quorums;
+pub mod refill;
 pub mod refusal;
 pub mod release;
 pub mod serializable;

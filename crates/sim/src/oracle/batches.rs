@@ -165,6 +165,7 @@ impl Oracle {
                     let of = &mut self.ops[*op as usize].book;
                     *of = book.or(*of);
                     self.outcome(site, incarnation, *op, outcome, *generation, &mut moved);
+                    self.note_refilling(*op, outcome, handed.at);
                 }
                 Change::Ended { number, released } => {
                     let ended = self.ended((site, incarnation, *number), *released, handed.at);
@@ -176,6 +177,12 @@ impl Oracle {
                         self.count(site, incarnation, book, generation, (0, amount));
                         moved.push((book, generation));
                     }
+                }
+                Change::Counters { book, generation, taken_back, .. } if self.books[*book].refills => {
+                    // Nobody gave it back: the site has refilled it.
+                    let known = self.books[*book].used.get(&(site, incarnation, *generation)).map_or(0, |used| used.1);
+                    self.count(site, incarnation, *book, *generation, (0, taken_back.saturating_sub(known)));
+                    moved.push((*book, *generation));
                 }
                 Change::Counters { .. } => {}
             }
@@ -259,6 +266,15 @@ impl Oracle {
         if let Some(book) = book.filter(|_| used != (0, 0)) {
             self.count(site, incarnation, book, generation, used);
             moved.push((book, generation));
+        }
+    }
+
+    /// A quota that refills has granted something, if it did.
+    fn note_refilling(&mut self, op: u32, outcome: &Outcome, at: u64) {
+        let op = &self.ops[op as usize];
+        let (Operation::Acquire { amount, .. }, Outcome::Granted { .. }) = (&op.operation, outcome) else { return };
+        if let Some(book) = op.book.filter(|book| self.books[*book].refills) {
+            self.books[book].granted.push((at, *amount));
         }
     }
 

@@ -1,0 +1,260 @@
+//! Refill: a quota that is a token bucket. What is granted comes back by itself, at a rate, and nobody gives it back.
+//!
+//! Such a quota has the same tokens, rounds and gifts as any other, and the same sum: tokens, what is under way, and what was granted and
+//! is not back make the limit. Only one thing is different: a site itself takes back what was granted there, as time goes by. What a site
+//! has granted and not refilled yet is its **backlog**. A site refills from its own backlog only, so all sites together never have more
+//! tokens than the limit; and each at its own part of the rate, one of as many equal parts as there are members. Therefore, in any T
+//! seconds, all sites together grant at most limit + rate × T.
+//!
+//! ```text
+//!            grant              refill, by the site's part of the rate
+//!   tokens ───────▶ backlog ─────────────────────────────────────────▶ tokens
+//!     │ gifts         │ handed over                                      │ gifts
+//!     ▼               ▼                                                  ▼
+//!   other site      other site, whose part of the rate lies idle       other site, where demand is
+//! ```
+//!
+//! A site without demand has no backlog, and its part of the rate would lie idle. So sites with more backlog than they can refill soon
+//! hand some over to those that have too little. It is handed over like a gift, by running totals ([`crate::gift`]): once, however often it is told.
+//! The tokens that are refilled there go where they are wanted by gifts, as ever.
+//!
+//! Time is that of the slower of the site's two clocks ([`Slower`](crate::clock::Slower)), and begins when the site is opened. So a clock that is set, or
+//! goes too fast, refills nothing, and nor does the time for which the site was down. Both cost rate, and never exceed it.
+//!
+//! The state is constant: no row for a grant, and nothing that is written because time goes by. What was refilled and not written when
+//! a site crashes is refilled again from then on.
+
+use super::book::{Quotas, TICK};
+use super::bucket::{AHEAD, TOKEN, rate_of, wanted};
+use super::one::{Dirty, Quota};
+use crate::api::Refusal;
+use crate::clock::SECOND;
+use crate::id::SiteSet;
+use crate::peer::quota::Backlog;
+use crate::turn::{Here, Turn};
+
+impl Quota {
+    /// True if what is granted comes back by itself.
+    #[inline]
+    pub fn refills(&self) -> bool {
+        self.avantan.share.table.charter.refill > 0
+    }
+
+    /// The backlog received from other sites less that handed over to them, and what of it is under way to and from present incarnations.
+    pub(super) fn carried(&self, here: &Here) -> i64 {
+        let Some(refill) = &self.refill else { return 0 };
+        refill.carried.wrapping_add(refill.handed.away(|position| here.peers[position].incarnation))
+    }
+
+    /// What was granted here and is not refilled yet, with what other sites have handed over.
+    pub fn backlog(&self) -> i64 {
+        let carried = self.refill.as_ref().map_or(0, |refill| refill.carried);
+        (self.counters.acquired.wrapping_sub(self.counters.released) as i64).wrapping_add(carried)
+    }
+
+    /// This site's part of the rate, in millionths of a token a second.
+    fn rate_here(&self, here: &Here) -> u64 {
+        rate_of(self.avantan.share.table.charter.refill, here.peers.len(), here.position)
+    }
+
+    /// The totals of backlog between this site and the member at `peer`, to be told to it; none if the quota does not refill.
+    pub(super) fn backlog_for(&self, peer: usize) -> Option<Backlog> {
+        let refill = self.refill.as_ref().filter(|_| self.refills())?;
+        let (given, received) = (refill.handed.given(peer), refill.handed.received(peer));
+        Some(Backlog {
+            here: self.backlog(),
+            given: given.amount,
+            given_to: given.incarnation,
+            received: received.amount,
+            received_from: received.incarnation,
+        })
+    }
+}
+
+impl Quotas {
+    /// Refills the quota up to now, if it is one that refills. Whoever looks at its tokens to do something with them does this first.
+    #[inline]
+    pub(super) fn refill(&mut self, here: &Here, at: usize) {
+        if self.list[at].refills() {
+            self.refill_up_to_now(here, at);
+        }
+    }
+
+    /// The same of the quota of this name, if there is one: whoever is told how many tokens are here should not be told of before.
+    pub(super) fn refill_named(&mut self, here: &Here, name: &str) {
+        if let Some(at) = self.position(name) {
+            self.refill(here, at);
+        }
+    }
+
+    fn refill_up_to_now(&mut self, here: &Here, at: usize) {
+        let quota = &mut self.list[at];
+        let (rate, backlog) = (quota.rate_here(here), quota.backlog());
+        let tokens = quota.refill.get_or_insert_default().advance(here.steady, rate, backlog);
+        if tokens == 0 {
+            return;
+        }
+
+        // It is written with what is done with it, so that nothing that is said of these tokens outlives them.
+        quota.avantan.share.tokens = quota.avantan.share.tokens.saturating_add(tokens);
+        quota.counters.released += tokens as u128;
+        assert!(quota.backlog() >= 0, "more is refilled than was granted");
+        if let Some(activity) = &mut quota.activity {
+            activity.returns.note(tokens);
+        }
+        self.touch(at, Dirty::Hot);
+    }
+
+    /// Takes in what a member tells of its backlog, and what it has handed over.
+    pub(super) fn take_backlog(&mut self, turn: &mut Turn, at: usize, from: usize, told: Backlog) {
+        let (donor, me) = (turn.here.peers[from].incarnation, turn.here.site.incarnation);
+        if !self.list[at].refills() {
+            return;
+        }
+
+        // Time that has passed counts for the backlog that was here, not for what comes now.
+        self.refill(&turn.here, at);
+        let is_donor_recorded = donor >= self.list[at].avantan.share.table.recorded(turn.here.peers[from].site);
+        let quota = &mut self.list[at];
+        let refill = quota.refill.get_or_insert_default();
+        let missing = match is_donor_recorded && told.given_to == me {
+            true => refill.handed.missing(from, donor, told.given),
+            false => 0,
+        };
+        let carried = i64::try_from(missing).ok().and_then(|missing| refill.carried.checked_add(missing));
+        if let Some(carried) = carried.filter(|_| missing > 0) {
+            // The backlog and the total are in the same row, so that no crash takes it a second time.
+            refill.handed.receive(from, donor, told.given);
+            refill.carried = carried;
+            self.touch(at, Dirty::All);
+        }
+
+        let activity = self.list[at].activity(&turn.here);
+        let known = &mut activity.peers[from].backlog;
+        known.here = told.here;
+        known.received = match known.said_by == donor {
+            _ if told.received_from != me => 0,
+            true => known.received.max(told.received),
+            false => told.received,
+        };
+        known.said_by = donor;
+        if missing > 0 {
+            // The donor counts it as there, and goes on telling until it hears so.
+            let now = turn.here.now.mono;
+            activity.active_at = now;
+            activity.tick_at = activity.tick_at.min(now + TICK);
+            self.tell(turn, at, from);
+            self.schedule(at);
+        }
+    }
+
+    /// Hands backlog over to members that have too little of it for their part of the rate.
+    pub(super) fn hand_over(&mut self, turn: &mut Turn, at: usize) {
+        let quota = &self.list[at];
+        let Some(activity) = &quota.activity else { return };
+        if !quota.refills() || quota.limit().is_none() || !turn.here.config.redistribute {
+            return;
+        }
+        let rate = quota.avantan.share.table.charter.refill;
+        let mut surplus = quota.backlog() - wanted(quota.rate_here(&turn.here));
+        let mut handed = Vec::new();
+        for peer in (0..turn.here.peers.len()).filter(|&peer| turn.here.takes_gifts(peer)) {
+            if peer == turn.here.position || surplus <= 0 {
+                continue;
+            }
+
+            // What is under way counts as there, which keeps it from being handed over again and again.
+            let wanted = wanted(rate_of(rate, turn.here.peers.len(), peer));
+            let there = activity.peers[peer].backlog.here.saturating_add(quota.backlog_under_way(&turn.here, peer));
+            let missing = wanted.saturating_sub(there);
+            if missing > wanted / 2 {
+                let part = missing.min(surplus);
+                surplus -= part;
+                handed.push((peer, part));
+            }
+        }
+
+        for (peer, part) in handed {
+            self.hand(turn, at, peer, part);
+        }
+    }
+
+    /// Hands all backlog over to the members at these positions, before the site stops: what is down refills nothing.
+    pub(super) fn leave_backlog(&mut self, turn: &mut Turn, at: usize, up: &[usize]) {
+        if !self.list[at].refills() {
+            return;
+        }
+        let mut left = self.list[at].backlog();
+        for (order, &peer) in up.iter().enumerate() {
+            let part = left / (up.len() - order) as i64;
+            left -= part;
+            if part > 0 {
+                self.hand(turn, at, peer, part);
+            }
+        }
+    }
+
+    /// Lowers the backlog here and raises the total, in one write; the total is told after it is durable.
+    fn hand(&mut self, turn: &mut Turn, at: usize, peer: usize, part: i64) {
+        let quota = &mut self.list[at];
+        let refill = quota.refill.get_or_insert_default();
+        refill.handed.give(peer, turn.here.peers[peer].incarnation, part as u64);
+        refill.carried -= part;
+        assert!(quota.backlog() >= 0, "more backlog is handed over than there is");
+        turn.out.metrics.backlog_handed += 1;
+        self.touch(at, Dirty::All);
+        let activity = self.list[at].activity(&turn.here);
+        activity.peers[peer].told.repeats = 0;
+        self.tell(turn, at, peer);
+    }
+
+    /// The refusal of a request for `amount` that these members were asked for in vain.
+    pub(super) fn exhausted(&self, here: &Here, at: usize, asked: SiteSet, amount: i64) -> Refusal {
+        Refusal::Exhausted { asked, retry_after: self.retry_after(here, at, amount) }
+    }
+
+    /// The time in which so many tokens are there, if nobody else takes any: in milliseconds, at least 1; none if they do not come by
+    /// themselves.
+    fn retry_after(&self, here: &Here, at: usize, amount: i64) -> Option<u32> {
+        let quota = &self.list[at];
+        let rate = match here.is_alone() {
+            true => quota.rate_here(here),
+            false => quota.avantan.share.table.charter.refill,
+        };
+        if rate == 0 {
+            return None;
+        }
+        let elsewhere = quota.activity.as_ref().map_or(0, |activity| activity.known_free(here.position));
+        let there = quota.avantan.share.free().max(0).saturating_add(elsewhere);
+        let missing = (i128::from(amount) - i128::from(there) + i128::from(quota.needed())).max(0) as u128;
+        let micros = (missing * TOKEN).div_ceil(u128::from(rate));
+        Some(micros.div_ceil(1_000).clamp(1, u128::from(u32::MAX)) as u32)
+    }
+}
+
+impl Quota {
+    /// Backlog handed over to the member's present incarnation that it has not reported yet.
+    pub(super) fn backlog_under_way(&self, here: &Here, peer: usize) -> i64 {
+        let Some(refill) = &self.refill else { return 0 };
+        let present = here.peers[peer].incarnation;
+        let known = self.activity.as_ref().map(|activity| activity.peers[peer].backlog);
+        let known = known.filter(|known| known.said_by == present).unwrap_or_default();
+        refill.handed.under_way(peer, present, known.received).min(i64::MAX as u128) as i64
+    }
+
+    /// True if the others should hear how much backlog is here, to whom this much was told last.
+    pub(super) fn is_backlog_news(&self, here: &Here, told: i64) -> bool {
+        self.refills() && self.backlog().abs_diff(told) > wanted(self.rate_here(here)).unsigned_abs() / 2
+    }
+
+    /// When to look after the backlog again, counted from now, in microseconds; none if there is none that time would change.
+    pub(super) fn refill_pause(&self, here: &Here) -> Option<u64> {
+        if !self.refills() || self.backlog() <= 0 {
+            return None;
+        }
+        // Half of what a site should have, or one token, whichever takes longer.
+        let rate = u128::from(self.rate_here(here)).max(1);
+        let one = (TOKEN / rate).min(u128::from(u64::MAX)) as u64;
+        Some(one.clamp(AHEAD / 2, 60 * SECOND))
+    }
+}

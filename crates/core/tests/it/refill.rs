@@ -1,0 +1,162 @@
+//! Scenarios of quotas that refill, named subject_condition_outcome.
+
+use slackline_core::api::{Hold, Operation, Outcome, Refusal};
+use slackline_core::avantan::Charter;
+use slackline_core::clock::{MILLISECOND, SECOND};
+
+use crate::cluster::Cluster;
+use crate::quotas::{acquire, granted, release};
+use crate::reclaim::{lose, reclaim};
+
+/// A quota of `limit` tokens that gets back `rate` a second.
+fn create(limit: i64, rate: u64) -> Operation {
+    Operation::Create { quota: "gpus".into(), limit, charter: Charter { refill: rate * 1_000_000 } }
+}
+
+/// Asks at each of the sites for one token every 20 ms, for so long. Returns how many were granted, by site.
+fn ask(cluster: &mut Cluster, at: &[usize], lasts: u64) -> Vec<i64> {
+    let mut asked = vec![Vec::new(); at.len()];
+    for _ in 0..lasts / (20 * MILLISECOND) {
+        for (of, &site) in at.iter().enumerate() {
+            asked[of].push(cluster.submit(site, acquire(1)));
+        }
+        cluster.run(20 * MILLISECOND);
+    }
+    cluster.run(3 * SECOND);
+    let mut count = |site: usize, sequences: &[u64]| {
+        sequences.iter().filter(|&&sequence| cluster.outcome(site, sequence).is_some_and(|o| granted(&o))).count() as i64
+    };
+    at.iter().zip(&asked).map(|(&site, sequences)| count(site, sequences)).collect()
+}
+
+#[test]
+fn quota_that_refills_grants_its_limit_and_then_its_rate_where_demand_is() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(30, 12));
+    assert!(granted(&cluster.done(0, acquire(30))), "the limit at once");
+
+    // Two of three parts of the rate belong to sites that are not asked.
+    let lasts = 20 * SECOND;
+    let count = ask(&mut cluster, &[0], lasts)[0];
+    let brought = 12 * (lasts / SECOND) as i64;
+    assert!(count <= brought + 3 * 12, "{count} of {brought}, and of what came while the last ones waited");
+    assert!(count >= brought * 8 / 10, "{count} of {brought}: the rate of idle sites goes where demand is");
+
+    // Left alone it is full again, and no fuller.
+    cluster.run(10 * SECOND);
+    let shown = cluster.show(1, "gpus");
+    assert_eq!((shown.in_use_min, shown.in_use_max, shown.refill), (0, 0, 12_000_000));
+    assert!(granted(&cluster.done(2, acquire(30))));
+    let more = cluster.done(2, acquire(30));
+    let Outcome::Refused(Refusal::Exhausted { retry_after: Some(after), .. }) = more else { panic!("{more:?}") };
+    assert!((1_500..=2_500).contains(&after), "30 tokens at 12 a second, in milliseconds: {after}");
+}
+
+#[test]
+fn quota_that_refills_serves_those_in_line_as_it_refills() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(30, 12));
+    assert!(granted(&cluster.done(0, acquire(30))));
+    let operation = Operation::Acquire { quota: "gpus".into(), amount: 9, hold: Hold::Counted, waits: true };
+    let waiting = cluster.submit(1, operation);
+    cluster.run(SECOND / 2);
+    assert_eq!(cluster.outcome(1, waiting), None);
+    cluster.run(SECOND);
+    assert!(cluster.outcome(1, waiting).is_some_and(|outcome| granted(&outcome)));
+}
+
+#[test]
+fn site_that_was_down_refills_nothing_for_that_time() {
+    let mut cluster = Cluster::new(1);
+    cluster.done(0, create(100, 5));
+    assert!(granted(&cluster.done(0, acquire(100))));
+    cluster.kill(0);
+    cluster.run(60 * SECOND);
+    cluster.start(0);
+    cluster.run(SECOND);
+    assert!((95..=99).contains(&cluster.show(0, "gpus").in_use_max), "one second brings five: {:?}", cluster.show(0, "gpus"));
+    cluster.run(30 * SECOND);
+    assert_eq!(cluster.show(0, "gpus").in_use_max, 0);
+}
+
+#[test]
+fn wall_clock_that_is_set_refills_nothing() {
+    let mut cluster = Cluster::new(1);
+    cluster.done(0, create(1_000, 5));
+    assert!(granted(&cluster.done(0, acquire(1_000))));
+    // The machine was suspended: its wall clock went on, its other clock stood.
+    cluster.suspend(0, 60 * SECOND, false);
+    cluster.run(SECOND);
+    let in_use = cluster.show(0, "gpus").in_use_max;
+    assert!((990..=999).contains(&in_use), "one second brings five: {in_use}");
+}
+
+#[test]
+fn what_a_lost_disk_had_to_refill_comes_back_on_a_word() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90, 10));
+    assert!(granted(&cluster.done(1, acquire(30))), "its own third");
+    lose(&mut cluster, 1);
+    cluster.run(30 * SECOND);
+    let shown = cluster.show(0, "gpus");
+    let lost = shown.in_use_max;
+    assert!(shown.in_use_min == lost && (1..=30).contains(&lost), "what was not handed over is lost: {shown:?}");
+    cluster.run(30 * SECOND);
+    assert_eq!(cluster.show(0, "gpus").in_use_max, lost);
+
+    // On an operator's word it is back, and once.
+    assert_eq!(cluster.done(0, reclaim(&[(1, 1)], 0)), Outcome::Reclaimed { brought: lost, in_use: 0 });
+    cluster.run(SECOND);
+    assert_eq!(cluster.show(2, "gpus").in_use_max, 0);
+    assert_eq!((0..3).map(|at| cluster.tokens(at, "gpus")).sum::<i64>(), 90);
+}
+
+#[test]
+fn quota_that_refills_is_not_released_nor_held_and_knows_its_rate() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(30, 12));
+    assert!(granted(&cluster.done(0, acquire(5))));
+    assert_eq!(cluster.done(0, release(5)), Outcome::Refused(Refusal::Refills));
+    let held = |hold| Operation::Acquire { quota: "gpus".into(), amount: 1, hold, waits: false };
+    assert_eq!(cluster.done(0, held(Hold::For(SECOND))), Outcome::Refused(Refusal::Refills));
+    let Outcome::Granted { grant, .. } = cluster.done(0, held(Hold::Open)) else { panic!("it is granted") };
+    let released = cluster.done(0, Operation::ReleaseGrant { grant, used: 0 });
+    assert_eq!(released, Outcome::Refused(Refusal::UnknownGrant), "it has no row");
+
+    assert_eq!(cluster.done(1, create(30, 12)), Outcome::Created { limit: 30 });
+    let refill = 12_000_000;
+    assert_eq!(cluster.done(1, create(30, 13)), Outcome::Refused(Refusal::RefillDiffers { refill }));
+    assert_eq!(cluster.done(1, create(30, 0)), Outcome::Refused(Refusal::RefillDiffers { refill }));
+    assert_eq!(cluster.done(1, Operation::Delete { quota: "gpus".into() }), Outcome::Deleted);
+    assert_eq!(cluster.done(1, create(40, 0)), Outcome::Created { limit: 40 });
+    assert!(granted(&cluster.done(1, acquire(5))));
+    assert_eq!(cluster.done(0, release(5)), Outcome::Released { amount: 5 }, "the next of this name is another");
+}
+
+#[test]
+fn limit_below_what_was_granted_is_paid_as_it_refills() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90, 10));
+    assert!(granted(&cluster.done(0, acquire(90))));
+    let set = cluster.done(1, Operation::SetLimit { quota: "gpus".into(), limit: 40 });
+    let Outcome::LimitSet { limit: 40, excess } = set else { panic!("{set:?}") };
+    assert!((40..=50).contains(&excess), "{excess}");
+    assert!(!granted(&cluster.done(0, acquire(1))), "nothing is granted in excess");
+    cluster.run(20 * SECOND);
+    let shown = cluster.show(1, "gpus");
+    assert_eq!((shown.excess, shown.in_use_max, shown.limit), (0, 0, 40));
+    assert_eq!((0..3).map(|at| cluster.tokens(at, "gpus")).sum::<i64>(), 40);
+}
+
+#[test]
+fn site_that_drains_leaves_what_is_to_be_refilled_to_the_others() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90, 10));
+    assert!(granted(&cluster.done(0, acquire(90))));
+    cluster.request(0, 7, slackline_core::api::Request::Drain);
+    cluster.run(2 * SECOND);
+    cluster.kill(0);
+    cluster.run(30 * SECOND);
+    let there: i64 = [1, 2].into_iter().map(|at| cluster.tokens(at, "gpus")).sum();
+    assert!(there >= 85, "{there} of 90 came back without it");
+}
