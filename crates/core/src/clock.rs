@@ -81,7 +81,10 @@ impl Offset {
     /// The result of an exchange: `sent` and `received` by this site's clocks, `there` by the peer's wall clock. The
     /// peer answers at once, so one stamp serves as the arrival there and the departure from there.
     pub fn measure(sent: Now, there: i64, received: Now) -> Self {
-        let rtt = received.mono.saturating_sub(sent.mono);
+        // Whichever clock shows more: where the machine was suspended meanwhile and its monotonic clock stood, that clock alone would
+        // call the exchange short, so exact, and what it shows of the peer's clock would be wrong by half of that time and stay.
+        let by_wall = u64::try_from(received.wall.saturating_sub(sent.wall)).unwrap_or(0);
+        let rtt = received.mono.saturating_sub(sent.mono).max(by_wall);
         let middle = sent.wall.saturating_add((rtt / 2) as i64);
         Self { offset: there.saturating_sub(middle), rtt, lead: lead(sent), sent: sent.mono, since: sent.mono }
     }
@@ -173,6 +176,20 @@ mod tests {
         assert!(fair.excess_now(later(hour), 1_000) > 0 && fair.excess_now(later(0), 1_000) == 0);
         let meanwhile = Now { wall: received.wall + hour, ..received };
         assert_eq!(Offset::measure(sent, 1_040_000, meanwhile).at(later(hour)).offset, -hour);
+    }
+
+    #[test]
+    fn exchange_during_which_the_machine_was_suspended_is_not_taken_for_a_short_one() {
+        let sent = Now { wall: 1_000_000, mono: 50 };
+        // It took 164 ms, and the answer was looked at 300 ms later; the monotonic clock stood for 430 of these 464 ms.
+        let received = Now { wall: 1_464_000, mono: 34_050 };
+        let there = 1_082_000;
+        let held_up = Offset::measure(sent, there, received);
+        assert_eq!(held_up.excess(10_000), 0, "the clocks agree, as far as this exchange can tell");
+        let again = Now { wall: 2_464_000, mono: 1_034_050 };
+        let next =
+            Offset::measure(again, again.wall + 82_000, Now { wall: again.wall + 164_000, mono: again.mono + 164_000 });
+        assert_eq!(held_up.and(next, again), next, "the next one is more exact");
     }
 
     #[test]

@@ -123,7 +123,10 @@ impl Simulation {
         self.audit.tasks.retain(|task| !matches!(task, Task::Acquire { book, .. } if books[*book].refills));
         let absent = |&book: &usize| {
             let Book { name, life, .. } = &self.oracle.books[book];
-            !self.exists(book) && !self.oracle.books[book].refills && is_name(name) && self.oracle.life_in(name, u64::MAX) == *life
+            !self.exists(book)
+                && !self.oracle.books[book].refills
+                && is_name(name)
+                && self.oracle.life_in(name, u64::MAX) == *life
         };
         let absent = (0..self.oracle.books.len()).rev().filter(absent).take(CREATIONS);
         let creations: Vec<Task> = absent.map(|book| Task::Create { book, site: book % world.len() }).collect();

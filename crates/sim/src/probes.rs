@@ -113,6 +113,7 @@ const NAMED: &[&str] = &[
     "operation: deleted",
     "operation: extended",
     "operation: granted after a time in line",
+    "operation: granted by a quota that refills",
     "operation: in line until its time was up",
     "operation: settled",
     "operation: limit set",

@@ -110,7 +110,14 @@ impl Simulation {
     pub(crate) fn transactions_wait_for(&self) -> Vec<String> {
         let Txns { committed, finished, reading, committing, .. } = &self.txns;
         let done = format!("{committed} transactions committed, {} clients have read everything", finished.len());
-        let under_way = reading.values().chain(committing.values()).take(3).map(|running| format!("{running:?}"));
+        // What they have read is long; who they are says where to look in the trace.
+        let told = |running: &Running| {
+            let Running { client, site, is_last, program, reads, .. } = running;
+            let last = if *is_last { ", the last" } else { "" };
+            let (since, answered) = (program.since, reads.answered);
+            format!("client {client} through site {site} since {since}{last}, {answered} reads answered")
+        };
+        let under_way = reading.values().chain(committing.values()).take(3).map(told);
         [done].into_iter().chain(under_way).collect()
     }
 

@@ -24,7 +24,8 @@ fn ask(cluster: &mut Cluster, at: &[usize], lasts: u64) -> Vec<i64> {
     }
     cluster.run(3 * SECOND);
     let mut count = |site: usize, sequences: &[u64]| {
-        sequences.iter().filter(|&&sequence| cluster.outcome(site, sequence).is_some_and(|o| granted(&o))).count() as i64
+        sequences.iter().filter(|&&sequence| cluster.outcome(site, sequence).is_some_and(|o| granted(&o))).count()
+            as i64
     };
     at.iter().zip(&asked).map(|(&site, sequences)| count(site, sequences)).collect()
 }
@@ -74,7 +75,11 @@ fn site_that_was_down_refills_nothing_for_that_time() {
     cluster.run(60 * SECOND);
     cluster.start(0);
     cluster.run(SECOND);
-    assert!((95..=99).contains(&cluster.show(0, "gpus").in_use_max), "one second brings five: {:?}", cluster.show(0, "gpus"));
+    assert!(
+        (95..=99).contains(&cluster.show(0, "gpus").in_use_max),
+        "one second brings five: {:?}",
+        cluster.show(0, "gpus")
+    );
     cluster.run(30 * SECOND);
     assert_eq!(cluster.show(0, "gpus").in_use_max, 0);
 }
