@@ -99,6 +99,12 @@ fn wrong_use_is_one_line_and_status_2() {
         (&["quota", "acquire", "gpus", "1", "--for", "401d"], "1ms to 400d"),
         (&["quota", "create", "gpus"], "--limit"),
         (&["quota", "create", "gpus", "--limit", "0"], "1 to 9223372036854775807"),
+        (&["quota", "create", "gpus", "--limit", "9", "--refill", "5"], "1500/1s"),
+        (&["quota", "create", "gpus", "--limit", "9", "--refill", "0/1s"], "a rate of 0"),
+        (&["quota", "create", "gpus", "--limit", "9", "--refill", "-5/1s"], "not a number of tokens"),
+        (&["quota", "create", "gpus", "--limit", "9", "--refill", "5/60"], "is not a duration"),
+        (&["quota", "create", "gpus", "--limit", "9", "--refill", "5/0s"], "out of range"),
+        (&["quota", "create", "gpus", "--limit", "9", "--refill", "1/12d"], "1000000s"),
         (&["quota", "set", "gpus", "--limit", "0"], "1 to 9223372036854775807"),
         (&["quota", "set", "gpus"], "--limit"),
         (&["quota", "settle", "--grant", "eu-1-1", "--used", "-1"], "0 to 9223372036854775807"),
@@ -252,6 +258,41 @@ fn no_cluster_is_a_failure_that_says_what_to_do() {
     assert_eq!((ended.status, ended.stderr.lines().count()), (1, 1));
     assert!(ended.stderr.contains(&address) && ended.stderr.contains("`listen`"), "{}", ended.stderr);
     assert_eq!(ended.json()["outcome"], "failed");
+}
+
+#[test]
+fn quota_that_refills_grants_its_rate_and_says_when_to_ask_again() {
+    let data = tempfile::tempdir().expect("a directory");
+    let cluster = dev(data.path());
+    let create = ["quota", "create", "api", "--limit", "90", "--refill", "30/1s", "--json"];
+    assert_eq!(cluster.run(&create).json()["refill_per_second"], json!(30.0));
+    assert_eq!(cluster.run(&create).status, 0, "the same again is done");
+    let other = cluster.run(&["quota", "create", "api", "--limit", "90", "--json"]).json();
+    assert_eq!((&other["reason"], &other["refill_per_second"]), (&json!("refill_differs"), &json!(30.0)));
+
+    // All at once, in one region; then what comes back, in another.
+    let acquire = |amount: &str, more: &[&str]| {
+        cluster.run(&[&["quota", "acquire", "api", amount, "--site", "eu", "--json"], more].concat()).json()
+    };
+    let all = cluster.run(&["quota", "acquire", "api", "90", "--site", "us", "--json"]).json();
+    assert_eq!(all["outcome"], json!("done"), "{all}");
+    let refused = acquire("60", &[]);
+    let after = refused["retry_after_ms"].as_u64().unwrap_or_else(|| panic!("a time: {refused}"));
+    assert!(refused["reason"] == json!("exhausted") && (1..=2_000).contains(&after), "{refused}");
+    let said = cluster.run(&["quota", "acquire", "api", "60", "--site", "eu"]);
+    assert!(said.status == 1 && said.stderr.contains("refilled: try again in"), "{said:?}");
+    let waited = acquire("60", &["--wait", "--deadline", "20s"]);
+    assert_eq!((&waited["outcome"], &waited["site"]), (&json!("done"), &json!("eu")), "{waited}");
+
+    for refused in [acquire("1", &["--for", "5s"]), cluster.run(&["quota", "release", "api", "1", "--json"]).json()] {
+        assert_eq!(refused["reason"], json!("refills"));
+    }
+    let shown = || cluster.run(&["quota", "show", "api", "--json"]).json();
+    eventually("it is full again", shown, |shown| shown["in_use"] == json!(0));
+    assert_eq!(shown()["refill_per_second"], json!(30.0));
+    let text = cluster.run(&["quota", "show", "api"]).stdout;
+    assert!(text.starts_with("api: 0 of 90 in use, refills 30 a second\n"), "{text}");
+    assert_eq!(cluster.run(&["quota", "delete", "api"]).status, 0);
 }
 
 #[test]

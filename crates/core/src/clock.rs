@@ -82,9 +82,11 @@ impl Offset {
     /// peer answers at once, so one stamp serves as the arrival there and the departure from there.
     pub fn measure(sent: Now, there: i64, received: Now) -> Self {
         // Whichever clock shows more: where the machine was suspended meanwhile and its monotonic clock stood, that clock alone would
-        // call the exchange short, so exact, and what it shows of the peer's clock would be wrong by half of that time and stay.
+        // call the exchange short, so exact, and what it shows of the peer's clock would be wrong by half of that time and stay. By more than
+        // [`STEP`] the wall clock was stepped, as far as anybody can tell, and says nothing of how long it took.
+        let by_mono = received.mono.saturating_sub(sent.mono);
         let by_wall = u64::try_from(received.wall.saturating_sub(sent.wall)).unwrap_or(0);
-        let rtt = received.mono.saturating_sub(sent.mono).max(by_wall);
+        let rtt = if by_wall.saturating_sub(by_mono) <= STEP { by_mono.max(by_wall) } else { by_mono };
         let middle = sent.wall.saturating_add((rtt / 2) as i64);
         Self { offset: there.saturating_sub(middle), rtt, lead: lead(sent), sent: sent.mono, since: sent.mono }
     }
@@ -189,7 +191,7 @@ mod tests {
         let again = Now { wall: 2_464_000, mono: 1_034_050 };
         let next =
             Offset::measure(again, again.wall + 82_000, Now { wall: again.wall + 164_000, mono: again.mono + 164_000 });
-        assert_eq!(held_up.and(next, again), next, "the next one is more exact");
+        assert_eq!(held_up.and(next, again), Offset { since: 50, ..next }, "the next one is more exact");
     }
 
     #[test]

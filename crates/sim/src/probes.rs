@@ -127,6 +127,8 @@ const NAMED: &[&str] = &[
     "refused: invalid_amount",
     "refused: invalid_name",
     "refused: limit_differs",
+    "refused: refill_differs",
+    "refused: refills",
     "refused: above_out",
     "refused: above_limit",
     "refused: unknown_grant",
