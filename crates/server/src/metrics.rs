@@ -172,6 +172,8 @@ impl Snapshot {
 
         page.counters("gifts_sent", "Gifts of tokens sent, by cause", gifts)?;
         page.counter("gifts_received", "Gifts of tokens received", node.gifts_received)?;
+        let handed = "Times that what is to be refilled was handed over to another site";
+        page.counter("refills_handed_over", handed, node.backlog_handed)?;
         page.counter("messages_sent", "Messages handed out for other sites", node.messages_sent)?;
         page.counter("messages_ignored", "Messages that fitted no rule", node.ignored)?;
         page.gauge("quotas", "Quotas known here", signed(node.quotas))?;

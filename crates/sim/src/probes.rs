@@ -95,6 +95,7 @@ const NAMED: &[&str] = &[
     // Gifts.
     "gift: sent",
     "gift: received",
+    "refill: backlog handed over",
     "gift: to an incarnation that is lost",
     "gift: total told again",
     // Forecasts.

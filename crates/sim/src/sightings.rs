@@ -42,6 +42,7 @@ impl Simulation {
         add("treaty: retracted", metrics.treaties_retracted, before.treaties_retracted);
         add("gift: sent", metrics.gifts_sent(), before.gifts_sent());
         add("gift: received", metrics.gifts_received, before.gifts_received);
+        add("refill: backlog handed over", metrics.backlog_handed, before.backlog_handed);
         add("quota: forgotten", metrics.forgotten, before.forgotten);
     }
 
