@@ -283,6 +283,8 @@ fn quota_that_refills_grants_its_rate_and_says_when_to_ask_again() {
     assert!(said.status == 1 && said.stderr.contains("refilled: try again in"), "{said:?}");
     let waited = acquire("60", &["--wait", "--deadline", "20s"]);
     assert_eq!((&waited["outcome"], &waited["site"]), (&json!("done"), &json!("eu")), "{waited}");
+    let one = cluster.run(&["quota", "acquire", "api", "1", "--wait"]);
+    assert!(one.status == 0 && one.stdout.contains("refills by itself"), "{one:?}");
 
     for refused in [acquire("1", &["--for", "5s"]), cluster.run(&["quota", "release", "api", "1", "--json"]).json()] {
         assert_eq!(refused["reason"], json!("refills"));

@@ -210,7 +210,7 @@ fn excess_text(excess: i64) -> String {
 ///
 /// If the site does not answer, the command waits for it until the deadline. With --for it tries another site after 1s, and with
 /// --patience after that time. The first site may then have granted tokens too: the command prints the id of that operation. Ask
-/// for its outcome, and release the grant, unless --for ends it.
+/// for its outcome, and release the grant, unless --for ends it. Nothing is released of a quota that refills.
 ///
 /// Each grant has a fence, which is printed, and which rises with every grant of the site. A resource that remembers the highest
 /// fence it has seen from a site can refuse the holder of an older grant.
@@ -266,13 +266,18 @@ impl Acquire {
                 call = call.at(site);
             }
             let grant = call.await.done()?;
-            Ok(granted(&grant))
+            // Only people are told how it is given back. The site that granted it knows whether it is, and asks nobody.
+            let known = match json || grant.expires_at().is_some() {
+                true => None,
+                false => client.quota(&name).at(grant.site()).known().await.ok(),
+            };
+            Ok(granted(&grant, known.is_some_and(|known| known.refill > 0)))
         })
     }
 }
 
-/// The output of `quota acquire`.
-fn granted(grant: &Grant) -> End {
+/// The output of `quota acquire`, of a quota that refills or not.
+fn granted(grant: &Grant, refills: bool) -> End {
     let (amount, quota, site, id) = (grant.amount(), grant.quota(), grant.site(), grant.name());
     let fence = grant.fence();
     let left = grant.expires_at().map(|at| at.saturating_duration_since(Instant::now()));
@@ -286,15 +291,14 @@ fn granted(grant: &Grant) -> End {
         "expires_in_ms": left.map(|left| left.as_millis() as u64),
     });
 
+    let release = format!("with `slackline quota release --grant {id}`");
     let end = match left {
-        Some(left) => format!("given back by itself in {}, or earlier with", duration::words(left)),
-        None => "given back with".to_owned(),
+        Some(left) => format!("given back by itself in {}, or earlier {release}", duration::words(left)),
+        None if refills => "nothing is to be given back: the quota refills by itself".to_owned(),
+        None => format!("given back {release}"),
     };
-
-    let text = format!(
-        "granted {amount} of {quota} at {site}: {id} (fence {}.{})\n{end} `slackline quota release --grant {id}`",
-        fence.incarnation.0, fence.number
-    );
+    let fence = format!("fence {}.{}", fence.incarnation.0, fence.number);
+    let text = format!("granted {amount} of {quota} at {site}: {id} ({fence})\n{end}");
 
     End::new(json, text).answered(Answered::by(Some(site)))
 }
