@@ -52,12 +52,14 @@
 
 mod agreement;
 mod amount;
+mod bytes;
 mod clearance;
 mod leader;
 mod member;
 mod message;
 mod reallocate;
 mod state;
+pub mod subset;
 mod tokens;
 mod value;
 
