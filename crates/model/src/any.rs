@@ -451,9 +451,7 @@ impl Model for Setup {
             Action::Start(at) => {
                 state.left.rounds -= 1;
                 self.step(&mut state, at, &|site| site.start(self.offer(&site.avantan.share)));
-                if state.sites[at].avantan.share.part().is_none() {
-                    return None;
-                }
+                state.sites[at].avantan.share.part()?;
             }
             Action::Build(at) => self.step(&mut state, at, &|site| {
                 site.build();
