@@ -8,7 +8,7 @@
 //! A floor appends as many bytes as a site logs. How many those are is found out before each run: a machine in this process, of
 //! the same code, is handed requests of one and of many of these operations, and its batches are measured.
 
-use slackline_core::api::{Hold, Operation, Readiness, Request, Response};
+use slackline_core::api::{Agreement, Hold, Operation, Readiness, Request, Response};
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{Incarnation, SiteId};
 use slackline_core::machine::{ClientId, Effect, Input};
@@ -139,7 +139,11 @@ impl Sample {
         let opened = sample.ask(Request::Open);
         let session = opened.iter().find_map(Ahead::opened).map(|session| session.after(FIRST - 1));
         sample.session = Some(session.ok_or_else(|| format!("it opens no session: {opened:?}"))?);
-        sample.carry_out(vec![Operation::Create { quota: QUOTA.into(), limit: LIMIT }])?;
+        sample.carry_out(vec![Operation::Create {
+            quota: QUOTA.into(),
+            limit: LIMIT,
+            agreement: Agreement::Majority,
+        }])?;
         Ok(sample)
     }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use slackline::{Client, Outcome as Answered, Quota};
-use slackline_core::api::{Hold, Outcome, Readiness, Response};
+use slackline_core::api::{Agreement, Hold, Outcome, Readiness, Response};
 use slackline_core::clock::SECOND;
 use slackline_core::machine::ClientId;
 use slackline_session::command::Command;
@@ -272,7 +272,7 @@ fn simulate(options: &HotOptions, callers: usize) -> Measured {
     // A session first, then the quota.
     crowd.send(&mut world);
     pass(&mut world, &mut crowd, 10_000);
-    crowd.submit(&mut world, Command::Create { quota: NAME.into(), limit: LIMIT });
+    crowd.submit(&mut world, Command::Create { quota: NAME.into(), limit: LIMIT, agreement: Agreement::Majority });
     crowd.send(&mut world);
     pass(&mut world, &mut crowd, 100_000);
     assert!(crowd.created, "the quota must be created");

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use slackline_core::api::{self, HOLD_MICROS, Hold, is_name};
+use slackline_core::api::{self, Agreement, HOLD_MICROS, Hold, is_name};
 use slackline_session::call::{CallFuture, Done, Place};
 use slackline_session::command::{Command, Terms};
 use slackline_session::outcome::{Outcome, Reason, Refused};
@@ -248,6 +248,16 @@ impl Call<Acquire> {
     }
 }
 
+impl Call<Create> {
+    /// Sets how the quota's tokens move between sites, in place of [`Agreement::Majority`].
+    pub fn agreement(mut self, by: Agreement) -> Self {
+        if let Command::Create { agreement, .. } = &mut self.command {
+            *agreement = by;
+        }
+        self
+    }
+}
+
 impl Call<Release> {
     /// Sets the longest time for which the call stays with a site that says nothing; then it is handed over to the client. See
     /// [`Patience`].
@@ -299,7 +309,7 @@ impl<K: Kind> IntoFuture for Call<K> {
 fn objection(command: &Command) -> Option<Reason> {
     let (quota, amount) = match command {
         Command::Acquire { quota, amount, .. } | Command::Release { quota, amount } => (quota, *amount),
-        Command::Create { quota, limit } | Command::SetLimit { quota, limit } => (quota, *limit),
+        Command::Create { quota, limit, .. } | Command::SetLimit { quota, limit } => (quota, *limit),
         Command::Reclaim { quota, in_use, .. } => (quota, in_use.saturating_add(1)),
         Command::Delete { quota } => (quota, 1),
         Command::ReleaseGrant { used, .. } => return (*used < 0).then_some(Reason::InvalidAmount),

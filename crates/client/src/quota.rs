@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use slackline_core::api::{self, Hold, Refusal, is_name};
+use slackline_core::api::{self, Agreement, Hold, Refusal, is_name};
 use slackline_core::id::{Incarnation, SiteId};
 use slackline_session::call::Place;
 use slackline_session::command::Command;
@@ -113,8 +113,9 @@ impl Quota {
     }
 
     /// Creates the quota with so many tokens. Creating it again with the same limit is done, with another one refused.
+    /// Its tokens move by rounds of the majority, unless the call [says otherwise](Call::agreement).
     pub fn create(&self, limit: i64) -> Call<Create> {
-        self.call(Command::Create { quota: self.name.clone(), limit })
+        self.call(Command::Create { quota: self.name.clone(), limit, agreement: Agreement::Majority })
     }
 
     /// Gives the quota another limit, at once, while it is in use. Needs a majority of the sites. If more is in use than a lower limit,
@@ -264,6 +265,8 @@ pub struct Shown {
     pub name: String,
     /// The number of its tokens.
     pub limit: i64,
+    /// How they move between sites.
+    pub agreement: Agreement,
     /// The number that is out beyond the limit, since that was lowered. Nothing is granted until it is zero.
     pub excess: i64,
     /// The number in use.
@@ -309,6 +312,7 @@ impl Shown {
         Self {
             name: shown.name,
             limit: shown.limit,
+            agreement: shown.agreement,
             in_use: Total { min: shown.in_use_min, max: shown.in_use_max },
             sites: shown.sites.into_iter().map(site).collect(),
             missing: topology.names(shown.missing, lane),

@@ -35,6 +35,16 @@ pub enum Hold {
     For(u64),
 }
 
+/// How the tokens of a quota move when a site runs short.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Agreement {
+    /// By rounds of the majority.
+    #[default]
+    Majority,
+    /// By rounds among any sites that answer, without a majority. What changes the quota itself takes the majority all the same.
+    Any,
+}
+
 /// What may be done to quotas and objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Operation {
@@ -77,6 +87,8 @@ pub enum Operation {
         quota: String,
         /// The number of its tokens, at least 1.
         limit: i64,
+        /// How they move between sites.
+        agreement: Agreement,
     },
     /// Gives a quota another limit, at once, while it is in use. What is in use beyond a lower one is in excess, and nothing is
     /// granted until it is back.
@@ -189,6 +201,11 @@ pub enum Refusal {
     LimitDiffers {
         /// The limit that it has.
         limit: i64,
+    },
+    /// The quota exists with this limit, and its tokens move in another way.
+    AgreementDiffers {
+        /// How they do.
+        agreement: Agreement,
     },
     /// More tokens were to be released than can be granted.
     AboveOut {
@@ -572,6 +589,8 @@ pub struct Shown {
     pub name: String,
     /// The number of its tokens.
     pub limit: i64,
+    /// How they move between sites.
+    pub agreement: Agreement,
     /// The number that is out beyond the limit, since that was lowered.
     pub excess: i64,
     /// The number in use at least.

@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 
 use crate::api::{Operation, Outcome, Refusal, SESSION_WINDOW, UnknownReason};
-use crate::avantan::Lifecycle;
+use crate::avantan::{Agreement, Lifecycle};
 use crate::clock::SECOND;
 use crate::codec::{Cursor, Malformed, put_i64, put_u64};
 use crate::id::{GrantId, Incarnation, SessionId, SiteId, SiteSet};
@@ -770,10 +770,14 @@ pub fn digest(operation: &Operation) -> u64 {
             of_grant(grant, &mut mix);
             mix(*micros);
         }
-        Operation::Create { quota, limit } => {
+        Operation::Create { quota, limit, agreement } => {
             mix(4);
             text(quota, &mut mix);
             mix(*limit as u64);
+            // That of a quota by the majority has the digest that it always had.
+            if *agreement != Agreement::Majority {
+                mix(1);
+            }
         }
         Operation::Delete { quota } => {
             mix(5);
@@ -856,7 +860,7 @@ pub fn encode_undecided(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64,
     put_i64(
         out,
         match aim.change {
-            Lifecycle::Create { limit } => limit,
+            Lifecycle::Create { limit, .. } => limit,
             Lifecycle::Delete | Lifecycle::Keep => 0,
             Lifecycle::Resize { limit } => -limit,
             Lifecycle::Reclaim { .. } => i64::MIN,
@@ -865,6 +869,9 @@ pub fn encode_undecided(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64,
     if let Lifecycle::Reclaim { brought, in_use } = aim.change {
         put_i64(out, brought);
         put_i64(out, in_use);
+    }
+    if matches!(aim.change, Lifecycle::Create { agreement: Agreement::Any, .. }) {
+        out.push(1);
     }
 }
 
@@ -919,6 +926,7 @@ pub fn encode_row(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, outco
                 Refusal::AlsoLost { sites } => (21, sites.0),
                 Refusal::AboveLost { at_most } => (22, *at_most as u64),
                 Refusal::BelowReleased { at_least } => (23, *at_least as u64),
+                Refusal::AgreementDiffers { agreement } => (24, u64::from(*agreement == Agreement::Any)),
                 Refusal::SessionEnded => unreachable!("a session that has ended has no rows"),
             };
             out.push(kind);
@@ -995,6 +1003,8 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
                 21 => Refusal::AlsoLost { sites: SiteSet(detail) },
                 22 => Refusal::AboveLost { at_most: detail as i64 },
                 23 => Refusal::BelowReleased { at_least: detail as i64 },
+                24 if detail == 0 => Refusal::AgreementDiffers { agreement: Agreement::Majority },
+                24 if detail == 1 => Refusal::AgreementDiffers { agreement: Agreement::Any },
                 _ => return Err(Malformed),
             })
         }
@@ -1015,7 +1025,10 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
         let (quota, generation, instance) = (cursor.u64()?, cursor.u32()?, cursor.u64()?);
         let change = match cursor.i64()? {
             0 => Lifecycle::Delete,
-            limit if limit > 0 => Lifecycle::Create { limit },
+            // Only what is not by the majority is said.
+            limit if limit > 0 && cursor.0.is_empty() => Lifecycle::Create { limit, agreement: Agreement::Majority },
+            limit if limit > 0 && cursor.u8()? == 1 => Lifecycle::Create { limit, agreement: Agreement::Any },
+            limit if limit > 0 => return Err(Malformed),
             i64::MIN => Lifecycle::Reclaim { brought: cursor.i64()?, in_use: cursor.i64()? },
             limit => Lifecycle::Resize { limit: limit.checked_neg().ok_or(Malformed)? },
         };

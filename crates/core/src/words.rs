@@ -4,6 +4,7 @@
 use std::fmt;
 
 use crate::api::{Refusal, UnknownReason};
+use crate::avantan::Agreement;
 use crate::object::Cause;
 
 impl Refusal {
@@ -25,6 +26,7 @@ impl Refusal {
                 ("invalid_name", "the name is not valid: use 1 to 256 bytes without control characters")
             }
             Refusal::LimitDiffers { .. } => ("limit_differs", "the quota exists with another limit"),
+            Refusal::AgreementDiffers { .. } => ("agreement_differs", "the quota exists with another agreement"),
             Refusal::AboveOut { .. } => ("above_out", "cannot release more tokens than are granted"),
             Refusal::AboveLimit { .. } => ("above_limit", "more tokens than the quota has"),
             Refusal::UnknownGrant => (
@@ -67,6 +69,12 @@ impl fmt::Display for Refusal {
         match self {
             Refusal::AboveLimit { limit } => write!(f, "more tokens than the quota has: its limit is {limit}"),
             Refusal::LimitDiffers { limit } => write!(f, "the quota exists already, with the limit {limit}"),
+            Refusal::AgreementDiffers { agreement: Agreement::Any } => {
+                f.write_str("the quota exists already, with the agreement any")
+            }
+            Refusal::AgreementDiffers { agreement: Agreement::Majority } => {
+                f.write_str("the quota exists already, with the agreement majority")
+            }
             Refusal::AboveOut { at_most } => {
                 write!(f, "cannot release so many tokens: at most {at_most} are granted, as far as its site can tell")
             }

@@ -22,7 +22,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use slackline_core::avantan::subset::{self, Key, Known, Subset};
-use slackline_core::avantan::{Avantan, Intent, Membership, Message, Offer, Role, Row, Settled, Share, Step, Table};
+use slackline_core::avantan::{
+    Agreement, Avantan, Intent, Membership, Message, Offer, Role, Row, Settled, Share, Step, Table,
+};
 use slackline_core::id::{Incarnation, SiteId};
 use stateright::{Model, Property};
 
@@ -41,6 +43,9 @@ pub struct Setup {
     pub leaders: usize,
     /// The number of neighbours that an election reaches: 2 for the pairs of the first and the second, the third and the fourth.
     pub circle: usize,
+    /// True if the first site has built a value at the start that names all sites, and nobody else has heard of it. Its election is
+    /// still under way to the second site, a second time.
+    pub is_out: bool,
     /// The events that may happen a limited number of times.
     pub allowed: Allowed,
     /// Why the majority has a round, led by the last site.
@@ -399,7 +404,7 @@ impl Model for Setup {
             let share = Share { tokens, number: 1, applied: 1, table: table.clone(), ..Share::default() };
             Site { avantan: Avantan::restore(share), incarnation: Incarnation(1), known: known.clone() }
         };
-        vec![State {
+        let mut state = State {
             sites: self.tokens.iter().map(site).collect(),
             network: BTreeSet::new(),
             acquired: 0,
@@ -410,7 +415,16 @@ impl Model for Setup {
             disagreed: false,
             repeated: false,
             broken: false,
-        }]
+        };
+        if self.is_out {
+            self.step(&mut state, 0, &|site| site.start(self.offer(&site.avantan.share), false));
+            let election = state.network.iter().find(|envelope| envelope.to == 1).cloned();
+            while let Some(envelope) = state.network.iter().find(|envelope| !is_accept(&envelope.note)).cloned() {
+                self.deliver(&mut state, envelope);
+            }
+            state.network.extend(election);
+        }
+        vec![state]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
@@ -444,7 +458,10 @@ impl Model for Setup {
             if at == self.tokens.len() - 1 && left.instances > 0 {
                 match share.table.limit {
                     Some(_) => actions.extend(self.intents.iter().map(|intent| Action::StartMajority(at, *intent))),
-                    None => actions.push(Action::StartMajority(at, Intent::Create { limit: self.limit() })),
+                    None => actions.push(Action::StartMajority(
+                        at,
+                        Intent::Create { limit: self.limit(), agreement: Agreement::Any },
+                    )),
                 }
             }
             if let Role::Electing { reports, .. } = site.avantan.role() {
@@ -475,7 +492,7 @@ impl Model for Setup {
             Action::Deliver(envelope) => self.deliver(&mut state, envelope),
             Action::Start(at) => {
                 state.left.rounds -= 1;
-                self.step(&mut state, at, &|site| site.start(self.offer(&site.avantan.share)));
+                self.step(&mut state, at, &|site| site.start(self.offer(&site.avantan.share), false));
                 state.sites[at].avantan.share.part()?;
             }
             Action::Build(at) => self.step(&mut state, at, &|site| {
@@ -541,6 +558,10 @@ impl Model for Setup {
     }
 }
 
+fn is_accept(note: &Note) -> bool {
+    matches!(note, Note::Subset(subset::Message::Accept { .. }))
+}
+
 /// One line for each step of a counterexample.
 pub(crate) fn trace(setup: &Setup, actions: Vec<Action>) -> Vec<String> {
     let mut state = setup.init_states().remove(0);
@@ -588,8 +609,9 @@ fn brief(note: &Note) -> String {
         Note::Majority(message) => return crate::avantan::brief_message(message),
         Note::Subset(message) => message,
     };
-    let sites =
-        |sites: &[SiteId]| sites.iter().map(|site| format!(" S{} is dead", site.region + 1)).collect::<String>();
+    let sites = |dead: &[(SiteId, Incarnation)]| {
+        dead.iter().map(|(site, _)| format!(" S{} is dead", site.region + 1)).collect::<String>()
+    };
     let Key { leader, incarnation, sequence, .. } = message.key();
     let key = format!("S{}{}#{sequence}", leader.region + 1, "'".repeat(incarnation.0 as usize - 1));
     match message {
@@ -618,11 +640,13 @@ pub fn setups() -> Vec<Setup> {
         needs: 1,
         leaders: 3,
         circle: 4,
+        is_out: false,
         allowed: Allowed { rounds: 3, crashes: 1, ..none },
         intents: Vec::new(),
     };
     let lossy = Allowed { rounds: 1, acquires: 1, losses: 1, ..none };
     let narrow = Setup { leaders: 2, allowed: lossy, ..base.clone() };
+    let out = Setup { is_out: true, allowed: Allowed { losses: 1, ..none }, ..base.clone() };
     vec![
         base.clone(),
         Setup { name: "any: one round and a lost disk, a grant", ..narrow.clone() },
@@ -635,6 +659,17 @@ pub fn setups() -> Vec<Setup> {
             name: "any: one round and a lost disk, a crash, a site that leaves",
             allowed: Allowed { crashes: 1, leaves: 1, acquires: 0, ..lossy },
             ..narrow
+        },
+        Setup { name: "any: a value is out, a lost disk", ..out.clone() },
+        Setup {
+            name: "any: a value is out by which its leader gives, a lost disk",
+            tokens: vec![2, 0, 0],
+            ..out.clone()
+        },
+        Setup {
+            name: "any: a value is out, a lost disk, a crash, a site that leaves",
+            allowed: Allowed { crashes: 1, leaves: 1, ..out.allowed },
+            ..out
         },
         Setup {
             name: "any: two rounds and a lost disk",

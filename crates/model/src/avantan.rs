@@ -25,8 +25,8 @@ use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use slackline_core::avantan::{
-    Amount, Avantan, Clearance, Heard, Intent, Membership, Message, NoVote, Offer, Role, Row, Settled, Share, Step,
-    Table,
+    Agreement, Amount, Avantan, Clearance, Heard, Intent, Membership, Message, NoVote, Offer, Role, Row, Settled,
+    Share, Step, Table,
 };
 use slackline_core::id::{Incarnation, SiteId};
 use stateright::{Model, Property};
@@ -427,7 +427,10 @@ impl<A: Spent> Model for Setup<A> {
             if at < self.leaders && share.applied < self.last() && promised < self.ballots {
                 match share.table.limit.is_some() {
                     true => actions.extend(self.intents.iter().map(|intent| Action::Start(at, *intent))),
-                    false => actions.push(Action::Start(at, Intent::Create { limit: self.limit() })),
+                    false => actions.push(Action::Start(
+                        at,
+                        Intent::Create { limit: self.limit(), agreement: Agreement::Majority },
+                    )),
                 }
             }
 

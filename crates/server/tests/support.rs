@@ -72,6 +72,7 @@ impl Client {
             timeout_us: 5_000_000,
             quota: quota.to_owned(),
             limit,
+            agreement: v1::Agreement::Majority.into(),
         };
         result(self.rpc.create_quota(request).await.expect("an answer").into_inner())
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use slackline_core::api::{Hold, Operation, Outcome, Refusal};
+use slackline_core::api::{Agreement, Hold, Operation, Outcome, Refusal};
 use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId};
 use slackline_core::object::Transaction;
 
@@ -54,6 +54,8 @@ pub enum Command {
         quota: Arc<str>,
         /// The number of its tokens.
         limit: i64,
+        /// How they move between sites.
+        agreement: Agreement,
     },
     /// Gives a quota another limit.
     SetLimit {
@@ -109,7 +111,9 @@ impl Command {
             Command::Release { quota, amount } => Operation::Release { quota: String::from(&**quota), amount: *amount },
             Command::ReleaseGrant { grant, used } => Operation::ReleaseGrant { grant: *grant, used: *used },
             Command::ExtendGrant { grant, micros } => Operation::ExtendGrant { grant: *grant, micros: *micros },
-            Command::Create { quota, limit } => Operation::Create { quota: String::from(&**quota), limit: *limit },
+            Command::Create { quota, limit, agreement } => {
+                Operation::Create { quota: String::from(&**quota), limit: *limit, agreement: *agreement }
+            }
             Command::SetLimit { quota, limit } => Operation::SetLimit { quota: String::from(&**quota), limit: *limit },
             Command::Reclaim { quota, lost, in_use } => {
                 let quota = String::from(&**quota);

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use slackline_core::api::{Hold, Operation, Outcome, Refusal, Request, Response, UnknownReason};
+use slackline_core::api::{Agreement, Hold, Operation, Outcome, Refusal, Request, Response, UnknownReason};
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{GrantId, OperationId};
 use slackline_core::right::held_until;
@@ -409,7 +409,13 @@ pub(crate) async fn pause(seat: &Seat, rng: &mut Rng, longest: u64, silence: Opt
 }
 
 async fn create(seat: &Seat) {
-    seat.call(Command::Create { quota: QUOTA.into(), limit: LIMIT }, Place::Nearest, 5 * SECOND, None).await;
+    seat.call(
+        Command::Create { quota: QUOTA.into(), limit: LIMIT, agreement: Agreement::Majority },
+        Place::Nearest,
+        5 * SECOND,
+        None,
+    )
+    .await;
 }
 
 /// Takes tokens, holds them, and gives them back.

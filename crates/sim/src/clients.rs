@@ -20,11 +20,11 @@ mod inventions;
 mod replies;
 mod sessions;
 
-use slackline_core::api::{Hold, Operation, Request};
+use slackline_core::api::{Agreement, Hold, Operation, Request};
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::OperationId;
 
-use crate::quotas::{FLEETING, KINDS, PLENTY};
+use crate::quotas::{FLEETING, KINDS, PLENTY, agreement_of};
 use crate::state::clients::{Holding, Open};
 use crate::state::post::Purpose;
 use crate::state::timer::Timer;
@@ -116,7 +116,11 @@ impl Simulation {
         if self.clients.submitted < 12 {
             // First of all there must be quotas.
             for kind in KINDS {
-                let operation = Operation::Create { quota: kind.name.to_owned(), limit: kind.limit };
+                let operation = Operation::Create {
+                    quota: kind.name.to_owned(),
+                    limit: kind.limit,
+                    agreement: agreement_of(kind.name),
+                };
                 self.submit(world, at, site, operation, 20 * SECOND);
             }
             return;
@@ -129,7 +133,11 @@ impl Simulation {
         }
         // A few at a time, wherever this client is: not all of them are created.
         for _ in 0..self.clients.crowd.min(32) {
-            let operation = Operation::Create { quota: format!("crowd-{}", self.clients.crowd), limit: 60 };
+            let operation = Operation::Create {
+                quota: format!("crowd-{}", self.clients.crowd),
+                limit: 60,
+                agreement: Agreement::Majority,
+            };
             self.submit(world, at, site, operation, 5 * SECOND);
             self.clients.crowd -= 1;
             self.probes.hit("quota: one of very many");

@@ -16,6 +16,8 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::fmt::Display;
 
 use slackline_core::api::{Operation, Outcome, UnknownReason};
+use slackline_core::avantan::Row;
+use slackline_core::avantan::subset::Key;
 use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId, SiteId};
 use slackline_core::machine::{ClientId, Seq};
 
@@ -139,6 +141,8 @@ pub(crate) struct Book {
     pub(crate) changed: Vec<u64>,
     /// What was decided of it.
     pub(crate) decisions: Decisions,
+    /// The values of its rounds among subsets that somebody accepted.
+    pub(crate) values: BTreeMap<Key, Vec<Row>>,
     /// The account of each site's present incarnation.
     pub(crate) live: Vec<Option<Account>>,
     /// The accounts of incarnations that are lost.
@@ -338,6 +342,7 @@ impl Oracle {
             life,
             changed: vec![0; self.members.len()],
             decisions: Decisions::default(),
+            values: BTreeMap::new(),
             live: vec![None; self.members.len()],
             lost: Vec::new(),
             used: BTreeMap::new(),

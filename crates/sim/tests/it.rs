@@ -1,6 +1,6 @@
 //! A few seeds, in every test run; the sweep of many is a command of its own.
 
-use slackline_core::api::{Batch, Hold, Operation, Outcome, Request, Response, Submission};
+use slackline_core::api::{Agreement, Batch, Hold, Operation, Outcome, Request, Response, Submission};
 use slackline_core::machine::ClientId;
 use slackline_sim::world::{Host, Options, World};
 use slackline_sim::{Costs, Report, RunOptions, run, sweep};
@@ -53,7 +53,7 @@ impl Host for Workload {
         let quota = "gpus".to_owned();
         match token {
             0 => world.request(world.now(), 0, ClientId(1), Request::Open),
-            1 => self.send(world, Operation::Create { quota, limit: 100 }),
+            1 => self.send(world, Operation::Create { quota, limit: 100, agreement: Agreement::Majority }),
             token if token % 2 == 0 => {
                 self.send(world, Operation::Acquire { quota, amount: 80, hold: Hold::Counted, waits: false })
             }

@@ -1,6 +1,6 @@
 //! Conversions of the messages between sites, but for those about objects.
 
-use slackline_core::api::{Forecast, Request, Response};
+use slackline_core::api::{Agreement, Forecast, Request, Response};
 use slackline_core::avantan::{
     Ballot, Lifecycle, Line, Message, NoVote, Reclaimed, Report, Row, Scope, Settled, Table, Value,
 };
@@ -12,6 +12,7 @@ use crate::check::{Invalid, convert, convert_all, inner, optional, required};
 use crate::fields::{Field, lists, nested, same_fields, same_variants};
 use crate::proto::{internal, v1};
 use crate::public::{answers, asked, close, opened};
+use crate::subset::subset;
 
 /// The most members of a lane.
 const MEMBERS: usize = 64;
@@ -35,6 +36,7 @@ impl From<PeerMessage> for internal::PeerMessage {
                 Kind::Pong(internal::Pong { mono, wall, there, withholds })
             }
             Body::Quota(QuotaMessage::Avantan { quota, message }) => Kind::Avantan(avantan(quota, *message)),
+            Body::Quota(QuotaMessage::Subset { quota, message }) => Kind::Subset(subset(quota, *message)),
             Body::Quota(QuotaMessage::Digests(digests)) => {
                 Kind::Digests(internal::Digests { digests: digests.into_iter().map(Into::into).collect() })
             }
@@ -94,6 +96,10 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
             Kind::Avantan(mut avantan) => {
                 let quota = std::mem::take(&mut avantan.quota);
                 Body::Quota(QuotaMessage::Avantan { quota, message: Box::new(inner(avantan, "avantan")?) })
+            }
+            Kind::Subset(mut subset) => {
+                let quota = std::mem::take(&mut subset.quota);
+                Body::Quota(QuotaMessage::Subset { quota, message: Box::new(inner(subset, "subset")?) })
             }
             Kind::Digests(digests) => {
                 Body::Quota(QuotaMessage::Digests(convert_all(digests.digests, DIGESTS, "digests")?))
@@ -288,7 +294,8 @@ impl From<Value> for internal::Value {
         use internal::value::Lifecycle as Kind;
         let lifecycle = match value.lifecycle {
             Lifecycle::Keep => Kind::Keep(internal::Keep {}),
-            Lifecycle::Create { limit } => Kind::Create(limit),
+            Lifecycle::Create { limit, agreement: Agreement::Majority } => Kind::Create(limit),
+            Lifecycle::Create { limit, agreement: Agreement::Any } => Kind::CreateAny(limit),
             Lifecycle::Delete => Kind::Delete(internal::Delete {}),
             Lifecycle::Resize { limit } => Kind::Resize(limit),
             Lifecycle::Reclaim { brought, in_use } => Kind::Reclaim(internal::Reclaim { brought, in_use }),
@@ -304,7 +311,8 @@ impl TryFrom<internal::Value> for Value {
         use internal::value::Lifecycle as Kind;
         let lifecycle = match required(value.lifecycle, "lifecycle")? {
             Kind::Keep(_) => Lifecycle::Keep,
-            Kind::Create(limit) => Lifecycle::Create { limit },
+            Kind::Create(limit) => Lifecycle::Create { limit, agreement: Agreement::Majority },
+            Kind::CreateAny(limit) => Lifecycle::Create { limit, agreement: Agreement::Any },
             Kind::Delete(_) => Lifecycle::Delete,
             Kind::Resize(limit) => Lifecycle::Resize { limit },
             Kind::Reclaim(internal::Reclaim { brought, in_use }) => Lifecycle::Reclaim { brought, in_use },
@@ -321,6 +329,7 @@ impl From<Table> for internal::Table {
             limit: table.limit,
             limited: if table.limited == table.created { 0 } else { table.limited },
             excess: table.excess,
+            agreement: table.agreement.to_wire(),
             reclaimed: table.reclaimed.as_deref().cloned().map(Into::into),
             rows: table.rows().iter().cloned().map(Into::into).collect(),
         }
@@ -350,6 +359,7 @@ impl TryFrom<internal::Table> for Table {
         }
         let mut read = Self::from_parts(table.generation, table.created, table.limit, rows);
         read.reclaimed = reclaimed;
+        read.agreement = Field::from_wire(table.agreement, "agreement")?;
         Ok(read.resized(limited, table.excess))
     }
 }
@@ -413,6 +423,8 @@ impl From<Tally> for internal::Tally {
             released: tally.released.to_wire(),
             given: tally.given.to_wire(),
             received: tally.received.to_wire(),
+            agreement: tally.agreement.to_wire(),
+            rounds: tally.rounds,
             local,
             rebalances,
             gifts,
@@ -437,6 +449,11 @@ impl TryFrom<internal::Tally> for Tally {
             released: Field::from_wire(tally.released, "released")?,
             given: Field::from_wire(tally.given, "given")?,
             received: Field::from_wire(tally.received, "received")?,
+            agreement: Field::from_wire(tally.agreement, "agreement")?,
+            rounds: match tally.rounds.len() {
+                0..=MEMBERS => tally.rounds,
+                _ => return Err(Invalid::new("rounds", "has too many entries")),
+            },
             work: Work { local, rebalances, gifts },
         })
     }

@@ -1,10 +1,11 @@
 //! Random values of everything that travels, from a seed.
 
 use slackline_core::api::{
-    Answer, Batch, Claim, ClauseHere, Forecast, Hold, LeafHere, Listed, Operation, Outcome, PeerStatus, Read,
-    Readiness, Reading, Refusal, Request, Response, Shown, ShownSite, Status, Submission, Synchronization,
+    Agreement, Answer, Batch, Claim, ClauseHere, Forecast, Hold, LeafHere, Listed, Operation, Outcome, PeerStatus,
+    Read, Readiness, Reading, Refusal, Request, Response, Shown, ShownSite, Status, Submission, Synchronization,
     SynchronizationCause, TreatiesHere, TreatyHere, UnknownReason,
 };
+use slackline_core::avantan::subset;
 use slackline_core::avantan::{
     Ballot, Lifecycle, Line, Message, NoVote, Reclaimed, Report, Row, Scope, Settled, Table, Value,
 };
@@ -109,7 +110,7 @@ impl Generator {
             3 => Operation::Release { quota, amount },
             4 => Operation::ReleaseGrant { grant: self.grant(), used: amount },
             9 => Operation::ExtendGrant { grant: self.grant(), micros: self.number() },
-            5 => Operation::Create { quota, limit: amount },
+            5 => Operation::Create { quota, limit: amount, agreement: self.agreement() },
             6 => Operation::AcceptLoss,
             7 => Operation::Commit(Box::new(self.transaction())),
             8 => Operation::SetLimit { quota, limit: amount },
@@ -459,12 +460,13 @@ impl Generator {
     }
 
     fn refusal(&mut self) -> Refusal {
-        match self.below(25) {
+        match self.below(26) {
             0 => Refusal::UnknownQuota,
             1 => Refusal::Exhausted { asked: SiteSet(self.number()) },
             2 => Refusal::InvalidAmount,
             3 => Refusal::InvalidName,
             4 => Refusal::LimitDiffers { limit: self.amount() },
+            24 => Refusal::AgreementDiffers { agreement: self.agreement() },
             5 => Refusal::AboveOut { at_most: self.amount() },
             6 => Refusal::UnknownGrant,
             7 => Refusal::QuotaDeleted,
@@ -597,10 +599,15 @@ impl Generator {
         }
     }
 
+    fn agreement(&mut self) -> Agreement {
+        if self.flag() { Agreement::Any } else { Agreement::Majority }
+    }
+
     fn shown(&mut self) -> Shown {
         Shown {
             name: self.name(),
             limit: self.amount(),
+            agreement: self.agreement(),
             excess: self.amount(),
             in_use_min: self.amount(),
             in_use_max: self.amount(),
@@ -674,10 +681,27 @@ impl Generator {
             0 => Lifecycle::Keep,
             2 => Lifecycle::Resize { limit: self.amount() },
             3 => Lifecycle::Reclaim { brought: self.amount(), in_use: self.amount() },
-            1 => Lifecycle::Create { limit: self.amount() },
+            1 => Lifecycle::Create { limit: self.amount(), agreement: self.agreement() },
             _ => Lifecycle::Delete,
         };
         Value { lifecycle, rows: self.several(5, Self::row) }
+    }
+
+    fn subset(&mut self) -> subset::Message {
+        let (generation, incarnation) = (self.number() as u32, self.incarnation());
+        let key = subset::Key { generation, leader: self.site(), incarnation, sequence: self.number() };
+        let dead = self.several(3, |random| (random.site(), random.incarnation()));
+        match self.below(9) {
+            0 => subset::Message::Election { key, gathers: self.flag() },
+            1 => subset::Message::Report { key, line: self.line() },
+            2 => subset::Message::Busy { key },
+            3 => subset::Message::Accept { key, rows: self.several(5, Self::row), dead },
+            4 => subset::Message::Accepted { key, dead },
+            5 => subset::Message::Refuse { key },
+            6 => subset::Message::Lost { key },
+            7 => subset::Message::Decided { key, worse: self.flag() },
+            _ => subset::Message::Withdraw { key },
+        }
     }
 
     fn table(&mut self) -> Table {
@@ -686,6 +710,7 @@ impl Generator {
         rows.dedup_by_key(|settled| settled.row.site);
         let limit = self.flag().then(|| self.amount().saturating_abs().max(1));
         let mut table = Table::from_parts(self.number() as u32, self.number(), limit, rows);
+        table.agreement = self.agreement();
         if limit.is_some() && self.flag() {
             let reclaimed = Reclaimed {
                 instance: self.number(),
@@ -768,6 +793,8 @@ impl Generator {
             released: self.wide(),
             given: self.several(4, |random| (random.incarnation(), random.wide())),
             received: self.several(4, |random| (random.incarnation(), random.wide())),
+            agreement: self.agreement(),
+            rounds: self.several(4, Self::number),
             work: Work { local: self.number(), rebalances: self.number(), gifts: self.number() },
         }
     }
@@ -846,6 +873,7 @@ impl Generator {
             }
             12 => Body::Txn(Box::new(self.object())),
             13 => Body::Quota(QuotaMessage::Forget(Box::new(self.forget()))),
+            14 => Body::Quota(QuotaMessage::Subset { quota: self.name(), message: Box::new(self.subset()) }),
             _ => {
                 let kind = self.below(RESPONSES);
                 Body::Relay(RelayMessage::Answer { token: self.number(), response: Box::new(self.response(kind)) })

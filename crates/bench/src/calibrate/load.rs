@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use slackline_core::api::{Hold, Outcome, Reading, Request, Response};
+use slackline_core::api::{Agreement, Hold, Outcome, Reading, Request, Response};
 use slackline_core::id::{Incarnation, SiteId};
 use slackline_core::object::{Change, Home, ObjectKey, Part, Transaction, Value};
 use slackline_session::command::Command;
@@ -128,7 +128,9 @@ impl Caller {
         match self.stage {
             // The client opens its session by itself.
             Stage::Open => {}
-            Stage::Create => self.client.submit(Command::Create { quota: self.quota(), limit: LIMIT }, now)?,
+            Stage::Create => self
+                .client
+                .submit(Command::Create { quota: self.quota(), limit: LIMIT, agreement: Agreement::Majority }, now)?,
             Stage::Fill => self.write(now)?,
             Stage::Look => self.look(now)?,
             Stage::Going => match self.kind {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use slackline_core::api::{Outcome, Readiness, Response, SESSION_WINDOW};
+use slackline_core::api::{Agreement, Outcome, Readiness, Response, SESSION_WINDOW};
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{Incarnation, SiteId};
 use slackline_core::machine::{ClientId, Effect, Input};
@@ -75,7 +75,8 @@ impl Trio {
         // Half a session's window at a time, so that one session is enough.
         for some in names.chunks(SESSION_WINDOW as usize / 2) {
             for name in some {
-                let create = Command::Create { quota: name.as_str().into(), limit: LIMIT };
+                let create =
+                    Command::Create { quota: name.as_str().into(), limit: LIMIT, agreement: Agreement::Majority };
                 client.submit(create, Time(self.now)).expect("fewer creations than the client takes in");
             }
 

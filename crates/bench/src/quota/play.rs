@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use slackline_core::api::{Hold, Operation, Outcome, Readiness, Request, Response, Shown};
+use slackline_core::api::{Agreement, Hold, Operation, Outcome, Readiness, Request, Response, Shown};
 use slackline_core::clock::SECOND;
 use slackline_core::id::{GrantId, SessionId};
 use slackline_core::machine::ClientId;
@@ -228,7 +228,7 @@ impl<'a> Play<'a> {
             other => panic!("a ready site opens sessions, and does not say {other:?}"),
         };
 
-        let operation = Operation::Create { quota: NAME.into(), limit: self.limit };
+        let operation = Operation::Create { quota: NAME.into(), limit: self.limit, agreement: Agreement::Majority };
         let request = session.submit(operation, 10 * SECOND, self.world.now());
         match self.ask(0, request) {
             Response::Batch { answers, .. } => {

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use slackline_core::api::{Hold, Operation, Outcome, Readiness, Request, Response, Shown};
+use slackline_core::api::{Agreement, Hold, Operation, Outcome, Readiness, Request, Response, Shown};
 use slackline_core::clock::SECOND;
 use slackline_core::id::SessionId;
 use slackline_core::machine::ClientId;
@@ -180,7 +180,7 @@ impl Product {
     /// Creates a quota at the first site.
     fn create(&mut self, name: &str, limit: i64) {
         let mut session = self.open(0);
-        let operation = Operation::Create { quota: name.into(), limit };
+        let operation = Operation::Create { quota: name.into(), limit, agreement: Agreement::Majority };
         let request = session.submit(operation, 10 * SECOND, self.world.now());
         match self.ask_site(0, request) {
             Response::Batch { answers, .. } => {

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use slackline::{
-    Client, Demand as Asked, DemandMinute, Grant, GrantId, Known, KnownSite, Limit, ParseNameError, Shown, Total,
+    Agreement, Client, Demand as Asked, DemandMinute, Grant, GrantId, Known, KnownSite, Limit, ParseNameError, Shown,
+    Total,
 };
 use slackline_forecast::time;
 
 use super::reclaim::Reclaim;
 use crate::duration;
-use crate::end::{End, Finish, unix_ms};
+use crate::end::{End, Finish, agreement_word, unix_ms};
 use crate::output::{Table, counted, list};
 use crate::session::Connection;
 use crate::waited::{Answered, Waited};
@@ -88,7 +89,13 @@ impl Quota {
 /// Its tokens are spread over the sites: equally, or by recent demand if a quota of this name existed shortly before. Creating
 /// it again with the same limit does nothing; with another limit it is refused.
 #[derive(Args)]
-#[command(after_help = "Example:\n  slackline quota create gpus --limit 5000")]
+#[command(after_help = "\
+Examples:
+  slackline quota create gpus --limit 5000
+  slackline quota create gpus --limit 5000 --agreement any
+
+With --json:
+  {\"outcome\", \"quota\", \"limit\", \"agreement\"}")]
 struct Create {
     /// The quota's name: 1 to 256 bytes, no control characters
     #[arg(value_parser = name)]
@@ -96,6 +103,10 @@ struct Create {
     /// The number of tokens, over all sites
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = amount)]
     limit: i64,
+    /// How tokens move between sites: by rounds of the majority, or among any sites that answer, also where they are cut off from the
+    /// majority
+    #[arg(long, value_name = "AGREEMENT", default_value = "majority", value_parser = agreement)]
+    agreement: Agreement,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -105,13 +116,23 @@ struct Create {
 
 impl Create {
     fn run(self) -> Result<End, Finish> {
-        let Self { name, limit, json, connection } = self;
+        let Self { name, limit, agreement, json, connection } = self;
         connection.run(json, async move |client: Client| {
-            let limit = client.quota(&name).create(limit).await.done()?;
-            let json = json!({ "outcome": "done", "quota": name, "limit": limit });
+            let limit = client.quota(&name).create(limit).agreement(agreement).await.done()?;
+            let agreement = agreement_word(agreement);
+            let json = json!({ "outcome": "done", "quota": name, "limit": limit, "agreement": agreement });
             Ok(End::new(json, format!("quota {name} has {}", counted(limit.unsigned_abs(), "token")))
                 .answered(Answered::by(None)))
         })
+    }
+}
+
+/// Reads an agreement.
+fn agreement(word: &str) -> Result<Agreement, String> {
+    match word {
+        "majority" => Ok(Agreement::Majority),
+        "any" => Ok(Agreement::Any),
+        _ => Err(format!("an agreement is `majority` or `any`, not `{word}`")),
     }
 }
 
@@ -436,7 +457,7 @@ Examples:
   slackline quota show gpus --local            # nobody is asked
 
 With --json:
-  {\"name\", \"limit\", \"excess\", \"in_use\",
+  {\"name\", \"limit\", \"agreement\", \"excess\", \"in_use\",
    \"sites\": [{\"site\", \"tokens\", \"set_aside\", \"incarnation\"}],
    \"missing\": [site, …], \"local\", \"rebalances\", \"gifts\", \"released_above\"}
   in_use is a number, or {\"min\", \"max\"} if sites grant meanwhile, or one is down.
@@ -527,6 +548,7 @@ fn shown_json(shown: &Shown) -> Value {
     json!({
         "name": shown.name,
         "limit": shown.limit,
+        "agreement": agreement_word(shown.agreement),
         "excess": shown.excess,
         "in_use": total_json(shown.in_use),
         "sites": sites.collect::<Vec<_>>(),

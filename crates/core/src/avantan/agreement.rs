@@ -7,6 +7,7 @@ use super::message::{Message, Report, Scope};
 use super::state::{Round, Share, Table, Unfit};
 use super::subset::rounds as subset;
 use super::value::{Ballot, Lifecycle, Line, Row, Value};
+use crate::api::Agreement;
 use crate::id::{Incarnation, SiteId};
 
 /// Why a round is led.
@@ -23,6 +24,8 @@ pub enum Intent<A = i64> {
     Create {
         /// The amount of all shares together.
         limit: A,
+        /// How its shares move.
+        agreement: Agreement,
     },
     /// Delete the entity; needs a line from every member.
     Delete,
@@ -592,8 +595,8 @@ impl<A: Amount> Avantan<A> {
             Intent::Reclaim { in_use } if exists && lines.len() == site.members.len() => {
                 settled(self.share.table.reclaim(&lines, in_use)?)?
             }
-            Intent::Create { limit } if !exists => {
-                (Lifecycle::Create { limit }, A::reallocate(&lines, A::total([limit].into_iter())))
+            Intent::Create { limit, agreement } if !exists => {
+                (Lifecycle::Create { limit, agreement }, A::reallocate(&lines, A::total([limit].into_iter())))
             }
             // Every site has set everything aside and refuses new grants, or there would be grants after the deletion.
             Intent::Delete if exists => {

@@ -2,6 +2,7 @@
 
 use super::amount::Amount;
 use super::value::{Ballot, Lifecycle, Row, Value};
+use crate::api::Agreement;
 use crate::codec::{Cursor, Malformed, put_u64};
 use crate::id::{Incarnation, SiteId};
 
@@ -56,8 +57,8 @@ pub(super) fn read_row<A: Amount>(cursor: &mut Cursor) -> Result<Row<A>, Malform
 pub(super) fn put_value<A: Amount>(out: &mut Vec<u8>, value: &Value<A>) {
     match value.lifecycle {
         Lifecycle::Keep => out.push(0),
-        Lifecycle::Create { limit } => {
-            out.push(1);
+        Lifecycle::Create { limit, agreement } => {
+            out.push(if agreement == Agreement::Any { 5 } else { 1 });
             limit.encode(out);
         }
         Lifecycle::Delete => out.push(2),
@@ -81,7 +82,8 @@ pub(super) fn put_value<A: Amount>(out: &mut Vec<u8>, value: &Value<A>) {
 pub(super) fn read_value<A: Amount>(cursor: &mut Cursor) -> Result<Value<A>, Malformed> {
     let lifecycle = match cursor.u8()? {
         0 => Lifecycle::Keep,
-        1 => Lifecycle::Create { limit: A::decode(cursor)? },
+        1 => Lifecycle::Create { limit: A::decode(cursor)?, agreement: Agreement::Majority },
+        5 => Lifecycle::Create { limit: A::decode(cursor)?, agreement: Agreement::Any },
         2 => Lifecycle::Delete,
         3 => Lifecycle::Resize { limit: A::decode(cursor)? },
         4 => Lifecycle::Reclaim { brought: A::decode(cursor)?, in_use: A::decode(cursor)? },

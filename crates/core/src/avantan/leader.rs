@@ -43,7 +43,7 @@ pub struct Moment {
 
 impl Moment {
     /// Returns the time for which a leader waits for reports once it may have a majority, in microseconds.
-    fn grace(self) -> u64 {
+    pub(super) fn grace(self) -> u64 {
         self.round_trip * 5 / 4 + 20 * MILLISECOND
     }
 }
@@ -417,7 +417,7 @@ impl Leader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::avantan::{Message, Share, Table};
+    use crate::avantan::{Agreement, Message, Share, Table};
     use crate::id::{Incarnation, SiteId};
 
     /// A round trip between any two sites.
@@ -456,7 +456,7 @@ mod tests {
         /// The same, when the first has created an entity of nine.
         fn created() -> Self {
             let mut world = Self::new();
-            world.lead(0, Intent::Create { limit: 9 });
+            world.lead(0, Intent::Create { limit: 9, agreement: Agreement::Majority });
             world.deliver_all();
             assert_eq!(world.shares(), [3, 3, 3]);
             world

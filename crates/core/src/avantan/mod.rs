@@ -63,6 +63,7 @@ pub mod subset;
 mod tokens;
 mod value;
 
+pub use crate::api::Agreement;
 pub use agreement::{Avantan, Intent, Offer, Role, Step};
 pub use amount::{Accounts, Amount};
 pub use clearance::{Clearance, Heard, NoVote};

@@ -5,6 +5,7 @@ use super::bytes::{put_ballot, put_row, put_site, put_value, read_ballot, read_r
 use super::member::{Membership, Sight};
 use super::subset::record::{Part, Record};
 use super::value::{Ballot, Lifecycle, Line, Row, Value};
+use crate::api::Agreement;
 use crate::codec::{Cursor, Malformed, put_u64};
 use crate::id::{Incarnation, SiteId};
 
@@ -87,6 +88,8 @@ pub struct Table<A = i64> {
     pub generation: u32,
     /// The instance that created the present generation.
     pub created: u64,
+    /// How the shares of the present generation move.
+    pub agreement: Agreement,
     /// The limit of the present generation; none if it does not exist (yet, or any more).
     pub limit: Option<A>,
     /// The instance that gave it that limit.
@@ -104,7 +107,8 @@ impl<A: Amount> Table<A> {
     /// A table from its parts, as a message brings them.
     pub fn from_parts(generation: u32, created: u64, limit: Option<A>, mut rows: Vec<Settled<A>>) -> Self {
         rows.sort_by_key(|settled| settled.row.site);
-        Self { generation, created, limit, limited: created, excess: A::default(), reclaimed: None, rows }
+        let agreement = Agreement::Majority;
+        Self { generation, created, agreement, limit, limited: created, excess: A::default(), reclaimed: None, rows }
     }
 
     /// The same entity, which got its limit in a later instance, and of which this is in excess.
@@ -220,7 +224,8 @@ impl<A: Amount> Table<A> {
         table.excess = settled.map_or(A::default(), |(_, excess)| excess);
         match value.lifecycle {
             Lifecycle::Keep | Lifecycle::Reclaim { .. } => {}
-            Lifecycle::Create { limit } => {
+            Lifecycle::Create { limit, agreement } => {
+                table.agreement = agreement;
                 table.generation += 1;
                 (table.created, table.limited) = (instance, instance);
                 table.limit = Some(limit);
@@ -390,7 +395,8 @@ impl<A: Amount> Share<A> {
         let subset = self.subset.as_ref();
         let flag = if resized { RESIZED } else { 0 }
             | if reclaimed.is_some() { RECLAIMED } else { 0 }
-            | if subset.is_some() { SUBSET } else { 0 };
+            | if subset.is_some() { SUBSET } else { 0 }
+            | if self.table.agreement == Agreement::Any { ANY } else { 0 };
         match &self.round {
             None => out.push(flag),
             Some(round) => {
@@ -427,7 +433,10 @@ impl<A: Amount> Share<A> {
         let (number, applied) = (cursor.u64()?, cursor.u64()?);
         let (fresh, mut table) = (Incarnation(cursor.u32()?), read_table(cursor)?);
         let flags = cursor.u8()?;
-        let kind = flags & !(RESIZED | RECLAIMED | SUBSET);
+        let kind = flags & !(RESIZED | RECLAIMED | SUBSET | ANY);
+        if flags & ANY > 0 {
+            table.agreement = Agreement::Any;
+        }
         let round = match kind {
             0 => None,
             1 | 2 => {
@@ -462,6 +471,8 @@ const RESIZED: u8 = 4;
 const RECLAIMED: u8 = 8;
 /// Set in the same byte, if what the site keeps of rounds among subsets follows that.
 const SUBSET: u8 = 16;
+/// Set in the same byte, if [`Table::agreement`] is not that of the majority; nothing follows for it.
+const ANY: u8 = 32;
 
 impl<A: Amount> Reclaimed<A> {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -506,7 +517,8 @@ fn read_table<A: Amount>(cursor: &mut Cursor) -> Result<Table<A>, Malformed> {
         .collect::<Result<_, Malformed>>()?;
     // No limit is nothing, so that stands for "none".
     let limit = (limit != A::default()).then_some(limit);
-    Ok(Table { generation, created, limit, limited: created, excess: A::default(), reclaimed: None, rows })
+    let agreement = Agreement::Majority;
+    Ok(Table { generation, created, agreement, limit, limited: created, excess: A::default(), reclaimed: None, rows })
 }
 
 impl<A: Amount> Value<A> {
@@ -543,7 +555,7 @@ impl<A: Amount> Value<A> {
                 let is_whole = self.rows.len() == members.len();
                 is_whole && brought.is_sound() && in_use.is_sound() && leaves == Some(after)
             }
-            Lifecycle::Create { limit } => {
+            Lifecycle::Create { limit, .. } => {
                 let is_new = table.limit.is_none() && before == none();
                 is_new && is_limit(limit) && after == A::total([limit].into_iter())
             }

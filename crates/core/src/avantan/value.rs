@@ -1,5 +1,6 @@
 //! What sites offer to a round and what it agrees on, and the ballots by which it does.
 
+use crate::api::Agreement;
 use crate::id::{Incarnation, SiteId};
 
 /// Orders the attempts within one instance.
@@ -66,6 +67,8 @@ pub enum Lifecycle<A = i64> {
     Create {
         /// The amount of all shares together.
         limit: A,
+        /// How its shares move.
+        agreement: Agreement,
     },
     /// It ceases to be, and its shares with it.
     Delete,

@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 
 use super::book::{Place, Quotas, RELAXED_TICK, SECOND_LOOK, TICK};
-use super::one::{Activity, Admin, Dirty};
+use super::one::{Admin, Dirty};
 use super::serve::{created, is_alone};
 use crate::api::{Outcome, Refusal, UnknownReason};
 use crate::avantan::{Due, Intent, Lifecycle, Message, Moment, Offer, Phase, Progress, Role, Step};
@@ -112,7 +112,7 @@ impl Quotas {
         let quota = &self.list[at];
         let free = quota.avantan.share.free().max(0);
         let Some(activity) = &quota.activity else { return };
-        let is_settled = activity.waiting.is_empty() || is_alone(&turn.here);
+        let is_settled = activity.waiting.is_empty() || is_alone(&turn.here) || quota.avantan.share.part().is_some();
         if is_settled || !quota.avantan.is_idle() || activity.asked_for_gifts {
             return;
         }
@@ -158,6 +158,7 @@ impl Quotas {
         let rate = activity.demand.rate();
         let calm = activity.waiting.is_empty()
             && !quota.avantan.in_round()
+            && quota.avantan.share.part().is_none()
             && activity.leader.may_start(now)
             && self.gifts.leaving.is_none();
         let foresees = turn.here.config.redistribute && turn.here.config.ahead;
@@ -231,14 +232,15 @@ impl Quotas {
         let mut admin = quota.activity.iter().flat_map(|activity| &activity.admin);
         let Some(first) = admin.find(|admin| self.is_ready(&turn.here, at, admin) == Ok(true)) else { return };
         let intent = match first.change {
-            Lifecycle::Create { limit } => Intent::Create { limit },
+            Lifecycle::Create { limit, agreement } => Intent::Create { limit, agreement },
             Lifecycle::Resize { limit } => Intent::Resize { limit },
             Lifecycle::Delete => Intent::Delete,
             Lifecycle::Reclaim { in_use, .. } => Intent::Reclaim { in_use },
             Lifecycle::Keep => unreachable!("nobody waits for nothing"),
         };
         let now = turn.here.now.mono;
-        if !quota.avantan.is_idle() {
+        // A round among a subset ends soon, and a share that is in it has nothing to offer, and does not close.
+        if !quota.avantan.is_idle() || quota.avantan.share.part().is_some() {
             return;
         }
         if quota.activity.as_ref().is_some_and(|activity| !activity.leader.may_change(now)) {
@@ -250,6 +252,10 @@ impl Quotas {
     fn lead(&mut self, turn: &mut Turn, at: usize, intent: Intent, cause: Cause) {
         // Nothing is begun with a name that may be forgotten already.
         let is_frozen = self.is_frozen(&self.list[at].name);
+        let is_among_subset = self.list[at].is_any() && intent == Intent::Move && cause != Cause::Recovery;
+        if is_among_subset && !is_frozen {
+            return self.lead_subset(turn, at, cause);
+        }
         if is_frozen || !self.list[at].avantan.may_vote(turn.here.site) {
             if !is_frozen {
                 // Not recorded yet: this site's digests make the others do it.
@@ -269,11 +275,7 @@ impl Quotas {
         // After a round in vain, what the sites kept back then is what the requests that wait may need.
         let offer = self.offer(&turn.here, at);
         let before = self.standing(at);
-        // For those that stay in line that is ever more seldom worth it: whoever offers all grants nothing meanwhile.
-        let again = self.list[at].activity.as_ref().is_some_and(|activity| {
-            let Activity { waiting, leader, .. } = &**activity;
-            waiting.has_been_in_vain() && (!waiting.has_staying() || leader.failures().is_power_of_two())
-        });
+        let again = self.list[at].activity.as_ref().is_some_and(|activity| activity.gathers());
         let intent = if intent == Intent::Move && again { Intent::Gather } else { intent };
         let mut step = Step::default();
         let (avantan, activity) = self.list[at].parts(&turn.here);
@@ -284,7 +286,7 @@ impl Quotas {
     }
 
     /// What this site is ready to say to a round.
-    fn offer(&self, here: &Here, at: usize) -> Offer {
+    pub(super) fn offer(&self, here: &Here, at: usize) -> Offer {
         let quota = &self.list[at];
         let away = quota.totals.away(|position| here.peers[position].incarnation);
         let used = quota.used_if_agreed(here);
@@ -321,6 +323,9 @@ impl Quotas {
         }
         if phase {
             self.phase(turn, at);
+        }
+        if self.list[at].activity.as_ref().is_some_and(|activity| activity.pace.deadline() <= now) {
+            self.subset_due(turn, at);
         }
         if self.list[at].activity.as_ref().is_some_and(|activity| activity.leader.is_recording_due(now)) {
             self.record(turn, at);
@@ -429,7 +434,7 @@ impl Quotas {
         let Role::Electing { intent, .. } = self.list[at].avantan.role() else { return };
         // One that was withdrawn must not take effect because another one waits.
         let change = match *intent {
-            Intent::Create { limit } => Lifecycle::Create { limit },
+            Intent::Create { limit, agreement } => Lifecycle::Create { limit, agreement },
             Intent::Delete => Lifecycle::Delete,
             Intent::Resize { limit } => Lifecycle::Resize { limit },
             Intent::Reclaim { in_use } => Lifecycle::Reclaim { brought: 0, in_use },
@@ -675,7 +680,7 @@ impl Quotas {
 
     /// Requests whose need the round knew and did not meet are refused, unless others are known to have enough now, or would
     /// have with what was `away`, under way between sites, at the time; or unless a site that is up did not report in time.
-    fn judge_waiting(&mut self, turn: &mut Turn, at: usize, asked: SiteSet, away: i64) {
+    pub(super) fn judge_waiting(&mut self, turn: &mut Turn, at: usize, asked: SiteSet, away: i64) {
         let quota = &mut self.list[at];
         let free = quota.avantan.share.free().max(0);
         let Some(activity) = &mut quota.activity else { return };
@@ -740,7 +745,7 @@ impl Quotas {
             let quota = &self.list[at];
             let is_gone = quota.limit().is_none();
             let outcome = admin.aim.and_then(|aim| self.settled(aim)).or_else(|| match admin.change {
-                Lifecycle::Create { limit } => created(quota, limit),
+                Lifecycle::Create { limit, agreement } => created(quota, limit, agreement),
                 Lifecycle::Delete => is_gone.then_some(Outcome::Deleted),
                 Lifecycle::Resize { .. } | Lifecycle::Reclaim { .. } => {
                     is_gone.then_some(Outcome::Refused(Refusal::QuotaDeleted))
@@ -805,7 +810,7 @@ impl Quotas {
             Lifecycle::Create { .. } if table.limited != table.created => {
                 Some(Outcome::Unknown(UnknownReason::Forgotten))
             }
-            Lifecycle::Create { limit } => created(quota, limit),
+            Lifecycle::Create { limit, agreement } => created(quota, limit, agreement),
             Lifecycle::Keep => None,
         }
     }
@@ -823,6 +828,7 @@ impl Quotas {
 
         // What was set aside for them stays so until their outcome is known.
         for at in 0..self.list.len() {
+            self.resume_subset(turn, at);
             if self.list[at].avantan.in_round() {
                 let activity = self.list[at].activity(&turn.here);
                 activity.leader.resume(moment(&turn.here), turn.out.rng);

@@ -8,7 +8,7 @@ use super::one::{Activity, Admin, Dirty, NEVER, Quota};
 use super::row::grant_key;
 use super::row::{EXPIRIES, Grant, due_key, due_uptime, read_due_key};
 use crate::api::{HOLD_MICROS, Hold, Operation, Outcome, Refusal, is_name};
-use crate::avantan::Lifecycle;
+use crate::avantan::{Agreement, Lifecycle};
 use crate::clock::{MILLISECOND, Now};
 use crate::codec::Malformed;
 use crate::id::{GrantId, SessionId, SiteSet};
@@ -60,7 +60,7 @@ impl Quotas {
             }
             Operation::ReleaseGrant { grant, used } => Some(self.release_grant(turn, view, *grant, *used)),
             Operation::ExtendGrant { grant, micros } => Some(self.extend_grant(turn, view, *grant, *micros)),
-            Operation::Create { quota, limit } => {
+            Operation::Create { quota, limit, agreement } => {
                 // The name is remembered from here on, and by all sites.
                 if !is_name(quota) {
                     return Some(Outcome::Refused(Refusal::InvalidName));
@@ -72,10 +72,13 @@ impl Quotas {
                     return Some(Outcome::Refused(Refusal::Overloaded));
                 };
                 // While it is being deleted, what is here may be gone already.
-                if let Some(outcome) = created(&self.list[at], *limit).filter(|_| !self.list[at].is_closing()) {
+                if let Some(outcome) =
+                    created(&self.list[at], *limit, *agreement).filter(|_| !self.list[at].is_closing())
+                {
                     return Some(outcome);
                 }
-                self.administer(turn, at, Admin::new(ticket, Lifecycle::Create { limit: *limit }, deadline));
+                let change = Lifecycle::Create { limit: *limit, agreement: *agreement };
+                self.administer(turn, at, Admin::new(ticket, change, deadline));
                 None
             }
             Operation::SetLimit { quota, limit } => {
@@ -551,11 +554,11 @@ pub(super) fn is_alone(here: &Here) -> bool {
 }
 
 /// The outcome of creating a quota that exists.
-pub(super) fn created(quota: &Quota, limit: i64) -> Option<Outcome> {
-    let present = quota.limit()?;
-    Some(if present == limit {
-        Outcome::Created { limit }
-    } else {
-        Outcome::Refused(Refusal::LimitDiffers { limit: present })
+pub(super) fn created(quota: &Quota, limit: i64, agreement: Agreement) -> Option<Outcome> {
+    let (present, by) = (quota.limit()?, quota.avantan.share.table.agreement);
+    Some(match () {
+        () if present != limit => Outcome::Refused(Refusal::LimitDiffers { limit: present }),
+        () if by != agreement => Outcome::Refused(Refusal::AgreementDiffers { agreement: by }),
+        () => Outcome::Created { limit },
     })
 }

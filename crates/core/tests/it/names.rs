@@ -1,6 +1,6 @@
 //! Names of deleted quotas go, at all sites together.
 
-use slackline_core::api::{Hold, Operation, Outcome, Readiness, Refusal, Request, Response, UnknownReason};
+use slackline_core::api::{Agreement, Hold, Operation, Outcome, Readiness, Refusal, Request, Response, UnknownReason};
 use slackline_core::avantan::Message;
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{OperationId, SiteSet};
@@ -19,7 +19,7 @@ fn create(limit: i64) -> Operation {
 }
 
 fn named(quota: &str, limit: i64) -> Operation {
-    Operation::Create { quota: quota.into(), limit }
+    Operation::Create { quota: quota.into(), limit, agreement: Agreement::Majority }
 }
 
 fn delete() -> Operation {

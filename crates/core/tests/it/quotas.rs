@@ -1,8 +1,8 @@
 //! Scenarios of quotas, named subject_condition_outcome.
 
 use slackline_core::api::{
-    Answer, BATCH_OPERATIONS, Batch, Hold, Operation, Outcome, Readiness, Refusal, Request, Response, Submission,
-    UnknownReason,
+    Agreement, Answer, BATCH_OPERATIONS, Batch, Hold, Operation, Outcome, Readiness, Refusal, Request, Response,
+    Submission, UnknownReason,
 };
 use slackline_core::chapter::Chapter as _;
 use slackline_core::clock::{MILLISECOND, SECOND};
@@ -20,7 +20,7 @@ fn delete() -> Operation {
 }
 
 pub(crate) fn create(limit: i64) -> Operation {
-    Operation::Create { quota: "gpus".into(), limit }
+    Operation::Create { quota: "gpus".into(), limit, agreement: Agreement::Majority }
 }
 
 pub(crate) fn acquire(amount: i64) -> Operation {
@@ -142,7 +142,7 @@ fn site_without_its_disk_gets_a_new_incarnation_and_counts_as_spent() {
 fn site_without_its_disk_is_unrecorded_by_every_quota_until_a_round() {
     let mut cluster = Cluster::new(3);
     cluster.done(0, create(90));
-    cluster.done(0, Operation::Create { quota: "seats".into(), limit: 30 });
+    cluster.done(0, Operation::Create { quota: "seats".into(), limit: 30, agreement: Agreement::Majority });
     cluster.run(SECOND);
     let unrecorded = |cluster: &Cluster, at: usize| {
         let status = cluster.hosts[at].node.as_ref().expect("runs").status(cluster.time(at));
@@ -290,7 +290,7 @@ fn grants_of_a_deleted_quota_go_ten_minutes_after_it_and_those_of_others_stay() 
     for is_restarted in [false, true] {
         let mut cluster = Cluster::new(3);
         cluster.done(0, create(900));
-        cluster.done(0, Operation::Create { quota: "other".into(), limit: 9 });
+        cluster.done(0, Operation::Create { quota: "other".into(), limit: 9, agreement: Agreement::Majority });
         cluster.run(SECOND);
         let other = Operation::Acquire { quota: "other".into(), amount: 1, hold: Hold::Open, waits: false };
         let Outcome::Granted { grant: kept, .. } = cluster.done(1, other) else { panic!("tokens are there") };
@@ -667,7 +667,7 @@ fn deletion_that_left_the_window_overwrites_no_other_outcome() {
     cluster.cut = vec![(0, 1), (2, 1)];
     let (site, incarnation, session) = cluster.hosts[1].session.expect("opened");
     let last = first + slackline_core::api::SESSION_WINDOW;
-    let operation = Operation::Create { quota: "other".into(), limit: 0 };
+    let operation = Operation::Create { quota: "other".into(), limit: 0, agreement: Agreement::Majority };
     let operations = vec![Submission { sequence: last, timeout: 2_000_000, operation: operation.clone() }];
     let batch = Batch { site, incarnation, session, low: last, operations };
     cluster.request(1, 5, Request::Batch(batch.clone()));

@@ -1,7 +1,7 @@
 //! Transactions over objects of several homes, one rule a scenario.
 
 use slackline_core::api::{
-    Batch, Hold, Operation, Outcome, Read, Reading, Request, Response, Submission, UnknownReason,
+    Agreement, Batch, Hold, Operation, Outcome, Read, Reading, Request, Response, Submission, UnknownReason,
 };
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{Incarnation, OperationId, SessionId, SiteSet};
@@ -784,7 +784,7 @@ fn commit_whose_only_home_is_lost_is_unknown() {
 #[test]
 fn hold_ends_while_a_scan_waits_for_a_right_to_end() {
     let mut cluster = Cluster::new(3);
-    cluster.done(1, Operation::Create { quota: "gpus".into(), limit: 90 });
+    cluster.done(1, Operation::Create { quota: "gpus".into(), limit: 90, agreement: Agreement::Majority });
     let x = key(1, "x");
     commit(&mut cluster, 1, Txn::new().put(&x, "1"));
     cluster.run(20 * SECOND);

@@ -243,7 +243,7 @@ fn operation(operation: &Operation) -> String {
         Operation::ReleaseGrant { grant, used: 0 } => format!("release grant {}", grant.number),
         Operation::ReleaseGrant { grant, used } => format!("settle grant {}, {used} used", grant.number),
         Operation::ExtendGrant { grant, micros } => format!("extend grant {} by {}", grant.number, millis(*micros)),
-        Operation::Create { quota, limit } => format!("create {quota} with {limit}"),
+        Operation::Create { quota, limit, .. } => format!("create {quota} with {limit}"),
         Operation::SetLimit { quota, limit } => format!("set the limit of {quota} to {limit}"),
         Operation::Reclaim { quota, lost, in_use } => {
             let lost: Vec<String> = lost.iter().map(|(of, at)| format!("{}-{}", site(*of), at.0)).collect();
@@ -396,6 +396,7 @@ fn body(now: Now, body: &Body) -> Option<String> {
 fn quota(message: &QuotaMessage) -> String {
     match message {
         QuotaMessage::Avantan { quota, message } => format!("{quota}: {}", agreement(message)),
+        QuotaMessage::Subset { quota, message } => format!("{quota}: {}", subset(message)),
         QuotaMessage::Digests(digests) => {
             let digests: Vec<String> = digests.iter().map(digest).collect();
             format!("Digest {}", digests.join(", "))
@@ -477,12 +478,40 @@ fn agreement(message: &avantan::Message) -> String {
     }
 }
 
+fn subset(message: &avantan::subset::Message) -> String {
+    use avantan::subset::Message as M;
+    let key = message.key();
+    let again = if key.incarnation > Incarnation(1) { format!(" of {}", key.incarnation.0) } else { String::new() };
+    let round = format!("{}{again}#{}", site(key.leader), key.sequence);
+    let dead = |dead: &[(SiteId, Incarnation)]| -> String {
+        dead.iter().map(|(of, newest)| format!(", {} is {} by now", site(*of), newest.0)).collect()
+    };
+    match message {
+        M::Election { gathers, .. } => format!("Election {round}{}", if *gathers { ": offer all" } else { "" }),
+        M::Report { line, .. } => {
+            let (held, kept, needed, wanted) = (line.held, line.kept, line.needed, line.wanted);
+            format!("Report {round}: offers {held}, keeps {kept}, needs {needed}, wants {wanted}")
+        }
+        M::Busy { .. } => format!("Busy {round}"),
+        M::Accept { rows, dead: gone, .. } => {
+            let rows: Vec<String> =
+                rows.iter().map(|row| format!("{} {}->{}", site(row.site), row.before, row.after)).collect();
+            format!("Accept {round}: {}{}", rows.join(", "), dead(gone))
+        }
+        M::Accepted { dead: gone, .. } => format!("Accepted {round}{}", dead(gone)),
+        M::Refuse { .. } => format!("Refuse {round}"),
+        M::Lost { .. } => format!("Lost {round}"),
+        M::Decided { worse, .. } => format!("Decided {round}{}", if *worse { ", for the worse" } else { "" }),
+        M::Withdraw { .. } => format!("Withdraw {round}"),
+    }
+}
+
 fn agreed(value: &avantan::Value) -> String {
     let rows = value.rows.iter().map(|row| format!("{} {}->{}", site(row.site), row.before, row.after));
     let rows = rows.collect::<Vec<_>>().join(", ");
     match value.lifecycle {
         Lifecycle::Keep => rows,
-        Lifecycle::Create { limit } => format!("create with {limit}, {rows}"),
+        Lifecycle::Create { limit, .. } => format!("create with {limit}, {rows}"),
         Lifecycle::Delete => format!("delete, {rows}"),
         Lifecycle::Resize { limit } => format!("limit {limit}, {rows}"),
         Lifecycle::Reclaim { brought, in_use } => format!("reclaim {brought}, {in_use} in use, {rows}"),

@@ -1,11 +1,11 @@
 //! What clients ask for: mostly tokens of quotas that exist, and now and then what must be refused.
 
-use slackline_core::api::{Hold, Operation};
+use slackline_core::api::{Agreement, Hold, Operation};
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::config::NAMES_KEPT;
 use slackline_core::id::{GrantId, Incarnation};
 
-use crate::quotas::{FLEETING, KINDS, Kind, PASSERS, PASSING, PLENTY, SKEWED};
+use crate::quotas::{FLEETING, KINDS, Kind, PASSERS, PASSING, PLENTY, SKEWED, agreement_of};
 use crate::state::Simulation;
 use crate::world::World;
 
@@ -31,11 +31,16 @@ impl Simulation {
                 }
             }
             // A creation of what exists, with its limit and with another.
-            4..=5 => Operation::Create { quota: name(&PLENTY), limit: PLENTY.limit },
-            6..=7 => Operation::Create { quota: name(&PLENTY), limit: 5 },
+            4..=5 => Operation::Create { quota: name(&PLENTY), limit: PLENTY.limit, agreement: Agreement::Majority },
+            6 => Operation::Create { quota: name(&PLENTY), limit: 5, agreement: Agreement::Majority },
+            7 => Operation::Create { quota: name(&PLENTY), limit: PLENTY.limit, agreement: Agreement::Any },
             // A name, and limits, that no quota can have.
-            8 => Operation::Create { quota: "a\nb".to_owned(), limit: 5 },
-            9 => Operation::Create { quota: name(&fleeting), limit: -(self.rng.below(3) as i64) },
+            8 => Operation::Create { quota: "a\nb".to_owned(), limit: 5, agreement: Agreement::Majority },
+            9 => Operation::Create {
+                quota: name(&fleeting),
+                limit: -(self.rng.below(3) as i64),
+                agreement: Agreement::Majority,
+            },
             // A quota that does not exist, amounts that nobody can hold, and a hold that is over before it begins.
             10..=11 => {
                 let quota = ["nobody", "", "ghost"][self.rng.below(3) as usize].to_owned();
@@ -60,13 +65,15 @@ impl Simulation {
                 if quota != fleeting.name && world.now() % PASSING > PASSING / 2 {
                     return (Operation::Delete { quota }, 5 * SECOND);
                 }
-                return (Operation::Create { quota, limit }, 5 * SECOND);
+                let agreement = agreement_of(&quota);
+                return (Operation::Create { quota, limit, agreement }, 5 * SECOND);
             }
             // A quota that some clients ask for before it exists.
             30..=34 => {
                 let quota = self.late(world.now());
                 let limit = 40 + i64::from(self.rng.one_in(3));
-                return (Operation::Create { quota, limit }, 5 * SECOND);
+                let agreement = agreement_of(&quota);
+                return (Operation::Create { quota, limit, agreement }, 5 * SECOND);
             }
             35..=54 => {
                 let quota = self.late(world.now());

@@ -1,7 +1,9 @@
 //! Where every token of a quota is: the accounts of sites, and what they add up to.
 
 use slackline_core::api::{Operation, Outcome};
-use slackline_core::id::Incarnation;
+use slackline_core::avantan::Share;
+use slackline_core::avantan::subset::Key;
+use slackline_core::id::{Incarnation, SiteId};
 use slackline_core::quota::Quota;
 
 use super::{Op, Oracle};
@@ -57,7 +59,16 @@ impl Oracle {
             taken_back,
             given: totals(&|peer| quota.given(peer), before.map(|account| &account.given)),
             received: totals(&|peer| quota.received(peer), before.map(|account| &account.received)),
+            moved: moved(self.members[site], share, was.as_ref().filter(|was| was.incarnation == incarnation)),
+            open: share.part().filter(|part| part.accepted.is_some()).map(|part| part.key),
         };
+        let mut differs = Ok(());
+        if let Some(part) = share.part()
+            && let Some(rows) = &part.accepted
+            && book.values.entry(part.key).or_insert_with(|| rows.clone()) != rows
+        {
+            differs = Err(format!("{:?} has two values", part.key));
+        }
 
         if let Some(before) = before.filter(|before| before.held > 0 && account.held > 0) {
             self.counts.granted_aside += u64::from(account.granted > before.granted);
@@ -74,6 +85,7 @@ impl Oracle {
         let is_new = was.as_ref() != Some(&account) || book.decisions.newest().map(|(instance, _)| instance) != known;
         book.live[site] = Some(account);
         self.blame(agreement::NAME, found, format_args!("quota {} at site {site}", quota.name()));
+        self.blame(agreement::NAME, differs, format_args!("quota {} at site {site}", quota.name()));
         self.blame(limit::NAME, granting, format_args!("quota {} at site {site}", quota.name()));
         (at, is_new)
     }
@@ -95,7 +107,7 @@ impl Oracle {
             let site = self.members.binary_search(&account.site).unwrap_or(usize::MAX);
             !self.lost.contains(&(site, account.incarnation))
         };
-        conservation::sum(&book.decisions, &accounts, &self.members, is_live)
+        conservation::sum(&book.decisions, &book.values, &accounts, &self.members, is_live)
     }
 
     /// Checks that the tokens of a quota add up to its limit.
@@ -154,4 +166,17 @@ impl Oracle {
         };
         doubted.map(|(_, op)| amount(op)).sum()
     }
+}
+
+/// The rounds among subsets that a site has applied: those of before, and the last. A crash may have taken some back.
+fn moved(site: SiteId, share: &Share, before: Option<&Account>) -> Vec<(Key, bool)> {
+    let mut moved = before.map_or(Vec::new(), |before| before.moved.clone());
+    let record = share.subset.as_ref();
+    let last = record.and_then(|record| record.settled.iter().find(|settled| settled.site == site));
+    let Some(last) = last else { return Vec::new() };
+    match moved.iter().position(|(key, _)| *key == last.key) {
+        Some(at) => moved.truncate(at + 1),
+        None => moved.push((last.key, last.worse)),
+    }
+    moved
 }

@@ -16,6 +16,16 @@ pub struct Key {
     pub sequence: u64,
 }
 
+impl Key {
+    /// A number for the round that no other round of the entity is likely to have; not zero.
+    pub fn digest(self) -> u64 {
+        let place = u64::from(self.leader.region) << 16 | u64::from(self.leader.lane);
+        let parts = [u64::from(self.generation), place, u64::from(self.incarnation.0), self.sequence];
+        let mix = |digest: u64, part: u64| (digest ^ part).wrapping_mul(0x0100_0000_01b3).rotate_left(29);
+        parts.into_iter().fold(0xcbf2_9ce4_8422_2325, mix).max(1)
+    }
+}
+
 /// The messages of one entity's rounds among subsets. The sender's incarnation travels with each, in the envelope.
 ///
 /// | message | from → to | meaning | durable before it is sent |
@@ -37,6 +47,8 @@ pub enum Message<A = i64> {
     Election {
         /// The round.
         key: Key,
+        /// True if nothing is to be kept out of the offer: a round where something was has not met what requests wait for.
+        gathers: bool,
     },
     /// Answers an election.
     Report {
@@ -56,15 +68,15 @@ pub enum Message<A = i64> {
         key: Key,
         /// The value: a row for each member.
         rows: Vec<Row<A>>,
-        /// The members whose incarnation in the value is known to be dead.
-        dead: Vec<SiteId>,
+        /// The members whose incarnation in the value is known to be dead, each with the newest that is known.
+        dead: Vec<(SiteId, Incarnation)>,
     },
     /// Votes.
     Accepted {
         /// The round.
         key: Key,
-        /// The members whose incarnation in the value is known to be dead here.
-        dead: Vec<SiteId>,
+        /// The members whose incarnation in the value is known to be dead here, each with the newest that is known.
+        dead: Vec<(SiteId, Incarnation)>,
     },
     /// Is out, without a vote or after an abort.
     Refuse {
@@ -91,10 +103,18 @@ pub enum Message<A = i64> {
 }
 
 impl<A> Message<A> {
+    /// The incarnations of other sites than the sender that it tells of.
+    pub fn tells_of(&self) -> &[(SiteId, Incarnation)] {
+        match self {
+            Message::Accept { dead, .. } | Message::Accepted { dead, .. } => dead,
+            _ => &[],
+        }
+    }
+
     /// The round that it is about.
     pub fn key(&self) -> Key {
         match self {
-            Message::Election { key }
+            Message::Election { key, .. }
             | Message::Report { key, .. }
             | Message::Busy { key }
             | Message::Accept { key, .. }

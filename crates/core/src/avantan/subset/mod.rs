@@ -71,10 +71,12 @@
 
 pub(super) mod known;
 pub(super) mod message;
+pub(super) mod pace;
 pub(super) mod record;
 pub(super) mod rounds;
 
 pub use known::Known;
 pub use message::{Key, Message};
+pub use pace::Pace;
 pub use record::{Outcome, Part, Record};
 pub use rounds::{Role, Step, Subset, Vote};

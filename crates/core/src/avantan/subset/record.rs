@@ -25,6 +25,8 @@ pub struct Part<A = i64> {
 pub struct Outcome {
     /// The member; this site too.
     pub site: SiteId,
+    /// The incarnation of it that the round names.
+    pub incarnation: Incarnation,
     /// The round.
     pub key: Key,
     /// How it ended, see [`super::Message::Decided`].
@@ -72,8 +74,8 @@ impl<A: Amount> Record<A> {
     }
 
     /// Notes the outcome of a round with a member.
-    pub(super) fn settle(&mut self, site: SiteId, key: Key, worse: bool) {
-        let entry = Outcome { site, key, worse };
+    pub(super) fn settle(&mut self, (site, incarnation): (SiteId, Incarnation), key: Key, worse: bool) {
+        let entry = Outcome { site, incarnation, key, worse };
         match self.settled.binary_search_by_key(&site, |settled| settled.site) {
             Ok(at) => self.settled[at] = entry,
             Err(at) => self.settled.insert(at, entry),
@@ -89,8 +91,9 @@ impl<A: Amount> Record<A> {
             put_u64(out, *sequence);
         }
         put_u64(out, self.settled.len() as u64);
-        for Outcome { site, key, worse } in &self.settled {
+        for Outcome { site, incarnation, key, worse } in &self.settled {
             put_site(out, *site);
+            put_u64(out, u64::from(incarnation.0));
             put_key(out, *key);
             out.push(u8::from(*worse));
         }
@@ -111,7 +114,10 @@ impl<A: Amount> Record<A> {
             .map(|_| Ok((read_site(cursor)?, Incarnation(cursor.u32()?), cursor.u64()?)))
             .collect::<Result<_, Malformed>>()?;
         let settled = (0..cursor.u64()?)
-            .map(|_| Ok(Outcome { site: read_site(cursor)?, key: read_key(cursor)?, worse: read_bool(cursor)? }))
+            .map(|_| {
+                let (site, incarnation) = (read_site(cursor)?, Incarnation(cursor.u32()?));
+                Ok(Outcome { site, incarnation, key: read_key(cursor)?, worse: read_bool(cursor)? })
+            })
             .collect::<Result<_, Malformed>>()?;
 
         // A restart is in the round that it was in: what was set aside and accepted binds this life too.

@@ -22,6 +22,8 @@ pub enum Role<A = i64> {
         reports: Vec<Line<A>>,
         /// The sites that do not join.
         busy: Vec<SiteId>,
+        /// True if nobody keeps anything out of the offer.
+        gathers: bool,
     },
     /// Asking the members of the value that it has accepted for their votes; it leads the round, or recovers it.
     Collecting {
@@ -87,7 +89,7 @@ impl<A: Amount> Subset<'_, A> {
     }
 
     /// Leads a round. Does nothing where the site is in one.
-    pub fn start(&mut self, offer: Offer<A>) {
+    pub fn start(&mut self, offer: Offer<A>, gathers: bool) {
         if !self.is_free() {
             self.step.ignored = true;
             return;
@@ -102,8 +104,8 @@ impl<A: Amount> Subset<'_, A> {
         };
         let key = Key { generation, leader: me, incarnation: self.site.incarnation, sequence };
         let line = self.join(key, offer);
-        self.avantan.subset = Role::Electing { reports: vec![line], busy: Vec::new() };
-        let election = Message::Election { key };
+        self.avantan.subset = Role::Electing { reports: vec![line], busy: Vec::new(), gathers };
+        let election = Message::Election { key, gathers };
         self.step.sends.extend(self.site.others().map(|to| (to, election.clone())));
         self.build_if_all_answered();
     }
@@ -111,7 +113,13 @@ impl<A: Amount> Subset<'_, A> {
     /// Handles a message. `offer` is what the site would say to a round now.
     pub fn handle(&mut self, from: SiteId, message: Message<A>, offer: impl FnOnce(&Share<A>) -> Offer<A>) {
         match message {
-            Message::Election { key } => self.elect(from, key, offer),
+            Message::Election { key, gathers } => {
+                let kept = |offer: Offer<A>| if gathers { A::default() } else { offer.kept };
+                self.elect(from, key, |share| {
+                    let offer = offer(share);
+                    Offer { kept: kept(offer), ..offer }
+                });
+            }
             Message::Report { key, line } => self.hear_report(from, key, line),
             Message::Busy { key } => self.hear_busy(from, key),
             Message::Accept { key, rows, dead } => self.vote(from, key, rows, &dead),
@@ -198,7 +206,7 @@ impl<A: Amount> Subset<'_, A> {
     fn hear_busy(&mut self, from: SiteId, key: Key) {
         let is_it = self.part().is_some_and(|part| part.key == key);
         match &mut self.avantan.subset {
-            Role::Electing { busy, reports } if is_it && !reports.iter().any(|line| line.site == from) => {
+            Role::Electing { busy, reports, .. } if is_it && !reports.iter().any(|line| line.site == from) => {
                 if !busy.contains(&from) {
                     busy.push(from);
                 }
@@ -209,7 +217,7 @@ impl<A: Amount> Subset<'_, A> {
     }
 
     fn build_if_all_answered(&mut self) {
-        let Role::Electing { reports, busy } = &self.avantan.subset else { return };
+        let Role::Electing { reports, busy, .. } = &self.avantan.subset else { return };
         if reports.len() + busy.len() == self.site.members.len() && !self.build() {
             self.withdraw();
         }
@@ -260,13 +268,14 @@ impl<A: Amount> Subset<'_, A> {
         let Some(part) = self.part() else { return };
         let (key, me) = (part.key, self.site.me);
         match (&self.avantan.subset, &part.accepted) {
-            (Role::Electing { reports, busy }, _) => {
+            (Role::Electing { reports, busy, gathers }, _) => {
+                let gathers = *gathers;
                 let is_missing = |to: &SiteId| !busy.contains(to) && !reports.iter().any(|line| line.site == *to);
-                let sends = self.site.others().filter(is_missing).map(|to| (to, Message::Election { key }));
+                let sends = self.site.others().filter(is_missing).map(|to| (to, Message::Election { key, gathers }));
                 self.step.sends.extend(sends);
             }
             (Role::Collecting { .. }, Some(rows)) => {
-                let accept = Message::Accept { key, rows: rows.clone(), dead: self.dead() };
+                let accept = Message::Accept { key, rows: rows.clone(), dead: self.told_dead() };
                 let members: Vec<SiteId> = rows.iter().map(|row| row.site).filter(|site| *site != me).collect();
                 self.step.sends.extend(members.into_iter().map(|to| (to, accept.clone())));
                 self.tally();
@@ -276,7 +285,7 @@ impl<A: Amount> Subset<'_, A> {
     }
 
     /// A leader, or a member that recovers the round, asks for a vote.
-    fn vote(&mut self, from: SiteId, key: Key, rows: Vec<Row<A>>, dead: &[SiteId]) {
+    fn vote(&mut self, from: SiteId, key: Key, rows: Vec<Row<A>>, dead: &[(SiteId, Incarnation)]) {
         self.bury(&rows, dead);
 
         // In this order. Whoever knows the outcome tells it, also to a member whose answer it no longer needs.
@@ -313,12 +322,12 @@ impl<A: Amount> Subset<'_, A> {
             }
             self.accept(rows);
         }
-        let dead = self.dead();
+        let dead = self.told_dead();
         self.step.sends.push((from, Message::Accepted { key, dead }));
     }
 
     /// A member has voted.
-    fn hear_vote(&mut self, from: SiteId, key: Key, dead: Vec<SiteId>) {
+    fn hear_vote(&mut self, from: SiteId, key: Key, dead: Vec<(SiteId, Incarnation)>) {
         let rows = self.part().filter(|part| part.key == key).and_then(|part| part.accepted.clone());
         let Some(rows) = rows.filter(|rows| rows.iter().any(|row| row.site == from)) else {
             self.step.ignored = true;
@@ -329,15 +338,18 @@ impl<A: Amount> Subset<'_, A> {
             self.step.ignored = true;
             return;
         };
-        match votes.iter_mut().find(|vote| vote.site == from) {
-            Some(vote) => {
-                let news: Vec<SiteId> = dead.into_iter().filter(|site| !vote.dead.contains(site)).collect();
-                vote.dead.extend(news);
-                vote.dead.sort_unstable();
-            }
-            None => votes.push(Vote { site: from, dead }),
-        }
-        votes.sort_unstable_by_key(|vote| vote.site);
+
+        // Answers come in any order. What a member has said to know it goes on knowing.
+        let is_told = |row: &&Row<A>| dead.iter().any(|(site, newest)| *site == row.site && *newest > row.incarnation);
+        let told = rows.iter().filter(is_told).map(|row| row.site);
+        let at = votes.binary_search_by_key(&from, |vote| vote.site).unwrap_or_else(|at| {
+            votes.insert(at, Vote { site: from, dead: Vec::new() });
+            at
+        });
+        let known = &mut votes[at].dead;
+        known.extend(told);
+        known.sort_unstable();
+        known.dedup();
         self.tally();
     }
 
@@ -353,7 +365,7 @@ impl<A: Amount> Subset<'_, A> {
     fn hear_outcome(&mut self, key: Key, worse: bool) {
         match self.part() {
             Some(part) if part.key == key && part.accepted.is_some() => {
-                self.settle(if worse { End::Worse } else { End::Commit });
+                self.settle(if worse { End::Worse } else { End::Commit }, false);
             }
             // Decided without this site's vote: its row is not in the value.
             Some(part) if part.key == key => self.leave(),
@@ -374,7 +386,7 @@ impl<A: Amount> Subset<'_, A> {
             site == self.site.me || site == key.leader || (vote(site).is_some() && !dead.contains(&site))
         };
         if rows.iter().all(|row| has_voted(row.site)) {
-            return self.settle(End::Commit);
+            return self.settle(End::Commit, true);
         }
 
         // A dead member's vote is unknown, and will be permanently. The round ends without it when all the others, the leader too, have
@@ -395,14 +407,14 @@ impl<A: Amount> Subset<'_, A> {
         let gives = lost.clone().any(|row| A::given(row.before, row.after) != nothing);
         let gains = lost.any(|row| A::given(row.after, row.before) != nothing);
         match (gives, gains) {
-            (false, _) => self.settle(End::Commit),
+            (false, _) => self.settle(End::Commit, true),
             (true, false) => self.leave(),
-            (true, true) => self.settle(End::Worse),
+            (true, true) => self.settle(End::Worse, true),
         }
     }
 
-    /// Applies the value, and leaves the round in the same write: so it is applied once.
-    fn settle(&mut self, end: End) {
+    /// Applies the value, and leaves the round in the same write: so it is applied once. The others are told if they may not have been.
+    fn settle(&mut self, end: End, tells: bool) {
         let me = self.site.me;
         let share = &mut self.avantan.share;
         let record = share.subset.as_mut().expect("a site that settles a round is in one");
@@ -415,12 +427,12 @@ impl<A: Amount> Subset<'_, A> {
             share.tokens = share.tokens.plus(A::given(mine.after, mine.before));
         }
         let worse = end == End::Worse;
-        rows.iter().for_each(|row| record.settle(row.site, part.key, worse));
+        rows.iter().for_each(|row| record.settle((row.site, row.incarnation), part.key, worse));
         self.avantan.subset = Role::Idle;
 
         // Its leader tells those too who reported too late to be named.
         let is_leader = part.key.leader == me;
-        let is_told = |to: &SiteId| is_leader || rows.iter().any(|row| row.site == *to);
+        let is_told = |to: &SiteId| tells && (is_leader || rows.iter().any(|row| row.site == *to));
         let decided = Message::Decided { key: part.key, worse };
         self.step.sends.extend(self.site.others().filter(is_told).map(|to| (to, decided.clone())));
         self.step.changed = true;
@@ -494,10 +506,16 @@ impl<A: Amount> Subset<'_, A> {
     }
 
     /// Notes that members are dead, as another site has said.
-    fn bury(&mut self, rows: &[Row<A>], dead: &[SiteId]) {
-        for row in rows.iter().filter(|row| row.site != self.site.me && dead.contains(&row.site)) {
-            self.known.note(row.site, Incarnation(row.incarnation.0 + 1));
+    fn bury(&mut self, rows: &[Row<A>], dead: &[(SiteId, Incarnation)]) {
+        let is_member = |site: SiteId| site != self.site.me && rows.iter().any(|row| row.site == site);
+        for (site, newest) in dead.iter().filter(|(site, _)| is_member(*site)) {
+            self.known.note(*site, *newest);
         }
+    }
+
+    /// The same as [`Subset::dead`], as it is told to others.
+    fn told_dead(&self) -> Vec<(SiteId, Incarnation)> {
+        self.dead().into_iter().map(|site| (site, self.known.newest(site))).collect()
     }
 
     /// The members of the accepted value that are known to be dead.
