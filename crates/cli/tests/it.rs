@@ -133,8 +133,8 @@ fn wrong_use_is_one_line_and_status_2() {
         (&["bench", "samya", "mars"], "is not an experiment: use latency, throughput"),
         (&["bench", "samya", "latency", "--config", "mars"], "is not a configuration: use slackline"),
         (
-            &["bench", "samya", "latency", "--config", "slackline-any"],
-            "slackline-any needs rounds of any subset of the sites",
+            &["bench", "samya", "latency", "--config", "samya-any"],
+            "\"samya-any\" is not a configuration: use slackline",
         ),
         (&["bench", "samya", "crash", "--config", "escrow"], "crash does not run escrow"),
         (&["bench", "samya", "latency", "--config", "slackline-local"], "nothing is read in it"),

@@ -126,6 +126,7 @@ const NAMED: &[&str] = &[
     "refused: invalid_amount",
     "refused: invalid_name",
     "refused: limit_differs",
+    "refused: agreement_differs",
     "refused: above_out",
     "refused: above_limit",
     "refused: unknown_grant",

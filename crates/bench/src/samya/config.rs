@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use slackline_core::api::Agreement;
 use slackline_sim::Costs;
 
 use super::alone::Alone;
@@ -21,6 +22,8 @@ use super::product::{Product, Ways};
 pub enum Config {
     /// The product.
     Slackline,
+    /// The product; tokens move by rounds among any sites that answer.
+    SlacklineAny,
     /// The product; it moves no tokens ahead of need.
     SlacklineReactive,
     /// The product; reads are what one site knows.
@@ -48,12 +51,13 @@ pub enum Config {
 }
 
 /// Names of configurations that rest on what the product does not have yet.
-const MISSING: [&str; 3] = ["slackline-any", "samya-any", "samya-any-reactive"];
+const MISSING: [&str; 2] = ["samya-any", "samya-any-reactive"];
 
 impl Config {
     /// All of them.
-    pub const ALL: [Config; 13] = [
+    pub const ALL: [Config; 14] = [
         Config::Slackline,
+        Config::SlacklineAny,
         Config::SlacklineReactive,
         Config::SlacklineLocal,
         Config::SamyaMajority,
@@ -72,6 +76,7 @@ impl Config {
     pub fn name(self) -> &'static str {
         match self {
             Config::Slackline => "slackline",
+            Config::SlacklineAny => "slackline-any",
             Config::SlacklineReactive => "slackline-reactive",
             Config::SlacklineLocal => "slackline-local",
             Config::SamyaMajority => "samya-majority",
@@ -90,6 +95,7 @@ impl Config {
     /// A short name, for tables.
     pub(super) fn short(self) -> &'static str {
         match self {
+            Config::SlacklineAny => "any",
             Config::SlacklineReactive => "reactive",
             Config::SlacklineLocal => "local",
             Config::SamyaMajority => "samya",
@@ -107,7 +113,7 @@ impl Config {
 
     /// True if it is the product.
     pub(super) fn is_product(self) -> bool {
-        matches!(self, Config::Slackline | Config::SlacklineReactive | Config::SlacklineLocal)
+        matches!(self, Config::Slackline | Config::SlacklineAny | Config::SlacklineReactive | Config::SlacklineLocal)
     }
 
     /// True if it has a limit.
@@ -117,7 +123,11 @@ impl Config {
 
     /// How the product is run.
     pub(super) fn ways(self) -> Ways {
-        Ways { is_ahead: self != Config::SlacklineReactive, reads_locally: self == Config::SlacklineLocal }
+        Ways {
+            is_ahead: self != Config::SlacklineReactive,
+            reads_locally: self == Config::SlacklineLocal,
+            agreement: if self == Config::SlacklineAny { Agreement::Any } else { Agreement::Majority },
+        }
     }
 
     /// A system of this configuration with a site for each of so many regions, or with the sites of a replicated database.
@@ -125,7 +135,7 @@ impl Config {
         let place = if self.has_own_sites() { globe.shared(sites) } else { globe.replicated(sites) };
         let of = Some(limit);
         match self {
-            Config::Slackline | Config::SlacklineReactive | Config::SlacklineLocal => {
+            Config::Slackline | Config::SlacklineAny | Config::SlacklineReactive | Config::SlacklineLocal => {
                 Box::new(Product::new(&place, costs, seed, limit, self.ways()))
             }
             Config::SamyaMajority | Config::SamyaMajorityReactive => {

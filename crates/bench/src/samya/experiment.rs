@@ -40,7 +40,7 @@ pub enum Experiment {
 
 use Config::{
     Central, CentralWaiting, Demarcation, Escrow, MultiPaxos, NoConstraint, NoRedistribution, Quorum, SamyaMajority,
-    SamyaMajorityReactive, Slackline, SlacklineLocal, SlacklineReactive,
+    SamyaMajorityReactive, Slackline, SlacklineAny, SlacklineLocal, SlacklineReactive,
 };
 
 impl Experiment {
@@ -87,6 +87,7 @@ impl Experiment {
         match self {
             Experiment::Latency => &[
                 Slackline,
+                SlacklineAny,
                 SamyaMajority,
                 SamyaMajorityReactive,
                 Demarcation,
@@ -97,7 +98,7 @@ impl Experiment {
                 CentralWaiting,
             ],
             Experiment::Throughput => &[Slackline, SamyaMajority, Demarcation, Escrow, MultiPaxos, Quorum],
-            Experiment::Crash | Experiment::Partition => &[Slackline, SamyaMajority, MultiPaxos, Quorum],
+            Experiment::Crash | Experiment::Partition => &[Slackline, SlacklineAny, SamyaMajority, MultiPaxos, Quorum],
             Experiment::Bounds => &[NoConstraint, Slackline, SamyaMajority, NoRedistribution],
             Experiment::Prediction => &[Slackline, SlacklineReactive, SamyaMajority, SamyaMajorityReactive],
             Experiment::Sites | Experiment::Limit => &[Slackline, SamyaMajority],

@@ -35,6 +35,8 @@ pub(super) struct Ways {
     pub(super) is_ahead: bool,
     /// True if a read is what one site knows.
     pub(super) reads_locally: bool,
+    /// How tokens move between sites.
+    pub(super) agreement: Agreement,
 }
 
 /// See the module.
@@ -97,7 +99,7 @@ impl Product {
     pub(super) fn new(geography: &Geography, costs: Costs, seed: u64, limit: i64, ways: Ways) -> Self {
         let mut product = Self::without_quota(geography, costs, seed, ways);
         product.limit = limit;
-        product.create(NAME, limit);
+        product.create(NAME, limit, ways.agreement);
         product.settle_down();
         product
     }
@@ -178,9 +180,9 @@ impl Product {
     }
 
     /// Creates a quota at the first site.
-    fn create(&mut self, name: &str, limit: i64) {
+    fn create(&mut self, name: &str, limit: i64, agreement: Agreement) {
         let mut session = self.open(0);
-        let operation = Operation::Create { quota: name.into(), limit, agreement: Agreement::Majority };
+        let operation = Operation::Create { quota: name.into(), limit, agreement };
         let request = session.submit(operation, 10 * SECOND, self.world.now());
         match self.ask_site(0, request) {
             Response::Batch { answers, .. } => {

@@ -75,6 +75,9 @@ pub(super) mod pace;
 pub(super) mod record;
 pub(super) mod rounds;
 
+#[cfg(test)]
+mod tests;
+
 pub use known::Known;
 pub use message::{Key, Message};
 pub use pace::Pace;

@@ -356,9 +356,23 @@ impl<A: Amount> Subset<'_, A> {
     /// A member is out of the round and never voted, or the round was aborted there: nobody decides it.
     fn hear_refusal(&mut self, key: Key) {
         match self.part() {
-            Some(part) if part.key == key && part.accepted.is_some() => self.leave(),
+            Some(part) if part.key == key && part.accepted.is_some() => {
+                // The others need not find out one by one.
+                if key.leader == self.site.me {
+                    self.tell_abort();
+                }
+                self.leave();
+            }
             _ => self.step.ignored = true,
         }
+    }
+
+    /// Tells the other members that this site is out of the round, before it leaves.
+    fn tell_abort(&mut self) {
+        let me = self.site.me;
+        let Some((key, rows)) = self.part().and_then(|part| Some((part.key, part.accepted.as_ref()?))) else { return };
+        let members: Vec<SiteId> = rows.iter().map(|row| row.site).filter(|site| *site != me).collect();
+        self.step.sends.extend(members.into_iter().map(|to| (to, Message::Refuse { key })));
     }
 
     /// A member knows the outcome.
@@ -408,7 +422,10 @@ impl<A: Amount> Subset<'_, A> {
         let gains = lost.any(|row| A::given(row.after, row.before) != nothing);
         match (gives, gains) {
             (false, _) => self.settle(End::Commit, true),
-            (true, false) => self.leave(),
+            (true, false) => {
+                self.tell_abort();
+                self.leave();
+            }
             (true, true) => self.settle(End::Worse, true),
         }
     }
