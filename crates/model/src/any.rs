@@ -43,8 +43,9 @@ pub struct Setup {
     pub leaders: usize,
     /// The number of neighbours that an election reaches: 2 for the pairs of the first and the second, the third and the fourth.
     pub circle: usize,
-    /// True if the first site has built a value at the start that names all sites, and nobody else has heard of it. Its election is
-    /// still under way to the second site, a second time.
+    /// True if the first site has built a value at the start that names all sites, and nobody else has heard of it. If a site may leave, its
+    /// election is still under way to the second site, a second time. In such a setup nobody asks again of his own accord: fewer states
+    /// go deeper.
     pub is_out: bool,
     /// The events that may happen a limited number of times.
     pub allowed: Allowed,
@@ -422,7 +423,7 @@ impl Model for Setup {
             while let Some(envelope) = state.network.iter().find(|envelope| !is_accept(&envelope.note)).cloned() {
                 self.deliver(&mut state, envelope);
             }
-            state.network.extend(election);
+            state.network.extend(election.filter(|_| self.allowed.leaves > 0));
         }
         vec![state]
     }
@@ -451,7 +452,7 @@ impl Model for Setup {
                 Some(part) if part.accepted.is_some() && is_idle => actions.push(Action::Recover(at)),
                 _ => {}
             }
-            if !is_idle {
+            if !is_idle && !self.is_out {
                 actions.push(Action::Repeat(at));
             }
 

@@ -9,7 +9,7 @@ use slackline_core::peer::quota::{Forget, QuotaMessage};
 use slackline_core::peer::{Body, RelayMessage, SiteMessage};
 
 /// Names of the kinds of messages, by [`message`].
-pub(crate) const MESSAGES: [&str; 53] = [
+pub(crate) const MESSAGES: [&str; 51] = [
     "Hello",
     "Welcome",
     "Ping",
@@ -56,13 +56,11 @@ pub(crate) const MESSAGES: [&str; 53] = [
     "Retracted",
     "SubsetElection",
     "SubsetReport",
-    "SubsetBusy",
+    "SubsetBusy or Withdraw",
     "SubsetAccept",
     "SubsetAccepted",
-    "SubsetRefuse",
-    "SubsetLost",
+    "SubsetRefuse or Lost",
     "SubsetDecided",
-    "SubsetWithdraw",
 ];
 
 /// Names of the kinds of inputs, by [`input`]: those of messages, then these.
@@ -91,13 +89,11 @@ pub(crate) fn message(body: &Body) -> usize {
         Body::Quota(QuotaMessage::Subset { message, .. }) => match **message {
             subset::Message::Election { .. } => 44,
             subset::Message::Report { .. } => 45,
-            subset::Message::Busy { .. } => 46,
+            subset::Message::Busy { .. } | subset::Message::Withdraw { .. } => 46,
             subset::Message::Accept { .. } => 47,
             subset::Message::Accepted { .. } => 48,
-            subset::Message::Refuse { .. } => 49,
-            subset::Message::Lost { .. } => 50,
-            subset::Message::Decided { .. } => 51,
-            subset::Message::Withdraw { .. } => 52,
+            subset::Message::Refuse { .. } | subset::Message::Lost { .. } => 49,
+            subset::Message::Decided { .. } => 50,
         },
         Body::Quota(QuotaMessage::Digests(_)) => 12,
         Body::Quota(QuotaMessage::Lookup { .. }) => 13,

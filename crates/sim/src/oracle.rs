@@ -218,6 +218,14 @@ pub(crate) struct Counts {
     pub(crate) granted_aside: u64,
     /// Shares that took tokens back while some were set aside.
     pub(crate) released_aside: u64,
+    /// Rounds that were applied at a site, and do not name all sites.
+    pub(crate) among_subset: u64,
+    /// Values that were accepted while a site elsewhere had accepted one that names none of the same sites.
+    pub(crate) disjoint: u64,
+    /// Rounds that ended at a site when their leaders were lost.
+    pub(crate) dead_leaders: u64,
+    /// Rounds that ended at a site when a cohort was lost that has not applied them.
+    pub(crate) dead_cohorts: u64,
     /// Gifts that were under way to an incarnation when it was lost.
     pub(crate) lost_gifts: u64,
 }

@@ -92,6 +92,16 @@ const NAMED: &[&str] = &[
     "round: caught up over a gap",
     "round: grants while tokens are set aside",
     "round: release while tokens are set aside",
+    // Rounds among any sites.
+    "any: a round decided among a subset",
+    "any: two disjoint rounds at once",
+    "any: rivals",
+    "any: recovered by a member",
+    "any: restarted before the vote",
+    "any: restarted with an accepted value",
+    "any: told that a member is dead",
+    "any: a dead leader",
+    "any: a dead cohort settled by the sign",
     // Gifts.
     "gift: sent",
     "gift: received",

@@ -687,6 +687,21 @@ impl Generator {
         Value { lifecycle, rows: self.several(5, Self::row) }
     }
 
+    fn line(&mut self) -> Line {
+        Line {
+            site: self.site(),
+            incarnation: self.incarnation(),
+            share: self.number(),
+            held: self.amount(),
+            kept: self.amount(),
+            away: self.amount(),
+            used: self.flag().then(|| self.amount()),
+            closing: self.flag(),
+            needed: self.amount(),
+            wanted: self.amount(),
+        }
+    }
+
     fn subset(&mut self) -> subset::Message {
         let (generation, incarnation) = (self.number() as u32, self.incarnation());
         let key = subset::Key { generation, leader: self.site(), incarnation, sequence: self.number() };
@@ -736,18 +751,7 @@ impl Generator {
                 Message::Election { instance, ballot, scope, table: self.table() }
             }
             1 => {
-                let line = Line {
-                    site: self.site(),
-                    incarnation: self.incarnation(),
-                    share: self.number(),
-                    held: self.amount(),
-                    kept: self.amount(),
-                    away: self.amount(),
-                    used: self.flag().then(|| self.amount()),
-                    closing: self.flag(),
-                    needed: self.amount(),
-                    wanted: self.amount(),
-                };
+                let line = self.line();
                 let accepted = self.flag().then(|| (self.ballot(), self.value()));
                 Message::Report { instance, ballot, report: Report { line, accepted, promises: self.flag() } }
             }

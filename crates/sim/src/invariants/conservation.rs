@@ -54,7 +54,7 @@ pub struct Account {
 
 impl Account {
     /// How a round among a subset was applied here, if it was: true for the worse.
-    fn has_applied(&self, key: Key) -> Option<bool> {
+    pub fn has_applied(&self, key: Key) -> Option<bool> {
         self.moved.iter().find(|(moved, _)| *moved == key).map(|(_, worse)| *worse)
     }
 }
