@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use serde_json::{Value, json};
 use slackline::{
-    Aborted, Cause, Client, Left, LeftWhat, NotDone, ReadError, Reason, Refused, TreatyRefusal, TxnError, Unknown,
-    UnknownReason,
+    Aborted, Agreement, Cause, Client, Left, LeftWhat, NotDone, ReadError, Reason, Refused, TreatyRefusal, TxnError,
+    Unknown, UnknownReason,
 };
 
 use crate::described::Described;
@@ -314,6 +314,7 @@ fn advice(reason: &Reason) -> String {
         Reason::Exhausted { .. } => "; try again when some are released, or ask for fewer",
         Reason::RefillDiffers { .. } => "; use that refill, or delete the quota first",
         Reason::LimitDiffers { .. } => "; use that limit, or delete the quota first",
+        Reason::AgreementDiffers { .. } => "; use that agreement, or delete the quota first",
         Reason::AboveOut { .. } => "; release what was acquired",
         Reason::AboveLimit { .. } => "; ask for fewer",
         Reason::AboveGrant { .. } => "; say what was used of this grant",
@@ -376,6 +377,14 @@ fn is_wrong_use(reason: &Reason) -> bool {
     }
 }
 
+/// An agreement, as `quota create` takes it.
+pub(crate) fn agreement_word(agreement: Agreement) -> &'static str {
+    match agreement {
+        Agreement::Majority => "majority",
+        Agreement::Any => "any",
+    }
+}
+
 /// A reason for programs: its word, and its details.
 fn reason_json(reason: &Reason) -> Value {
     let mut json = match reason {
@@ -385,6 +394,7 @@ fn reason_json(reason: &Reason) -> Value {
         }
         Reason::RefillDiffers { refill } => json!({ "refill_per_second": *refill as f64 / 1e6 }),
         Reason::LimitDiffers { limit } | Reason::AboveLimit { limit } => json!({ "limit": limit }),
+        Reason::AgreementDiffers { agreement } => json!({ "agreement": agreement_word(*agreement) }),
         Reason::AboveOut { at_most } => json!({ "at_most": at_most }),
         Reason::AboveGrant { amount } => json!({ "amount": amount }),
         Reason::AlsoLost { sites } => json!({ "sites": sites }),
@@ -469,6 +479,7 @@ mod tests {
         for (reason, code, field, value) in [
             (Reason::Exhausted { asked: sites(), retry_after: None }, "exhausted", "asked", json!(["us", "eu"])),
             (Reason::LimitDiffers { limit: 7 }, "limit_differs", "limit", json!(7)),
+            (Reason::AgreementDiffers { agreement: Agreement::Any }, "agreement_differs", "agreement", json!("any")),
             (Reason::AboveOut { at_most: 5 }, "above_out", "at_most", json!(5)),
             (Reason::AboveLimit { limit: 7 }, "above_limit", "limit", json!(7)),
             (Reason::AboveGrant { amount: 3 }, "above_grant", "amount", json!(3)),

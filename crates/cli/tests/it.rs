@@ -138,10 +138,6 @@ fn wrong_use_is_one_line_and_status_2() {
         (&["bench", "samya"], "<EXPERIMENT>"),
         (&["bench", "samya", "mars"], "is not an experiment: use latency, throughput"),
         (&["bench", "samya", "latency", "--config", "mars"], "is not a configuration: use slackline"),
-        (
-            &["bench", "samya", "latency", "--config", "slackline-any"],
-            "slackline-any needs rounds of any subset of the sites",
-        ),
         (&["bench", "samya", "crash", "--config", "escrow"], "crash does not run escrow"),
         (&["bench", "samya", "latency", "--config", "slackline-local"], "nothing is read in it"),
         (&["bench", "samya", "hot", "--speed", "3"], "leave --trace and --speed out"),

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use slackline_core::api::{self, HOLD_MICROS, Hold, is_name};
+use slackline_core::api::{self, Agreement, HOLD_MICROS, Hold, is_name};
 use slackline_session::call::{CallFuture, Done, Place};
 use slackline_session::command::{Command, Terms};
 use slackline_session::outcome::{Outcome, Reason, Refused};
@@ -264,6 +264,14 @@ impl Call<Create> {
             // A limit that is never granted: the call is refused before it is sent.
             (_, Command::Create { limit, .. }) => *limit = 0,
             _ => {}
+        }
+        self
+    }
+
+    /// Sets how the quota's tokens move between sites, in place of [`Agreement::Majority`].
+    pub fn agreement(mut self, by: Agreement) -> Self {
+        if let Command::Create { charter, .. } = &mut self.command {
+            charter.agreement = by;
         }
         self
     }

@@ -77,7 +77,7 @@ pub use grant::{Fence, Grant};
 pub use left::{Left, LeftWhat};
 pub use options::{DEFAULT_DEADLINE, DEFAULT_PATIENCE, Options, Patience};
 pub use quota::{Demand, DemandMinute, Known, KnownSite, Listed, Quota, Shown, ShownSite, Total};
-pub use slackline_core::api::{PeerStatus, Readiness, Status};
+pub use slackline_core::api::{Agreement, PeerStatus, Readiness, Status};
 pub use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId};
 pub use slackline_core::object::{Cause, Derived, Value};
 pub use slackline_core::words::per_second;

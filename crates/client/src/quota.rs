@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use slackline_core::api::{self, Hold, Refusal, is_name};
+use slackline_core::api::{self, Agreement, Hold, Refusal, is_name};
 use slackline_core::avantan::Charter;
 use slackline_core::id::{Incarnation, SiteId};
 use slackline_session::call::Place;
@@ -113,8 +113,8 @@ impl Quota {
         self.call(Command::Release { quota: self.name.clone(), amount })
     }
 
-    /// Creates the quota with so many tokens. Creating it again with the same limit and [refill](Call::refill) is done, with others
-    /// refused.
+    /// Creates the quota with so many tokens. Creating it again with the same limit, [refill](Call::refill) and
+    /// [agreement](Call::agreement) is done, with others refused.
     pub fn create(&self, limit: i64) -> Call<Create> {
         self.call(Command::Create { quota: self.name.clone(), limit, charter: Charter::default() })
     }
@@ -266,6 +266,8 @@ pub struct Shown {
     pub name: String,
     /// The number of its tokens.
     pub limit: i64,
+    /// How they move between sites.
+    pub agreement: Agreement,
     /// The number that is out beyond the limit, since that was lowered. Nothing is granted until it is zero.
     pub excess: i64,
     /// The number in use.
@@ -313,6 +315,7 @@ impl Shown {
         Self {
             name: shown.name,
             limit: shown.limit,
+            agreement: shown.agreement,
             in_use: Total { min: shown.in_use_min, max: shown.in_use_max },
             sites: shown.sites.into_iter().map(site).collect(),
             missing: topology.names(shown.missing, lane),

@@ -36,6 +36,16 @@ pub enum Hold {
     For(u64),
 }
 
+/// How the tokens of a quota move when a site runs short.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Agreement {
+    /// By rounds of the majority.
+    #[default]
+    Majority,
+    /// By rounds among any sites that answer, without a majority. What changes the quota itself takes the majority all the same.
+    Any,
+}
+
 /// What may be done to quotas and objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Operation {
@@ -209,6 +219,11 @@ pub enum Refusal {
     },
     /// The quota refills by itself: nothing of it is held or given back.
     Refills,
+    /// The quota exists with this limit, and its tokens move in another way.
+    AgreementDiffers {
+        /// How they do.
+        agreement: Agreement,
+    },
     /// More tokens were to be released than can be granted.
     AboveOut {
         /// The most tokens that can be granted now, as far as this site can tell.
@@ -591,6 +606,8 @@ pub struct Shown {
     pub name: String,
     /// The number of its tokens.
     pub limit: i64,
+    /// How they move between sites.
+    pub agreement: Agreement,
     /// The number that is out beyond the limit, since that was lowered.
     pub excess: i64,
     /// The number in use at least.

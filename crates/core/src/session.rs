@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 
 use crate::api::{Operation, Outcome, Refusal, SESSION_WINDOW, UnknownReason};
-use crate::avantan::{Charter, Lifecycle};
+use crate::avantan::{Agreement, Charter, Lifecycle};
 use crate::clock::SECOND;
 use crate::codec::{Cursor, Malformed, put_i64, put_u64};
 use crate::id::{GrantId, Incarnation, SessionId, SiteId, SiteSet};
@@ -775,7 +775,8 @@ pub fn digest(operation: &Operation) -> u64 {
             text(quota, &mut mix);
             mix(*limit as u64);
             // One of nothing special has the digest that it always had.
-            if charter.refill != 0 {
+            if *charter != Charter::default() {
+                mix(u64::from(charter.agreement == Agreement::Any));
                 mix(charter.refill);
             }
         }
@@ -931,6 +932,7 @@ pub fn encode_row(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, outco
                 Refusal::AlsoLost { sites } => (21, sites.0),
                 Refusal::AboveLost { at_most } => (22, *at_most as u64),
                 Refusal::BelowReleased { at_least } => (23, *at_least as u64),
+                Refusal::AgreementDiffers { agreement } => (27, u64::from(*agreement == Agreement::Any)),
                 Refusal::SessionEnded => unreachable!("a session that has ended has no rows"),
             };
             out.push(kind);
@@ -1013,6 +1015,8 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
                 24 => Refusal::Exhausted { asked: SiteSet(detail), retry_after: Some(cursor.u32()?) },
                 25 => Refusal::RefillDiffers { refill: detail },
                 26 => Refusal::Refills,
+                27 if detail == 0 => Refusal::AgreementDiffers { agreement: Agreement::Majority },
+                27 if detail == 1 => Refusal::AgreementDiffers { agreement: Agreement::Any },
                 _ => return Err(Malformed),
             })
         }

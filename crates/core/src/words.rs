@@ -4,6 +4,7 @@
 use std::fmt;
 
 use crate::api::{Refusal, UnknownReason};
+use crate::avantan::Agreement;
 use crate::object::Cause;
 
 impl Refusal {
@@ -29,6 +30,7 @@ impl Refusal {
             Refusal::Refills => {
                 ("refills", "the quota refills by itself: nothing of it is held for a time, settled or released")
             }
+            Refusal::AgreementDiffers { .. } => ("agreement_differs", "the quota exists with another agreement"),
             Refusal::AboveOut { .. } => ("above_out", "cannot release more tokens than are granted"),
             Refusal::AboveLimit { .. } => ("above_limit", "more tokens than the quota has"),
             Refusal::UnknownGrant => (
@@ -83,6 +85,12 @@ impl fmt::Display for Refusal {
             Refusal::RefillDiffers { refill: 0 } => f.write_str("the quota exists already, and does not refill"),
             Refusal::RefillDiffers { refill } => {
                 write!(f, "the quota exists already, and refills at {} tokens a second", per_second(*refill))
+            }
+            Refusal::AgreementDiffers { agreement: Agreement::Any } => {
+                f.write_str("the quota exists already, with the agreement any")
+            }
+            Refusal::AgreementDiffers { agreement: Agreement::Majority } => {
+                f.write_str("the quota exists already, with the agreement majority")
             }
             Refusal::AboveOut { at_most } => {
                 write!(f, "cannot release so many tokens: at most {at_most} are granted, as far as its site can tell")

@@ -319,7 +319,7 @@ pub(crate) fn trace<A: Spent>(setup: &Setup<A>, actions: Vec<Action<A>>) -> Vec<
 }
 
 /// Why a round is led, in a word.
-fn aim<A>(intent: &Intent<A>) -> &'static str {
+pub(crate) fn aim<A>(intent: &Intent<A>) -> &'static str {
     match intent {
         Intent::Move => "move",
         Intent::Gather => "gather",
@@ -342,6 +342,11 @@ fn brief<A: Spent>(note: &Note<A>) -> String {
         }
     };
 
+    brief_message(message)
+}
+
+/// A message of the agreement in a few words.
+pub(crate) fn brief_message<A: Spent>(message: &Message<A>) -> String {
     match message {
         Message::Election { instance, ballot, .. } => {
             format!("Election({instance}, {}@{})", ballot.number, ballot.site)

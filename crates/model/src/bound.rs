@@ -39,6 +39,10 @@ impl Amount for Slack {
         Self { base: self.base - part.base, rate: self.rate - part.rate }
     }
 
+    fn given(before: Self, after: Self) -> Self {
+        Self { base: (before.base - after.base).max(0), rate: (before.rate - after.rate).max(0) }
+    }
+
     /// A site keeps of the base what it goes on using. The rate is all set aside: until the outcome the slack stands still.
     fn spare(self, kept: Self) -> Self {
         Self { base: self.base - kept.base.clamp(0, self.base), rate: self.rate }

@@ -1,11 +1,13 @@
 //! The model checks: the product's own protocol code, not a copy of it, in every order of events.
 //!
 //! - [`avantan`]: the agreement by which sites move tokens, and, by the same code, another amount ([`bound`]);
+//! - [`any`]: its rounds among subsets of the sites;
 //! - [`gift`]: gifts, by which one site gives to another without a round;
 //! - [`commit`]: transactions over objects of several sites.
 //!
 //! Breadth-first, so that a counterexample is a shortest one.
 
+pub mod any;
 pub mod avantan;
 pub mod bound;
 pub mod commit;
@@ -46,6 +48,8 @@ pub enum Setup {
     Avantan(avantan::Setup),
     /// The agreement about slack under a bound that moves.
     Bound(avantan::Setup<bound::Slack>),
+    /// Rounds among subsets.
+    Any(any::Setup),
     /// Gifts.
     Gift(gift::Setup),
     /// Transactions.
@@ -58,6 +62,7 @@ impl Setup {
         match self {
             Setup::Avantan(setup) => setup.name,
             Setup::Bound(setup) => setup.name,
+            Setup::Any(setup) => setup.name,
             Setup::Gift(setup) => setup.name,
             Setup::Commit(setup) => setup.name,
         }
@@ -69,6 +74,7 @@ impl Setup {
         match self {
             Setup::Avantan(setup) => explore(name, setup.clone(), most, |actions| avantan::trace(&setup, actions)),
             Setup::Bound(setup) => explore(name, setup.clone(), most, |actions| avantan::trace(&setup, actions)),
+            Setup::Any(setup) => explore(name, setup.clone(), most, |actions| any::trace(&setup, actions)),
             Setup::Gift(setup) => explore(name, setup.clone(), most, |actions| gift::trace(&setup, actions)),
             Setup::Commit(setup) => explore(name, setup.clone(), most, |actions| commit::trace::trace(&setup, actions)),
         }
@@ -80,7 +86,8 @@ pub fn setups() -> Vec<Setup> {
     let avantan = avantan::setups().into_iter().map(Setup::Avantan);
     let bound = bound::setups().into_iter().map(Setup::Bound);
     let gift = gift::setups().into_iter().map(Setup::Gift);
-    avantan.chain(bound).chain(gift).chain(commit::setups().into_iter().map(Setup::Commit)).collect()
+    let any = any::setups().into_iter().map(Setup::Any);
+    avantan.chain(bound).chain(any).chain(gift).chain(commit::setups().into_iter().map(Setup::Commit)).collect()
 }
 
 /// Explores a model; `trace` puts a counterexample into words.

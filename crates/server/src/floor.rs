@@ -19,7 +19,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use slackline_core::api::{
-    Answer, Operation, Outcome, Read, Readiness, Reading, Refusal, Request, Response, Shown, Submission,
+    Agreement, Answer, Operation, Outcome, Read, Readiness, Reading, Refusal, Request, Response, Shown, Submission,
 };
 use slackline_core::id::{GrantId, Incarnation, SessionId, SiteId, SiteSet};
 use slackline_core::machine::{Batch, ClientId, Seq};
@@ -245,6 +245,7 @@ impl Floor {
         Shown {
             name,
             limit: i64::MAX,
+            agreement: Agreement::Majority,
             in_use_min: done,
             in_use_max: done,
             estimate: None,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use slackline_core::api::{self, Refusal};
+use slackline_core::api::{self, Agreement, Refusal};
 use slackline_core::id::{OperationId, SiteSet};
 use slackline_core::object::{self, Cause, treaty};
 
@@ -241,6 +241,11 @@ pub enum Reason {
     },
     /// The quota refills by itself: nothing of it is held for a time, settled or released.
     Refills,
+    /// The quota exists with this limit, and its tokens move in another way.
+    AgreementDiffers {
+        /// How they do.
+        agreement: Agreement,
+    },
     /// More tokens were to be released than can be granted.
     AboveOut {
         /// The most tokens that can be granted now, as far as the site can tell.
@@ -510,6 +515,7 @@ impl Reason {
             Reason::InvalidAmount => Refusal::InvalidAmount,
             Reason::InvalidName => Refusal::InvalidName,
             Reason::LimitDiffers { limit } => Refusal::LimitDiffers { limit },
+            Reason::AgreementDiffers { agreement } => Refusal::AgreementDiffers { agreement },
             Reason::AboveOut { at_most } => Refusal::AboveOut { at_most },
             Reason::AboveLimit { limit } => Refusal::AboveLimit { limit },
             Reason::UnknownGrant => Refusal::UnknownGrant,
@@ -557,6 +563,7 @@ impl Reason {
             Refusal::InvalidAmount => Reason::InvalidAmount,
             Refusal::InvalidName => Reason::InvalidName,
             Refusal::LimitDiffers { limit } => Reason::LimitDiffers { limit },
+            Refusal::AgreementDiffers { agreement } => Reason::AgreementDiffers { agreement },
             Refusal::AboveOut { at_most } => Reason::AboveOut { at_most },
             Refusal::AboveLimit { limit } => Reason::AboveLimit { limit },
             Refusal::UnknownGrant => Reason::UnknownGrant,

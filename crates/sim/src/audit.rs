@@ -9,6 +9,7 @@ use slackline_core::api::{Hold, Outcome, Refusal, Request, Shown, is_name};
 use slackline_core::chapter::Chapter as _;
 use slackline_core::clock::SECOND;
 use slackline_core::id::OperationId;
+use slackline_core::quota::Quota;
 use slackline_core::right::POSTPONED;
 use slackline_session::call::Place;
 use slackline_session::command::Command;
@@ -16,7 +17,7 @@ use slackline_session::command::Command;
 use crate::callers::told;
 use crate::invariants::{bounded_work, forgetting, liveness, refill};
 use crate::oracle::Book;
-use crate::quotas::METER_REFILL;
+use crate::quotas::{METER_REFILL, charter_of};
 use crate::state::audit::{Current, Step, Task};
 use crate::state::callers::{Event, Ledger, Seat};
 use crate::state::post::Purpose;
@@ -196,7 +197,7 @@ impl Simulation {
             let Ok(Some((_, sums))) = self.oracle.sums(book) else { continue };
             for site in 0..world.len() {
                 let quota = world.node(site).and_then(|node| node.chapters().quotas.find(&name));
-                let in_round = quota.is_some_and(|quota| quota.avantan().in_round());
+                let in_round = quota.is_some_and(is_in_round);
                 let about = format!("quota {name} at site {site}");
 
                 // One that was seen at rest once can come to rest: what it does now, it does ahead of need.
@@ -241,7 +242,7 @@ impl Simulation {
             let name = &self.oracle.books[book].name;
             let in_round = (0..world.len()).any(|site| {
                 let quota = world.node(site).and_then(|node| node.chapters().quotas.find(name));
-                quota.is_some_and(|quota| quota.avantan().in_round())
+                quota.is_some_and(is_in_round)
             });
 
             let sums = self.oracle.sums(book);
@@ -281,8 +282,9 @@ impl Simulation {
                 self.audit.current = Some(Current { task, since: now, is_shown: false });
             }
             Task::Create { book, site } => {
-                let quota = Arc::from(self.oracle.books[book].name.as_str());
-                self.begin_operation(world, task, site, Command::create(quota, 40));
+                let quota: Arc<str> = Arc::from(self.oracle.books[book].name.as_str());
+                let charter = charter_of(&quota);
+                self.begin_operation(world, task, site, Command::Create { quota, limit: 40, charter });
             }
             Task::Acquire { book, site } => {
                 // All that is free, wherever it is: the site must bring it together.
@@ -364,7 +366,8 @@ impl Simulation {
         self.audit.refused = 0;
         let found = ended.and_then(|outcome| match outcome {
             outcome if is_acquire => liveness::check_granted(self.audit.amount, Some(&outcome)),
-            Outcome::Created { .. } | Outcome::Refused(Refusal::LimitDiffers { .. }) => Ok(()),
+            Outcome::Created { .. }
+            | Outcome::Refused(Refusal::LimitDiffers { .. } | Refusal::AgreementDiffers { .. }) => Ok(()),
             outcome => Err(format!("creating it ends as {outcome:?}")),
         });
         let about = format!("quota {} at site {site}", self.oracle.books[book].name);
@@ -424,4 +427,9 @@ async fn call(
     let unanswered = format!("{command:?} ends without an outcome: {verdict:?}");
     let (finished, outcome) = told(ledger, command, verdict).ok_or(unanswered)?;
     Ok((finished.id.expect("what was answered has an id"), outcome))
+}
+
+/// True if a site is in a round of a quota, of whichever kind.
+fn is_in_round(quota: &Quota) -> bool {
+    quota.avantan().in_round() || quota.avantan().share.part().is_some()
 }

@@ -25,7 +25,7 @@ use slackline_core::avantan::Charter;
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::OperationId;
 
-use crate::quotas::{FLEETING, KINDS, METER, METER_REFILL, PLENTY};
+use crate::quotas::{FLEETING, KINDS, METER, METER_REFILL, PLENTY, creation};
 use crate::state::clients::{Holding, Open};
 use crate::state::post::Purpose;
 use crate::state::timer::Timer;
@@ -38,7 +38,11 @@ const MANY: u64 = 600;
 
 /// The creation of the quota that refills, with this rate.
 fn meter(refill: u64) -> Operation {
-    Operation::Create { quota: METER.name.to_owned(), limit: METER.limit, charter: Charter { refill } }
+    Operation::Create {
+        quota: METER.name.to_owned(),
+        limit: METER.limit,
+        charter: Charter { refill, ..Charter::default() },
+    }
 }
 
 impl Simulation {
@@ -124,7 +128,7 @@ impl Simulation {
         if self.clients.submitted < 12 {
             // First of all there must be quotas.
             for kind in KINDS {
-                let operation = Operation::create(kind.name, kind.limit);
+                let operation = creation(kind.name, kind.limit);
                 self.submit(world, at, site, operation, 20 * SECOND);
             }
             self.submit(world, at, site, meter(METER_REFILL), 20 * SECOND);

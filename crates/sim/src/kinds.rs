@@ -1,7 +1,7 @@
 //! Kinds of messages, inputs and persist points, for probes and for faults that strike at one of them.
 
 use slackline_core::api::Request;
-use slackline_core::avantan;
+use slackline_core::avantan::{self, subset};
 use slackline_core::machine::Input;
 use slackline_core::node::Node;
 use slackline_core::object::message as object;
@@ -9,7 +9,7 @@ use slackline_core::peer::quota::{Forget, QuotaMessage};
 use slackline_core::peer::{Body, RelayMessage, SiteMessage};
 
 /// Names of the kinds of messages, by [`message`].
-pub(crate) const MESSAGES: [&str; 44] = [
+pub(crate) const MESSAGES: [&str; 51] = [
     "Hello",
     "Welcome",
     "Ping",
@@ -54,6 +54,13 @@ pub(crate) const MESSAGES: [&str; 44] = [
     "Retract",
     "IsRetracted",
     "Retracted",
+    "SubsetElection",
+    "SubsetReport",
+    "SubsetBusy or Withdraw",
+    "SubsetAccept",
+    "SubsetAccepted",
+    "SubsetRefuse or Lost",
+    "SubsetDecided",
 ];
 
 /// Names of the kinds of inputs, by [`input`]: those of messages, then these.
@@ -78,6 +85,15 @@ pub(crate) fn message(body: &Body) -> usize {
             avantan::Message::Decided { .. } => 9,
             avantan::Message::Withdraw { .. } => 10,
             avantan::Message::Behind { .. } => 11,
+        },
+        Body::Quota(QuotaMessage::Subset { message, .. }) => match **message {
+            subset::Message::Election { .. } => 44,
+            subset::Message::Report { .. } => 45,
+            subset::Message::Busy { .. } | subset::Message::Withdraw { .. } => 46,
+            subset::Message::Accept { .. } => 47,
+            subset::Message::Accepted { .. } => 48,
+            subset::Message::Refuse { .. } | subset::Message::Lost { .. } => 49,
+            subset::Message::Decided { .. } => 50,
         },
         Body::Quota(QuotaMessage::Digests(_)) => 12,
         Body::Quota(QuotaMessage::Lookup { .. }) => 13,

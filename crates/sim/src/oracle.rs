@@ -16,6 +16,8 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::fmt::Display;
 
 use slackline_core::api::{Operation, Outcome, UnknownReason};
+use slackline_core::avantan::Row;
+use slackline_core::avantan::subset::Key;
 use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId, SiteId};
 use slackline_core::machine::{ClientId, Seq};
 
@@ -139,6 +141,8 @@ pub(crate) struct Book {
     pub(crate) changed: Vec<u64>,
     /// What was decided of it.
     pub(crate) decisions: Decisions,
+    /// The values of its rounds among subsets that somebody accepted.
+    pub(crate) values: BTreeMap<Key, Vec<Row>>,
     /// The account of each site's present incarnation.
     pub(crate) live: Vec<Option<Account>>,
     /// The accounts of incarnations that are lost.
@@ -218,6 +222,14 @@ pub(crate) struct Counts {
     pub(crate) granted_aside: u64,
     /// Shares that took tokens back while some were set aside.
     pub(crate) released_aside: u64,
+    /// Rounds that were applied at a site, and do not name all sites.
+    pub(crate) among_subset: u64,
+    /// Values that were accepted while a site elsewhere had accepted one that names none of the same sites.
+    pub(crate) disjoint: u64,
+    /// Rounds that ended at a site when their leaders were lost.
+    pub(crate) dead_leaders: u64,
+    /// Rounds that ended at a site when a cohort was lost that has not applied them.
+    pub(crate) dead_cohorts: u64,
     /// Gifts that were under way to an incarnation when it was lost.
     pub(crate) lost_gifts: u64,
 }
@@ -342,6 +354,7 @@ impl Oracle {
             life,
             changed: vec![0; self.members.len()],
             decisions: Decisions::default(),
+            values: BTreeMap::new(),
             live: vec![None; self.members.len()],
             lost: Vec::new(),
             used: BTreeMap::new(),

@@ -1,5 +1,7 @@
 //! The quotas that clients share: their limits, how much is asked of each, and how it is held.
 
+use slackline_core::api::{Agreement, Operation};
+use slackline_core::avantan::Charter;
 use slackline_core::clock::SECOND;
 
 /// A quota of the workload.
@@ -26,14 +28,15 @@ pub(crate) const PLENTY: Kind =
     Kind { name: "plenty", limit: 1_000_000, most: 20, weight: 22, open: 10, timed: 20, held: 4_000 };
 
 /// All of them.
-pub(crate) const KINDS: [Kind; 7] = [
+pub(crate) const KINDS: [Kind; 8] = [
     PLENTY,
-    Kind { name: "tight", limit: 420, most: 9, weight: 26, open: 10, timed: 10, held: 3_000 },
+    Kind { name: "tight", limit: 420, most: 9, weight: 14, open: 10, timed: 10, held: 3_000 },
     Kind { name: "scarce", limit: 7, most: 3, weight: 8, open: 30, timed: 30, held: 1_500 },
     Kind { name: "skewed", limit: 600, most: 30, weight: 22, open: 5, timed: 5, held: 2_000 },
     Kind { name: "timed", limit: 500, most: 12, weight: 16, open: 0, timed: 100, held: 3_000 },
     Kind { name: "fleeting", limit: 90, most: 5, weight: 4, open: 50, timed: 50, held: 2_000 },
     Kind { name: "huge", limit: i64::MAX, most: i64::MAX / 5, weight: 2, open: 20, timed: 10, held: 3_000 },
+    Kind { name: "ready", limit: 120, most: 9, weight: 12, open: 10, timed: 10, held: 2_000 },
 ];
 
 /// A quota that refills, beside them: nobody holds what it grants. One that is empty is full again in this many seconds.
@@ -54,6 +57,20 @@ pub(crate) const PASSING: u64 = 3 * SECOND;
 
 /// The number of such quotas that take turns, the usual one included.
 pub(crate) const PASSERS: u64 = 4;
+
+/// How the tokens of a quota move: by rounds among subsets where one is always short, and in some of those that are deleted or whose
+/// limit changes.
+pub(crate) fn charter_of(name: &str) -> Charter {
+    let is_odd = name.bytes().last().is_some_and(|last| last % 2 == 1);
+    let is_any = name == "ready" || (is_odd && (name.starts_with("late") || name.starts_with("passing")));
+    let agreement = if is_any { Agreement::Any } else { Agreement::Majority };
+    Charter { agreement, ..Charter::default() }
+}
+
+/// The creation of a quota of the workload.
+pub(crate) fn creation(name: &str, limit: i64) -> Operation {
+    Operation::Create { quota: name.to_owned(), limit, charter: charter_of(name) }
+}
 
 /// Returns true if a quota is one of those whose limit changes, and of which tokens are released by amount.
 pub(crate) fn is_elastic(name: &str) -> bool {

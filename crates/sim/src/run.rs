@@ -243,6 +243,10 @@ impl Simulation {
 
         let counts = self.oracle.counts;
         self.probes.add("round: grants while tokens are set aside", counts.granted_aside);
+        self.probes.add("any: a round decided among a subset", counts.among_subset);
+        self.probes.add("any: two disjoint rounds at once", counts.disjoint);
+        self.probes.add("any: a dead leader", counts.dead_leaders);
+        self.probes.add("any: a dead cohort settled by the sign", counts.dead_cohorts);
         self.probes.add("round: release while tokens are set aside", counts.released_aside);
         self.probes.add("gift: to an incarnation that is lost", counts.lost_gifts);
     }

@@ -1,8 +1,8 @@
 //! What is seen of sites as they start, handle inputs and answer: probes of what a run came across, and what was promised to others.
 
 use slackline_core::api::{Outcome, Readiness, Response};
-use slackline_core::avantan::{self, Role};
-use slackline_core::id::{Incarnation, SessionId};
+use slackline_core::avantan::{self, Role, subset};
+use slackline_core::id::{Incarnation, SessionId, SiteId};
 use slackline_core::machine::{Effect, Input};
 use slackline_core::node::Node;
 use slackline_core::object::message::{Fetched, Message};
@@ -100,6 +100,13 @@ impl Simulation {
         let round = |quota: &Quota| quota.avantan().share.round.clone();
         let accepted = node.chapters().quotas.iter().filter_map(round).any(|round| round.accepted.is_some());
 
+        for quota in node.chapters().quotas.iter() {
+            match quota.avantan().share.part().map(|part| part.accepted.is_some()) {
+                Some(true) => self.probes.hit("any: restarted with an accepted value"),
+                Some(false) => self.probes.hit("any: restarted before the vote"),
+                None => {}
+            }
+        }
         if in_round {
             self.probes.hit("site: restarted in a round");
         }
@@ -118,6 +125,10 @@ impl Simulation {
                 |digest: &Digest| node.chapters().quotas.find(&digest.quota).map(|quota| quota.received(from).1);
             let again = digests.iter().filter(|digest| digest.given > 0 && known(digest) == Some(digest.given)).count();
             self.probes.add("gift: total told again", again as u64);
+        }
+
+        if let Body::Quota(QuotaMessage::Subset { quota, message }) = body {
+            self.probe_subset(node, *from, quota, message);
         }
 
         let Body::Quota(QuotaMessage::Avantan { quota, message }) = body else { return };
@@ -160,6 +171,24 @@ impl Simulation {
                 if report.accepted.is_some() && matches!(quota.avantan().role(), Role::Electing { .. }) =>
             {
                 self.probes.hit("round: accepted value taken up");
+            }
+            _ => {}
+        }
+    }
+
+    /// The same of rounds among subsets.
+    fn probe_subset(&mut self, node: &Node, from: SiteId, quota: &str, message: &subset::Message) {
+        let Some(quota) = node.chapters().quotas.find(quota) else { return };
+        match message {
+            subset::Message::Election { key, .. } => {
+                let elects = matches!(quota.avantan().role_in_subset(), subset::Role::Electing { .. });
+                if elects && quota.avantan().share.part().is_some_and(|part| part.key.leader > key.leader) {
+                    self.probes.hit("any: rivals");
+                }
+            }
+            subset::Message::Accept { key, .. } if key.leader != from => self.probes.hit("any: recovered by a member"),
+            subset::Message::Accepted { dead, .. } if !dead.is_empty() => {
+                self.probes.hit("any: told that a member is dead");
             }
             _ => {}
         }

@@ -5,7 +5,7 @@
 //! | [`v1`] | generated: the public interface, `proto/slackline/v1/slackline.proto` |
 //! | [`internal`] | generated: the messages between sites, `proto/slackline/internal/v1/peer.proto` |
 //! | [`rtt`] | round-trip times between regions, for the delays of clusters on one machine |
-//! | `public`, `object`, `trace`, `peer` | conversions between those and the vocabulary of `slackline_core` |
+//! | `public`, `object`, `trace`, `peer`, `subset` | conversions between those and the vocabulary of `slackline_core` |
 //! | `check`, `fields` | the common parts of these conversions |
 //!
 //! Conversions from core to the wire are total (`From`); those back are checked (`TryFrom`) and name the field that is
@@ -18,6 +18,7 @@ mod peer;
 mod proto;
 mod public;
 pub mod rtt;
+mod subset;
 mod trace;
 
 pub use check::Invalid;

@@ -12,6 +12,7 @@ use crate::check::{Invalid, convert, convert_all, inner, optional, required};
 use crate::fields::{Field, lists, maybe, nested, same_fields, same_variants};
 use crate::proto::{internal, v1};
 use crate::public::{answers, asked, close, opened};
+use crate::subset::subset;
 
 /// The most members of a lane.
 const MEMBERS: usize = 64;
@@ -35,6 +36,7 @@ impl From<PeerMessage> for internal::PeerMessage {
                 Kind::Pong(internal::Pong { mono, wall, there, withholds })
             }
             Body::Quota(QuotaMessage::Avantan { quota, message }) => Kind::Avantan(avantan(quota, *message)),
+            Body::Quota(QuotaMessage::Subset { quota, message }) => Kind::Subset(subset(quota, *message)),
             Body::Quota(QuotaMessage::Digests(digests)) => {
                 Kind::Digests(internal::Digests { digests: digests.into_iter().map(Into::into).collect() })
             }
@@ -94,6 +96,10 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
             Kind::Avantan(mut avantan) => {
                 let quota = std::mem::take(&mut avantan.quota);
                 Body::Quota(QuotaMessage::Avantan { quota, message: Box::new(inner(avantan, "avantan")?) })
+            }
+            Kind::Subset(mut subset) => {
+                let quota = std::mem::take(&mut subset.quota);
+                Body::Quota(QuotaMessage::Subset { quota, message: Box::new(inner(subset, "subset")?) })
             }
             Kind::Digests(digests) => {
                 Body::Quota(QuotaMessage::Digests(convert_all(digests.digests, DIGESTS, "digests")?))
@@ -402,7 +408,7 @@ impl TryFrom<internal::Reclaimed> for Reclaimed {
 }
 
 same_fields! {
-    Charter = internal::Charter { refill }
+    Charter = internal::Charter { agreement, refill }
 }
 
 // Digests and tallies.
@@ -430,6 +436,8 @@ impl From<Tally> for internal::Tally {
             released: tally.released.to_wire(),
             given: tally.given.to_wire(),
             received: tally.received.to_wire(),
+            agreement: tally.agreement.to_wire(),
+            rounds: tally.rounds,
             local,
             rebalances,
             gifts,
@@ -454,6 +462,11 @@ impl TryFrom<internal::Tally> for Tally {
             released: Field::from_wire(tally.released, "released")?,
             given: Field::from_wire(tally.given, "given")?,
             received: Field::from_wire(tally.received, "received")?,
+            agreement: Field::from_wire(tally.agreement, "agreement")?,
+            rounds: match tally.rounds.len() {
+                0..=MEMBERS => tally.rounds,
+                _ => return Err(Invalid::new("rounds", "has too many entries")),
+            },
             work: Work { local, rebalances, gifts },
         })
     }

@@ -1,8 +1,8 @@
 //! Conversions of the messages between clients and sites.
 
 use slackline_core::api::{
-    Answer, BATCH_OPERATIONS, Batch, Hold, Listed, Operation, Outcome, PeerStatus, Readiness, Refusal, Request,
-    Response, Shown, ShownSite, Status, Submission, SynchronizationCause, UnknownReason,
+    Agreement, Answer, BATCH_OPERATIONS, Batch, Hold, Listed, Operation, Outcome, PeerStatus, Readiness, Refusal,
+    Request, Response, Shown, ShownSite, Status, Submission, SynchronizationCause, UnknownReason,
 };
 use slackline_core::avantan::Charter;
 use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId, SiteId, SiteSet};
@@ -135,6 +135,7 @@ impl From<Submission> for v1::Operation {
                 flat.set_kind(v1::OperationKind::Create);
                 flat.quota = quota;
                 flat.amount = limit;
+                flat.agreement = charter.agreement.to_wire();
                 flat.refill_millionths = charter.refill;
             }
             Operation::SetLimit { quota, limit } => {
@@ -183,7 +184,9 @@ impl TryFrom<v1::Operation> for Submission {
                 Operation::ExtendGrant { grant: convert(flat.grant, "grant")?, micros: flat.hold_us }
             }
             Ok(v1::OperationKind::Create) => {
-                Operation::Create { quota, limit: amount, charter: Charter { refill: flat.refill_millionths } }
+                let agreement = Field::from_wire(flat.agreement, "agreement")?;
+                let charter = Charter { agreement, refill: flat.refill_millionths };
+                Operation::Create { quota, limit: amount, charter }
             }
             Ok(v1::OperationKind::SetLimit) => Operation::SetLimit { quota, limit: amount },
             Ok(v1::OperationKind::Reclaim) => {
@@ -301,6 +304,9 @@ impl From<Refusal> for v1::Refusal {
             Refusal::InvalidAmount => (v1::Reason::InvalidAmount, 0, 0),
             Refusal::InvalidName => (v1::Reason::InvalidName, 0, 0),
             Refusal::LimitDiffers { limit } => (v1::Reason::LimitDiffers, limit, 0),
+            Refusal::AgreementDiffers { agreement } => {
+                (v1::Reason::AgreementDiffers, i64::from(agreement.to_wire()), 0)
+            }
             Refusal::AboveOut { at_most } => (v1::Reason::AboveOut, at_most, 0),
             Refusal::AboveLimit { limit } => (v1::Reason::AboveLimit, limit, 0),
             Refusal::UnknownGrant => (v1::Reason::UnknownGrant, 0, 0),
@@ -345,6 +351,10 @@ impl TryFrom<v1::Refusal> for Refusal {
             Ok(v1::Reason::InvalidAmount) => Refusal::InvalidAmount,
             Ok(v1::Reason::InvalidName) => Refusal::InvalidName,
             Ok(v1::Reason::LimitDiffers) => Refusal::LimitDiffers { limit: refusal.amount },
+            Ok(v1::Reason::AgreementDiffers) => {
+                let agreement = i32::try_from(refusal.amount).unwrap_or(-1);
+                Refusal::AgreementDiffers { agreement: Field::from_wire(agreement, "amount")? }
+            }
             Ok(v1::Reason::AboveOut) => Refusal::AboveOut { at_most: refusal.amount },
             Ok(v1::Reason::AboveLimit) => Refusal::AboveLimit { limit: refusal.amount },
             Ok(v1::Reason::UnknownGrant) => Refusal::UnknownGrant,
@@ -550,9 +560,27 @@ impl TryFrom<v1::ShowQuotaReply> for Result<Shown, Refusal> {
     }
 }
 
+impl Field<i32> for Agreement {
+    fn to_wire(self) -> i32 {
+        match self {
+            Agreement::Majority => v1::Agreement::Majority.into(),
+            Agreement::Any => v1::Agreement::Any.into(),
+        }
+    }
+
+    fn from_wire(wire: i32, name: &str) -> Result<Self, Invalid> {
+        // What is left out is what it always was.
+        match v1::Agreement::try_from(wire) {
+            Ok(v1::Agreement::Majority) => Ok(Agreement::Majority),
+            Ok(v1::Agreement::Any) => Ok(Agreement::Any),
+            Err(_) => Err(Invalid::new(name, "has an unknown value")),
+        }
+    }
+}
+
 same_fields! {
     Shown = v1::Shown {
-        name, limit, excess, in_use_min, in_use_max, estimate, sites, missing, local, rebalances, gifts, released_above;
+        name, limit, agreement, excess, in_use_min, in_use_max, estimate, sites, missing, local, rebalances, gifts, released_above;
         refill = refill_millionths
     }
     ShownSite = v1::ShownSite { site, tokens, set_aside, incarnation; age = age_us }
@@ -636,7 +664,8 @@ impl TryFrom<v1::CreateQuotaRequest> for Batch {
     type Error = Invalid;
 
     fn try_from(call: v1::CreateQuotaRequest) -> Result<Self, Invalid> {
-        let charter = Charter { refill: call.refill_millionths };
+        let agreement = Field::from_wire(call.agreement, "agreement")?;
+        let charter = Charter { agreement, refill: call.refill_millionths };
         let operation = Operation::Create { quota: call.quota, limit: call.limit, charter };
         Ok(single(operation_id(call.operation)?, call.low, call.timeout_us, operation))
     }

@@ -1,10 +1,11 @@
 //! Random values of everything that travels, from a seed.
 
 use slackline_core::api::{
-    Answer, Batch, Claim, ClauseHere, Forecast, Hold, LeafHere, Listed, Operation, Outcome, PeerStatus, Read,
-    Readiness, Reading, Refusal, Request, Response, Shown, ShownSite, Status, Submission, Synchronization,
+    Agreement, Answer, Batch, Claim, ClauseHere, Forecast, Hold, LeafHere, Listed, Operation, Outcome, PeerStatus,
+    Read, Readiness, Reading, Refusal, Request, Response, Shown, ShownSite, Status, Submission, Synchronization,
     SynchronizationCause, TreatiesHere, TreatyHere, UnknownReason,
 };
+use slackline_core::avantan::subset;
 use slackline_core::avantan::{
     Ballot, Charter, Lifecycle, Line, Message, NoVote, Reclaimed, Report, Row, Scope, Settled, Table, Value,
 };
@@ -459,7 +460,7 @@ impl Generator {
     }
 
     fn refusal(&mut self) -> Refusal {
-        match self.below(27) {
+        match self.below(28) {
             0 => Refusal::UnknownQuota,
             1 => Refusal::Exhausted {
                 asked: SiteSet(self.number()),
@@ -468,6 +469,7 @@ impl Generator {
             2 => Refusal::InvalidAmount,
             3 => Refusal::InvalidName,
             4 => Refusal::LimitDiffers { limit: self.amount() },
+            24 => Refusal::AgreementDiffers { agreement: self.agreement() },
             5 => Refusal::AboveOut { at_most: self.amount() },
             6 => Refusal::UnknownGrant,
             7 => Refusal::QuotaDeleted,
@@ -602,10 +604,15 @@ impl Generator {
         }
     }
 
+    fn agreement(&mut self) -> Agreement {
+        if self.flag() { Agreement::Any } else { Agreement::Majority }
+    }
+
     fn shown(&mut self) -> Shown {
         Shown {
             name: self.name(),
             limit: self.amount(),
+            agreement: self.agreement(),
             excess: self.amount(),
             in_use_min: self.amount(),
             in_use_max: self.amount(),
@@ -688,7 +695,39 @@ impl Generator {
 
     /// What an entity was created as: often nothing special.
     fn charter(&mut self) -> Charter {
-        Charter { refill: if self.flag() { self.number() } else { 0 } }
+        Charter { agreement: self.agreement(), refill: if self.flag() { self.number() } else { 0 } }
+    }
+
+    fn line(&mut self) -> Line {
+        Line {
+            site: self.site(),
+            incarnation: self.incarnation(),
+            share: self.number(),
+            held: self.amount(),
+            kept: self.amount(),
+            away: self.amount(),
+            used: self.flag().then(|| self.amount()),
+            closing: self.flag(),
+            needed: self.amount(),
+            wanted: self.amount(),
+        }
+    }
+
+    fn subset(&mut self) -> subset::Message {
+        let (generation, incarnation) = (self.number() as u32, self.incarnation());
+        let key = subset::Key { generation, leader: self.site(), incarnation, sequence: self.number() };
+        let dead = self.several(3, |random| (random.site(), random.incarnation()));
+        match self.below(9) {
+            0 => subset::Message::Election { key, gathers: self.flag() },
+            1 => subset::Message::Report { key, line: self.line() },
+            2 => subset::Message::Busy { key },
+            3 => subset::Message::Accept { key, rows: self.several(5, Self::row), dead },
+            4 => subset::Message::Accepted { key, dead },
+            5 => subset::Message::Refuse { key },
+            6 => subset::Message::Lost { key },
+            7 => subset::Message::Decided { key, worse: self.flag() },
+            _ => subset::Message::Withdraw { key },
+        }
     }
 
     fn table(&mut self) -> Table {
@@ -725,18 +764,7 @@ impl Generator {
                 Message::Election { instance, ballot, scope, table: self.table() }
             }
             1 => {
-                let line = Line {
-                    site: self.site(),
-                    incarnation: self.incarnation(),
-                    share: self.number(),
-                    held: self.amount(),
-                    kept: self.amount(),
-                    away: self.amount(),
-                    used: self.flag().then(|| self.amount()),
-                    closing: self.flag(),
-                    needed: self.amount(),
-                    wanted: self.amount(),
-                };
+                let line = self.line();
                 let accepted = self.flag().then(|| (self.ballot(), self.value()));
                 Message::Report { instance, ballot, report: Report { line, accepted, promises: self.flag() } }
             }
@@ -793,6 +821,8 @@ impl Generator {
             released: self.wide(),
             given: self.several(4, |random| (random.incarnation(), random.wide())),
             received: self.several(4, |random| (random.incarnation(), random.wide())),
+            agreement: self.agreement(),
+            rounds: self.several(4, Self::number),
             work: Work { local: self.number(), rebalances: self.number(), gifts: self.number() },
         }
     }
@@ -871,6 +901,7 @@ impl Generator {
             }
             12 => Body::Txn(Box::new(self.object())),
             13 => Body::Quota(QuotaMessage::Forget(Box::new(self.forget()))),
+            14 => Body::Quota(QuotaMessage::Subset { quota: self.name(), message: Box::new(self.subset()) }),
             _ => {
                 let kind = self.below(RESPONSES);
                 Body::Relay(RelayMessage::Answer { token: self.number(), response: Box::new(self.response(kind)) })

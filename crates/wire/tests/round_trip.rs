@@ -204,6 +204,7 @@ fn largest_batch_fits_a_message() {
         hold: v1::Hold::For.into(),
         hold_us: u64::MAX,
         grant: None,
+        agreement: v1::Agreement::Any.into(),
         wait: true,
         transaction: None,
         lost: vec![v1::LostIncarnation { site: Some(site), incarnation: u32::MAX }; 64],

@@ -34,17 +34,17 @@ use super::modelled::{Books, Protocol};
 use super::net::{Call, Net};
 
 /// The time for which demand is predicted.
-const EPOCH: u64 = 5 * SECOND;
+pub(super) const EPOCH: u64 = 5 * SECOND;
 /// A leader waits for so long for reports, and then again for votes.
-const PATIENCE: u64 = SECOND;
+pub(super) const PATIENCE: u64 = SECOND;
 /// A site in a round whose outcome does not come leads a higher ballot after so long, and up to a second more.
-const RECOVERY: u64 = 2 * SECOND;
+pub(super) const RECOVERY: u64 = 2 * SECOND;
 /// Where somebody still waits after a round, the site leads the next after so long, and up to as long again.
-const PAUSE: u64 = SECOND / 2;
+pub(super) const PAUSE: u64 = SECOND / 2;
 /// The timer of an acquire whose time is over. Those of rounds are numbered from 1.
-const LATE: u64 = 0;
+pub(super) const LATE: u64 = 0;
 /// The timer of a site that may lead again.
-const SEEK: u64 = u64::MAX;
+pub(super) const SEEK: u64 = u64::MAX;
 
 /// A ballot: its number, and its leader.
 type Ballot = (u32, usize);
@@ -52,11 +52,11 @@ type Ballot = (u32, usize);
 /// What a site puts into a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Offer {
-    site: usize,
+    pub(super) site: usize,
     /// Its tokens, all of them.
-    held: i64,
+    pub(super) held: i64,
     /// The number that it wants to have afterwards.
-    wanted: i64,
+    pub(super) wanted: i64,
 }
 
 /// A value with the ballot at which it was accepted.
@@ -160,7 +160,7 @@ pub(super) struct Samya {
 
 /// Divides what the members of a round have: the largest wish that still fits first, and the rest in equal parts. Returns each
 /// member's tokens afterwards. (Algorithm 2, with its tokens conserved.)
-fn reallocate(offers: &[Offer]) -> Vec<(usize, i64)> {
+pub(super) fn reallocate(offers: &[Offer]) -> Vec<(usize, i64)> {
     let mut rest: i64 = offers.iter().map(|offer| offer.held).sum();
     let mut by_wish: Vec<&Offer> = offers.iter().collect();
     by_wish.sort_by_key(|offer| (-offer.wanted, offer.site));

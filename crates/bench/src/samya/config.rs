@@ -3,9 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use slackline_core::api::Agreement;
 use slackline_sim::Costs;
 
 use super::alone::Alone;
+use super::any::SamyaAny;
 use super::ask::System;
 use super::avantan::Samya;
 use super::borrow::Borrow;
@@ -21,6 +23,8 @@ use super::product::{Product, Ways};
 pub enum Config {
     /// The product.
     Slackline,
+    /// The product; tokens move by rounds among any sites that answer.
+    SlacklineAny,
     /// The product; it moves no tokens ahead of need.
     SlacklineReactive,
     /// The product; reads are what one site knows.
@@ -29,6 +33,10 @@ pub enum Config {
     SamyaMajority,
     /// The same; no round is led ahead of need.
     SamyaMajorityReactive,
+    /// The same with the any-subset version.
+    SamyaAny,
+    /// The same; no round is led ahead of need.
+    SamyaAnyReactive,
     /// A replicated counter: one commit at a time.
     MultiPaxos,
     /// The same at its best: pipelined, batched, late requests dropped.
@@ -47,17 +55,17 @@ pub enum Config {
     CentralWaiting,
 }
 
-/// Names of configurations that rest on what the product does not have yet.
-const MISSING: [&str; 3] = ["slackline-any", "samya-any", "samya-any-reactive"];
-
 impl Config {
     /// All of them.
-    pub const ALL: [Config; 13] = [
+    pub const ALL: [Config; 16] = [
         Config::Slackline,
+        Config::SlacklineAny,
         Config::SlacklineReactive,
         Config::SlacklineLocal,
         Config::SamyaMajority,
         Config::SamyaMajorityReactive,
+        Config::SamyaAny,
+        Config::SamyaAnyReactive,
         Config::MultiPaxos,
         Config::Quorum,
         Config::Demarcation,
@@ -72,10 +80,13 @@ impl Config {
     pub fn name(self) -> &'static str {
         match self {
             Config::Slackline => "slackline",
+            Config::SlacklineAny => "slackline-any",
             Config::SlacklineReactive => "slackline-reactive",
             Config::SlacklineLocal => "slackline-local",
             Config::SamyaMajority => "samya-majority",
             Config::SamyaMajorityReactive => "samya-majority-reactive",
+            Config::SamyaAny => "samya-any",
+            Config::SamyaAnyReactive => "samya-any-reactive",
             Config::MultiPaxos => "multi-paxos",
             Config::Quorum => "quorum",
             Config::Demarcation => "demarcation",
@@ -90,10 +101,12 @@ impl Config {
     /// A short name, for tables.
     pub(super) fn short(self) -> &'static str {
         match self {
+            Config::SlacklineAny => "any",
             Config::SlacklineReactive => "reactive",
             Config::SlacklineLocal => "local",
             Config::SamyaMajority => "samya",
             Config::SamyaMajorityReactive => "samya-reactive",
+            Config::SamyaAnyReactive => "samya-any-re.",
             Config::NoRedistribution => "no-redistr.",
             Config::CentralWaiting => "waiting",
             other => other.name(),
@@ -107,7 +120,7 @@ impl Config {
 
     /// True if it is the product.
     pub(super) fn is_product(self) -> bool {
-        matches!(self, Config::Slackline | Config::SlacklineReactive | Config::SlacklineLocal)
+        matches!(self, Config::Slackline | Config::SlacklineAny | Config::SlacklineReactive | Config::SlacklineLocal)
     }
 
     /// True if it has a limit.
@@ -117,7 +130,11 @@ impl Config {
 
     /// How the product is run.
     pub(super) fn ways(self) -> Ways {
-        Ways { is_ahead: self != Config::SlacklineReactive, reads_locally: self == Config::SlacklineLocal }
+        Ways {
+            is_ahead: self != Config::SlacklineReactive,
+            reads_locally: self == Config::SlacklineLocal,
+            agreement: if self == Config::SlacklineAny { Agreement::Any } else { Agreement::Majority },
+        }
     }
 
     /// A system of this configuration with a site for each of so many regions, or with the sites of a replicated database.
@@ -125,12 +142,16 @@ impl Config {
         let place = if self.has_own_sites() { globe.shared(sites) } else { globe.replicated(sites) };
         let of = Some(limit);
         match self {
-            Config::Slackline | Config::SlacklineReactive | Config::SlacklineLocal => {
+            Config::Slackline | Config::SlacklineAny | Config::SlacklineReactive | Config::SlacklineLocal => {
                 Box::new(Product::new(&place, costs, seed, limit, self.ways()))
             }
             Config::SamyaMajority | Config::SamyaMajorityReactive => {
                 let foresees = self == Config::SamyaMajority;
                 Box::new(Modelled::new(Net::new(place, costs), Samya::new(sites, limit, foresees, seed), of))
+            }
+            Config::SamyaAny | Config::SamyaAnyReactive => {
+                let foresees = self == Config::SamyaAny;
+                Box::new(Modelled::new(Net::new(place, costs), SamyaAny::new(sites, limit, foresees, seed), of))
             }
             Config::MultiPaxos | Config::Quorum => {
                 let net = Net::new(place, costs);
@@ -168,11 +189,6 @@ impl FromStr for Config {
             return Ok(found);
         }
         let names = Self::ALL.map(Config::name).join(", ");
-        match MISSING.contains(&text) {
-            true => {
-                Err(format!("{text} needs rounds of any subset of the sites, which are not there yet: use {names}"))
-            }
-            false => Err(format!("{text:?} is not a configuration: use {names}")),
-        }
+        Err(format!("{text:?} is not a configuration: use {names}"))
     }
 }

@@ -39,8 +39,8 @@ pub enum Experiment {
 }
 
 use Config::{
-    Central, CentralWaiting, Demarcation, Escrow, MultiPaxos, NoConstraint, NoRedistribution, Quorum, SamyaMajority,
-    SamyaMajorityReactive, Slackline, SlacklineLocal, SlacklineReactive,
+    Central, CentralWaiting, Demarcation, Escrow, MultiPaxos, NoConstraint, NoRedistribution, Quorum, SamyaAny,
+    SamyaMajority, SamyaMajorityReactive, Slackline, SlacklineAny, SlacklineLocal, SlacklineReactive,
 };
 
 impl Experiment {
@@ -87,8 +87,10 @@ impl Experiment {
         match self {
             Experiment::Latency => &[
                 Slackline,
+                SlacklineAny,
                 SamyaMajority,
                 SamyaMajorityReactive,
+                SamyaAny,
                 Demarcation,
                 Escrow,
                 MultiPaxos,
@@ -97,7 +99,9 @@ impl Experiment {
                 CentralWaiting,
             ],
             Experiment::Throughput => &[Slackline, SamyaMajority, Demarcation, Escrow, MultiPaxos, Quorum],
-            Experiment::Crash | Experiment::Partition => &[Slackline, SamyaMajority, MultiPaxos, Quorum],
+            Experiment::Crash | Experiment::Partition => {
+                &[Slackline, SlacklineAny, SamyaMajority, SamyaAny, MultiPaxos, Quorum]
+            }
             Experiment::Bounds => &[NoConstraint, Slackline, SamyaMajority, NoRedistribution],
             Experiment::Prediction => &[Slackline, SlacklineReactive, SamyaMajority, SamyaMajorityReactive],
             Experiment::Sites | Experiment::Limit => &[Slackline, SamyaMajority],

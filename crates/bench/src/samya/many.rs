@@ -1,6 +1,7 @@
 //! Experiments about many quotas of the product: `storm`, in which all are short at once, and `idle`, in which all are at rest.
 
 use slackline_core::api::{Operation, Outcome, Response};
+use slackline_core::avantan::Charter;
 use slackline_core::clock::SECOND;
 use slackline_sim::Costs;
 
@@ -32,7 +33,8 @@ fn prepare(config: Config, place: &Geography, quotas: usize, costs: Costs, seed:
     for first in (0..quotas).step_by(WAVE) {
         let wave = first..quotas.min(first + WAVE);
         let now = product.now();
-        let create = |number| Operation::create(name(number), LIMIT);
+        let charter = Charter { agreement: config.ways().agreement, ..Charter::default() };
+        let create = |number| Operation::Create { quota: name(number), limit: LIMIT, charter };
         let requests: Vec<_> =
             wave.clone().map(|number| (0, session.submit(create(number), 60 * SECOND, now))).collect();
 

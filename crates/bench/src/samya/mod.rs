@@ -14,11 +14,12 @@
 //! | `ask` | the face of a system |
 //! | `product`, `many` | the product's machines; many quotas of theirs |
 //! | `modelled`, `net`, `geography`, `line` | what all models have: audited books, virtual time, distances, a line of those that wait |
-//! | `avantan` | the paper's system |
+//! | `avantan`, `any` | the paper's system, with either version of its agreement |
 //! | `paxos`, `borrow` | its rivals |
 //! | `alone`, `counter` | bounds |
 
 mod alone;
+mod any;
 mod ask;
 mod avantan;
 mod borrow;

@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use slackline_core::api::{Hold, Operation, Outcome, Readiness, Request, Response, Shown};
+use slackline_core::api::{Agreement, Hold, Operation, Outcome, Readiness, Request, Response, Shown};
+use slackline_core::avantan::Charter;
 use slackline_core::clock::SECOND;
 use slackline_core::id::SessionId;
 use slackline_core::machine::ClientId;
@@ -35,6 +36,8 @@ pub(super) struct Ways {
     pub(super) is_ahead: bool,
     /// True if a read is what one site knows.
     pub(super) reads_locally: bool,
+    /// How tokens move between sites.
+    pub(super) agreement: Agreement,
 }
 
 /// See the module.
@@ -97,7 +100,7 @@ impl Product {
     pub(super) fn new(geography: &Geography, costs: Costs, seed: u64, limit: i64, ways: Ways) -> Self {
         let mut product = Self::without_quota(geography, costs, seed, ways);
         product.limit = limit;
-        product.create(NAME, limit);
+        product.create(NAME, limit, ways.agreement);
         product.settle_down();
         product
     }
@@ -178,9 +181,10 @@ impl Product {
     }
 
     /// Creates a quota at the first site.
-    fn create(&mut self, name: &str, limit: i64) {
+    fn create(&mut self, name: &str, limit: i64, agreement: Agreement) {
         let mut session = self.open(0);
-        let operation = Operation::create(name, limit);
+        let charter = Charter { agreement, ..Charter::default() };
+        let operation = Operation::Create { quota: name.into(), limit, charter };
         let request = session.submit(operation, 10 * SECOND, self.world.now());
         match self.ask_site(0, request) {
             Response::Batch { answers, .. } => {

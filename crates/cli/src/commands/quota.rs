@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use slackline::{
-    Client, Demand as Asked, DemandMinute, Grant, GrantId, Known, KnownSite, Limit, ParseNameError, Shown, Total,
-    per_second, refill_millionths,
+    Agreement, Client, Demand as Asked, DemandMinute, Grant, GrantId, Known, KnownSite, Limit, ParseNameError, Shown,
+    Total, per_second, refill_millionths,
 };
 use slackline_forecast::time;
 
 use super::reclaim::Reclaim;
 use crate::duration;
-use crate::end::{End, Finish, unix_ms};
+use crate::end::{End, Finish, agreement_word, unix_ms};
 use crate::output::{Table, counted, list};
 use crate::session::Connection;
 use crate::waited::{Answered, Waited};
@@ -96,8 +96,12 @@ impl Quota {
 #[command(after_help = "\
 Examples:
   slackline quota create gpus --limit 5000
+  slackline quota create gpus --limit 5000 --agreement any
   slackline quota create api --limit 3000 --refill 1500/1s
-  slackline quota create mails --limit 100 --refill 1000/1h")]
+  slackline quota create mails --limit 100 --refill 1000/1h
+
+With --json:
+  {\"outcome\", \"quota\", \"limit\", \"agreement\", \"refill_per_second\"}")]
 struct Create {
     /// The quota's name: 1 to 256 bytes, no control characters
     #[arg(value_parser = name)]
@@ -108,6 +112,10 @@ struct Create {
     /// The tokens that come back by themselves, and in which time, over all sites
     #[arg(long, value_name = "TOKENS/TIME", value_parser = refill)]
     refill: Option<Refill>,
+    /// How tokens move between sites: by rounds of the majority, or among any sites that answer, also where they are cut off from the
+    /// majority
+    #[arg(long, value_name = "AGREEMENT", default_value = "majority", value_parser = agreement)]
+    agreement: Agreement,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -138,20 +146,34 @@ fn refill(text: &str) -> Result<Refill, String> {
 
 impl Create {
     fn run(self) -> Result<End, Finish> {
-        let Self { name, limit, refill, json, connection } = self;
+        let Self { name, limit, refill, agreement, json, connection } = self;
         connection.run(json, async move |client: Client| {
-            let mut call = client.quota(&name).create(limit);
+            let mut call = client.quota(&name).create(limit).agreement(agreement);
             if let Some(Refill { tokens, period }) = refill {
                 call = call.refill(tokens, period);
             }
             let limit = call.await.done()?;
             let rate = refill.and_then(|Refill { tokens, period }| refill_millionths(tokens, period)).unwrap_or(0);
             let refills = refill_text(rate);
-            let json =
-                json!({ "outcome": "done", "quota": name, "limit": limit, "refill_per_second": refill_json(rate) });
+            let json = json!({
+                "outcome": "done",
+                "quota": name,
+                "limit": limit,
+                "agreement": agreement_word(agreement),
+                "refill_per_second": refill_json(rate),
+            });
             let text = format!("quota {name} has {}{refills}", counted(limit.unsigned_abs(), "token"));
             Ok(End::new(json, text).answered(Answered::by(None)))
         })
+    }
+}
+
+/// Reads an agreement.
+fn agreement(word: &str) -> Result<Agreement, String> {
+    match word {
+        "majority" => Ok(Agreement::Majority),
+        "any" => Ok(Agreement::Any),
+        _ => Err(format!("an agreement is `majority` or `any`, not `{word}`")),
     }
 }
 
@@ -269,7 +291,7 @@ impl Acquire {
             // Only people are told how it is given back. The site that granted it knows whether it is, and asks nobody.
             let known = match json || grant.expires_at().is_some() {
                 true => None,
-                false => client.quota(&name).at(grant.site()).known().await.ok(),
+                false => client.quota(&name).at(&grant.site()).known().await.ok(),
             };
             Ok(granted(&grant, known.is_some_and(|known| known.refill > 0)))
         })
@@ -480,7 +502,7 @@ Examples:
   slackline quota show gpus --local            # nobody is asked
 
 With --json:
-  {\"name\", \"limit\", \"excess\", \"in_use\",
+  {\"name\", \"limit\", \"agreement\", \"excess\", \"in_use\",
    \"sites\": [{\"site\", \"tokens\", \"set_aside\", \"incarnation\"}],
    \"missing\": [site, …], \"local\", \"rebalances\", \"gifts\", \"released_above\"}
   in_use is a number, or {\"min\", \"max\"} if sites grant meanwhile, or one is down.
@@ -583,6 +605,7 @@ fn shown_json(shown: &Shown) -> Value {
     json!({
         "name": shown.name,
         "limit": shown.limit,
+        "agreement": agreement_word(shown.agreement),
         "excess": shown.excess,
         "in_use": total_json(shown.in_use),
         "sites": sites.collect::<Vec<_>>(),

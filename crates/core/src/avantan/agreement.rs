@@ -5,6 +5,7 @@ use super::amount::Amount;
 use super::member::Membership;
 use super::message::{Message, Report, Scope};
 use super::state::{Round, Share, Table, Unfit};
+use super::subset::rounds as subset;
 use super::value::{Ballot, Charter, Lifecycle, Line, Row, Value};
 use crate::id::{Incarnation, SiteId};
 
@@ -116,6 +117,8 @@ pub struct Avantan<A = i64> {
     pub share: Share<A>,
     /// What this site does in the next instance.
     role: Role<A>,
+    /// What it does in a round among a subset.
+    pub(super) subset: subset::Role<A>,
     /// The highest ballot number that a refusal told of, in the next instance: a hint for the next ballot.
     refused: u64,
 }
@@ -134,12 +137,17 @@ struct Election {
 impl<A: Amount> Avantan<A> {
     /// The agreement as it was left on storage.
     pub fn restore(share: Share<A>) -> Self {
-        Self { share, role: Role::Idle, refused: 0 }
+        Self { share, role: Role::Idle, subset: subset::Role::Idle, refused: 0 }
     }
 
     /// What this site is doing.
     pub fn role(&self) -> &Role<A> {
         &self.role
+    }
+
+    /// What this site is doing in a round among a subset.
+    pub fn role_in_subset(&self) -> &subset::Role<A> {
+        &self.subset
     }
 
     /// True if it collects votes for a ballot that some site will not vote for, having promised a higher one.
@@ -517,7 +525,10 @@ impl<A: Amount> Avantan<A> {
     /// once reported stands for every ballot of the instance.
     fn join(&mut self, site: Membership, asked: Election, offer: Offer<A>) -> Line<A> {
         let nothing = A::default();
-        let share = if self.may_offer(site) { self.share.tokens } else { nothing };
+        // A share is in one round at a time. To the majority's it offers nothing, and does not close, while it is in one among a subset:
+        // that one counts on what is set aside, and may still add to the share.
+        let is_in_subset = self.share.part().is_some();
+        let share = if self.may_offer(site) && !is_in_subset { self.share.tokens } else { nothing };
         let round = self.share.round.get_or_insert_with(|| Round::new(asked.instance, asked.ballot));
         assert_eq!(round.instance, asked.instance, "an election joined in another instance than the next");
         round.promised = asked.ballot;
@@ -526,7 +537,7 @@ impl<A: Amount> Avantan<A> {
         // longer set aside.
         if round.first.is_none() {
             round.first = Some(asked.ballot);
-            round.closing = asked.scope == Scope::Closing;
+            round.closing = asked.scope == Scope::Closing && !is_in_subset;
             round.held = match asked.scope {
                 Scope::Nothing => nothing,
                 // What is over is taken from the shares, and nobody serves from them until it is gone.
@@ -547,7 +558,8 @@ impl<A: Amount> Avantan<A> {
             held,
             kept: self.share.tokens.minus(held),
             away: offer.away,
-            used: offer.used,
+            // While a round among a subset is open, what it moves may be applied at one site and not yet at another.
+            used: offer.used.filter(|_| self.share.part().is_none()),
             closing: self.share.round.as_ref().is_some_and(|round| round.closing),
             needed: offer.needed,
             wanted: offer.wanted,
@@ -655,14 +667,29 @@ impl<A: Amount> Avantan<A> {
         // The ballots of an instance that is over mean nothing in the next.
         self.share.adopt(site, instance, table);
         self.role = Role::Idle;
+        if self.share.part().is_none() {
+            self.subset = subset::Role::Idle;
+        }
         self.refused = 0;
         step.changed = true;
         step.adopted = true;
     }
 
     /// Asserts what holds between any two steps.
-    fn check(&self) {
+    pub(super) fn check(&self) {
         self.share.check();
+        let part = self.share.part();
+        match &self.subset {
+            subset::Role::Idle => {}
+            subset::Role::Electing { .. } => {
+                let waits = part.is_some_and(|part| part.accepted.is_none());
+                assert!(waits, "a site asks for reports to a round that it is not in");
+            }
+            subset::Role::Collecting { .. } => {
+                let has_accepted = part.is_some_and(|part| part.accepted.is_some());
+                assert!(has_accepted, "a site collects votes for a value that it has not accepted itself");
+            }
+        }
         let round = self.share.round.as_ref();
         match &self.role {
             Role::Idle => {}

@@ -46,6 +46,9 @@ pub trait Amount: Copy + Ord + Hash + Debug + Default {
         self.minus(earlier)
     }
 
+    /// What a row that puts `after` in the place of `before` takes away, at least nothing. With both exchanged: what it adds.
+    fn given(before: Self, after: Self) -> Self;
+
     /// The part of a share that a round may have if the site wants to keep `kept` of it.
     fn spare(self, kept: Self) -> Self;
 

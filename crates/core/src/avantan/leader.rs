@@ -43,7 +43,7 @@ pub struct Moment {
 
 impl Moment {
     /// Returns the time for which a leader waits for reports once it may have a majority, in microseconds.
-    fn grace(self) -> u64 {
+    pub(super) fn grace(self) -> u64 {
         self.round_trip * 5 / 4 + 20 * MILLISECOND
     }
 }

@@ -52,15 +52,18 @@
 
 mod agreement;
 mod amount;
+mod bytes;
 mod clearance;
 mod leader;
 mod member;
 mod message;
 mod reallocate;
 mod state;
+pub mod subset;
 mod tokens;
 mod value;
 
+pub use crate::api::Agreement;
 pub use agreement::{Avantan, Intent, Offer, Role, Step};
 pub use amount::{Accounts, Amount};
 pub use clearance::{Clearance, Heard, NoVote};

@@ -1,7 +1,9 @@
 //! The durable state of one entity's agreement at one site, and its row on storage.
 
 use super::amount::Amount;
+use super::bytes::{put_ballot, put_row, put_site, put_value, read_ballot, read_row, read_site, read_value};
 use super::member::{Membership, Sight};
+use super::subset::record::{Part, Record};
 use super::value::{Ballot, Charter, Lifecycle, Line, Row, Value};
 use crate::codec::{Cursor, Malformed, put_u64};
 use crate::id::{Incarnation, SiteId};
@@ -281,13 +283,26 @@ pub struct Share<A = i64> {
     /// The incarnation of this site that may vote although no decided instance recorded it: every other site has said that no
     /// vote of its predecessors counts there.
     pub fresh: Incarnation,
+    /// What it keeps of rounds among subsets; none if it was in none.
+    pub subset: Option<Box<Record<A>>>,
 }
 
 impl<A: Amount> Share<A> {
-    /// The amount set aside.
+    /// The amount set aside, for a round of either kind.
     #[inline]
     pub fn held(&self) -> A {
-        self.round.as_ref().map_or(A::default(), |round| round.held)
+        self.round.as_ref().map_or(A::default(), |round| round.held).plus(self.held_by_subset())
+    }
+
+    /// The round among a subset that the site is in.
+    #[inline]
+    pub fn part(&self) -> Option<&Part<A>> {
+        self.subset.as_ref()?.part.as_ref()
+    }
+
+    /// True if a round of the majority may count on a line of this share.
+    pub fn is_offered(&self) -> bool {
+        self.round.as_ref().is_some_and(|round| round.first.is_some())
     }
 
     /// The amount that may be granted or given away now.
@@ -296,9 +311,15 @@ impl<A: Amount> Share<A> {
         match &self.round {
             _ if self.table.is_over() => A::default(),
             Some(round) if round.closing => A::default(),
-            Some(round) => self.tokens.minus(round.held),
-            None => self.tokens,
+            Some(round) => self.tokens.minus(round.held).minus(self.held_by_subset()),
+            None => self.tokens.minus(self.held_by_subset()),
         }
+    }
+
+    /// The amount set aside for a round among a subset.
+    #[inline]
+    fn held_by_subset(&self) -> A {
+        self.part().map_or(A::default(), |part| part.held)
     }
 
     /// Takes over the outcome of the instances up to `instance`.
@@ -324,6 +345,14 @@ impl<A: Amount> Share<A> {
         // Nothing of an earlier generation is left in a later one, nor in an entity that was deleted.
         if table.generation != self.table.generation || table.limit.is_none() {
             self.tokens = A::default();
+
+            // No value of it can be out: whoever votes for one is in a round among a subset, and a generation ends only when every
+            // member has said that it is in none.
+            if let Some(record) = &mut self.subset
+                && let Some(part) = record.part.take()
+            {
+                assert!(part.accepted.is_none(), "a generation ends while a round among a subset is open");
+            }
         }
         if let Some((before, after)) = change.filter(|_| table.limit.is_some()) {
             self.tokens = self.tokens.minus(before).plus(after);
@@ -337,6 +366,13 @@ impl<A: Amount> Share<A> {
     /// Asserts what holds between any two steps.
     pub(super) fn check(&self) {
         assert!(self.tokens.is_sound(), "a share is never negative");
+        if let Some(part) = self.part() {
+            assert!(self.tokens.minus(part.held).is_sound(), "more is set aside than there is");
+
+            // A round of the majority that a site reported to while it was in this one has a line of nothing.
+            let other = self.round.as_ref().map_or((A::default(), false), |round| (round.held, round.closing));
+            assert_eq!(other, (A::default(), false), "a share is in two rounds");
+        }
         let Some(round) = &self.round else { return };
         assert!(round.instance == self.applied + 1, "a site takes part in an instance only after the one before");
         assert!(self.tokens.minus(round.held).is_sound(), "more is set aside than there is");
@@ -354,8 +390,14 @@ impl<A: Amount> Share<A> {
         put_table(out, &self.table);
         let resized = self.table.is_resized();
         let reclaimed = self.table.reclaimed.as_ref();
+        let subset = self.subset.as_ref();
         let is_chartered = self.table.charter != Charter::default();
-        let flags = [(resized, RESIZED), (reclaimed.is_some(), RECLAIMED), (is_chartered, CHARTERED)];
+        let flags = [
+            (resized, RESIZED),
+            (reclaimed.is_some(), RECLAIMED),
+            (is_chartered, CHARTERED),
+            (subset.is_some(), SUBSET),
+        ];
         let flag = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum::<u8>();
         match &self.round {
             None => out.push(flag),
@@ -385,6 +427,9 @@ impl<A: Amount> Share<A> {
         if is_chartered {
             self.table.charter.encode(out);
         }
+        if let Some(record) = subset {
+            record.encode(out);
+        }
     }
 
     /// Reads what [`Share::encode`] wrote; `tokens` comes from the hot row.
@@ -393,7 +438,7 @@ impl<A: Amount> Share<A> {
         let (number, applied) = (cursor.u64()?, cursor.u64()?);
         let (fresh, mut table) = (Incarnation(cursor.u32()?), read_table(cursor)?);
         let flags = cursor.u8()?;
-        let kind = flags & !(RESIZED | RECLAIMED | CHARTERED);
+        let kind = flags & !(RESIZED | RECLAIMED | CHARTERED | SUBSET);
         let round = match kind {
             0 => None,
             1 | 2 => {
@@ -419,7 +464,8 @@ impl<A: Amount> Share<A> {
         if flags & CHARTERED > 0 {
             table.charter = Charter::decode(cursor)?;
         }
-        Ok(Self { tokens, number, applied, table, round, fresh })
+        let subset = if flags & SUBSET > 0 { Some(Box::new(Record::decode(cursor)?)) } else { None };
+        Ok(Self { tokens, number, applied, table, round, fresh, subset })
     }
 }
 
@@ -430,18 +476,8 @@ const RESIZED: u8 = 4;
 const RECLAIMED: u8 = 8;
 /// Set in the same byte, if [`Table::charter`] follows that.
 const CHARTERED: u8 = 16;
-
-impl Charter {
-    /// Appends it to a row.
-    pub fn encode(self, out: &mut Vec<u8>) {
-        put_u64(out, self.refill);
-    }
-
-    /// Reads what [`Charter::encode`] wrote.
-    pub fn decode(cursor: &mut Cursor) -> Result<Self, Malformed> {
-        Ok(Self { refill: cursor.u64()? })
-    }
-}
+/// Set in the same byte, if what the site keeps of rounds among subsets follows that.
+const SUBSET: u8 = 32;
 
 impl<A: Amount> Reclaimed<A> {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -466,90 +502,6 @@ impl<A: Amount> Reclaimed<A> {
                 .collect::<Result<_, Malformed>>()?,
         })
     }
-}
-
-fn put_site(out: &mut Vec<u8>, site: SiteId) {
-    put_u64(out, u64::from(site.region));
-    put_u64(out, u64::from(site.lane));
-}
-
-fn read_site(cursor: &mut Cursor) -> Result<SiteId, Malformed> {
-    let mut part = || u16::try_from(cursor.u64()?).map_err(|_| Malformed);
-    Ok(SiteId { region: part()?, lane: part()? })
-}
-
-fn put_ballot(out: &mut Vec<u8>, ballot: Ballot) {
-    put_u64(out, ballot.number);
-    put_site(out, ballot.site);
-}
-
-fn read_ballot(cursor: &mut Cursor) -> Result<Ballot, Malformed> {
-    Ok(Ballot { number: cursor.u64()?, site: read_site(cursor)? })
-}
-
-fn put_row<A: Amount>(out: &mut Vec<u8>, row: &Row<A>) {
-    put_site(out, row.site);
-    put_u64(out, u64::from(row.incarnation.0));
-    put_u64(out, row.share);
-    row.before.encode(out);
-    row.kept.encode(out);
-    row.away.encode(out);
-    row.after.encode(out);
-}
-
-fn read_row<A: Amount>(cursor: &mut Cursor) -> Result<Row<A>, Malformed> {
-    Ok(Row {
-        site: read_site(cursor)?,
-        incarnation: Incarnation(cursor.u32()?),
-        share: cursor.u64()?,
-        before: A::decode(cursor)?,
-        kept: A::decode(cursor)?,
-        away: A::decode(cursor)?,
-        after: A::decode(cursor)?,
-    })
-}
-
-fn put_value<A: Amount>(out: &mut Vec<u8>, value: &Value<A>) {
-    match value.lifecycle {
-        Lifecycle::Keep => out.push(0),
-        Lifecycle::Create { limit, charter } if charter == Charter::default() => {
-            out.push(1);
-            limit.encode(out);
-        }
-        Lifecycle::Create { limit, charter } => {
-            out.push(5);
-            limit.encode(out);
-            charter.encode(out);
-        }
-        Lifecycle::Delete => out.push(2),
-        Lifecycle::Resize { limit } => {
-            out.push(3);
-            limit.encode(out);
-        }
-        Lifecycle::Reclaim { brought, in_use } => {
-            out.push(4);
-            brought.encode(out);
-            in_use.encode(out);
-        }
-    }
-    put_u64(out, value.rows.len() as u64);
-    for row in &value.rows {
-        put_row(out, row);
-    }
-}
-
-fn read_value<A: Amount>(cursor: &mut Cursor) -> Result<Value<A>, Malformed> {
-    let lifecycle = match cursor.u8()? {
-        0 => Lifecycle::Keep,
-        1 => Lifecycle::Create { limit: A::decode(cursor)?, charter: Charter::default() },
-        5 => Lifecycle::Create { limit: A::decode(cursor)?, charter: Charter::decode(cursor)? },
-        2 => Lifecycle::Delete,
-        3 => Lifecycle::Resize { limit: A::decode(cursor)? },
-        4 => Lifecycle::Reclaim { brought: A::decode(cursor)?, in_use: A::decode(cursor)? },
-        _ => return Err(Malformed),
-    };
-    let rows = (0..cursor.u64()?).map(|_| read_row(cursor)).collect::<Result<_, _>>()?;
-    Ok(Value { lifecycle, rows })
 }
 
 fn put_table<A: Amount>(out: &mut Vec<u8>, table: &Table<A>) {

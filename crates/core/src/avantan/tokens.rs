@@ -33,6 +33,10 @@ impl Amount for i64 {
         self.wrapping_sub(earlier)
     }
 
+    fn given(before: Self, after: Self) -> Self {
+        (before - after).max(0)
+    }
+
     fn spare(self, kept: Self) -> Self {
         self - kept.clamp(0, self)
     }

@@ -1,5 +1,6 @@
 //! What sites offer to a round and what it agrees on, and the ballots by which it does.
 
+use crate::api::Agreement;
 use crate::id::{Incarnation, SiteId};
 
 /// Orders the attempts within one instance.
@@ -60,6 +61,8 @@ pub struct Row<A = i64> {
 /// What is agreed on about an entity when it is created, and stays as it is while the generation lasts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Charter {
+    /// How its shares move.
+    pub agreement: Agreement,
     /// The speed at which what is spent comes back by itself, in millionths of a token a second, over all sites; zero if it is given
     /// back by those who have it.
     pub refill: u64,

@@ -302,6 +302,24 @@ impl Node {
         matches!(self.identity.readiness, Readiness::Ready | Readiness::Draining)
     }
 
+    /// Notes an incarnation of a site, if it is later than all that were heard of: from now on every earlier one is dead.
+    fn meet(&mut self, now: Now, at: usize, incarnation: Incarnation) {
+        let peer = &mut self.peers[at];
+        if incarnation <= peer.incarnation {
+            return;
+        }
+
+        // A new incarnation counts batches from one again, and what was measured or vouched for was the earlier one's.
+        let replaced = peer.incarnation.0 > 0 || incarnation.0 > 1;
+        peer.incarnation = incarnation;
+        peer.position = 0;
+        peer.offset = None;
+        peer.vouched = None;
+        self.identity.meet_incarnation(at);
+        let chapters = self.chapters.all_mut().into_iter();
+        chapters.for_each(|chapter| chapter.meet(now, at, peer, replaced));
+    }
+
     /// Notes what a message tells of its sender: its incarnation, position, and that it serves. Returns the message's
     /// body; none if it is to be ignored.
     fn note_sender(&mut self, now: Now, from: usize, message: PeerMessage) -> Option<Body> {
@@ -315,17 +333,16 @@ impl Node {
             return None;
         }
 
-        // A new incarnation counts batches from one again, and what was measured or vouched for was the earlier one's.
-        if message.incarnation > peer.incarnation {
-            let replaced = peer.incarnation.0 > 0 || message.incarnation.0 > 1;
-            peer.incarnation = message.incarnation;
-            peer.position = 0;
-            peer.offset = None;
-            peer.vouched = None;
-            self.identity.meet_incarnation(from);
-            let chapters = self.chapters.all_mut().into_iter();
-            chapters.for_each(|chapter| chapter.meet(now, from, peer, replaced));
+        self.meet(now, from, message.incarnation);
+
+        // In the same batch as what comes of the message: what this site says of the dead it never forgets.
+        for (site, incarnation) in message.body.tells_of() {
+            let at = self.peers.iter().position(|peer| peer.site == *site);
+            if let Some(at) = at.filter(|at| *at != self.position && *at != from) {
+                self.meet(now, at, *incarnation);
+            }
         }
+        let peer = &mut self.peers[from];
 
         // The highest position counts, in whatever order messages come: it is the evidence against an old copy. A site
         // vouches for its storage as of when it was asked, not of when its answer came.

@@ -3,7 +3,7 @@
 pub mod quota;
 
 use crate::api::{Request, Response};
-use crate::id::Incarnation;
+use crate::id::{Incarnation, SiteId};
 use crate::object::message::Message as TxnMessage;
 use quota::{Forget, Forgotten, QuotaMessage};
 
@@ -33,6 +33,16 @@ pub enum Body {
     Txn(Box<TxnMessage>),
     /// Requests about another site's sessions, and the responses.
     Relay(RelayMessage),
+}
+
+impl Body {
+    /// The incarnations of other sites than the sender that it tells of.
+    pub fn tells_of(&self) -> &[(SiteId, Incarnation)] {
+        match self {
+            Body::Quota(QuotaMessage::Subset { message, .. }) => message.tells_of(),
+            _ => &[],
+        }
+    }
 }
 
 /// What sites say to each other of themselves, whether or not they serve.

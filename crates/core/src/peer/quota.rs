@@ -1,6 +1,6 @@
 //! What sites say to each other of quotas.
 
-use crate::avantan::{self, NoVote};
+use crate::avantan::{self, Agreement, NoVote, subset};
 use crate::id::{Incarnation, SiteId};
 
 /// A message of one site's quotas to another's.
@@ -8,6 +8,7 @@ use crate::id::{Incarnation, SiteId};
 /// | message | from → to | meaning |
 /// | --- | --- | --- |
 /// | `Avantan` | see [`avantan::Message`] | one quota's agreement |
+/// | `Subset` | see [`subset::Message`] | one quota's rounds among subsets |
 /// | `Digests` | all → all | what a site has and wants of quotas; running totals of gifts |
 /// | `Lookup`, `NotKnown` | site ↔ all | does this quota exist? (A positive answer is `Avantan(Decided)`.) |
 /// | `NoVote` | site → new incarnation | no vote of your predecessor counts here, except perhaps for this value |
@@ -21,6 +22,13 @@ pub enum QuotaMessage {
         quota: String,
         /// The message.
         message: Box<avantan::Message>,
+    },
+    /// A quota's rounds among subsets.
+    Subset {
+        /// The quota's name.
+        quota: String,
+        /// The message.
+        message: Box<subset::Message>,
     },
     /// What the sender has and wants of quotas, and the gifts between the two; at most [`DIGESTS`] of them.
     Digests(Vec<Digest>),
@@ -73,6 +81,7 @@ impl QuotaMessage {
     pub fn name(&self) -> Option<&str> {
         match self {
             Self::Avantan { quota, .. }
+            | Self::Subset { quota, .. }
             | Self::Lookup { quota, .. }
             | Self::NotKnown { quota, .. }
             | Self::NoVote { quota, .. }
@@ -198,6 +207,11 @@ pub struct Tally {
     pub applied: u64,
     /// True if the site has a part in a round that is not decided.
     pub in_round: bool,
+    /// How the quota's tokens move.
+    pub agreement: Agreement,
+    /// The digest of the last round among a subset that was applied with each member in its present incarnation, by position; zero for
+    /// none.
+    pub rounds: Vec<u64>,
     /// Tokens at the site, those set aside included.
     pub tokens: i64,
     /// Tokens set aside for a round; at most `tokens`.

@@ -128,6 +128,7 @@ impl Chapter for Quotas {
         let peer = turn.here.peers[from].site;
         match message {
             QuotaMessage::Avantan { quota, message } => self.agreement(turn, peer, &quota, *message),
+            QuotaMessage::Subset { quota, message } => self.subset(turn, peer, &quota, *message),
             QuotaMessage::Digests(digests) => {
                 for digest in digests {
                     if self.is_of_this_life(epoch, &digest.quota) {

@@ -15,6 +15,7 @@
 //! until an operator reclaims them (`reclaim.rs`).
 
 mod announce;
+mod any;
 mod book;
 mod bucket;
 mod chapter;

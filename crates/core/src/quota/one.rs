@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::bucket::{PeerBacklog, Refill};
 use super::line::Line;
+use crate::avantan::subset::Pace;
 use crate::avantan::{Avantan, Leader, Lifecycle};
 use crate::gift::{Total, Totals};
 use crate::id::{Incarnation, SiteId};
@@ -94,6 +95,8 @@ pub(super) struct Activity {
     pub(super) active_at: u64,
     /// When this site leads a round, or does something about one that is under way.
     pub(super) leader: Leader,
+    /// When it does something about a round among a subset.
+    pub(super) pace: Pace,
 }
 
 /// A creation, a deletion or another change that waits for its round.
@@ -177,7 +180,15 @@ impl Activity {
             fed_at: now,
             active_at: now,
             leader: Leader::new(now),
+            pace: Pace::default(),
         }
+    }
+
+    /// True if a round is to gather all that the sites have: the last was in vain. For those that stay in line that is ever more seldom
+    /// worth it, as whoever offers all grants nothing meanwhile.
+    pub(super) fn gathers(&self) -> bool {
+        let Self { waiting, leader, .. } = self;
+        waiting.has_been_in_vain() && (!waiting.has_staying() || leader.failures().is_power_of_two())
     }
 }
 

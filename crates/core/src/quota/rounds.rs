@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 
 use super::book::{Place, Quotas, RELAXED_TICK, SECOND_LOOK, TICK};
-use super::one::{Activity, Admin, Dirty};
+use super::one::{Admin, Dirty};
 use super::serve::created;
 use crate::api::{Outcome, Refusal, UnknownReason};
 use crate::avantan::{Due, Intent, Lifecycle, Message, Moment, Offer, Phase, Progress, Role, Step};
@@ -113,7 +113,7 @@ impl Quotas {
         let quota = &self.list[at];
         let free = quota.avantan.share.free().max(0);
         let Some(activity) = &quota.activity else { return };
-        let is_settled = activity.waiting.is_empty() || turn.here.is_alone();
+        let is_settled = activity.waiting.is_empty() || turn.here.is_alone() || quota.avantan.share.part().is_some();
         if is_settled || !quota.avantan.is_idle() || activity.asked_for_gifts {
             return;
         }
@@ -159,6 +159,7 @@ impl Quotas {
         let rate = activity.demand.rate();
         let calm = activity.waiting.is_empty()
             && !quota.avantan.in_round()
+            && quota.avantan.share.part().is_none()
             && activity.leader.may_start(now)
             && self.gifts.leaving.is_none();
         let foresees = turn.here.config.redistribute && turn.here.config.ahead;
@@ -239,7 +240,8 @@ impl Quotas {
             Lifecycle::Keep => unreachable!("nobody waits for nothing"),
         };
         let now = turn.here.now.mono;
-        if !quota.avantan.is_idle() {
+        // A round among a subset ends soon, and a share that is in it has nothing to offer, and does not close.
+        if !quota.avantan.is_idle() || quota.avantan.share.part().is_some() {
             return;
         }
         if quota.activity.as_ref().is_some_and(|activity| !activity.leader.may_change(now)) {
@@ -251,6 +253,10 @@ impl Quotas {
     fn lead(&mut self, turn: &mut Turn, at: usize, intent: Intent, cause: Cause) {
         // Nothing is begun with a name that may be forgotten already.
         let is_frozen = self.is_frozen(&self.list[at].name);
+        let is_among_subset = self.list[at].is_any() && intent == Intent::Move && cause != Cause::Recovery;
+        if is_among_subset && !is_frozen {
+            return self.lead_subset(turn, at, cause);
+        }
         if is_frozen || !self.list[at].avantan.may_vote(turn.here.site) {
             if !is_frozen {
                 // Not recorded yet: this site's digests make the others do it.
@@ -271,11 +277,7 @@ impl Quotas {
         self.refill(&turn.here, at);
         let offer = self.offer(&turn.here, at);
         let before = self.standing(at);
-        // For those that stay in line that is ever more seldom worth it: whoever offers all grants nothing meanwhile.
-        let again = self.list[at].activity.as_ref().is_some_and(|activity| {
-            let Activity { waiting, leader, .. } = &**activity;
-            waiting.has_been_in_vain() && (!waiting.has_staying() || leader.failures().is_power_of_two())
-        });
+        let again = self.list[at].activity.as_ref().is_some_and(|activity| activity.gathers());
         let intent = if intent == Intent::Move && again { Intent::Gather } else { intent };
         let mut step = Step::default();
         let (avantan, activity) = self.list[at].parts(&turn.here);
@@ -286,7 +288,7 @@ impl Quotas {
     }
 
     /// What this site is ready to say to a round.
-    fn offer(&self, here: &Here, at: usize) -> Offer {
+    pub(super) fn offer(&self, here: &Here, at: usize) -> Offer {
         let quota = &self.list[at];
         let away = quota.totals.away(|position| here.peers[position].incarnation);
         let used = quota.used_if_agreed(here);
@@ -323,6 +325,9 @@ impl Quotas {
         }
         if phase {
             self.phase(turn, at);
+        }
+        if self.list[at].activity.as_ref().is_some_and(|activity| activity.pace.deadline() <= now) {
+            self.subset_due(turn, at);
         }
         if self.list[at].activity.as_ref().is_some_and(|activity| activity.leader.is_recording_due(now)) {
             self.record(turn, at);
@@ -678,7 +683,7 @@ impl Quotas {
 
     /// Requests whose need the round knew and did not meet are refused, unless others are known to have enough now, or would
     /// have with what was `away`, under way between sites, at the time; or unless a site that is up did not report in time.
-    fn judge_waiting(&mut self, turn: &mut Turn, at: usize, asked: SiteSet, away: i64) {
+    pub(super) fn judge_waiting(&mut self, turn: &mut Turn, at: usize, asked: SiteSet, away: i64) {
         let quota = &mut self.list[at];
         let free = quota.avantan.share.free().max(0);
         let Some(activity) = &mut quota.activity else { return };
@@ -827,6 +832,7 @@ impl Quotas {
 
         // What was set aside for them stays so until their outcome is known.
         for at in 0..self.list.len() {
+            self.resume_subset(turn, at);
             if self.list[at].avantan.in_round() {
                 let activity = self.list[at].activity(&turn.here);
                 activity.leader.resume(moment(&turn.here), turn.out.rng);

@@ -76,11 +76,8 @@ impl Quotas {
                 {
                     return Some(outcome);
                 }
-                self.administer(
-                    turn,
-                    at,
-                    Admin::new(ticket, Lifecycle::Create { limit: *limit, charter: *charter }, deadline),
-                );
+                let change = Lifecycle::Create { limit: *limit, charter: *charter };
+                self.administer(turn, at, Admin::new(ticket, change, deadline));
                 None
             }
             Operation::SetLimit { quota, limit } => {
@@ -565,11 +562,11 @@ impl Activity {
 /// The outcome of creating a quota that exists.
 pub(super) fn created(quota: &Quota, limit: i64, charter: Charter) -> Option<Outcome> {
     let (present, has) = (quota.limit()?, quota.avantan.share.table.charter);
-    Some(if present != limit {
-        Outcome::Refused(Refusal::LimitDiffers { limit: present })
-    } else if has.refill != charter.refill {
-        Outcome::Refused(Refusal::RefillDiffers { refill: has.refill })
-    } else {
-        Outcome::Created { limit }
+    let Charter { agreement, refill } = has;
+    Some(match () {
+        () if present != limit => Outcome::Refused(Refusal::LimitDiffers { limit: present }),
+        () if agreement != charter.agreement => Outcome::Refused(Refusal::AgreementDiffers { agreement }),
+        () if refill != charter.refill => Outcome::Refused(Refusal::RefillDiffers { refill }),
+        () => Outcome::Created { limit },
     })
 }

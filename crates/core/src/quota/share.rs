@@ -413,7 +413,8 @@ impl Quotas {
 
         // A quota at rest costs no time and little memory, but one about which another site has yet to be told is not at rest.
         let quota = &mut self.list[at];
-        let (in_round, owes) = (quota.avantan.in_round(), quota.owes());
+        let in_round = quota.avantan.in_round() || quota.avantan.share.part().is_some();
+        let owes = quota.owes();
         let refills_in = quota.refill_pause(&turn.here);
         let Some(activity) = &mut quota.activity else { return };
         let busy = owes || rate > 0 || !activity.waiting.is_empty() || !activity.admin.is_empty() || in_round;

@@ -81,6 +81,7 @@ impl Quotas {
         Some(Shown {
             name: quota.name.to_string(),
             limit: quota.limit()?,
+            agreement: share.table.charter.agreement,
             excess: share.table.excess,
             in_use_min: 0,
             in_use_max: at_most,
@@ -196,7 +197,9 @@ impl Quotas {
             generation: share.table.generation,
             limit: (share.table.limit.unwrap_or(0), share.table.excess),
             applied: share.applied,
-            in_round: quota.avantan.in_round(),
+            in_round: quota.avantan.in_round() || share.part().is_some(),
+            agreement: share.table.charter.agreement,
+            rounds: members.clone().map(|peer| quota.last_round_with(here, peer)).collect(),
             tokens: share.tokens,
             held: share.held(),
             acquired: quota.counters.acquired,

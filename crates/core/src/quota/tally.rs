@@ -20,7 +20,7 @@ pub fn count(
 ) -> Result<Shown, Refusal> {
     let newest = second.iter().flatten().max_by_key(|tally| (tally.generation, tally.applied));
     let newest = newest.filter(|tally| tally.limit.0 > 0).ok_or(Refusal::UnknownQuota)?.clone();
-    let (generation, (limit, excess)) = (newest.generation, newest.limit);
+    let (generation, (limit, excess), agreement) = (newest.generation, newest.limit, newest.agreement);
     // Tokens, gifts and what is in use add up to this.
     let all = limit.saturating_add(excess).max(0);
 
@@ -54,6 +54,7 @@ pub fn count(
     // Nothing is under way between sites: then tokens account for all that is not in use.
     let settled = missing.is_empty()
         && second.iter().flatten().all(|tally| !tally.in_round && tally.applied == newest.applied)
+        && have_rounds_ended(second)
         && have_gifts_arrived(second, incarnations);
     let tokens = sum(second, &|tally| i128::from(tally.tokens));
     let net = sum(second, &acquired) - sum(second, &released);
@@ -76,6 +77,7 @@ pub fn count(
     Ok(Shown {
         name: name.to_owned(),
         limit,
+        agreement,
         excess,
         // In use is what tokens and gifts leave of all, so whatever the totals allow, it is not more.
         in_use_min: clamp(least, all),
@@ -101,6 +103,17 @@ pub fn count(
         released_above: clamp(spoiled, i64::MAX),
         refill: 0,
     })
+}
+
+/// True if any two members have applied the same rounds among subsets that name both. The readings are of different moments: one may be
+/// of before such a round, and the other of after.
+fn have_rounds_ended(tallies: &[Option<Tally>]) -> bool {
+    let with = |one: usize, other: usize| {
+        let tally = tallies[one].as_ref();
+        tally.and_then(|tally| tally.rounds.get(other).copied()).unwrap_or(0)
+    };
+    let members = 0..tallies.len();
+    members.clone().all(|one| members.clone().all(|other| one == other || with(one, other) == with(other, one)))
 }
 
 /// True if all that members have given to present incarnations was received there, by tallies of all members.

@@ -10,7 +10,8 @@ use crate::reclaim::{lose, reclaim};
 
 /// A quota of `limit` tokens that gets back `rate` a second.
 fn create(limit: i64, rate: u64) -> Operation {
-    Operation::Create { quota: "gpus".into(), limit, charter: Charter { refill: rate * 1_000_000 } }
+    let charter = Charter { refill: rate * 1_000_000, ..Charter::default() };
+    Operation::Create { quota: "gpus".into(), limit, charter }
 }
 
 /// Asks at each of the sites for one token every 20 ms, for so long. Returns how many were granted, by site.

@@ -5,7 +5,7 @@
 //! | command | meaning |
 //! | --- | --- |
 //! | `cluster SITES` | that many sites, joined; `unjoined SITES` for the first time |
-//! | `SITE create QUOTA N`, `acquire QUOTA N`, `release QUOTA N`, `delete QUOTA` | an operation there; `for=60s` or `tracked=yes`, `wait=yes`, `timeout=2s` |
+//! | `SITE create QUOTA N`, `acquire QUOTA N`, `release QUOTA N`, `delete QUOTA` | an operation there; `any=yes` to create it with that agreement; `for=60s` or `tracked=yes`, `wait=yes`, `timeout=2s` |
 //! | `SITE release grant=N` | gives a tracked grant back |
 //! | `SITE read KEY… [scan=PREFIX] [fresh=yes]` | reads; a key is `REGION/NAME`, or `REGION/call-NAME` for a memoized call |
 //! | `SITE commit KEY… KEY=VALUE… [add.KEY=N] [delete=KEY] [scan=PREFIX]` | commits: reads what it has read, puts, adds |
@@ -33,7 +33,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use goldenscript::{Argument, Command, Context};
-use slackline_core::api::{Batch, Forecast, Hold, Operation, Read, Request, Response, Submission};
+use slackline_core::api::{Agreement, Batch, Forecast, Hold, Operation, Read, Request, Response, Submission};
+use slackline_core::avantan::Charter;
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId};
 use slackline_core::machine::ClientId;
@@ -120,7 +121,11 @@ impl Stage {
         let what = args.word()?;
         let timeout = args.span("timeout", 2 * SECOND)?;
         let operation = match what.as_str() {
-            "create" => Operation::create(args.word()?, args.number()?),
+            "create" => {
+                let agreement = if args.take("any").is_some() { Agreement::Any } else { Agreement::Majority };
+                let charter = Charter { agreement, ..Charter::default() };
+                Operation::Create { quota: args.word()?, limit: args.number()?, charter }
+            }
             "acquire" => {
                 let hold = match args.take("for") {
                     Some(text) => Hold::For(span(&text)?),

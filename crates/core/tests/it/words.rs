@@ -396,6 +396,7 @@ fn body(now: Now, body: &Body) -> Option<String> {
 fn quota(message: &QuotaMessage) -> String {
     match message {
         QuotaMessage::Avantan { quota, message } => format!("{quota}: {}", agreement(message)),
+        QuotaMessage::Subset { quota, message } => format!("{quota}: {}", subset(message)),
         QuotaMessage::Digests(digests) => {
             let digests: Vec<String> = digests.iter().map(digest).collect();
             format!("Digest {}", digests.join(", "))
@@ -474,6 +475,34 @@ fn agreement(message: &avantan::Message) -> String {
         },
         M::Withdraw { instance, .. } => format!("Withdraw {instance}"),
         M::Behind { applied } => format!("Behind, has {applied}"),
+    }
+}
+
+fn subset(message: &avantan::subset::Message) -> String {
+    use avantan::subset::Message as M;
+    let key = message.key();
+    let again = if key.incarnation > Incarnation(1) { format!(" of {}", key.incarnation.0) } else { String::new() };
+    let round = format!("{}{again}#{}", site(key.leader), key.sequence);
+    let dead = |dead: &[(SiteId, Incarnation)]| -> String {
+        dead.iter().map(|(of, newest)| format!(", {} is {} by now", site(*of), newest.0)).collect()
+    };
+    match message {
+        M::Election { gathers, .. } => format!("Election {round}{}", if *gathers { ": offer all" } else { "" }),
+        M::Report { line, .. } => {
+            let (held, kept, needed, wanted) = (line.held, line.kept, line.needed, line.wanted);
+            format!("Report {round}: offers {held}, keeps {kept}, needs {needed}, wants {wanted}")
+        }
+        M::Busy { .. } => format!("Busy {round}"),
+        M::Accept { rows, dead: gone, .. } => {
+            let rows: Vec<String> =
+                rows.iter().map(|row| format!("{} {}->{}", site(row.site), row.before, row.after)).collect();
+            format!("Accept {round}: {}{}", rows.join(", "), dead(gone))
+        }
+        M::Accepted { dead: gone, .. } => format!("Accepted {round}{}", dead(gone)),
+        M::Refuse { .. } => format!("Refuse {round}"),
+        M::Lost { .. } => format!("Lost {round}"),
+        M::Decided { worse, .. } => format!("Decided {round}{}", if *worse { ", for the worse" } else { "" }),
+        M::Withdraw { .. } => format!("Withdraw {round}"),
     }
 }
 

@@ -13,7 +13,7 @@ use slackline_core::session::is_kept;
 use crate::invariants::answers::{is_definitive, is_of_one_copy};
 use crate::invariants::once;
 use crate::oracle::{Op, Origin};
-use crate::quotas::{FLEETING, KINDS, PLENTY, is_fleeting};
+use crate::quotas::{FLEETING, KINDS, PLENTY, creation, is_fleeting};
 use crate::state::clients::{Open, Session};
 use crate::state::post::Purpose;
 use crate::state::timer::Timer;
@@ -198,8 +198,7 @@ impl Simulation {
 
         let at = self.rng.below(self.clients.all.len() as u64) as usize;
         let through = if self.rng.one_in(2) { site } else { self.clients.all[at].home };
-        let limit = KINDS[FLEETING].limit;
-        if self.submit(world, at, through, Operation::create(quota, limit), 5 * SECOND).is_some() {
+        if self.submit(world, at, through, creation(&quota, KINDS[FLEETING].limit), 5 * SECOND).is_some() {
             self.probes.hit("client: wants a name that is being forgotten");
             self.flush(world, at, through);
         }

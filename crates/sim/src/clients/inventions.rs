@@ -1,11 +1,12 @@
 //! What clients ask for: mostly tokens of quotas that exist, and now and then what must be refused.
 
-use slackline_core::api::{Hold, Operation};
+use slackline_core::api::{Agreement, Hold, Operation};
+use slackline_core::avantan::Charter;
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::config::NAMES_KEPT;
 use slackline_core::id::{GrantId, Incarnation};
 
-use crate::quotas::{FLEETING, KINDS, Kind, METER, METER_REFILL, PASSERS, PASSING, PLENTY, SKEWED};
+use crate::quotas::{FLEETING, KINDS, Kind, METER, METER_REFILL, PASSERS, PASSING, PLENTY, SKEWED, creation};
 use crate::state::Simulation;
 use crate::world::World;
 
@@ -32,7 +33,11 @@ impl Simulation {
             }
             // A creation of what exists, with its limit and with another.
             4..=5 => Operation::create(name(&PLENTY), PLENTY.limit),
-            6..=7 => Operation::create(name(&PLENTY), 5),
+            6 => Operation::create(name(&PLENTY), 5),
+            7 => {
+                let charter = Charter { agreement: Agreement::Any, ..Charter::default() };
+                Operation::Create { quota: name(&PLENTY), limit: PLENTY.limit, charter }
+            }
             // A name, and limits, that no quota can have.
             8 => Operation::create("a\nb", 5),
             9 => Operation::create(name(&fleeting), -(self.rng.below(3) as i64)),
@@ -60,13 +65,13 @@ impl Simulation {
                 if quota != fleeting.name && world.now() % PASSING > PASSING / 2 {
                     return (Operation::Delete { quota }, 5 * SECOND);
                 }
-                return (Operation::create(quota, limit), 5 * SECOND);
+                return (creation(&quota, limit), 5 * SECOND);
             }
             // A quota that some clients ask for before it exists.
             30..=34 => {
                 let quota = self.late(world.now());
                 let limit = 40 + i64::from(self.rng.one_in(3));
-                return (Operation::create(quota, limit), 5 * SECOND);
+                return (creation(&quota, limit), 5 * SECOND);
             }
             35..=54 => {
                 let quota = self.late(world.now());

@@ -3,11 +3,19 @@
 //!
 //! Σ tokens + Σ (granted − taken back) + Σ changes decided and not applied + Σ (given − received) = limit + excess
 //!
+//! A round among a subset is no instance: its value is known from the sites that accepted it, and the sites that applied it say so. Once
+//! a living member has applied it, its row counts for each of the others. A row of a member that was lost before it applied it counts as
+//! lost; and if nobody alive applied the round, so does what a lost member had gained or given by it.
+//!
 //! Tokens that are set aside are among a site's tokens, so they count once. A site that is down counts with what its
 //! disk has. The tokens of a lost incarnation, and gifts from it and to it that never arrived, stay in the sum until they are reclaimed;
 //! never more is reclaimed than is lost, if operators tell the truth.
 
 use super::agreement::Decisions;
+use std::collections::BTreeMap;
+
+use slackline_core::avantan::Row;
+use slackline_core::avantan::subset::Key;
 use slackline_core::id::{Incarnation, SiteId};
 
 /// The invariant's name.
@@ -38,6 +46,17 @@ pub struct Account {
     pub given: Vec<(usize, Incarnation, u128)>,
     /// Totals received, by the donor's position and incarnation.
     pub received: Vec<(usize, Incarnation, u128)>,
+    /// The rounds among subsets that were applied, in turn, and whether for the worse.
+    pub moved: Vec<(Key, bool)>,
+    /// The round among a subset whose value it has accepted, and not applied.
+    pub open: Option<Key>,
+}
+
+impl Account {
+    /// How a round among a subset was applied here, if it was: true for the worse.
+    pub fn has_applied(&self, key: Key) -> Option<bool> {
+        self.moved.iter().find(|(moved, _)| *moved == key).map(|(_, worse)| *worse)
+    }
 }
 
 /// Where a quota's tokens are.
@@ -57,6 +76,7 @@ pub struct Sums {
 /// and `members` are the sites by position.
 pub fn sum(
     decisions: &Decisions,
+    values: &BTreeMap<Key, Vec<Row>>,
     accounts: &[&Account],
     members: &[SiteId],
     is_live: impl Fn(&Account) -> bool,
@@ -123,9 +143,59 @@ pub fn sum(
             sums.lost += tokens;
         }
     }
+    let of_generation = values.iter().filter(|(key, _)| key.generation == newest.generation);
+    for (key, rows) in of_generation {
+        let (tokens, lost) = moved(*key, rows, accounts, &is_live)?;
+        sums.tokens += tokens;
+        sums.lost += lost;
+    }
+
     // What was brought back is a running total, modulo 2⁶⁴; what is left is less than that.
     sums.lost = i128::from((sums.lost as i64).wrapping_sub(brought));
     Ok(Some((all, sums)))
+}
+
+/// What a round among a subset adds to what its members' accounts show: what is decided for living ones and not applied yet, and what is
+/// booked on the lost.
+fn moved(
+    key: Key,
+    rows: &[Row],
+    accounts: &[&Account],
+    is_live: &impl Fn(&Account) -> bool,
+) -> Result<(i128, i128), String> {
+    let member = |row: &Row| accounts.iter().find(|a| a.site == row.site && a.incarnation == row.incarnation);
+    let members: Vec<(&Row, Option<&&Account>)> = rows.iter().map(|row| (row, member(row))).collect();
+    let alive = |account: &Option<&&Account>| account.is_some_and(|account| is_live(account));
+    let change = |row: &Row, worse: bool| {
+        let change = i128::from(row.after) - i128::from(row.before);
+        if worse { change.min(0) } else { change }
+    };
+
+    let mut ends = members.iter().filter(|(_, a)| alive(a)).filter_map(|(_, a)| a.as_ref()?.has_applied(key));
+    let outcome = ends.next();
+    if ends.any(|worse| Some(worse) != outcome) {
+        return Err(format!("living members have applied {key:?} differently"));
+    }
+    let (mut pending, mut booked, mut applied) = (0, 0, 0);
+    for (row, account) in &members {
+        let own = account.as_ref().and_then(|account| account.has_applied(key));
+        applied += own.map_or(0, |worse| change(row, worse));
+        match (outcome, own) {
+            (Some(worse), None) if alive(account) => {
+                let is_open = account.is_some_and(|account| account.open == Some(key));
+                pending += if is_open { change(row, worse) } else { 0 };
+            }
+            (Some(_), None) => booked += change(row, false),
+            (None, Some(worse)) => booked -= change(row, worse),
+            _ => {}
+        }
+    }
+
+    // For the worse: only where two members are lost, and what nobody gained is lost with them.
+    if outcome == Some(true) {
+        booked = -applied - pending;
+    }
+    Ok((pending, booked))
 }
 
 /// Returns true if the tokens add up to the limit, what is in excess of it included.
@@ -148,7 +218,7 @@ pub fn check(limit: i64, sums: Sums) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use slackline_core::avantan::{Row, Settled, Table};
+    use slackline_core::avantan::{Settled, Table};
 
     fn site(region: u16) -> SiteId {
         SiteId::new(region, 0)
@@ -178,7 +248,8 @@ mod tests {
     }
 
     fn judge(accounts: &[&Account]) -> Result<(), String> {
-        let (limit, sums) = sum(&decisions(), accounts, &[site(0), site(1)], |_| true)?.expect("it exists");
+        let (limit, sums) =
+            sum(&decisions(), &BTreeMap::new(), accounts, &[site(0), site(1)], |_| true)?.expect("it exists");
         check(limit, sums)
     }
 
