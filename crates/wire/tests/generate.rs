@@ -469,7 +469,7 @@ impl Generator {
             2 => Refusal::InvalidAmount,
             3 => Refusal::InvalidName,
             4 => Refusal::LimitDiffers { limit: self.amount() },
-            24 => Refusal::AgreementDiffers { agreement: self.agreement() },
+            26 => Refusal::AgreementDiffers { agreement: self.agreement() },
             5 => Refusal::AboveOut { at_most: self.amount() },
             6 => Refusal::UnknownGrant,
             7 => Refusal::QuotaDeleted,

@@ -205,6 +205,7 @@ fn largest_batch_fits_a_message() {
         hold_us: u64::MAX,
         grant: None,
         agreement: v1::Agreement::Any.into(),
+        refill_millionths: u64::MAX,
         wait: true,
         transaction: None,
         lost: vec![v1::LostIncarnation { site: Some(site), incarnation: u32::MAX }; 64],

@@ -29,6 +29,7 @@ impl Quotas {
         let Some(at) = self.position(quota).filter(|_| !self.is_frozen(quota)) else {
             return answer_of_unknown(turn, from, quota, message);
         };
+        self.refill(&turn.here, at);
         let offer = self.offer(&turn.here, at);
         self.step_subset(turn, at, |subset| {
             subset.handle(from, message, |_| offer);
@@ -47,6 +48,7 @@ impl Quotas {
 
     /// Leads a round, if the share is in none.
     pub(super) fn lead_subset(&mut self, turn: &mut Turn, at: usize, cause: Cause) {
+        self.refill(&turn.here, at);
         let offer = self.offer(&turn.here, at);
         let quota = &mut self.list[at];
         if quota.avantan.share.part().is_some() || quota.avantan.share.is_offered() {
