@@ -6,7 +6,6 @@
 //! not possible, the answer is unknown. One refusal may not be recorded yet: that of a new operation by a site whose disk has
 //! no room ([`Refusal::is_recorded`]).
 
-use crate::avantan::Charter;
 pub use crate::bounds::NAME_BYTES;
 use crate::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId, SiteSet};
 use crate::object::trace::Trace;
@@ -44,6 +43,16 @@ pub enum Agreement {
     Majority,
     /// By rounds among any sites that answer, without a majority. What changes the quota itself takes the majority all the same.
     Any,
+}
+
+/// What a quota is besides its limit: agreed on when it is created, and the same for as long as it exists.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Charter {
+    /// How its tokens move.
+    pub agreement: Agreement,
+    /// The speed at which what is spent comes back by itself, in millionths of a token a second, over all sites; zero if it is given
+    /// back by those who have it.
+    pub refill: u64,
 }
 
 /// What may be done to quotas and objects.

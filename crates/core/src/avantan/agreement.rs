@@ -6,7 +6,8 @@ use super::member::Membership;
 use super::message::{Message, Report, Scope};
 use super::state::{Round, Share, Table, Unfit};
 use super::subset::rounds as subset;
-use super::value::{Ballot, Charter, Lifecycle, Line, Row, Value};
+use super::value::{Ballot, Lifecycle, Line, Row, Value};
+use crate::api::Charter;
 use crate::id::{Incarnation, SiteId};
 
 /// Why a round is led.

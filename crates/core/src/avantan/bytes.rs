@@ -1,8 +1,8 @@
 //! The parts of a share's row on storage that both kinds of rounds have.
 
 use super::amount::Amount;
-use super::value::{Ballot, Charter, Lifecycle, Row, Value};
-use crate::api::Agreement;
+use super::value::{Ballot, Lifecycle, Row, Value};
+use crate::api::{Agreement, Charter};
 use crate::codec::{Cursor, Malformed, put_u64};
 use crate::id::{Incarnation, SiteId};
 

@@ -63,7 +63,7 @@ pub mod subset;
 mod tokens;
 mod value;
 
-pub use crate::api::Agreement;
+pub use crate::api::{Agreement, Charter};
 pub use agreement::{Avantan, Intent, Offer, Role, Step};
 pub use amount::{Accounts, Amount};
 pub use clearance::{Clearance, Heard, NoVote};
@@ -72,4 +72,4 @@ pub use member::{Membership, Sight};
 pub use message::{Message, Report, Scope};
 pub use reallocate::reallocate;
 pub use state::{Reclaimed, Round, Settled, Share, Table, Unfit};
-pub use value::{Ballot, Charter, Lifecycle, Line, Row, Value};
+pub use value::{Ballot, Lifecycle, Line, Row, Value};

@@ -4,7 +4,8 @@ use super::amount::Amount;
 use super::bytes::{put_ballot, put_row, put_site, put_value, read_ballot, read_row, read_site, read_value};
 use super::member::{Membership, Sight};
 use super::subset::record::{Part, Record};
-use super::value::{Ballot, Charter, Lifecycle, Line, Row, Value};
+use super::value::{Ballot, Lifecycle, Line, Row, Value};
+use crate::api::Charter;
 use crate::codec::{Cursor, Malformed, put_u64};
 use crate::id::{Incarnation, SiteId};
 

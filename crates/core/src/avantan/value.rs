@@ -1,6 +1,6 @@
 //! What sites offer to a round and what it agrees on, and the ballots by which it does.
 
-use crate::api::Agreement;
+use crate::api::Charter;
 use crate::id::{Incarnation, SiteId};
 
 /// Orders the attempts within one instance.
@@ -56,16 +56,6 @@ pub struct Row<A = i64> {
     pub kept: A,
     /// What was given less what was received, as reported ([`Line::away`]); it tells the others, and changes nothing.
     pub away: A,
-}
-
-/// What is agreed on about an entity when it is created, and stays as it is while the generation lasts.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Charter {
-    /// How its shares move.
-    pub agreement: Agreement,
-    /// The speed at which what is spent comes back by itself, in millionths of a token a second, over all sites; zero if it is given
-    /// back by those who have it.
-    pub refill: u64,
 }
 
 /// What a round does to the entity itself.
