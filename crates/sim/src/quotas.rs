@@ -40,10 +40,10 @@ pub(crate) const KINDS: [Kind; 8] = [
 ];
 
 /// A quota that refills, beside them: nobody holds what it grants. One that is empty is full again in this many seconds.
-pub(crate) const METER: Kind = Kind { name: "meter", limit: 60, most: 7, weight: 0, open: 0, timed: 0, held: 0 };
+pub(crate) const METER: Kind = Kind { name: "meter", limit: 24, most: 5, weight: 0, open: 0, timed: 0, held: 0 };
 
 /// The rate at which it refills, in millionths of a token a second. No number of sites divides it.
-pub(crate) const METER_REFILL: u64 = 12_000_001;
+pub(crate) const METER_REFILL: u64 = 3_000_001;
 
 /// The position of the quota that only the clients of one region want at a time.
 pub(crate) const SKEWED: usize = 3;
