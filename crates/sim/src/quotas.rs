@@ -39,7 +39,7 @@ pub(crate) const KINDS: [Kind; 8] = [
     Kind { name: "ready", limit: 120, most: 9, weight: 12, open: 10, timed: 10, held: 2_000 },
 ];
 
-/// A quota that refills, beside them: nobody holds what it grants. One that is empty is full again in this many seconds.
+/// A quota that refills, beside them: nobody holds what it grants. Clients ask for more than its rate.
 pub(crate) const METER: Kind = Kind { name: "meter", limit: 24, most: 5, weight: 0, open: 0, timed: 0, held: 0 };
 
 /// The rate at which it refills, in millionths of a token a second. No number of sites divides it.
