@@ -771,13 +771,9 @@ pub fn digest(operation: &Operation) -> u64 {
             mix(*micros);
         }
         Operation::Create { quota, limit, agreement } => {
-            mix(4);
+            mix(if *agreement == Agreement::Any { 10 } else { 4 });
             text(quota, &mut mix);
             mix(*limit as u64);
-            // That of a quota by the majority has the digest that it always had.
-            if *agreement != Agreement::Majority {
-                mix(1);
-            }
         }
         Operation::Delete { quota } => {
             mix(5);

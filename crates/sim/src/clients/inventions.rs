@@ -15,7 +15,8 @@ impl Simulation {
         let timeouts = [30 * MILLISECOND, 300 * MILLISECOND, SECOND, 2 * SECOND, 5 * SECOND];
         let timeout = timeouts[self.rng.below(5) as usize];
         let name = |kind: &Kind| kind.name.to_owned();
-        let any = KINDS[self.rng.below(7) as usize];
+        let create = |quota: String, limit| Operation::Create { agreement: agreement_of(&quota), quota, limit };
+        let any = KINDS[self.rng.below(KINDS.len() as u64) as usize];
         let fleeting = KINDS[FLEETING];
 
         let operation = match self.rng.below(1000) {
@@ -31,16 +32,12 @@ impl Simulation {
                 }
             }
             // A creation of what exists, with its limit and with another.
-            4..=5 => Operation::Create { quota: name(&PLENTY), limit: PLENTY.limit, agreement: Agreement::Majority },
-            6 => Operation::Create { quota: name(&PLENTY), limit: 5, agreement: Agreement::Majority },
+            4..=5 => create(name(&PLENTY), PLENTY.limit),
+            6 => create(name(&PLENTY), 5),
             7 => Operation::Create { quota: name(&PLENTY), limit: PLENTY.limit, agreement: Agreement::Any },
             // A name, and limits, that no quota can have.
-            8 => Operation::Create { quota: "a\nb".to_owned(), limit: 5, agreement: Agreement::Majority },
-            9 => Operation::Create {
-                quota: name(&fleeting),
-                limit: -(self.rng.below(3) as i64),
-                agreement: Agreement::Majority,
-            },
+            8 => create("a\nb".to_owned(), 5),
+            9 => create(name(&fleeting), -(self.rng.below(3) as i64)),
             // A quota that does not exist, amounts that nobody can hold, and a hold that is over before it begins.
             10..=11 => {
                 let quota = ["nobody", "", "ghost"][self.rng.below(3) as usize].to_owned();
@@ -65,15 +62,13 @@ impl Simulation {
                 if quota != fleeting.name && world.now() % PASSING > PASSING / 2 {
                     return (Operation::Delete { quota }, 5 * SECOND);
                 }
-                let agreement = agreement_of(&quota);
-                return (Operation::Create { quota, limit, agreement }, 5 * SECOND);
+                return (create(quota, limit), 5 * SECOND);
             }
             // A quota that some clients ask for before it exists.
             30..=34 => {
                 let quota = self.late(world.now());
                 let limit = 40 + i64::from(self.rng.one_in(3));
-                let agreement = agreement_of(&quota);
-                return (Operation::Create { quota, limit, agreement }, 5 * SECOND);
+                return (create(quota, limit), 5 * SECOND);
             }
             35..=54 => {
                 let quota = self.late(world.now());
