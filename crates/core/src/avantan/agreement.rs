@@ -5,7 +5,7 @@ use super::amount::Amount;
 use super::member::Membership;
 use super::message::{Message, Report, Scope};
 use super::state::{Round, Share, Table, Unfit};
-use super::subset::rounds as subset;
+use super::subset::role as subset;
 use super::value::{Ballot, Lifecycle, Line, Row, Value};
 use crate::api::Charter;
 use crate::id::{Incarnation, SiteId};

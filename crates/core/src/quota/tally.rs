@@ -52,10 +52,8 @@ pub fn count(
     let most = sum(second, &acquired) - sum(first, &released);
 
     // Nothing is under way between sites: then tokens account for all that is not in use.
-    let settled = missing.is_empty()
-        && second.iter().flatten().all(|tally| !tally.in_round && tally.applied == newest.applied)
-        && have_rounds_ended(second)
-        && have_gifts_arrived(second, incarnations);
+    let settled =
+        missing.is_empty() && have_rounds_ended(second, newest.applied) && have_gifts_arrived(second, incarnations);
     let tokens = sum(second, &|tally| i128::from(tally.tokens));
     let net = sum(second, &acquired) - sum(second, &released);
     let reborn = incarnations.iter().any(|incarnation| incarnation.0 > 1);
@@ -105,15 +103,17 @@ pub fn count(
     })
 }
 
-/// True if any two members have applied the same rounds among subsets that name both. The readings are of different moments: one may be
+/// True if no member is in a round, all have applied every instance, and any two the same rounds among subsets that name both. The readings are of different moments: one may be
 /// of before such a round, and the other of after.
-fn have_rounds_ended(tallies: &[Option<Tally>]) -> bool {
+fn have_rounds_ended(tallies: &[Option<Tally>], applied: u64) -> bool {
+    let at_rest = tallies.iter().flatten().all(|tally| !tally.in_round && tally.applied == applied);
     let with = |one: usize, other: usize| {
         let tally = tallies[one].as_ref();
         tally.and_then(|tally| tally.rounds.get(other).copied()).unwrap_or(0)
     };
     let members = 0..tallies.len();
-    members.clone().all(|one| members.clone().all(|other| one == other || with(one, other) == with(other, one)))
+    let is_alike = |one, other| one == other || with(one, other) == with(other, one);
+    at_rest && members.clone().all(|one| members.clone().all(|other| is_alike(one, other)))
 }
 
 /// True if all that members have given to present incarnations was received there, by tallies of all members.

@@ -16,7 +16,7 @@ impl Simulation {
         let timeouts = [30 * MILLISECOND, 300 * MILLISECOND, SECOND, 2 * SECOND, 5 * SECOND];
         let timeout = timeouts[self.rng.below(5) as usize];
         let name = |kind: &Kind| kind.name.to_owned();
-        let any = KINDS[self.rng.below(7) as usize];
+        let any = KINDS[self.rng.below(KINDS.len() as u64) as usize];
         let fleeting = KINDS[FLEETING];
 
         let operation = match self.rng.below(1000) {

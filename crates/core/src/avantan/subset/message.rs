@@ -1,6 +1,6 @@
 //! What sites say to each other in a round among a subset.
 
-use crate::avantan::value::{Line, Row};
+use super::super::value::{Line, Row};
 use crate::id::{Incarnation, SiteId};
 
 /// The name of a round among a subset. No two rounds of an entity have the same.

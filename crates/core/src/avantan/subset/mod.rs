@@ -73,6 +73,7 @@ pub(super) mod known;
 pub(super) mod message;
 pub(super) mod pace;
 pub(super) mod record;
+pub(super) mod role;
 pub(super) mod rounds;
 
 #[cfg(test)]
@@ -82,4 +83,5 @@ pub use known::Known;
 pub use message::{Key, Message};
 pub use pace::Pace;
 pub use record::{Outcome, Part, Record};
-pub use rounds::{Role, Step, Subset, Vote};
+pub use role::{Role, Vote};
+pub use rounds::{Step, Subset};

@@ -10,9 +10,10 @@
 //!
 //! No time here is needed for safety.
 
-use super::rounds::{Role, Subset};
-use crate::avantan::amount::Amount;
-use crate::avantan::leader::Moment;
+use super::super::amount::Amount;
+use super::super::leader::Moment;
+use super::role::Role;
+use super::rounds::Subset;
 use crate::clock::{MILLISECOND, SECOND};
 use crate::stats::Rng;
 

@@ -1,9 +1,9 @@
 //! What a site keeps of an entity's rounds among subsets, and its part of the share's row on storage.
 
+use super::super::amount::Amount;
+use super::super::bytes::{put_row, put_site, read_row, read_site};
+use super::super::value::Row;
 use super::message::Key;
-use crate::avantan::amount::Amount;
-use crate::avantan::bytes::{put_row, put_site, read_row, read_site};
-use crate::avantan::value::Row;
 use crate::codec::{Cursor, Malformed, put_u64};
 use crate::id::{Incarnation, SiteId};
 
@@ -83,7 +83,7 @@ impl<A: Amount> Record<A> {
     }
 
     /// Appends it to a row.
-    pub(in crate::avantan) fn encode(&self, out: &mut Vec<u8>) {
+    pub fn encode(&self, out: &mut Vec<u8>) {
         put_u64(out, self.seen.len() as u64);
         for (site, incarnation, sequence) in &self.seen {
             put_site(out, *site);
@@ -109,7 +109,7 @@ impl<A: Amount> Record<A> {
     }
 
     /// Reads what [`Record::encode`] wrote.
-    pub(in crate::avantan) fn decode(cursor: &mut Cursor) -> Result<Self, Malformed> {
+    pub fn decode(cursor: &mut Cursor) -> Result<Self, Malformed> {
         let seen = (0..cursor.u64()?)
             .map(|_| Ok((read_site(cursor)?, Incarnation(cursor.u32()?), cursor.u64()?)))
             .collect::<Result<_, Malformed>>()?;

@@ -1,45 +1,15 @@
 //! One entity's rounds among subsets at one site. The rules are in the essay of [`super`].
 
+use super::super::agreement::{Avantan, Offer};
+use super::super::amount::Amount;
+use super::super::member::Membership;
+use super::super::state::Share;
+use super::super::value::{Line, Row};
 use super::known::Known;
 use super::message::{Key, Message};
 use super::record::Part;
-use crate::avantan::agreement::{Avantan, Offer};
-use crate::avantan::amount::Amount;
-use crate::avantan::member::Membership;
-use crate::avantan::state::Share;
-use crate::avantan::value::{Line, Row};
+use super::role::{Role, Vote};
 use crate::id::{Incarnation, SiteId};
-
-/// What the site does in the round that it is in. Volatile: a restart is idle, though it may still be in the round.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Role<A = i64> {
-    /// Nothing of its own under way.
-    #[default]
-    Idle,
-    /// Asking for reports; it leads the round.
-    Electing {
-        /// The lines that came in, its own first, one for each site.
-        reports: Vec<Line<A>>,
-        /// The sites that do not join.
-        busy: Vec<SiteId>,
-        /// True if nobody keeps anything out of the offer.
-        gathers: bool,
-    },
-    /// Asking the members of the value that it has accepted for their votes; it leads the round, or recovers it.
-    Collecting {
-        /// The answers that came in, one for each member.
-        votes: Vec<Vote>,
-    },
-}
-
-/// A member's answer to [`Message::Accept`].
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Vote {
-    /// The member.
-    pub site: SiteId,
-    /// The members that it has said to know to be dead.
-    pub dead: Vec<SiteId>,
-}
 
 /// What a step did, for the caller to persist and to send.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
