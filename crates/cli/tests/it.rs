@@ -304,6 +304,10 @@ fn dev_cluster_serves_quotas_end_to_end() {
     assert!(other.status == 1 && other.stderr.contains("5000"), "{other:?}");
     let other = cluster.run(&["quota", "create", "gpus", "--limit", "6", "--json"]).json();
     assert_eq!((&other["reason"], &other["limit"]), (&json!("limit_differs"), &json!(5000)));
+    let other = cluster.run(&["quota", "create", "gpus", "--limit", "5000", "--agreement", "any", "--json"]).json();
+    assert_eq!((&other["reason"], &other["agreement"]), (&json!("agreement_differs"), &json!("majority")));
+    let other = cluster.run(&["quota", "create", "gpus", "--limit", "5000", "--agreement", "most"]);
+    assert!(other.status == 2 && other.stderr.contains("an agreement is `majority` or `any`, not `most`"), "{other:?}");
 
     let granted = cluster.run(&["quota", "acquire", "gpus", "3", "--site", "eu", "--json"]).json();
     assert_eq!((&granted["site"], &granted["amount"]), (&json!("eu"), &json!(3)));
@@ -312,6 +316,7 @@ fn dev_cluster_serves_quotas_end_to_end() {
     assert!(granted["fence"]["number"].as_u64().expect("a fence") > 0);
     let shown = eventually("in use is exact", || show(&cluster), |shown| shown["in_use"] == json!(3));
     assert_eq!((&shown["name"], &shown["limit"]), (&json!("gpus"), &json!(5000)));
+    assert_eq!(shown["agreement"], json!("majority"));
     assert_eq!(tokens(&shown), 4997);
     assert_eq!(shown["missing"], json!([]));
     for key in ["local", "rebalances", "gifts"] {

@@ -631,8 +631,9 @@ fn shown_text(shown: &Shown) -> String {
         None => format!("{} to {}", shown.in_use.min, shown.in_use.max),
     };
 
-    let mut text =
-        headed(&shown.name, &format!("{in_use} of {} in use{}", shown.limit, refill_text(shown.refill)), shown.excess);
+    let by = if shown.agreement == Agreement::Any { ", agreement any" } else { "" };
+    let about = format!("{in_use} of {} in use{by}{}", shown.limit, refill_text(shown.refill));
+    let mut text = headed(&shown.name, &about, shown.excess);
     let mut table = Table::new(&["SITE", "#TOKENS", "#SET ASIDE", "#INCARNATION"]);
     for site in &shown.sites {
         let cells = [site.tokens.to_string(), site.set_aside.to_string(), site.incarnation.0.to_string()];
