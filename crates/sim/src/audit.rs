@@ -106,10 +106,12 @@ impl Simulation {
             return false;
         }
 
-        // What moves tokens for longer than that does not come to rest at all.
-        if !self.note_rest(world) && world.now() < self.audit.resting_until + RESTLESS {
+        // What moves tokens for longer than that, counted from the last task, does not come to rest at all.
+        let idle_since = *self.audit.idle_since.get_or_insert(world.now());
+        if !self.note_rest(world) && world.now() < idle_since + RESTLESS {
             return false;
         }
+        self.audit.idle_since = None;
         self.look_at_rest(world);
 
         if self.audit.step == Step::Counts {

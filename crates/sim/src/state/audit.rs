@@ -41,6 +41,8 @@ pub(crate) struct Audit {
     pub(crate) healed_at: u64,
     /// The cluster is left alone before this.
     pub(crate) resting_until: u64,
+    /// When the last task ended; none while there are tasks.
+    pub(crate) idle_since: Option<u64>,
     /// What comes after the last of these.
     pub(crate) step: Step,
     /// What is to be done; the next task last.
