@@ -50,7 +50,9 @@ fn quota_that_refills_grants_its_limit_and_then_its_rate_where_demand_is() {
     assert_eq!((shown.in_use_min, shown.in_use_max, shown.refill), (0, 0, 12_000_000));
     assert!(granted(&cluster.done(2, acquire(30))));
     let more = cluster.done(2, acquire(30));
-    let Outcome::Refused(Refusal::Exhausted { retry_after: Some(after), .. }) = more else { panic!("{more:?}") };
+    let Outcome::Refused(Refusal::Exhausted { retry_after: Some(after), .. }) = more else {
+        panic!("the bucket is empty: {more:?}")
+    };
     assert!((1_500..=2_500).contains(&after), "30 tokens at 12 a second, in milliseconds: {after}");
 }
 
