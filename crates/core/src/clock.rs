@@ -157,7 +157,7 @@ mod tests {
         let mut slower = Slower::new(start);
         let later = |wall: i64, mono: u64| Now { wall: start.wall + wall, mono: start.mono + mono };
         assert_eq!(slower.advance(later(4_000, 4_000)), 0, "a step is longer");
-        assert_eq!(slower.advance(later(9_000, 10_000)), 9_000);
+        assert_eq!(slower.advance(later(9_000, 10_000)), 9_000, "the slower clock counts");
         assert_eq!(slower.advance(later(3_600_000_000, 20_000)), 19_000, "the wall clock was set an hour forward");
         assert_eq!(slower.advance(later(40_000, 30_000)), 19_000, "and back");
         assert_eq!(slower.advance(later(50_000, 90_000)), 29_000);

@@ -110,7 +110,7 @@ struct Create {
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = amount)]
     limit: i64,
     /// The tokens that come back by themselves, and in which time, over all sites
-    #[arg(long, value_name = "TOKENS/TIME", value_parser = refill)]
+    #[arg(long, value_name = "TOKENS/TIME", allow_hyphen_values = true, value_parser = refill)]
     refill: Option<Refill>,
     /// How tokens move between sites: by rounds of the majority, or among any sites that answer, also where they are cut off from the
     /// majority
