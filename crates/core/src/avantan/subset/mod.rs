@@ -1,4 +1,4 @@
-//! Rounds among a subset of the sites: the paper's Avantan[*]. They move shares without a majority.
+//! Rounds among a subset of the sites: the paper's Avantan\[\*\]. They move shares without a majority.
 //!
 //! A site that runs short asks all others. Those that answer first are the **members** of the round's value; the rest go on. The
 //! value is an atomic commitment among its members: it is decided if and only if all have accepted it, and a member that has not

@@ -25,7 +25,7 @@ pub enum Role<A = i64> {
     },
 }
 
-/// A member's answer to [`Message::Accept`].
+/// A member's answer to `Message::Accept`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Vote {
     /// The member.
