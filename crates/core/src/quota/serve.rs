@@ -454,6 +454,8 @@ impl Quotas {
     /// Grants what now fits to requests that wait, in the order of their arrival; a large one does not hold up the small
     /// ones behind it, because what it waits for comes by a round that has its need, unless it stays in line.
     pub(super) fn serve(&mut self, turn: &mut Turn, at: usize) {
+        // Before anything is granted: the time until now is not that of what is granted now.
+        self.refill(&turn.here, at);
         loop {
             let Quota { avantan, activity: Some(activity), .. } = &mut self.list[at] else { return };
             if avantan.share.table.limit.is_none() {

@@ -345,7 +345,6 @@ impl Quotas {
         }
         if self.list[at].refills() {
             // What was refilled is for those who wait here, before it is for others.
-            self.refill(&turn.here, at);
             self.serve(turn, at);
             self.hand_over(turn, at);
         }

@@ -56,6 +56,22 @@ fn quota_that_refills_grants_its_limit_and_then_its_rate_where_demand_is() {
     assert!((1_500..=2_500).contains(&after), "30 tokens at 12 a second, in milliseconds: {after}");
 }
 
+/// The time for which it waited for tokens of other sites, with nothing to refill here, is not that of what it is granted.
+#[test]
+fn quota_that_refills_begins_to_refill_when_what_waited_is_granted() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(3_000, 3_000));
+    let all = cluster.submit(0, acquire(3_000));
+    while cluster.outcome(0, all).is_none() {
+        cluster.run(MILLISECOND);
+    }
+    assert!(cluster.outcome(0, all).is_some_and(|outcome| granted(&outcome)));
+    let more = cluster.submit(0, acquire(3_000));
+    assert_eq!(cluster.outcome(0, more), None);
+    let refilled = cluster.tokens(0, "gpus");
+    assert!(refilled <= 10, "a thousand a second, and it was granted just now: {refilled}");
+}
+
 #[test]
 fn quota_that_refills_serves_those_in_line_as_it_refills() {
     let mut cluster = Cluster::new(3);
