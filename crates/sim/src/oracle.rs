@@ -402,6 +402,12 @@ impl Oracle {
         self.sites[site].present
     }
 
+    /// Returns the newest incarnation that the site has had, which may be lost.
+    pub(crate) fn newest_incarnation(&self, site: usize) -> Incarnation {
+        let lost = self.lost.range((site, Incarnation(0))..=(site, Incarnation(u32::MAX))).next_back();
+        lost.map_or(self.sites[site].present, |(_, lost)| self.sites[site].present.max(*lost))
+    }
+
     /// Returns true if the session has an outcome durably that its client still cares about.
     pub(crate) fn recorded(&self, site: usize, incarnation: Incarnation, session: SessionId, low: u64) -> bool {
         let ops = self.sessions.get(&(site, incarnation, session));

@@ -53,14 +53,16 @@ impl Amount for i64 {
         Some((before - paid, (over - paid).try_into().ok()?))
     }
 
-    /// Each part is modulo 2⁶⁴, and so is what is lost.
+    /// What is there and under way is counted modulo 2⁶⁴ by each site, and comes to no less than nothing and no more than all. What was spent
+    /// has no such bounds, so it is counted out: else a word might be taken that brings back what is in use.
     fn account(all: i128, lines: &[Line]) -> Option<Accounts<Self>> {
-        let (mut there, mut spent) = (0i64, 0i64);
+        let (mut there, mut spent) = (0i64, 0i128);
         for line in lines {
-            spent = spent.wrapping_add(line.used?);
+            spent += i128::from(line.used?);
             there = [line.held, line.kept, line.away].into_iter().fold(there, i64::wrapping_add);
         }
-        Some(Accounts { lost: (all as i64).wrapping_sub(there).wrapping_sub(spent), spent })
+        let lost = all - i128::from(there) - spent;
+        Some(Accounts { lost: lost.try_into().ok()?, spent: spent.try_into().ok()? })
     }
 
     fn encode(self, out: &mut Vec<u8>) {

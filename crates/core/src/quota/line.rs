@@ -14,7 +14,7 @@ use crate::clock::Now;
 use crate::turn::Ticket;
 
 /// A request that came this many judged rounds ago is not hoped for any longer.
-const ROUNDS: usize = 4;
+pub(super) const ROUNDS: usize = 4;
 
 /// A request that waits for tokens.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +52,7 @@ pub(super) struct Line {
     next_arrival: u64,
     /// Requests that arrived before this one were counted in the line that was last reported to a round.
     offered: u64,
-    /// What `offered` was in the last rounds that were judged, at most [`ROUNDS`] of them, the newest last: a request has been
+    /// What `offered` was in the last rounds that were judged, as many as a request is given, the newest last: a request has been
     /// in as many rounds as there are numbers above its own.
     judged: VecDeque<u64>,
 }
@@ -191,9 +191,9 @@ impl Line {
 
     /// Judges the round that was told last: takes out, in the order of arrival, those that were counted in it and are hopeless,
     /// because they want more than may be hoped for (`small` hopes for requests of up to `large`, `all` for larger ones), or
-    /// because this was the last round that they are given. Also tells whether one is left that wants more than `small`. Those that
-    /// stay are not judged.
-    pub(super) fn judge(&mut self, large: i64, small: i64, all: i64) -> (Vec<Waiting>, bool) {
+    /// because this was the last of the `rounds` that they are given. Also tells whether one is left that wants more than `small`.
+    /// Those that stay are not judged.
+    pub(super) fn judge(&mut self, large: i64, small: i64, all: i64, rounds: usize) -> (Vec<Waiting>, bool) {
         // What those need that stay is not for the ones behind them.
         let is_behind = self.requests.keys().next() == self.staying.first();
         let less = |hoped: i64| if is_behind { (i128::from(hoped) - self.saved).max(0) as i64 } else { hoped };
@@ -203,7 +203,7 @@ impl Line {
 
         // However much may be under way, a request is not kept waiting for it in round after round.
         let mut hopeless = BTreeSet::new();
-        if self.judged.len() == ROUNDS {
+        if self.judged.len() >= rounds {
             let last = self.judged.pop_front().expect("there are some");
             hopeless.extend(self.requests.range(..last).map(|(arrival, _)| *arrival));
         }
@@ -403,7 +403,7 @@ mod tests {
                     _ => {
                         let (large, small) = (rng.below(40) as i64, rng.below(40) as i64);
                         let all = if rng.below(3) == 0 { i64::MAX } else { small + rng.below(9) as i64 };
-                        let (refused, waits) = line.judge(large, small, all);
+                        let (refused, waits) = line.judge(large, small, all, ROUNDS);
                         let refused: Vec<u64> = refused.iter().map(|request| request.ticket.sequence).collect();
                         assert_eq!((refused, waits), plain.judge(large, small, all), "seed {seed}, step {step}");
                     }

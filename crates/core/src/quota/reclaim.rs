@@ -152,9 +152,9 @@ impl Quota {
             let is_own = position == here.position;
             table.recorded(*site) == if is_own { here.site.incarnation } else { here.peers[position].incarnation }
         });
-        // Modulo 2⁶⁴, as the line has it.
-        is_agreed.then(|| {
-            (self.counters.acquired.wrapping_sub(self.counters.released) as i64).wrapping_add(self.carried(here))
-        })
+        // Books that a line has no room for are told of by none: cut off, they would be others.
+        let net =
+            i128::try_from(self.counters.acquired).ok()?.checked_sub(i128::try_from(self.counters.released).ok()?)?;
+        net.checked_add(i128::from(self.carried(here)))?.try_into().ok().filter(|_| is_agreed)
     }
 }

@@ -13,6 +13,7 @@
 use std::collections::VecDeque;
 
 use super::book::{Place, Quotas, RELAXED_TICK, SECOND_LOOK, TICK};
+use super::line::ROUNDS;
 use super::one::{Admin, Dirty};
 use super::serve::created;
 use crate::api::{Outcome, Refusal, UnknownReason};
@@ -686,6 +687,9 @@ impl Quotas {
     pub(super) fn judge_waiting(&mut self, turn: &mut Turn, at: usize, asked: SiteSet, away: i64) {
         let quota = &mut self.list[at];
         let free = quota.avantan.share.free().max(0);
+
+        // A round among a subset takes in whom it finds in no other one, and may leave out who has what is missing.
+        let rounds = if quota.is_any() { 2 * ROUNDS } else { ROUNDS };
         let Some(activity) = &mut quota.activity else { return };
         let reachable = activity.known_free(turn.here.position).saturating_add(free);
 
@@ -700,7 +704,7 @@ impl Quotas {
         };
 
         // A small one would have to be lucky; those behind it in the line should not wait for that.
-        let (refused, waits) = activity.waiting.judge(large, reachable, hoped_for_by_large);
+        let (refused, waits) = activity.waiting.judge(large, reachable, hoped_for_by_large, rounds);
         if !refused.is_empty() || activity.waiting.has_staying() {
             // For those that stay in line it is tried again, ever more seldom; what comes back meanwhile comes by gifts. The same round
             // was in vain elsewhere, too: not all begin again at once.

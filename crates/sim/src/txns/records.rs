@@ -16,7 +16,8 @@ impl Simulation {
         let Record { label, invoked, homes, mut ops, blind } = record;
         let mut apart = Vec::new();
         for (home, object, blind) in blind {
-            let present = self.oracle.incarnation(home);
+            let first = homes[home];
+            let present = self.oracle.newest_incarnation(home).max(first);
             let op = |history: &mut History, incarnation| {
                 let key = history.key(&name(&object, home as u16, incarnation));
                 match blind {
@@ -26,11 +27,11 @@ impl Simulation {
                     Blind::Insert(element) => Op::Insert { prefix: key, element },
                 }
             };
-            if present == homes[home] {
+            if present == first {
                 ops.push(op(&mut self.txns.history, present));
             } else {
-                // Nobody knows which incarnation it met.
-                for incarnation in homes[home].0..=present.max(homes[home]).0 {
+                // Nobody knows which incarnation it met. A home that had lost its disk in the beginning had none.
+                for incarnation in first.0..=present.0 {
                     apart.push(op(&mut self.txns.history, Incarnation(incarnation)));
                 }
             }
