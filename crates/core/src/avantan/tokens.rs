@@ -73,3 +73,20 @@ impl Amount for i64 {
         cursor.i64()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn books_that_come_to_more_than_fits_say_nothing() {
+        let line = |held, used| Line { held, used: Some(used), ..Line::default() };
+        let all = i128::from(i64::MAX);
+        let lines = [line(3, i64::MAX), line(4, 5)];
+        assert_eq!(i64::account(all, &lines), None);
+
+        // One more took back what the first had granted.
+        let lines = [line(3, i64::MAX), line(4, 5), line(0, -i64::MAX)];
+        assert_eq!(i64::account(all, &lines), Some(Accounts { lost: i64::MAX - 12, spent: 5 }));
+    }
+}
