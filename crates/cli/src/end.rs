@@ -315,6 +315,9 @@ fn advice(reason: &Reason) -> String {
         Reason::RefillDiffers { .. } => "; use that refill, or delete the quota first",
         Reason::LimitDiffers { .. } => "; use that limit, or delete the quota first",
         Reason::AgreementDiffers { .. } => "; use that agreement, or delete the quota first",
+        Reason::NoParent => "; create it with `slackline quota create`, or see `slackline quota list`",
+        Reason::ParentDiffers => "; name that one, or delete the quota first",
+        Reason::HasChildren => "; `slackline quota tree` shows them",
         Reason::AboveOut { .. } => "; release what was acquired",
         Reason::AboveLimit { .. } => "; ask for fewer",
         Reason::AboveGrant { .. } => "; say what was used of this grant",
@@ -368,7 +371,7 @@ fn advice_on(aborted: &Aborted) -> String {
 /// True if the command named something that the cluster does not have, or an impossible number.
 fn is_wrong_use(reason: &Reason) -> bool {
     match reason {
-        Reason::UnknownRegion { .. } | Reason::InvalidAmount | Reason::InvalidName => true,
+        Reason::UnknownRegion { .. } | Reason::InvalidAmount | Reason::InvalidName | Reason::InvalidParent => true,
         Reason::Treaty(refusal) => {
             !matches!(refusal, TreatyRefusal::NotTrue(_) | TreatyRefusal::NameTaken | TreatyRefusal::Unknown)
         }
@@ -388,12 +391,16 @@ pub(crate) fn agreement_word(agreement: Agreement) -> &'static str {
 /// A reason for programs: its word, and its details.
 fn reason_json(reason: &Reason) -> Value {
     let mut json = match reason {
-        Reason::Exhausted { asked, retry_after: None } => json!({ "asked": asked }),
-        Reason::Exhausted { asked, retry_after: Some(after) } => {
-            json!({ "asked": asked, "retry_after_ms": after.as_millis() as u64 })
+        Reason::Exhausted { asked, retry_after, quota } => {
+            let mut json = json!({ "asked": asked });
+            retry_after.iter().for_each(|after| json["retry_after_ms"] = json!(after.as_millis() as u64));
+            quota.iter().for_each(|quota| json["quota"] = json!(quota));
+            json
         }
+        Reason::AboveLimit { limit, quota: Some(quota) } => json!({ "limit": limit, "quota": quota }),
+        Reason::InUse { amount } => json!({ "amount": amount }),
         Reason::RefillDiffers { refill } => json!({ "refill_per_second": *refill as f64 / 1e6 }),
-        Reason::LimitDiffers { limit } | Reason::AboveLimit { limit } => json!({ "limit": limit }),
+        Reason::LimitDiffers { limit } | Reason::AboveLimit { limit, .. } => json!({ "limit": limit }),
         Reason::AgreementDiffers { agreement } => json!({ "agreement": agreement_word(*agreement) }),
         Reason::AboveOut { at_most } => json!({ "at_most": at_most }),
         Reason::AboveGrant { amount } => json!({ "amount": amount }),
@@ -477,11 +484,16 @@ mod tests {
         let json = |reason| Finish::Refused(Refused { reason, operation: None }).json();
         let sites = || vec!["us".to_owned(), "eu".to_owned()];
         for (reason, code, field, value) in [
-            (Reason::Exhausted { asked: sites(), retry_after: None }, "exhausted", "asked", json!(["us", "eu"])),
+            (
+                Reason::Exhausted { asked: sites(), retry_after: None, quota: None },
+                "exhausted",
+                "asked",
+                json!(["us", "eu"]),
+            ),
             (Reason::LimitDiffers { limit: 7 }, "limit_differs", "limit", json!(7)),
             (Reason::AgreementDiffers { agreement: Agreement::Any }, "agreement_differs", "agreement", json!("any")),
             (Reason::AboveOut { at_most: 5 }, "above_out", "at_most", json!(5)),
-            (Reason::AboveLimit { limit: 7 }, "above_limit", "limit", json!(7)),
+            (Reason::AboveLimit { limit: 7, quota: None }, "above_limit", "limit", json!(7)),
             (Reason::AboveGrant { amount: 3 }, "above_grant", "amount", json!(3)),
             (Reason::AlsoLost { sites: sites() }, "also_lost", "sites", json!(["us", "eu"])),
             (Reason::AboveLost { at_most: 3 }, "above_lost", "at_most", json!(3)),

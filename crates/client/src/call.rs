@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use slackline_core::api::{self, Agreement, HOLD_MICROS, Hold, is_name};
+use slackline_core::api::{self, Agreement, HOLD_MICROS, Hold, Parent, is_name};
 use slackline_session::call::{CallFuture, Done, Place};
 use slackline_session::command::{Command, Terms};
 use slackline_session::outcome::{Outcome, Reason, Refused};
@@ -264,6 +264,18 @@ impl Call<Create> {
             // A limit that is never granted: the call is refused before it is sent.
             (_, Command::Create { limit, .. }) => *limit = 0,
             _ => {}
+        }
+        self
+    }
+
+    /// Puts the quota below another one, the parent: what is granted of it counts in that, too, and in all above. Its name is that of the
+    /// parent, `/` and more; a quota of another name is [refused](Reason::InvalidParent).
+    pub fn below(mut self, parent: &str) -> Self {
+        if let Command::Create { quota, charter, .. } = &mut self.command {
+            // A length that no name has: the site refuses it, and remembers nothing.
+            let length =
+                if quota.starts_with(parent) { u16::try_from(parent.len()).unwrap_or(u16::MAX) } else { u16::MAX };
+            charter.parent = (!parent.is_empty()).then_some(Parent { length, generation: 0 });
         }
         self
     }

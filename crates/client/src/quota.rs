@@ -74,7 +74,8 @@ impl Client {
                 let page = Vec::<api::Listed>::try_from(reply).map_err(|error| senseless(&site, error))?;
                 let is_last = page.len() < PAGE as usize;
                 after = page.last().map(|last| last.name.clone()).unwrap_or_default();
-                listed.extend(page.into_iter().map(|api::Listed { name, limit, tokens }| Listed {
+                listed.extend(page.into_iter().map(|api::Listed { name, limit, tokens, parent }| Listed {
+                    parent: name.get(..usize::from(parent)).filter(|parent| !parent.is_empty()).map(str::to_owned),
                     name,
                     limit,
                     tokens,
@@ -113,8 +114,8 @@ impl Quota {
         self.call(Command::Release { quota: self.name.clone(), amount })
     }
 
-    /// Creates the quota with so many tokens. Creating it again with the same limit, [refill](Call::refill) and
-    /// [agreement](Call::agreement) is done, with others refused.
+    /// Creates the quota with so many tokens. Creating it again with the same limit, [refill](Call::refill),
+    /// [agreement](Call::agreement) and [parent](Call::below) is done, with others refused.
     pub fn create(&self, limit: i64) -> Call<Create> {
         self.call(Command::Create { quota: self.name.clone(), limit, charter: Charter::default() })
     }
@@ -415,4 +416,6 @@ pub struct Listed {
     pub tokens: i64,
     /// The site that told.
     pub site: String,
+    /// The quota above it, if it has one.
+    pub parent: Option<String>,
 }

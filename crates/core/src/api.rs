@@ -53,7 +53,21 @@ pub struct Charter {
     /// The speed at which what is spent comes back by itself, in millionths of a token a second, over all sites; zero if it is given
     /// back by those who have it.
     pub refill: u64,
+    /// The quota above it, in which it counts as well; none for the first of a tree, and for one that is in none.
+    pub parent: Option<Parent>,
 }
+
+/// The quota above another one. The name of the one below is its name, `/` and more.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Parent {
+    /// The number of bytes of its name.
+    pub length: u16,
+    /// Its generation: of one that is created again later, the quota below it is no part. Zero in a request, as only sites know it.
+    pub generation: u32,
+}
+
+/// The most levels of a tree.
+pub const LEVELS: usize = 8;
 
 /// What may be done to quotas and objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -206,11 +220,15 @@ pub enum Refusal {
         asked: SiteSet,
         /// The time in which there will be enough if nobody else takes any, in milliseconds; none if the quota does not refill.
         retry_after: Option<u32>,
+        /// The quota that is short: the number of bytes of its name, if it is one above the quota that was asked for; else zero.
+        level: u16,
     },
     /// More is asked for than the quota has tokens in all: that can never be granted.
     AboveLimit {
         /// The quota's limit.
         limit: i64,
+        /// The quota whose limit that is: the number of bytes of its name, if it is one above the quota that was asked for; else zero.
+        level: u16,
     },
     /// The amount, the limit or the duration is out of range.
     InvalidAmount,
@@ -232,6 +250,23 @@ pub enum Refusal {
     AgreementDiffers {
         /// How they do.
         agreement: Agreement,
+    },
+    /// The name of the quota is not that of the one above it, `/` and more.
+    InvalidParent,
+    /// The quota above it does not exist, or was deleted.
+    NoParent,
+    /// The quota exists below another one, or below none.
+    ParentDiffers,
+    /// One of both refills and the other does not.
+    MixedRefill,
+    /// The tree would have more than [`LEVELS`] levels.
+    TooDeep,
+    /// It has quotas below it, which go first.
+    HasChildren,
+    /// So many of its tokens are in use, which count in the quota above it, too: it can be deleted when they are back.
+    InUse {
+        /// The number of tokens.
+        amount: i64,
     },
     /// More tokens were to be released than can be granted.
     AboveOut {
@@ -665,6 +700,8 @@ pub struct Listed {
     pub limit: i64,
     /// The number of them at this site.
     pub tokens: i64,
+    /// The number of bytes of the name of the quota above it; zero for none.
+    pub parent: u16,
 }
 
 /// The step of a site on its way to serving.

@@ -778,6 +778,7 @@ pub fn digest(operation: &Operation) -> u64 {
             if *charter != Charter::default() {
                 mix(u64::from(charter.agreement == Agreement::Any));
                 mix(charter.refill);
+                charter.parent.into_iter().for_each(|parent| mix(u64::from(parent.length)));
             }
         }
         Operation::Delete { quota } => {
@@ -906,8 +907,16 @@ pub fn encode_row(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, outco
             out.push(4);
             let (kind, detail) = match refusal {
                 Refusal::UnknownQuota => (0, 0),
-                Refusal::Exhausted { asked, retry_after: None } => (1, asked.0),
-                Refusal::Exhausted { asked, .. } => (24, asked.0),
+                Refusal::Exhausted { asked, retry_after: None, level: 0 } => (1, asked.0),
+                Refusal::Exhausted { asked, level: 0, .. } => (24, asked.0),
+                Refusal::Exhausted { asked, .. } => (28, asked.0),
+                Refusal::InvalidParent => (29, 0),
+                Refusal::NoParent => (30, 0),
+                Refusal::ParentDiffers => (31, 0),
+                Refusal::MixedRefill => (32, 0),
+                Refusal::TooDeep => (33, 0),
+                Refusal::HasChildren => (34, 0),
+                Refusal::InUse { amount } => (35, *amount as u64),
                 Refusal::RefillDiffers { refill } => (25, *refill),
                 Refusal::Refills => (26, 0),
                 Refusal::InvalidAmount => (2, 0),
@@ -921,7 +930,8 @@ pub fn encode_row(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, outco
                 Refusal::Unreachable { missing } => (10, missing.0),
                 Refusal::Withdrawn => (11, 0),
                 Refusal::OtherContent => (12, 0),
-                Refusal::AboveLimit { limit } => (13, *limit as u64),
+                Refusal::AboveLimit { limit, level: 0 } => (13, *limit as u64),
+                Refusal::AboveLimit { limit, .. } => (36, *limit as u64),
                 Refusal::NotReady => (14, 0),
                 Refusal::StorageFull => (15, 0),
                 Refusal::AboveGrant { amount } => (16, *amount as u64),
@@ -937,8 +947,14 @@ pub fn encode_row(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, outco
             };
             out.push(kind);
             put_u64(out, detail);
-            if let Refusal::Exhausted { retry_after: Some(after), .. } = refusal {
-                put_u64(out, u64::from(*after));
+            match refusal {
+                Refusal::Exhausted { retry_after: Some(after), level: 0, .. } => put_u64(out, u64::from(*after)),
+                Refusal::Exhausted { retry_after, level: level @ 1.., .. } => {
+                    put_u64(out, u64::from(*level));
+                    put_u64(out, retry_after.map_or(0, u64::from));
+                }
+                Refusal::AboveLimit { level: level @ 1.., .. } => put_u64(out, u64::from(*level)),
+                _ => {}
             }
         }
         Outcome::Committed { phases } => {
@@ -970,6 +986,11 @@ pub fn encode_row(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, outco
     }
 }
 
+/// Reads which quota above another one a refusal is about.
+fn read_level(cursor: &mut Cursor) -> Result<u16, Malformed> {
+    u16::try_from(cursor.u64()?).ok().filter(|level| *level > 0).ok_or(Malformed)
+}
+
 /// Reads what [`encode_row`] wrote; grants are those of `site` in `incarnation`.
 pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Result<SessionRow, Malformed> {
     let mut cursor = Cursor(bytes);
@@ -989,7 +1010,7 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
             let (kind, detail) = (cursor.u8()?, cursor.u64()?);
             Outcome::Refused(match kind {
                 0 => Refusal::UnknownQuota,
-                1 => Refusal::Exhausted { asked: SiteSet(detail), retry_after: None },
+                1 => Refusal::Exhausted { asked: SiteSet(detail), retry_after: None, level: 0 },
                 2 => Refusal::InvalidAmount,
                 3 => Refusal::InvalidName,
                 4 => Refusal::LimitDiffers { limit: detail as i64 },
@@ -1001,7 +1022,7 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
                 10 => Refusal::Unreachable { missing: SiteSet(detail) },
                 11 => Refusal::Withdrawn,
                 12 => Refusal::OtherContent,
-                13 => Refusal::AboveLimit { limit: detail as i64 },
+                13 => Refusal::AboveLimit { limit: detail as i64, level: 0 },
                 14 => Refusal::NotReady,
                 15 => Refusal::StorageFull,
                 16 => Refusal::AboveGrant { amount: detail as i64 },
@@ -1012,11 +1033,23 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
                 21 => Refusal::AlsoLost { sites: SiteSet(detail) },
                 22 => Refusal::AboveLost { at_most: detail as i64 },
                 23 => Refusal::BelowReleased { at_least: detail as i64 },
-                24 => Refusal::Exhausted { asked: SiteSet(detail), retry_after: Some(cursor.u32()?) },
+                24 => Refusal::Exhausted { asked: SiteSet(detail), retry_after: Some(cursor.u32()?), level: 0 },
                 25 => Refusal::RefillDiffers { refill: detail },
                 26 => Refusal::Refills,
                 27 if detail == 0 => Refusal::AgreementDiffers { agreement: Agreement::Majority },
                 27 if detail == 1 => Refusal::AgreementDiffers { agreement: Agreement::Any },
+                28 => {
+                    let (level, after) = (read_level(&mut cursor)?, cursor.u32()?);
+                    Refusal::Exhausted { asked: SiteSet(detail), retry_after: (after > 0).then_some(after), level }
+                }
+                29 => Refusal::InvalidParent,
+                30 => Refusal::NoParent,
+                31 => Refusal::ParentDiffers,
+                32 => Refusal::MixedRefill,
+                33 => Refusal::TooDeep,
+                34 => Refusal::HasChildren,
+                35 => Refusal::InUse { amount: detail as i64 },
+                36 => Refusal::AboveLimit { limit: detail as i64, level: read_level(&mut cursor)? },
                 _ => return Err(Malformed),
             })
         }

@@ -31,6 +31,17 @@ impl Refusal {
                 ("refills", "the quota refills by itself: nothing of it is held for a time, settled or released")
             }
             Refusal::AgreementDiffers { .. } => ("agreement_differs", "the quota exists with another agreement"),
+            Refusal::InvalidParent => {
+                ("invalid_parent", "the name does not begin with that of the quota above it and a slash")
+            }
+            Refusal::NoParent => ("no_parent", "the quota above it does not exist, or was deleted"),
+            Refusal::ParentDiffers => ("parent_differs", "the quota exists, but not below this one"),
+            Refusal::MixedRefill => {
+                ("mixed_refill", "in a tree all quotas refill or none does, and this one and the one above it differ")
+            }
+            Refusal::TooDeep => ("too_deep", "a tree has at most eight levels"),
+            Refusal::HasChildren => ("has_children", "the quota has others below it: delete those first"),
+            Refusal::InUse { .. } => ("in_use", "tokens of it are in use, and count in the quota above it, too"),
             Refusal::AboveOut { .. } => ("above_out", "cannot release more tokens than are granted"),
             Refusal::AboveLimit { .. } => ("above_limit", "more tokens than the quota has"),
             Refusal::UnknownGrant => (
@@ -80,7 +91,16 @@ pub fn per_second(millionths: u64) -> String {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::AboveLimit { limit } => write!(f, "more tokens than the quota has: its limit is {limit}"),
+            Refusal::AboveLimit { limit, level: 0 } => {
+                write!(f, "more tokens than the quota has: its limit is {limit}")
+            }
+            Refusal::AboveLimit { limit, .. } => {
+                write!(f, "more tokens than a quota above it has: the limit of that is {limit}")
+            }
+            Refusal::Exhausted { level: 1.., .. } => f.write_str("exhausted: a quota above it has not enough tokens"),
+            Refusal::InUse { amount } => {
+                write!(f, "{amount} tokens of it are in use, and count in the quota above it, too: delete it when they are back")
+            }
             Refusal::LimitDiffers { limit } => write!(f, "the quota exists already, with the limit {limit}"),
             Refusal::RefillDiffers { refill: 0 } => f.write_str("the quota exists already, and does not refill"),
             Refusal::RefillDiffers { refill } => {

@@ -193,7 +193,7 @@ impl<A: Spent> Setup<A> {
     /// A site's offer to a round.
     fn offer(&self, share: &Share<A>) -> Offer<A> {
         let needed = if share.tokens.can_be_spent() { A::default() } else { A::UNIT };
-        Offer { kept: self.kept, away: A::default(), used: None, needed, wanted: needed }
+        Offer { kept: self.kept, away: A::default(), used: None, needed, wanted: needed, stays: false }
     }
 
     /// One step of a site's agreement: calls it, puts its messages on the network, and compares what it has decided.

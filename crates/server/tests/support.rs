@@ -73,6 +73,7 @@ impl Client {
             quota: quota.to_owned(),
             limit,
             refill_millionths: 0,
+            parent_bytes: 0,
             agreement: v1::Agreement::Majority.into(),
         };
         result(self.rpc.create_quota(request).await.expect("an answer").into_inner())

@@ -142,14 +142,20 @@ impl CallFuture {
             Reply::HandedOver(operation) => unknown(operation, UnknownReason::HandedOver),
             Reply::InDoubt | Reply::LeftBehind if self.now() < self.deadline() => unknown(id(), UnknownReason::Closed),
             Reply::InDoubt | Reply::LeftBehind => unknown(id(), UnknownReason::DeadlinePassed),
-            Reply::Answered(outcome) => match Outcome::of_site(outcome, id(), topology) {
-                Outcome::Done(outcome) => match done(Done { command, operation: id(), sent_at, outcome }) {
-                    Some(value) => Outcome::Done(value),
-                    None => unknown(id(), UnknownReason::Senseless),
-                },
-                Outcome::Refused(refused) => Outcome::Refused(refused),
-                Outcome::Unknown(unknown) => Outcome::Unknown(unknown),
-            },
+            Reply::Answered(outcome) => {
+                let above = command.level(&outcome);
+                match Outcome::of_site(outcome, id(), topology) {
+                    Outcome::Done(outcome) => match done(Done { command, operation: id(), sent_at, outcome }) {
+                        Some(value) => Outcome::Done(value),
+                        None => unknown(id(), UnknownReason::Senseless),
+                    },
+                    Outcome::Refused(mut refused) => {
+                        refused.reason.note_level(above);
+                        Outcome::Refused(refused)
+                    }
+                    Outcome::Unknown(unknown) => Outcome::Unknown(unknown),
+                }
+            }
         }
     }
 

@@ -131,6 +131,13 @@ impl Command {
         }
     }
 
+    /// The quota that a refusal is about, if it is one above the quota that this asks for.
+    pub(crate) fn level(&self, outcome: &Outcome) -> Option<String> {
+        let (Command::Acquire { quota, .. }, Outcome::Refused(refusal)) = (self, outcome) else { return None };
+        let (Refusal::Exhausted { level, .. } | Refusal::AboveLimit { level, .. }) = refusal else { return None };
+        quota.get(..usize::from(*level)).filter(|above| !above.is_empty()).map(str::to_owned)
+    }
+
     /// The release of what it was granted; none if it was granted nothing.
     pub(crate) fn undo(&self, outcome: &Outcome) -> Option<Command> {
         let (Command::Acquire { quota, amount, hold, .. }, Outcome::Granted { grant, .. }) = (self, outcome) else {

@@ -219,11 +219,15 @@ pub enum Reason {
         asked: Vec<String>,
         /// The time in which there will be enough if nobody else takes any; none if the quota does not refill.
         retry_after: Option<Duration>,
+        /// The quota that is short, if it is one above the quota that was asked for.
+        quota: Option<String>,
     },
     /// More is asked for than the quota has tokens in all: that can never be granted.
     AboveLimit {
         /// The quota's limit.
         limit: i64,
+        /// The quota whose limit that is, if it is one above the quota that was asked for.
+        quota: Option<String>,
     },
     /// The amount, the limit or the duration is out of range: amounts and limits are at least 1, holds 1 ms to 400 days.
     InvalidAmount,
@@ -245,6 +249,23 @@ pub enum Reason {
     AgreementDiffers {
         /// How they do.
         agreement: Agreement,
+    },
+    /// The name of the quota is not that of the one above it, `/` and more.
+    InvalidParent,
+    /// The quota above it does not exist, or was deleted.
+    NoParent,
+    /// The quota exists below another one, or below none.
+    ParentDiffers,
+    /// Of the quota and the one above it, one refills and the other does not.
+    MixedRefill,
+    /// The tree would have more than eight levels.
+    TooDeep,
+    /// The quota has others below it, which go first.
+    HasChildren,
+    /// So many of the quota's tokens are in use, which count in the one above it, too: it can be deleted when they are back.
+    InUse {
+        /// The number of tokens.
+        amount: i64,
     },
     /// More tokens were to be released than can be granted.
     AboveOut {
@@ -466,9 +487,15 @@ impl fmt::Display for Aborted {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::Exhausted { asked, .. } if !asked.is_empty() => {
-                let refusal = Refusal::Exhausted { asked: SiteSet::default(), retry_after: None };
-                write!(f, "{refusal} (sites asked: {})", asked.join(", "))
+            Reason::Exhausted { asked, quota, .. } if !asked.is_empty() || quota.is_some() => {
+                match quota {
+                    Some(quota) => write!(f, "exhausted: {quota} has not enough tokens")?,
+                    None => Refusal::Exhausted { asked: SiteSet::default(), retry_after: None, level: 0 }.fmt(f)?,
+                }
+                if asked.is_empty() { Ok(()) } else { write!(f, " (sites asked: {})", asked.join(", ")) }
+            }
+            Reason::AboveLimit { limit, quota: Some(quota) } => {
+                write!(f, "more tokens than {quota} has: its limit is {limit}")
             }
             Reason::Unreachable { missing } => {
                 write!(f, "{}: {}", Refusal::Unreachable { missing: SiteSet::default() }, missing.join(", "))
@@ -509,7 +536,14 @@ impl Reason {
     fn refusal(&self) -> Option<Refusal> {
         Some(match *self {
             Reason::UnknownQuota => Refusal::UnknownQuota,
-            Reason::Exhausted { .. } => Refusal::Exhausted { asked: SiteSet::default(), retry_after: None },
+            Reason::Exhausted { .. } => Refusal::Exhausted { asked: SiteSet::default(), retry_after: None, level: 0 },
+            Reason::InvalidParent => Refusal::InvalidParent,
+            Reason::NoParent => Refusal::NoParent,
+            Reason::ParentDiffers => Refusal::ParentDiffers,
+            Reason::MixedRefill => Refusal::MixedRefill,
+            Reason::TooDeep => Refusal::TooDeep,
+            Reason::HasChildren => Refusal::HasChildren,
+            Reason::InUse { amount } => Refusal::InUse { amount },
             Reason::RefillDiffers { refill } => Refusal::RefillDiffers { refill },
             Reason::Refills => Refusal::Refills,
             Reason::InvalidAmount => Refusal::InvalidAmount,
@@ -517,7 +551,7 @@ impl Reason {
             Reason::LimitDiffers { limit } => Refusal::LimitDiffers { limit },
             Reason::AgreementDiffers { agreement } => Refusal::AgreementDiffers { agreement },
             Reason::AboveOut { at_most } => Refusal::AboveOut { at_most },
-            Reason::AboveLimit { limit } => Refusal::AboveLimit { limit },
+            Reason::AboveLimit { limit, .. } => Refusal::AboveLimit { limit, level: 0 },
             Reason::UnknownGrant => Refusal::UnknownGrant,
             Reason::AboveGrant { amount } => Refusal::AboveGrant { amount },
             Reason::Settled => Refusal::Settled,
@@ -545,6 +579,13 @@ impl Reason {
         })
     }
 
+    /// Notes which quota it is about, if that is one above the quota that was asked for.
+    pub(crate) fn note_level(&mut self, above: Option<String>) {
+        if let Reason::Exhausted { quota, .. } | Reason::AboveLimit { quota, .. } = self {
+            *quota = above;
+        }
+    }
+
     /// The reason that an abort is.
     pub fn of_abort(abort: object::Abort, topology: &Topology) -> Self {
         Reason::Aborted(Box::new(Aborted::new(abort, topology)))
@@ -554,7 +595,15 @@ impl Reason {
     pub fn of(refusal: Refusal, lane: u16, topology: &Topology) -> Self {
         match refusal {
             Refusal::UnknownQuota => Reason::UnknownQuota,
-            Refusal::Exhausted { asked, retry_after } => Reason::Exhausted {
+            Refusal::InvalidParent => Reason::InvalidParent,
+            Refusal::NoParent => Reason::NoParent,
+            Refusal::ParentDiffers => Reason::ParentDiffers,
+            Refusal::MixedRefill => Reason::MixedRefill,
+            Refusal::TooDeep => Reason::TooDeep,
+            Refusal::HasChildren => Reason::HasChildren,
+            Refusal::InUse { amount } => Reason::InUse { amount },
+            Refusal::Exhausted { asked, retry_after, .. } => Reason::Exhausted {
+                quota: None,
                 asked: topology.names(asked, lane),
                 retry_after: retry_after.map(|millis| Duration::from_millis(millis.into())),
             },
@@ -565,7 +614,7 @@ impl Reason {
             Refusal::LimitDiffers { limit } => Reason::LimitDiffers { limit },
             Refusal::AgreementDiffers { agreement } => Reason::AgreementDiffers { agreement },
             Refusal::AboveOut { at_most } => Reason::AboveOut { at_most },
-            Refusal::AboveLimit { limit } => Reason::AboveLimit { limit },
+            Refusal::AboveLimit { limit, .. } => Reason::AboveLimit { limit, quota: None },
             Refusal::UnknownGrant => Reason::UnknownGrant,
             Refusal::AboveGrant { amount } => Reason::AboveGrant { amount },
             Refusal::Settled => Reason::Settled,

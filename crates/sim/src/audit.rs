@@ -290,15 +290,19 @@ impl Simulation {
             }
             Task::Acquire { book, site } => {
                 // All that is free, wherever it is: the site must bring it together.
-                let Ok(Some((limit, sums))) = self.oracle.sums(book) else { return };
-                let all = i64::try_from(sums.tokens + sums.under_way).unwrap_or(i64::MAX);
-                // For so little of the limit a request does not wait until gifts have arrived elsewhere.
-                let amount = if all > limit / 64 { all } else { all / 2 };
+                let (mut amount, mut under_way) = (i64::MAX, 0);
+                for (level, _) in self.oracle.levels(book, 0) {
+                    let Ok(Some((limit, sums))) = self.oracle.sums(level) else { return };
+                    let all = i64::try_from(sums.tokens + sums.under_way).unwrap_or(i64::MAX);
+                    // For so little of the limit a request does not wait until gifts have arrived elsewhere.
+                    amount = amount.min(if all > limit / 64 { all } else { all / 2 });
+                    under_way += sums.under_way;
+                }
                 if amount == 0 {
                     return;
                 }
 
-                if sums.under_way > 0 && self.audit.restless < PATIENCE {
+                if under_way > 0 && self.audit.restless < PATIENCE {
                     // What the task before moved has not come to rest.
                     self.audit.restless += 1;
                     self.audit.pause_until = now + SECOND;

@@ -25,7 +25,7 @@ use slackline_core::avantan::Charter;
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::OperationId;
 
-use crate::quotas::{FLEETING, KINDS, METER, METER_REFILL, PLENTY, creation};
+use crate::quotas::{FLEETING, KINDS, METER, METER_REFILL, PLENTY, TREE, creation};
 use crate::state::clients::{Holding, Open};
 use crate::state::post::Purpose;
 use crate::state::timer::Timer;
@@ -51,6 +51,9 @@ impl Simulation {
         for kind in KINDS {
             let book = self.oracle.book(kind.name);
             self.oracle.books[book].deletable = kind.name == KINDS[FLEETING].name;
+        }
+        for kind in TREE {
+            self.oracle.book(kind.name);
         }
         let meter = self.oracle.book(METER.name);
         self.oracle.books[meter].refills = true;
@@ -127,7 +130,7 @@ impl Simulation {
         }
         if self.clients.submitted < 12 {
             // First of all there must be quotas.
-            for kind in KINDS {
+            for kind in KINDS.iter().chain(&TREE) {
                 let operation = creation(kind.name, kind.limit);
                 self.submit(world, at, site, operation, 20 * SECOND);
             }

@@ -26,6 +26,7 @@ use crate::invariants::answers::Answered;
 use crate::invariants::conservation::Account;
 use crate::invariants::holds::Tracked;
 use crate::invariants::{Violation, forgetting};
+use crate::quotas::parent_of;
 
 /// One operation of a client.
 #[derive(Debug)]
@@ -373,6 +374,21 @@ impl Oracle {
             }
         }
         at
+    }
+
+    /// The book of the quota above another one.
+    pub(crate) fn above(&self, book: usize) -> Option<usize> {
+        let above = parent_of(&self.books[book].name)?;
+        self.names.get(&(above.to_owned(), 0)).copied()
+    }
+
+    /// A book and those of the quotas above it, each with a generation: its own, and that of the one above, which is never deleted.
+    pub(crate) fn levels(&self, book: usize, generation: u32) -> Vec<(usize, u32)> {
+        let mut levels = vec![(book, generation)];
+        while let Some(above) = self.above(levels[levels.len() - 1].0) {
+            levels.push((above, 1));
+        }
+        levels
     }
 
     /// The book that an operation moves tokens of.

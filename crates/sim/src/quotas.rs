@@ -1,6 +1,6 @@
 //! The quotas that clients share: their limits, how much is asked of each, and how it is held.
 
-use slackline_core::api::{Agreement, Operation};
+use slackline_core::api::{Agreement, Operation, Parent};
 use slackline_core::avantan::Charter;
 use slackline_core::clock::SECOND;
 
@@ -45,6 +45,19 @@ pub(crate) const METER: Kind = Kind { name: "meter", limit: 24, most: 5, weight:
 /// The rate at which it refills, in millionths of a token a second. No number of sites divides it.
 pub(crate) const METER_REFILL: u64 = 3_000_001;
 
+/// A tree beside them: a parent comes before those below it. Each level is short at times, and what is asked of one counts in all above.
+pub(crate) const TREE: [Kind; 4] = [
+    Kind { name: "acme", limit: 70, most: 4, weight: 0, open: 20, timed: 30, held: 2_000 },
+    Kind { name: "acme/web", limit: 40, most: 4, weight: 0, open: 20, timed: 30, held: 2_000 },
+    Kind { name: "acme/batch", limit: 70, most: 9, weight: 0, open: 20, timed: 30, held: 2_000 },
+    Kind { name: "acme/web/a", limit: 30, most: 6, weight: 0, open: 20, timed: 30, held: 2_000 },
+];
+
+/// The name of the quota above another one.
+pub(crate) fn parent_of(name: &str) -> Option<&str> {
+    TREE.iter().any(|kind| kind.name == name).then(|| name.rsplit_once('/').map(|(above, _)| above)).flatten()
+}
+
 /// The position of the quota that only the clients of one region want at a time.
 pub(crate) const SKEWED: usize = 3;
 
@@ -64,7 +77,8 @@ pub(crate) fn charter_of(name: &str) -> Charter {
     let is_odd = name.bytes().last().is_some_and(|last| last % 2 == 1);
     let is_any = name == "ready" || (is_odd && (name.starts_with("late") || name.starts_with("passing")));
     let agreement = if is_any { Agreement::Any } else { Agreement::Majority };
-    Charter { agreement, ..Charter::default() }
+    let parent = parent_of(name).map(|above| Parent { length: above.len() as u16, generation: 0 });
+    Charter { agreement, parent, ..Charter::default() }
 }
 
 /// The creation of a quota of the workload.

@@ -1,5 +1,6 @@
 //! Conversions of the messages between sites, but for those about objects.
 
+use slackline_core::api::Parent;
 use slackline_core::api::{Forecast, Request, Response};
 use slackline_core::avantan::{
     Ballot, Charter, Lifecycle, Line, Message, NoVote, Reclaimed, Report, Row, Scope, Settled, Table, Value,
@@ -275,6 +276,7 @@ same_fields! {
 
 nested!(Row = internal::Row);
 maybe!(Backlog = internal::Backlog);
+maybe!(Parent = internal::Parent);
 
 impl From<(Ballot, Value)> for internal::Proposal {
     fn from((ballot, value): (Ballot, Value)) -> Self {
@@ -408,7 +410,8 @@ impl TryFrom<internal::Reclaimed> for Reclaimed {
 }
 
 same_fields! {
-    Charter = internal::Charter { agreement, refill }
+    Charter = internal::Charter { agreement, refill, parent }
+    Parent = internal::Parent { length, generation }
 }
 
 // Digests and tallies.

@@ -1,8 +1,8 @@
 //! Conversions of the messages between clients and sites.
 
 use slackline_core::api::{
-    Agreement, Answer, BATCH_OPERATIONS, Batch, Hold, Listed, Operation, Outcome, PeerStatus, Readiness, Refusal,
-    Request, Response, Shown, ShownSite, Status, Submission, SynchronizationCause, UnknownReason,
+    Agreement, Answer, BATCH_OPERATIONS, Batch, Hold, Listed, Operation, Outcome, Parent, PeerStatus, Readiness,
+    Refusal, Request, Response, Shown, ShownSite, Status, Submission, SynchronizationCause, UnknownReason,
 };
 use slackline_core::avantan::Charter;
 use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId, SiteId, SiteSet};
@@ -16,11 +16,19 @@ const MEMBERS: usize = 64;
 /// The most entries of a list of quotas.
 const LISTED: usize = 1000;
 
-/// The lane that a quota of this name lives in: the 64-bit FNV-1a hash of the name's bytes, modulo `lanes`.
+/// The quota above one that is to be created. Which generation of it that is, only sites know.
+fn parent(bytes: u32) -> Result<Option<Parent>, Invalid> {
+    let length = u16::try_from(bytes).map_err(|_| Invalid::new("parent_bytes", "is out of range"))?;
+    Ok((length > 0).then_some(Parent { length, generation: 0 }))
+}
+
+/// The lane that a quota of this name lives in: the 64-bit FNV-1a hash of the name's bytes up to the first `/`, modulo `lanes`. So all
+/// quotas of a tree live in one lane.
 pub fn lane_of(quota: &str, lanes: u16) -> u16 {
     // Clients in other languages compute the same, and a quota lives in its lane permanently: this hash never changes.
     let hash = quota
         .bytes()
+        .take_while(|byte| *byte != b'/')
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
     (hash % u64::from(lanes.max(1))) as u16
 }
@@ -137,6 +145,7 @@ impl From<Submission> for v1::Operation {
                 flat.amount = limit;
                 flat.agreement = charter.agreement.to_wire();
                 flat.refill_millionths = charter.refill;
+                flat.parent_bytes = charter.parent.map_or(0, |parent| parent.length.into());
             }
             Operation::SetLimit { quota, limit } => {
                 flat.set_kind(v1::OperationKind::SetLimit);
@@ -185,7 +194,8 @@ impl TryFrom<v1::Operation> for Submission {
             }
             Ok(v1::OperationKind::Create) => {
                 let agreement = Field::from_wire(flat.agreement, "agreement")?;
-                let charter = Charter { agreement, refill: flat.refill_millionths };
+                let parent = parent(flat.parent_bytes)?;
+                let charter = Charter { agreement, refill: flat.refill_millionths, parent };
                 Operation::Create { quota, limit: amount, charter }
             }
             Ok(v1::OperationKind::SetLimit) => Operation::SetLimit { quota, limit: amount },
@@ -308,7 +318,14 @@ impl From<Refusal> for v1::Refusal {
                 (v1::Reason::AgreementDiffers, i64::from(agreement.to_wire()), 0)
             }
             Refusal::AboveOut { at_most } => (v1::Reason::AboveOut, at_most, 0),
-            Refusal::AboveLimit { limit } => (v1::Reason::AboveLimit, limit, 0),
+            Refusal::AboveLimit { limit, .. } => (v1::Reason::AboveLimit, limit, 0),
+            Refusal::InvalidParent => (v1::Reason::InvalidParent, 0, 0),
+            Refusal::NoParent => (v1::Reason::NoParent, 0, 0),
+            Refusal::ParentDiffers => (v1::Reason::ParentDiffers, 0, 0),
+            Refusal::MixedRefill => (v1::Reason::MixedRefill, 0, 0),
+            Refusal::TooDeep => (v1::Reason::TooDeep, 0, 0),
+            Refusal::HasChildren => (v1::Reason::HasChildren, 0, 0),
+            Refusal::InUse { amount } => (v1::Reason::InUse, amount, 0),
             Refusal::UnknownGrant => (v1::Reason::UnknownGrant, 0, 0),
             Refusal::QuotaDeleted => (v1::Reason::QuotaDeleted, 0, 0),
             Refusal::Overloaded => (v1::Reason::Overloaded, 0, 0),
@@ -329,11 +346,12 @@ impl From<Refusal> for v1::Refusal {
             Refusal::BelowReleased { at_least } => (v1::Reason::BelowReleased, at_least, 0),
         };
 
-        let retry_after_ms = match refusal {
-            Refusal::Exhausted { retry_after, .. } => retry_after,
-            _ => None,
+        let (retry_after_ms, level) = match refusal {
+            Refusal::Exhausted { retry_after, level, .. } => (retry_after, level),
+            Refusal::AboveLimit { level, .. } => (None, level),
+            _ => (None, 0),
         };
-        Self { reason: reason.into(), amount, sites, retry_after_ms }
+        Self { reason: reason.into(), amount, sites, retry_after_ms, level_bytes: level.into() }
     }
 }
 
@@ -341,10 +359,18 @@ impl TryFrom<v1::Refusal> for Refusal {
     type Error = Invalid;
 
     fn try_from(refusal: v1::Refusal) -> Result<Self, Invalid> {
+        let level = u16::try_from(refusal.level_bytes).map_err(|_| Invalid::new("level_bytes", "is out of range"))?;
         Ok(match v1::Reason::try_from(refusal.reason) {
+            Ok(v1::Reason::InvalidParent) => Refusal::InvalidParent,
+            Ok(v1::Reason::NoParent) => Refusal::NoParent,
+            Ok(v1::Reason::ParentDiffers) => Refusal::ParentDiffers,
+            Ok(v1::Reason::MixedRefill) => Refusal::MixedRefill,
+            Ok(v1::Reason::TooDeep) => Refusal::TooDeep,
+            Ok(v1::Reason::HasChildren) => Refusal::HasChildren,
+            Ok(v1::Reason::InUse) => Refusal::InUse { amount: refusal.amount },
             Ok(v1::Reason::UnknownQuota) => Refusal::UnknownQuota,
             Ok(v1::Reason::Exhausted) => {
-                Refusal::Exhausted { asked: SiteSet(refusal.sites), retry_after: refusal.retry_after_ms }
+                Refusal::Exhausted { asked: SiteSet(refusal.sites), retry_after: refusal.retry_after_ms, level }
             }
             Ok(v1::Reason::RefillDiffers) => Refusal::RefillDiffers { refill: refusal.amount as u64 },
             Ok(v1::Reason::Refills) => Refusal::Refills,
@@ -356,7 +382,7 @@ impl TryFrom<v1::Refusal> for Refusal {
                 Refusal::AgreementDiffers { agreement: Field::from_wire(agreement, "amount")? }
             }
             Ok(v1::Reason::AboveOut) => Refusal::AboveOut { at_most: refusal.amount },
-            Ok(v1::Reason::AboveLimit) => Refusal::AboveLimit { limit: refusal.amount },
+            Ok(v1::Reason::AboveLimit) => Refusal::AboveLimit { limit: refusal.amount, level },
             Ok(v1::Reason::UnknownGrant) => Refusal::UnknownGrant,
             Ok(v1::Reason::QuotaDeleted) => Refusal::QuotaDeleted,
             Ok(v1::Reason::Overloaded) => Refusal::Overloaded,
@@ -584,7 +610,7 @@ same_fields! {
         refill = refill_millionths
     }
     ShownSite = v1::ShownSite { site, tokens, set_aside, incarnation; age = age_us }
-    Listed = v1::Listed { name, limit, tokens }
+    Listed = v1::Listed { name, limit, tokens; parent = parent_bytes }
     Status = v1::StatusReply {
         site, incarnation, life, readiness, waiting_for, clock_trusted, peers, quotas, unrecorded, sessions;
         epsilon = epsilon_us, clock_error = clock_error_us
@@ -665,7 +691,8 @@ impl TryFrom<v1::CreateQuotaRequest> for Batch {
 
     fn try_from(call: v1::CreateQuotaRequest) -> Result<Self, Invalid> {
         let agreement = Field::from_wire(call.agreement, "agreement")?;
-        let charter = Charter { agreement, refill: call.refill_millionths };
+        let parent = parent(call.parent_bytes)?;
+        let charter = Charter { agreement, refill: call.refill_millionths, parent };
         let operation = Operation::Create { quota: call.quota, limit: call.limit, charter };
         Ok(single(operation_id(call.operation)?, call.low, call.timeout_us, operation))
     }

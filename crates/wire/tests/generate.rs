@@ -1,9 +1,9 @@
 //! Random values of everything that travels, from a seed.
 
 use slackline_core::api::{
-    Agreement, Answer, Batch, Claim, ClauseHere, Forecast, Hold, LeafHere, Listed, Operation, Outcome, PeerStatus,
-    Read, Readiness, Reading, Refusal, Request, Response, Shown, ShownSite, Status, Submission, Synchronization,
-    SynchronizationCause, TreatiesHere, TreatyHere, UnknownReason,
+    Agreement, Answer, Batch, Claim, ClauseHere, Forecast, Hold, LeafHere, Listed, Operation, Outcome, Parent,
+    PeerStatus, Read, Readiness, Reading, Refusal, Request, Response, Shown, ShownSite, Status, Submission,
+    Synchronization, SynchronizationCause, TreatiesHere, TreatyHere, UnknownReason,
 };
 use slackline_core::avantan::subset;
 use slackline_core::avantan::{
@@ -110,7 +110,12 @@ impl Generator {
             3 => Operation::Release { quota, amount },
             4 => Operation::ReleaseGrant { grant: self.grant(), used: amount },
             9 => Operation::ExtendGrant { grant: self.grant(), micros: self.number() },
-            5 => Operation::Create { quota, limit: amount, charter: self.charter() },
+            5 => {
+                // A request does not tell the generation of the one above it.
+                let mut charter = self.charter();
+                charter.parent.iter_mut().for_each(|parent| parent.generation = 0);
+                Operation::Create { quota, limit: amount, charter }
+            }
             6 => Operation::AcceptLoss,
             7 => Operation::Commit(Box::new(self.transaction())),
             8 => Operation::SetLimit { quota, limit: amount },
@@ -460,12 +465,20 @@ impl Generator {
     }
 
     fn refusal(&mut self) -> Refusal {
-        match self.below(28) {
+        match self.below(35) {
             0 => Refusal::UnknownQuota,
             1 => Refusal::Exhausted {
                 asked: SiteSet(self.number()),
                 retry_after: self.flag().then(|| self.number() as u32),
+                level: self.number() as u16,
             },
+            27 => Refusal::InvalidParent,
+            28 => Refusal::NoParent,
+            29 => Refusal::ParentDiffers,
+            30 => Refusal::MixedRefill,
+            31 => Refusal::TooDeep,
+            32 => Refusal::HasChildren,
+            33 => Refusal::InUse { amount: self.amount() },
             2 => Refusal::InvalidAmount,
             3 => Refusal::InvalidName,
             4 => Refusal::LimitDiffers { limit: self.amount() },
@@ -480,7 +493,7 @@ impl Generator {
             12 => Refusal::OtherContent,
             13 => Refusal::SessionEnded,
             14 => Refusal::NotReady,
-            15 => Refusal::AboveLimit { limit: self.amount() },
+            15 => Refusal::AboveLimit { limit: self.amount(), level: self.number() as u16 },
             16 => Refusal::AboveGrant { amount: self.amount() },
             17 => Refusal::Settled,
             18 => Refusal::NoEnd,
@@ -532,6 +545,7 @@ impl Generator {
                 name: random.name(),
                 limit: random.amount(),
                 tokens: random.amount(),
+                parent: random.number() as u16,
             })),
             7 => Response::Status(self.status()),
             8 => Response::Read(Box::new(self.reading())),
@@ -695,7 +709,13 @@ impl Generator {
 
     /// What an entity was created as: often nothing special.
     fn charter(&mut self) -> Charter {
-        Charter { agreement: self.agreement(), refill: if self.flag() { self.number() } else { 0 } }
+        let parent =
+            |random: &mut Self| Parent { length: random.number() as u16 | 1, generation: random.number() as u32 };
+        Charter {
+            agreement: self.agreement(),
+            refill: if self.flag() { self.number() } else { 0 },
+            parent: self.flag().then(|| parent(self)),
+        }
     }
 
     fn line(&mut self) -> Line {

@@ -206,6 +206,7 @@ fn largest_batch_fits_a_message() {
         grant: None,
         agreement: v1::Agreement::Any.into(),
         refill_millionths: u64::MAX,
+        parent_bytes: u32::MAX,
         wait: true,
         transaction: None,
         lost: vec![v1::LostIncarnation { site: Some(site), incarnation: u32::MAX }; 64],

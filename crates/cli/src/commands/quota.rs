@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use slackline::{
-    Agreement, Client, Demand as Asked, DemandMinute, Grant, GrantId, Known, KnownSite, Limit, ParseNameError, Shown,
-    Total, per_second, refill_millionths,
+    Agreement, Client, Demand as Asked, DemandMinute, Grant, GrantId, Known, KnownSite, Limit, Listed, ParseNameError,
+    ReadError, Reason, Shown, Total, per_second, refill_millionths,
 };
 use slackline_forecast::time;
 
@@ -46,6 +46,7 @@ enum QuotaCommand {
     Show(Show),
     Demand(Demand),
     List(List),
+    Tree(Tree),
     Reclaim(Reclaim),
     Delete(Delete),
 }
@@ -62,6 +63,7 @@ impl Quota {
             QuotaCommand::Show(command) => command.run(),
             QuotaCommand::Demand(command) => command.run(),
             QuotaCommand::List(command) => command.run(),
+            QuotaCommand::Tree(command) => command.run(),
             QuotaCommand::Reclaim(command) => command.run(),
             QuotaCommand::Delete(command) => command.run(),
         }
@@ -78,6 +80,7 @@ impl Quota {
             QuotaCommand::Show(command) => command.json,
             QuotaCommand::Demand(command) => command.json,
             QuotaCommand::List(command) => command.json,
+            QuotaCommand::Tree(command) => command.json,
             QuotaCommand::Reclaim(command) => command.json,
             QuotaCommand::Delete(command) => command.json,
         }
@@ -92,6 +95,9 @@ impl Quota {
 /// With --refill it is a token bucket: what was granted comes back by itself, and nobody releases it. In any T seconds, over all
 /// sites, at most the limit and what is refilled in T is granted. Each site refills by the slower of its two clocks, at an equal part of
 /// the rate, and nothing while it is down.
+///
+/// With --parent it is a part of another quota: what is granted of it counts in that one, too, and in all above. A tree has at most
+/// eight levels. A quota that has others below it cannot be deleted, nor one below another while tokens of it are in use.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -99,9 +105,10 @@ Examples:
   slackline quota create gpus --limit 5000 --agreement any
   slackline quota create api --limit 3000 --refill 1500/1s
   slackline quota create mails --limit 100 --refill 1000/1h
+  slackline quota create acme/web --limit 3000 --parent acme
 
 With --json:
-  {\"outcome\", \"quota\", \"limit\", \"agreement\", \"refill_per_second\"}")]
+  {\"outcome\", \"quota\", \"limit\", \"agreement\", \"refill_per_second\", \"parent\"}")]
 struct Create {
     /// The quota's name: 1 to 256 bytes, no control characters
     #[arg(value_parser = name)]
@@ -116,6 +123,9 @@ struct Create {
     /// majority
     #[arg(long, value_name = "AGREEMENT", default_value = "majority", value_parser = agreement)]
     agreement: Agreement,
+    /// The quota above it, in which it counts as well. Its name is the parent's, / and more
+    #[arg(long, value_name = "QUOTA", value_parser = name)]
+    parent: Option<String>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -146,11 +156,14 @@ fn refill(text: &str) -> Result<Refill, String> {
 
 impl Create {
     fn run(self) -> Result<End, Finish> {
-        let Self { name, limit, refill, agreement, json, connection } = self;
+        let Self { name, limit, refill, agreement, parent, json, connection } = self;
         connection.run(json, async move |client: Client| {
             let mut call = client.quota(&name).create(limit).agreement(agreement);
             if let Some(Refill { tokens, period }) = refill {
                 call = call.refill(tokens, period);
+            }
+            if let Some(parent) = &parent {
+                call = call.below(parent);
             }
             let limit = call.await.done()?;
             let rate = refill.and_then(|Refill { tokens, period }| refill_millionths(tokens, period)).unwrap_or(0);
@@ -161,8 +174,10 @@ impl Create {
                 "limit": limit,
                 "agreement": agreement_word(agreement),
                 "refill_per_second": refill_json(rate),
+                "parent": parent,
             });
-            let text = format!("quota {name} has {}{refills}", counted(limit.unsigned_abs(), "token"));
+            let below = parent.map(|parent| format!(", and counts in {parent}")).unwrap_or_default();
+            let text = format!("quota {name} has {}{refills}{below}", counted(limit.unsigned_abs(), "token"));
             Ok(End::new(json, text).answered(Answered::by(None)))
         })
     }
@@ -744,9 +759,15 @@ impl List {
     fn run(self) -> Result<End, Finish> {
         self.connection.run(self.json, async |client: Client| {
             let quotas = client.list().await?;
-            let rows = quotas.iter().map(
-                |quota| json!({ "name": quota.name, "limit": quota.limit, "tokens": quota.tokens, "site": quota.site }),
-            );
+            let rows = quotas.iter().map(|quota| {
+                json!({
+                    "name": quota.name,
+                    "limit": quota.limit,
+                    "tokens": quota.tokens,
+                    "site": quota.site,
+                    "parent": quota.parent,
+                })
+            });
             let json = json!({ "quotas": rows.collect::<Vec<_>>() });
             if quotas.is_empty() {
                 return Ok(End::new(json, "no quotas; create one with `slackline quota create gpus --limit 5000`"));
@@ -761,9 +782,73 @@ impl List {
     }
 }
 
+/// Shows a quota and all that are below it, with what is in use of each
+///
+/// Each is counted over all sites, one after the other: while tokens are taken and given back, what is in use below a quota may be
+/// more than what was counted of it.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  slackline quota tree acme
+
+With --json:
+  {\"quotas\": [{\"name\", \"parent\", \"limit\", \"in_use\": {\"min\", \"max\"}}]}, a parent before those below it")]
+struct Tree {
+    /// The name of the first quota
+    #[arg(value_parser = name)]
+    name: String,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Tree {
+    fn run(self) -> Result<End, Finish> {
+        let Self { name, json, connection } = self;
+        connection.run(json, async move |client: Client| {
+            let listed = client.list().await?;
+            let mut levels = Vec::new();
+            add_levels(&listed, &name, 0, &mut levels);
+
+            let (mut rows, mut table) = (Vec::new(), Table::new(&["QUOTA", "#LIMIT", "#IN USE", "#FREE"]));
+            for (depth, level) in levels {
+                // One that is deleted meanwhile is left out, but not the one that was asked for.
+                let shown = match client.quota(&level.name).show().await {
+                    Err(ReadError::Refused(Reason::UnknownQuota)) if depth > 0 => continue,
+                    shown => shown?,
+                };
+                let Total { min, max, .. } = shown.in_use;
+                rows.push(json!({
+                    "name": level.name,
+                    "parent": level.parent,
+                    "limit": shown.limit,
+                    "in_use": { "min": min, "max": max },
+                }));
+                let in_use = if min == max { max.to_string() } else { format!("{min} to {max}") };
+                let free = (shown.limit - max).max(0).to_string();
+                table.row([format!("{}{}", "  ".repeat(depth), level.name), shown.limit.to_string(), in_use, free]);
+            }
+            Ok(End::new(json!({ "quotas": rows }), table.render()).answered(Answered::by(None)))
+        })
+    }
+}
+
+/// Adds a quota, and all that are below it, each with the number of those above it.
+fn add_levels(listed: &[Listed], name: &str, depth: usize, levels: &mut Vec<(usize, Listed)>) {
+    let quota = listed.iter().find(|quota| quota.name == name).cloned();
+    // The nearest site may not have heard of one that is new.
+    let unlisted = || Listed { name: name.to_owned(), limit: 0, tokens: 0, site: String::new(), parent: None };
+    levels.push((depth, quota.unwrap_or_else(unlisted)));
+    for child in listed.iter().filter(|quota| quota.parent.as_deref() == Some(name)) {
+        add_levels(listed, &child.name, depth + 1, levels);
+    }
+}
+
 /// Deletes a quota, with all grants of it
 ///
-/// Every site must be reachable.
+/// Every site must be reachable. One that has others below it is not deleted, nor one below another while tokens of it are in use.
 #[derive(Args)]
 #[command(after_help = "Example:\n  slackline quota delete gpus")]
 struct Delete {

@@ -70,6 +70,8 @@ pub struct Offer<A = i64> {
     /// The level to hold afterwards, until the next epoch: `needed` and the forecast together, not the difference to
     /// what is there.
     pub wanted: A,
+    /// True if the entity is not to be deleted, as something here rests on it.
+    pub stays: bool,
 }
 
 /// What the site is doing in the current instance. Volatile: a restart is idle.
@@ -538,7 +540,7 @@ impl<A: Amount> Avantan<A> {
         // longer set aside.
         if round.first.is_none() {
             round.first = Some(asked.ballot);
-            round.closing = asked.scope == Scope::Closing && !is_in_subset;
+            round.closing = asked.scope == Scope::Closing && !is_in_subset && !offer.stays;
             round.held = match asked.scope {
                 Scope::Nothing => nothing,
                 // What is over is taken from the shares, and nobody serves from them until it is gone.
@@ -602,6 +604,15 @@ impl<A: Amount> Avantan<A> {
             Intent::Delete if exists => {
                 if lines.len() < site.members.len() || !lines.iter().all(|line| line.closing) {
                     return Err(None);
+                }
+                // What is in use of it is in use of the one above it as well, where nobody could give it back any more. Who refills
+                // gives nothing back.
+                let charter = self.share.table.charter;
+                if charter.parent.is_some() && charter.refill == 0 {
+                    let amount = self.share.table.in_use(&lines).ok_or(None)?;
+                    if amount > A::default() {
+                        return Err(Some(Unfit::InUse { amount }));
+                    }
                 }
                 (Lifecycle::Delete, vec![A::default(); lines.len()])
             }

@@ -2,27 +2,42 @@
 
 use super::amount::Amount;
 use super::value::{Ballot, Lifecycle, Row, Value};
-use crate::api::{Agreement, Charter};
+use crate::api::{Agreement, Charter, Parent};
 use crate::codec::{Cursor, Malformed, put_u64};
 use crate::id::{Incarnation, SiteId};
 
 impl Charter {
     /// Appends it to a row.
     pub fn encode(self, out: &mut Vec<u8>) {
-        out.push(u8::from(self.agreement == Agreement::Any));
+        let below = if self.parent.is_some() { BELOW } else { 0 };
+        out.push(below + u8::from(self.agreement == Agreement::Any));
         put_u64(out, self.refill);
+        if let Some(Parent { length, generation }) = self.parent {
+            put_u64(out, u64::from(length));
+            put_u64(out, u64::from(generation));
+        }
     }
 
     /// Reads what [`Charter::encode`] wrote.
     pub fn decode(cursor: &mut Cursor) -> Result<Self, Malformed> {
-        let agreement = match cursor.u8()? {
+        let kind = cursor.u8()?;
+        let agreement = match kind & !BELOW {
             0 => Agreement::Majority,
             1 => Agreement::Any,
             _ => return Err(Malformed),
         };
-        Ok(Self { agreement, refill: cursor.u64()? })
+        let refill = cursor.u64()?;
+        let mut parent = || {
+            let length = u16::try_from(cursor.u64()?).ok().filter(|length| *length > 0).ok_or(Malformed)?;
+            Ok(Parent { length, generation: cursor.u32()? })
+        };
+        let parent = if kind & BELOW != 0 { Some(parent()?) } else { None };
+        Ok(Self { agreement, refill, parent })
     }
 }
+
+/// Set in the first byte of a charter that has a parent.
+const BELOW: u8 = 2;
 
 /// Appends a site.
 pub(super) fn put_site(out: &mut Vec<u8>, site: SiteId) {

@@ -66,7 +66,7 @@ pub struct Reclaimed<A = i64> {
     pub known: Vec<(SiteId, Incarnation)>,
 }
 
-/// What the books of all sites say of an operator's word about what is in use that cannot be true.
+/// What the books of all sites say against a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unfit<A = i64> {
     /// More is said to be in use than lost incarnations had.
@@ -78,6 +78,11 @@ pub enum Unfit<A = i64> {
     Below {
         /// The least.
         least: A,
+    },
+    /// Something is in use of what can be deleted only when nothing is.
+    InUse {
+        /// How much.
+        amount: A,
     },
 }
 
@@ -153,6 +158,13 @@ impl<A: Amount> Table<A> {
             return Err(Some(Unfit::Below { least }));
         }
         Ok(Lifecycle::Reclaim { brought: most.minus(in_use), in_use })
+    }
+
+    /// What is in use, by the lines of all sites: what lost incarnations had counts as in use until it is reclaimed. None if the lines
+    /// do not tell.
+    pub(super) fn in_use(&self, lines: &[Line<A>]) -> Option<A> {
+        let accounts = A::account(A::total(self.limit.into_iter().chain([self.excess])), lines)?;
+        Some(accounts.lost.wrapping_plus(accounts.spent))
     }
 
     /// The newest lost incarnation of each site of which something may not be reclaimed yet, in ascending order of sites.

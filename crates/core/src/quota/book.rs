@@ -320,13 +320,14 @@ impl Quotas {
         // The largest of those kept is thrown out for a smaller one: memory is bounded by the page, not by the quotas.
         let mut first = BinaryHeap::new();
         for quota in self.iter().filter(|quota| quota.limit().is_some() && &**quota.name() > after) {
-            first.push((quota.name().clone(), quota.limit().unwrap_or(0), quota.avantan.share.tokens));
+            let parent = quota.parent().map_or(0, |parent| parent.length);
+            first.push((quota.name().clone(), quota.limit().unwrap_or(0), quota.avantan.share.tokens, parent));
             if first.len() > limit {
                 first.pop();
             }
         }
         let sorted = first.into_sorted_vec().into_iter();
-        sorted.map(|(name, limit, tokens)| Listed { name: name.to_string(), limit, tokens }).collect()
+        sorted.map(|(name, limit, tokens, parent)| Listed { name: name.to_string(), limit, tokens, parent }).collect()
     }
 }
 

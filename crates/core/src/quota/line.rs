@@ -29,6 +29,10 @@ pub(super) struct Waiting {
     pub(super) deadline: u64,
     /// When it came, if it stays until then, whatever rounds come to.
     pub(super) stays: Option<Now>,
+    /// The number of the quota that it wants them of; it may wait for one above that.
+    pub(super) quota: u64,
+    /// The generation of that quota.
+    pub(super) generation: u32,
 }
 
 /// The requests that wait for tokens of one quota, by their arrival.
@@ -371,7 +375,8 @@ mod tests {
                         let ticket = Ticket { session: SessionId(1), sequence: line.next_arrival };
                         let (deadline, stays) =
                             (step + rng.below(300), (rng.below(8) == 0).then_some(Now { wall: 0, mono: step }));
-                        let request = Waiting { ticket, amount, hold: Hold::Counted, deadline, stays };
+                        let request =
+                            Waiting { ticket, amount, hold: Hold::Counted, deadline, stays, quota: 0, generation: 1 };
                         plain.requests.push_back((line.push(request), request, 0));
                     }
                     6 | 7 => {

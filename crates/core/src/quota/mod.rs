@@ -8,6 +8,8 @@
 //! - **reactive rounds** (`rounds.rs`): requests wait, and what peers said they have does not suffice or did not come.
 //! - **proactive rounds**: the forecast exceeds what is here while others have enough, and no gift comes.
 //!
+//! A quota may be part of a tree (`tree.rs`): what is granted of it counts in all that are above it.
+//!
 //! A site forecasts by the mean of what was asked for lately. Its driver may tell it what a model expects (`expected.rs`).
 //!
 //! The books: over all sites, Σ tokens + Σ (given − received) + in use = limit, at every moment. `tokens` includes what is
@@ -35,6 +37,7 @@ mod serve;
 mod share;
 mod show;
 mod tally;
+mod tree;
 mod unknown;
 mod walk;
 

@@ -101,7 +101,7 @@ impl Quotas {
         }
     }
 
-    /// The books of all sites say that what operators say is in use cannot be true.
+    /// The books of all sites say that what operators say is in use cannot be true, or that what they delete is in use.
     pub(super) fn refuse_unfit(&mut self, turn: &mut Turn, at: usize, unfit: Unfit) {
         let refused = |admin: &Admin| match (admin.change, unfit) {
             (Lifecycle::Reclaim { in_use, .. }, Unfit::Above { most }) if admin.aim.is_none() && in_use > most => {
@@ -110,6 +110,7 @@ impl Quotas {
             (Lifecycle::Reclaim { in_use, .. }, Unfit::Below { least }) if admin.aim.is_none() && in_use < least => {
                 Some(Refusal::BelowReleased { at_least: least })
             }
+            (Lifecycle::Delete, Unfit::InUse { amount }) if admin.aim.is_none() => Some(Refusal::InUse { amount }),
             _ => None,
         };
         let here = turn.here;

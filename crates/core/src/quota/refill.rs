@@ -26,6 +26,7 @@
 
 use super::book::{Quotas, TICK};
 use super::bucket::{AHEAD, TOKEN, rate_of, wanted};
+use super::line::Waiting;
 use super::one::{Dirty, Quota};
 use crate::api::Refusal;
 use crate::clock::SECOND;
@@ -208,9 +209,10 @@ impl Quotas {
         self.tell(turn, at, peer);
     }
 
-    /// The refusal of a request for `amount` that these members were asked for in vain.
-    pub(super) fn exhausted(&self, here: &Here, at: usize, asked: SiteSet, amount: i64) -> Refusal {
-        Refusal::Exhausted { asked, retry_after: self.retry_after(here, at, amount) }
+    /// The refusal of a request that these members were asked for in vain.
+    pub(super) fn exhausted(&self, here: &Here, at: usize, asked: SiteSet, request: &Waiting) -> Refusal {
+        let level = self.level_name(at, request.quota);
+        Refusal::Exhausted { asked, retry_after: self.retry_after(here, at, request.amount), level }
     }
 
     /// The time in which so many tokens are there, if nobody else takes any: in milliseconds, at least 1; none if they do not come by

@@ -17,7 +17,7 @@ use super::line::ROUNDS;
 use super::one::{Admin, Dirty};
 use super::serve::created;
 use crate::api::{Outcome, Refusal, UnknownReason};
-use crate::avantan::{Due, Intent, Lifecycle, Message, Moment, Offer, Phase, Progress, Role, Step};
+use crate::avantan::{Due, Intent, Lifecycle, Message, Moment, Offer, Phase, Progress, Role, Scope, Step};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::gift::Totals;
 use crate::id::{SiteId, SiteSet};
@@ -80,7 +80,9 @@ impl Quotas {
         }
 
         self.refill(&turn.here, at);
-        let offer = self.offer(&turn.here, at);
+        let mut offer = self.offer(&turn.here, at);
+        // The leader may not know of a quota below this one.
+        offer.stays = matches!(message, Message::Election { scope: Scope::Closing, .. }) && self.has_children(at);
         let before = self.standing(at);
         let mut step = Step::default();
         self.list[at].avantan.handle(turn.here.site, from, message, |_| offer, &mut step);
@@ -276,7 +278,8 @@ impl Quotas {
 
         // After a round in vain, what the sites kept back then is what the requests that wait may need.
         self.refill(&turn.here, at);
-        let offer = self.offer(&turn.here, at);
+        let mut offer = self.offer(&turn.here, at);
+        offer.stays = intent == Intent::Delete && self.has_children(at);
         let before = self.standing(at);
         let again = self.list[at].activity.as_ref().is_some_and(|activity| activity.gathers());
         let intent = if intent == Intent::Move && again { Intent::Gather } else { intent };
@@ -312,6 +315,7 @@ impl Quotas {
             away,
             used,
             needed,
+            stays: false,
             wanted: needed.saturating_add(activity.demand.forecast(EPOCH)).saturating_add(soon),
         }
     }
@@ -598,7 +602,8 @@ impl Quotas {
         }
 
         for request in in_line {
-            self.finish(turn, request.ticket, Outcome::Refused(Refusal::QuotaDeleted));
+            let refusal = self.refusal_of_deleted(at, &request);
+            self.finish(turn, request.ticket, Outcome::Refused(refusal));
         }
         let quota = &mut self.list[at];
 
@@ -652,7 +657,8 @@ impl Quotas {
             && let Some(request) = activity.waiting.take_above(limit)
         {
             turn.out.metrics.refused_waited += 1;
-            self.finish(turn, request.ticket, Outcome::Refused(Refusal::AboveLimit { limit }));
+            let level = self.level_name(at, request.quota);
+            self.finish(turn, request.ticket, Outcome::Refused(Refusal::AboveLimit { limit, level }));
         }
 
         // Requests that the round was told of are judged by it, once what it brought is granted.
@@ -724,7 +730,7 @@ impl Quotas {
         }
         for request in refused {
             turn.out.metrics.refused_waited += 1;
-            let refusal = self.exhausted(&turn.here, at, asked, request.amount);
+            let refusal = self.exhausted(&turn.here, at, asked, &request);
             self.finish(turn, request.ticket, Outcome::Refused(refusal));
         }
     }

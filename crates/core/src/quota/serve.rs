@@ -7,6 +7,7 @@ use super::line::Waiting;
 use super::one::{Activity, Admin, Dirty, NEVER, Quota};
 use super::row::grant_key;
 use super::row::{EXPIRIES, Grant, due_key, due_uptime, read_due_key};
+use super::tree::{Break, Path, is_name_below};
 use crate::api::{HOLD_MICROS, Hold, Operation, Outcome, Refusal, is_name};
 use crate::avantan::{Charter, Lifecycle};
 use crate::clock::{MILLISECOND, Now};
@@ -49,34 +50,57 @@ impl Quotas {
                 let Some(at) = self.living(quota) else {
                     return self.unknown_name(turn, quota, ticket, operation, timeout);
                 };
+                let path = match self.path(at) {
+                    Ok(path) => path,
+                    Err(missing) => return self.without_parent(turn, quota, missing, ticket, operation, timeout),
+                };
                 let stays = waits.then_some(turn.here.now);
-                self.acquire(turn, at, Waiting { ticket, amount: *amount, hold: *hold, deadline, stays })
+                let (number, generation) = (self.list[at].number, self.list[at].avantan.share.table.generation);
+                let request =
+                    Waiting { ticket, amount: *amount, hold: *hold, deadline, stays, quota: number, generation };
+                self.acquire(turn, path, request)
             }
             Operation::Release { quota, amount } => {
                 let Some(at) = self.living(quota) else {
                     return self.unknown_name(turn, quota, ticket, operation, timeout);
                 };
-                Some(self.release(turn, at, *amount))
+                // What is above one that was deleted has nothing of this any more.
+                match self.climb(at) {
+                    (_, Some(unheard @ Break::Unheard(_))) => {
+                        self.without_parent(turn, quota, unheard, ticket, operation, timeout)
+                    }
+                    (path, _) => Some(self.release(turn, path, *amount)),
+                }
             }
             Operation::ReleaseGrant { grant, used } => Some(self.release_grant(turn, view, *grant, *used)),
             Operation::ExtendGrant { grant, micros } => Some(self.extend_grant(turn, view, *grant, *micros)),
             Operation::Create { quota, limit, charter } => {
-                // The name is remembered from here on, and by all sites.
                 if !is_name(quota) {
                     return Some(Outcome::Refused(Refusal::InvalidName));
                 }
                 if *limit < 1 {
                     return Some(Outcome::Refused(Refusal::InvalidAmount));
                 }
+                if !charter.parent.is_none_or(|parent| is_name_below(quota, usize::from(parent.length))) {
+                    return Some(Outcome::Refused(Refusal::InvalidParent));
+                }
+                // While it is being deleted, what is here may be gone already.
+                let known = self.position(quota).filter(|&at| !self.list[at].is_closing());
+                if let Some(outcome) = known.and_then(|at| created(&self.list[at], *limit, *charter)) {
+                    return Some(outcome);
+                }
+                let charter = match self.charter_below(quota, *charter) {
+                    Ok(charter) => charter,
+                    Err(Err(refusal)) => return Some(Outcome::Refused(refusal)),
+                    Err(Ok(missing)) => {
+                        return self.without_parent(turn, quota, missing, ticket, operation, timeout);
+                    }
+                };
+                // The name is remembered from here on, and by all sites.
                 let Some(at) = self.position_or_new(&turn.here, quota) else {
                     return Some(Outcome::Refused(Refusal::Overloaded));
                 };
-                // While it is being deleted, what is here may be gone already.
-                if let Some(outcome) = created(&self.list[at], *limit, *charter).filter(|_| !self.list[at].is_closing())
-                {
-                    return Some(outcome);
-                }
-                let change = Lifecycle::Create { limit: *limit, charter: *charter };
+                let change = Lifecycle::Create { limit: *limit, charter };
                 self.administer(turn, at, Admin::new(ticket, change, deadline));
                 None
             }
@@ -107,33 +131,53 @@ impl Quotas {
                 let Some(at) = self.living(quota) else {
                     return self.unknown_name(turn, quota, ticket, operation, timeout);
                 };
+                if self.has_children(at) {
+                    return Some(Outcome::Refused(Refusal::HasChildren));
+                }
                 self.administer(turn, at, Admin::new(ticket, Lifecycle::Delete, deadline));
                 None
             }
         }
     }
 
-    /// Grants at once what fits the free tokens. What does not fit waits for tokens of other sites, unless it is known
+    /// Grants at once what fits the free tokens of all levels. What does not fit waits for tokens of other sites, unless it is known
     /// that there are none.
     #[inline]
-    fn acquire(&mut self, turn: &mut Turn, at: usize, request: Waiting) -> Option<Outcome> {
-        let Waiting { ticket, amount, hold, deadline, stays } = request;
+    fn acquire(&mut self, turn: &mut Turn, path: Path, request: Waiting) -> Option<Outcome> {
+        let Waiting { amount, hold, .. } = request;
         if amount < 1 || matches!(hold, Hold::For(micros) if !(MILLISECOND..=HOLD_MICROS).contains(&micros)) {
             return Some(Outcome::Refused(Refusal::InvalidAmount));
         }
-        let quota = &mut self.list[at];
-        let limit = quota.limit().expect("looked at by the caller");
-        // What can never be granted is no demand that anybody could meet.
-        if amount > limit {
-            return Some(Outcome::Refused(Refusal::AboveLimit { limit }));
+        for at in path.levels() {
+            let limit = self.list[at].limit().expect("looked at by the caller");
+            // What can never be granted is no demand that anybody could meet.
+            if amount > limit {
+                let level = self.level_name(at, request.quota);
+                return Some(Outcome::Refused(Refusal::AboveLimit { limit, level }));
+            }
         }
 
         // What comes back by itself is held by nobody: no grant of it has an end.
-        if quota.refills() && matches!(hold, Hold::For(_)) {
+        if self.list[path.leaf()].refills() && matches!(hold, Hold::For(_)) {
             return Some(Outcome::Refused(Refusal::Refills));
         }
-        self.refill(&turn.here, at);
+        for at in path.levels() {
+            self.refill(&turn.here, at);
+            self.note_demand(turn, at, amount);
+        }
 
+        // Free tokens are this site's alone, so it need ask nobody.
+        let Some(short) = self.short_level(&path, amount) else {
+            turn.out.metrics.granted_local += 1;
+            path.levels().for_each(|at| self.list[at].counters.work.local += 1);
+            return Some(self.grant(turn, path, amount, hold));
+        };
+        self.stand_in_line(turn, short, request, true)
+    }
+
+    /// A request came for tokens of a quota, or of one below it.
+    #[inline]
+    fn note_demand(&mut self, turn: &mut Turn, at: usize, amount: i64) {
         let now = turn.here.now.mono;
         let quota = &mut self.list[at];
         quota.asked = quota.asked.saturating_add(amount.unsigned_abs());
@@ -144,22 +188,22 @@ impl Quotas {
             activity.active_at = now;
             self.schedule(at);
         }
+    }
 
-        // Free tokens are this site's alone, so it need ask nobody. But what is too little for one that stays in line is saved for it.
+    /// Lets a request wait at the level that is short, holding nothing of any, or refuses it. One that is not new stood in the line of
+    /// another level before.
+    fn stand_in_line(&mut self, turn: &mut Turn, at: usize, request: Waiting, is_new: bool) -> Option<Outcome> {
+        let Waiting { ticket, amount, deadline, stays, .. } = request;
+        let now = turn.here.now.mono;
         let quota = &mut self.list[at];
-        let is_overtaking = quota.activity.as_ref().is_some_and(|activity| activity.waiting.has_staying());
-        if amount <= quota.avantan.share.free() && !is_overtaking {
-            turn.out.metrics.granted_local += 1;
-            quota.counters.work.local += 1;
-            return Some(self.grant(turn, at, amount, hold));
-        }
+        quota.activity(&turn.here);
 
         // More is out than the limit, wherever one asks; what comes back is not for this request.
         if quota.avantan.share.table.is_over() && stays.is_none() {
             turn.out.metrics.refused_local += 1;
             let mut asked = SiteSet::default();
             asked.insert(turn.here.position);
-            return Some(Outcome::Refused(self.exhausted(&turn.here, at, asked, amount)));
+            return Some(Outcome::Refused(self.exhausted(&turn.here, at, asked, &request)));
         }
 
         // After a round in vain nothing is asked again for a while, unless what others have said since is enough for this
@@ -178,11 +222,11 @@ impl Quotas {
                     .filter(|&peer| turn.here.peers[peer].is_up(turn.here.now))
                     .for_each(|p| asked.insert(p));
             }
-            return Some(Outcome::Refused(self.exhausted(&turn.here, at, asked, amount)));
+            return Some(Outcome::Refused(self.exhausted(&turn.here, at, asked, &request)));
         }
 
         // It waits, in the order of arrival, for gifts or the outcome of a round.
-        if !turn.out.admit() {
+        if is_new && !turn.out.admit() {
             return Some(Outcome::Refused(Refusal::Overloaded));
         }
         if activity.waiting.is_empty() {
@@ -196,22 +240,24 @@ impl Quotas {
         None
     }
 
-    /// Grants tokens that are free: fewer tokens, the grant's number and its row become durable in one batch with the outcome
-    /// of the operation.
+    /// Grants tokens that are free: fewer tokens at all levels, the grant's number and its row become durable in one batch with the
+    /// outcome of the operation.
     #[inline]
-    fn grant(&mut self, turn: &mut Turn, at: usize, amount: i64, hold: Hold) -> Outcome {
+    fn grant(&mut self, turn: &mut Turn, path: Path, amount: i64, hold: Hold) -> Outcome {
         let number = self.grants.next;
         self.grants.next += 1;
-        self.touch(at, Dirty::Hot);
+        for at in path.levels() {
+            self.touch(at, Dirty::Hot);
+            let Quota { avantan, counters, .. } = &mut self.list[at];
+            avantan.share.tokens -= amount;
+            assert!(avantan.share.tokens >= avantan.share.held(), "only free tokens are granted");
+            counters.acquired += amount as u128;
+            assert!(counters.last_grant < number, "a grant's number is given out again");
+            counters.last_grant = number;
+        }
 
-        let quota = &mut self.list[at];
+        let quota = &self.list[path.leaf()];
         let of = quota.number;
-        quota.avantan.share.tokens -= amount;
-        assert!(quota.avantan.share.tokens >= quota.avantan.share.held(), "only free tokens are granted");
-        quota.counters.acquired += amount as u128;
-        assert!(quota.counters.last_grant < number, "a grant's number is given out again");
-        quota.counters.last_grant = number;
-
         let incarnation = turn.here.site.incarnation;
         let generation = quota.avantan.share.table.generation;
         let lasts = match hold {
@@ -232,27 +278,29 @@ impl Quotas {
         Outcome::Granted { grant: GrantId { site: turn.here.site.me, incarnation, number }, lasts }
     }
 
-    fn release(&mut self, turn: &mut Turn, at: usize, amount: i64) -> Outcome {
-        let quota = &self.list[at];
+    fn release(&mut self, turn: &mut Turn, path: Path, amount: i64) -> Outcome {
         if amount < 1 {
             return Outcome::Refused(Refusal::InvalidAmount);
         }
-        if quota.refills() {
+        if self.list[path.leaf()].refills() {
             return Outcome::Refused(Refusal::Refills);
         }
 
         // Whatever is here is not out; what is set aside for a round may be elsewhere by now, and out.
-        let share = &quota.avantan.share;
-        let all = quota.all().expect("looked at by the caller");
-        let at_most = all.saturating_sub(share.tokens - share.held()).max(0);
+        let at_most = path.levels().map(|at| {
+            let quota = &self.list[at];
+            let share = &quota.avantan.share;
+            quota.all().expect("looked at by the caller").saturating_sub(share.tokens - share.held()).max(0)
+        });
+        let at_most = at_most.min().unwrap_or(0);
         if amount > at_most {
             return Outcome::Refused(Refusal::AboveOut { at_most });
         }
 
         // It goes back where it is released, wherever it was granted: tokens do not remember.
         turn.out.metrics.released += 1;
-        self.list[at].counters.work.local += 1;
-        self.reclaim(turn, at, amount);
+        path.levels().for_each(|at| self.list[at].counters.work.local += 1);
+        self.reclaim(turn, path, amount);
         Outcome::Released { amount }
     }
 
@@ -277,14 +325,14 @@ impl Quotas {
         // The grant goes in the write that gives its tokens back, or shrinks in it, so that no release or end of it can do so again.
         let left = (used > 0).then_some(Grant { amount: used, settled: true, ..grant });
         self.change_grant(turn, id.number, &grant, left);
-        let quota = &mut self.list[at];
+        let (path, _) = self.climb(at);
         turn.out.metrics.released += 1;
-        quota.counters.work.local += 1;
+        path.levels().for_each(|at| self.list[at].counters.work.local += 1);
         let amount = grant.amount - used;
         if amount > 0 {
-            self.reclaim(turn, at, amount);
+            self.reclaim(turn, path, amount);
         } else {
-            self.touch(at, Dirty::Hot);
+            path.levels().for_each(|at| self.touch(at, Dirty::Hot));
         }
         Outcome::Released { amount }
     }
@@ -402,7 +450,8 @@ impl Quotas {
             self.remove_grant(turn, number, &grant);
             if let Some(at) = self.position_alive(&grant) {
                 turn.out.metrics.expired += 1;
-                self.reclaim(turn, at, grant.amount);
+                let (path, _) = self.climb(at);
+                self.reclaim(turn, path, grant.amount);
             }
         }
 
@@ -423,15 +472,25 @@ impl Quotas {
         }
     }
 
-    /// Puts tokens back into the share.
-    fn reclaim(&mut self, turn: &mut Turn, at: usize, amount: i64) {
+    /// Puts tokens back into the shares of all levels.
+    fn reclaim(&mut self, turn: &mut Turn, path: Path, amount: i64) {
         assert!(amount > 0, "what is given back is less than nothing");
-        self.touch(at, Dirty::Hot);
-        let quota = &mut self.list[at];
+        for at in path.levels() {
+            self.touch(at, Dirty::Hot);
 
-        // Beyond `i64` only if clients released what they never had; the books then show it.
-        quota.avantan.share.tokens = quota.avantan.share.tokens.saturating_add(amount);
-        quota.counters.released += amount as u128;
+            // Beyond `i64` only if clients released what they never had; the books then show it.
+            let Quota { avantan, counters, .. } = &mut self.list[at];
+            avantan.share.tokens = avantan.share.tokens.saturating_add(amount);
+            counters.released += amount as u128;
+        }
+
+        // Only now may anybody be served: who waits at one level needs the others, too.
+        path.levels().for_each(|at| self.note_return(turn, at, amount));
+    }
+
+    /// Tokens came back into the share.
+    fn note_return(&mut self, turn: &mut Turn, at: usize, amount: i64) {
+        let quota = &mut self.list[at];
 
         // What waits here may fit now; or it is over the limit, and is to be taken; or it is what others wait for.
         let owes = quota.owes();
@@ -461,14 +520,31 @@ impl Quotas {
             if avantan.share.table.limit.is_none() {
                 let refused: Vec<Waiting> = activity.waiting.take_all().collect();
                 for request in refused {
-                    self.finish(turn, request.ticket, Outcome::Refused(Refusal::QuotaDeleted));
+                    let refusal = self.refusal_of_deleted(at, &request);
+                    self.finish(turn, request.ticket, Outcome::Refused(refusal));
                 }
                 break;
             }
             // What is free only shrinks by this, so nobody before the one that is found has come to fit meanwhile.
             let Some(request) = activity.waiting.take_first_within(avantan.share.free()) else { break };
+            let path = match self.path_of(&request) {
+                Ok(path) => path,
+                Err(refusal) => {
+                    self.finish(turn, request.ticket, Outcome::Refused(refusal));
+                    continue;
+                }
+            };
+
+            // It was first here; where another level is short, it waits there.
+            path.levels().filter(|&level| level != at).for_each(|level| self.refill(&turn.here, level));
+            if let Some(short) = self.short_level(&path.without(at), request.amount) {
+                if let Some(outcome) = self.stand_in_line(turn, short, request, false) {
+                    self.finish(turn, request.ticket, outcome);
+                }
+                continue;
+            }
             turn.out.metrics.granted_waited += 1;
-            let mut outcome = self.grant(turn, at, request.amount, request.hold);
+            let mut outcome = self.grant(turn, path, request.amount, request.hold);
             // A hold lasts from now on, and its holder counts from when it asked.
             if let (Outcome::Granted { lasts: Some(lasts), .. }, Some(came)) = (&mut outcome, request.stays) {
                 *lasts = lasts.saturating_add(has_waited(&turn.here, came));
@@ -564,9 +640,15 @@ impl Activity {
 /// The outcome of creating a quota that exists.
 pub(super) fn created(quota: &Quota, limit: i64, charter: Charter) -> Option<Outcome> {
     let (present, has) = (quota.limit()?, quota.avantan.share.table.charter);
-    let Charter { agreement, refill } = has;
+    let Charter { agreement, refill, parent } = has;
+    // A request does not tell the generation of the one above it.
+    let is_below = match (parent, charter.parent) {
+        (Some(has), Some(parent)) => has.length == parent.length && [0, has.generation].contains(&parent.generation),
+        (has, parent) => has == parent,
+    };
     Some(match () {
         () if present != limit => Outcome::Refused(Refusal::LimitDiffers { limit: present }),
+        () if !is_below => Outcome::Refused(Refusal::ParentDiffers),
         () if agreement != charter.agreement => Outcome::Refused(Refusal::AgreementDiffers { agreement }),
         () if refill != charter.refill => Outcome::Refused(Refusal::RefillDiffers { refill }),
         () => Outcome::Created { limit },

@@ -34,7 +34,7 @@ impl Quotas {
             return refuse(Refusal::InvalidAmount);
         }
         if turn.here.peers.len() == 1 {
-            return refuse(Refusal::UnknownQuota);
+            return refuse(refusal_of(operation, name));
         }
 
         // Each name costs questions to all others, and strangers can make names up.
@@ -82,7 +82,8 @@ impl Quotas {
         }
         self.lookups.settle(&name);
         for waiting in answered {
-            self.finish(turn, waiting.ticket, Outcome::Refused(Refusal::UnknownQuota));
+            let refusal = refusal_of(&waiting.operation, &name);
+            self.finish(turn, waiting.ticket, Outcome::Refused(refusal));
         }
     }
 
@@ -221,6 +222,18 @@ impl Quotas {
                 self.finish(turn, waiting.ticket, Outcome::Refused(Refusal::Unreachable { missing }));
             }
         }
+    }
+}
+
+/// The refusal of an operation that needs a quota of this name, its own or one above it, which does not exist.
+fn refusal_of(operation: &Operation, name: &str) -> Refusal {
+    match operation {
+        Operation::Acquire { quota, .. } | Operation::Release { quota, .. } | Operation::Create { quota, .. }
+            if quota != name =>
+        {
+            Refusal::NoParent
+        }
+        _ => Refusal::UnknownQuota,
     }
 }
 

@@ -47,7 +47,7 @@ fn limit_lowered_takes_free_tokens_at_once() {
     assert_eq!(cluster.done(2, set(30)), Outcome::LimitSet { limit: 30, excess: 0 });
     cluster.run(SECOND);
     assert_eq!(all_tokens(&cluster), 20);
-    assert_eq!(cluster.done(1, acquire(31)), Outcome::Refused(Refusal::AboveLimit { limit: 30 }));
+    assert_eq!(cluster.done(1, acquire(31)), Outcome::Refused(Refusal::AboveLimit { limit: 30, level: 0 }));
     assert!(granted(&cluster.done(1, acquire(20))));
     assert_eq!(standing(&mut cluster, 0), (30, 0, 30));
 }

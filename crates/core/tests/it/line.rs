@@ -178,7 +178,7 @@ fn acquire_in_line_is_above_a_limit_that_is_lowered() {
     let set = cluster.done(1, Operation::SetLimit { quota: "gpus".into(), limit: 12 });
     assert_eq!(set, Outcome::LimitSet { limit: 12, excess: 18 });
     cluster.run(SECOND / 10);
-    assert_eq!(cluster.outcome(0, large), Some(Outcome::Refused(Refusal::AboveLimit { limit: 12 })));
+    assert_eq!(cluster.outcome(0, large), Some(Outcome::Refused(Refusal::AboveLimit { limit: 12, level: 0 })));
     assert_eq!(cluster.outcome(0, small), None, "it stays, although nothing is granted at present");
     cluster.done(1, release(20));
     cluster.run(3 * SECOND / 2);

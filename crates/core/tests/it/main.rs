@@ -15,5 +15,6 @@ mod refill;
 mod script;
 mod sessions;
 mod treaties;
+mod tree;
 mod txns;
 mod words;

@@ -658,7 +658,9 @@ fn every_call_ends_whatever_the_connection_does() {
                 let outcome = match random(8) {
                     0 => Outcome::Unknown(UnknownReason::NotReady),
                     1 => Outcome::Refused(Refusal::SessionEnded),
-                    2 => Outcome::Refused(Refusal::Exhausted { asked: Default::default(), retry_after: None }),
+                    2 => {
+                        Outcome::Refused(Refusal::Exhausted { asked: Default::default(), retry_after: None, level: 0 })
+                    }
                     3 => Outcome::Unknown(UnknownReason::SiteUnreachable),
                     _ => granted(1),
                 };

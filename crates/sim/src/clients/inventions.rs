@@ -6,7 +6,7 @@ use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::config::NAMES_KEPT;
 use slackline_core::id::{GrantId, Incarnation};
 
-use crate::quotas::{FLEETING, KINDS, Kind, METER, METER_REFILL, PASSERS, PASSING, PLENTY, SKEWED, creation};
+use crate::quotas::{FLEETING, KINDS, Kind, METER, METER_REFILL, PASSERS, PASSING, PLENTY, SKEWED, TREE, creation};
 use crate::state::Simulation;
 use crate::world::World;
 
@@ -102,16 +102,28 @@ impl Simulation {
                     }
                 }
             }
+            // One of a tree.
+            100..=139 => {
+                let kind = TREE[self.rng.below(TREE.len() as u64) as usize];
+                if self.rng.one_in(40) {
+                    return (creation(kind.name, kind.limit), 5 * SECOND);
+                }
+                // What has quotas below it stays.
+                let has_child = (0..self.oracle.books.len()).any(|book| {
+                    let book = &self.oracle.books[book];
+                    book.name == TREE[1].name && book.decisions.newest().is_some_and(|(_, table)| table.limit.is_some())
+                });
+                if has_child && self.rng.one_in(80) {
+                    return (Operation::Delete { quota: name(&TREE[0]) }, 5 * SECOND);
+                }
+                let hold = self.hold_of(&kind);
+                let amount = 1 + self.rng.below(kind.most as u64) as i64;
+                Operation::Acquire { quota: name(&kind), amount, hold, waits: self.rng.one_in(4) }
+            }
             // Everything else is ordinary.
             _ => {
                 let kind = self.kind_for(world, at);
-                let hold = match self.rng.below(100) {
-                    part if part < kind.open => Hold::Open,
-                    part if part < kind.open + kind.timed => {
-                        Hold::For(50 * MILLISECOND + self.rng.below(3 * kind.held * MILLISECOND))
-                    }
-                    _ => Hold::Counted,
-                };
+                let hold = self.hold_of(&kind);
                 let amount = 1 + self.rng.below(kind.most as u64) as i64;
                 let quota = if kind.name == fleeting.name { self.fleeting(world.now()) } else { name(&kind) };
                 // Some stay in line for as long as they may.
@@ -119,6 +131,17 @@ impl Simulation {
             }
         };
         (operation, timeout)
+    }
+
+    /// The way in which tokens of a quota are held.
+    fn hold_of(&mut self, kind: &Kind) -> Hold {
+        match self.rng.below(100) {
+            part if part < kind.open => Hold::Open,
+            part if part < kind.open + kind.timed => {
+                Hold::For(50 * MILLISECOND + self.rng.below(3 * kind.held * MILLISECOND))
+            }
+            _ => Hold::Counted,
+        }
     }
 
     /// The quota that is deleted and created again. Where names are forgotten soon, there are several, in turn, and each is left alone

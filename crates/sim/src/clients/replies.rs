@@ -9,7 +9,7 @@ use crate::clock::EPSILON;
 use crate::invariants::answers::{self, Standing, is_definitive, is_of_one_copy};
 use crate::invariants::{limit, once, refusal, survival};
 use crate::oracle::Op;
-use crate::quotas::{KINDS, PLENTY, is_elastic};
+use crate::quotas::{KINDS, PLENTY, TREE, is_elastic};
 use crate::state::Simulation;
 use crate::state::clients::{Holding, Open, Session};
 use crate::state::post::Purpose;
@@ -275,6 +275,9 @@ impl Simulation {
                 if *waits && now > first_sent + IN_LINE {
                     self.probes.hit("operation: granted after a time in line");
                 }
+                if book.is_some_and(|book| self.oracle.above(book).is_some()) {
+                    self.probes.hit("tree: granted at several levels");
+                }
                 if book.is_some_and(|book| self.oracle.books[book].refills) {
                     return self.probes.hit("operation: granted by a quota that refills");
                 }
@@ -334,7 +337,7 @@ impl Simulation {
 
         let hold = self.oracle.hold(now, op, amount, until);
 
-        let kind = KINDS.iter().find(|kind| Some(self.oracle.book(kind.name)) == book);
+        let kind = KINDS.iter().chain(&TREE).find(|kind| Some(self.oracle.book(kind.name)) == book);
         let mean = kind.map_or(2_000, |kind| kind.held) * MILLISECOND;
         // A few timed holds are given back early, the others end by themselves.
         let early = until.is_none() || self.rng.one_in(3);
@@ -428,6 +431,8 @@ impl Simulation {
                     Err(format!("an operator's true word is refused: at least {at_least} are said to be in use"));
                 self.oracle.blame(refusal::NAME, found, "a word about lost storage");
             }
+            Refusal::Exhausted { level: 1.., .. } => self.probes.hit("tree: a level above is short"),
+            Refusal::Exhausted { .. } => self.probes.hit("refused: exhausted"),
             _ => self.probes.hit(&format!("refused: {}", refusal.code())),
         }
     }

@@ -264,7 +264,7 @@ mod tests {
         assert!(check_operation(&Outcome::Refused(Refusal::DeadlinePassed), SECOND).is_ok());
         assert!(check_operation(&Outcome::Refused(Refusal::DeadlinePassed), PATIENCE).is_err());
         let acquire = |waits| Operation::Acquire { quota: "gpus".into(), amount: 1, hold: Hold::Counted, waits };
-        let exhausted = Outcome::Refused(Refusal::Exhausted { asked: SiteSet::default(), retry_after: None });
+        let exhausted = Outcome::Refused(Refusal::Exhausted { asked: SiteSet::default(), retry_after: None, level: 0 });
         assert!(
             check_in_line(&acquire(true), &exhausted).is_err() && check_in_line(&acquire(false), &exhausted).is_ok()
         );

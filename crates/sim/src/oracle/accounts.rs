@@ -191,7 +191,9 @@ impl Oracle {
         let doubted = self.ops.iter().enumerate().filter(|(at, op)| {
             // Of some its client knows that they did nothing.
             let is_doubt = |told: &Outcome| matches!(told, Outcome::Unknown(_)) && !is_of_one_copy(told);
-            op.told.as_ref().is_some_and(is_doubt) && self.book_of(*at as u32) == Some(book)
+            let of = self.book_of(*at as u32);
+            let is_of = of.is_some_and(|of| self.levels(of, 0).iter().any(|(level, _)| *level == book));
+            op.told.as_ref().is_some_and(is_doubt) && is_of
         });
 
         let amount = |op: &Op| match &op.operation {

@@ -175,7 +175,7 @@ impl Oracle {
                         && counted.contains(&(book, generation))
                     {
                         self.count(site, incarnation, book, generation, (0, amount));
-                        moved.push((book, generation));
+                        moved.extend(self.levels(book, generation));
                     }
                 }
                 Change::Counters { book, generation, taken_back, .. } if self.books[*book].refills => {
@@ -265,7 +265,7 @@ impl Oracle {
         }
         if let Some(book) = book.filter(|_| used != (0, 0)) {
             self.count(site, incarnation, book, generation, used);
-            moved.push((book, generation));
+            moved.extend(self.levels(book, generation));
         }
     }
 
@@ -318,13 +318,15 @@ impl Oracle {
         Some((book?, generation, amount))
     }
 
-    /// Adds what was granted and taken back to a book.
+    /// Adds what was granted and taken back to a book, and to those above it.
     fn count(&mut self, site: usize, incarnation: Incarnation, book: usize, generation: u32, used: (u128, u128)) {
-        let book = &mut self.books[book];
-        let sums = book.used.entry((site, incarnation, generation)).or_default();
-        sums.0 += used.0;
-        sums.1 += used.1;
-        *book.in_use.entry(generation).or_default() += used.0 as i128 - used.1 as i128;
+        for (book, generation) in self.levels(book, generation) {
+            let book = &mut self.books[book];
+            let sums = book.used.entry((site, incarnation, generation)).or_default();
+            sums.0 += used.0;
+            sums.1 += used.1;
+            *book.in_use.entry(generation).or_default() += used.0 as i128 - used.1 as i128;
+        }
     }
 
     /// Takes note of the incarnation in which a site handles inputs.

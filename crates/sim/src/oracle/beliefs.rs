@@ -23,23 +23,11 @@ impl Oracle {
             return at;
         }
 
-        let of_book = &mut self.books[book];
-        let held = of_book.held.entry(generation).or_default();
-        *held += i128::from(amount);
-        let held = *held;
         if let Some(until) = until {
             self.believed.ends.push(Reverse((until, at)));
         }
-
-        // Sites may not have taken the tokens of an earlier generation back; they count against its own limit alone.
-        let table = of_book.decisions.newest().map(|(_, table)| table);
-        let all = |table: &Table| Some(table.limit?.saturating_add(table.excess));
-        if let Some(of) = table.filter(|table| table.generation == generation).and_then(all) {
-            let found = limit::check(held, of, "the clients'").map_err(|what| what + &self.holders(book));
-            if found.is_err() {
-                let about = format!("quota {}, at {}", self.books[book].name, self.ops[op as usize].id);
-                self.blame(limit::NAME, found, about);
-            }
+        for (book, generation) in self.levels(book, generation) {
+            self.add_held(book, generation, amount, op);
         }
         at
     }
@@ -53,7 +41,34 @@ impl Oracle {
         }
         held.amount -= amount;
         held.active = held.amount > 0;
-        *self.books[held.book].held.entry(held.generation).or_default() -= i128::from(amount);
+        let (book, generation) = (held.book, held.generation);
+        self.drop_held(book, generation, amount);
+    }
+
+    /// More of a quota is held.
+    fn add_held(&mut self, book: usize, generation: u32, amount: i64, op: u32) {
+        let of_book = &mut self.books[book];
+        let held = of_book.held.entry(generation).or_default();
+        *held += i128::from(amount);
+        let held = *held;
+
+        // Sites may not have taken the tokens of an earlier generation back; they count against its own limit alone.
+        let table = of_book.decisions.newest().map(|(_, table)| table);
+        let all = |table: &Table| Some(table.limit?.saturating_add(table.excess));
+        if let Some(of) = table.filter(|table| table.generation == generation).and_then(all) {
+            let found = limit::check(held, of, "the clients'").map_err(|what| what + &self.holders(book));
+            if found.is_err() {
+                let about = format!("quota {}, at {}", self.books[book].name, self.ops[op as usize].id);
+                self.blame(limit::NAME, found, about);
+            }
+        }
+    }
+
+    /// Less of a quota is held, and of those above it.
+    fn drop_held(&mut self, book: usize, generation: u32, amount: i64) {
+        for (book, generation) in self.levels(book, generation) {
+            *self.books[book].held.entry(generation).or_default() -= i128::from(amount);
+        }
     }
 
     /// Ends what has ended by itself.
@@ -65,7 +80,8 @@ impl Oracle {
             self.believed.ends.pop();
             let held = &mut self.believed.holds[at];
             if std::mem::take(&mut held.active) {
-                *self.books[held.book].held.entry(held.generation).or_default() -= i128::from(held.amount);
+                let (book, generation, amount) = (held.book, held.generation, held.amount);
+                self.drop_held(book, generation, amount);
             }
         }
     }

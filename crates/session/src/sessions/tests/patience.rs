@@ -126,7 +126,7 @@ fn first_that_is_settled_is_not_taken_back() {
 
 #[test]
 fn first_that_is_refused_or_lost_is_settled() {
-    let refused = Outcome::Refused(Refusal::Exhausted { asked: Default::default(), retry_after: None });
+    let refused = Outcome::Refused(Refusal::Exhausted { asked: Default::default(), retry_after: None, level: 0 });
     let lost = Outcome::Unknown(UnknownReason::IncarnationLost);
     let ended = Outcome::Refused(Refusal::SessionEnded);
     let withdrawn = Outcome::Refused(Refusal::Withdrawn);

@@ -1,0 +1,198 @@
+//! Trees of quotas. A grant of a quota counts in all that are above it, and so does what is given back.
+//!
+//! A site takes the tokens of all levels from its own shares, in one write: no message goes from level to level, and no crash comes
+//! between two of them. While one level is short, the request waits in the line of that level alone, and holds nothing; when it could be
+//! served there, all levels are looked at again. So a tree has no lock, and no order in which levels would have to be taken.
+//!
+//! A quota is bound to the **generation** of the one above it ([`Parent`]). A site closes none of which it knows one below, so a quota that
+//! has others below it is not deleted. A creation may still cross the deletion, where a site has closed the one above before it votes for
+//! the one below: then that grants nothing, and can only be emptied and deleted.
+//!
+//! A quota below another is deleted when nothing of it is in use, by the lines of all sites: what was in use would stay so above it, where
+//! nobody could give it back.
+
+use super::book::Quotas;
+use super::line::Waiting;
+use super::one::Quota;
+use crate::api::{Charter, LEVELS, Operation, Outcome, Parent, Refusal};
+use crate::avantan::Lifecycle;
+use crate::turn::{Ticket, Turn};
+
+/// The positions of a quota and of those above it, the quota first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Path {
+    at: [u32; LEVELS],
+    len: usize,
+}
+
+impl Path {
+    fn of(at: usize) -> Self {
+        let mut path = Self { at: [0; LEVELS], len: 1 };
+        path.at[0] = at as u32;
+        path
+    }
+
+    /// The quota itself.
+    #[inline]
+    pub(super) fn leaf(&self) -> usize {
+        self.at[0] as usize
+    }
+
+    /// The levels but for one.
+    pub(super) fn without(&self, level: usize) -> Self {
+        let mut rest = Self { len: 0, ..*self };
+        for at in self.levels().filter(|&at| at != level) {
+            rest.at[rest.len] = at as u32;
+            rest.len += 1;
+        }
+        rest
+    }
+
+    /// All levels, from the quota up.
+    #[inline]
+    pub(super) fn levels(&self) -> impl Iterator<Item = usize> + use<> {
+        let Self { at, len } = *self;
+        at.into_iter().take(len).map(|at| at as usize)
+    }
+}
+
+/// Why a site cannot tell all quotas above another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Break {
+    /// It has not heard of one: the number of bytes of its name.
+    Unheard(usize),
+    /// One was deleted.
+    Gone,
+}
+
+/// True if a name is that of a quota above it, which has so many bytes, `/` and more.
+pub(super) fn is_name_below(name: &str, length: usize) -> bool {
+    length > 0 && name.get(length..).is_some_and(|rest| rest.starts_with('/') && rest.len() > 1)
+}
+
+impl Quotas {
+    /// The quota at a position, and all above it.
+    #[inline]
+    pub(super) fn path(&self, at: usize) -> Result<Path, Break> {
+        let (path, missing) = self.climb(at);
+        missing.map_or(Ok(path), Err)
+    }
+
+    /// The quota at a position and those above it up to the first that is not there, and why it is not.
+    #[inline]
+    pub(super) fn climb(&self, at: usize) -> (Path, Option<Break>) {
+        let mut path = Path::of(at);
+        let mut below = at;
+        while let Some(Parent { length, generation }) = self.list[below].parent() {
+            let length = usize::from(length);
+            let name = self.list[below].name.get(..length);
+            let Some(above) = name.and_then(|name| self.position(name)) else {
+                return (path, Some(Break::Unheard(length)));
+            };
+            let table = &self.list[above].avantan.share.table;
+            match () {
+                () if table.generation < generation => return (path, Some(Break::Unheard(length))),
+                () if table.generation > generation || table.limit.is_none() => return (path, Some(Break::Gone)),
+                () if path.len == LEVELS => return (path, Some(Break::Gone)),
+                () => {}
+            }
+            path.at[path.len] = above as u32;
+            path.len += 1;
+            below = above;
+        }
+        (path, None)
+    }
+
+    /// The first level that cannot grant so much now.
+    #[inline]
+    pub(super) fn short_level(&self, path: &Path, amount: i64) -> Option<usize> {
+        path.levels().find(|&at| {
+            let Quota { avantan, activity, .. } = &self.list[at];
+            // What is too little for one that stays in line is saved for it.
+            let is_saved = activity.as_ref().is_some_and(|activity| activity.waiting.has_staying());
+            amount > avantan.share.free() || is_saved
+        })
+    }
+
+    /// How a refusal names the level at which a request was refused.
+    pub(super) fn level_name(&self, at: usize, asked_for: u64) -> u16 {
+        let quota = &self.list[at];
+        if quota.number == asked_for { 0 } else { quota.name.len() as u16 }
+    }
+
+    /// The levels of which a request that waits wants tokens, or why it gets none.
+    pub(super) fn path_of(&self, request: &Waiting) -> Result<Path, Refusal> {
+        let leaf = self.position_of(request.quota).filter(|&at| {
+            let table = &self.list[at].avantan.share.table;
+            table.limit.is_some() && table.generation == request.generation
+        });
+        let leaf = leaf.ok_or(Refusal::QuotaDeleted)?;
+        self.path(leaf).map_err(|_| Refusal::NoParent)
+    }
+
+    /// Why a request that waits gets nothing, where the quota of whose line it is was deleted.
+    pub(super) fn refusal_of_deleted(&self, at: usize, request: &Waiting) -> Refusal {
+        if self.list[at].number == request.quota { Refusal::QuotaDeleted } else { Refusal::NoParent }
+    }
+
+    /// Lets an operation wait until a quota above another is heard of, or refuses it.
+    pub(super) fn without_parent(
+        &mut self,
+        turn: &mut Turn,
+        name: &str,
+        missing: Break,
+        ticket: Ticket,
+        operation: &Operation,
+        timeout: u64,
+    ) -> Option<Outcome> {
+        let above = match missing {
+            Break::Unheard(length) => name.get(..length),
+            Break::Gone => None,
+        };
+        match above {
+            Some(above) => self.unknown_name(turn, above, ticket, operation, timeout),
+            None => Some(Outcome::Refused(Refusal::NoParent)),
+        }
+    }
+
+    /// What is to be agreed on of a quota that is to be created, once the one above it is known; or why it is not created.
+    pub(super) fn charter_below(&self, name: &str, charter: Charter) -> Result<Charter, Result<Break, Refusal>> {
+        let Some(parent) = charter.parent else { return Ok(charter) };
+        let length = usize::from(parent.length);
+        let Some(at) = self.living(&name[..length]) else { return Err(Ok(Break::Unheard(length))) };
+        let above = self.path(at).map_err(Ok)?;
+        let generation = self.list[at].avantan.share.table.generation;
+        match () {
+            () if parent.generation != 0 && parent.generation != generation => Err(Err(Refusal::NoParent)),
+            () if (charter.refill > 0) != self.list[at].refills() => Err(Err(Refusal::MixedRefill)),
+            () if above.len == LEVELS => Err(Err(Refusal::TooDeep)),
+            () => Ok(Charter { parent: Some(Parent { generation, ..parent }), ..charter }),
+        }
+    }
+
+    /// True if this site knows of a quota right below the one at a position, or has voted for the creation of one. A creation takes the votes
+    /// of a majority, and a deletion the word of all.
+    pub(super) fn has_children(&self, at: usize) -> bool {
+        let (name, generation) = (&self.list[at].name, self.list[at].avantan.share.table.generation);
+        let parent = Some(Parent { length: name.len() as u16, generation });
+        let is_child = |quota: &Quota| {
+            let share = &quota.avantan.share;
+            let value =
+                share.round.as_ref().and_then(|round| round.accepted.as_ref()).map(|(_, value)| value.lifecycle);
+            let created = match value {
+                Some(Lifecycle::Create { charter, .. }) => charter.parent,
+                _ => None,
+            };
+            quota.parent() == parent || created == parent
+        };
+        self.iter().any(|quota| is_child(quota) && quota.name.starts_with(&**name))
+    }
+}
+
+impl Quota {
+    /// The quota above it.
+    #[inline]
+    pub(super) fn parent(&self) -> Option<Parent> {
+        self.avantan.share.table.charter.parent
+    }
+}

@@ -1,0 +1,237 @@
+//! Scenarios of quotas in trees, named subject_condition_outcome.
+
+use slackline_core::api::{Charter, Hold, Operation, Outcome, Parent, Refusal, Shown};
+use slackline_core::clock::SECOND;
+
+use crate::cluster::Cluster;
+use crate::quotas::granted;
+use crate::reclaim::lose;
+
+/// A quota right below `parent`; of no tree if that is empty.
+fn create(name: &str, limit: i64, parent: &str) -> Operation {
+    let parent = (!parent.is_empty()).then(|| Parent { length: parent.len() as u16, generation: 0 });
+    Operation::Create { quota: name.into(), limit, charter: Charter { parent, ..Charter::default() } }
+}
+
+fn acquire(name: &str, amount: i64, hold: Hold) -> Operation {
+    Operation::Acquire { quota: name.into(), amount, hold, waits: false }
+}
+
+fn release(name: &str, amount: i64) -> Operation {
+    Operation::Release { quota: name.into(), amount }
+}
+
+fn delete(name: &str) -> Operation {
+    Operation::Delete { quota: name.into() }
+}
+
+fn refused(refusal: Refusal) -> Outcome {
+    Outcome::Refused(refusal)
+}
+
+/// A company of 90 tokens, its web team with 60 and its batch team with 90, and one job of the web team with 60.
+fn company(sites: usize) -> Cluster {
+    let mut cluster = Cluster::new(sites);
+    let levels =
+        [("acme", 90, ""), ("acme/web", 60, "acme"), ("acme/batch", 90, "acme"), ("acme/web/a", 60, "acme/web")];
+    for (name, limit, parent) in levels {
+        assert_eq!(cluster.done(0, create(name, limit, parent)), Outcome::Created { limit });
+    }
+    cluster.run(SECOND);
+    cluster
+}
+
+/// What is in use of each of them.
+fn in_use(cluster: &mut Cluster) -> [i64; 4] {
+    cluster.run(3 * SECOND);
+    ["acme", "acme/web", "acme/batch", "acme/web/a"].map(|name| {
+        let Shown { in_use_min, in_use_max, .. } = cluster.show(1, name);
+        assert_eq!(in_use_min, in_use_max, "{name} is at rest");
+        in_use_max
+    })
+}
+
+#[test]
+fn grant_counts_at_all_levels_and_goes_back_to_all() {
+    let mut cluster = company(3);
+    assert!(granted(&cluster.done(0, acquire("acme/web/a", 4, Hold::Counted))));
+    assert!(granted(&cluster.done(1, acquire("acme/web", 2, Hold::Counted))));
+    assert!(granted(&cluster.done(2, acquire("acme/batch", 9, Hold::Counted))));
+    assert!(granted(&cluster.done(2, acquire("acme", 1, Hold::Counted))));
+    assert_eq!(in_use(&mut cluster), [16, 6, 9, 4]);
+
+    // Wherever it is released.
+    assert_eq!(cluster.done(2, release("acme/web/a", 3)), Outcome::Released { amount: 3 });
+    assert_eq!(in_use(&mut cluster), [13, 3, 9, 1]);
+}
+
+#[test]
+fn tracked_grants_go_back_to_all_levels_by_release_settling_and_end() {
+    let mut cluster = company(3);
+    let mut take = |amount, hold| match cluster.done(0, acquire("acme/web/a", amount, hold)) {
+        Outcome::Granted { grant, .. } => grant,
+        other => panic!("{other:?}"),
+    };
+    let (open, _) = (take(10, Hold::Open), take(5, Hold::For(20 * SECOND)));
+    assert_eq!(in_use(&mut cluster), [15, 15, 0, 15]);
+    assert_eq!(cluster.done(0, Operation::ReleaseGrant { grant: open, used: 7 }), Outcome::Released { amount: 3 });
+    assert_eq!(in_use(&mut cluster), [12, 12, 0, 12]);
+    cluster.run(30 * SECOND);
+    assert_eq!(in_use(&mut cluster), [7, 7, 0, 7], "the hold has ended");
+    assert_eq!(cluster.done(0, Operation::ReleaseGrant { grant: open, used: 0 }), Outcome::Released { amount: 7 });
+    assert_eq!(in_use(&mut cluster), [0, 0, 0, 0]);
+}
+
+/// Tokens of all sites are needed at several levels, one after the other.
+#[test]
+fn request_that_is_short_at_several_levels_is_granted_at_all_or_none() {
+    let mut cluster = company(3);
+    assert!(granted(&cluster.done(1, acquire("acme/web/a", 55, Hold::Counted))));
+    assert_eq!(in_use(&mut cluster), [55, 55, 0, 55]);
+
+    // The first level above it that has too little is named; nothing is left of the attempt.
+    let level = "acme".len() as u16;
+    match cluster.done(0, acquire("acme/batch", 40, Hold::Counted)) {
+        Outcome::Refused(Refusal::Exhausted { level: named, .. }) => assert_eq!(named, level),
+        other => panic!("{other:?}"),
+    }
+    match cluster.done(0, acquire("acme/web/a", 6, Hold::Counted)) {
+        Outcome::Refused(Refusal::Exhausted { level: 0, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(in_use(&mut cluster), [55, 55, 0, 55]);
+    assert!(granted(&cluster.done(2, acquire("acme/batch", 35, Hold::Counted))));
+    assert_eq!(in_use(&mut cluster), [90, 55, 35, 55]);
+    let above = refused(Refusal::AboveLimit { limit: 60, level: 0 });
+    assert_eq!(cluster.done(0, acquire("acme/web/a", 61, Hold::Counted)), above);
+}
+
+#[test]
+fn limit_of_a_child_above_its_parents_is_bound_by_that() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create("a", 10, ""));
+    cluster.done(0, create("a/b", 50, "a"));
+    let above = refused(Refusal::AboveLimit { limit: 10, level: 1 });
+    assert_eq!(cluster.done(1, acquire("a/b", 11, Hold::Counted)), above);
+    assert!(granted(&cluster.done(1, acquire("a/b", 10, Hold::Counted))));
+}
+
+#[test]
+fn request_in_line_is_served_by_what_comes_back_at_another_level() {
+    let mut cluster = company(3);
+    assert!(granted(&cluster.done(0, acquire("acme/batch", 80, Hold::Counted))));
+    let waits = Operation::Acquire { quota: "acme/web/a".into(), amount: 30, hold: Hold::Counted, waits: true };
+    let waiting = cluster.submit(1, waits);
+    cluster.run(SECOND);
+    assert_eq!(cluster.outcome(1, waiting), None);
+    assert_eq!(cluster.done(2, release("acme/batch", 25)), Outcome::Released { amount: 25 });
+    cluster.run(4 * SECOND);
+    assert!(cluster.outcome(1, waiting).is_some_and(|outcome| granted(&outcome)));
+    assert_eq!(in_use(&mut cluster), [85, 30, 55, 30]);
+}
+
+#[test]
+fn crash_between_grants_keeps_all_levels_alike() {
+    let mut cluster = company(3);
+    assert!(granted(&cluster.done(0, acquire("acme/web/a", 7, Hold::Counted))));
+    cluster.kill(0);
+    cluster.run(SECOND);
+    cluster.start(0);
+    cluster.run(2 * SECOND);
+    assert!(granted(&cluster.done(0, acquire("acme/web/a", 1, Hold::Counted))));
+    assert_eq!(in_use(&mut cluster), [8, 8, 0, 8]);
+}
+
+#[test]
+fn site_that_missed_a_tree_looks_it_up_level_by_level() {
+    let mut cluster = Cluster::new(3);
+    cluster.cut = vec![(0, 2), (1, 2)];
+    cluster.done(0, create("acme", 90, ""));
+    cluster.done(0, create("acme/web", 60, "acme"));
+    cluster.cut.clear();
+    let first = cluster.submit(2, acquire("acme/web", 5, Hold::Counted));
+    cluster.run(5 * SECOND);
+    assert!(cluster.outcome(2, first).is_some_and(|outcome| granted(&outcome)), "{:?}", cluster.outcome(2, first));
+}
+
+#[test]
+fn creations_that_make_no_sense_are_refused() {
+    let mut cluster = company(3);
+    let mut refusal = |name: &str, parent: &str| match cluster.done(1, create(name, 5, parent)) {
+        Outcome::Refused(refusal) => refusal,
+        other => panic!("{other:?}"),
+    };
+    for name in ["acme", "acme/", "acme-web", "other", "ac"] {
+        assert_eq!(refusal(name, "acme"), Refusal::InvalidParent, "{name}");
+    }
+    assert_eq!(refusal("nobody/web", "nobody"), Refusal::NoParent);
+    assert_eq!(refusal("acme/web", "acme"), Refusal::LimitDiffers { limit: 60 });
+    assert_eq!(cluster.done(1, create("acme/web", 60, "acme")), Outcome::Created { limit: 60 });
+    assert_eq!(cluster.done(1, create("acme/web", 60, "")), refused(Refusal::ParentDiffers));
+
+    let parent = Some(Parent { length: 4, generation: 0 });
+    let charter = Charter { refill: 1_000_000, parent, ..Charter::default() };
+    let refills = Operation::Create { quota: "acme/rate".into(), limit: 5, charter };
+    assert_eq!(cluster.done(1, refills), refused(Refusal::MixedRefill));
+
+    let mut name = "acme/web/a".to_owned();
+    for _ in 4..=8 {
+        let parent = name.clone();
+        name += "/b";
+        assert_eq!(cluster.done(0, create(&name, 60, &parent)), Outcome::Created { limit: 60 });
+    }
+    assert!(granted(&cluster.done(0, acquire(&name, 3, Hold::Counted))));
+    let parent = name.clone();
+    name += "/b";
+    assert_eq!(cluster.done(0, create(&name, 60, &parent)), refused(Refusal::TooDeep));
+}
+
+#[test]
+fn parent_stays_while_it_has_children_and_a_child_while_it_is_in_use() {
+    let mut cluster = company(3);
+    assert!(granted(&cluster.done(0, acquire("acme/web/a", 4, Hold::Counted))));
+    assert_eq!(cluster.done(1, delete("acme/web")), refused(Refusal::HasChildren));
+    assert_eq!(cluster.done(1, delete("acme/web/a")), refused(Refusal::InUse { amount: 4 }));
+    assert!(granted(&cluster.done(1, acquire("acme/web/a", 1, Hold::Counted))), "it goes on");
+
+    // Granted at one site and released at another, nothing is left in use.
+    assert_eq!(cluster.done(2, release("acme/web/a", 5)), Outcome::Released { amount: 5 });
+    assert_eq!(cluster.done(2, delete("acme/web/a")), Outcome::Deleted);
+    assert_eq!(cluster.done(2, delete("acme/web")), Outcome::Deleted);
+    cluster.run(3 * SECOND);
+    let shown = cluster.show(0, "acme");
+    assert_eq!((shown.in_use_min, shown.in_use_max), (0, 0));
+    assert!(granted(&cluster.done(0, acquire("acme", 90, Hold::Counted))));
+}
+
+/// The creation of a child is decided where the deletion of its parent is not known yet.
+#[test]
+fn child_of_a_parent_that_was_deleted_grants_nothing_and_can_be_deleted() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create("a", 30, ""));
+    cluster.run(SECOND);
+    let child = cluster.submit(1, create("a/b", 20, "a"));
+    let gone = cluster.submit(0, delete("a"));
+    cluster.run(5 * SECOND);
+    let both = (cluster.outcome(1, child).unwrap(), cluster.outcome(0, gone).unwrap());
+    assert_eq!(both, (Outcome::Created { limit: 20 }, Outcome::Deleted));
+    assert_eq!(cluster.done(2, acquire("a/b", 1, Hold::Counted)), refused(Refusal::NoParent));
+
+    // One of the same name is another quota.
+    assert_eq!(cluster.done(2, create("a", 30, "")), Outcome::Created { limit: 30 });
+    assert_eq!(cluster.done(0, acquire("a/b", 1, Hold::Counted)), refused(Refusal::NoParent));
+    assert_eq!(cluster.done(0, delete("a/b")), Outcome::Deleted);
+}
+
+#[test]
+fn what_a_lost_site_had_granted_keeps_a_child_until_it_is_reclaimed() {
+    let mut cluster = company(3);
+    assert!(granted(&cluster.done(2, acquire("acme/web/a", 4, Hold::Counted))));
+    cluster.run(3 * SECOND);
+    lose(&mut cluster, 2);
+    cluster.run(5 * SECOND);
+    match cluster.done(0, delete("acme/web/a")) {
+        Outcome::Refused(Refusal::InUse { amount }) => assert!((4..=60).contains(&amount), "{amount}"),
+        other => panic!("{other:?}"),
+    }
+}
