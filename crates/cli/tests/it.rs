@@ -294,6 +294,60 @@ fn quota_that_refills_grants_its_rate_and_says_when_to_ask_again() {
 }
 
 #[test]
+fn quotas_in_a_tree_count_at_all_levels_across_regions() {
+    let data = tempfile::tempdir().expect("a directory");
+    let cluster = dev(data.path());
+    let create = |name: &str, limit: &str, parent: &[&str]| {
+        cluster.run(&[&["quota", "create", name, "--limit", limit, "--json"], parent].concat()).json()
+    };
+    assert_eq!(create("acme", "30", &[])["parent"], json!(null));
+    assert_eq!(create("acme/web", "20", &["--parent", "acme"])["parent"], json!("acme"));
+    assert_eq!(create("acme/batch", "30", &["--parent", "acme"])["outcome"], json!("done"));
+    assert_eq!(create("acme/web", "20", &[])["reason"], json!("parent_differs"));
+    assert_eq!(create("other", "20", &["--parent", "acme"])["reason"], json!("invalid_parent"));
+    assert_eq!(create("none/web", "20", &["--parent", "none"])["reason"], json!("no_parent"));
+
+    // At one level, then at the next, with the tokens of all regions.
+    let acquire = |name: &str, amount: &str, site: &str| {
+        cluster.run(&["quota", "acquire", name, amount, "--site", site, "--json"]).json()
+    };
+    let web = acquire("acme/web", "18", "us");
+    assert_eq!(web["outcome"], json!("done"), "{web}");
+    let batch = acquire("acme/batch", "10", "eu");
+    assert_eq!(batch["outcome"], json!("done"), "{batch}");
+    let short = acquire("acme/batch", "3", "ap");
+    assert_eq!((&short["reason"], &short["quota"]), (&json!("exhausted"), &json!("acme")), "{short}");
+    let own = acquire("acme/web", "3", "ap");
+    assert_eq!((&own["reason"], &own["quota"]), (&json!("exhausted"), &json!(null)), "{own}");
+    let said = cluster.run(&["quota", "acquire", "acme/batch", "3"]);
+    assert!(said.status == 1 && said.stderr.contains("acme has not enough tokens"), "{said:?}");
+
+    let in_use = |tree: &Value| -> Vec<Value> {
+        let quotas = tree["quotas"].as_array().expect("a list").iter();
+        quotas.map(|quota| json!([quota["name"], quota["in_use"]["min"], quota["in_use"]["max"]])).collect()
+    };
+    let tree = || cluster.run(&["quota", "tree", "acme", "--json"]).json();
+    let expected = [json!(["acme", 28, 28]), json!(["acme/batch", 10, 10]), json!(["acme/web", 18, 18])];
+    eventually("all levels are counted", tree, |tree| in_use(tree) == expected);
+    let text = cluster.run(&["quota", "tree", "acme"]).stdout;
+    assert!(text.contains("\n  acme/batch ") && text.contains("\n  acme/web "), "{text}");
+
+    let refused = |args: &[&str]| cluster.run(args).json()["reason"].clone();
+    assert_eq!(refused(&["quota", "delete", "acme", "--json"]), json!("has_children"));
+    let in_use = cluster.run(&["quota", "delete", "acme/web", "--json"]).json();
+    assert_eq!((&in_use["reason"], &in_use["amount"]), (&json!("in_use"), &json!(18)));
+
+    let grant = web["grant"].as_str().expect("an id");
+    assert_eq!(cluster.run(&["quota", "release", "--grant", grant]).status, 0);
+    let released = cluster.run(&["quota", "release", "acme/batch", "10", "--json"]).json();
+    assert_eq!(released["outcome"], json!("done"), "{released}");
+    for name in ["acme/web", "acme/batch", "acme"] {
+        let deleted = cluster.run(&["quota", "delete", name, "--json"]).json();
+        assert_eq!(deleted["outcome"], json!("done"), "{name}: {deleted}");
+    }
+}
+
+#[test]
 fn dev_cluster_serves_quotas_end_to_end() {
     let data = tempfile::tempdir().expect("a directory");
     let cluster = dev(data.path());

@@ -128,6 +128,7 @@ impl Simulation {
             let Book { name, life, .. } = &self.oracle.books[book];
             !self.exists(book)
                 && !self.oracle.books[book].refills
+                && self.oracle.above(book).is_none_or(|above| self.exists(above))
                 && is_name(name)
                 && self.oracle.life_in(name, u64::MAX) == *life
         };

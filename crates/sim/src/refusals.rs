@@ -241,7 +241,11 @@ impl Simulation {
                 // Others may have asked as well since the tokens were seen, so they must have been there for some time.
                 let at = KINDS.iter().position(|kind| kind.name == quota && *amount <= kind.most);
                 let since = at.and_then(|at| self.watch.refusals.plenty[site][at]);
-                let is_judged = since.is_some_and(|since| since + TOKENS <= sent)
+                // Since the last look it may have heard of a lower limit: nobody is granted anything while more than that is out.
+                let here = world.node(site).and_then(|node| node.chapters().quotas.find(quota));
+                let is_over = here.is_some_and(|quota| quota.avantan().share.table.is_over());
+                let is_judged = !is_over
+                    && since.is_some_and(|since| since + TOKENS <= sent)
                     && standing.sound_since(&[site]).is_some_and(|since| since + SETTLED <= sent);
                 if is_judged { refusal::check_operation(outcome, timeout) } else { Ok(()) }
             }

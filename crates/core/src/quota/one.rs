@@ -87,6 +87,8 @@ pub(super) struct Activity {
     /// Until when what waits is left to the tokens that come back here, before others are asked; none if they do not suffice, or nothing
     /// waits.
     pub(super) hopes_until: Option<u64>,
+    /// Free tokens that are not given away until a time: so many a request needs that waits at another level of a tree, and holds nothing.
+    pub(super) spared: (i64, u64),
     /// The earliest deadline of what waits, in `waiting` or `admin`; [`NEVER`] if nothing does.
     pub(super) deadline_at: u64,
     /// The last time at which tokens came from elsewhere, or a round was decided.
@@ -176,12 +178,19 @@ impl Activity {
             tick_at: NEVER,
             asked_for_gifts: false,
             hopes_until: None,
+            spared: (0, 0),
             deadline_at: NEVER,
             fed_at: now,
             active_at: now,
             leader: Leader::new(now),
             pace: Pace::default(),
         }
+    }
+
+    /// Free tokens that are not given away now.
+    pub(super) fn spared(&self, now: u64) -> i64 {
+        let (amount, until) = self.spared;
+        if now < until { amount } else { 0 }
     }
 
     /// True if a round is to gather all that the sites have: the last was in vain. For those that stay in line that is ever more seldom

@@ -310,6 +310,7 @@ impl Quotas {
         let kept = if keeps { soon.saturating_mul(2).min(free / 2) } else { 0 };
         // What is saved for one that stays in line is not for those who wait elsewhere, unless all is gathered.
         let kept = if activity.waiting.has_staying() { free } else { kept };
+        let kept = kept.max(activity.spared(here.now.mono).min(free));
         Offer {
             kept,
             away,

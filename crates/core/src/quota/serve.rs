@@ -172,6 +172,7 @@ impl Quotas {
             path.levels().for_each(|at| self.list[at].counters.work.local += 1);
             return Some(self.grant(turn, path, amount, hold));
         };
+        self.spare(&turn.here, &path, short, amount);
         self.stand_in_line(turn, short, request, true)
     }
 
@@ -538,6 +539,7 @@ impl Quotas {
             // It was first here; where another level is short, it waits there.
             path.levels().filter(|&level| level != at).for_each(|level| self.refill(&turn.here, level));
             if let Some(short) = self.short_level(&path.without(at), request.amount) {
+                self.spare(&turn.here, &path, short, request.amount);
                 if let Some(outcome) = self.stand_in_line(turn, short, request, false) {
                     self.finish(turn, request.ticket, outcome);
                 }

@@ -176,7 +176,7 @@ impl Quotas {
         self.refill(&turn.here, at);
         let quota = &self.list[at];
         let Some(activity) = &quota.activity else { return };
-        let free = quota.avantan.share.free();
+        let free = quota.avantan.share.free().saturating_sub(activity.spared(turn.here.now.mono));
         let idle = quota.limit().is_none() || !turn.here.config.redistribute || !activity.waiting.is_empty();
         if idle || free <= 0 {
             return;

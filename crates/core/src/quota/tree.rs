@@ -16,7 +16,8 @@ use super::line::Waiting;
 use super::one::Quota;
 use crate::api::{Charter, LEVELS, Operation, Outcome, Parent, Refusal};
 use crate::avantan::Lifecycle;
-use crate::turn::{Ticket, Turn};
+use crate::clock::SECOND;
+use crate::turn::{Here, Ticket, Turn};
 
 /// The positions of a quota and of those above it, the quota first.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +56,10 @@ impl Path {
         at.into_iter().take(len).map(|at| at as usize)
     }
 }
+
+/// The round trips for which a site keeps what a request needs at one level while it waits at another: two rounds, of which the second
+/// gathers all, and the gifts that are waited for before.
+const SPARED: u64 = 8;
 
 /// Why a site cannot tell all quotas above another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,6 +117,17 @@ impl Quotas {
             let is_saved = activity.as_ref().is_some_and(|activity| activity.waiting.has_staying());
             amount > avantan.share.free() || is_saved
         })
+    }
+
+    /// A request goes to the line of the level that is `short`. What it needs at the others stays at the site for a while, where anybody may be
+    /// granted it: else a level that has gathered enough would have given it away by the time that the next one has, again and again.
+    pub(super) fn spare(&mut self, here: &Here, path: &Path, short: usize, amount: i64) {
+        let until = here.now.mono + SPARED * here.longest_round_trip() + SECOND;
+        for at in path.levels().filter(|&level| level != short) {
+            let activity = self.list[at].activity(here);
+            let spared = activity.spared(here.now.mono).max(amount);
+            activity.spared = (spared, until);
+        }
     }
 
     /// How a refusal names the level at which a request was refused.

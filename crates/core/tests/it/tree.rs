@@ -235,3 +235,20 @@ fn what_a_lost_site_had_granted_keeps_a_child_until_it_is_reclaimed() {
         other => panic!("{other:?}"),
     }
 }
+
+#[test]
+fn parent_is_not_deleted_where_a_site_missed_its_child() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create("a", 30, ""));
+    cluster.run(SECOND);
+    cluster.cut = vec![(0, 2), (1, 2)];
+    assert_eq!(cluster.done(0, create("a/b", 20, "a")), Outcome::Created { limit: 20 });
+    cluster.run(SECOND);
+    cluster.cut.clear();
+
+    // The others do not close it.
+    let gone = cluster.submit(2, delete("a"));
+    cluster.run(30 * SECOND);
+    assert!(matches!(cluster.outcome(2, gone), Some(Outcome::Refused(_))), "{:?}", cluster.outcome(2, gone));
+    assert!(granted(&cluster.done(2, acquire("a/b", 20, Hold::Counted))));
+}
