@@ -31,6 +31,7 @@ use slackline_core::stats::Rng;
 use crate::ahead::Ahead;
 use crate::driven::{Driven, clock};
 use crate::histogram::Histogram;
+use crate::levels::leaf;
 use crate::median;
 use crate::named::named;
 use crate::report::{Latency, Measured, Mode, Report, Run, runs_and_figure};
@@ -42,6 +43,8 @@ use trio::{Mail, Trio, config, deliver};
 pub struct CoreOptions {
     /// The number of quotas.
     pub quotas: usize,
+    /// The number of levels of each: those above are its own.
+    pub levels: usize,
     /// The number of acquires of a round.
     pub acquires: u64,
     /// The number of rounds of a run; the one with the median throughput is reported.
@@ -54,7 +57,7 @@ pub struct CoreOptions {
 
 impl Default for CoreOptions {
     fn default() -> Self {
-        Self { quotas: 10_000, acquires: 2_000_000, rounds: 5, works: Work::ALL.to_vec(), seed: 1 }
+        Self { quotas: 10_000, levels: 1, acquires: 2_000_000, rounds: 5, works: Work::ALL.to_vec(), seed: 1 }
     }
 }
 
@@ -192,7 +195,10 @@ struct Course {
 
 impl Course {
     fn prepare(options: &CoreOptions, work: Work) -> Self {
-        let (mut bench, names) = Bench::prepare(options.quotas, options.seed, |trio, names| work.prepare(trio, names));
+        // Counters have no levels.
+        let levels = if matches!(work, Work::Batch1 | Work::Batch64) { options.levels } else { 1 };
+        let names = (0..options.quotas).map(|number| leaf(&format!("quota-{number}"), levels)).collect();
+        let (mut bench, names) = Bench::prepare(names, options.seed, |trio, names| work.prepare(trio, names));
         let mut generator = Generator::new(&mut bench, names, options.seed, work);
 
         // What warms caches is not counted.
@@ -217,7 +223,7 @@ impl Course {
     fn end(self, options: &CoreOptions) -> Measured {
         let Self { bench, generator, rounds } = self;
         let work = generator.work;
-        verify(&bench, &generator);
+        verify(&bench, &generator, options.levels);
 
         let metrics = *bench.site.node.metrics();
         let speeds: Vec<u64> = rounds.iter().map(|(granted, seconds, _)| (*granted as f64 / seconds) as u64).collect();
@@ -232,7 +238,10 @@ impl Course {
         let run = run.took(seconds).with("rounds_per_s", speeds).with("ns_per_operation", ns.round());
         let logged = (bench.site.logged() - bench.logged_before) as f64 / bench.seen.granted as f64;
         let run = match work {
-            Work::Batch1 | Work::Batch64 => run.with("quotas", options.quotas).with("logged_bytes_per_acquire", logged),
+            Work::Batch1 | Work::Batch64 => run
+                .with("quotas", options.quotas)
+                .with("levels", options.levels)
+                .with("logged_bytes_per_acquire", logged),
             Work::Add | Work::AddTreaty => {
                 let leaves = bench.site.node.chapters().txns.leaves(clock(bench.began)).len();
                 let expected = if work == Work::AddTreaty { options.quotas } else { 0 };
@@ -256,14 +265,15 @@ fn acquire(bench: &mut Bench, generator: &mut Generator, acquires: u64) {
 }
 
 /// Every operation was done, and the quotas' own totals say so too.
-fn verify(bench: &Bench, generator: &Generator) {
+fn verify(bench: &Bench, generator: &Generator, levels: usize) {
     let asked: u64 = generator.sessions.iter().map(Ahead::requested).sum();
     let granted = bench.seen.granted;
     assert_eq!(granted, asked, "every operation must be done");
 
     if matches!(generator.work, Work::Batch1 | Work::Batch64) {
         let booked: u128 = bench.site.node.chapters().quotas.iter().map(|quota| quota.used().0).sum();
-        assert_eq!(booked, u128::from(granted), "the quotas' books must show what was granted");
+        let expected = u128::from(granted) * levels as u128;
+        assert_eq!(booked, expected, "the quotas' books must show what was granted, at each level");
     }
     assert_eq!(bench.site.node.metrics().repeated, 0, "every id must be fresh");
     assert_eq!(bench.site.held_back(), 0, "nothing may be left behind");
@@ -318,8 +328,7 @@ impl Seen {
 
 impl Bench {
     /// Three sites that serve and have what `prepare` makes under these names; and the names.
-    fn prepare(count: usize, seed: u64, prepare: impl FnOnce(&mut Trio, &[String])) -> (Self, Vec<String>) {
-        let names: Vec<String> = (0..count).map(|number| format!("quota-{number}")).collect();
+    fn prepare(names: Vec<String>, seed: u64, prepare: impl FnOnce(&mut Trio, &[String])) -> (Self, Vec<String>) {
         let mut trio = Trio::ready(seed);
         prepare(&mut trio, &names);
         let Trio { first: site, others, now: began, .. } = trio;

@@ -23,6 +23,7 @@ use crate::EPSILON;
 use crate::client::{Ended, SiteClient};
 use crate::floor::{self, Asked};
 use crate::histogram::Histogram;
+use crate::levels::{creations, leaf};
 use crate::live::{LiveError, Server};
 use crate::report::{Measured, Mode, Report, runs_and_figure};
 pub use crate::turns::Live;
@@ -33,6 +34,8 @@ use crate::turns::{Counted, Length, Line, Pair, Role, Round, Sum, together};
 pub struct HotOptions {
     /// The numbers of callers; one run for each.
     pub callers: Vec<usize>,
+    /// The number of levels of the quota.
+    pub levels: usize,
     /// The length of a round.
     pub round: Duration,
     /// The number of rounds; the one with the median throughput is reported.
@@ -45,7 +48,7 @@ pub struct HotOptions {
 
 impl Default for HotOptions {
     fn default() -> Self {
-        Self { callers: vec![64], round: Duration::from_secs(2), rounds: 5, seed: 1, live: None }
+        Self { callers: vec![64], levels: 1, round: Duration::from_secs(2), rounds: 5, seed: 1, live: None }
     }
 }
 
@@ -112,7 +115,7 @@ pub fn hot(options: &HotOptions) -> Result<Report, LiveError> {
 /// Measures a site and its floor.
 fn measure(options: &HotOptions, pair: &Pair, callers: usize) -> Result<[Measured; 2], LiveError> {
     let length = Length { warm: WARM.min(options.round), round: options.round, rounds: options.rounds };
-    let [site, floor] = pair.measure(length, async |server| Callers::open(server, callers).await)?;
+    let [site, floor] = pair.measure(length, async |server| Callers::open(server, callers, options.levels).await)?;
     let site = Sum::of(format!("callers-{callers}"), callers, site);
     let floor = Sum::of(format!("floor-{callers}"), callers, floor);
     pair.compare([site, floor])
@@ -129,11 +132,16 @@ struct Callers {
 }
 
 impl Callers {
-    /// Connects a client, and creates the quota.
-    async fn open(server: &Server, count: usize) -> Result<Self, LiveError> {
+    /// Connects a client, and creates the quota and those above it.
+    async fn open(server: &Server, count: usize, levels: usize) -> Result<Self, LiveError> {
         let client = Client::connect([server.address.to_string()]).await.map_err(LiveError::failed)?;
-        let quota = client.quota(NAME);
-        quota.create(LIMIT).await.done().map_err(LiveError::failed)?;
+        let mut parent = String::new();
+        for level in 1..=levels {
+            let name = leaf(NAME, level);
+            client.quota(&name).create(LIMIT).below(&parent).await.done().map_err(LiveError::failed)?;
+            parent = name;
+        }
+        let quota = client.quota(&parent);
         Ok(Self { client, quota, count })
     }
 }
@@ -178,6 +186,8 @@ async fn caller(quota: Quota, counted: Arc<Mutex<Counted>>, end: Instant) -> Res
 struct Crowd {
     /// The number of callers.
     count: usize,
+    /// The number of levels of the quota.
+    levels: usize,
     /// Their client.
     client: SiteClient,
     /// Responses on their way, in the order in which they arrive.
@@ -234,7 +244,7 @@ impl Host for Crowd {
         }
 
         // Callers whose calls ended together call again together, and travel in one batch.
-        let quota: Arc<str> = NAME.into();
+        let quota: Arc<str> = leaf(NAME, self.levels).into();
         for _ in 0..std::mem::take(&mut self.idle) {
             self.submit(
                 world,
@@ -254,6 +264,7 @@ impl Host for Crowd {
 fn simulate(options: &HotOptions, callers: usize) -> Measured {
     let mut world = World::new(Options { epsilon: EPSILON, ..Options::uniform(1, 0, options.seed) });
     let mut crowd = Crowd {
+        levels: options.levels,
         count: callers.min(FRESH),
         client: SiteClient::new(world.id(0), TIMEOUT),
         arriving: VecDeque::new(),
@@ -272,10 +283,13 @@ fn simulate(options: &HotOptions, callers: usize) -> Measured {
     // A session first, then the quota.
     crowd.send(&mut world);
     pass(&mut world, &mut crowd, 10_000);
-    crowd.submit(&mut world, Command::create(NAME, LIMIT));
-    crowd.send(&mut world);
-    pass(&mut world, &mut crowd, 100_000);
-    assert!(crowd.created, "the quota must be created");
+    for create in creations(&leaf(NAME, options.levels), LIMIT) {
+        crowd.created = false;
+        crowd.submit(&mut world, create);
+        crowd.send(&mut world);
+        pass(&mut world, &mut crowd, 100_000);
+        assert!(crowd.created, "the quota must be created");
+    }
 
     // All callers call at once; from here on each calls when it is answered.
     crowd.idle = crowd.count;

@@ -36,6 +36,7 @@ pub mod footprint;
 pub mod handle;
 pub mod histogram;
 pub mod hot;
+mod levels;
 pub mod live;
 mod named;
 pub mod postgres;

@@ -17,6 +17,7 @@ use slackline_session::txn::treaties::making;
 
 use crate::client::SiteClient;
 use crate::driven::Driven;
+use crate::levels;
 
 /// Member positions.
 const SITES: usize = 3;
@@ -68,18 +69,24 @@ impl Trio {
         trio
     }
 
-    /// Creates the quotas, by rounds among the three sites.
+    /// Creates the quotas, and those above them, by rounds among the three sites.
     pub(super) fn create_all(&mut self, names: &[String]) {
         let mut client = SiteClient::new(self.first.node.config().me, PATIENCE);
 
         // Half a session's window at a time, so that one session is enough.
         for some in names.chunks(SESSION_WINDOW as usize / 2) {
-            for name in some {
-                let create = Command::create(name.as_str(), LIMIT);
-                client.submit(create, Time(self.now)).expect("fewer creations than the client takes in");
+            // Level by level: one above must be there.
+            let mut creations: Vec<_> = some.iter().map(|name| levels::creations(name, LIMIT).into_iter()).collect();
+            loop {
+                let level: Vec<_> = creations.iter_mut().filter_map(Iterator::next).collect();
+                if level.is_empty() {
+                    break;
+                }
+                for create in level {
+                    client.submit(create, Time(self.now)).expect("fewer creations than the client takes in");
+                }
+                self.settle(&mut client, |outcome| matches!(outcome, Outcome::Created { .. }));
             }
-
-            self.settle(&mut client, |outcome| matches!(outcome, Outcome::Created { .. }));
         }
     }
 

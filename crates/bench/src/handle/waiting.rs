@@ -83,7 +83,8 @@ struct Line {
 
 impl Line {
     fn prepare(options: &WaitingOptions) -> Self {
-        let (bench, names) = Bench::prepare(1, options.seed, |trio, names| trio.create_all(names));
+        let (bench, names) =
+            Bench::prepare(vec!["quota-0".to_owned()], options.seed, |trio, names| trio.create_all(names));
         let quota = names[0].clone();
         let mut line = Self { bench, quota, sessions: Vec::new(), acquires: 0, unknown: 0, passed: Duration::ZERO };
 

@@ -115,11 +115,19 @@ struct HotBench {
     /// The number of callers; each has one call in flight at a time
     #[arg(long, value_name = "N", default_value = "64", value_delimiter = ',', allow_negative_numbers = true, value_parser = callers)]
     callers: Vec<usize>,
+    /// The number of levels of the quota: an acquire counts in as many quotas
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = levels)]
+    levels: usize,
     /// A real server in a process of its own, with its data below the working directory
     #[arg(long)]
     live: bool,
     #[command(flatten)]
     shown: Shown,
+}
+
+/// Reads a number of levels.
+fn levels(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|levels| (1..=8).contains(levels)).ok_or_else(|| "a tree has 1 to 8 levels".to_owned())
 }
 
 /// Measures how fast the state machine alone is
@@ -141,9 +149,12 @@ struct CoreBench {
     /// The number of quotas, or of counters
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     quotas: usize,
+    /// The number of levels of each quota: an acquire counts in as many quotas, those above being its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = levels)]
+    levels: usize,
     /// Measure another thing: how long a release, a question and a tick take while this number of acquires waits, and twice that
     /// number of operations on unknown names
-    #[arg(long, value_name = "N", conflicts_with_all = ["config", "acquires", "quotas"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["config", "acquires", "quotas", "levels"])]
     waiting: Option<usize>,
     #[command(flatten)]
     shown: Shown,
@@ -226,8 +237,13 @@ impl Bench {
             Workload::Samya(bench) => show(bench.run()?, bench.shown),
             Workload::Hot(bench) => {
                 let live = if bench.live { Some(here()?) } else { None };
-                let options =
-                    HotOptions { callers: bench.callers, seed: bench.shown.seed, live, ..HotOptions::default() };
+                let options = HotOptions {
+                    callers: bench.callers,
+                    levels: bench.levels,
+                    seed: bench.shown.seed,
+                    live,
+                    ..HotOptions::default()
+                };
                 show(hot(&options).map_err(explain_live)?, bench.shown)
             }
             Workload::Core(bench) => {
@@ -243,6 +259,7 @@ impl Bench {
                 }
                 let usual = CoreOptions::default();
                 let options = CoreOptions {
+                    levels: bench.levels,
                     quotas: bench.quotas,
                     acquires: bench.acquires,
                     works: if bench.config.is_empty() { usual.works } else { bench.config },
