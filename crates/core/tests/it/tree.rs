@@ -9,7 +9,7 @@ use crate::reclaim::lose;
 
 /// A quota right below `parent`; of no tree if that is empty.
 fn create(name: &str, limit: i64, parent: &str) -> Operation {
-    let parent = (!parent.is_empty()).then(|| Parent { length: parent.len() as u16, generation: 0 });
+    let parent = (!parent.is_empty()).then_some(Parent { length: parent.len() as u16, generation: 0 });
     Operation::Create { quota: name.into(), limit, charter: Charter { parent, ..Charter::default() } }
 }
 
@@ -213,7 +213,7 @@ fn child_of_a_parent_that_was_deleted_grants_nothing_and_can_be_deleted() {
     let child = cluster.submit(1, create("a/b", 20, "a"));
     let gone = cluster.submit(0, delete("a"));
     cluster.run(5 * SECOND);
-    let both = (cluster.outcome(1, child).unwrap(), cluster.outcome(0, gone).unwrap());
+    let both = (cluster.outcome(1, child).expect("ended"), cluster.outcome(0, gone).expect("ended"));
     assert_eq!(both, (Outcome::Created { limit: 20 }, Outcome::Deleted));
     assert_eq!(cluster.done(2, acquire("a/b", 1, Hold::Counted)), refused(Refusal::NoParent));
 
