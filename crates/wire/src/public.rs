@@ -25,7 +25,7 @@ fn parent(bytes: u32) -> Result<Option<Parent>, Invalid> {
 /// The lane that a quota of this name lives in: the 64-bit FNV-1a hash of the name's bytes up to the first `/`, modulo `lanes`. So all
 /// quotas of a tree live in one lane.
 pub fn lane_of(quota: &str, lanes: u16) -> u16 {
-    // Clients in other languages compute the same, and a quota lives in its lane permanently: this hash never changes.
+    // Clients in other languages compute the same, and a quota lives in its lane permanently: this hash does not change any more.
     let hash = quota
         .bytes()
         .take_while(|byte| *byte != b'/')

@@ -113,7 +113,10 @@ impl Generator {
             5 => {
                 // A request does not tell the generation of the one above it.
                 let mut charter = self.charter();
-                charter.parent.iter_mut().for_each(|parent| parent.generation = 0);
+                charter
+                    .parent
+                    .iter_mut()
+                    .for_each(|parent| *parent = Parent { length: parent.length.max(1), generation: 0 });
                 Operation::Create { quota, limit: amount, charter }
             }
             6 => Operation::AcceptLoss,
@@ -709,8 +712,7 @@ impl Generator {
 
     /// What an entity was created as: often nothing special.
     fn charter(&mut self) -> Charter {
-        let parent =
-            |random: &mut Self| Parent { length: random.number() as u16 | 1, generation: random.number() as u32 };
+        let parent = |random: &mut Self| Parent { length: random.number() as u16, generation: random.number() as u32 };
         Charter {
             agreement: self.agreement(),
             refill: if self.flag() { self.number() } else { 0 },

@@ -841,7 +841,9 @@ fn add_levels(listed: &[Listed], name: &str, depth: usize, levels: &mut Vec<(usi
     // The nearest site may not have heard of one that is new.
     let unlisted = || Listed { name: name.to_owned(), limit: 0, tokens: 0, site: String::new(), parent: None };
     levels.push((depth, quota.unwrap_or_else(unlisted)));
-    for child in listed.iter().filter(|quota| quota.parent.as_deref() == Some(name)) {
+    // Names grow from level to level, so this ends.
+    let is_child = |quota: &&Listed| quota.parent.as_deref() == Some(name) && quota.name.len() > name.len();
+    for child in listed.iter().filter(is_child) {
         add_levels(listed, &child.name, depth + 1, levels);
     }
 }

@@ -543,6 +543,8 @@ impl<A: Amount> Avantan<A> {
             round.closing = asked.scope == Scope::Closing && !is_in_subset && !offer.stays;
             round.held = match asked.scope {
                 Scope::Nothing => nothing,
+                // It goes on serving.
+                Scope::Closing if offer.stays => nothing,
                 // What is over is taken from the shares, and nobody serves from them until it is gone.
                 Scope::Spare if !self.share.table.is_over() => share.spare(offer.kept),
                 Scope::Spare | Scope::All | Scope::Closing => share,

@@ -28,7 +28,7 @@ impl Charter {
         };
         let refill = cursor.u64()?;
         let mut parent = || {
-            let length = u16::try_from(cursor.u64()?).ok().filter(|length| *length > 0).ok_or(Malformed)?;
+            let length = u16::try_from(cursor.u64()?).map_err(|_| Malformed)?;
             Ok(Parent { length, generation: cursor.u32()? })
         };
         let parent = if kind & BELOW != 0 { Some(parent()?) } else { None };

@@ -12,6 +12,7 @@ use super::lookup::Lookups;
 use super::names::Names;
 use super::one::{Dirty, NEVER, Quota};
 use super::row::{self, Grant, QuotaRow};
+use super::tree::Break;
 use super::walk::Walk;
 use crate::api::{Listed, Outcome};
 use crate::clock::MILLISECOND;
@@ -67,6 +68,8 @@ pub(super) struct Index {
     pub(super) names: FxHashMap<Arc<str>, u32>,
     /// The positions of quotas whose number is another.
     pub(super) moved: FxHashMap<u64, u32>,
+    /// The number of quotas right below each name, of those that have any.
+    pub(super) children: FxHashMap<Arc<str>, u32>,
     /// The number of the next quota. Numbers are never used twice.
     pub(super) next_number: u64,
 }
@@ -148,6 +151,7 @@ impl Quotas {
                 }
                 self.index.next_number = self.index.next_number.max(number + 1);
                 self.list.push(*quota);
+                self.note_parent(at);
             }
             QuotaRow::Hot { number, tokens, acquired, released, local, last_grant } => {
                 let at = self.position_of(number).ok_or(Malformed)?;
@@ -289,7 +293,7 @@ impl Quotas {
 
     /// Writes the rows of every quota that changed in this turn.
     pub(super) fn put_rows(&mut self, batch: &mut Batch) {
-        let mut scratch = std::mem::take(&mut self.scratch);
+        let (mut scratch, mut changed) = (std::mem::take(&mut self.scratch), Vec::new());
         for at in self.dirty.drain(..) {
             let quota = &mut self.list[at as usize];
             // It is forgotten, or written already in the place of one that was.
@@ -297,7 +301,8 @@ impl Quotas {
                 continue;
             }
             row::put_hot(batch, &mut scratch, quota);
-            if quota.dirty == Dirty::All {
+            let is_all = quota.dirty == Dirty::All;
+            if is_all {
                 row::put_cold(batch, &mut scratch, quota);
             }
 
@@ -305,7 +310,11 @@ impl Quotas {
             let share = &quota.avantan.share;
             assert!(share.held() >= 0 && share.held() <= share.tokens, "more is set aside than there is");
             quota.dirty = Dirty::Clean;
+            if is_all {
+                changed.push(at as usize);
+            }
         }
+        changed.into_iter().for_each(|at| self.note_parent(at));
         self.scratch = scratch;
         self.persist_names(batch);
     }
@@ -319,8 +328,11 @@ impl Quotas {
     pub fn list(&self, after: &str, limit: usize) -> Vec<Listed> {
         // The largest of those kept is thrown out for a smaller one: memory is bounded by the page, not by the quotas.
         let mut first = BinaryHeap::new();
-        for quota in self.iter().filter(|quota| quota.limit().is_some() && &**quota.name() > after) {
-            let parent = quota.parent().map_or(0, |parent| parent.length);
+        let all = self.list.iter().enumerate().filter(|(_, quota)| !quota.is_vacant());
+        for (at, quota) in all.filter(|(_, quota)| quota.limit().is_some() && &**quota.name() > after) {
+            // One whose parent was deleted counts in none.
+            let is_bound = self.climb(at).1 != Some(Break::Gone);
+            let parent = quota.parent().filter(|_| is_bound).map_or(0, |parent| parent.length);
             first.push((quota.name().clone(), quota.limit().unwrap_or(0), quota.avantan.share.tokens, parent));
             if first.len() > limit {
                 first.pop();

@@ -196,9 +196,11 @@ impl Quotas {
             quota.activity.as_ref().is_some_and(|activity| !activity.admin.is_empty() || !activity.waiting.is_empty());
 
         // An accepted value may be a creation that is decided elsewhere. A mere promise binds nothing.
+        // A quota below it names its generation, which would be another's when the name begins anew.
         quota.limit().is_none()
             && quota.avantan.is_idle()
             && !waits
+            && !self.has_children(at)
             && absent.is_some_and(|absent| absent.since + here.config.names_kept <= here.now.mono)
     }
 
@@ -304,6 +306,7 @@ impl Quotas {
         self.note_present(at);
         self.index.moved.remove(&number);
         self.index.names.remove(&name);
+        self.drop_child(&name, self.list[at].counted_below);
         let mut gone = std::mem::replace(&mut self.list[at], Quota::vacant());
 
         // Requests for its tokens are refused, and a deletion has come true.

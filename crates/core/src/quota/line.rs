@@ -136,6 +136,11 @@ impl Line {
         self.remove(arrival)
     }
 
+    /// The request of this arrival.
+    pub(super) fn get(&self, arrival: u64) -> Option<&Waiting> {
+        self.requests.get(&arrival)
+    }
+
     /// Takes out a request that wants more than `limit`.
     pub(super) fn take_above(&mut self, limit: i64) -> Option<Waiting> {
         let &(amount, arrival) = self.by_amount.last()?;

@@ -40,6 +40,8 @@ pub struct Quota {
     pub(super) wake: u64,
     /// The rows that have changed in this turn.
     pub(super) dirty: Dirty,
+    /// The number of bytes of the name of the quota below which it is counted ([`Quotas::note_parent`](super::Quotas)); zero for none.
+    pub(super) counted_below: u16,
 }
 
 /// What a quota counts at this site; durable.
@@ -215,6 +217,7 @@ impl Quota {
             activity: None,
             wake: NEVER,
             dirty: Dirty::Clean,
+            counted_below: 0,
         }
     }
 

@@ -508,6 +508,8 @@ impl Quotas {
         Standing {
             generation: share.table.generation,
             exists: share.table.limit.is_some(),
+            limit: share.table.limit,
+            is_below: share.table.charter.parent.is_some(),
             free: share.free(),
             phase: Phase::of(&self.list[at].avantan),
         }
@@ -605,6 +607,10 @@ impl Quotas {
         for request in in_line {
             let refusal = self.refusal_of_deleted(at, &request);
             self.finish(turn, request.ticket, Outcome::Refused(refusal));
+        }
+        let table = &self.list[at].avantan.share.table;
+        if before.is_below && (table.limit < before.limit || table.generation != before.generation) {
+            self.refuse_elsewhere(turn, at, before.generation);
         }
         let quota = &mut self.list[at];
 
@@ -871,6 +877,10 @@ struct Standing {
     generation: u32,
     /// True if it existed.
     exists: bool,
+    /// Its limit, if it existed.
+    limit: Option<i64>,
+    /// True if it was below another.
+    is_below: bool,
     /// Tokens free.
     free: i64,
     /// What this site led.

@@ -172,8 +172,11 @@ impl Quotas {
             path.levels().for_each(|at| self.list[at].counters.work.local += 1);
             return Some(self.grant(turn, path, amount, hold));
         };
-        self.spare(&turn.here, &path, short, amount);
-        self.stand_in_line(turn, short, request, true)
+        let refused = self.stand_in_line(turn, short, request, true);
+        if refused.is_none() {
+            self.spare(&turn.here, &path, short, amount);
+        }
+        refused
     }
 
     /// A request came for tokens of a quota, or of one below it.
@@ -536,12 +539,22 @@ impl Quotas {
                 }
             };
 
+            // The limit of another level may have been lowered meanwhile.
+            let bound = path
+                .levels()
+                .find_map(|level| Some((level, self.list[level].limit()?)).filter(|l| request.amount > l.1));
+            if let Some((level, limit)) = bound {
+                let level = self.level_name(level, request.quota);
+                self.finish(turn, request.ticket, Outcome::Refused(Refusal::AboveLimit { limit, level }));
+                continue;
+            }
+
             // It was first here; where another level is short, it waits there.
             path.levels().filter(|&level| level != at).for_each(|level| self.refill(&turn.here, level));
             if let Some(short) = self.short_level(&path.without(at), request.amount) {
-                self.spare(&turn.here, &path, short, request.amount);
-                if let Some(outcome) = self.stand_in_line(turn, short, request, false) {
-                    self.finish(turn, request.ticket, outcome);
+                match self.stand_in_line(turn, short, request, false) {
+                    Some(outcome) => self.finish(turn, request.ticket, outcome),
+                    None => self.spare(&turn.here, &path, short, request.amount),
                 }
                 continue;
             }

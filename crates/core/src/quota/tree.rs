@@ -11,7 +11,7 @@
 //! A quota below another is deleted when nothing of it is in use, by the lines of all sites: what was in use would stay so above it, where
 //! nobody could give it back.
 
-use super::book::Quotas;
+use super::book::{Place, Quotas};
 use super::line::Waiting;
 use super::one::Quota;
 use crate::api::{Charter, LEVELS, Operation, Outcome, Parent, Refusal};
@@ -89,11 +89,12 @@ impl Quotas {
         let mut path = Path::of(at);
         let mut below = at;
         while let Some(Parent { length, generation }) = self.list[below].parent() {
-            let length = usize::from(length);
-            let name = self.list[below].name.get(..length);
-            let Some(above) = name.and_then(|name| self.position(name)) else {
-                return (path, Some(Break::Unheard(length)));
-            };
+            let (length, name) = (usize::from(length), &self.list[below].name);
+            // Whatever a member has said, a name is longer than that of the one above it: nothing is its own parent.
+            if !is_name_below(name, length) {
+                return (path, Some(Break::Gone));
+            }
+            let Some(above) = self.position(&name[..length]) else { return (path, Some(Break::Unheard(length))) };
             let table = &self.list[above].avantan.share.table;
             match () {
                 () if table.generation < generation => return (path, Some(Break::Unheard(length))),
@@ -186,22 +187,73 @@ impl Quotas {
         }
     }
 
-    /// True if this site knows of a quota right below the one at a position, or has voted for the creation of one. A creation takes the votes
-    /// of a majority, and a deletion the word of all.
+    /// True if this site knows of a quota right below the one at a position, of whichever generation of it, or has voted for the creation of one.
+    /// A creation takes the votes of a majority, and a deletion the word of all.
     pub(super) fn has_children(&self, at: usize) -> bool {
-        let (name, generation) = (&self.list[at].name, self.list[at].avantan.share.table.generation);
-        let parent = Some(Parent { length: name.len() as u16, generation });
-        let is_child = |quota: &Quota| {
-            let share = &quota.avantan.share;
-            let value =
-                share.round.as_ref().and_then(|round| round.accepted.as_ref()).map(|(_, value)| value.lifecycle);
-            let created = match value {
-                Some(Lifecycle::Create { charter, .. }) => charter.parent,
-                _ => None,
-            };
-            quota.parent() == parent || created == parent
+        self.index.children.contains_key(&self.list[at].name)
+    }
+
+    /// Notes that a quota is below another, or no longer. What it is below changes with the row that says so.
+    pub(super) fn note_parent(&mut self, at: usize) {
+        let quota = &self.list[at];
+        let (name, counted, bound) = (quota.name.clone(), quota.counted_below, quota.bound_below());
+        if counted == bound {
+            return;
+        }
+        self.drop_child(&name, counted);
+        if bound > 0 {
+            *self.index.children.entry(name[..usize::from(bound)].into()).or_default() += 1;
+        }
+        self.list[at].counted_below = bound;
+    }
+
+    /// A quota of this name no longer counts as below the one whose name has so many bytes; zero for none.
+    pub(super) fn drop_child(&mut self, name: &str, counted: u16) {
+        let above = &name[..usize::from(counted)];
+        if let Some(children) = self.index.children.get_mut(above) {
+            *children -= 1;
+            if *children == 0 {
+                self.index.children.remove(above);
+            }
+        }
+    }
+
+    /// Refuses those that wait for tokens of a quota at other levels, if it is gone, or its limit is below what they want.
+    pub(super) fn refuse_elsewhere(&mut self, turn: &mut Turn, at: usize, generation: u32) {
+        let (number, limit) = (self.list[at].number, self.list[at].limit());
+        let is_gone = limit.is_none() || self.list[at].avantan.share.table.generation != generation;
+        let refusal = |request: &Waiting| match limit {
+            _ if is_gone => Some(Refusal::QuotaDeleted),
+            Some(limit) if request.amount > limit => Some(Refusal::AboveLimit { limit, level: 0 }),
+            _ => None,
         };
-        self.iter().any(|quota| is_child(quota) && quota.name.starts_with(&**name))
+        let places = self.waits.places.values().filter_map(|place| match place {
+            Place::Line { at: level, arrival } if *level as usize != at => Some((*level as usize, *arrival)),
+            _ => None,
+        });
+        let of_it = |(level, arrival): &(usize, u64)| {
+            let activity = self.list[*level].activity.as_ref();
+            let request = activity.and_then(|activity| activity.waiting.get(*arrival));
+            request.is_some_and(|request| {
+                request.quota == number && request.generation == generation && refusal(request).is_some()
+            })
+        };
+        let mut over: Vec<(usize, u64)> = places.filter(of_it).collect();
+        over.sort_unstable();
+        for &(level, arrival) in &over {
+            let activity = self.list[level].activity.as_mut();
+            let Some(request) = activity.and_then(|activity| activity.waiting.remove(arrival)) else { continue };
+            turn.out.metrics.refused_waited += 1;
+            let refusal = refusal(&request).unwrap_or(Refusal::QuotaDeleted);
+            self.finish(turn, request.ticket, Outcome::Refused(refusal));
+        }
+
+        // They may have held up those behind them.
+        over.dedup_by_key(|(level, _)| *level);
+        for (level, _) in over {
+            self.serve(turn, level);
+            self.schedule(level);
+        }
     }
 }
 
@@ -210,5 +262,17 @@ impl Quota {
     #[inline]
     pub(super) fn parent(&self) -> Option<Parent> {
         self.avantan.share.table.charter.parent
+    }
+
+    /// The number of bytes of the name of the quota above it, or above the one for whose creation this site has voted; zero for none.
+    fn bound_below(&self) -> u16 {
+        let share = &self.avantan.share;
+        let value = share.round.as_ref().and_then(|round| round.accepted.as_ref()).map(|(_, value)| value.lifecycle);
+        let created = match value {
+            Some(Lifecycle::Create { charter, .. }) => charter.parent,
+            _ => None,
+        };
+        let length = self.parent().or(created).map_or(0, |parent| parent.length);
+        if is_name_below(&self.name, usize::from(length)) { length } else { 0 }
     }
 }

@@ -249,6 +249,48 @@ fn parent_is_not_deleted_where_a_site_missed_its_child() {
     // The others do not close it.
     let gone = cluster.submit(2, delete("a"));
     cluster.run(30 * SECOND);
-    assert!(matches!(cluster.outcome(2, gone), Some(Outcome::Refused(_))), "{:?}", cluster.outcome(2, gone));
+    assert_eq!(cluster.outcome(2, gone), Some(refused(Refusal::DeadlinePassed)));
     assert!(granted(&cluster.done(2, acquire("a/b", 20, Hold::Counted))));
+}
+
+#[test]
+fn request_in_line_above_ends_with_its_quota_and_with_its_limit() {
+    let mut cluster = company(3);
+    assert!(granted(&cluster.done(0, acquire("acme/batch", 80, Hold::Counted))));
+    let waits = |amount| Operation::Acquire { quota: "acme/web".into(), amount, hold: Hold::Counted, waits: true };
+    let first = cluster.submit(1, waits(30));
+    let second = cluster.submit(1, waits(20));
+    cluster.run(SECOND / 4);
+    let set = Operation::SetLimit { quota: "acme/web".into(), limit: 25 };
+    assert_eq!(cluster.done(0, set), Outcome::LimitSet { limit: 25, excess: 0 });
+    cluster.run(SECOND / 4);
+    assert_eq!(cluster.outcome(1, first), Some(refused(Refusal::AboveLimit { limit: 25, level: 0 })));
+    assert_eq!(cluster.outcome(1, second), None);
+
+    // It held up its siblings.
+    for name in ["acme/web/a", "acme/web"] {
+        assert_eq!(cluster.done(0, delete(name)), Outcome::Deleted);
+    }
+    cluster.run(SECOND / 4);
+    assert_eq!(cluster.outcome(1, second), Some(refused(Refusal::QuotaDeleted)));
+    assert!(granted(&cluster.done(1, acquire("acme/batch", 10, Hold::Counted))));
+}
+
+/// The name begins anew with its first generation, which is another quota's.
+#[test]
+fn name_is_not_forgotten_while_a_quota_is_below_it() {
+    let mut cluster = Cluster::keeping(3, 5 * SECOND);
+    cluster.done(0, create("a", 30, ""));
+    cluster.run(SECOND);
+    let (child, gone) = (cluster.submit(1, create("a/b", 20, "a")), cluster.submit(0, delete("a")));
+    cluster.run(60 * SECOND);
+    assert_eq!(cluster.outcome(1, child), Some(Outcome::Created { limit: 20 }));
+    assert_eq!(cluster.outcome(0, gone), Some(Outcome::Deleted));
+    assert_eq!(cluster.done(2, create("a", 30, "")), Outcome::Created { limit: 30 });
+    assert_eq!(cluster.done(0, acquire("a/b", 1, Hold::Counted)), refused(Refusal::NoParent));
+    assert_eq!(cluster.done(0, delete("a")), refused(Refusal::HasChildren));
+    assert_eq!(cluster.done(0, delete("a/b")), Outcome::Deleted);
+    assert_eq!(cluster.done(0, delete("a")), Outcome::Deleted);
+    cluster.run(60 * SECOND);
+    assert_eq!(cluster.done(2, create("a", 30, "")), Outcome::Created { limit: 30 });
 }
