@@ -331,7 +331,7 @@ impl Quotas {
         let all = self.list.iter().enumerate().filter(|(_, quota)| !quota.is_vacant());
         for (at, quota) in all.filter(|(_, quota)| quota.limit().is_some() && &**quota.name() > after) {
             // One whose parent was deleted counts in none.
-            let is_bound = self.climb(at).1 != Some(Break::Gone);
+            let is_bound = !matches!(self.climb(at).1, Some(Break::Refused(_)));
             let parent = quota.parent().filter(|_| is_bound).map_or(0, |parent| parent.length);
             first.push((quota.name().clone(), quota.limit().unwrap_or(0), quota.avantan.share.tokens, parent));
             if first.len() > limit {

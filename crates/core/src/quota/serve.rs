@@ -91,12 +91,8 @@ impl Quotas {
                 }
                 let charter = match self.charter_below(quota, *charter) {
                     Ok(charter) => charter,
-                    Err(Err(refusal)) => return Some(Outcome::Refused(refusal)),
-                    Err(Ok(missing)) => {
-                        return self.without_parent(turn, quota, missing, ticket, operation, timeout);
-                    }
+                    Err(missing) => return self.without_parent(turn, quota, missing, ticket, operation, timeout),
                 };
-                // The name is remembered from here on, and by all sites.
                 let Some(at) = self.position_or_new(&turn.here, quota) else {
                     return Some(Outcome::Refused(Refusal::Overloaded));
                 };
@@ -148,13 +144,9 @@ impl Quotas {
         if amount < 1 || matches!(hold, Hold::For(micros) if !(MILLISECOND..=HOLD_MICROS).contains(&micros)) {
             return Some(Outcome::Refused(Refusal::InvalidAmount));
         }
-        for at in path.levels() {
-            let limit = self.list[at].limit().expect("looked at by the caller");
-            // What can never be granted is no demand that anybody could meet.
-            if amount > limit {
-                let level = self.level_name(at, request.quota);
-                return Some(Outcome::Refused(Refusal::AboveLimit { limit, level }));
-            }
+        // What can never be granted is no demand that anybody could meet.
+        if let Some(refusal) = self.above_limit(&path, &request) {
+            return Some(Outcome::Refused(refusal));
         }
 
         // What comes back by itself is held by nobody: no grant of it has an end.
@@ -540,12 +532,8 @@ impl Quotas {
             };
 
             // The limit of another level may have been lowered meanwhile.
-            let bound = path
-                .levels()
-                .find_map(|level| Some((level, self.list[level].limit()?)).filter(|l| request.amount > l.1));
-            if let Some((level, limit)) = bound {
-                let level = self.level_name(level, request.quota);
-                self.finish(turn, request.ticket, Outcome::Refused(Refusal::AboveLimit { limit, level }));
+            if let Some(refusal) = self.above_limit(&path, &request) {
+                self.finish(turn, request.ticket, Outcome::Refused(refusal));
                 continue;
             }
 

@@ -66,9 +66,12 @@ const SPARED: u64 = 8;
 pub(super) enum Break {
     /// It has not heard of one: the number of bytes of its name.
     Unheard(usize),
-    /// One was deleted.
-    Gone,
+    /// What needs them is refused.
+    Refused(Refusal),
 }
+
+/// One above was deleted.
+const GONE: Break = Break::Refused(Refusal::NoParent);
 
 /// True if a name is that of a quota above it, which has so many bytes, `/` and more.
 pub(super) fn is_name_below(name: &str, length: usize) -> bool {
@@ -92,14 +95,14 @@ impl Quotas {
             let (length, name) = (usize::from(length), &self.list[below].name);
             // Whatever a member has said, a name is longer than that of the one above it: nothing is its own parent.
             if !is_name_below(name, length) {
-                return (path, Some(Break::Gone));
+                return (path, Some(GONE));
             }
             let Some(above) = self.position(&name[..length]) else { return (path, Some(Break::Unheard(length))) };
             let table = &self.list[above].avantan.share.table;
             match () {
                 () if table.generation < generation => return (path, Some(Break::Unheard(length))),
-                () if table.generation > generation || table.limit.is_none() => return (path, Some(Break::Gone)),
-                () if path.len == LEVELS => return (path, Some(Break::Gone)),
+                () if table.generation > generation || table.limit.is_none() => return (path, Some(GONE)),
+                () if path.len == LEVELS => return (path, Some(GONE)),
                 () => {}
             }
             path.at[path.len] = above as u32;
@@ -107,6 +110,15 @@ impl Quotas {
             below = above;
         }
         (path, None)
+    }
+
+    /// Why a request can never be granted: it is above the limit of a level.
+    #[inline]
+    pub(super) fn above_limit(&self, path: &Path, request: &Waiting) -> Option<Refusal> {
+        path.levels().find_map(|at| {
+            let limit = self.list[at].limit().filter(|limit| request.amount > *limit)?;
+            Some(Refusal::AboveLimit { limit, level: self.level_name(at, request.quota) })
+        })
     }
 
     /// The first level that cannot grant so much now.
@@ -162,27 +174,24 @@ impl Quotas {
         operation: &Operation,
         timeout: u64,
     ) -> Option<Outcome> {
-        let above = match missing {
-            Break::Unheard(length) => name.get(..length),
-            Break::Gone => None,
-        };
-        match above {
-            Some(above) => self.unknown_name(turn, above, ticket, operation, timeout),
-            None => Some(Outcome::Refused(Refusal::NoParent)),
+        match missing {
+            // A length that a path has was looked at against the name.
+            Break::Unheard(length) => self.unknown_name(turn, &name[..length], ticket, operation, timeout),
+            Break::Refused(refusal) => Some(Outcome::Refused(refusal)),
         }
     }
 
     /// What is to be agreed on of a quota that is to be created, once the one above it is known; or why it is not created.
-    pub(super) fn charter_below(&self, name: &str, charter: Charter) -> Result<Charter, Result<Break, Refusal>> {
+    pub(super) fn charter_below(&self, name: &str, charter: Charter) -> Result<Charter, Break> {
         let Some(parent) = charter.parent else { return Ok(charter) };
         let length = usize::from(parent.length);
-        let Some(at) = self.living(&name[..length]) else { return Err(Ok(Break::Unheard(length))) };
-        let above = self.path(at).map_err(Ok)?;
+        let Some(at) = self.living(&name[..length]) else { return Err(Break::Unheard(length)) };
+        let above = self.path(at)?;
         let generation = self.list[at].avantan.share.table.generation;
         match () {
-            () if parent.generation != 0 && parent.generation != generation => Err(Err(Refusal::NoParent)),
-            () if (charter.refill > 0) != self.list[at].refills() => Err(Err(Refusal::MixedRefill)),
-            () if above.len == LEVELS => Err(Err(Refusal::TooDeep)),
+            () if parent.generation != 0 && parent.generation != generation => Err(Break::Refused(Refusal::NoParent)),
+            () if (charter.refill > 0) != self.list[at].refills() => Err(Break::Refused(Refusal::MixedRefill)),
+            () if above.len == LEVELS => Err(Break::Refused(Refusal::TooDeep)),
             () => Ok(Charter { parent: Some(Parent { generation, ..parent }), ..charter }),
         }
     }
@@ -196,10 +205,11 @@ impl Quotas {
     /// Notes that a quota is below another, or no longer. What it is below changes with the row that says so.
     pub(super) fn note_parent(&mut self, at: usize) {
         let quota = &self.list[at];
-        let (name, counted, bound) = (quota.name.clone(), quota.counted_below, quota.bound_below());
+        let (counted, bound) = (quota.counted_below, quota.bound_below());
         if counted == bound {
             return;
         }
+        let name = quota.name.clone();
         self.drop_child(&name, counted);
         if bound > 0 {
             *self.index.children.entry(name[..usize::from(bound)].into()).or_default() += 1;
