@@ -14,6 +14,8 @@ use std::fs;
 use std::io::{self, BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Instant;
 
 use crate::files::files;
@@ -23,6 +25,9 @@ use crate::root;
 const SEEDS: &str = "1..200";
 /// How many states of each setup are explored where `setups` names some.
 const MODEL_STATES: &str = "400000";
+/// How many bugs are planted at the same time, each in a copy of its own. While one is compiled, which is mostly the work of one
+/// thread, the sweep of another has the other cores.
+const AT_ONCE: usize = 2;
 
 struct Mutant {
     name: String,
@@ -44,27 +49,39 @@ pub(crate) fn mutants(names: &[&str]) -> bool {
             return false;
         }
     };
-    let work = root().join("target/mutants");
-    let mut failed = 0;
     println!("{:<34} {:<28} {:>6}  result", "mutant", "invariant", "time");
-    for mutant in &mutants {
-        let start = Instant::now();
-        let result = plant(mutant, &work);
-        let seconds = start.elapsed().as_secs();
-        let (good, text) = match result {
-            Ok(text) => (true, text),
-            Err(text) => (false, text),
-        };
-        failed += usize::from(!good);
-        println!(
-            "{:<34} {:<28} {seconds:>4} s  {}{text}",
-            mutant.name,
-            mutant.invariants.join("|"),
-            if good { "" } else { "FAILED: " }
-        );
-    }
+    let next = AtomicUsize::new(0);
+    let failed = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for worker in 0..AT_ONCE {
+            let (mutants, next, failed) = (&mutants, &next, &failed);
+            scope.spawn(move || {
+                let work = root().join(format!("target/mutants/{worker}"));
+                while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    failed.fetch_add(usize::from(!report(mutant, &work)), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner();
     println!("{} passed, {failed} failed", mutants.len() - failed);
     failed == 0
+}
+
+/// Plants one bug, and prints a line about it; true if it was caught as it should be.
+fn report(mutant: &Mutant, work: &Path) -> bool {
+    let start = Instant::now();
+    let result = plant(mutant, work);
+    let seconds = start.elapsed().as_secs();
+    let is_good = result.is_ok();
+    println!(
+        "{:<34} {:<28} {seconds:>4} s  {}{}",
+        mutant.name,
+        mutant.invariants.join("|"),
+        if is_good { "" } else { "FAILED: " },
+        result.unwrap_or_else(|error| error),
+    );
+    is_good
 }
 
 /// The planted bugs whose patches fit the checkout no longer, a sentence each. Without git nothing is known, and that is said.
